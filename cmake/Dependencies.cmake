@@ -1,0 +1,22 @@
+# Libraries from the system's packages (tools/bootstrap installs them; CONTRIBUTING.md lists them).
+
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(CLI11 2.1 REQUIRED)
+find_path(FIRKIN_FCCP_INCLUDE libfccp/csv.h REQUIRED)  # fast-cpp-csv-parser
+find_package(Threads REQUIRED)
+if(FIRKIN_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+
+# fmt, header-only. LibTorch ships its own copy; with LibTorch in the process that one is used, so that there is only one version.
+# A link to fmt/ alone, so that the rooms without LibTorch cannot see the rest of its headers.
+add_library(firkin_fmt INTERFACE)
+if(FIRKIN_WITH_TORCH)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/fmt_only)
+  file(CREATE_LINK ${FIRKIN_LIBTORCH}/include/fmt ${CMAKE_BINARY_DIR}/fmt_only/fmt SYMBOLIC)
+  target_include_directories(firkin_fmt SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/fmt_only)
+  target_compile_definitions(firkin_fmt INTERFACE FMT_HEADER_ONLY=1)
+else()
+  find_package(fmt REQUIRED)
+  target_link_libraries(firkin_fmt INTERFACE fmt::fmt-header-only)
+endif()

@@ -1,0 +1,57 @@
+# How a room (a folder of src/) and its tests become targets.
+#
+#   firkin_room(plan SOURCES cost_curve.cpp timeline.cpp DEPENDS base)        -> target firkin_plan, alias firkin::plan
+#   firkin_room(ddp TORCH SOURCES ... DEPENDS plan comm)                      -> also sees LibTorch, precompiled
+#   firkin_test(plan SOURCES timeline_test.cpp)                               -> build/tests/plan_test, one ctest entry per test
+
+add_library(firkin_warnings INTERFACE)
+target_compile_options(firkin_warnings INTERFACE -Wall -Wextra -Wshadow -Werror)
+
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # ccache accepts a precompiled header only with these settings (its manual, "Precompiled headers").
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+endif()
+
+function(firkin_use_torch target)
+  target_link_libraries(${target} PRIVATE firkin_libtorch)
+  if(target STREQUAL firkin_torch_pch)
+    return()
+  endif()
+  target_precompile_headers(${target} REUSE_FROM firkin_torch_pch)
+endfunction()
+
+function(firkin_room name)
+  cmake_parse_arguments(arg "TORCH" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(firkin_${name} STATIC ${arg_SOURCES})
+  add_library(firkin::${name} ALIAS firkin_${name})
+  target_include_directories(firkin_${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)
+  target_link_libraries(firkin_${name} PRIVATE firkin_warnings firkin_fmt)
+  foreach(room IN LISTS arg_DEPENDS)
+    target_link_libraries(firkin_${name} PUBLIC firkin_${room})
+  endforeach()
+  if(arg_TORCH)
+    target_link_libraries(firkin_${name} PUBLIC firkin_libtorch)
+    target_precompile_headers(firkin_${name} REUSE_FROM firkin_torch_pch)
+  endif()
+endfunction()
+
+function(firkin_test name)
+  cmake_parse_arguments(arg "TORCH" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name}_test ${arg_SOURCES})
+  set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(${name}_test PRIVATE firkin_${name} firkin_warnings firkin_fmt GTest::gmock GTest::gtest_main)
+  foreach(room IN LISTS arg_DEPENDS)
+    target_link_libraries(${name}_test PRIVATE firkin_${room})
+  endforeach()
+  target_compile_definitions(${name}_test PRIVATE FIRKIN_SOURCE_DIR="${CMAKE_SOURCE_DIR}" FIRKIN_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  if(arg_TORCH)
+    target_precompile_headers(${name}_test REUSE_FROM firkin_torch_pch)
+  endif()
+  gtest_discover_tests(${name}_test TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS "${name};${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+endfunction()

@@ -1,0 +1,50 @@
+# LibTorch as one target, firkin_libtorch, from the Python wheel or from an unpacked LibTorch.
+#
+# Looked for in this order: -DFIRKIN_LIBTORCH=DIR (holds include/ and lib/), the Python in $FIRKIN_PYTHON, .venv of this repository.
+# Not find_package(Torch): the CUDA wheels' package file asks for a whole CUDA toolkit, which Firkin does not need.
+
+set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13)
+
+if(NOT FIRKIN_LIBTORCH)
+  if(DEFINED ENV{FIRKIN_PYTHON})
+    set(firkin_python $ENV{FIRKIN_PYTHON})
+  else()
+    set(firkin_python ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+  endif()
+  execute_process(
+    COMMAND ${firkin_python} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0], end='')"
+    OUTPUT_VARIABLE torch_dir RESULT_VARIABLE failed ERROR_QUIET)
+  if(failed)
+    message(FATAL_ERROR "no LibTorch: ${firkin_python} has no torch; run tools/bootstrap, or set FIRKIN_PYTHON or -DFIRKIN_LIBTORCH=DIR")
+  endif()
+  set(FIRKIN_LIBTORCH ${torch_dir} CACHE PATH "folder with LibTorch's include/ and lib/")
+endif()
+
+file(STRINGS ${FIRKIN_LIBTORCH}/include/torch/headeronly/version.h version_lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+string(REGEX REPLACE "[^0-9;]" "" version_numbers "${version_lines}")
+list(JOIN version_numbers "." FIRKIN_TORCH_VERSION)
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" torch_series "${FIRKIN_TORCH_VERSION}")
+if(NOT torch_series IN_LIST FIRKIN_TORCH_VERSIONS)
+  message(FATAL_ERROR "LibTorch ${FIRKIN_TORCH_VERSION} in ${FIRKIN_LIBTORCH}: Firkin supports ${FIRKIN_TORCH_VERSIONS}")
+endif()
+message(STATUS "LibTorch ${FIRKIN_TORCH_VERSION} in ${FIRKIN_LIBTORCH}")
+
+add_library(firkin_libtorch INTERFACE)
+target_include_directories(firkin_libtorch SYSTEM INTERFACE
+  ${FIRKIN_LIBTORCH}/include ${FIRKIN_LIBTORCH}/include/torch/csrc/api/include)
+target_link_directories(firkin_libtorch INTERFACE ${FIRKIN_LIBTORCH}/lib)
+target_link_options(firkin_libtorch INTERFACE -Wl,-rpath,${FIRKIN_LIBTORCH}/lib)
+# Backends register themselves in static initialisers, so the linker must keep the libraries that nothing names.
+target_link_libraries(firkin_libtorch INTERFACE -Wl,--no-as-needed torch torch_cpu c10 -Wl,--as-needed)
+foreach(library torch_cuda c10_cuda)
+  if(EXISTS ${FIRKIN_LIBTORCH}/lib/lib${library}.so)
+    target_link_libraries(firkin_libtorch INTERFACE -Wl,--no-as-needed ${library} -Wl,--as-needed)
+  endif()
+endforeach()
+target_compile_definitions(firkin_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+
+# torch/torch.h costs about 25 s to compile; every room that uses LibTorch shares this one precompiled header.
+file(WRITE ${CMAKE_BINARY_DIR}/torch_pch.cpp "// Only the precompiled header of this target is used.\n")
+add_library(firkin_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cpp)
+target_link_libraries(firkin_torch_pch PRIVATE firkin_libtorch firkin_fmt)
+target_precompile_headers(firkin_torch_pch PRIVATE <torch/torch.h> <torch/csrc/distributed/c10d/ProcessGroup.hpp>)

@@ -1,0 +1,17 @@
+// Whole files: read one, or replace one so that a reader sees the old content or the new, never half.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace firkin {
+
+// The whole content. Throws InputError ("FILE: cannot be read: REASON").
+std::string read_file(const std::filesystem::path& path);
+
+// Writes to a temporary file in the same folder, syncs it, renames it over `path`, and creates missing parent folders.
+// Throws RuntimeError when that fails; `path` is then as it was, and the temporary file is gone.
+void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+}  // namespace firkin

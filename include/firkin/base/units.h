@@ -1,0 +1,23 @@
+// Bytes and seconds: constants, and numbers as a person reads them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace firkin {
+
+inline constexpr int64_t kKiB = int64_t{1} << 10;
+inline constexpr int64_t kMiB = int64_t{1} << 20;
+inline constexpr int64_t kGiB = int64_t{1} << 30;
+
+// Bytes in a size given in MiB, rounded to the nearest byte. Throws InputError unless mib is finite, positive and below 2^43 (8 EiB).
+// `what` names the value in the message ("--cap-mib").
+int64_t bytes_from_mib(double mib, const std::string& what);
+
+// Three significant digits and a binary unit: "512 B", "1.5 KiB", "25 MiB", "7.44 GiB".
+std::string format_bytes(int64_t bytes);
+
+// Three significant digits and a unit: "0 s", "12.3 us", "4.56 ms", "1.2 s".
+std::string format_seconds(double seconds);
+
+}  // namespace firkin

@@ -1,0 +1,88 @@
+#include "firkin/base/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include "firkin/base/error.h"
+
+namespace firkin {
+namespace {
+
+// A temporary file beside its target; removed unless it was renamed into place.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::filesystem::path& target) : target_(target), name_(target.string() + ".XXXXXX") {
+    descriptor_ = mkstemp(name_.data());
+    if (descriptor_ < 0) fail();
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile() {
+    if (descriptor_ >= 0) close(descriptor_);
+    if (!renamed_) unlink(name_.c_str());
+  }
+
+  void write_all(std::string_view content) {
+    while (!content.empty()) {
+      const ssize_t written = write(descriptor_, content.data(), content.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail();
+      content.remove_prefix(static_cast<size_t>(written));
+    }
+  }
+
+  void rename_to_target() {
+    const mode_t mask = umask(0);  // mkstemp made it private; give it the mode of an ordinary new file
+    umask(mask);
+    if (fchmod(descriptor_, 0666 & ~mask) != 0 || fsync(descriptor_) != 0) fail();
+    const int closed = close(descriptor_);
+    descriptor_ = -1;
+    if (closed != 0 || std::rename(name_.c_str(), target_.c_str()) != 0) fail();
+    renamed_ = true;
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw RuntimeError(fmt::format("{}: cannot be written: {}", target_.string(), std::strerror(errno)));
+  }
+
+  std::filesystem::path target_;
+  std::string name_;
+  int descriptor_ = -1;
+  bool renamed_ = false;
+};
+
+}  // namespace
+
+std::string read_file(const std::filesystem::path& path) {
+  errno = 0;
+  std::ifstream in(path, std::ios::binary);
+  std::string content;
+  if (in) content.assign(std::istreambuf_iterator<char>(in), {});
+  if (!in || std::filesystem::is_directory(path)) {
+    const char* reason = std::filesystem::is_directory(path) ? "it is a folder" : std::strerror(errno ? errno : EIO);
+    throw InputError(fmt::format("{}: cannot be read: {}", path.string(), reason));
+  }
+  return content;
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  if (path.has_parent_path()) {
+    std::error_code error;
+    std::filesystem::create_directories(path.parent_path(), error);
+    if (error) throw RuntimeError(fmt::format("{}: cannot be made: {}", path.parent_path().string(), error.message()));
+  }
+  TemporaryFile file(path);
+  file.write_all(content);
+  file.rename_to_target();
+}
+
+}  // namespace firkin

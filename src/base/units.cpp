@@ -1,0 +1,41 @@
+#include "firkin/base/units.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+#include "firkin/base/error.h"
+
+namespace firkin {
+
+int64_t bytes_from_mib(double mib, const std::string& what) {
+  constexpr double kLargestMib = 8796093022208.0;  // 2^43: bytes still fit in int64_t
+  if (!(mib > 0) || mib >= kLargestMib) {
+    throw InputError(fmt::format("{}: {} is not a size; expected MiB, a positive number such as 25 or 0.5", what, mib));
+  }
+  const int64_t bytes = std::llround(mib * static_cast<double>(kMiB));
+  if (bytes == 0) throw InputError(fmt::format("{}: {} MiB is less than one byte", what, mib));
+  return bytes;
+}
+
+std::string format_bytes(int64_t bytes) {
+  static constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (std::abs(value) >= 999.5 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.3g} {}", value, kUnits[unit]);
+}
+
+std::string format_seconds(double seconds) {
+  const double size = std::abs(seconds);
+  if (size == 0) return "0 s";
+  if (size < 0.9995e-3) return fmt::format("{:.3g} us", seconds * 1e6);
+  if (size < 0.9995) return fmt::format("{:.3g} ms", seconds * 1e3);
+  return fmt::format("{:.3g} s", seconds);
+}
+
+}  // namespace firkin
