@@ -35,7 +35,12 @@ void Progress::print(const std::string& detail) {
   printed_ = steady_clock::now();
   const double elapsed = std::chrono::duration<double>(printed_ - started_).count();
   const std::string line = fmt::format("{} {}/{}  {:.0f} s  {}", what_, done_, total_, elapsed, detail);
-  fmt::print(stderr, terminal_ ? "\r\x1b[K{}" : "{}\n", line.substr(0, 79));
+  const std::string shown = line.substr(0, 79);  // one terminal row
+  if (terminal_) {
+    fmt::print(stderr, "\r\x1b[K{}", shown);
+  } else {
+    fmt::print(stderr, "{}\n", shown);
+  }
   std::fflush(stderr);
 }
 
