@@ -1,0 +1,44 @@
+// The ways to synchronise gradients: what travels together, and when it is sent.
+//
+// A strategy is data: a grouping and a time of launch. `flat` is one bucket sent after backward; `overlap` is one tensor a bucket, each
+// sent as soon as it is ready.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace firkin {
+
+enum class Grouping {
+  kOneTensorPerBucket,
+  kOneBucket,
+  kCap,   // buckets up to a cap (bucket_assignment.h)
+  kPlan,  // an explicit BucketPlan
+};
+
+enum class Launch {
+  kNever,          // no communication: the compute-only baseline
+  kAfterBackward,  // one blocking all-reduce after another
+  kWhenReady,      // during backward, in plan order
+};
+
+struct Strategy {
+  std::string_view name;
+  Grouping grouping;
+  Launch launch;
+  std::string_view summary;
+};
+
+inline constexpr std::array kStrategies = {
+    Strategy{"none", Grouping::kOneTensorPerBucket, Launch::kNever, "no communication: the baseline of exposed communication"},
+    Strategy{"naive", Grouping::kOneTensorPerBucket, Launch::kAfterBackward, "one blocking all-reduce per tensor after backward"},
+    Strategy{"flat", Grouping::kOneBucket, Launch::kAfterBackward, "one all-reduce of everything after backward"},
+    Strategy{"overlap", Grouping::kOneTensorPerBucket, Launch::kWhenReady, "one all-reduce per tensor, during backward"},
+    Strategy{"bucketed", Grouping::kCap, Launch::kWhenReady, "one all-reduce per bucket up to a cap, during backward"},
+    Strategy{"planned", Grouping::kPlan, Launch::kWhenReady, "one all-reduce per bucket of an explicit plan, during backward"},
+};
+
+// Throws InputError that lists the names.
+const Strategy& find_strategy(std::string_view name);
+
+}  // namespace firkin

@@ -1,0 +1,86 @@
+#include "communication_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "firkin/base/error.h"
+
+namespace firkin {
+namespace {
+
+// Parameters of one dtype on one device, as positions in the ready order.
+using Kind = std::pair<int, std::string>;
+
+Kind kind_of(const at::Tensor& tensor) { return {static_cast<int>(tensor.scalar_type()), tensor.device().str()}; }
+
+BucketPlan group_one_kind(const std::vector<int64_t>& sizes, const DataParallelOptions& options) {
+  const auto count = static_cast<int64_t>(sizes.size());
+  switch (options.strategy.grouping) {
+    case Grouping::kOneBucket:
+      return {{{0, count}}, {}};
+    case Grouping::kOneTensorPerBucket: {
+      BucketPlan plan;
+      for (int64_t i = 0; i < count; ++i) plan.buckets.push_back({i, 1});
+      return plan;
+    }
+    case Grouping::kCap:
+    case Grouping::kPlan:
+      break;
+  }
+  return assign_buckets(sizes, options.cap);
+}
+
+CommunicationPlan use_explicit_plan(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
+                                    const DataParallelOptions& options) {
+  if (!options.plan) throw InputError("strategy planned: expected DataParallelOptions::plan");
+  check_plan(*options.plan, static_cast<int64_t>(ready_order.size()));
+  for (const Bucket& bucket : options.plan->buckets) {
+    const auto tensor_at = [&](int64_t position) {
+      return parameters[static_cast<size_t>(ready_order[static_cast<size_t>(position)])];
+    };
+    const NamedTensor& first = tensor_at(bucket.first);
+    for (int64_t i = bucket.first; i < bucket.first + bucket.count; ++i) {
+      if (kind_of(tensor_at(i).tensor) == kind_of(first.tensor)) continue;
+      throw InputError(fmt::format("bucket plan: {} and {} share a bucket; expected one dtype and device per bucket", first.name,
+                                   tensor_at(i).name));
+    }
+  }
+  return {ready_order, *options.plan};
+}
+
+}  // namespace
+
+CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
+                                     const DataParallelOptions& options) {
+  if (options.strategy.grouping == Grouping::kPlan) return use_explicit_plan(parameters, ready_order, options);
+
+  std::map<Kind, std::vector<int64_t>> positions_by_kind;
+  for (size_t position = 0; position < ready_order.size(); ++position) {
+    const auto& tensor = parameters[static_cast<size_t>(ready_order[position])].tensor;
+    positions_by_kind[kind_of(tensor)].push_back(static_cast<int64_t>(position));
+  }
+  std::vector<std::vector<int64_t>> buckets;  // each a list of ascending positions
+  for (const auto& [kind, positions] : positions_by_kind) {
+    std::vector<int64_t> sizes;
+    for (const int64_t position : positions) {
+      const auto& tensor = parameters[static_cast<size_t>(ready_order[static_cast<size_t>(position)])].tensor;
+      sizes.push_back(static_cast<int64_t>(tensor.nbytes()));
+    }
+    for (const Bucket& bucket : group_one_kind(sizes, options).buckets) {
+      buckets.emplace_back(positions.begin() + bucket.first, positions.begin() + bucket.first + bucket.count);
+    }
+  }
+  std::ranges::sort(buckets, {}, [](const auto& bucket) { return bucket.back(); });
+
+  CommunicationPlan result;
+  for (const auto& bucket : buckets) {
+    result.plan.buckets.push_back({static_cast<int64_t>(result.order.size()), static_cast<int64_t>(bucket.size())});
+    for (const int64_t position : bucket) result.order.push_back(ready_order[static_cast<size_t>(position)]);
+  }
+  return result;
+}
+
+}  // namespace firkin

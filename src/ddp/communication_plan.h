@@ -1,0 +1,24 @@
+// From options and a ready order to buckets of real tensors.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "firkin/ddp/data_parallel.h"
+#include "firkin/plan/bucket_plan.h"
+#include "module_state.h"
+
+namespace firkin {
+
+// The order in which tensors lie in the buckets, and the buckets over it.
+struct CommunicationPlan {
+  std::vector<int64_t> order;  // parameter indices; the ready order itself unless dtypes or devices are mixed
+  BucketPlan plan;
+};
+
+// Buckets never mix dtypes or devices: each kind of tensor is grouped by itself, and buckets are ordered by when their last
+// gradient is ready. Throws InputError when an explicit plan does not cover the parameters or mixes kinds in one bucket.
+CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
+                                     const DataParallelOptions& options);
+
+}  // namespace firkin

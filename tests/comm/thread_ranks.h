@@ -1,0 +1,36 @@
+// Ranks as threads of one test process, with a real Gloo group over loopback between them.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "firkin/comm/process_group.h"
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+namespace firkin {
+
+// Runs `body` once per rank, each on a thread of its own, and rethrows the first rank's exception, if any, when all have ended.
+inline void run_ranks(int size, const std::function<void(const ProcessGroup&)>& body,
+                      std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(make_process_group(store, rank, size, {.timeout = timeout}));
+      } catch (...) {
+        errors[static_cast<size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace firkin
