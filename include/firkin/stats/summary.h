@@ -1,0 +1,39 @@
+// Order statistics and moments of a sample.
+//
+//   const Summary step = summarize(step_s);  // step.median, step.p99, ... in the unit of step_s
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace firkin {
+
+struct Summary {
+  double median = 0;
+  double mean = 0;
+  double stdev = 0;  // of the sample, divisor count - 1; 0 for a single value
+  double min = 0;
+  double max = 0;
+  double p99 = 0;
+  int64_t count = 0;
+};
+
+// All functions here throw std::invalid_argument when `values` is empty or holds a value that is not finite: a missing measurement must not
+// pass as a number. They leave `values` as it is, are O(n) and may be called from several threads.
+
+// The middle value, or the mean of the two middle values.
+double median(std::span<const double> values);
+
+// The value below which the fraction q of the sample lies, linearly interpolated between the order statistics at rank q * (n - 1)
+// (type 7 of Hyndman and Fan 1996; the default of R and NumPy). q = 0 is the minimum, q = 1 the maximum.
+// Throws std::invalid_argument unless 0 <= q <= 1.
+double quantile(std::span<const double> values, double q);
+
+double mean(std::span<const double> values);
+
+// Standard deviation with divisor n - 1; 0 for a single value.
+double stdev(std::span<const double> values);
+
+Summary summarize(std::span<const double> values);
+
+}  // namespace firkin
