@@ -36,7 +36,8 @@ GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan 
     at::Tensor flat = at::zeros({elements}, first->options().requires_grad(false).memory_format(std::nullopt));
     int64_t offset = 0;
     for (auto p = first; p != first + bucket.count; ++p) {
-      views_.push_back(view_like(*p, flat, offset));
+      // Not a view in autograd's books: torch::optim::Optimizer::zero_grad() calls detach_(), which views refuse.
+      views_.push_back(view_like(*p, flat, offset).variable_data());
       bucket_of_.push_back(static_cast<int64_t>(flat_.size()));
       offset += p->numel();
     }

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
@@ -66,16 +65,6 @@ void broadcast_together(const ProcessGroup& group, const std::vector<at::Tensor>
 }
 
 }  // namespace
-
-std::vector<NamedTensor> trainable_parameters(const torch::nn::Module& module) {
-  std::vector<NamedTensor> result;
-  std::unordered_set<const void*> seen;
-  for (const auto& item : module.named_parameters()) {
-    const at::Tensor& tensor = item.value();
-    if (tensor.requires_grad() && seen.insert(tensor.unsafeGetTensorImpl()).second) result.push_back({item.key(), tensor});
-  }
-  return result;
-}
 
 void check_agreement(const ProcessGroup& group, const std::vector<NamedTensor>& parameters) {
   if (group.size == 1) return;

@@ -98,7 +98,7 @@ TEST_P(EveryStrategy, TrainsAsOneProcessOnTheWholeBatch) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, EveryStrategy,
                          testing::Combine(testing::Values("naive", "flat", "overlap", "bucketed", "planned"), testing::Values(1, 2, 3, 4)),
-                         [](const auto& info) { return std::get<0>(info.param) + "On" + std::to_string(std::get<1>(info.param)); });
+                         [](const auto& test) { return std::get<0>(test.param) + "On" + std::to_string(std::get<1>(test.param)); });
 
 TEST(Strategies, GiveTheSameBitsOnTwoRanks) {
   const Parameters naive = train_on_ranks(2, options_for("naive"))[0];

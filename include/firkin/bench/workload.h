@@ -1,0 +1,36 @@
+// What a benchmark steps: any module with a loss and an optimiser.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "firkin/ddp/data_parallel.h"
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+namespace firkin {
+
+struct Workload {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<at::Tensor(int64_t step)> loss;  // forward on this rank's part of the step's batch; a scalar
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+};
+
+// Seconds on this rank, the device synchronised before every reading of the clock.
+struct StepTimes {
+  double step_s = 0;  // zero_grad, forward, backward, synchronisation of gradients, optimiser
+  double comm_s = 0;  // from the end of backward to the last gradient: the figure of the CS336 hand-out
+};
+
+// One training step. `step` picks the batch.
+StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step);
+
+// Waits until the device has done everything that was asked of it. Does nothing for the CPU.
+void synchronize_device(const torch::nn::Module& module);
+
+}  // namespace firkin

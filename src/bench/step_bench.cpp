@@ -1,0 +1,86 @@
+#include "firkin/bench/step_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "firkin/base/error.h"
+#include "firkin/stats/summary.h"
+
+namespace firkin {
+namespace {
+
+// Times of one setting in one block: [step][rank].
+struct BlockTimes {
+  std::vector<std::vector<double>> step_s;
+  std::vector<std::vector<double>> comm_s;
+  int64_t buckets = 0;
+};
+
+// [rank][value] -> [value][rank]
+std::vector<std::vector<double>> transposed(const std::vector<std::vector<double>>& by_rank, size_t first, size_t count) {
+  std::vector<std::vector<double>> result(count);
+  for (size_t i = 0; i < count; ++i) {
+    for (const auto& values : by_rank) result[i].push_back(values[first + i]);
+  }
+  return result;
+}
+
+BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepBenchOptions& options,
+                         int64_t& next_step) {
+  DataParallel ddp(*workload.module, group, setting.options);
+  std::vector<double> ours;  // step times, then comm times
+  std::vector<double> comm;
+  for (int i = 0; i < options.warmup_steps + options.steps_per_block; ++i) {
+    barrier(group);
+    const StepTimes times = run_step(workload, ddp, next_step++);
+    if (i < options.warmup_steps) continue;
+    ours.push_back(times.step_s);
+    comm.push_back(times.comm_s);
+  }
+  ours.insert(ours.end(), comm.begin(), comm.end());
+  const auto by_rank = all_gather(group, ours);
+  return {.step_s = transposed(by_rank, 0, comm.size()),
+          .comm_s = transposed(by_rank, comm.size(), comm.size()),
+          .buckets = static_cast<int64_t>(ddp.plan().buckets.size())};
+}
+
+double median_of_slowest_rank(const std::vector<std::vector<double>>& by_step) {
+  std::vector<double> slowest;
+  for (const auto& ranks : by_step) slowest.push_back(*std::ranges::max_element(ranks));
+  return median(slowest);
+}
+
+}  // namespace
+
+StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
+                              const StepBenchOptions& options) {
+  if (settings.empty() || options.blocks < 1 || options.warmup_steps < 1 || options.steps_per_block < 1) {
+    throw InputError("step benchmark: expected at least one setting, block, warm-up step and timed step");
+  }
+  StepBenchResult result;
+  result.step_s.resize(settings.size());
+  result.comm_s.resize(settings.size());
+  result.raw_step_s.resize(settings.size());
+  result.buckets.resize(settings.size());
+  std::vector<size_t> order(settings.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 random(options.seed);
+  int64_t next_step = 0;
+  for (int block = 0; block < options.blocks; ++block) {
+    std::ranges::shuffle(order, random);
+    for (const size_t setting : order) {
+      BlockTimes times = measure_block(group, workload, settings[setting], options, next_step);
+      result.step_s[setting].push_back(median_of_slowest_rank(times.step_s));
+      result.comm_s[setting].push_back(median_of_slowest_rank(times.comm_s));
+      std::ranges::move(times.step_s, std::back_inserter(result.raw_step_s[setting]));
+      result.buckets[setting] = times.buckets;
+      if (options.on_progress) options.on_progress(fmt::format("block {}, {}", block + 1, settings[setting].name));
+    }
+  }
+  return result;
+}
+
+}  // namespace firkin

@@ -1,0 +1,33 @@
+#include "firkin/bench/workload.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace firkin {
+
+using Clock = std::chrono::steady_clock;
+
+void synchronize_device(const torch::nn::Module& module) {
+  const auto parameters = module.parameters();
+  if (parameters.empty() || parameters[0].is_cpu()) return;
+  const c10::Device device = parameters[0].device();
+  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step) {
+  const auto now = [&workload] {
+    synchronize_device(*workload.module);
+    return Clock::now();
+  };
+  const auto started = now();
+  workload.optimizer->zero_grad();
+  workload.loss(step).backward();
+  const auto backward_ended = now();
+  ddp.finish_gradient_synchronization();
+  const auto synchronized = now();
+  workload.optimizer->step();
+  const auto ended = now();
+  const auto seconds = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };
+  return {.step_s = seconds(started, ended), .comm_s = seconds(backward_ended, synchronized)};
+}
+
+}  // namespace firkin

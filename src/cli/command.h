@@ -1,0 +1,44 @@
+// What a subcommand is, and the table of all of them.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace firkin::cli {
+
+// Runs a subcommand whose flags were parsed; returns the exit code. Throws InputError (exit code 2) or anything else (exit code 1).
+using Run = std::function<int()>;
+
+// A subcommand, one per file: `declare` adds its flags to `app` and returns what runs when the user chose it.
+struct Command {
+  const char* name;
+  const char* summary;
+  Run (*declare)(CLI::App& app);
+};
+
+// In the order in which --help lists them.
+std::span<const Command> commands();
+
+// The words that this process was started with after the program's name.
+const std::vector<std::string>& command_line();
+
+// Flags that every subcommand takes.
+struct CommonFlags {
+  bool json = false;
+  std::string out = "firkin-out";
+  uint64_t seed = 0;
+};
+void add_common_flags(CLI::App& app, CommonFlags& flags);
+
+// The result on standard output, and nothing else there.
+void print_json(const nlohmann::json& result);
+
+}  // namespace firkin::cli

@@ -1,0 +1,76 @@
+// firkin: finds, predicts and proves the best gradient bucket size.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "command.h"
+#include "firkin/base/error.h"
+
+namespace firkin::cli {
+namespace {
+
+constexpr int kUsageError = 2;
+constexpr int kFailure = 1;
+
+std::vector<std::string>& stored_command_line() {
+  static std::vector<std::string> words;
+  return words;
+}
+
+// Messages are one line, whatever a library put into them.
+int report_error(const std::string& message, int exit_code) {
+  fmt::print(stderr, "firkin: {}\n", message.substr(0, message.find('\n')));
+  return exit_code;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Data-parallel training for LibTorch, and the best gradient bucket size.\n"
+               "Start with: firkin tune --ranks 2");
+  app.name("firkin");
+  app.set_version_flag("--version", FIRKIN_VERSION);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  Run chosen;
+  for (const Command& command : commands()) {
+    CLI::App* subcommand = app.add_subcommand(command.name, command.summary);
+    Run declared = command.declare(*subcommand);
+    subcommand->final_callback([&chosen, declared] { chosen = declared; });
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return report_error(fmt::format("{} (see firkin --help, firkin SUBCOMMAND --help)", error.what()), kUsageError);
+  }
+  return chosen();
+}
+
+}  // namespace
+
+const std::vector<std::string>& command_line() { return stored_command_line(); }
+
+void add_common_flags(CLI::App& app, CommonFlags& flags) {
+  app.add_flag("--json", flags.json, "print the result as JSON on standard output");
+  app.add_option("--out", flags.out, "folder for the files that are written")->capture_default_str();
+  app.add_option("--seed", flags.seed, "seed of everything that is random")->capture_default_str();
+}
+
+void print_json(const nlohmann::json& result) {
+  fmt::print("{}\n", result.dump(2));
+  std::fflush(stdout);
+}
+
+}  // namespace firkin::cli
+
+int main(int argc, char** argv) {
+  using namespace firkin;
+  cli::stored_command_line().assign(argv + 1, argv + argc);
+  try {
+    return cli::run(argc, argv);
+  } catch (const InputError& error) {
+    return cli::report_error(error.what(), cli::kUsageError);
+  } catch (const std::exception& error) {
+    return cli::report_error(error.what(), cli::kFailure);
+  }
+}

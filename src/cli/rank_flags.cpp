@@ -1,0 +1,58 @@
+#include "rank_flags.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "firkin/base/error.h"
+#include "firkin/comm/local_launch.h"
+#include "firkin/comm/rank_info.h"
+
+namespace firkin::cli {
+namespace {
+
+constexpr int kMostLocalRanks = 1024;
+
+void check_rank_flags(const RankFlags& flags) {
+  if (flags.ranks < 1 || flags.ranks > kMostLocalRanks) {
+    throw InputError(fmt::format("--ranks {}: expected 1 to {}", flags.ranks, kMostLocalRanks));
+  }
+  constexpr double kLongestTimeout = 1e6;
+  if (!(flags.timeout_s > 0) || flags.timeout_s > kLongestTimeout) {
+    throw InputError(fmt::format("--timeout {}: expected seconds, more than 0", flags.timeout_s));
+  }
+  if (flags.threads < 0) throw InputError(fmt::format("--threads {}: expected 0 or more", flags.threads));
+  if (flags.backend != "gloo") throw InputError(fmt::format("--backend {}: expected gloo", flags.backend));
+}
+
+int threads_per_rank(const RankFlags& flags, const RankInfo& info) {
+  if (flags.threads > 0) return flags.threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, info.local_world_size));
+}
+
+}  // namespace
+
+void add_rank_flags(CLI::App& app, RankFlags& flags) {
+  flags.ranks_option = app.add_option("--ranks", flags.ranks, "processes to start on this machine (not under torchrun, mpirun, srun)");
+  flags.ranks_option->capture_default_str();
+  app.add_option("--timeout", flags.timeout_s, "seconds after which a collective has failed")->capture_default_str();
+  app.add_option("--backend", flags.backend, "c10d backend: gloo (CPU)")->capture_default_str();
+  app.add_option("--threads", flags.threads, "compute threads per rank; 0: the cores, shared among the ranks here")->capture_default_str();
+}
+
+int run_on_ranks(const RankFlags& flags, const std::function<void(const ProcessGroup&)>& body) {
+  check_rank_flags(flags);
+  const auto info = rank_info_from_environment();
+  if (!info) return launch_local_ranks(flags.ranks, command_line());
+  if (flags.ranks_option->count() > 0 && flags.ranks != info->world_size) {
+    throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", flags.ranks, info->world_size));
+  }
+  at::set_num_threads(threads_per_rank(flags, *info));
+  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000));
+  body(connect(*info, {.backend = flags.backend, .timeout = timeout}));
+  return 0;
+}
+
+}  // namespace firkin::cli

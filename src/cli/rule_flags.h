@@ -1,0 +1,20 @@
+// Flags that say how buckets are filled.
+#pragma once
+
+#include <optional>
+
+#include "command.h"
+#include "firkin/plan/bucket_assignment.h"
+
+namespace firkin::cli {
+
+struct RuleFlags {
+  std::string rule = "close-when-full";
+  std::optional<double> first_cap_mib;
+};
+void add_rule_flags(CLI::App& app, RuleFlags& flags);
+
+// The options with the default cap. Throws InputError.
+CapOptions cap_options(const RuleFlags& flags);
+
+}  // namespace firkin::cli

@@ -1,0 +1,122 @@
+// firkin tune: profile, measure the all-reduce, predict, verify, report.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "command.h"
+#include "firkin/base/file.h"
+#include "firkin/base/progress.h"
+#include "firkin/base/units.h"
+#include "firkin/bench/tuner.h"
+#include "firkin/plan/tensor_profile.h"
+#include "firkin/report/report.h"
+#include "model_flags.h"
+#include "rank_flags.h"
+#include "results.h"
+#include "rule_flags.h"
+#include "tune_output.h"
+
+namespace firkin::cli {
+namespace {
+
+struct TuneFlags {
+  CommonFlags common;
+  RankFlags ranks;
+  ModelFlags model;
+  RuleFlags rule;
+  std::vector<double> caps_mib;
+  int blocks = 10;
+  int warmup = 2;
+  int steps = 2;
+  int profile_steps = 20;
+  double allreduce_seconds = 10;
+};
+
+TuneOptions checked_options(const TuneFlags& flags) {
+  TuneOptions options;
+  for (const double mib : flags.caps_mib) options.caps.push_back(bytes_from_mib(mib, "--cap-mib"));
+  options.rule = cap_options(flags.rule);
+  options.profile_steps = flags.profile_steps;
+  options.allreduce_seconds = flags.allreduce_seconds;
+  options.seed = flags.common.seed;
+  options.steps.blocks = flags.blocks;
+  options.steps.warmup_steps = flags.warmup;
+  options.steps.steps_per_block = flags.steps;
+  return options;
+}
+
+// Progress lines, one Progress per phase.
+class PhaseProgress {
+ public:
+  explicit PhaseProgress(bool enabled) : enabled_(enabled) {}
+  void operator()(const std::string& phase, int units, const std::string& done) {
+    if (phase != phase_) progress_ = std::make_unique<Progress>(phase, units, enabled_);
+    phase_ = phase;
+    progress_->advance(done);
+  }
+
+ private:
+  bool enabled_;
+  std::string phase_;
+  std::unique_ptr<Progress> progress_;
+};
+
+void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& group) {
+  const bool speaks = group.rank == 0;
+  LanguageModelJob job = make_job(flags.model, group, flags.common.seed);
+  auto progress = std::make_shared<PhaseProgress>(speaks);
+  options.on_progress = [progress](const std::string& phase, int units, const std::string& done) { (*progress)(phase, units, done); };
+  const TuneResult result = tune(group, job.workload, options);
+  progress.reset();
+  options.on_progress = {};
+  if (!speaks) return;
+
+  nlohmann::json json = results_head("tune", flags.common.seed);
+  json["environment"] = environment(group.size, flags.ranks.backend);
+  json["model"] = job.description;
+  json.update(tune_json(result));
+  const std::filesystem::path out = flags.common.out;
+  write_file_atomically(out / "results.json", json.dump(1) + "\n");
+  write_file_atomically(out / "report.html", render_report(json));
+  write_tensors_csv(out / "tensors.csv", result.profile.tensors);
+  write_allreduce_csv(out / "allreduce.csv", result.allreduce);
+  if (flags.common.json) {
+    print_json(json);
+  } else {
+    fmt::print("{}\nwrote {}/: report.html, results.json, tensors.csv, allreduce.csv\n", tune_table(result), out.string());
+  }
+}
+
+}  // namespace
+
+Run declare_tune(CLI::App& app) {
+  auto flags = std::make_shared<TuneFlags>();
+  app.footer(
+      "Profiles the backward pass, measures the all-reduce, predicts the step time for\n"
+      "every bucket size, and checks the prediction against real steps.\n\n"
+      "  firkin tune --ranks 2                     the demo model on this machine\n"
+      "  firkin tune --ranks 2 --text book.txt     on text of yours\n"
+      "  torchrun --nproc-per-node 2 --no-python firkin tune\n");
+  add_common_flags(app, flags->common);
+  add_rank_flags(app, flags->ranks);
+  add_model_flags(app, flags->model);
+  add_rule_flags(app, flags->rule);
+  app.add_option("--cap-mib", flags->caps_mib, "caps to measure, MiB (default: seven, from the model's size down)")->delimiter(',');
+  app.add_option("--blocks", flags->blocks, "blocks; each runs every setting once")->capture_default_str()->check(CLI::Range(4, 100000));
+  app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));
+  app.add_option("--steps", flags->steps, "timed steps per block and setting")->capture_default_str()->check(CLI::Range(1, 100000));
+  app.add_option("--profile-steps", flags->profile_steps, "backward passes of the profile")
+      ->capture_default_str()
+      ->check(CLI::Range(4, 100000));
+  app.add_option("--allreduce-seconds", flags->allreduce_seconds, "time for the all-reduce table")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 1e6));
+  return [flags] {
+    const TuneOptions options = checked_options(*flags);
+    check_model_flags(flags->model);
+    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, options, group); });
+  };
+}
+
+}  // namespace firkin::cli
