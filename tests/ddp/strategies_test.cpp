@@ -5,6 +5,7 @@
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/data_parallel.h"
+#include "seeded.h"
 
 #include <torch/torch.h>
 
@@ -14,20 +15,17 @@ namespace {
 using Parameters = std::vector<at::Tensor>;
 
 torch::nn::Sequential make_mlp() {
-  torch::manual_seed(7);
   torch::nn::Sequential net(torch::nn::Linear(12, 24), torch::nn::Tanh(), torch::nn::Linear(24, 16), torch::nn::Tanh(),
                             torch::nn::Linear(16, 4));
   net->to(at::kDouble);
+  seed_parameters(*net, 7);
   return net;
 }
 
 constexpr int64_t kGlobalBatch = 12;
 constexpr int kSteps = 5;
 
-at::Tensor batch_for_step(int step) {
-  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step) + 100);
-  return at::randn({kGlobalBatch, 12}, generator, at::kDouble);
-}
+at::Tensor batch_for_step(int step) { return seeded_randn({kGlobalBatch, 12}, 100 + static_cast<uint64_t>(step)); }
 
 at::Tensor loss_of(torch::nn::Sequential& net, const at::Tensor& x) { return net->forward(x).pow(2).mean(); }
 

@@ -1,0 +1,297 @@
+// Construction, destruction, errors in the middle, and unusual orders of events.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "../comm/thread_ranks.h"
+#include "firkin/base/error.h"
+#include "firkin/ddp/data_parallel.h"
+
+#include <torch/torch.h>
+
+namespace firkin {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+struct Parameters : torch::nn::Module {
+  explicit Parameters(const std::vector<int64_t>& sizes) {
+    for (const int64_t size : sizes) all.push_back(register_parameter(fmt::format("p{}", all.size()), at::ones({size})));
+  }
+  std::vector<at::Tensor> all;
+};
+
+DataParallelOptions bucketed(int64_t cap_bytes) {
+  DataParallelOptions options;
+  options.cap.cap_bytes = cap_bytes;
+  return options;
+}
+
+// A loss whose backward produces the gradients in the reverse of `use_order`; parameter i's gradient is scale * (i + 1) everywhere.
+at::Tensor chained_loss(const std::vector<at::Tensor>& parameters, const std::vector<int64_t>& use_order, double scale) {
+  at::Tensor loss = at::zeros({});
+  for (const int64_t i : use_order) loss = loss + (parameters[static_cast<size_t>(i)] * (scale * static_cast<double>(i + 1))).sum();
+  return loss;
+}
+
+std::vector<int64_t> shuffled(size_t count, std::mt19937_64& random) {
+  std::vector<int64_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, random);
+  return order;
+}
+
+// Scales of two ranks are 1 and 3, so the mean is 2.
+double scale_of(const ProcessGroup& group) { return 1.0 + 2 * group.rank; }
+
+void expect_mean_gradients(const std::vector<at::Tensor>& parameters) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_TRUE(at::equal(parameters[i].grad(), at::full_like(parameters[i], 2.0 * static_cast<double>(i + 1)))) << "parameter " << i;
+  }
+}
+
+TEST(Lifecycle, BucketsFollowRank0sObservedOrderAfterTheFirstStep) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module({4, 4, 4, 4});
+    DataParallel ddp(module, group, bucketed(32));
+    const std::vector<int64_t> order0 = {2, 0, 3, 1};
+    const std::vector<int64_t> order1 = {0, 1, 2, 3};
+    for (int step = 0; step < 3; ++step) {
+      module.zero_grad();
+      chained_loss(module.all, group.rank == 0 ? order0 : order1, scale_of(group)).backward();
+      ddp.finish_gradient_synchronization();
+      expect_mean_gradients(module.all);
+      EXPECT_THAT(ddp.ready_order(), testing::ElementsAre(1, 3, 0, 2));
+    }
+    EXPECT_THAT(ddp.stats().tensors, testing::ElementsAre("p1", "p3", "p0", "p2"));
+  });
+}
+
+TEST(Lifecycle, AnExplicitPlanIsKeptAsGiven) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module({4, 4, 4, 4});
+    DataParallelOptions options;
+    options.strategy = find_strategy("planned");
+    options.plan = BucketPlan{{{0, 1}, {1, 3}}, {1, 0}};  // launched in the reverse of the ready order
+    DataParallel ddp(module, group, options);
+    for (int step = 0; step < 3; ++step) {
+      module.zero_grad();
+      chained_loss(module.all, {1, 0, 3, 2}, scale_of(group)).backward();
+      ddp.finish_gradient_synchronization();
+      expect_mean_gradients(module.all);
+      EXPECT_EQ(ddp.plan(), *options.plan);
+      EXPECT_THAT(ddp.ready_order(), testing::ElementsAre(3, 2, 1, 0));
+    }
+    EXPECT_EQ(ddp.stats().buckets[0].tensors, 3);
+  });
+}
+
+TEST(Lifecycle, StatsTellOfTheLastStep) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module({100, 50, 10});
+    DataParallel ddp(module, group, bucketed(240));
+    EXPECT_EQ(ddp.stats().steps, 0);
+    for (int step = 0; step < 2; ++step) {
+      module.zero_grad();
+      chained_loss(module.all, {0, 1, 2}, scale_of(group)).backward();
+      ddp.finish_gradient_synchronization();
+    }
+    const DataParallelStats stats = ddp.stats();
+    EXPECT_EQ(stats.steps, 2);
+    ASSERT_EQ(stats.buckets.size(), 2);
+    EXPECT_EQ(stats.buckets[0].bytes, 240);
+    EXPECT_EQ(stats.buckets[1].bytes, 400);
+    EXPECT_EQ(stats.buckets[1].bytes_on_wire, 400);
+    for (const BucketStats& bucket : stats.buckets) {
+      EXPECT_GE(bucket.launch_s, 0);
+      EXPECT_GT(bucket.end_s, bucket.launch_s);
+    }
+    EXPECT_LE(stats.buckets[0].launch_s, stats.buckets[1].launch_s);
+    EXPECT_GT(stats.exposed_wait_s, 0);
+  });
+}
+
+TEST(Lifecycle, TheDestructorRemovesEveryHookAndWrappingAgainWorks) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module({4, 4});
+    for (int wrap = 0; wrap < 3; ++wrap) {
+      DataParallel ddp(module, group, bucketed(16));
+      for (int step = 0; step < 2; ++step) {
+        module.zero_grad();
+        chained_loss(module.all, {0, 1}, scale_of(group)).backward();
+        ddp.finish_gradient_synchronization();
+        expect_mean_gradients(module.all);
+      }
+    }
+    module.zero_grad();
+    chained_loss(module.all, {0, 1}, scale_of(group)).backward();  // alone again
+    EXPECT_TRUE(at::equal(module.all[0].grad(), at::full({4}, scale_of(group))));
+  });
+}
+
+TEST(Lifecycle, AModuleCannotBeWrappedTwiceAtOnce) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    Parameters module({4});
+    DataParallel ddp(module, group);
+    EXPECT_THAT([&] { DataParallel again(module, group); }, ThrowsMessage<InputError>(HasSubstr("wrapped twice")));
+  });
+}
+
+TEST(Lifecycle, AModuleWithNothingToTrainIsRefused) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    torch::nn::Dropout nothing;
+    EXPECT_THROW(DataParallel(*nothing, group), InputError);
+  });
+}
+
+TEST(Lifecycle, RanksWithDifferentModulesAllLearnWhichParameterDiffers) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    Parameters module({4, group.rank == 2 ? 6 : 5, 7});
+    EXPECT_THAT([&] { DataParallel ddp(module, group); },
+                ThrowsMessage<RuntimeError>(AllOf(HasSubstr("rank 0 has p1 [5]"), HasSubstr("rank 2 has p1 [6]"))));
+  });
+}
+
+TEST(Lifecycle, RanksWithDifferentParameterCountsAllLearnIt) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module(group.rank == 0 ? std::vector<int64_t>{4, 5} : std::vector<int64_t>{4});
+    EXPECT_THAT([&] { DataParallel ddp(module, group); }, ThrowsMessage<RuntimeError>(HasSubstr("rank 1 has no such parameter")));
+  });
+}
+
+// Fails in backward, after the gradients of what was used later in forward.
+struct FailInBackward : torch::autograd::Function<FailInBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& x) { return x.clone(); }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* /*context*/, torch::autograd::tensor_list /*gradients*/) {
+    throw std::runtime_error("broken on purpose");
+  }
+};
+
+TEST(Lifecycle, AfterAnExceptionInBackwardTheNextStepWorks) {
+  for (const bool tells : {false, true}) {
+    SCOPED_TRACE(tells);
+    run_ranks(2, [tells](const ProcessGroup& group) {
+      Parameters module({4, 4, 4});
+      DataParallel ddp(module, group, bucketed(16));
+      for (int step = 0; step < 5; ++step) {
+        module.zero_grad();
+        if (step == 0 || step == 2) {
+          at::Tensor broken = FailInBackward::apply(chained_loss(module.all, {0, 1}, scale_of(group)));
+          EXPECT_THROW((broken + chained_loss(module.all, {2}, scale_of(group))).backward(), std::runtime_error);
+          if (tells) ddp.abandon_step();
+          continue;
+        }
+        chained_loss(module.all, {0, 1, 2}, scale_of(group)).backward();
+        ddp.finish_gradient_synchronization();
+        expect_mean_gradients(module.all);
+      }
+    });
+  }
+}
+
+TEST(Lifecycle, FinishingABackwardThatThrewIsAnError) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module({4});
+    DataParallel ddp(module, group, bucketed(16));
+    at::Tensor broken = FailInBackward::apply(torch::zeros({1}, torch::requires_grad()).sum());
+    EXPECT_THROW((broken + chained_loss(module.all, {0}, 1)).backward(), std::runtime_error);
+    EXPECT_THAT([&] { ddp.finish_gradient_synchronization(); }, ThrowsMessage<RuntimeError>(HasSubstr("did not finish")));
+  });
+}
+
+TEST(Lifecycle, ASecondBackwardBeforeFinishingIsAnErrorThatSaysWhatToDo) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module({4});
+    DataParallel ddp(module, group, bucketed(16));
+    chained_loss(module.all, {0}, scale_of(group)).backward();
+    ddp.finish_gradient_synchronization();
+    module.zero_grad();
+    chained_loss(module.all, {0}, scale_of(group)).backward();
+    EXPECT_THAT([&] { chained_loss(module.all, {0}, scale_of(group)).backward(); }, ThrowsMessage<RuntimeError>(HasSubstr("no_sync()")));
+    ddp.abandon_step();
+    module.zero_grad();
+    chained_loss(module.all, {0}, scale_of(group)).backward();
+    ddp.finish_gradient_synchronization();
+    expect_mean_gradients(module.all);
+  });
+}
+
+// Runs `body` again in backward, as activation checkpointing does: the parameters inside get their gradients from an inner backward.
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  using Body = std::function<at::Tensor(const at::Tensor&)>;
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, Body* body) {
+    context->saved_data["body"] = reinterpret_cast<int64_t>(body);
+    context->save_for_backward({x});
+    at::NoGradGuard no_grad;
+    return (*body)(x);
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context, torch::autograd::tensor_list gradients) {
+    const auto* body = reinterpret_cast<Body*>(context->saved_data["body"].toInt());
+    at::AutoGradMode with_grad(true);
+    at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    (*body)(x).backward(gradients[0]);
+    return {x.grad(), at::Tensor()};
+  }
+};
+
+TEST(Lifecycle, AParameterUsedInsideAndOutsideACheckpointIsSentWhenBothGradientsAreThere) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module({4, 4});
+    DataParallel ddp(module, group, bucketed(16));
+    Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.all[0]; };
+    for (int step = 0; step < 4; ++step) {
+      module.zero_grad();
+      const at::Tensor inside = Checkpoint::apply(module.all[1] * 1.0, &body);  // p1 * p0
+      ((inside + module.all[0]) * scale_of(group)).sum().backward();            // and p0 outside
+      ddp.finish_gradient_synchronization();
+      EXPECT_TRUE(at::equal(module.all[0].grad(), at::full({4}, 4.0)));  // twice the mean scale
+      EXPECT_TRUE(at::equal(module.all[1].grad(), at::full({4}, 2.0)));
+    }
+  });
+}
+
+TEST(Lifecycle, RandomModelsReduceEveryGradientOnce) {
+  constexpr int kModels = 200;
+  run_ranks(2, [](const ProcessGroup& group) {
+    std::mt19937_64 random(42);  // the same on both ranks
+    const auto below = [&random](uint64_t n) { return static_cast<int64_t>(random() % n); };
+    for (int m = 0; m < kModels; ++m) {
+      SCOPED_TRACE(m);
+      std::vector<int64_t> sizes(static_cast<size_t>(1 + below(60)));
+      for (int64_t& size : sizes) size = below(4) == 0 ? below(100001) : below(100);
+      Parameters module(sizes);
+      DataParallelOptions options = bucketed(4 + below(400000));
+      options.cap.rule = below(2) == 0 ? CapRule::kAtMost : CapRule::kCloseWhenFull;
+      if (below(2) == 0) options.cap.first_cap_bytes = 1 + below(1000);
+      if (below(3) == 0) {
+        options.strategy = find_strategy("planned");
+        BucketPlan plan;
+        for (auto left = static_cast<int64_t>(sizes.size()), first = int64_t{0}; left > 0;) {
+          const int64_t count = 1 + below(static_cast<uint64_t>(left));
+          plan.buckets.push_back({first, count});
+          first += count;
+          left -= count;
+        }
+        if (below(2) == 0) plan.launch_order = shuffled(plan.buckets.size(), random);
+        options.plan = plan;
+      }
+      const std::vector<int64_t> use_order0 = shuffled(sizes.size(), random);
+      const std::vector<int64_t> use_order1 = below(2) == 0 ? use_order0 : shuffled(sizes.size(), random);
+      DataParallel ddp(module, group, options);
+      for (int step = 0; step < 3; ++step) {
+        module.zero_grad();
+        chained_loss(module.all, group.rank == 0 ? use_order0 : use_order1, scale_of(group)).backward();
+        ddp.finish_gradient_synchronization();
+        expect_mean_gradients(module.all);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace firkin
