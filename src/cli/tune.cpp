@@ -11,7 +11,7 @@
 #include "firkin/bench/tuner.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/report/report.h"
-#include "model_flags.h"
+#include "language_model_job.h"
 #include "rank_flags.h"
 #include "results.h"
 #include "rule_flags.h"
@@ -23,7 +23,7 @@ namespace {
 struct TuneFlags {
   CommonFlags common;
   RankFlags ranks;
-  ModelFlags model;
+  JobFlags job;
   RuleFlags rule;
   std::vector<double> caps_mib;
   int blocks = 10;
@@ -64,7 +64,7 @@ class PhaseProgress {
 
 void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& group) {
   const bool speaks = group.rank == 0;
-  LanguageModelJob job = make_job(flags.model, group, flags.common.seed);
+  LanguageModelJob job = make_job(flags.job, group, flags.common.seed);
   auto progress = std::make_shared<PhaseProgress>(speaks);
   options.on_progress = [progress](const std::string& phase, int units, const std::string& done) { (*progress)(phase, units, done); };
   const TuneResult result = tune(group, job.workload, options);
@@ -100,7 +100,7 @@ Run declare_tune(CLI::App& app) {
       "  torchrun --nproc-per-node 2 --no-python firkin tune\n");
   add_common_flags(app, flags->common);
   add_rank_flags(app, flags->ranks);
-  add_model_flags(app, flags->model);
+  add_job_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
   app.add_option("--cap-mib", flags->caps_mib, "caps to measure, MiB (default: seven, from the model's size down)")->delimiter(',');
   app.add_option("--blocks", flags->blocks, "blocks; each runs every setting once")->capture_default_str()->check(CLI::Range(4, 100000));
@@ -114,7 +114,7 @@ Run declare_tune(CLI::App& app) {
       ->check(CLI::Range(0.1, 1e6));
   return [flags] {
     const TuneOptions options = checked_options(*flags);
-    check_model_flags(flags->model);
+    check_job_flags(flags->job);
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, options, group); });
   };
 }

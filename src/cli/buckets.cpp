@@ -1,0 +1,131 @@
+// firkin buckets: the bucket assignment of a model, without allocating it, or of a tensors.csv.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+
+#include "command.h"
+#include "firkin/base/units.h"
+#include "firkin/model/transformer.h"
+#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/tensor_profile.h"
+#include "model_flags.h"
+#include "rule_flags.h"
+
+namespace firkin::cli {
+namespace {
+
+struct BucketsFlags {
+  ModelFlags model;
+  RuleFlags rule;
+  std::string tensors_file;
+  std::vector<double> caps_mib = {1, 10, 25, 100, 1000};
+  bool json = false;
+  bool list = false;
+};
+
+// Tensors in gradient-ready order.
+struct Gradients {
+  std::string source;
+  std::vector<std::string> names;
+  std::vector<int64_t> bytes;
+};
+
+Gradients gradients_of(const BucketsFlags& flags) {
+  if (!flags.tensors_file.empty()) {
+    TensorProfile profile = read_tensors_csv(flags.tensors_file);
+    return {flags.tensors_file, std::move(profile.names), std::move(profile.bytes)};
+  }
+  constexpr int64_t kFloatBytes = 4;
+  Gradients gradients{.source = flags.model.model, .names = {}, .bytes = {}};
+  for (const TensorSpec& tensor : tensor_specs(model_config(flags.model))) {
+    gradients.names.push_back(tensor.name);
+    gradients.bytes.push_back(tensor.numel * kFloatBytes);
+  }
+  std::ranges::reverse(gradients.names);  // until a backward pass was observed: the reverse of registration
+  std::ranges::reverse(gradients.bytes);
+  return gradients;
+}
+
+nlohmann::json assignment_json(const Gradients& gradients, double cap_mib, const BucketPlan& plan, bool list) {
+  const std::vector<int64_t> bytes = bucket_bytes(plan, gradients.bytes);
+  nlohmann::json json = {{"cap_mib", cap_mib},
+                         {"buckets", plan.buckets.size()},
+                         {"smallest_bytes", *std::ranges::min_element(bytes)},
+                         {"largest_bytes", *std::ranges::max_element(bytes)}};
+  if (!list) return json;
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    const auto first = gradients.names.begin() + plan.buckets[b].first;
+    json["assignment"].push_back({{"bytes", bytes[b]}, {"tensors", std::vector<std::string>(first, first + plan.buckets[b].count)}});
+  }
+  return json;
+}
+
+void print_assignment(const nlohmann::json& assignment) {
+  fmt::print("\ncap {} MiB\n", assignment["cap_mib"].get<double>());
+  size_t index = 0;
+  for (const nlohmann::json& bucket : assignment["assignment"]) {
+    const auto& tensors = bucket["tensors"];
+    const std::string last = tensors.size() > 1 ? " ... " + tensors.back().get<std::string>() : "";
+    fmt::print("{:>6} {:>10} {:>5}  {}{}\n", index++, format_bytes(bucket["bytes"]), tensors.size(), tensors.front().get<std::string>(),
+               last);
+  }
+}
+
+void print_table(const nlohmann::json& result) {
+  fmt::print("{}: {} tensors, {} of gradients; rule {}\n\n", result["source"].get<std::string>(), result["tensors"].get<size_t>(),
+             format_bytes(result["gradient_bytes"]), result["rule"].get<std::string>());
+  fmt::print("{:>10} {:>8} {:>12} {:>12}\n", "cap MiB", "buckets", "smallest", "largest");
+  for (const nlohmann::json& row : result["caps"]) {
+    fmt::print("{:>10} {:>8} {:>12} {:>12}\n", row["cap_mib"].get<double>(), row["buckets"].get<size_t>(),
+               format_bytes(row["smallest_bytes"]), format_bytes(row["largest_bytes"]));
+  }
+  for (const nlohmann::json& row : result["caps"]) {
+    if (row.contains("assignment")) print_assignment(row);
+  }
+}
+
+int run(const BucketsFlags& flags) {
+  CapOptions options = cap_options(flags.rule);
+  std::vector<int64_t> caps;
+  for (const double mib : flags.caps_mib) caps.push_back(bytes_from_mib(mib, "--cap-mib"));
+  const Gradients gradients = gradients_of(flags);
+  nlohmann::json result = {{"source", gradients.source},
+                           {"rule", flags.rule.rule},
+                           {"tensors", gradients.bytes.size()},
+                           {"gradient_bytes", std::accumulate(gradients.bytes.begin(), gradients.bytes.end(), int64_t{0})}};
+  for (size_t i = 0; i < caps.size(); ++i) {
+    options.cap_bytes = caps[i];
+    const BucketPlan plan = assign_buckets(gradients.bytes, options);
+    result["caps"].push_back(assignment_json(gradients, flags.caps_mib[i], plan, flags.list));
+    result["counts"].push_back(plan.buckets.size());
+  }
+  if (flags.json) {
+    print_json(result);
+  } else {
+    print_table(result);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Run declare_buckets(CLI::App& app) {
+  auto flags = std::make_shared<BucketsFlags>();
+  app.footer(
+      "Tensors are taken in gradient-ready order: a file's own, or the reverse of a\n"
+      "model's registration. Gradients of models are float32.\n\n"
+      "  firkin buckets --model xl --cap-mib 1,10,100,1000 --rule at-most\n"
+      "  firkin buckets --tensors firkin-out/tensors.csv --cap-mib 4 --list\n");
+  add_model_flags(app, flags->model);
+  add_rule_flags(app, flags->rule);
+  app.add_option("--tensors", flags->tensors_file, "a tensors.csv (name,bytes,ready_s) instead of a model");
+  app.add_option("--cap-mib", flags->caps_mib, "caps, MiB")->delimiter(',')->capture_default_str();
+  app.add_flag("--list", flags->list, "list the tensors of every bucket");
+  app.add_flag("--json", flags->json, "print the result as JSON on standard output");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace firkin::cli

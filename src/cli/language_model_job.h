@@ -1,0 +1,34 @@
+// The training job that the benchmarks step: a transformer language model on text.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "command.h"
+#include "firkin/bench/workload.h"
+#include "firkin/comm/process_group.h"
+#include "model_flags.h"
+
+namespace firkin::cli {
+
+struct JobFlags {
+  ModelFlags model;
+  int64_t batch_size = 4;         // sequences per rank
+  int64_t sequence_length = 128;  // tokens
+  std::string text;               // file; empty: the text that Firkin ships
+  double learning_rate = 0.01;
+};
+void add_job_flags(CLI::App& app, JobFlags& flags);
+
+// Reads the text and checks everything that can be checked before ranks start. Throws InputError.
+void check_job_flags(const JobFlags& flags);
+
+struct LanguageModelJob {
+  Workload workload;
+  nlohmann::json description;  // the `model` of results.json
+};
+
+// The same parameters on every rank (from the seed), and this rank's part of each global batch.
+LanguageModelJob make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed);
+
+}  // namespace firkin::cli

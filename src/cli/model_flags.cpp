@@ -1,0 +1,54 @@
+#include "model_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "firkin/model/model_file.h"
+#include "firkin/model/named_models.h"
+
+namespace firkin::cli {
+namespace {
+
+// d_model -> --d-model
+std::string flag_name(std::string_view size) {
+  std::string name = fmt::format("--{}", size);
+  std::ranges::replace(name, '_', '-');
+  return name;
+}
+
+}  // namespace
+
+void add_model_flags(CLI::App& app, ModelFlags& flags) {
+  app.add_option("--model", flags.model, "a named model (firkin models lists them) or a .json file")->capture_default_str();
+  for (const ConfigSize& size : kConfigSizes) {
+    const std::string name(size.name);
+    app.add_option_function<int64_t>(
+           flag_name(name), [&flags, name](const int64_t& value) { flags.sizes[name] = value; },
+           fmt::format("instead of the model's own {}", name))
+        ->group("Model sizes");
+  }
+}
+
+TransformerConfig model_config(const ModelFlags& flags) {
+  TransformerConfig config = resolve_model(flags.model);
+  std::string changed = "--model " + flags.model;
+  for (const ConfigSize& size : kConfigSizes) {
+    const auto found = flags.sizes.find(std::string(size.name));
+    if (found == flags.sizes.end()) continue;
+    config.*size.member = found->second;
+    changed += fmt::format(" {} {}", flag_name(size.name), found->second);
+  }
+  check_config(config, changed);
+  return config;
+}
+
+nlohmann::json config_json(const ModelFlags& flags, const TransformerConfig& config) {
+  nlohmann::json json = {{"name", flags.sizes.empty() ? flags.model : flags.model + " (changed)"},
+                         {"family", family_name(config.family)},
+                         {"tied", config.tied}};
+  for (const ConfigSize& size : kConfigSizes) json[std::string(size.name)] = config.*size.member;
+  return json;
+}
+
+}  // namespace firkin::cli

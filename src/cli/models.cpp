@@ -1,0 +1,57 @@
+// firkin models: the named configurations.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "command.h"
+#include "firkin/base/units.h"
+#include "firkin/model/named_models.h"
+#include "firkin/model/transformer.h"
+#include "model_flags.h"
+
+namespace firkin::cli {
+namespace {
+
+constexpr int64_t kFloatBytes = 4;
+
+nlohmann::json describe(const NamedModel& model) {
+  const ModelFlags flags{.model = std::string(model.name), .sizes = {}};
+  nlohmann::json json = config_json(flags, model.config);
+  int64_t parameters = 0;
+  const std::vector<TensorSpec> tensors = tensor_specs(model.config);
+  for (const TensorSpec& tensor : tensors) parameters += tensor.numel;
+  json["description"] = model.description;
+  json["parameters"] = parameters;
+  json["tensors"] = tensors.size();
+  json["gradient_bytes"] = parameters * kFloatBytes;
+  return json;
+}
+
+void print_table(const nlohmann::json& models) {
+  fmt::print("{:<12} {:>14} {:>8} {:>10}   {}\n", "model", "parameters", "tensors", "gradients", "layers x width, vocabulary");
+  for (const nlohmann::json& m : models) {
+    fmt::print("{:<12} {:>14} {:>8} {:>10}   {} x {}, {}\n", m["name"].get<std::string>(), m["parameters"].get<int64_t>(),
+               m["tensors"].get<int64_t>(), format_bytes(m["gradient_bytes"]), m["num_layers"].get<int64_t>(), m["d_model"].get<int64_t>(),
+               m["vocab_size"].get<int64_t>());
+  }
+  fmt::print("\nGradients in float32. Any size can be changed: firkin tune --model small --num-layers 4\n");
+}
+
+}  // namespace
+
+Run declare_models(CLI::App& app) {
+  auto json = std::make_shared<bool>(false);
+  app.add_flag("--json", *json, "print the result as JSON on standard output");
+  return [json] {
+    nlohmann::json models = nlohmann::json::array();
+    for (const NamedModel& model : named_models()) models.push_back(describe(model));
+    if (*json) {
+      print_json({{"models", models}});
+    } else {
+      print_table(models);
+    }
+    return 0;
+  };
+}
+
+}  // namespace firkin::cli
