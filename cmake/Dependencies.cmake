@@ -2,7 +2,6 @@
 
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
-find_path(FIRKIN_FCCP_INCLUDE libfccp/csv.h REQUIRED)  # fast-cpp-csv-parser
 find_package(Threads REQUIRED)
 if(FIRKIN_BUILD_TESTS)
   find_package(GTest REQUIRED)
