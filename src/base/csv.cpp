@@ -1,0 +1,220 @@
+#include "firkin/base/csv.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "firkin/base/error.h"
+
+namespace firkin {
+namespace {
+
+constexpr size_t kShownCharacters = 40;  // of a bad field, in a message
+
+[[noreturn]] void fail_at(const std::string& file, int64_t line, const std::string& message) {
+  throw InputError(fmt::format("{}:{}: {}", file, line, message));
+}
+
+[[noreturn]] void fail_long_line(const std::string& file, int64_t line) {
+  fail_at(file, line, fmt::format("the line is longer than {} bytes; expected a line of comma-separated values", kLongestCsvLine));
+}
+
+// Printable, so that a message stays one line and harmless on a terminal whatever the file holds.
+std::string shown(std::string_view text) {
+  std::string result;
+  for (const char c : text.substr(0, kShownCharacters)) result += (c >= 0x20 && c < 0x7f) ? c : '?';
+  return text.size() > kShownCharacters ? result + "..." : result;
+}
+
+bool is_blank(char c) {
+  return c == ' ' || c == '\t';
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// Removes the next field, and the comma after it, from the front of `rest`. `more`: whether there was a comma.
+// Returns nothing when a quoted field is not closed, or is followed by something other than a comma.
+std::optional<std::string> take_field(std::string_view& rest, bool& more) {
+  size_t begin = 0;
+  while (begin < rest.size() && is_blank(rest[begin])) ++begin;
+  std::string field;
+  size_t end = 0;
+  if (begin < rest.size() && rest[begin] == '"') {
+    size_t i = begin + 1;
+    for (;; ++i) {
+      if (i >= rest.size()) return std::nullopt;
+      if (rest[i] == '"') {
+        if (i + 1 >= rest.size() || rest[i + 1] != '"') break;
+        ++i;  // a doubled quote stands for one
+      }
+      field += rest[i];
+    }
+    end = std::min(rest.find(',', i), rest.size());
+    if (!trimmed(rest.substr(i + 1, end - i - 1)).empty()) return std::nullopt;
+  } else {
+    end = std::min(rest.find(','), rest.size());
+    field = trimmed(rest.substr(0, end));
+  }
+  more = end < rest.size();
+  rest.remove_prefix(more ? end + 1 : end);
+  return field;
+}
+
+std::vector<std::string> split(std::string_view line, const std::string& file, int64_t number) {
+  std::vector<std::string> fields;
+  for (bool more = true; more;) {
+    std::optional<std::string> field = take_field(line, more);
+    if (!field) fail_at(file, number, fmt::format("field {} is badly quoted; expected \"...\" and then a comma", fields.size() + 1));
+    fields.push_back(std::move(*field));
+  }
+  return fields;
+}
+
+void check_header(const std::vector<std::string>& header, const CsvColumns& columns, const std::string& file, int64_t line) {
+  const auto contains = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  const std::string expected = fmt::format("{}", fmt::join(columns.required, ","));
+  for (const std::string& name : columns.required) {
+    if (!contains(header, name)) fail_at(file, line, fmt::format("no column '{}'; expected {}", name, expected));
+  }
+  for (size_t i = 0; i < header.size(); ++i) {
+    if (std::count(header.begin(), header.end(), header[i]) > 1) {
+      fail_at(file, line, fmt::format("column '{}' is there twice; expected {}", shown(header[i]), expected));
+    }
+    if (!columns.others_allowed && !contains(columns.required, header[i]) && !contains(columns.optional, header[i])) {
+      fail_at(file, line, fmt::format("unknown column '{}'; expected {}", shown(header[i]), expected));
+    }
+  }
+}
+
+template <typename Number>
+std::optional<Number> parsed(const std::string& text) {
+  Number value{};
+  const char* first = text.data();
+  const char* last = first + text.size();
+  const auto [end, error] = std::from_chars(first, last, value);
+  if (error != std::errc{} || end != last) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+bool CsvTable::has(std::string_view column) const {
+  return std::find(header_.begin(), header_.end(), column) != header_.end();
+}
+
+size_t CsvTable::column_index(std::string_view column) const {
+  const auto found = std::find(header_.begin(), header_.end(), column);
+  if (found == header_.end()) throw std::logic_error(fmt::format("{}: no column '{}'", file_, column));
+  return static_cast<size_t>(found - header_.begin());
+}
+
+const std::string& CsvTable::text(size_t row, std::string_view column) const {
+  return rows_[row].fields[column_index(column)];
+}
+
+int64_t CsvTable::integer(size_t row, std::string_view column) const {
+  const std::string& field = text(row, column);
+  const auto value = parsed<int64_t>(field);
+  if (!value) fail(row, fmt::format("{} is '{}'; expected a whole number", column, shown(field)));
+  return *value;
+}
+
+double CsvTable::number(size_t row, std::string_view column) const {
+  const std::string& field = text(row, column);
+  const auto value = parsed<double>(field);
+  if (!value || !std::isfinite(*value)) fail(row, fmt::format("{} is '{}'; expected a number", column, shown(field)));
+  return *value;
+}
+
+void CsvTable::fail(size_t row, const std::string& message) const {
+  fail_at(file_, rows_[row].line, message);
+}
+
+void CsvTable::fail_at_end(const std::string& message) const {
+  fail_at(file_, last_line_, message);
+}
+
+CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColumns& columns) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  CsvTable table;
+  table.file_ = file;
+  bool header_seen = false;
+  while (!text.empty()) {
+    const int64_t number = ++table.last_line_;
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.size() > kLongestCsvLine) fail_long_line(file, number);
+    if (line.find('\0') != std::string_view::npos) fail_at(file, number, "a zero byte; expected text");
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (trimmed(line).empty() || line.front() == '#') continue;
+    std::vector<std::string> fields = split(line, file, number);
+    if (!header_seen) {
+      check_header(fields, columns, file, number);
+      table.header_ = std::move(fields);
+      header_seen = true;
+      continue;
+    }
+    if (fields.size() != table.header_.size()) {
+      fail_at(file, number, fmt::format("{} fields; expected {}, as in the header", fields.size(), table.header_.size()));
+    }
+    table.rows_.push_back({number, std::move(fields)});
+  }
+  if (!header_seen)
+    fail_at(file, std::max<int64_t>(table.last_line_, 1), fmt::format("no header; expected {}", fmt::join(columns.required, ",")));
+  return table;
+}
+
+CsvTable read_csv(const std::filesystem::path& path, const CsvColumns& columns) {
+  const auto fail_reading = [&](const char* reason) {
+    throw InputError(fmt::format("{}: cannot be read: {}; expected a CSV file", path.string(), reason));
+  };
+  if (std::filesystem::is_directory(path)) fail_reading("it is a folder");
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (!in) fail_reading(std::strerror(errno));
+
+  std::string content;
+  std::array<char, size_t{1} << 16> chunk;
+  int64_t line = 1;
+  size_t line_length = 0;
+  while (const size_t count = std::fread(chunk.data(), 1, chunk.size(), in.get())) {
+    for (const char c : std::string_view(chunk.data(), count)) {
+      line_length = c == '\n' ? 0 : line_length + 1;
+      line += c == '\n' ? 1 : 0;
+      if (line_length > kLongestCsvLine) fail_long_line(path.string(), line);
+    }
+    content.append(chunk.data(), count);
+  }
+  if (std::ferror(in.get())) fail_reading(std::strerror(errno));
+  return parse_csv(content, path.string(), columns);
+}
+
+std::string csv_field(std::string_view text) {
+  constexpr std::string_view kNotAllowed("\n\r\0", 3);
+  if (text.find_first_of(kNotAllowed) != std::string_view::npos) {
+    throw InputError(fmt::format("'{}' holds a line break or a zero byte; expected a name on one line", shown(text)));
+  }
+  const bool plain = text.find_first_of("\",#") == std::string_view::npos && trimmed(text).size() == text.size();
+  if (plain) return std::string(text);
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + '"';
+}
+
+}  // namespace firkin
