@@ -2,28 +2,46 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "firkin/base/error.h"
 
 namespace firkin {
+namespace {
+
+void check_options(std::span<const int64_t> sizes, const CapOptions& options) {
+  if (options.cap_bytes <= 0) throw InputError(fmt::format("the bucket cap is {} bytes; expected at least 1", options.cap_bytes));
+  if (options.first_cap_bytes && *options.first_cap_bytes <= 0) {
+    throw InputError(fmt::format("the first bucket's cap is {} bytes; expected at least 1", *options.first_cap_bytes));
+  }
+  int64_t total = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] < 0) throw InputError(fmt::format("gradient {} has {} bytes; expected at least 0", i, sizes[i]));
+    if (sizes[i] > std::numeric_limits<int64_t>::max() - total) {
+      throw InputError(fmt::format("gradient {} takes the total beyond {} bytes", i, std::numeric_limits<int64_t>::max()));
+    }
+    total += sizes[i];
+  }
+}
+
+}  // namespace
 
 BucketPlan assign_buckets(std::span<const int64_t> sizes, const CapOptions& options) {
-  const int64_t first_cap = options.first_cap_bytes.value_or(options.cap_bytes);
-  if (options.cap_bytes <= 0 || first_cap <= 0) throw InputError("bucket cap: expected more than 0 bytes");
+  check_options(sizes, options);
   BucketPlan plan;
   Bucket open;
   int64_t open_bytes = 0;
   const auto close = [&] {
     plan.buckets.push_back(open);
-    open = {open.first + open.count, 0};
+    open = {.first = open.first + open.count, .count = 0};
     open_bytes = 0;
   };
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] < 0) throw InputError(fmt::format("tensor {}: {} bytes; expected 0 or more", i, sizes[i]));
-    const int64_t cap = plan.buckets.empty() ? first_cap : options.cap_bytes;
-    if (options.rule == CapRule::kAtMost && sizes[i] > 0 && open_bytes > 0 && open_bytes + sizes[i] > cap) close();
+  for (const int64_t size : sizes) {
+    const int64_t cap = plan.buckets.empty() ? options.first_cap_bytes.value_or(options.cap_bytes) : options.cap_bytes;
+    if (options.rule == CapRule::kAtMost && open_bytes > 0 && size > 0 && size > cap - open_bytes) close();
     ++open.count;
-    open_bytes += sizes[i];
-    if (options.rule == CapRule::kCloseWhenFull && sizes[i] > 0 && open_bytes >= cap) close();
+    open_bytes += size;
+    if (options.rule == CapRule::kCloseWhenFull && open_bytes >= cap) close();
   }
   if (open.count > 0) close();
   return plan;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "firkin/plan/cost_curve.h"
@@ -15,19 +17,25 @@ struct AllReduceRow {
   int64_t bytes = 0;
   int64_t world_size = 0;
   double median_s = 0;
-  std::optional<double> gap_s;  // queued back to back; absent: not measured
-  std::optional<double> mean_s, stdev_s, min_s, max_s;
-  std::optional<int64_t> samples;
+  std::optional<double> gap_s = std::nullopt;  // queued back to back; absent: not measured
+  std::optional<double> mean_s = std::nullopt, stdev_s = std::nullopt, min_s = std::nullopt, max_s = std::nullopt;
+  std::optional<int64_t> samples = std::nullopt;
 };
 
 using AllReduceTable = std::vector<AllReduceRow>;
 
 // Columns: bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples. A file with only bytes, world_size and one time column is
-// accepted. Throws InputError with file and line for every malformed input; nothing is dropped.
+// accepted: median_s, or else the first that it has of time_s, mean_s, min_s, max_s. An empty field means: not measured.
+// Throws InputError with file and line for every malformed input; nothing is dropped.
+AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& file);  // `file`: the name that errors carry
 AllReduceTable read_allreduce_csv(const std::filesystem::path& path);
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table);
 
-// The curves at one world size. Throws InputError when the table has no row for it.
+// The world sizes in the table, ascending.
+std::vector<int64_t> world_sizes(const AllReduceTable& table);
+
+// The curves at one world size; the gap curve from the rows that have a gap, or equal to the isolated curve when none has. Throws
+// InputError when the table has no row for it.
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size);
 
 }  // namespace firkin

@@ -16,9 +16,9 @@ enum class CapRule {
 };
 
 struct CapOptions {
-  int64_t cap_bytes = 25 * kMiB;           // PyTorch's default
+  int64_t cap_bytes = 25 * kMiB;  // PyTorch's default
   CapRule rule = CapRule::kCloseWhenFull;
-  std::optional<int64_t> first_cap_bytes;  // cap of the first bucket, so that communication starts early (PyTorch: 1 MiB)
+  std::optional<int64_t> first_cap_bytes = std::nullopt;  // cap of the first bucket, so that communication starts early (PyTorch: 1 MiB)
 };
 
 // Groups tensors, given in gradient-ready order, into buckets.

@@ -19,8 +19,8 @@ struct Bucket {
 };
 
 struct BucketPlan {
-  std::vector<Bucket> buckets;        // in gradient-ready order; together they hold every tensor exactly once
-  std::vector<int64_t> launch_order;  // a permutation of the buckets' indices; empty means gradient-ready order
+  std::vector<Bucket> buckets;             // in gradient-ready order; together they hold every tensor exactly once
+  std::vector<int64_t> launch_order = {};  // a permutation of the buckets' indices; empty means gradient-ready order
 
   bool operator==(const BucketPlan&) const = default;
 };

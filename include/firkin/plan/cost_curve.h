@@ -11,7 +11,13 @@ struct CostPoint {
   double seconds = 0;
 };
 
+// Sorted by bytes; of several points of one size the median is kept.
+std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points);
+
 // A measured curve: log-log interpolation between the points, linear beyond both ends. Never assumed monotone or convex.
+//
+// Above the largest size the slope is that of the last two points, but not below 0; below the smallest, that of the first two, but not
+// below 0 nor so steep that the time would pass through 0 before the size does. A single point is constant below and proportional above.
 class CostCurve {
  public:
   // Points in any order; points of the same size are merged by their median. Throws InputError when there is no point, or a
@@ -25,6 +31,10 @@ class CostCurve {
 
  private:
   std::vector<CostPoint> points_;
+  std::vector<double> log_bytes_;  // log2 of each point's bytes
+  std::vector<double> exponents_;  // between point i and i + 1, seconds grow as bytes to the power of exponents_[i]
+  double low_slope_ = 0;           // seconds per byte below the first point
+  double high_slope_ = 0;          // and above the last
 };
 
 // The two curves of the performance model: a(x), one all-reduce on an idle link, and g(x), the time per call when many are
@@ -36,11 +46,13 @@ struct CommCosts {
 
 // time = alpha_s + bytes * beta_s_per_byte, fitted with relative weights (an unweighted fit is far off at small sizes).
 struct AlphaBeta {
-  double alpha_s = 0;
-  double beta_s_per_byte = 0;
+  double alpha_s = 0;          // at least 0
+  double beta_s_per_byte = 0;  // at least 0
   double median_relative_error = 0;
 };
 
+// Minimises the sum of ((alpha + bytes * beta) / seconds - 1)^2. Points of a single size are taken as proportional (alpha = 0).
+// Throws InputError as CostCurve's constructor.
 AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points);
 
 }  // namespace firkin

@@ -1,0 +1,118 @@
+#include "firkin/plan/allreduce_table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <iterator>
+#include <set>
+
+#include "firkin/base/csv.h"
+#include "firkin/base/error.h"
+#include "firkin/base/file.h"
+
+namespace firkin {
+namespace {
+
+const CsvColumns& columns() {
+  static const CsvColumns kColumns = {.required = {"bytes", "world_size"},
+                                      .optional = {"median_s", "time_s", "gap_s", "mean_s", "stdev_s", "min_s", "max_s", "samples"}};
+  return kColumns;
+}
+
+// The column that holds a(x): a median where there is one, else the file's only other time column.
+std::string time_column(const CsvTable& table) {
+  for (const char* name : {"median_s", "time_s", "mean_s", "min_s", "max_s"}) {
+    if (table.has(name)) return name;
+  }
+  table.fail_at_end("no time column; expected median_s (or one of time_s, mean_s, min_s, max_s)");
+}
+
+double positive(const CsvTable& table, size_t row, const std::string& column) {
+  const double value = table.number(row, column);
+  if (value <= 0) table.fail(row, fmt::format("{} is {}; expected seconds, more than 0", column, value));
+  return value;
+}
+
+// An empty field means: not measured.
+std::optional<double> positive_or_absent(const CsvTable& table, size_t row, const std::string& column) {
+  if (!table.has(column) || table.empty(row, column)) return std::nullopt;
+  return positive(table, row, column);
+}
+
+int64_t at_least_one(const CsvTable& table, size_t row, const std::string& column) {
+  const int64_t value = table.integer(row, column);
+  if (value < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", column, value));
+  return value;
+}
+
+AllReduceTable from_csv(const CsvTable& table) {
+  const std::string time = time_column(table);
+  if (table.rows() == 0) table.fail_at_end("no measurements; expected lines of bytes,world_size," + time);
+  AllReduceTable rows;
+  for (size_t i = 0; i < table.rows(); ++i) {
+    AllReduceRow row;
+    row.bytes = at_least_one(table, i, "bytes");
+    row.world_size = at_least_one(table, i, "world_size");
+    row.median_s = positive(table, i, time);
+    row.gap_s = positive_or_absent(table, i, "gap_s");
+    row.mean_s = positive_or_absent(table, i, "mean_s");
+    row.min_s = positive_or_absent(table, i, "min_s");
+    row.max_s = positive_or_absent(table, i, "max_s");
+    if (table.has("stdev_s") && !table.empty(i, "stdev_s")) {
+      row.stdev_s = table.number(i, "stdev_s");
+      if (*row.stdev_s < 0) table.fail(i, fmt::format("stdev_s is {}; expected at least 0", *row.stdev_s));
+    }
+    if (table.has("samples") && !table.empty(i, "samples")) row.samples = at_least_one(table, i, "samples");
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+template <typename Number>
+std::string field(const std::optional<Number>& value) {
+  return value ? fmt::format("{}", *value) : std::string();
+}
+
+}  // namespace
+
+AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& file) {
+  return from_csv(parse_csv(text, file, columns()));
+}
+
+AllReduceTable read_allreduce_csv(const std::filesystem::path& path) {
+  return from_csv(read_csv(path, columns()));
+}
+
+void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table) {
+  std::string text = "bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples\n";
+  for (const AllReduceRow& row : table) {
+    fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{},{},{},{}\n", row.bytes, row.world_size, row.median_s, field(row.gap_s),
+                   field(row.mean_s), field(row.stdev_s), field(row.min_s), field(row.max_s), field(row.samples));
+  }
+  write_file_atomically(path, text);
+}
+
+std::vector<int64_t> world_sizes(const AllReduceTable& table) {
+  std::set<int64_t> sizes;
+  for (const AllReduceRow& row : table) sizes.insert(row.world_size);
+  return {sizes.begin(), sizes.end()};
+}
+
+CommCosts comm_costs(const AllReduceTable& table, int64_t world_size) {
+  std::vector<CostPoint> isolated;
+  std::vector<CostPoint> gap;
+  for (const AllReduceRow& row : table) {
+    if (row.world_size != world_size) continue;
+    isolated.push_back({row.bytes, row.median_s});
+    if (row.gap_s) gap.push_back({row.bytes, *row.gap_s});
+  }
+  if (isolated.empty()) {
+    throw InputError(
+        fmt::format("no all-reduce was measured at world size {}; expected one of {}", world_size, fmt::join(world_sizes(table), ", ")));
+  }
+  CostCurve latency(std::move(isolated));
+  CostCurve back_to_back = gap.empty() ? latency : CostCurve(std::move(gap));
+  return {std::move(latency), std::move(back_to_back)};
+}
+
+}  // namespace firkin

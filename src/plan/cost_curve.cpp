@@ -1,0 +1,104 @@
+#include "firkin/plan/cost_curve.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "firkin/base/error.h"
+#include "firkin/stats/summary.h"
+
+namespace firkin {
+namespace {
+
+void check_points(const std::vector<CostPoint>& points) {
+  if (points.empty()) throw InputError("a cost curve has no points; expected at least one measured size");
+  for (const CostPoint& point : points) {
+    if (point.bytes <= 0) throw InputError(fmt::format("a cost curve has a point at {} bytes; expected at least 1", point.bytes));
+    if (!std::isfinite(point.seconds) || point.seconds <= 0) {
+      throw InputError(fmt::format("a cost curve takes {} s at {} bytes; expected more than 0", point.seconds, point.bytes));
+    }
+  }
+}
+
+double slope(const CostPoint& a, const CostPoint& b) {
+  return (b.seconds - a.seconds) / static_cast<double>(b.bytes - a.bytes);
+}
+
+}  // namespace
+
+std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points) {
+  std::sort(points.begin(), points.end(), [](const CostPoint& a, const CostPoint& b) { return a.bytes < b.bytes; });
+  std::vector<CostPoint> merged;
+  std::vector<double> seconds;
+  for (size_t i = 0; i < points.size(); ++i) {
+    seconds.push_back(points[i].seconds);
+    if (i + 1 < points.size() && points[i + 1].bytes == points[i].bytes) continue;
+    merged.push_back({points[i].bytes, median(seconds)});
+    seconds.clear();
+  }
+  return merged;
+}
+
+CostCurve::CostCurve(std::vector<CostPoint> points) {
+  check_points(points);
+  points_ = merge_repeated_sizes(std::move(points));
+  for (const CostPoint& point : points_) log_bytes_.push_back(std::log2(static_cast<double>(point.bytes)));
+  for (size_t i = 0; i + 1 < points_.size(); ++i) {
+    const double rise = std::log2(points_[i + 1].seconds / points_[i].seconds);
+    exponents_.push_back(rise / (log_bytes_[i + 1] - log_bytes_[i]));
+  }
+  const CostPoint& first = points_.front();
+  const CostPoint& last = points_.back();
+  const double proportional = first.seconds / static_cast<double>(first.bytes);
+  low_slope_ = points_.size() == 1 ? 0 : std::clamp(slope(points_[0], points_[1]), 0.0, proportional);
+  high_slope_ = points_.size() == 1 ? proportional : std::max(slope(points_[points_.size() - 2], last), 0.0);
+}
+
+double CostCurve::operator()(double bytes) const {
+  const auto smallest = static_cast<double>(points_.front().bytes);
+  const auto largest = static_cast<double>(points_.back().bytes);
+  if (bytes <= smallest) return points_.front().seconds - low_slope_ * (smallest - bytes);
+  if (bytes >= largest) return points_.back().seconds + high_slope_ * (bytes - largest);
+  const auto above = std::upper_bound(points_.begin(), points_.end(), bytes,
+                                      [](double value, const CostPoint& point) { return value < static_cast<double>(point.bytes); });
+  const auto i = static_cast<size_t>(above - points_.begin()) - 1;
+  return points_[i].seconds * std::exp2(exponents_[i] * (std::log2(bytes) - log_bytes_[i]));
+}
+
+AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points) {
+  check_points(points);
+  // Least squares of (alpha + bytes * beta) / seconds against 1, in units of the largest size so that the system is well scaled.
+  double unit = 0;
+  for (const CostPoint& point : points) unit = std::max(unit, static_cast<double>(point.bytes));
+  double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;
+  for (const CostPoint& point : points) {
+    const double u = 1 / point.seconds;
+    const double v = static_cast<double>(point.bytes) / unit / point.seconds;
+    uu += u * u;
+    uv += u * v;
+    vv += v * v;
+    u1 += u;
+    v1 += v;
+  }
+  const double determinant = uu * vv - uv * uv;
+  const bool one_size = determinant <= 1e-12 * uu * vv;
+  double alpha = one_size ? 0 : (u1 * vv - v1 * uv) / determinant;
+  double beta = one_size ? v1 / vv : (v1 * uu - u1 * uv) / determinant;
+  if (alpha < 0) {  // neither a latency nor a time per byte can be negative: the best fit is then on the boundary
+    alpha = 0;
+    beta = v1 / vv;
+  } else if (beta < 0) {
+    alpha = u1 / uu;
+    beta = 0;
+  }
+  AlphaBeta fit{.alpha_s = alpha, .beta_s_per_byte = beta / unit};
+  std::vector<double> errors;
+  for (const CostPoint& point : points) {
+    errors.push_back(std::abs((alpha + fit.beta_s_per_byte * static_cast<double>(point.bytes)) / point.seconds - 1));
+  }
+  fit.median_relative_error = median(errors);
+  return fit;
+}
+
+}  // namespace firkin

@@ -1,0 +1,92 @@
+#include "firkin/plan/tensor_profile.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iterator>
+#include <optional>
+#include <unordered_set>
+
+#include "firkin/base/csv.h"
+#include "firkin/base/error.h"
+#include "firkin/base/file.h"
+
+namespace firkin {
+namespace {
+
+constexpr int64_t kLargestTotal = int64_t{1} << 53;  // bytes; beyond it a double no longer counts single bytes
+
+// What is wrong with tensor i, given the checked tensors before it, or nothing.
+std::optional<std::string> fault(const TensorProfile& profile, size_t i, int64_t total_before) {
+  if (profile.bytes[i] < 0) return fmt::format("bytes is {}; expected at least 0", profile.bytes[i]);
+  if (profile.bytes[i] > kLargestTotal - total_before) return fmt::format("the total exceeds {} bytes", kLargestTotal);
+  const double ready = profile.ready_s[i];
+  if (!std::isfinite(ready) || ready < 0) return fmt::format("ready_s is {}; expected seconds, at least 0", ready);
+  if (i > 0 && ready < profile.ready_s[i - 1]) {
+    return fmt::format("ready_s is {} after {}; expected gradient-ready order", ready, profile.ready_s[i - 1]);
+  }
+  return std::nullopt;
+}
+
+TensorProfile from_table(const CsvTable& table) {
+  if (table.rows() == 0) table.fail_at_end("no tensors; expected lines of name,bytes,ready_s");
+  TensorProfile profile;
+  std::unordered_set<std::string> seen;
+  int64_t total = 0;
+  for (size_t row = 0; row < table.rows(); ++row) {
+    profile.names.push_back(table.text(row, "name"));
+    profile.bytes.push_back(table.integer(row, "bytes"));
+    profile.ready_s.push_back(table.number(row, "ready_s"));
+    if (profile.names.back().empty()) table.fail(row, "the name is empty; expected the tensor's name");
+    if (!seen.insert(profile.names.back()).second) table.fail(row, fmt::format("tensor '{}' is there twice", profile.names.back()));
+    if (const auto wrong = fault(profile, row, total)) table.fail(row, *wrong);
+    total += profile.bytes.back();
+  }
+  profile.backward_s = profile.ready_s.back();
+  return profile;
+}
+
+const CsvColumns& columns() {
+  static const CsvColumns kColumns = {.required = {"name", "bytes", "ready_s"}};
+  return kColumns;
+}
+
+}  // namespace
+
+void check_profile(const TensorProfile& profile) {
+  const size_t count = profile.names.size();
+  if (profile.bytes.size() != count || profile.ready_s.size() != count) {
+    throw InputError(fmt::format("the profile has {} names, {} sizes and {} ready times; expected as many of each", count,
+                                 profile.bytes.size(), profile.ready_s.size()));
+  }
+  std::unordered_set<std::string> seen;
+  int64_t total = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (!seen.insert(profile.names[i]).second) throw InputError(fmt::format("tensor '{}' is there twice", profile.names[i]));
+    if (const auto wrong = fault(profile, i, total)) throw InputError(fmt::format("tensor '{}': {}", profile.names[i], *wrong));
+    total += profile.bytes[i];
+  }
+  const double last = count == 0 ? 0 : profile.ready_s.back();
+  if (!std::isfinite(profile.backward_s) || profile.backward_s < last) {
+    throw InputError(fmt::format("backward_s is {}; expected at least the last ready time, {}", profile.backward_s, last));
+  }
+}
+
+TensorProfile parse_tensors_csv(std::string_view text, const std::string& file) {
+  return from_table(parse_csv(text, file, columns()));
+}
+
+TensorProfile read_tensors_csv(const std::filesystem::path& path) {
+  return from_table(read_csv(path, columns()));
+}
+
+void write_tensors_csv(const std::filesystem::path& path, const TensorProfile& profile) {
+  check_profile(profile);
+  std::string text = "name,bytes,ready_s\n";
+  for (size_t i = 0; i < profile.names.size(); ++i) {
+    fmt::format_to(std::back_inserter(text), "{},{},{}\n", csv_field(profile.names[i]), profile.bytes[i], profile.ready_s[i]);
+  }
+  write_file_atomically(path, text);
+}
+
+}  // namespace firkin

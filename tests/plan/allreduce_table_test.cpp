@@ -1,0 +1,88 @@
+#include "firkin/plan/allreduce_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "helpers.h"
+
+namespace firkin {
+namespace {
+
+using testing::ElementsAre;
+
+std::string parse_error(const std::string& text) {
+  return error_of([&] { parse_allreduce_csv(text, "a.csv"); });
+}
+
+TEST(AllReduceCsv, HoldsTheMeasuredTimes) {
+  const AllReduceTable table = parse_allreduce_csv(
+      "bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples\n"
+      "1024,2,0.5,0.25,0.6,0,0.4,0.9,7\n"
+      "2048,2,1,,,,,,\n",
+      "a.csv");
+  ASSERT_EQ(table.size(), 2u);
+  EXPECT_EQ(table[0].bytes, 1024);
+  EXPECT_EQ(table[0].world_size, 2);
+  EXPECT_EQ(table[0].median_s, 0.5);
+  EXPECT_EQ(table[0].gap_s, 0.25);
+  EXPECT_EQ(table[0].stdev_s, 0);
+  EXPECT_EQ(table[0].samples, 7);
+  EXPECT_FALSE(table[1].gap_s || table[1].mean_s || table[1].stdev_s || table[1].min_s || table[1].max_s || table[1].samples);
+}
+
+TEST(AllReduceCsv, MayHaveOneTimeColumnOnly) {
+  EXPECT_EQ(parse_allreduce_csv("bytes,world_size,median_s\n8,2,0.5\n", "a.csv")[0].median_s, 0.5);
+  EXPECT_EQ(parse_allreduce_csv("bytes,world_size,time_s\n8,2,0.5\n", "a.csv")[0].median_s, 0.5);
+  EXPECT_EQ(parse_allreduce_csv("bytes,world_size,mean_s\n8,2,0.5\n", "a.csv")[0].median_s, 0.5);
+}
+
+TEST(AllReduceCsv, IsReadBackExactlyAsItWasWritten) {
+  AllReduceTable table(2);
+  table[0] = {
+      .bytes = 4, .world_size = 2, .median_s = 0.1, .gap_s = 1.0 / 3, .mean_s = 2, .stdev_s = 0, .min_s = 1, .max_s = 3, .samples = 9};
+  table[1] = {.bytes = 8, .world_size = 4, .median_s = 0.2};
+  const auto path = std::filesystem::path(testing::TempDir()) / "allreduce_table_test.csv";
+  write_allreduce_csv(path, table);
+  const AllReduceTable again = read_allreduce_csv(path);
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[0].gap_s, 1.0 / 3);
+  EXPECT_EQ(again[0].samples, 9);
+  EXPECT_FALSE(again[1].gap_s);
+  EXPECT_EQ(again[1].median_s, 0.2);
+}
+
+TEST(AllReduceCsv, RejectsMalformedLinesByFileAndLine) {
+  EXPECT_EQ(parse_error("bytes,world_size\n8,2\n"), "a.csv:2: no time column; expected median_s (or one of time_s, mean_s, min_s, max_s)");
+  EXPECT_EQ(parse_error("bytes,world_size,median_s\n"), "a.csv:1: no measurements; expected lines of bytes,world_size,median_s");
+  EXPECT_EQ(parse_error("bytes,world_size,median_s\n0,2,1\n"), "a.csv:2: bytes is 0; expected at least 1");
+  EXPECT_EQ(parse_error("bytes,world_size,median_s\n8,0,1\n"), "a.csv:2: world_size is 0; expected at least 1");
+  EXPECT_EQ(parse_error("bytes,world_size,median_s\n8,2,0\n"), "a.csv:2: median_s is 0; expected seconds, more than 0");
+  EXPECT_EQ(parse_error("bytes,world_size,median_s\n8,2,\n"), "a.csv:2: median_s is ''; expected a number");
+  EXPECT_EQ(parse_error("bytes,world_size,median_s,gap_s\n8,2,1,-1\n"), "a.csv:2: gap_s is -1; expected seconds, more than 0");
+  EXPECT_EQ(parse_error("bytes,world_size,median_s,stdev_s\n8,2,1,-1\n"), "a.csv:2: stdev_s is -1; expected at least 0");
+  EXPECT_EQ(parse_error("bytes,world_size,median_s,samples\n8,2,1,0\n"), "a.csv:2: samples is 0; expected at least 1");
+}
+
+TEST(CommCosts, AreTheCurvesAtOneWorldSize) {
+  const AllReduceTable table = parse_allreduce_csv("bytes,world_size,median_s,gap_s\n8,2,1,0.5\n16,2,2,\n8,4,3,1\n", "a.csv");
+  const CommCosts costs = comm_costs(table, 2);
+  EXPECT_EQ(costs.isolated.points().size(), 2u);
+  EXPECT_EQ(costs.isolated(8), 1);
+  EXPECT_EQ(costs.gap(8), 0.5);
+  EXPECT_THAT(world_sizes(table), ElementsAre(2, 4));
+}
+
+TEST(CommCosts, TakeTheIsolatedCurveWhereNoGapWasMeasured) {
+  const CommCosts costs = comm_costs(parse_allreduce_csv("bytes,world_size,median_s\n8,2,1\n16,2,3\n", "a.csv"), 2);
+  EXPECT_EQ(costs.gap(16), 3);
+}
+
+TEST(CommCosts, NameTheWorldSizesThereAre) {
+  const AllReduceTable table = parse_allreduce_csv("bytes,world_size,median_s\n8,2,1\n8,4,1\n", "a.csv");
+  EXPECT_EQ(error_of([&] { comm_costs(table, 3); }), "no all-reduce was measured at world size 3; expected one of 2, 4");
+}
+
+}  // namespace
+}  // namespace firkin

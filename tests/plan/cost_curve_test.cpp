@@ -1,0 +1,101 @@
+#include "firkin/plan/cost_curve.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "helpers.h"
+
+namespace firkin {
+namespace {
+
+TEST(CostCurve, PassesThroughItsPointsInWhateverOrderTheyCome) {
+  const CostCurve curve({{4000, 8e-3}, {1000, 1e-3}, {2000, 5e-3}});
+  EXPECT_DOUBLE_EQ(curve(1000), 1e-3);
+  EXPECT_DOUBLE_EQ(curve(2000), 5e-3);
+  EXPECT_DOUBLE_EQ(curve(4000), 8e-3);
+}
+
+TEST(CostCurve, InterpolatesLogarithms) {
+  // From (1000, 1 ms) to (4000, 9 ms) a straight line in log-log; half way, at 2000 bytes, is the geometric mean: 3 ms.
+  const CostCurve curve({{1000, 1e-3}, {4000, 9e-3}});
+  EXPECT_NEAR(curve(2000), 3e-3, 1e-15);
+}
+
+TEST(CostCurve, KeepsMeasurementsThatFall) {
+  const CostCurve curve({{100, 4e-3}, {400, 1e-3}, {1600, 2e-3}});
+  EXPECT_NEAR(curve(200), 2e-3, 1e-15);
+}
+
+TEST(CostCurve, IsLinearBeyondTheLargestSize) {
+  const CostCurve curve({{1000, 1e-3}, {2000, 2e-3}, {3000, 4e-3}});
+  EXPECT_DOUBLE_EQ(curve(5000), 8e-3);  // 2 ms per 1000 bytes from the last two points
+}
+
+TEST(CostCurve, IsLinearBelowTheSmallestSize) {
+  const CostCurve curve({{1000, 3e-3}, {2000, 4e-3}});
+  EXPECT_DOUBLE_EQ(curve(0), 2e-3);
+  EXPECT_DOUBLE_EQ(curve(500), 2.5e-3);
+}
+
+TEST(CostCurve, NoiseAtTheEndsNeverMakesATimeNegativeOrShrinking) {
+  const CostCurve falling({{1000, 3e-3}, {2000, 1e-3}});
+  EXPECT_DOUBLE_EQ(falling(0), 3e-3);
+  EXPECT_DOUBLE_EQ(falling(9000), 1e-3);
+  const CostCurve steep({{1000, 1e-3}, {2000, 5e-3}});
+  EXPECT_DOUBLE_EQ(steep(500), 0.5e-3);
+  EXPECT_DOUBLE_EQ(steep(0), 0);
+}
+
+TEST(CostCurve, OfOnePointIsConstantBelowAndProportionalAbove) {
+  const CostCurve curve({{1000, 1e-3}});
+  EXPECT_DOUBLE_EQ(curve(10), 1e-3);
+  EXPECT_DOUBLE_EQ(curve(3000), 3e-3);
+}
+
+TEST(CostCurve, MergesRepeatedSizesByTheirMedian) {
+  const CostCurve curve({{1000, 1e-3}, {1000, 9e-3}, {1000, 2e-3}, {2000, 4e-3}});
+  EXPECT_EQ(curve.points().size(), 2u);
+  EXPECT_DOUBLE_EQ(curve(1000), 2e-3);
+}
+
+TEST(CostCurve, RejectsPointsThatAreNoMeasurements) {
+  EXPECT_EQ(error_of([] { CostCurve({}); }), "a cost curve has no points; expected at least one measured size");
+  EXPECT_EQ(error_of([] { CostCurve({{0, 1}}); }), "a cost curve has a point at 0 bytes; expected at least 1");
+  EXPECT_EQ(error_of([] { CostCurve({{8, 0}}); }), "a cost curve takes 0 s at 8 bytes; expected more than 0");
+  EXPECT_THROW(CostCurve({{8, std::nan("")}}), InputError);
+  EXPECT_THROW(CostCurve({{8, std::numeric_limits<double>::infinity()}}), InputError);
+}
+
+TEST(FitAlphaBeta, RecoversALineExactly) {
+  const AlphaBeta fit = fit_alpha_beta({{1 << 10, 10e-6 + 1024e-9}, {1 << 20, 10e-6 + 1048576e-9}, {1 << 30, 10e-6 + 1073741824e-9}});
+  EXPECT_NEAR(fit.alpha_s, 10e-6, 1e-15);
+  EXPECT_NEAR(fit.beta_s_per_byte, 1e-9, 1e-18);
+  EXPECT_NEAR(fit.median_relative_error, 0, 1e-9);
+}
+
+TEST(FitAlphaBeta, WeighsErrorsRelativeToTheTime) {
+  // Two sizes of equal relative importance: 1 s apart at the large one must not drown the small one.
+  const AlphaBeta fit = fit_alpha_beta({{1, 1e-3}, {1, 1e-3}, {1000000000, 10}, {1000000000, 11}});
+  EXPECT_NEAR(fit.alpha_s, 1e-3, 1e-7);
+  // The weighted mean of 10 and 11 with weights 1/10^2 and 1/11^2, under sum((y - t)^2 / t^2): (1/10 + 1/11) / (1/100 + 1/121).
+  EXPECT_NEAR(fit.beta_s_per_byte * 1e9, (1. / 10 + 1. / 11) / (1. / 100 + 1. / 121), 1e-2);
+}
+
+TEST(FitAlphaBeta, NeverReportsANegativeLatencyOrBandwidth) {
+  EXPECT_EQ(fit_alpha_beta({{1000, 1e-3}, {2000, 3e-3}}).alpha_s, 0);
+  const AlphaBeta falling = fit_alpha_beta({{1000, 3e-3}, {2000, 1e-3}});
+  EXPECT_EQ(falling.beta_s_per_byte, 0);
+  // Constant c minimising (c/3 - 1)^2 + (c/1 - 1)^2 in ms: (1/3 + 1) / (1/9 + 1) = 1.2.
+  EXPECT_NEAR(falling.alpha_s, 1.2e-3, 1e-12);
+}
+
+TEST(FitAlphaBeta, OfOneSizeIsProportional) {
+  const AlphaBeta fit = fit_alpha_beta({{1000, 1e-3}});
+  EXPECT_EQ(fit.alpha_s, 0);
+  EXPECT_DOUBLE_EQ(fit.beta_s_per_byte, 1e-6);
+}
+
+}  // namespace
+}  // namespace firkin

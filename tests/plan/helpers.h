@@ -1,0 +1,47 @@
+// Shared by the tests of plan/.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "firkin/base/error.h"
+#include "firkin/plan/cost_curve.h"
+#include "firkin/plan/tensor_profile.h"
+
+namespace firkin {
+
+// The message of the InputError that `action` throws, or "no error".
+inline std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Tensors t0, t1, ... with these bytes and ready times; backward ends with the last of them.
+inline TensorProfile make_profile(std::vector<int64_t> bytes, std::vector<double> ready_s) {
+  TensorProfile profile;
+  for (size_t i = 0; i < bytes.size(); ++i) profile.names.push_back(fmt::format("t{}", i));
+  profile.backward_s = ready_s.empty() ? 0 : ready_s.back();
+  profile.bytes = std::move(bytes);
+  profile.ready_s = std::move(ready_s);
+  return profile;
+}
+
+// alpha + bytes * beta, exactly: two points, and log-log interpolation between them never used below 1 byte or above 2.
+inline CostCurve linear_curve(double alpha_s, double beta_s_per_byte) {
+  return CostCurve({{1, alpha_s + beta_s_per_byte}, {2, alpha_s + 2 * beta_s_per_byte}});
+}
+
+inline CommCosts linear_costs(double alpha_s, double beta_s_per_byte) {
+  return {linear_curve(alpha_s, beta_s_per_byte), linear_curve(alpha_s, beta_s_per_byte)};
+}
+
+}  // namespace firkin

@@ -1,0 +1,75 @@
+#include "firkin/plan/tensor_profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "helpers.h"
+
+namespace firkin {
+namespace {
+
+using testing::ElementsAre;
+
+std::string parse_error(const std::string& text) {
+  return error_of([&] { parse_tensors_csv(text, "t.csv"); });
+}
+
+TEST(TensorsCsv, HoldsNameBytesAndReadyTime) {
+  const TensorProfile profile = parse_tensors_csv("name,bytes,ready_s\nhead,400,0.25\nbody,16,0.5\n", "t.csv");
+  EXPECT_THAT(profile.names, ElementsAre("head", "body"));
+  EXPECT_THAT(profile.bytes, ElementsAre(400, 16));
+  EXPECT_THAT(profile.ready_s, ElementsAre(0.25, 0.5));
+  EXPECT_EQ(profile.backward_s, 0.5);
+}
+
+TEST(TensorsCsv, IsReadBackExactlyAsItWasWritten) {
+  TensorProfile profile = make_profile({400, 0, 7}, {0.1, 0.1, 1.0 / 3});
+  profile.names[1] = "block, \"0\"";
+  const auto path = std::filesystem::path(testing::TempDir()) / "tensor_profile_test.csv";
+  write_tensors_csv(path, profile);
+  const TensorProfile again = read_tensors_csv(path);
+  EXPECT_EQ(again.names, profile.names);
+  EXPECT_EQ(again.bytes, profile.bytes);
+  EXPECT_EQ(again.ready_s, profile.ready_s);
+}
+
+TEST(TensorsCsv, RejectsMalformedLinesByFileAndLine) {
+  EXPECT_EQ(parse_error("name,bytes\n"), "t.csv:1: no column 'ready_s'; expected name,bytes,ready_s");
+  EXPECT_EQ(parse_error("name,bytes,ready_s\n"), "t.csv:1: no tensors; expected lines of name,bytes,ready_s");
+  EXPECT_EQ(parse_error("name,bytes,ready_s\na,-1,0\n"), "t.csv:2: bytes is -1; expected at least 0");
+  EXPECT_EQ(parse_error("name,bytes,ready_s\na,1.5,0\n"), "t.csv:2: bytes is '1.5'; expected a whole number");
+  EXPECT_EQ(parse_error("name,bytes,ready_s\na,1,nan\n"), "t.csv:2: ready_s is 'nan'; expected a number");
+  EXPECT_EQ(parse_error("name,bytes,ready_s\na,1,-2\n"), "t.csv:2: ready_s is -2; expected seconds, at least 0");
+  EXPECT_EQ(parse_error("name,bytes,ready_s\na,1,2\nb,1,1\n"), "t.csv:3: ready_s is 1 after 2; expected gradient-ready order");
+  EXPECT_EQ(parse_error("name,bytes,ready_s\na,1,2\na,1,2\n"), "t.csv:3: tensor 'a' is there twice");
+  EXPECT_EQ(parse_error("name,bytes,ready_s\n,1,2\n"), "t.csv:2: the name is empty; expected the tensor's name");
+  EXPECT_EQ(parse_error("name,bytes,ready_s\na,9007199254740992,0\nb,1,0\n"), "t.csv:3: the total exceeds 9007199254740992 bytes");
+}
+
+TEST(CheckProfile, AcceptsABackwardPassThatEndsAfterTheLastGradient) {
+  TensorProfile profile = make_profile({1, 2}, {0, 1});
+  profile.backward_s = 1.5;
+  EXPECT_NO_THROW(check_profile(profile));
+}
+
+TEST(CheckProfile, NamesWhatIsWrong) {
+  TensorProfile uneven = make_profile({1, 2}, {0, 1});
+  uneven.bytes.pop_back();
+  EXPECT_EQ(error_of([&] { check_profile(uneven); }), "the profile has 2 names, 1 sizes and 2 ready times; expected as many of each");
+  EXPECT_EQ(error_of([] {
+              check_profile(make_profile({1, 2}, {1, 0}));
+            }),
+            "tensor 't1': ready_s is 0 after 1; expected gradient-ready order");
+  TensorProfile early = make_profile({1}, {1});
+  early.backward_s = 0.5;
+  EXPECT_EQ(error_of([&] { check_profile(early); }), "backward_s is 0.5; expected at least the last ready time, 1");
+  TensorProfile repeated = make_profile({1, 2}, {0, 1});
+  repeated.names[1] = "t0";
+  EXPECT_EQ(error_of([&] { check_profile(repeated); }), "tensor 't0' is there twice");
+}
+
+}  // namespace
+}  // namespace firkin
