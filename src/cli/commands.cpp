@@ -7,7 +7,6 @@ namespace firkin::cli {
 // One line per file of this folder.
 Run declare_buckets(CLI::App& app);
 Run declare_models(CLI::App& app);
-Run declare_report(CLI::App& app);
 Run declare_tune(CLI::App& app);
 
 std::span<const Command> commands() {
@@ -15,7 +14,6 @@ std::span<const Command> commands() {
       Command{"tune", "find the best bucket size: measure, predict, verify, report", declare_tune},
       Command{"buckets", "the bucket assignment of a model or of a tensors.csv", declare_buckets},
       Command{"models", "the named models: parameters, tensors, gradient bytes", declare_models},
-      Command{"report", "results.json -> report.html", declare_report},
   };
   return kCommands;
 }

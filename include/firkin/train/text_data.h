@@ -1,0 +1,42 @@
+// Text as training data: the bytes of a file are the tokens.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+
+namespace firkin {
+
+// Tokens to read and, one position later, the tokens to predict. Both int64 [batch, sequence].
+struct TokenBatch {
+  at::Tensor tokens;
+  at::Tensor targets;
+};
+
+// Which windows of the text a rank gets in a step. The ranks' batches together are the global batch, the same whatever the world size:
+// row rank * local_batch + i of it is row i of the rank's.
+struct BatchShape {
+  int64_t local_batch = 1;
+  int64_t sequence_length = 1;
+  int rank = 0;
+  int world_size = 1;
+};
+
+class TextData {
+ public:
+  // Throws InputError when the file cannot be read, or is shorter than a sequence of `sequence_length` and the token after it.
+  TextData(const std::filesystem::path& file, int64_t sequence_length);
+
+  static constexpr int64_t kVocabSize = 256;
+
+  // Windows at places drawn from seed and step alone. Thread-safe.
+  TokenBatch batch(const BatchShape& shape, uint64_t seed, int64_t step) const;
+
+  int64_t size() const { return tokens_.numel(); }  // bytes
+
+ private:
+  at::Tensor tokens_;  // uint8 [size]
+};
+
+}  // namespace firkin

@@ -1,0 +1,85 @@
+#include "language_model_job.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "firkin/base/error.h"
+#include "firkin/ddp/module_parameters.h"
+#include "firkin/model/transformer.h"
+#include "firkin/train/text_data.h"
+
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+namespace firkin::cli {
+namespace {
+
+std::filesystem::path text_file(const JobFlags& flags) {
+  return flags.text.empty() ? std::filesystem::path(FIRKIN_DATA_DIR) / "text" / "cooperage.txt" : std::filesystem::path(flags.text);
+}
+
+}  // namespace
+
+void add_job_flags(CLI::App& app, JobFlags& flags) {
+  add_model_flags(app, flags.model);
+  app.add_option("--batch", flags.batch_size, "sequences per rank and step")->capture_default_str();
+  app.add_option("--sequence", flags.sequence_length, "tokens per sequence")->capture_default_str();
+  app.add_option("--text", flags.text, "file to train on, byte by byte (default: the text that Firkin ships)");
+  app.add_option("--learning-rate", flags.learning_rate, "of plain SGD")->capture_default_str();
+}
+
+void check_job_flags(const JobFlags& flags) {
+  static constexpr int64_t kLargest = 1 << 20;
+  const auto check_size = [](const char* flag, int64_t value) {
+    if (value < 1 || value > kLargest) throw InputError(fmt::format("{} {}: expected 1 to {}", flag, value, kLargest));
+  };
+  check_size("--batch", flags.batch_size);
+  check_size("--sequence", flags.sequence_length);
+  if (!(flags.learning_rate > 0) || !std::isfinite(flags.learning_rate)) {
+    throw InputError(fmt::format("--learning-rate {}: expected a positive number", flags.learning_rate));
+  }
+  const TransformerConfig config = model_config(flags.model);
+  if (config.context_length < flags.sequence_length) {
+    throw InputError(fmt::format("--sequence {}: expected at most the model's context_length {}", flags.sequence_length,
+                                 config.context_length));
+  }
+  if (config.vocab_size < TextData::kVocabSize) {
+    throw InputError(fmt::format("--vocab-size {}: expected at least {}, one token per byte value", config.vocab_size, TextData::kVocabSize));
+  }
+  TextData(text_file(flags), flags.sequence_length);
+}
+
+LanguageModelJob make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed) {
+  const TransformerConfig config = model_config(flags.model);
+  torch::manual_seed(seed);
+  TransformerLM model(config);
+  const BatchShape shape{.local_batch = flags.batch_size, .sequence_length = flags.sequence_length, .rank = group.rank, .world_size = group.size};
+  auto data = std::make_shared<TextData>(text_file(flags), flags.sequence_length);
+
+  LanguageModelJob job;
+  job.workload.module = model.ptr();
+  job.workload.loss = [model, data, shape, seed](int64_t step) mutable {
+    const TokenBatch batch = data->batch(shape, seed, step);
+    return language_model_loss(model->forward(batch.tokens), batch.targets);
+  };
+  job.workload.optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), flags.learning_rate);
+
+  int64_t elements = 0;
+  int64_t bytes = 0;
+  const std::vector<NamedTensor> parameters = trainable_parameters(*model);
+  for (const NamedTensor& parameter : parameters) {
+    elements += parameter.tensor.numel();
+    bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+  }
+  job.description = config_json(flags.model, config);
+  job.description.update({{"parameters", elements},
+                          {"tensors", parameters.size()},
+                          {"gradient_bytes", bytes},
+                          {"batch_size", flags.batch_size},
+                          {"sequence_length", flags.sequence_length},
+                          {"text", text_file(flags).filename().string()}});
+  return job;
+}
+
+}  // namespace firkin::cli

@@ -1,0 +1,83 @@
+#include "firkin/model/transformer.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/linear.h>
+#include <fmt/format.h>
+
+
+#include "blocks.h"
+#include "firkin/base/error.h"
+#include "layers.h"
+
+#include <torch/nn/modules/container/modulelist.h>
+
+namespace firkin {
+
+struct TransformerLMImpl::Layers {
+  std::shared_ptr<EmbeddingLayer> token_embeddings;
+  std::shared_ptr<EmbeddingLayer> position_embeddings;  // GPT-2
+  std::vector<std::shared_ptr<TransformerBlock>> blocks;
+  std::shared_ptr<NormLayer> final_norm;
+  std::shared_ptr<LinearLayer> head;  // none when tied
+  RotaryAngles angles;                // of the last sequence length
+};
+
+TransformerLMImpl::TransformerLMImpl(const TransformerConfig& config, const at::TensorOptions& options)
+    : config_(config), layers_(std::make_unique<Layers>()) {
+  check_config(config, "model");
+  const bool gpt2 = config.family == ModelFamily::kGpt2;
+  const auto embedding = [&](const char* name, int64_t count) {
+    return register_module(name, std::make_shared<EmbeddingLayer>(count, config.d_model, kWeightStdev, options));
+  };
+  layers_->token_embeddings = embedding("token_embeddings", config.vocab_size);
+  if (gpt2) layers_->position_embeddings = embedding("position_embeddings", config.context_length);
+  torch::nn::ModuleList blocks;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    layers_->blocks.push_back(make_block(config, options));
+    blocks->push_back(layers_->blocks.back());
+  }
+  register_module("blocks", blocks);
+  const NormKind norm = gpt2 ? NormKind::kLayer : NormKind::kRms;
+  layers_->final_norm = register_module("ln_final", std::make_shared<NormLayer>(norm, config.d_model, options));
+  if (config.tied) return;
+  layers_->head = register_module(
+      "lm_head", std::make_shared<LinearLayer>(config.d_model, config.vocab_size, /*with_bias=*/false, kWeightStdev, options));
+}
+
+TransformerLMImpl::~TransformerLMImpl() = default;
+
+at::Tensor TransformerLMImpl::forward(const at::Tensor& tokens) {
+  const int64_t sequence = tokens.size(1);
+  if (sequence > config_.context_length) {
+    throw InputError(fmt::format("a sequence of {} tokens: expected at most the model's context_length {}", sequence, config_.context_length));
+  }
+  at::Tensor x = layers_->token_embeddings->forward(tokens);
+  if (layers_->position_embeddings != nullptr) {
+    x = x + layers_->position_embeddings->forward(at::arange(sequence, tokens.options()));
+  } else if (RotaryAngles& angles = layers_->angles;
+             !angles.cosines.defined() || angles.cosines.size(0) != sequence || angles.cosines.options().device() != x.device() ||
+             angles.cosines.scalar_type() != x.scalar_type()) {
+    angles = rotary_angles(sequence, config_.d_model / config_.num_heads, config_.rope_theta, x.options().requires_grad(false));
+  }
+  for (const auto& block : layers_->blocks) x = block->forward(x, layers_->angles);
+  x = layers_->final_norm->forward(x);
+  return layers_->head != nullptr ? layers_->head->forward(x) : at::linear(x, layers_->token_embeddings->weight());
+}
+
+at::Tensor language_model_loss(const at::Tensor& logits, const at::Tensor& targets) {
+  const at::Tensor rows = logits.flatten(0, 1);
+  const bool half = rows.scalar_type() == at::kBFloat16 || rows.scalar_type() == at::kHalf;
+  return at::cross_entropy_loss(half ? rows.to(at::kFloat) : rows, targets.flatten());
+}
+
+std::vector<TensorSpec> tensor_specs(const TransformerConfig& config) {
+  const TransformerLM model(config, at::TensorOptions(at::kMeta));
+  std::vector<TensorSpec> specs;
+  for (const auto& item : model->named_parameters()) {
+    specs.push_back({.name = item.key(), .shape = item.value().sizes().vec(), .numel = item.value().numel()});
+  }
+  return specs;
+}
+
+}  // namespace firkin

@@ -1,0 +1,46 @@
+"""Includes go down only: no room includes one above it, and plan/, stats/, base/ never include LibTorch.
+
+Usage: check_layering.py SOURCE_DIR      prints each violation; exit code 1 if there is any
+"""
+
+import pathlib
+import re
+import sys
+
+ROOMS = ["base", "stats", "plan", "trace", "comm", "model", "ddp", "train", "bench", "report", "cli"]  # bottom first
+WITHOUT_LIBTORCH = {"base", "stats", "plan", "report"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+LIBTORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+
+
+def violations(root: pathlib.Path) -> list[str]:
+    found = []
+    for room in ROOMS:
+        files = [f for folder in ("include/firkin", "src") for f in (root / folder / room).rglob("*") if f.suffix in (".h", ".cpp")]
+        for file in sorted(files):
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                match = INCLUDE.match(line)
+                if not match:
+                    continue
+                where = f"{file.relative_to(root)}:{number}"
+                parts = match[1].split("/")
+                if parts[0] == "firkin" and ROOMS.index(parts[1]) > ROOMS.index(room):
+                    found.append(f"{where}: {room}/ includes {parts[1]}/, which is above it")
+                if room in WITHOUT_LIBTORCH and LIBTORCH.match(match[1]):
+                    found.append(f"{where}: {room}/ includes LibTorch ({match[1]})")
+    return found
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1])
+    sources = sum(1 for _ in (root / "src").rglob("*.cpp"))
+    if sources == 0:
+        print(f"{root}: no sources found")
+        return 1
+    found = violations(root)
+    print("\n".join(found) or f"{sources} sources: includes go down only")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
