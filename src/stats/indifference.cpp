@@ -11,7 +11,7 @@ namespace firkin {
 namespace {
 
 constexpr double kFalseDifferences = 0.05;  // the rate that the whole set is held to
-constexpr int kResamples = 2000;            // per comparison at 95 %; more where the confidence is higher
+constexpr int kResamplesPerSetting = 1000;  // so that 50 resamples lie outside the interval, however high its confidence
 
 void require_complete_blocks(const std::vector<std::vector<double>>& settings_by_block) {
   if (settings_by_block.empty()) throw std::invalid_argument("an indifference set of no settings");
@@ -50,13 +50,13 @@ size_t find_best(const std::vector<std::vector<double>>& settings_by_block) {
 
 IndifferenceSet indifference_set(const std::vector<std::vector<double>>& settings_by_block, uint64_t seed) {
   require_complete_blocks(settings_by_block);
-  const auto comparisons = static_cast<int>(std::max<size_t>(1, settings_by_block.size() - 1));
-  const double confidence = 1 - kFalseDifferences / comparisons;
+  const auto settings = static_cast<int>(settings_by_block.size());
+  const double confidence = 1 - kFalseDifferences / settings;
 
   IndifferenceSet set{.best = find_best(settings_by_block), .members = {}, .to_best = {}};
   const std::vector<double>& best = settings_by_block[set.best];
   for (size_t setting = 0; setting < settings_by_block.size(); ++setting) {
-    set.to_best.push_back(paired_ratio(settings_by_block[setting], best, seed, confidence, kResamples * comparisons));
+    set.to_best.push_back(paired_ratio(settings_by_block[setting], best, seed, confidence, kResamplesPerSetting * settings));
     if (setting == set.best || set.to_best.back().interval.low <= 1) set.members.push_back(setting);
   }
   return set;

@@ -8,10 +8,11 @@ namespace firkin {
 
 namespace {
 
-// Chosen by the coverage of simulated series (interval.h has the table).
-constexpr double kPullInDeviations = 3;     // residuals further out than this many standard deviations are pulled in to there
-constexpr double kCorrelationMargin = 0.5;  // added to the estimated correlation, divided by sqrt(n)
-constexpr double kSmoothing = 0.5;          // of the innovations, in standard deviations, times n^(-1/5)
+// Chosen by the coverage of simulated series (the table in interval.h), not by theory. Without the margin, ten samples with correlation
+// 0.6 are covered in 90.8 % instead of 94.5 %; without smoothing, the intervals of ten independent samples are a seventh wider.
+constexpr double kPullInDeviations = 3;      // residuals further out than this many standard deviations are pulled in to there
+constexpr double kCorrelationMargin = 1.25;  // standard errors, 1 / sqrt(n) each, that the correlation is taken above its estimate
+constexpr double kSmoothing = 0.4;           // of the innovations, in standard deviations, times n^(-1/5)
 
 constexpr double kStdevPerMedianDeviation = 1.482602218505602;  // of normal noise
 
@@ -41,12 +42,17 @@ double variance_inflation(double correlation, double n) {
   return (1 + correlation) / apart - 2 * correlation * (1 - std::pow(correlation, n)) / (n * apart * apart);
 }
 
+// A series of n values cannot show that its memory is longer than half of itself: 1 / (1 - correlation) <= n / 2.
+double largest_correlation(double n) {
+  return 1 - 2 / n;
+}
+
 // A number below `count`, alike on every standard library (std::uniform_int_distribution is not).
 size_t random_index(std::mt19937_64& random, size_t count) {
   return static_cast<size_t>(((random() >> 32) * count) >> 32);
 }
 
-// Between -1 and 1, bell-shaped (a parabola, Epanechnikov's kernel, would do as well): the sum of three uniform numbers.
+// Between -1 and 1, bell-shaped: the sum of three uniform numbers.
 double random_bell(std::mt19937_64& random) {
   constexpr uint64_t kMask = (uint64_t{1} << 21) - 1;
   const uint64_t bits = random();
@@ -104,7 +110,7 @@ MedianEstimate estimate_median(std::vector<double>& samples, std::vector<double>
   if (squares == 0) return estimate;
   const auto n = static_cast<double>(samples.size());
   const double unbiased = (n * products / squares + 1) / (n - 3);  // Kendall (1954): the estimate is low by (1 + 3 rho) / n
-  estimate.correlation = std::clamp(unbiased + kCorrelationMargin / std::sqrt(n), 0.0, kLargestCorrelation);
+  estimate.correlation = std::clamp(unbiased + kCorrelationMargin / std::sqrt(n), 0.0, largest_correlation(n));
   const double inflation = variance_inflation(estimate.correlation, n);
   const double variance = squares / std::max(1.0, n - inflation);
   estimate.standard_error = std::sqrt(variance * inflation / n);
@@ -120,6 +126,7 @@ Interval sieve_bootstrap_median(std::span<const double> samples, uint64_t seed, 
   SyntheticSeries synthetic(residuals, estimate.correlation, seed);
   std::vector<MedianEstimate> draws(static_cast<size_t>(resamples));
   std::vector<double> medians;
+  medians.reserve(draws.size());
   for (MedianEstimate& draw : draws) {
     residuals.resize(samples.size());
     synthetic.draw(residuals);
@@ -130,6 +137,7 @@ Interval sieve_bootstrap_median(std::span<const double> samples, uint64_t seed, 
   const double centre = select_median(medians);
 
   std::vector<double> distances;
+  distances.reserve(draws.size());
   for (const MedianEstimate& draw : draws) {
     distances.push_back(draw.standard_error > 0 ? std::abs(draw.median - centre) / draw.standard_error : 0.0);
   }

@@ -13,10 +13,8 @@ namespace firkin {
 struct MedianEstimate {
   double median = 0;
   double standard_error = 0;  // up to a factor that depends on the shape of the noise: only ratios to it are used
-  double correlation = 0;     // of neighbouring samples, corrected for the bias of short series, 0 to kLargestCorrelation
+  double correlation = 0;     // of neighbouring samples, a cautious estimate, from 0 to 1 - 2 / n
 };
-
-inline constexpr double kLargestCorrelation = 0.9;
 
 // Replaces `samples` by their residuals (centred, far ones pulled in). `scratch` is overwritten. Four samples or more.
 MedianEstimate estimate_median(std::vector<double>& samples, std::vector<double>& scratch);

@@ -1,6 +1,27 @@
-// How far a median can be trusted: an interval that holds it with a stated probability.
+// How far a median can be trusted: an interval that holds the true one with a stated probability.
 //
-//   const Interval step = bootstrap_median(step_s, seed);  // holds the true median of the step time in 95 % of runs
+//   const Interval step = bootstrap_median(step_s, seed);  // holds the true median step time in 95 of 100 measurements
+//
+// Step times are few (6 to 30 blocks) and resemble their neighbours; the ordinary bootstrap then gives intervals that are far too short,
+// and resampling stretches of neighbours needs more of them than such a series has. So the series is modelled: a first-order autoregression
+// with the series' own innovations, smoothed. Its resamples are fitted anew, one by one, so that the uncertainty of the fit counts (sieve
+// bootstrap, Buehlmann 1997; studentised and symmetric, Hall 1988). The correlation is corrected for the bias of short series (Kendall
+// 1954) and taken 1.25 standard errors above its estimate. Outliers are pulled in where the scale is estimated; the median needs no such
+// help.
+//
+// How often a 95 % interval held the true median, in percent of 8,000 simulated normal series (standard error 0.25), and in brackets its
+// median width in standard deviations of the noise. Log-normal noise gives the same: see bootstrap_median.
+//
+//   samples   independent   correlation 0.3   0.6           0.8           10 % slow outliers   drift of 2 deviations
+//         4   98.1 (6.5)    96.5 (6.6)        93.1 (5.8)    87.5 (4.4)    98.4 (8.2)           98.6 (8.9)
+//         6   97.7 (4.4)    96.2 (5.7)        93.6 (5.5)    88.7 (4.4)    98.1 (5.8)           98.8 (7.6)
+//        10   96.2 (2.3)    96.0 (4.2)        94.5 (5.7)    91.6 (4.8)    97.6 (2.9)           98.7 (5.2)
+//        20   95.5 (1.2)    95.5 (1.7)        95.3 (4.6)    94.3 (5.4)    96.5 (1.5)           98.7 (2.0)
+//        30   94.8 (0.93)   95.5 (1.2)        95.2 (2.3)    95.3 (5.5)    96.3 (1.1)           98.8 (1.4)
+//       100   94.0 (0.49)   94.8 (0.61)       94.7 (0.86)   93.9 (1.4)    93.7 (0.57)          99.0 (0.69)
+//
+// So: below 10 samples expect wide intervals, and too narrow ones where the correlation exceeds 0.6. Drift of one series is seen as slow
+// noise, which makes its interval wider than need be; compare settings by paired_ratio, where a drift that both share cancels.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +29,6 @@
 #include <span>
 
 namespace firkin {
-
-inline constexpr size_t kFewestSamples = 4;  // with fewer, an interval is unbounded
 
 struct Interval {
   double low = 0;
@@ -19,7 +38,16 @@ struct Interval {
   bool overlaps(const Interval& other) const { return low <= other.high && other.low <= high; }
 };
 
-// Confidence interval of the median of the process that `samples`, in the order in which they were measured, come from.
+// With fewer samples nothing is known about their correlation, and an interval is unbounded.
+inline constexpr size_t kFewestSamples = 4;
+
+// Interval of the median of the process that `samples` come from, in their unit.
+//
+// samples: in the order in which they were measured. When all are positive, as times are, the interval is formed for their logarithms, so
+// it is positive too. With fewer than kFewestSamples it is {0, infinity} for positive samples, else {-infinity, infinity}; when all are
+// equal, it is that one value.
+// Deterministic for a seed, on every platform up to the last digits of log and exp. O(resamples * samples): 1 ms for 10 samples, 7 ms for
+// 100. Throws std::invalid_argument when there is no sample, a sample is not finite, confidence is not between 0 and 1, or resamples < 1.
 Interval bootstrap_median(std::span<const double> samples, uint64_t seed, double confidence = 0.95, int resamples = 2000);
 
 }  // namespace firkin
