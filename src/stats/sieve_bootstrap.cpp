@@ -14,6 +14,11 @@ constexpr double kPullInDeviations = 3;      // residuals further out than this 
 constexpr double kCorrelationMargin = 1.25;  // standard errors, 1 / sqrt(n) each, that the correlation is taken above its estimate
 constexpr double kSmoothing = 0.4;           // of the innovations, in standard deviations, times n^(-1/5)
 
+// Noise that is slow and fast at once (a neighbour's load, and the timer's) has less correlation between neighbours than its memory
+// deserves. The means of 2, 4, 8, ... neighbours show it, so the fit is repeated for those while there are this many, and the largest
+// result counts.
+constexpr size_t kFewestMeans = 10;
+
 constexpr double kStdevPerMedianDeviation = 1.482602218505602;  // of normal noise
 
 double select_median(std::vector<double>& values) {
@@ -45,6 +50,35 @@ double variance_inflation(double correlation, double n) {
 // A series of n values cannot show that its memory is longer than half of itself: 1 / (1 - correlation) <= n / 2.
 double largest_correlation(double n) {
   return 1 - 2 / n;
+}
+
+struct Autoregression {
+  double correlation = 0;    // of neighbours
+  double mean_variance = 0;  // of the mean of the values
+};
+
+// First-order. `values` have the mean 0 and are four or more.
+Autoregression fit_autoregression(const std::vector<double>& values) {
+  double squares = values[0] * values[0];
+  double products = 0;
+  for (size_t i = 1; i < values.size(); ++i) {
+    squares += values[i] * values[i];
+    products += values[i] * values[i - 1];
+  }
+  if (squares == 0) return {};
+  const auto n = static_cast<double>(values.size());
+  const double unbiased = (n * products / squares + 1) / (n - 3);  // Kendall (1954): the estimate is low by (1 + 3 rho) / n
+  const double correlation = std::clamp(unbiased + kCorrelationMargin / std::sqrt(n), 0.0, largest_correlation(n));
+  const double inflation = variance_inflation(correlation, n);
+  return {.correlation = correlation, .mean_variance = squares / std::max(1.0, n - inflation) * inflation / n};
+}
+
+// Replaces every two neighbours by their mean; a last odd value is left out.
+void halve_by_means(std::vector<double>& values) {
+  const size_t half = values.size() / 2;
+  for (size_t i = 0; i < half; ++i) values[i] = 0.5 * (values[2 * i] + values[2 * i + 1]);
+  values.resize(half);
+  subtract_mean(values);
 }
 
 // A number below `count`, alike on every standard library (std::uniform_int_distribution is not).
@@ -101,19 +135,15 @@ MedianEstimate estimate_median(std::vector<double>& samples, std::vector<double>
   }
   subtract_mean(samples);
 
-  double squares = samples[0] * samples[0];
-  double products = 0;
-  for (size_t i = 1; i < samples.size(); ++i) {
-    squares += samples[i] * samples[i];
-    products += samples[i] * samples[i - 1];
+  const Autoregression fit = fit_autoregression(samples);
+  estimate.correlation = fit.correlation;
+  double variance = fit.mean_variance;
+  scratch = samples;
+  while (scratch.size() >= 2 * kFewestMeans) {
+    halve_by_means(scratch);
+    variance = std::max(variance, fit_autoregression(scratch).mean_variance);
   }
-  if (squares == 0) return estimate;
-  const auto n = static_cast<double>(samples.size());
-  const double unbiased = (n * products / squares + 1) / (n - 3);  // Kendall (1954): the estimate is low by (1 + 3 rho) / n
-  estimate.correlation = std::clamp(unbiased + kCorrelationMargin / std::sqrt(n), 0.0, largest_correlation(n));
-  const double inflation = variance_inflation(estimate.correlation, n);
-  const double variance = squares / std::max(1.0, n - inflation);
-  estimate.standard_error = std::sqrt(variance * inflation / n);
+  estimate.standard_error = std::sqrt(variance);
   return estimate;
 }
 

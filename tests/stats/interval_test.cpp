@@ -75,6 +75,17 @@ TEST(IntervalOfAFewSamples, CoversInAtLeastNinetyPercentEvenWhenCorrelated) {
   }
 }
 
+TEST(IntervalUnderSlowAndFastNoise, CoversInAtLeastNinetyPercentWithAHundredSamples) {
+  SyntheticNoise noise(10);
+  int covered = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    std::vector<double> values = noise.series(100, 0.9);
+    for (double& value : values) value = 0.6 * value + 0.8 * noise.normal();
+    if (bootstrap_median(values, static_cast<uint64_t>(trial), 0.95, kResamples).contains(0)) ++covered;
+  }
+  EXPECT_GE(covered, 0.90 * kTrials);
+}
+
 TEST(IntervalUnderDrift, CoversTheMiddleOfTheMeasurement) {
   SyntheticNoise noise(3);
   int covered = 0;
@@ -87,7 +98,7 @@ TEST(IntervalUnderDrift, CoversTheMiddleOfTheMeasurement) {
 }
 
 // For a normal sample the median's standard error is sqrt(pi / 2) that of the mean: the best that an interval of the median could do.
-TEST(IntervalWidth, IsAtMostATenthAboveTheBestPossibleForThirtyIndependentSamples) {
+TEST(IntervalWidth, IsAtMostAFifthAboveTheBestPossibleForThirtyIndependentSamples) {
   SyntheticNoise noise(4);
   std::vector<double> widths;
   for (int trial = 0; trial < 300; ++trial) {
@@ -95,7 +106,7 @@ TEST(IntervalWidth, IsAtMostATenthAboveTheBestPossibleForThirtyIndependentSample
     widths.push_back(interval.high - interval.low);
   }
   const double best = 2 * 1.96 * std::sqrt(std::acos(-1.0) / 2) / std::sqrt(30.0);
-  EXPECT_LT(median(widths), 1.1 * best);
+  EXPECT_LT(median(widths), 1.2 * best);
 }
 
 TEST(IntervalWidth, IsHardlyMovedByAnOutlier) {

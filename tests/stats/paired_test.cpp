@@ -19,7 +19,7 @@ using testing::Ge;
 using testing::Le;
 
 constexpr int kTrials = 1000;
-constexpr int kResamples = 300;
+constexpr int kResamples = 200;
 constexpr double kTrueRatio = 0.97;
 
 struct Pair {
