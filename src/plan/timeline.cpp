@@ -1,30 +1,88 @@
 #include "firkin/plan/timeline.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
-namespace firkin {
+#include "contention.h"
+#include "firkin/base/error.h"
 
-Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs) {
+namespace firkin {
+namespace {
+
+// Without contention: the formula, channel by channel.
+void run_without_contention(const std::vector<Launch>& launches, int64_t channels, Timeline& timeline) {
+  std::vector<double> channel_free(static_cast<size_t>(channels), -std::numeric_limits<double>::infinity());
+  for (size_t k = 0; k < launches.size(); ++k) {
+    const auto channel = std::min_element(channel_free.begin(), channel_free.end());
+    BucketSpan& span = timeline.buckets[k];
+    span.launch_s = launches[k].host_s;
+    span.channel = channel - channel_free.begin();
+    span.start_s = std::max(launches[k].host_s, *channel);
+    span.end_s = std::max(launches[k].host_s + launches[k].isolated_s, *channel + launches[k].gap_s);
+    *channel = span.end_s;
+  }
+}
+
+}  // namespace
+
+void check_options(const SimulationOptions& options) {
+  const auto check = [](const char* what, double value, double least) {
+    if (!std::isfinite(value) || value < least) throw InputError(fmt::format("{} is {}; expected at least {}", what, value, least));
+  };
+  constexpr int64_t kMostChannels = 1024;
+  if (options.channels < 1 || options.channels > kMostChannels) {
+    throw InputError(fmt::format("the number of channels is {}; expected 1 to {}", options.channels, kMostChannels));
+  }
+  check("the overhead per call", options.overhead_s, 0);
+  check("the copy time per byte", options.copy_s_per_byte, 0);
+  check("the slowdown of computation", options.compute_slowdown, 1);
+  check("the slowdown of communication", options.comm_slowdown, 1);
+}
+
+Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options) {
+  check_options(options);
   Timeline timeline;
-  timeline.compute_end_s = profile.backward_s;
   timeline.buckets.reserve(plan.buckets.size());
-  double launch_s = 0;  // buckets launch in plan order, so one that is not ready holds up those behind it
-  double previous_end_s = -std::numeric_limits<double>::infinity();
+  std::vector<int64_t> bytes_before(plan.buckets.size() + 1, 0);
+  size_t next_tensor = 0;
   for (size_t k = 0; k < plan.buckets.size(); ++k) {
-    const Bucket& bucket = plan.buckets[plan.launch_order.empty() ? k : static_cast<size_t>(plan.launch_order[k])];
-    BucketSpan span;
-    for (int64_t i = bucket.first; i < bucket.first + bucket.count; ++i) span.bytes += profile.bytes[static_cast<size_t>(i)];
-    span.ready_s = profile.ready_s[static_cast<size_t>(bucket.first + bucket.count - 1)];
-    launch_s = std::max(launch_s, span.ready_s);
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < plan.buckets[k].count; ++i) bytes += profile.bytes[next_tensor++];
+    bytes_before[k + 1] = bytes_before[k] + bytes;
+  }
+
+  std::vector<Launch> launches;
+  launches.reserve(plan.buckets.size());
+  size_t last_needed = 0;  // launches keep their order: one whose bucket is not ready holds up those behind it
+  for (size_t position = 0; position < plan.buckets.size(); ++position) {
+    const size_t k = plan.launch_order.empty() ? position : static_cast<size_t>(plan.launch_order[position]);
+    last_needed = std::max(last_needed, k);
+    const auto ready_s = [&](size_t bucket) {
+      return profile.ready_s[static_cast<size_t>(plan.buckets[bucket].first + plan.buckets[bucket].count - 1)];
+    };
+    const double copies_s = options.copy_s_per_byte * static_cast<double>(bytes_before[last_needed + 1]);
+    const double calls_s = options.overhead_s * static_cast<double>(position + 1);
+    BucketSpan span{.bytes = bytes_before[k + 1] - bytes_before[k], .ready_s = ready_s(k), .bucket = static_cast<int64_t>(k)};
     const auto bytes = static_cast<double>(span.bytes);
-    span.start_s = std::max(launch_s, previous_end_s);
-    span.end_s = std::max(launch_s + costs.isolated(bytes), previous_end_s + costs.gap(bytes));
-    previous_end_s = span.end_s;
+    launches.push_back({ready_s(last_needed) + copies_s + calls_s, costs.isolated(bytes), costs.gap(bytes)});
     timeline.buckets.push_back(span);
   }
-  timeline.end_s = std::max(timeline.compute_end_s, previous_end_s);
-  timeline.exposed_s = timeline.end_s - timeline.compute_end_s;
+
+  double host_total_s = profile.backward_s + options.overhead_s * static_cast<double>(plan.buckets.size()) +
+                        options.copy_s_per_byte * static_cast<double>(bytes_before.back());
+  if (!launches.empty()) host_total_s = std::max(host_total_s, launches.back().host_s);  // they may differ by rounding
+  if (options.compute_slowdown == 1 && options.comm_slowdown == 1) {
+    timeline.compute_end_s = host_total_s;
+    run_without_contention(launches, options.channels, timeline);
+  } else {
+    run_fluid(launches, host_total_s, options, timeline);
+  }
+  timeline.end_s = timeline.compute_end_s;
+  for (const BucketSpan& span : timeline.buckets) timeline.end_s = std::max(timeline.end_s, span.end_s);
+  timeline.exposed_s = timeline.end_s - profile.backward_s;
   return timeline;
 }
 

@@ -1,0 +1,42 @@
+// Contention, launch overhead and copy cost from a few measured runs of the workload that is to be predicted.
+//
+//   const Calibration calibration = calibrate(profile, costs, {{plan_a, 0.212}, {plan_b, 0.198}});
+//   if (!calibration.warning.empty()) fmt::print(stderr, "{}\n", calibration.warning);
+//   simulate(profile, plan, costs, calibration.options);
+//
+// Calibrate on one or two plans and predict others: a cap that was calibrated on is no test of the model.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "firkin/plan/timeline.h"
+
+namespace firkin {
+
+// One plan as it really ran.
+struct MeasuredRun {
+  BucketPlan plan;
+  double end_s =
+      0;  // median, from the start of backward to the last gradient: a step, less the step without communication, plus backward_s
+  std::optional<double> compute_end_s = std::nullopt;  // median end of the backward computation, where that was measured as well
+};
+
+struct Calibration {
+  SimulationOptions options;
+  double median_relative_error = 0;   // of the fitted times against the measured ones
+  double largest_relative_error = 0;  // the same, worst case
+  std::vector<std::string> fitted;    // names of the parameters that were fitted, simplest first
+  std::string warning;                // empty, or which of them the runs do not determine: any other value would have fitted as well
+};
+
+// Least squares of log(predicted / measured). The number of measured times decides what is fitted: with one, a slowdown common to
+// computation and communication; with two, the overhead per call as well; with three, a slowdown for each; with four or more, the copy
+// cost too. A parameter that has no influence on these runs stays at "none". Deterministic; a few hundred simulations per parameter.
+// `known`: the number of channels to simulate with, and the value of each parameter that is not fitted.
+// Throws InputError when there is no run, a plan does not fit the profile, or a time is not positive.
+Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
+                      const SimulationOptions& known = {});
+
+}  // namespace firkin

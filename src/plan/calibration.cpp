@@ -1,0 +1,230 @@
+#include "firkin/plan/calibration.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "firkin/base/error.h"
+#include "firkin/stats/summary.h"
+
+namespace firkin {
+namespace {
+
+using Vector = std::vector<double>;
+
+// One parameter in units in which 1 is large: the search runs over 0 (none) to `limit`.
+struct Parameter {
+  const char* name;
+  double limit;
+  std::function<void(SimulationOptions&, double)> set;
+};
+
+class Fit {
+ public:
+  Fit(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs, const SimulationOptions& known)
+      : profile_(profile), costs_(costs), runs_(runs), known_(known) {}
+
+  void add(Parameter parameter) { parameters_.push_back(std::move(parameter)); }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+
+  SimulationOptions options(const Vector& x) const {
+    SimulationOptions result = known_;
+    for (size_t i = 0; i < x.size(); ++i) parameters_[i].set(result, x[i]);
+    return result;
+  }
+
+  // log(predicted / measured) of every measured time.
+  Vector residuals(const Vector& x) const {
+    Vector result;
+    for (const MeasuredRun& run : runs_) {
+      const Timeline timeline = simulate(profile_, run.plan, costs_, options(x));
+      result.push_back(std::log(timeline.end_s / run.end_s));
+      if (run.compute_end_s) result.push_back(std::log(timeline.compute_end_s / *run.compute_end_s));
+    }
+    return result;
+  }
+
+  // The small second term keeps a parameter without influence at 0.
+  double loss(const Vector& x) const {
+    constexpr double kPreferNone = 1e-9;
+    double sum = 0;
+    for (const double r : residuals(x)) sum += r * r;
+    for (const double value : x) sum += kPreferNone * value * value;
+    return sum;
+  }
+
+ private:
+  const TensorProfile& profile_;
+  const CommCosts& costs_;
+  const std::vector<MeasuredRun>& runs_;
+  const SimulationOptions known_;
+  std::vector<Parameter> parameters_;
+};
+
+// Pattern search (Hooke and Jeeves 1961): the loss has kinks, where a bucket starts to wait for another, so no derivatives.
+Vector descend(const Fit& fit, Vector x) {
+  constexpr double kFirstStep = 0.2, kLastStep = 1e-7;
+  double best = fit.loss(x);
+  const auto try_moves = [&](Vector& point, double& value, double step) {
+    for (size_t i = 0; i < point.size(); ++i) {
+      for (const double sign : {1.0, -1.0}) {
+        Vector moved = point;
+        moved[i] = std::clamp(point[i] + sign * step, 0.0, fit.parameters()[i].limit);
+        const double loss = fit.loss(moved);
+        if (loss < value) {
+          value = loss;
+          point = std::move(moved);
+          break;
+        }
+      }
+    }
+  };
+  for (double step = kFirstStep; step > kLastStep; step /= 2) {
+    for (;;) {
+      Vector explored = x;
+      double value = best;
+      try_moves(explored, value, step);
+      if (value >= best) break;
+      Vector ahead = explored;  // the same move once more, then explore around it
+      for (size_t i = 0; i < x.size(); ++i) ahead[i] = std::clamp(2 * explored[i] - x[i], 0.0, fit.parameters()[i].limit);
+      double ahead_value = fit.loss(ahead);
+      try_moves(ahead, ahead_value, step);
+      x = ahead_value < value ? ahead : explored;
+      best = std::min(value, ahead_value);
+    }
+  }
+  return x;
+}
+
+// The best few points of a coarse grid, each descended from.
+Vector minimize(const Fit& fit) {
+  constexpr std::array kGrid = {0.0, 0.05, 0.2, 0.6};
+  constexpr size_t kStarts = 3;
+  std::vector<std::pair<double, Vector>> starts;
+  size_t combinations = 1;
+  for (size_t i = 0; i < fit.parameters().size(); ++i) combinations *= kGrid.size();
+  for (size_t c = 0; c < combinations; ++c) {
+    Vector x;
+    size_t rest = c;
+    for (size_t i = 0; i < fit.parameters().size(); ++i, rest /= kGrid.size()) x.push_back(kGrid[rest % kGrid.size()]);
+    starts.emplace_back(fit.loss(x), x);
+  }
+  std::sort(starts.begin(), starts.end());
+  Vector best;
+  double best_loss = std::numeric_limits<double>::infinity();
+  for (size_t s = 0; s < std::min(kStarts, starts.size()); ++s) {
+    Vector x = descend(fit, starts[s].second);
+    if (const double loss = fit.loss(x); loss < best_loss) {
+      best_loss = loss;
+      best = std::move(x);
+    }
+  }
+  return best;
+}
+
+double norm(const Vector& v) {
+  double sum = 0;
+  for (const double value : v) sum += value * value;
+  return std::sqrt(sum);
+}
+
+// Parameters whose effect on the measured times is nothing, or no more than a combination of the others' effects: Gram-Schmidt with
+// pivoting on the columns of the Jacobian.
+std::vector<std::string> undetermined(const Fit& fit, const Vector& x) {
+  constexpr double kStep = 1e-3, kNoEffect = 1e-3;
+  const Vector base = fit.residuals(x);
+  std::vector<std::pair<std::string, Vector>> columns;
+  for (size_t i = 0; i < x.size(); ++i) {
+    Vector moved = x;
+    moved[i] += x[i] + kStep <= fit.parameters()[i].limit ? kStep : -kStep;
+    Vector column = fit.residuals(moved);
+    for (size_t r = 0; r < column.size(); ++r) column[r] = (column[r] - base[r]) / kStep;
+    columns.emplace_back(fit.parameters()[i].name, std::move(column));
+  }
+  const auto shorter = [](const auto& a, const auto& b) { return norm(a.second) < norm(b.second); };
+  while (!columns.empty()) {
+    const auto largest = std::max_element(columns.begin(), columns.end(), shorter);
+    const double length = norm(largest->second);
+    if (length < kNoEffect) break;
+    const Vector direction = largest->second;
+    columns.erase(largest);
+    for (auto& [name, column] : columns) {
+      double dot = 0;
+      for (size_t r = 0; r < column.size(); ++r) dot += column[r] * direction[r] / (length * length);
+      for (size_t r = 0; r < column.size(); ++r) column[r] -= dot * direction[r];
+    }
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, column] : columns) names.push_back(name);
+  return names;
+}
+
+size_t check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& runs) {
+  if (runs.empty()) throw InputError("calibration has no measured run; expected at least one");
+  size_t times = 0;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    check_plan(runs[r].plan, static_cast<int64_t>(profile.bytes.size()));
+    if (runs[r].plan.buckets.empty()) throw InputError(fmt::format("run {} of the calibration communicates nothing", r));
+    for (const double measured : {runs[r].end_s, runs[r].compute_end_s.value_or(runs[r].end_s)}) {
+      if (!std::isfinite(measured) || measured <= 0) {
+        throw InputError(fmt::format("run {} of the calibration took {} s; expected more than 0", r, measured));
+      }
+    }
+    times += runs[r].compute_end_s ? 2 : 1;
+  }
+  return times;
+}
+
+}  // namespace
+
+Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
+                      const SimulationOptions& known) {
+  check_profile(profile);
+  check_options(known);
+  const size_t times = check_runs(profile, runs);
+
+  // Units in which 1 is large: a slowdown of e, launches as long as the longest run, copies as long as the longest run.
+  constexpr double kLargestLogSlowdown = 2.5;
+  double longest_s = 0;
+  size_t most_buckets = 1;
+  for (const MeasuredRun& run : runs) {
+    longest_s = std::max(longest_s, run.end_s);
+    most_buckets = std::max(most_buckets, run.plan.buckets.size());
+  }
+  double total_bytes = 1;
+  for (const int64_t bytes : profile.bytes) total_bytes += static_cast<double>(bytes);
+  const double overhead_unit = longest_s / static_cast<double>(most_buckets);
+  const double copy_unit = longest_s / total_bytes;
+
+  Fit fit(profile, costs, runs, known);
+  if (times < 3) {
+    fit.add(
+        {"the slowdown", kLargestLogSlowdown, [](SimulationOptions& o, double x) { o.compute_slowdown = o.comm_slowdown = std::exp(x); }});
+  } else {
+    fit.add({"the slowdown of computation", kLargestLogSlowdown, [](SimulationOptions& o, double x) { o.compute_slowdown = std::exp(x); }});
+    fit.add({"the slowdown of communication", kLargestLogSlowdown, [](SimulationOptions& o, double x) { o.comm_slowdown = std::exp(x); }});
+  }
+  if (times >= 2) fit.add({"the overhead per call", 1, [=](SimulationOptions& o, double x) { o.overhead_s = x * overhead_unit; }});
+  if (times >= 4) fit.add({"the copy time", 1, [=](SimulationOptions& o, double x) { o.copy_s_per_byte = x * copy_unit; }});
+
+  const Vector x = minimize(fit);
+  Calibration result;
+  result.options = fit.options(x);
+  Vector errors = fit.residuals(x);
+  for (double& error : errors) error = std::abs(std::expm1(error));
+  result.median_relative_error = median(errors);
+  result.largest_relative_error = *std::max_element(errors.begin(), errors.end());
+  for (const Parameter& parameter : fit.parameters()) result.fitted.emplace_back(parameter.name);
+  if (const auto names = undetermined(fit, x); !names.empty()) {
+    result.warning =
+        fmt::format("the measured runs do not determine {}; measure plans with more, and with fewer, buckets", fmt::join(names, " or "));
+  }
+  return result;
+}
+
+}  // namespace firkin

@@ -1,0 +1,123 @@
+#include "firkin/plan/calibration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "firkin/plan/bucket_assignment.h"
+#include "helpers.h"
+
+namespace firkin {
+namespace {
+
+using testing::HasSubstr;
+
+// Twenty gradients of 1 MB, one every 10 ms; all-reduces of 1 ms + 5 ns a byte.
+TensorProfile steady_profile() {
+  std::vector<double> ready_s;
+  for (int i = 1; i <= 20; ++i) ready_s.push_back(0.01 * i);
+  return make_profile(std::vector<int64_t>(20, 1000000), ready_s);
+}
+
+const CommCosts kCosts = linear_costs(1e-3, 5e-9);
+
+BucketPlan plan_for(int64_t cap_bytes) {
+  return assign_buckets(steady_profile().bytes, {.cap_bytes = cap_bytes, .rule = CapRule::kAtMost});
+}
+
+MeasuredRun run_of(int64_t cap_bytes, const SimulationOptions& truth, bool with_compute_end = false) {
+  const Timeline timeline = simulate(steady_profile(), plan_for(cap_bytes), kCosts, truth);
+  MeasuredRun run{.plan = plan_for(cap_bytes), .end_s = timeline.end_s};
+  if (with_compute_end) run.compute_end_s = timeline.compute_end_s;
+  return run;
+}
+
+TEST(Calibrate, OneRunGivesOneCommonSlowdown) {
+  const SimulationOptions truth = {.compute_slowdown = 1.3, .comm_slowdown = 1.3};
+  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(4000000, truth)});
+  EXPECT_EQ(calibration.fitted, std::vector<std::string>{"the slowdown"});
+  EXPECT_NEAR(calibration.options.compute_slowdown, 1.3, 1e-4);
+  EXPECT_EQ(calibration.options.comm_slowdown, calibration.options.compute_slowdown);
+  EXPECT_LT(calibration.largest_relative_error, 1e-5);
+  EXPECT_EQ(calibration.warning, "");
+}
+
+TEST(Calibrate, TwoRunsGiveTheOverheadPerCallAsWell) {
+  const SimulationOptions truth = {.overhead_s = 2e-3, .compute_slowdown = 1.2, .comm_slowdown = 1.2};
+  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(1000000, truth), run_of(5000000, truth)});
+  EXPECT_NEAR(calibration.options.overhead_s, 2e-3, 2e-5);
+  EXPECT_NEAR(calibration.options.compute_slowdown, 1.2, 2e-3);
+  EXPECT_EQ(calibration.warning, "");
+}
+
+TEST(Calibrate, ComputeEndsTellTheTwoSlowdownsApartWhereTheLinkIsBusy) {
+  const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.1, .comm_slowdown = 1.6};
+  const CommCosts slow_link = linear_costs(1e-3, 12e-9);
+  std::vector<MeasuredRun> runs;
+  for (const int64_t cap : {1000000, 3000000, 6000000}) {
+    const Timeline timeline = simulate(steady_profile(), plan_for(cap), slow_link, truth);
+    runs.push_back({plan_for(cap), timeline.end_s, timeline.compute_end_s});
+  }
+  const Calibration calibration = calibrate(steady_profile(), slow_link, runs);
+  EXPECT_NEAR(calibration.options.compute_slowdown, 1.1, 5e-3);
+  EXPECT_NEAR(calibration.options.comm_slowdown, 1.6, 2e-2);
+  EXPECT_NEAR(calibration.options.overhead_s, 1e-3, 5e-5);
+  EXPECT_LT(calibration.largest_relative_error, 1e-4);
+  EXPECT_EQ(calibration.warning, "");
+}
+
+TEST(Calibrate, WarnsThatTheTwoSlowdownsCannotBeToldApartWhereTheLinkIsIdle) {
+  // A slower all-reduce that slows backward less takes the same from it, and no bucket waits for another.
+  const SimulationOptions truth = {.compute_slowdown = 1.1, .comm_slowdown = 1.6};
+  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(1000000, truth, true), run_of(5000000, truth, true)});
+  EXPECT_THAT(calibration.warning, HasSubstr("the slowdown of"));
+  EXPECT_LT(calibration.largest_relative_error, 1e-4);
+}
+
+TEST(Calibrate, PredictsPlansThatItHasNotSeen) {
+  const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.25, .comm_slowdown = 1.25};
+  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(1000000, truth), run_of(20000000, truth)});
+  for (const int64_t cap : {2000000, 4000000, 10000000}) {
+    const double measured = run_of(cap, truth).end_s;
+    EXPECT_NEAR(simulate(steady_profile(), plan_for(cap), kCosts, calibration.options).end_s, measured, 0.005 * measured) << cap;
+  }
+}
+
+TEST(Calibrate, FindsNothingWhereThereIsNothing) {
+  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(1000000, {}), run_of(5000000, {})});
+  EXPECT_NEAR(calibration.options.compute_slowdown, 1, 1e-4);
+  EXPECT_NEAR(calibration.options.overhead_s, 0, 1e-6);
+}
+
+TEST(Calibrate, WarnsWhenTheRunsDoNotDetermineAParameter) {
+  // Two runs of one plan say no more than one.
+  const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.2, .comm_slowdown = 1.2};
+  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(4000000, truth), run_of(4000000, truth)});
+  EXPECT_THAT(calibration.warning, HasSubstr("the measured runs do not determine the"));
+  EXPECT_LT(calibration.largest_relative_error, 1e-4);
+}
+
+TEST(Calibrate, WarnsWhenNothingOverlaps) {
+  // One bucket starts when backward is over: its time says nothing about contention.
+  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(20000000, {})});
+  EXPECT_EQ(calibration.warning, "the measured runs do not determine the slowdown; measure plans with more, and with fewer, buckets");
+  EXPECT_EQ(calibration.options, SimulationOptions{});
+}
+
+TEST(Calibrate, ReportsWhatTheModelCannotExplain) {
+  // Faster than without any contention: the fit stays at none and the error is what is left.
+  MeasuredRun run = run_of(1000000, {});
+  run.end_s *= 0.8;
+  const Calibration calibration = calibrate(steady_profile(), kCosts, {run});
+  EXPECT_EQ(calibration.options, SimulationOptions{});
+  EXPECT_NEAR(calibration.largest_relative_error, 0.25, 1e-9);
+}
+
+TEST(Calibrate, RejectsRunsThatAreNoMeasurement) {
+  const auto error = [](const std::vector<MeasuredRun>& runs) { return error_of([&] { calibrate(steady_profile(), kCosts, runs); }); };
+  EXPECT_EQ(error({}), "calibration has no measured run; expected at least one");
+  EXPECT_EQ(error({{.plan = plan_for(1000000), .end_s = 0}}), "run 0 of the calibration took 0 s; expected more than 0");
+  EXPECT_EQ(error({{.plan = {.buckets = {{0, 3}}}, .end_s = 1}}), "the buckets hold 3 tensors; expected 20");
+}
+
+}  // namespace
+}  // namespace firkin
