@@ -5,6 +5,7 @@ find_package(CLI11 2.1 REQUIRED)
 find_package(Threads REQUIRED)
 if(FIRKIN_BUILD_TESTS)
   find_package(GTest REQUIRED)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
 endif()
 
 # fmt, header-only. LibTorch ships its own copy; with LibTorch in the process that one is used, so that there is only one version.

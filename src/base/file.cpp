@@ -63,14 +63,16 @@ class TemporaryFile {
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path) {
+  const auto fail = [&path](const char* reason) -> std::string {
+    throw InputError(fmt::format("{}: cannot be read: {}", path.string(), reason));
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return fail("it is a folder");
   errno = 0;
   std::ifstream in(path, std::ios::binary);
-  std::string content;
-  if (in) content.assign(std::istreambuf_iterator<char>(in), {});
-  if (!in || std::filesystem::is_directory(path)) {
-    const char* reason = std::filesystem::is_directory(path) ? "it is a folder" : std::strerror(errno ? errno : EIO);
-    throw InputError(fmt::format("{}: cannot be read: {}", path.string(), reason));
-  }
+  if (!in) return fail(std::strerror(errno));
+  std::string content{std::istreambuf_iterator<char>(in), {}};
+  if (in.bad()) return fail(std::strerror(errno));
   return content;
 }
 
@@ -83,6 +85,18 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   TemporaryFile file(path);
   file.write_all(content);
   file.rename_to_target();
+}
+
+void check_output_folder(const std::filesystem::path& folder, const std::string& what) {
+  std::filesystem::path existing = std::filesystem::absolute(folder);
+  std::error_code ignored;
+  while (!std::filesystem::exists(existing, ignored) && existing.has_relative_path()) existing = existing.parent_path();
+  if (!std::filesystem::is_directory(existing, ignored)) {
+    throw InputError(fmt::format("{} {}: {} is no folder", what, folder.string(), existing.string()));
+  }
+  if (access(existing.c_str(), W_OK | X_OK) != 0) {
+    throw InputError(fmt::format("{} {}: {} cannot be written to", what, folder.string(), existing.string()));
+  }
 }
 
 }  // namespace firkin

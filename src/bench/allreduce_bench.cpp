@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -61,8 +61,12 @@ SizeState prepare_size(const ProcessGroup& group, int64_t bytes, const AllReduce
   const auto queue_length = std::clamp<int64_t>(kLargestQueueBytes / bytes, 2, kQueueLength);
   for (int64_t i = 0; i < queue_length; ++i) size.buffers.push_back(at::zeros({bytes / kElementBytes}, at::kFloat));
   time_queued(group, size);  // warm-up: connections and pages
-  time_isolated(group, size);
-  const double once = slowest_rank_of(group, time_isolated(group, size));  // the same on every rank, and so the counts below
+  double once = std::numeric_limits<double>::infinity();  // with its barrier; the same on every rank, and so the counts below
+  for (int i = 0; i < 5; ++i) {
+    const auto started = Clock::now();
+    time_isolated(group, size);
+    once = std::min(once, slowest_rank_of(group, std::chrono::duration<double>(Clock::now() - started).count()));
+  }
   const double wanted = options.seconds_per_size / options.rounds / std::max(once, 1e-6);
   size.samples_per_round = static_cast<int>(std::clamp<double>(wanted, kFewestSamplesPerRound, kMostSamplesPerRound));
   return size;

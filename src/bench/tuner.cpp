@@ -45,14 +45,15 @@ std::vector<int64_t> dense_caps(int64_t smallest, int64_t total) {
 // than the bare backward.
 struct Predictor {
   const TensorProfile& profile;
-  CommCosts costs;
-  CapOptions rule;
+  const CommCosts& costs;
+  const CapOptions& rule;
+  const SimulationOptions& simulation;
   double none_step_s = 0;
   double bare_backward_s = 0;
 
   std::vector<Prediction> predict(const std::vector<int64_t>& caps) const {
     std::vector<Prediction> predictions;
-    for (const SweepPoint& point : sweep_caps(profile, costs, rule, caps)) {
+    for (const SweepPoint& point : sweep_caps(profile, costs, rule, caps, simulation)) {
       predictions.push_back({.cap_bytes = point.cap_bytes,
                              .buckets = point.buckets,
                              .step_s = none_step_s + point.backward_s - bare_backward_s});
@@ -72,22 +73,19 @@ const Prediction& best_of(const std::vector<Prediction>& predictions) {
   return *best;
 }
 
-std::vector<StepSetting> make_settings(const std::vector<int64_t>& caps, const TuneOptions& options, const ReadyProfile& profile) {
-  DataParallelOptions base;
-  base.broadcast_parameters = false;
-  base.ready_order = profile.ready_order;
-  std::vector<StepSetting> settings;
-  for (const char* name : kBaselines) {
-    base.strategy = find_strategy(name);
-    settings.push_back({name, base});
-  }
-  base.strategy = find_strategy("bucketed");
-  base.cap = options.rule;
-  for (const int64_t cap : caps) {
-    base.cap.cap_bytes = cap;
-    settings.push_back({fmt::format("bucketed {}", format_bytes(cap)), base});
-  }
-  return settings;
+DataParallelOptions rewrap_options(const ReadyProfile& profile, std::string_view strategy) {
+  DataParallelOptions options;
+  options.strategy = find_strategy(strategy);
+  options.broadcast_parameters = false;  // the ranks are in step already
+  options.ready_order = profile.ready_order;
+  return options;
+}
+
+StepSetting cap_setting(const ReadyProfile& profile, const CapOptions& rule, int64_t cap) {
+  DataParallelOptions options = rewrap_options(profile, "bucketed");
+  options.cap = rule;
+  options.cap.cap_bytes = cap;
+  return {fmt::format("bucketed {}", format_bytes(cap)), options};
 }
 
 Measurement measurement_of(const StepBenchResult& steps, size_t setting, const std::string& name, uint64_t seed) {
@@ -97,11 +95,6 @@ Measurement measurement_of(const StepBenchResult& steps, size_t setting, const s
           .step_ci = bootstrap_median(steps.step_s[setting], seed),
           .comm_s = median(steps.comm_s[setting]),
           .to_none = paired_ratio(steps.step_s[setting], steps.step_s[0], seed)};
-}
-
-size_t index_of_cap(const std::vector<CurvePoint>& curve, int64_t cap) {
-  const auto found = std::ranges::find(curve, cap, [](const CurvePoint& point) { return point.predicted.cap_bytes; });
-  return static_cast<size_t>(found - curve.begin());
 }
 
 std::function<void(const std::string&)> phase_progress(const TuneOptions& options, const std::string& phase, int units) {
@@ -119,47 +112,103 @@ StepBenchResult measure(const ProcessGroup& group, Workload& workload, const Tun
   return measure_steps(group, workload, settings, steps);
 }
 
-}  // namespace
+void measure_inputs(const ProcessGroup& group, Workload& workload, const TuneOptions& options, TuneResult& result) {
+  ReadyProfileOptions profile{.steps = options.profile_steps, .seed = options.seed, .on_progress = {}};
+  profile.on_progress = phase_progress(options, "profiling backward", options.profile_steps);
+  result.profile = measure_ready_profile(group, workload, profile);
 
-TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options) {
-  TuneResult result;
-  ReadyProfileOptions profile_options{.steps = options.profile_steps, .seed = options.seed, .on_progress = {}};
-  profile_options.on_progress = phase_progress(options, "profiling backward", options.profile_steps);
-  result.profile = measure_ready_profile(group, workload, profile_options);
-  const int64_t total = total_bytes(result.profile.tensors);
-
-  AllReduceBenchOptions allreduce{.sizes = allreduce_sizes(total), .seed = options.seed, .on_progress = {}};
+  AllReduceBenchOptions allreduce{.sizes = allreduce_sizes(total_bytes(result.profile.tensors)), .seed = options.seed, .on_progress = {}};
   allreduce.seconds_per_size = options.allreduce_seconds / (2.0 * static_cast<double>(allreduce.sizes.size()));
   allreduce.on_progress = phase_progress(options, "measuring all-reduce", allreduce.rounds);
   result.allreduce = measure_allreduce(group, allreduce);
-  const CommCosts costs = comm_costs(result.allreduce, group.size);
-  result.alpha_beta = fit_alpha_beta(costs.isolated.points());
+}
 
-  std::vector<int64_t> caps = options.caps.empty() ? default_caps(total) : options.caps;
-  std::ranges::sort(caps);
-  Predictor predictor{result.profile.tensors, costs, options.rule, 0, result.profile.bare_backward_s};
-  const std::vector<int64_t> dense = dense_caps(caps.front(), total);
-  const int64_t best_cap = best_of(predictor.predict(dense)).cap_bytes;
-  if (!std::ranges::binary_search(caps, best_cap)) caps.insert(std::ranges::upper_bound(caps, best_cap), best_cap);
+// Two overlapped runs with many and with few calls, which tell the cost of a call from that of sharing the machine.
+TuneCalibration calibrate_on_steps(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const ReadyProfile& profile,
+                                   const CommCosts& costs) {
+  const int64_t odd_cap = std::max<int64_t>(total_bytes(profile.tensors) / 6, 1);  // no half, quarter, ...: not among the default caps
+  std::vector<StepSetting> settings = {{"none", rewrap_options(profile, "none")}, {"overlap", rewrap_options(profile, "overlap")}};
+  settings.push_back(cap_setting(profile, options.rule, odd_cap));
+  const StepBenchResult steps = measure(group, workload, options, "calibrating", settings, options.calibration_blocks);
 
-  const std::vector<StepSetting> settings = make_settings(caps, options, result.profile);
-  result.steps = measure(group, workload, options, "measuring steps", settings, options.steps.blocks);
-  predictor.none_step_s = median(result.steps.step_s[0]);
-  result.dense_curve = predictor.predict(dense);
-  for (size_t i = 0; i < kBaselines.size(); ++i) {
-    result.strategies.push_back(measurement_of(result.steps, i, settings[i].name, options.seed));
+  TuneCalibration calibration;
+  std::vector<MeasuredRun> runs;
+  for (size_t i = 1; i < settings.size(); ++i) {
+    const Measurement measured = measurement_of(steps, i, settings[i].name, options.seed);
+    CapOptions rule = settings[i].options.cap;
+    if (settings[i].name == "overlap") rule = {.cap_bytes = 1, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
+    const double communication_s = median(steps.step_s[0]) * (measured.to_none.ratio - 1);
+    const double end_s = std::max(profile.bare_backward_s + communication_s, 1e-9);
+    runs.push_back({.plan = assign_buckets(profile.tensors.bytes, rule), .end_s = end_s});
+    calibration.runs.push_back(measured);
   }
-  const std::vector<Prediction> predictions = predictor.predict(caps);
-  for (size_t i = 0; i < caps.size(); ++i) {
-    const size_t setting = kBaselines.size() + i;
-    result.curve.push_back({predictions[i], measurement_of(result.steps, setting, settings[setting].name, options.seed)});
-  }
+  calibration.fit = calibrate(profile.tensors, costs, runs);
+  return calibration;
+}
+
+// Adds `cap` to the sorted caps, unless one of them gives the same buckets. Returns the cap that stands for it.
+int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, const TensorProfile& profile, CapOptions rule) {
+  const auto plan_under = [&](int64_t bytes) {
+    rule.cap_bytes = bytes;
+    return assign_buckets(profile.bytes, rule);
+  };
+  const auto same = std::ranges::find(caps, plan_under(cap), plan_under);
+  if (same != caps.end()) return *same;
+  caps.insert(std::ranges::upper_bound(caps, cap), cap);
+  return cap;
+}
+
+size_t index_of_cap(const std::vector<CurvePoint>& curve, int64_t cap) {
+  const auto found = std::ranges::find(curve, cap, [](const CurvePoint& point) { return point.predicted.cap_bytes; });
+  return static_cast<size_t>(found - curve.begin());
+}
+
+void choose(const TuneOptions& options, int64_t best_cap, TuneResult& result) {
   const std::vector<std::vector<double>> cap_steps(result.steps.step_s.begin() + kBaselines.size(), result.steps.step_s.end());
   const IndifferenceSet indifference = indifference_set(cap_steps, options.seed);
   result.best_predicted = index_of_cap(result.curve, best_cap);
   result.best_measured = indifference.best;
   result.indifference = indifference.members;
   result.predicted_to_best = indifference.to_best[result.best_predicted];
+}
+
+}  // namespace
+
+TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options) {
+  TuneResult result;
+  measure_inputs(group, workload, options, result);
+  const CommCosts costs = comm_costs(result.allreduce, group.size);
+  result.alpha_beta = fit_alpha_beta(costs.isolated.points());
+  result.calibration = calibrate_on_steps(group, workload, options, result.profile, costs);
+
+  const int64_t total = total_bytes(result.profile.tensors);
+  std::vector<int64_t> caps = options.caps.empty() ? default_caps(total) : options.caps;
+  std::ranges::sort(caps);
+  const std::vector<int64_t> dense = dense_caps(caps.front(), total);
+  Predictor predictor{.profile = result.profile.tensors,
+                      .costs = costs,
+                      .rule = options.rule,
+                      .simulation = result.calibration.fit.options,
+                      .bare_backward_s = result.profile.bare_backward_s};
+  const int64_t best_cap = add_cap(caps, best_of(predictor.predict(dense)).cap_bytes, result.profile.tensors, options.rule);
+
+  std::vector<StepSetting> settings;
+  for (const char* name : kBaselines) settings.push_back({name, rewrap_options(result.profile, name)});
+  for (const int64_t cap : caps) settings.push_back(cap_setting(result.profile, options.rule, cap));
+  result.steps = measure(group, workload, options, "measuring steps", settings, options.steps.blocks);
+
+  predictor.none_step_s = median(result.steps.step_s[0]);
+  result.dense_curve = predictor.predict(dense);
+  const std::vector<Prediction> predictions = predictor.predict(caps);
+  for (size_t i = 0; i < settings.size(); ++i) {
+    const Measurement measured = measurement_of(result.steps, i, settings[i].name, options.seed);
+    if (i < kBaselines.size()) {
+      result.strategies.push_back(measured);
+    } else {
+      result.curve.push_back({predictions[i - kBaselines.size()], measured});
+    }
+  }
+  choose(options, best_cap, result);
   return result;
 }
 

@@ -1,5 +1,6 @@
 // firkin: finds, predicts and proves the best gradient bucket size.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 
@@ -23,7 +24,19 @@ int report_error(const std::string& message, int exit_code) {
   return exit_code;
 }
 
+// CLI11 would say that a subcommand is missing.
+void check_subcommand(const std::vector<std::string>& words) {
+  if (words.empty() || words[0].starts_with('-')) return;
+  std::vector<std::string_view> names;
+  for (const Command& command : commands()) {
+    if (words[0] == command.name) return;
+    names.emplace_back(command.name);
+  }
+  throw InputError(fmt::format("unknown subcommand '{}'; expected one of {}", words[0], fmt::join(names, ", ")));
+}
+
 int run(int argc, char** argv) {
+  check_subcommand(command_line());
   CLI::App app("Data-parallel training for LibTorch, and the best gradient bucket size.\n"
                "Start with: firkin tune --ranks 2");
   app.name("firkin");

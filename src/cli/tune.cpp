@@ -1,6 +1,7 @@
 // firkin tune: profile, measure the all-reduce, predict, verify, report.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -25,8 +26,8 @@ struct TuneFlags {
   JobFlags job;
   RuleFlags rule;
   std::vector<double> caps_mib;
-  int blocks = 10;
-  int warmup = 2;
+  int blocks = 20;
+  int warmup = 1;
   int steps = 2;
   int profile_steps = 20;
   double allreduce_seconds = 10;
@@ -40,6 +41,7 @@ TuneOptions checked_options(const TuneFlags& flags) {
   options.allreduce_seconds = flags.allreduce_seconds;
   options.seed = flags.common.seed;
   options.steps.blocks = flags.blocks;
+  options.calibration_blocks = std::max(4, flags.blocks / 2);
   options.steps.warmup_steps = flags.warmup;
   options.steps.steps_per_block = flags.steps;
   return options;
@@ -113,6 +115,7 @@ Run declare_tune(CLI::App& app) {
   return [flags] {
     const TuneOptions options = checked_options(*flags);
     check_job_flags(flags->job);
+    check_output_folder(flags->common.out, "--out");
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, options, group); });
   };
 }

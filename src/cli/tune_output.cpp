@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "firkin/base/units.h"
 
 namespace firkin::cli {
@@ -62,7 +64,26 @@ nlohmann::json allreduce_json(const AllReduceTable& table) {
   return rows;
 }
 
+nlohmann::json calibration_json(const TuneCalibration& calibration) {
+  const Calibration& fit = calibration.fit;
+  nlohmann::json runs = nlohmann::json::array();
+  for (const Measurement& run : calibration.runs) runs.push_back({{"name", run.name}, {"buckets", run.buckets}, {"measured_s", run.step_s}});
+  return {{"runs", runs},
+          {"fitted", fit.fitted},
+          {"overhead_s", fit.options.overhead_s},
+          {"copy_s_per_byte", fit.options.copy_s_per_byte},
+          {"compute_slowdown", fit.options.compute_slowdown},
+          {"comm_slowdown", fit.options.comm_slowdown},
+          {"channels", fit.options.channels},
+          {"median_relative_error", fit.median_relative_error},
+          {"warning", fit.warning}};
+}
+
 std::string cap_text(const CurvePoint& point) { return fmt::format("{:.3g} MiB", mib(point.predicted.cap_bytes)); }
+
+// Time lost by trusting the prediction, as a fraction of the best measured time. Noise can make the paired ratio come out below 1; nothing is
+// lost then.
+double regret_of(const TuneResult& result) { return std::max(0.0, result.predicted_to_best.ratio - 1); }
 
 std::string answer(const TuneResult& result) {
   const CurvePoint& predicted = result.curve[result.best_predicted];
@@ -74,7 +95,7 @@ std::string answer(const TuneResult& result) {
       "Predicted best cap: {} ({} buckets). Measured best: {}.\n"
       "Trusting the prediction costs {:.1f} % (95 % interval {:.1f} to {:.1f} %).\n"
       "Cannot be told from the best: {}.\n",
-      cap_text(predicted), predicted.predicted.buckets, cap_text(measured), 100 * (regret.ratio - 1), 100 * (regret.interval.low - 1),
+      cap_text(predicted), predicted.predicted.buckets, cap_text(measured), 100 * regret_of(result), 100 * (regret.interval.low - 1),
       100 * (regret.interval.high - 1), fmt::join(same, ", "));
 }
 
@@ -94,6 +115,7 @@ nlohmann::json tune_json(const TuneResult& result) {
   json["alpha_beta"] = {{"alpha_s", result.alpha_beta.alpha_s},
                         {"beta_s_per_byte", result.alpha_beta.beta_s_per_byte},
                         {"median_relative_error", result.alpha_beta.median_relative_error}};
+  json["calibration"] = calibration_json(result.calibration);
   for (const CurvePoint& point : result.curve) json["curve"].push_back(curve_json(point));
   for (const Prediction& p : result.dense_curve) {
     json["dense_curve"].push_back({{"cap_mib", mib(p.cap_bytes)}, {"buckets", p.buckets}, {"predicted_s", p.step_s}});
@@ -102,7 +124,7 @@ nlohmann::json tune_json(const TuneResult& result) {
   json["best_predicted"] = curve_json(result.curve[result.best_predicted]);
   json["best_measured"] = curve_json(result.curve[result.best_measured]);
   for (const size_t i : result.indifference) json["indifference_set"].push_back(mib(result.curve[i].predicted.cap_bytes));
-  json["regret"] = result.predicted_to_best.ratio - 1;
+  json["regret"] = regret_of(result);
   json["regret_ci"] = {{"low", result.predicted_to_best.interval.low - 1}, {"high", result.predicted_to_best.interval.high - 1}};
   std::vector<std::string> names;
   for (const Measurement& m : result.strategies) names.push_back(m.name);

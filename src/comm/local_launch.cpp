@@ -6,12 +6,12 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -105,9 +105,6 @@ RankProcess start_rank(int rank, int ranks, int port, std::span<const std::strin
   if (pid == 0) {  // only async-signal-safe calls from here: the parent has threads
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
     if (rank != 0) {
       dup2(ends[1], STDOUT_FILENO);
       dup2(ends[1], STDERR_FILENO);
@@ -151,37 +148,47 @@ std::string describe_end(int status) {
   return fmt::format("failed with exit code {}", WEXITSTATUS(status));
 }
 
-// Signals that end the launch or report a rank's end, as a file descriptor. Restores the mask when it goes.
+// Signals that end the launch or report a rank's end, as a file descriptor to read them from. Handlers, because blocking a signal
+// for a signalfd works per thread, and LibTorch has threads of its own. One at a time; restores the handlers when it goes.
 class LaunchSignals {
  public:
   LaunchSignals() {
-    sigset_t signals;
-    sigemptyset(&signals);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&signals, signal);
-    pthread_sigmask(SIG_BLOCK, &signals, &previous_);
-    descriptor = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (descriptor < 0) fail("cannot watch signals");
+    if (pipe2(ends_, O_CLOEXEC | O_NONBLOCK) != 0) fail("cannot make a pipe");
+    write_end_ = ends_[1];
+    struct sigaction action {};
+    action.sa_handler = [](int signal) {
+      const auto byte = static_cast<unsigned char>(signal);
+      const int saved = errno;
+      [[maybe_unused]] const ssize_t written = write(write_end_, &byte, 1);
+      errno = saved;
+    };
+    action.sa_flags = SA_RESTART;
+    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &previous_[i]);
   }
   ~LaunchSignals() {
-    close(descriptor);
-    pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
+    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous_[i], nullptr);
+    close(ends_[0]);
+    close(ends_[1]);
   }
   LaunchSignals(const LaunchSignals&) = delete;
   LaunchSignals& operator=(const LaunchSignals&) = delete;
 
+  int descriptor() const { return ends_[0]; }
+
   // The next signal that asks this launch to end, or 0.
   int next_request() const {
-    signalfd_siginfo info{};
-    while (read(descriptor, &info, sizeof info) == sizeof info) {
-      if (info.ssi_signo != SIGCHLD) return static_cast<int>(info.ssi_signo);
+    unsigned char signal = 0;
+    while (read(ends_[0], &signal, 1) == 1) {
+      if (signal != SIGCHLD) return signal;
     }
     return 0;
   }
 
-  int descriptor = -1;
-
  private:
-  sigset_t previous_{};
+  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+  static inline volatile int write_end_ = -1;
+  int ends_[2] = {-1, -1};
+  std::array<struct sigaction, kSignals.size()> previous_{};
 };
 
 // The state of a launch while its ranks run.
@@ -219,7 +226,7 @@ struct Launch {
   }
 
   void wait_for_events(const LaunchSignals& signals) {
-    std::vector<pollfd> descriptors{{signals.descriptor, POLLIN, 0}};
+    std::vector<pollfd> descriptors{{signals.descriptor(), POLLIN, 0}};
     std::vector<RankProcess*> readers;
     for (RankProcess& process : processes) {
       if (process.output < 0) continue;
@@ -237,8 +244,8 @@ struct Launch {
 }  // namespace
 
 int launch_local_ranks(int ranks, std::span<const std::string> arguments) {
-  const LaunchSignals signals;  // before the store, whose threads inherit the blocked signals
   const auto store = host_store();
+  const LaunchSignals signals;
   Launch launch;
   for (int rank = 0; rank < ranks; ++rank) launch.processes.push_back(start_rank(rank, ranks, store->getPort(), arguments));
   while (launch.any_running()) {

@@ -105,7 +105,8 @@ TEST(Tune, PredictsMeasuresAndChooses) {
       EXPECT_LE(point.measured.step_ci.low, point.measured.step_s);
     }
     EXPECT_THAT(result.indifference, testing::Contains(result.best_measured));
-    EXPECT_GE(result.predicted_to_best.ratio, 1);
+    EXPECT_GT(result.predicted_to_best.ratio, 0);
+    EXPECT_EQ(result.calibration.runs.size(), 2);
     EXPECT_EQ(result.steps.step_s.size(), 4 + result.curve.size());
   });
 }

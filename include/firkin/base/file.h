@@ -14,4 +14,7 @@ std::string read_file(const std::filesystem::path& path);
 // Throws RuntimeError when that fails; `path` is then as it was, and the temporary file is gone.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
+// Throws InputError unless files can be written into `folder`, which need not exist yet. Creates nothing. `what` names it in the message.
+void check_output_folder(const std::filesystem::path& folder, const std::string& what);
+
 }  // namespace firkin

@@ -13,6 +13,7 @@
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/calibration.h"
 #include "firkin/plan/cost_curve.h"
 #include "firkin/stats/indifference.h"
 #include "firkin/stats/interval.h"
@@ -22,6 +23,7 @@ namespace firkin {
 struct TuneOptions {
   std::vector<int64_t> caps;      // bytes, to be measured; empty: seven, halved again and again from one bucket for everything
   CapOptions rule;                // how buckets are filled; its cap is not used
+  int calibration_blocks = 8;     // of the steps that calibrate the model
   int profile_steps = 20;
   double allreduce_seconds = 10;  // for the whole table
   StepBenchOptions steps;
@@ -52,10 +54,17 @@ struct CurvePoint {
   Measurement measured;
 };
 
+// The model's contention and overheads, fitted to runs whose plans are not among the predicted ones.
+struct TuneCalibration {
+  std::vector<Measurement> runs;
+  Calibration fit;
+};
+
 struct TuneResult {
   ReadyProfile profile;
   AllReduceTable allreduce;
   AlphaBeta alpha_beta;
+  TuneCalibration calibration;
   std::vector<Prediction> dense_curve;  // by ascending cap, close enough to draw
   std::vector<CurvePoint> curve;        // the measured caps, ascending
   std::vector<Measurement> strategies;  // none, naive, flat, overlap

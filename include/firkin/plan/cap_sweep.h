@@ -18,6 +18,6 @@ struct SweepPoint {
 
 // One point per cap, in the order given. `options.cap_bytes` is replaced by each cap.
 std::vector<SweepPoint> sweep_caps(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
-                                   std::span<const int64_t> caps);
+                                   std::span<const int64_t> caps, const SimulationOptions& simulation = {});
 
 }  // namespace firkin

@@ -1,0 +1,204 @@
+"""The program as a user meets it: exit codes, messages, output on the right stream, and what is left behind.
+
+FIRKIN names the binary.
+"""
+
+import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+FIRKIN = os.environ["FIRKIN"]
+DEADLINE_S = 120
+# A model that steps in a few milliseconds, and as few measurements as the statistics allow.
+TINY_MODEL = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16"]
+TINY_RUN = ["--blocks", "4", "--profile-steps", "4", "--allreduce-seconds", "0.2"]
+
+
+def firkin(*words, **options):
+    return subprocess.run([FIRKIN, *words], capture_output=True, text=True, timeout=DEADLINE_S, **options)
+
+
+class Usage(unittest.TestCase):
+    def assert_rejected(self, *words, mentions):
+        result = firkin(*words)
+        self.assertEqual(result.returncode, 2, result)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("firkin: "), result.stderr)
+        self.assertIn(mentions, result.stderr)
+
+    def test_bad_flags_and_values_exit_2_with_one_line(self):
+        for words, mentions in [
+            ([], "subcommand"),
+            (["frobnicate"], "frobnicate"),
+            (["tune", "--frobnicate"], "--frobnicate"),
+            (["tune", "--ranks", "0"], "--ranks 0: expected 1 to"),
+            (["tune", "--ranks", "-1"], "--ranks -1: expected 1 to"),
+            (["tune", "--ranks", "two"], "--ranks"),
+            (["tune", "--model", "huge"], "unknown model 'huge'"),
+            (["tune", "--model", "missing.json"], "missing.json"),
+            (["tune", "--text", "missing.txt"], "missing.txt: cannot be read"),
+            (["tune", "--text", "."], "it is a folder"),
+            (["tune", "--cap-mib", "0"], "--cap-mib: 0 is not a size"),
+            (["tune", "--cap-mib", "nan"], "--cap-mib: nan is not a size"),
+            (["tune", "--cap-mib", "-4"], "--cap-mib: -4 is not a size"),
+            (["tune", "--cap-mib", "1,inf"], "--cap-mib: inf is not a size"),
+            (["tune", "--rule", "random"], "expected at-most or close-when-full"),
+            (["tune", "--sequence", "0"], "--sequence 0: expected 1 to"),
+            (["tune", "--sequence", "4096"], "context_length 1024"),
+            (["tune", "--num-heads", "7"], "heads"),
+            (["tune", "--vocab-size", "100"], "--vocab-size 100"),
+            (["tune", "--timeout", "0"], "--timeout 0"),
+            (["tune", "--backend", "pigeon"], "--backend pigeon: expected gloo"),
+            (["buckets", "--cap-mib", "0"], "--cap-mib: 0 is not a size"),
+            (["buckets", "--model", "huge"], "expected demo, small"),
+            (["buckets", "--tensors", "missing.csv"], "missing.csv"),
+            (["report", "missing.json"], "missing.json: cannot be read"),
+        ]:
+            with self.subTest(words=words):
+                self.assert_rejected(*words, mentions=mentions)
+
+    def test_help_teaches_every_subcommand(self):
+        self.assertIn("tune", firkin("--help").stdout)
+        for subcommand in ["tune", "buckets", "models", "report"]:
+            result = firkin(subcommand, "--help")
+            self.assertEqual(result.returncode, 0)
+            self.assertIn("--", result.stdout)
+
+
+class Buckets(unittest.TestCase):
+    def test_xl_at_most_has_the_counts_of_the_cs336_hand_out(self):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        started = time.monotonic()
+        result = firkin("buckets", "--model", "xl", "--cap-mib", "1,10,100,1000", "--rule", "at-most", "--json")
+        self.assertLess(time.monotonic() - started, 20)  # a hang, not a benchmark
+        self.assertLess(max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss), 1_000_000)  # KiB
+        answer = json.loads(result.stdout)
+        self.assertEqual(answer["counts"], [435, 339, 98, 8])
+        self.assertEqual([cap["buckets"] for cap in answer["caps"]], [435, 339, 98, 8])
+        self.assertEqual(answer["gradient_bytes"], 4 * 1_998_235_200)
+
+    def test_a_tensors_file_is_taken_in_its_own_order(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "tensors.csv"
+            file.write_text("name,bytes,ready_s\nb,1048576,0.1\na,1048576,0.2\nc,1048576,0.3\n")
+            answer = json.loads(firkin("buckets", "--tensors", str(file), "--cap-mib", "2", "--list", "--json").stdout)
+            self.assertEqual([b["tensors"] for b in answer["caps"][0]["assignment"]], [["b", "a"], ["c"]])
+
+
+class Tune(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = pathlib.Path(folder.name) / "out"
+
+    def start(self, *words, out=None):
+        command = [FIRKIN, "tune", "--ranks", "2", "--out", str(out or self.out), *TINY_MODEL, *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def test_json_is_one_object_on_stdout_and_the_same_in_results_json(self):
+        process = self.start(*TINY_RUN, "--json")
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+        self.assertEqual(process.returncode, 0, stderr)
+        answer = json.loads(stdout)
+        self.assertGreaterEqual(len(answer["curve"]), 6)
+        for point in answer["curve"]:
+            self.assertLessEqual({"cap_mib", "buckets", "predicted_s", "measured_s", "measured_ci_s"}, point.keys())
+            self.assertLessEqual(point["measured_ci_s"]["low"], point["measured_s"])
+            self.assertGreaterEqual(point["measured_ci_s"]["high"], point["measured_s"])
+        self.assertEqual([s["strategy"] for s in answer["strategies"]], ["none", "naive", "flat", "overlap"])
+        caps = [point["cap_mib"] for point in answer["curve"]]
+        self.assertIn(answer["best_predicted"]["cap_mib"], caps)
+        self.assertIn(answer["best_measured"]["cap_mib"], answer["indifference_set"])
+        self.assertGreaterEqual(answer["regret"], 0)
+        self.assertIn("measuring steps", stderr)
+        self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
+        self.assertEqual(sorted(f.name for f in self.out.iterdir()), ["allreduce.csv", "report.html", "results.json", "tensors.csv"])
+
+    def test_two_at_once_do_not_meet(self):
+        first, second = self.start(*TINY_RUN, "--json"), self.start(*TINY_RUN, "--json", out=self.out / "second")
+        for process in (first, second):
+            stdout, stderr = process.communicate(timeout=DEADLINE_S)
+            self.assertEqual(process.returncode, 0, stderr)
+            json.loads(stdout)
+
+    def test_a_killed_rank_ends_the_others_within_five_seconds_and_is_named(self):
+        for victim in (0, 1):
+            with self.subTest(rank=victim):
+                process = self.start("--blocks", "100000")
+                ranks = wait_for_ranks(process.pid, 2)
+                os.kill(ranks[victim], signal.SIGKILL)
+                killed = time.monotonic()
+                stdout, stderr = process.communicate(timeout=DEADLINE_S)
+                self.assertLess(time.monotonic() - killed, 5)
+                self.assertEqual(process.returncode, 1)
+                self.assertIn(f"firkin: rank {victim} was ended by signal 9 (Killed); ending the other ranks", stderr)
+                self.assertEqual(stdout, "")
+                self.assertFalse(self.out.exists())
+                self.assertFalse(any(is_running(pid) for pid in ranks.values()))
+
+    def test_ranks_do_not_outlive_a_killed_launcher(self):
+        process = self.start("--blocks", "100000")
+        ranks = wait_for_ranks(process.pid, 2)
+        process.kill()
+        process.communicate(timeout=DEADLINE_S)
+        deadline = time.monotonic() + 5
+        while any(is_running(pid) for pid in ranks.values()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertFalse(any(is_running(pid) for pid in ranks.values()))
+
+    def test_an_interrupt_ends_all_ranks_and_leaves_no_half_file(self):
+        process = self.start("--blocks", "100000")
+        ranks = wait_for_ranks(process.pid, 2)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=DEADLINE_S)
+        self.assertEqual(process.returncode, 128 + signal.SIGINT)
+        self.assertIn("ending the ranks", stderr)
+        self.assertFalse(any(is_running(pid) for pid in ranks.values()))
+        self.assertFalse(self.out.exists())
+
+    def test_an_output_folder_that_cannot_be_made_is_an_error_before_any_rank_starts(self):
+        blocked = self.out.parent / "file"
+        blocked.write_text("in the way")
+        result = firkin("tune", "--ranks", "2", *TINY_MODEL, *TINY_RUN, "--out", str(blocked / "out"))
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertEqual(blocked.read_text(), "in the way")
+
+
+def children_of(pid):
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for_ranks(launcher, count):
+    """Process ids by rank, once each runs the program proper."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        by_rank = {}
+        for pid in children_of(launcher):
+            environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            ranks = [int(entry[5:]) for entry in environment if entry.startswith(b"RANK=")]
+            threads = len(list(pathlib.Path(f"/proc/{pid}/task").iterdir()))
+            if ranks and threads > 2:  # Gloo's threads: the group stands
+                by_rank[ranks[0]] = pid
+        if len(by_rank) == count:
+            return by_rank
+        time.sleep(0.02)
+    raise TimeoutError("the ranks did not start")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
