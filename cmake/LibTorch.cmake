@@ -5,17 +5,18 @@
 
 set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13)
 
+if(NOT "$ENV{FIRKIN_PYTHON}" STREQUAL "")
+  set(FIRKIN_PYTHON $ENV{FIRKIN_PYTHON})
+else()
+  set(FIRKIN_PYTHON ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+endif()
+
 if(NOT FIRKIN_LIBTORCH)
-  if(DEFINED ENV{FIRKIN_PYTHON})
-    set(firkin_python $ENV{FIRKIN_PYTHON})
-  else()
-    set(firkin_python ${CMAKE_SOURCE_DIR}/.venv/bin/python)
-  endif()
   execute_process(
-    COMMAND ${firkin_python} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0], end='')"
+    COMMAND ${FIRKIN_PYTHON} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0], end='')"
     OUTPUT_VARIABLE torch_dir RESULT_VARIABLE failed ERROR_QUIET)
   if(failed)
-    message(FATAL_ERROR "no LibTorch: ${firkin_python} has no torch; run tools/bootstrap, or set FIRKIN_PYTHON or -DFIRKIN_LIBTORCH=DIR")
+    message(FATAL_ERROR "no LibTorch: ${FIRKIN_PYTHON} has no torch; run tools/bootstrap, or set FIRKIN_PYTHON or -DFIRKIN_LIBTORCH=DIR")
   endif()
   set(FIRKIN_LIBTORCH ${torch_dir} CACHE PATH "folder with LibTorch's include/ and lib/")
 endif()
