@@ -44,7 +44,7 @@ BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const St
   const auto by_rank = all_gather(group, ours);
   return {.step_s = transposed(by_rank, 0, comm.size()),
           .comm_s = transposed(by_rank, comm.size(), comm.size()),
-          .buckets = static_cast<int64_t>(ddp.plan().buckets.size())};
+          .buckets = static_cast<int64_t>(ddp.stats().buckets.size())};
 }
 
 double median_of_slowest_rank(const std::vector<std::vector<double>>& by_step) {

@@ -15,7 +15,7 @@
 namespace firkin {
 namespace {
 
-constexpr std::array kBaselines = {"none", "naive", "flat", "overlap"};
+constexpr std::array kBaselines = {"none", "naive", "flat", "overlap"};  // none first: others are compared with it
 
 int64_t total_bytes(const TensorProfile& profile) { return std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0}); }
 

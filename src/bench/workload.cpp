@@ -19,7 +19,8 @@ StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step) {
     return Clock::now();
   };
   const auto started = now();
-  workload.optimizer->zero_grad();
+  // As zero_grad() does, less its detach_(), which gradients that are views of a c10d::Reducer's buckets refuse.
+  for (at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
   workload.loss(step).backward();
   const auto backward_ended = now();
   ddp.finish_gradient_synchronization();

@@ -59,6 +59,7 @@ LanguageModelJob make_job(const JobFlags& flags, const ProcessGroup& group, uint
 
   LanguageModelJob job;
   job.workload.module = model.ptr();
+  job.workload.parameters = model->parameters();
   job.workload.loss = [model, data, shape, seed](int64_t step) mutable {
     const TokenBatch batch = data->batch(shape, seed, step);
     return language_model_loss(model->forward(batch.tokens), batch.targets);

@@ -13,6 +13,7 @@
 #include "firkin/base/error.h"
 #include "firkin/ddp/gradient_buckets.h"
 #include "module_state.h"
+#include "torch_reducer.h"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -39,6 +40,7 @@ class DataParallel::Impl {
 
   DataParallelStats stats() const;
   const BucketPlan& plan() const;
+  bool uses_torch() const { return torch_ != nullptr; }
 
  private:
   struct Hook;
@@ -63,6 +65,7 @@ class DataParallel::Impl {
   std::vector<at::Tensor> module_buffers_;
   std::shared_ptr<GradientBuckets> buckets_;
   BucketLauncher launcher_;
+  std::unique_ptr<TorchReducer> torch_;  // strategy torch: does the work of all of the below
   std::vector<int64_t> order_;        // position in the buckets -> parameter
   std::vector<int64_t> position_of_;  // parameter -> position in the buckets
 
@@ -101,6 +104,13 @@ DataParallel::Impl::Impl(torch::nn::Module& module, ProcessGroup group, DataPara
   received_.assign(parameters_.size(), 0);
   set_ready_order();
   if (options_.strategy.launch == Launch::kNever) return;
+  if (options_.strategy.launch == Launch::kByTorch) {
+    torch_ = std::make_unique<TorchReducer>(group_, parameters_, ready_order,
+                                            TorchReducerOptions{.cap = options_.cap,
+                                                                .gradient_as_bucket_view = options_.torch_bucket_views,
+                                                                .find_unused_parameters = options_.find_unused_parameters});
+    return;
+  }
   build_buckets();
   if (options_.strategy.launch == Launch::kWhenReady) install_hooks();
 }
@@ -208,6 +218,12 @@ void DataParallel::Impl::launch_one_by_one() {
 void DataParallel::Impl::finish() {
   const std::lock_guard lock(mutex_);
   if (options_.strategy.launch == Launch::kNever || !synchronizes) return;
+  if (torch_ != nullptr) {
+    torch_->finish_step();
+    if (options_.broadcast_buffers && !module_buffers_.empty()) broadcast_from_rank0(group_, module_buffers_);
+    ++steps_;
+    return;
+  }
   if (backward_threw()) {
     abandon_step();
     throw RuntimeError("DataParallel: backward did not finish; its gradients are forgotten");
@@ -231,7 +247,7 @@ void DataParallel::Impl::finish() {
 }
 
 void DataParallel::Impl::abandon_step() {
-  if (options_.strategy.launch == Launch::kNever) return;
+  if (buckets_ == nullptr) return;
   if (!in_step_) begin_step();
   while (!launcher_.all_launched()) launcher_.launch_next();
   launcher_.wait_for_all();
@@ -282,7 +298,11 @@ void DataParallel::Impl::learn_from_first_step() {
 DataParallelStats DataParallel::Impl::stats() const {
   DataParallelStats result{.tensors = {}, .buckets = {}, .exposed_wait_s = exposed_wait_s_, .steps = steps_};
   for (const int64_t parameter : order_.empty() ? ready_order : order_) result.tensors.push_back(parameters_[static_cast<size_t>(parameter)].name);
-  if (steps_ > 0) result.buckets = launcher_.stats();
+  if (torch_ != nullptr) {
+    for (const int64_t bytes : torch_->bucket_bytes()) result.buckets.push_back({.bytes = bytes, .bytes_on_wire = bytes});
+  } else if (steps_ > 0 && buckets_ != nullptr) {
+    result.buckets = launcher_.stats();
+  }
   return result;
 }
 
@@ -298,7 +318,10 @@ DataParallel::~DataParallel() = default;
 
 void DataParallel::finish_gradient_synchronization() { impl_->finish(); }
 
-DataParallel::NoSync DataParallel::no_sync() { return NoSync(impl_->synchronizes); }
+DataParallel::NoSync DataParallel::no_sync() {
+  if (impl_->uses_torch()) throw InputError("no_sync(): the strategy torch does not support it");
+  return NoSync(impl_->synchronizes);
+}
 
 void DataParallel::abandon_step() { impl_->abandon_step(); }
 

@@ -67,7 +67,7 @@ TEST(StepBench, MeasuresEverySettingOnceABlock) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload();
     std::vector<StepSetting> settings;
-    for (const char* name : {"none", "naive", "flat", "overlap", "bucketed"}) {
+    for (const char* name : {"none", "naive", "flat", "overlap", "bucketed", "torch"}) {
       DataParallelOptions options;
       options.strategy = find_strategy(name);
       options.cap.cap_bytes = 4096;
@@ -76,15 +76,15 @@ TEST(StepBench, MeasuresEverySettingOnceABlock) {
     int progress = 0;
     const StepBenchResult result =
         measure_steps(group, workload, settings, {.blocks = 3, .steps_per_block = 2, .on_progress = [&](const std::string&) { ++progress; }});
-    EXPECT_EQ(progress, 15);
-    EXPECT_THAT(result.step_s, SizeIs(5));
+    EXPECT_EQ(progress, 18);
+    EXPECT_THAT(result.step_s, SizeIs(6));
     for (size_t s = 0; s < settings.size(); ++s) {
       EXPECT_THAT(result.step_s[s], SizeIs(3));
       EXPECT_THAT(result.step_s[s], Each(Gt(0)));
       EXPECT_THAT(result.raw_step_s[s], SizeIs(6));
       EXPECT_THAT(result.raw_step_s[s], Each(SizeIs(2)));
     }
-    EXPECT_THAT(result.buckets, ElementsAre(0, 6, 1, 6, 2));
+    EXPECT_THAT(result.buckets, ElementsAre(0, 6, 1, 6, 2, 2));
   });
 }
 

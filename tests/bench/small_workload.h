@@ -12,6 +12,7 @@ inline Workload small_workload(int64_t width = 32) {
                             torch::nn::Linear(width, 1));
   Workload workload;
   workload.module = net.ptr();
+  workload.parameters = net->parameters();
   const at::Tensor x = at::ones({4, width});
   workload.loss = [net, x](int64_t step) mutable { return net->forward(x + static_cast<double>(step)).mean(); };
   workload.optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 0.001);

@@ -40,6 +40,7 @@ struct DataParallelOptions {
   bool find_unused_parameters = false;     // allow parameters that a rank's backward does not reach
   bool broadcast_buffers = true;           // rank 0's buffers (batch norm's statistics) to all after every step
   bool broadcast_parameters = true;        // rank 0's parameters and buffers to all at construction
+  bool torch_bucket_views = true;          // strategy torch only: gradients are views into the Reducer's buckets
 };
 
 // One bucket in the last step. Seconds since the first gradient of the step was ready.
@@ -91,6 +92,7 @@ class DataParallel {
     bool& synchronizes_;
     bool before_;
   };
+  // Throws InputError under the strategy torch.
   [[nodiscard]] NoSync no_sync();
 
   // Call it when backward threw and the gradients are then zeroed in place: takes part in the collectives that the other ranks

@@ -20,6 +20,7 @@ enum class Launch {
   kNever,          // no communication: the compute-only baseline
   kAfterBackward,  // one blocking all-reduce after another
   kWhenReady,      // during backward, in plan order
+  kByTorch,        // as c10d::Reducer sees fit
 };
 
 struct Strategy {
@@ -36,6 +37,7 @@ inline constexpr std::array kStrategies = {
     Strategy{"overlap", Grouping::kOneTensorPerBucket, Launch::kWhenReady, "one all-reduce per tensor, during backward"},
     Strategy{"bucketed", Grouping::kCap, Launch::kWhenReady, "one all-reduce per bucket up to a cap, during backward"},
     Strategy{"planned", Grouping::kPlan, Launch::kWhenReady, "one all-reduce per bucket of an explicit plan, during backward"},
+    Strategy{"torch", Grouping::kCap, Launch::kByTorch, "c10d::Reducer, PyTorch's own: the peer that the others are compared with"},
 };
 
 // Throws InputError that lists the names.
