@@ -1,0 +1,47 @@
+// The best uniform bucket cap, of all caps.
+//
+//   const UniformCap best = find_best_uniform_cap(profile, costs, {.rule = CapRule::kAtMost});
+//   best.cap_bytes;  // any cap from best.lowest_cap_bytes to best.highest_cap_bytes makes the same buckets
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/optimal_plan.h"
+#include "firkin/plan/timeline.h"
+
+namespace firkin {
+
+struct UniformCap {
+  int64_t cap_bytes = 0;  // the roundest of the caps that make these buckets
+  int64_t lowest_cap_bytes = 0;
+  int64_t highest_cap_bytes = 0;
+  BucketPlan plan;
+  Timeline timeline;
+  int64_t partitions_tried = 0;
+  bool exhaustive = true;  // every distinct partition was tried; else caps that differ by little were skipped
+};
+
+struct CapInterval {
+  int64_t lowest_cap_bytes = 0;
+  int64_t highest_cap_bytes = 0;  // int64's largest value when a larger cap changes nothing
+};
+
+// All caps that make the same buckets as options.cap_bytes does (with the same rule and the same first cap).
+CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOptions& options, const BucketPlan& plan);
+
+// The number of the interval that is a multiple of the largest power of two, so 26 MiB rather than 25.39 MiB; at most twice the lowest.
+int64_t roundest_cap(const CapInterval& interval);
+
+// Tries every distinct partition that a uniform cap can make: from each cap to the next at which a bucket changes. options.cap_bytes is
+// ignored. Of plans within search.tolerance of the best, one with the fewest buckets. Partitions with a bucket of several tensors above
+// search.largest_bucket_bytes are left out, as is pinned_first_count: use options.first_cap_bytes.
+//
+// There are at most L^2 / 2 partitions. When they hold more than `effort` buckets in all, caps that differ by less than a few per mille are
+// skipped and `exhaustive` is false; the default suffices for about 500 tensors of all different sizes, or thousands of a few sizes.
+// Throws InputError when the profile or the options do not pass their checks, or no partition respects the limit.
+UniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
+                                 const SearchOptions& search = {}, int64_t effort = 4000000);
+
+}  // namespace firkin

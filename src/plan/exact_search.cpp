@@ -1,0 +1,218 @@
+#include "exact_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "cost_bounds.h"
+#include "plan_evaluator.h"
+
+namespace firkin {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Times are kept for cuts: cut j lies before tensor j, and F(j) is about the tensors before it.
+class ExactSearch {
+ public:
+  ExactSearch(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options)
+      : tensors_(profile.bytes.size()),
+        options_(options),
+        backward_s_(profile.backward_s),
+        bytes_before_(tensors_ + 1, 0),
+        launch_(tensors_ + 1, 0),
+        costs_(costs),
+        bounds_(costs, total_bytes(profile)) {
+    for (size_t j = 1; j <= tensors_; ++j) {
+      bytes_before_[j] = bytes_before_[j - 1] + static_cast<double>(profile.bytes[j - 1]);
+      launch_[j] = profile.ready_s[j - 1] + options.simulation.copy_s_per_byte * bytes_before_[j];
+    }
+  }
+
+  BucketPlan run() {
+    if (tensors_ == 0) return {};
+    find_earliest_ends();
+    deadline_s_ = within_tolerance(end_of(parents_to_buckets()));
+    find_latest_ends();
+    return with_fewest_buckets();
+  }
+
+ private:
+  static double total_bytes(const TensorProfile& profile) {
+    double total = 0;
+    for (const int64_t bytes : profile.bytes) total += static_cast<double>(bytes);
+    return total;
+  }
+
+  double within_tolerance(double seconds) const {
+    constexpr double kRounding = 1e-12;
+    return seconds * (1 + std::max(options_.tolerance, kRounding));
+  }
+
+  double overhead_s(size_t calls) const { return options_.simulation.overhead_s * static_cast<double>(calls); }
+
+  // When backward is over, with `calls` launches.
+  double compute_end_s(size_t calls) const {
+    return backward_s_ + options_.simulation.copy_s_per_byte * bytes_before_.back() + overhead_s(calls);
+  }
+
+  bool allowed(size_t i, size_t j) const {
+    const auto pinned = static_cast<size_t>(options_.pinned_first_count);
+    if (pinned > 0 && (i == 0 ? j != pinned : i < pinned)) return false;
+    return j - i == 1 || bytes_before_[j] - bytes_before_[i] <= static_cast<double>(options_.largest_bucket_bytes);
+  }
+
+  // earliest_[j] = F(j), as if each bucket were the first to be launched: exact without overhead, a lower bound with it.
+  void find_earliest_ends() {
+    earliest_.assign(tensors_ + 1, kInfinity);
+    earliest_[0] = -kInfinity;
+    parent_.assign(tensors_ + 1, 0);
+    for (size_t j = 1; j <= tensors_; ++j) {
+      const double launch = launch_[j] + overhead_s(1);
+      double best = kInfinity;
+      size_t parent = 0;
+      const auto consider = [&](size_t i) {
+        const CallCost cost = costs_(bytes_before_[j] - bytes_before_[i]);
+        const double end = std::max(launch + cost.isolated_s, earliest_[i] + cost.gap_s);
+        if (end < best) {
+          best = end;
+          parent = i;
+        }
+      };
+      if (j > 1 && allowed(parent_[j - 1], j)) consider(parent_[j - 1]);  // often nearly right, so that the bounds reject at once
+      for (size_t i = j; i-- > 0;) {
+        const double bytes = bytes_before_[j] - bytes_before_[i];
+        const CostBounds::Cell& cell = bounds_(bytes);
+        if (launch + cell.least_isolated_from_here >= best) break;  // and so for all larger buckets
+        if (std::max(launch + cell.isolated(bytes), earliest_[i] + cell.gap(bytes)) >= best || !allowed(i, j)) continue;
+        consider(i);
+      }
+      earliest_[j] = best;
+      parent_[j] = parent;
+    }
+  }
+
+  // latest_[i]: the latest end of the communication of the tensors before cut i with which the rest can still meet the deadline;
+  // minus infinity where F(i) is already later, or nothing meets it.
+  void find_latest_ends() {
+    latest_.assign(tensors_ + 1, -kInfinity);
+    latest_[tensors_] = deadline_s_;
+    for (size_t i = tensors_; i-- > 0;) {
+      double best = -kInfinity;
+      for (size_t j = i + 1; j <= tensors_; ++j) {
+        const double bytes = bytes_before_[j] - bytes_before_[i];
+        const CostBounds::Cell& cell = bounds_(bytes);
+        const double launch = launch_[j] + overhead_s(1);
+        if (latest_[j] - cell.gap(bytes) <= best || launch + cell.isolated(bytes) > latest_[j] || !allowed(i, j)) continue;
+        const CallCost cost = costs_(bytes);
+        if (launch + cost.isolated_s <= latest_[j]) best = std::max(best, latest_[j] - cost.gap_s);
+      }
+      latest_[i] = i > 0 && best < earliest_[i] ? -kInfinity : best;
+    }
+    latest_[0] = 0;  // nothing comes before; 0 is later than F(0)
+  }
+
+  // Bucket count by bucket count: the earliest end with exactly that many buckets, at cuts from which the deadline can still be met.
+  // Without overhead the first count that meets it is the answer. With overhead every count that may be better is tried.
+  BucketPlan with_fewest_buckets() {
+    std::vector<double> ends(tensors_ + 1, kInfinity);
+    ends[0] = -kInfinity;
+    std::vector<std::vector<uint32_t>> parents;
+    std::vector<double> total_s;  // by bucket count, from 1
+    double best_s = deadline_s_;
+    for (size_t calls = 1; calls <= tensors_ && compute_end_s(calls) <= best_s; ++calls) {
+      parents.emplace_back();
+      const bool any = add_bucket(calls, ends, parents.back());
+      total_s.push_back(std::max(compute_end_s(calls), ends[tensors_]));
+      if (total_s.back() <= deadline_s_) {
+        if (options_.simulation.overhead_s == 0) break;
+        best_s = std::min(best_s, total_s.back());
+      }
+      if (!any) break;
+    }
+    // Rounding could leave the deadline unmet, though the plan that set it meets it.
+    const double least = total_s.empty() ? kInfinity : *std::min_element(total_s.begin(), total_s.end());
+    if (least > deadline_s_) return {.buckets = parents_to_buckets()};
+    size_t calls = 1;
+    while (total_s[calls - 1] > within_tolerance(least)) ++calls;
+    return {.buckets = parents_to_buckets(parents, calls)};
+  }
+
+  // ends: of calls - 1 buckets, becomes that of `calls`. False when no cut is reached from which one could go on.
+  bool add_bucket(size_t calls, std::vector<double>& ends, std::vector<uint32_t>& parent) {
+    std::vector<double> next(tensors_ + 1, kInfinity);
+    parent.assign(tensors_ + 1, 0);
+    bool any = false;
+    for (size_t i = 0; i < tensors_; ++i) {
+      const double before = ends[i];
+      if (before > latest_[i]) continue;
+      for (size_t j = i + 1; j <= tensors_; ++j) {
+        const double bytes = bytes_before_[j] - bytes_before_[i];
+        const CostBounds::Cell& cell = bounds_(bytes);
+        const double launch = launch_[j] + overhead_s(calls);
+        const double bound = std::max(launch + cell.isolated(bytes), before + cell.gap(bytes));
+        if (bound > latest_[j] || bound >= next[j] || !allowed(i, j)) continue;
+        const CallCost cost = costs_(bytes);
+        const double end = std::max(launch + cost.isolated_s, before + cost.gap_s);
+        if (end > latest_[j] || end >= next[j]) continue;
+        next[j] = end;
+        parent[j] = static_cast<uint32_t>(i);
+        any = any || j < tensors_;
+      }
+    }
+    ends = std::move(next);
+    return any;
+  }
+
+  std::vector<Bucket> parents_to_buckets() const {
+    std::vector<Bucket> buckets;
+    for (size_t j = tensors_; j > 0; j = parent_[j]) buckets.push_back(bucket_between(parent_[j], j));
+    std::reverse(buckets.begin(), buckets.end());
+    return buckets;
+  }
+
+  std::vector<Bucket> parents_to_buckets(const std::vector<std::vector<uint32_t>>& parents, size_t calls) const {
+    std::vector<Bucket> buckets;
+    size_t j = tensors_;
+    for (size_t k = calls; k > 0; --k) {
+      const size_t i = parents[k - 1][j];
+      buckets.push_back(bucket_between(i, j));
+      j = i;
+    }
+    std::reverse(buckets.begin(), buckets.end());
+    return buckets;
+  }
+
+  static Bucket bucket_between(size_t i, size_t j) { return {static_cast<int64_t>(i), static_cast<int64_t>(j - i)}; }
+
+  double end_of(const std::vector<Bucket>& buckets) {
+    double end = -kInfinity;
+    for (size_t k = 0; k < buckets.size(); ++k) {
+      const auto i = static_cast<size_t>(buckets[k].first);
+      const size_t j = i + static_cast<size_t>(buckets[k].count);
+      const CallCost cost = costs_(bytes_before_[j] - bytes_before_[i]);
+      end = std::max(launch_[j] + overhead_s(k + 1) + cost.isolated_s, end + cost.gap_s);
+    }
+    return std::max(compute_end_s(buckets.size()), end);
+  }
+
+  size_t tensors_;
+  const SearchOptions& options_;
+  double backward_s_;
+  std::vector<double> bytes_before_;  // whole numbers below 2^53
+  std::vector<double> launch_;        // of a bucket that ends at the cut, without overhead
+  CachedCosts costs_;
+  CostBounds bounds_;
+  std::vector<double> earliest_;
+  std::vector<size_t> parent_;
+  std::vector<double> latest_;
+  double deadline_s_ = 0;
+};
+
+}  // namespace
+
+BucketPlan find_exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
+  return ExactSearch(profile, costs, options).run();
+}
+
+}  // namespace firkin
