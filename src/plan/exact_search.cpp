@@ -33,8 +33,9 @@ class ExactSearch {
     if (tensors_ == 0) return {};
     find_earliest_ends();
     deadline_s_ = within_tolerance(end_of(parents_to_buckets()));
+    if (options_.simulation.overhead_s == 0) return {.buckets = fewest_buckets()};
     find_latest_ends();
-    return with_fewest_buckets();
+    return {.buckets = best_bucket_count()};
   }
 
  private:
@@ -92,8 +93,61 @@ class ExactSearch {
     }
   }
 
-  // latest_[i]: the latest end of the communication of the tensors before cut i with which the rest can still meet the deadline;
-  // minus infinity where F(i) is already later, or nothing meets it.
+  // From the end: latest_[i] is the latest end of the communication before cut i with which the rest, in at most `layers` buckets, meets
+  // the deadline. The first number of buckets that reaches cut 0 is the least. A cut is passed on only when one more bucket gained it time,
+  // and only while F(i) is early enough for it.
+  std::vector<Bucket> fewest_buckets() {
+    latest_.assign(tensors_ + 1, -kInfinity);
+    latest_[tensors_] = deadline_s_;
+    std::vector<size_t> gained = {tensors_};
+    std::vector<std::vector<Bucket>> layers;  // by the number of buckets to the end: the next bucket from each cut that gained
+    while (!gained.empty()) {
+      std::vector<double> gain(tensors_, -kInfinity);
+      std::vector<size_t> next(tensors_, 0);
+      for (const size_t j : gained) reach_back_from(j, gain, next);
+      gained.clear();
+      layers.emplace_back();
+      for (size_t i = 0; i < tensors_; ++i) {
+        if (gain[i] == -kInfinity) continue;
+        latest_[i] = gain[i];
+        gained.push_back(i);
+        layers.back().push_back(bucket_between(i, next[i]));
+      }
+      if (gain[0] > -kInfinity) return follow(layers);
+    }
+    return parents_to_buckets();  // rounding left the deadline unmet, which the plan that set it meets
+  }
+
+  // All buckets that end at cut j, in a plan whose last buckets are known from there on.
+  void reach_back_from(size_t j, std::vector<double>& gain, std::vector<size_t>& next) {
+    const double latest = latest_[j];
+    for (size_t i = j; i-- > 0;) {
+      const double bytes = bytes_before_[j] - bytes_before_[i];
+      const CostBounds::Cell& cell = bounds_(bytes);
+      if (launch_[j] + cell.least_isolated_from_here > latest) return;
+      const double bound = latest - cell.gap(bytes);
+      if (bound < earliest_[i] || bound <= std::max(gain[i], latest_[i]) || !allowed(i, j)) continue;
+      const CallCost cost = costs_(bytes);
+      if (launch_[j] + cost.isolated_s > latest || latest - cost.gap_s < earliest_[i]) continue;
+      if (latest - cost.gap_s <= std::max(gain[i], latest_[i])) continue;
+      gain[i] = latest - cost.gap_s;
+      next[i] = j;
+    }
+  }
+
+  static std::vector<Bucket> follow(const std::vector<std::vector<Bucket>>& layers) {
+    std::vector<Bucket> buckets;
+    int64_t cut = 0;
+    for (size_t k = layers.size(); k-- > 0;) {
+      const auto bucket =
+          std::lower_bound(layers[k].begin(), layers[k].end(), cut, [](const Bucket& b, int64_t first) { return b.first < first; });
+      buckets.push_back(*bucket);
+      cut += bucket->count;
+    }
+    return buckets;
+  }
+
+  // latest_[i] for any number of buckets, as if each were the first to be launched; minus infinity where F(i) is already later.
   void find_latest_ends() {
     latest_.assign(tensors_ + 1, -kInfinity);
     latest_[tensors_] = deadline_s_;
@@ -112,9 +166,8 @@ class ExactSearch {
     latest_[0] = 0;  // nothing comes before; 0 is later than F(0)
   }
 
-  // Bucket count by bucket count: the earliest end with exactly that many buckets, at cuts from which the deadline can still be met.
-  // Without overhead the first count that meets it is the answer. With overhead every count that may be better is tried.
-  BucketPlan with_fewest_buckets() {
+  // With overhead, bucket count by bucket count: the earliest end with exactly that many, at cuts from which the deadline can still be met.
+  std::vector<Bucket> best_bucket_count() {
     std::vector<double> ends(tensors_ + 1, kInfinity);
     ends[0] = -kInfinity;
     std::vector<std::vector<uint32_t>> parents;
@@ -122,20 +175,16 @@ class ExactSearch {
     double best_s = deadline_s_;
     for (size_t calls = 1; calls <= tensors_ && compute_end_s(calls) <= best_s; ++calls) {
       parents.emplace_back();
-      const bool any = add_bucket(calls, ends, parents.back());
+      const bool more = add_bucket(calls, ends, parents.back());
       total_s.push_back(std::max(compute_end_s(calls), ends[tensors_]));
-      if (total_s.back() <= deadline_s_) {
-        if (options_.simulation.overhead_s == 0) break;
-        best_s = std::min(best_s, total_s.back());
-      }
-      if (!any) break;
+      best_s = std::min(best_s, within_tolerance(total_s.back()));
+      if (!more) break;
     }
-    // Rounding could leave the deadline unmet, though the plan that set it meets it.
     const double least = total_s.empty() ? kInfinity : *std::min_element(total_s.begin(), total_s.end());
-    if (least > deadline_s_) return {.buckets = parents_to_buckets()};
+    if (least > deadline_s_) return parents_to_buckets();  // rounding, as above
     size_t calls = 1;
     while (total_s[calls - 1] > within_tolerance(least)) ++calls;
-    return {.buckets = parents_to_buckets(parents, calls)};
+    return parents_to_buckets(parents, calls);
   }
 
   // ends: of calls - 1 buckets, becomes that of `calls`. False when no cut is reached from which one could go on.
