@@ -1,0 +1,26 @@
+// A plan as an argument of PyTorch's DistributedDataParallel: bucket_cap_mb_list (PyTorch 2.13 and later).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "firkin/plan/bucket_plan.h"
+
+namespace firkin {
+
+// PyTorch's own rule with a list: append, close bucket k once its size reaches caps_bytes[k]; the last cap is for all further buckets.
+// The list is in gradient-ready order once PyTorch has rebuilt its buckets, after the first backward.
+// Throws InputError when the list is empty, a cap is negative, or a size is negative.
+BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<const int64_t> caps_bytes);
+
+struct PyTorchCaps {
+  std::vector<double> mib;  // bucket_cap_mb_list; each is a whole number of bytes
+  // Whether PyTorch's rule makes exactly the plan's buckets of it. False only when a bucket ends with, or consists of, tensors of zero
+  // bytes.
+  bool reproduces_plan = false;
+};
+
+PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes);
+
+}  // namespace firkin
