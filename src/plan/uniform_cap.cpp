@@ -14,28 +14,58 @@ namespace {
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-// The search over caps from the smallest up, and the best of what it has seen.
-class CapSearch {
- public:
-  CapSearch(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options, const SearchOptions& search)
-      : profile_(profile), options_(options), search_(search), evaluator_(profile, costs, search.simulation) {}
-
-  // Visits caps from 1 on, each larger than the one before by at least the factor 1 + step; false when that takes more than `effort`.
-  bool visit(double step, int64_t effort) {
-    int64_t buckets_simulated = 0;
-    for (int64_t cap = 1;;) {
-      options_.cap_bytes = cap;
-      BucketPlan plan = assign_buckets(profile_.bytes, options_);
-      const CapInterval interval = caps_with_same_buckets(profile_.bytes, options_, plan);
-      buckets_simulated += static_cast<int64_t>(plan.buckets.size());
-      if (buckets_simulated > effort) return false;
-      ++tried_;
-      if (respects_limit(plan)) consider(interval, std::move(plan));
-      if (interval.highest_cap_bytes == kNoLimit) return true;
-      const double next = static_cast<double>(cap) * (1 + step);
-      if (next >= static_cast<double>(kNoLimit)) return true;
-      cap = std::max(interval.highest_cap_bytes + 1, static_cast<int64_t>(next));
+// Calls `visit` with the plan of each cap from 1 on, each larger than the one before by at least the factor 1 + step, once for each
+// distinct plan that respects the limit; false when that takes more than `effort`.
+template <typename Visit>
+bool for_each_plan(const TensorProfile& profile, CapOptions options, const SearchOptions& search, double step, int64_t effort,
+                   const Visit& visit) {
+  const auto respects_limit = [&](const BucketPlan& plan) {
+    const std::vector<int64_t> bytes = bucket_bytes(plan, profile.bytes);
+    for (size_t k = 0; k < bytes.size(); ++k) {
+      if (plan.buckets[k].count > 1 && bytes[k] > search.largest_bucket_bytes) return false;
     }
+    return true;
+  };
+  int64_t buckets_made = 0;
+  for (int64_t cap = 1;;) {
+    options.cap_bytes = cap;
+    BucketPlan plan = assign_buckets(profile.bytes, options);
+    const CapInterval interval = caps_with_same_buckets(profile.bytes, options, plan);
+    buckets_made += static_cast<int64_t>(plan.buckets.size());
+    if (buckets_made > effort) return false;
+    if (respects_limit(plan)) visit(interval, std::move(plan));
+    if (interval.highest_cap_bytes == kNoLimit) return true;
+    const double next = static_cast<double>(cap) * (1 + step);
+    if (next >= static_cast<double>(kNoLimit)) return true;
+    cap = std::max(interval.highest_cap_bytes + 1, static_cast<int64_t>(next));
+  }
+}
+
+// The buckets of all caps, each larger by this factor less one than the one before, are about `effort` / 2.
+double thinning_step(const TensorProfile& profile, int64_t effort) {
+  return 2 * static_cast<double>(profile.bytes.size()) / static_cast<double>(effort);
+}
+
+[[noreturn]] void fail_limit(const SearchOptions& search) {
+  throw InputError(fmt::format("no uniform cap keeps all buckets of several tensors within {} bytes", search.largest_bucket_bytes));
+}
+
+// The best of the plans it is shown.
+class BestPlan {
+ public:
+  BestPlan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& search)
+      : search_(search), evaluator_(profile, costs, search.simulation) {}
+
+  void consider(const CapInterval& interval, BucketPlan plan) {
+    ++tried_;
+    const double end_s = evaluator_.end_s(plan.buckets, limit_s());
+    if (end_s > limit_s()) return;
+    best_s_ = std::min(best_s_, end_s);
+    std::erase_if(candidates_, [&](const Candidate& c) { return c.end_s > limit_s() || better(end_s, plan, c); });
+    const bool dominated = std::any_of(candidates_.begin(), candidates_.end(), [&](const Candidate& c) {
+      return c.end_s <= end_s && c.plan.buckets.size() <= plan.buckets.size();
+    });
+    if (!dominated) candidates_.push_back({end_s, interval, std::move(plan)});
   }
 
   bool found() const { return best_s_ < std::numeric_limits<double>::infinity(); }
@@ -54,22 +84,6 @@ class CapSearch {
 
   double limit_s() const { return best_s_ * (1 + search_.tolerance); }
 
-  bool respects_limit(const BucketPlan& plan) const {
-    return std::all_of(plan.buckets.begin(), plan.buckets.end(),
-                       [&](const Bucket& bucket) { return bucket.count == 1 || evaluator_.bytes(bucket) <= search_.largest_bucket_bytes; });
-  }
-
-  void consider(const CapInterval& interval, BucketPlan plan) {
-    const double end_s = evaluator_.end_s(plan.buckets, limit_s());
-    if (end_s > limit_s()) return;
-    best_s_ = std::min(best_s_, end_s);
-    std::erase_if(candidates_, [&](const Candidate& c) { return c.end_s > limit_s() || better(end_s, plan, c); });
-    const bool dominated = std::any_of(candidates_.begin(), candidates_.end(), [&](const Candidate& c) {
-      return c.end_s <= end_s && c.plan.buckets.size() <= plan.buckets.size();
-    });
-    if (!dominated) candidates_.push_back({end_s, interval, std::move(plan)});
-  }
-
   static bool better(double end_s, const BucketPlan& plan, const Candidate& c) {
     return end_s <= c.end_s && plan.buckets.size() < c.plan.buckets.size();
   }
@@ -80,8 +94,6 @@ class CapSearch {
     });
   }
 
-  const TensorProfile& profile_;
-  CapOptions options_;
   const SearchOptions& search_;
   PlanEvaluator evaluator_;
   double best_s_ = std::numeric_limits<double>::infinity();
@@ -125,22 +137,29 @@ int64_t roundest_cap(const CapInterval& interval) {
   return low;
 }
 
+std::vector<DistinctPlan> distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search,
+                                         int64_t effort) {
+  check_profile(profile);
+  std::vector<DistinctPlan> plans;
+  const auto keep = [&](const CapInterval& caps, BucketPlan plan) { plans.push_back({caps, std::move(plan)}); };
+  if (!for_each_plan(profile, options, search, 0, effort, keep)) {
+    plans.clear();
+    for_each_plan(profile, options, search, thinning_step(profile, effort), kNoLimit, keep);
+  }
+  if (plans.empty()) fail_limit(search);
+  return plans;
+}
+
 UniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                  const SearchOptions& search, int64_t effort) {
   check_profile(profile);
   check_options(search.simulation);
+  BestPlan best(profile, costs, search);
+  const auto consider = [&](const CapInterval& caps, BucketPlan plan) { best.consider(caps, std::move(plan)); };
   UniformCap result;
-  CapSearch exhaustive(profile, costs, options, search);
-  CapSearch thinned(profile, costs, options, search);
-  result.exhaustive = exhaustive.visit(0, effort);
-  if (!result.exhaustive) {
-    // The buckets of all caps, one a step apart, are about L / step.
-    thinned.visit(2 * static_cast<double>(profile.bytes.size()) / static_cast<double>(effort), kNoLimit);
-  }
-  const CapSearch& best = result.exhaustive ? exhaustive : thinned;
-  if (!best.found()) {
-    throw InputError(fmt::format("no uniform cap keeps all buckets of several tensors within {} bytes", search.largest_bucket_bytes));
-  }
+  result.exhaustive = for_each_plan(profile, options, search, 0, effort, consider);
+  if (!result.exhaustive) for_each_plan(profile, options, search, thinning_step(profile, effort), kNoLimit, consider);
+  if (!best.found()) fail_limit(search);
   const CapInterval interval = best.interval();
   result.lowest_cap_bytes = interval.lowest_cap_bytes;
   result.highest_cap_bytes = interval.highest_cap_bytes;

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "firkin/plan/bucket_assignment.h"
 #include "firkin/plan/optimal_plan.h"
@@ -30,6 +32,16 @@ struct CapInterval {
 
 // All caps that make the same buckets as options.cap_bytes does (with the same rule and the same first cap).
 CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOptions& options, const BucketPlan& plan);
+
+// One way in which a uniform cap cuts the gradients, and the caps that cut so.
+struct DistinctPlan {
+  CapInterval caps;
+  BucketPlan plan;
+};
+
+// Every distinct partition that a uniform cap can make, by rising cap; with the limits and the effort of find_best_uniform_cap.
+std::vector<DistinctPlan> distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search = {},
+                                         int64_t effort = 4000000);
 
 // The number of the interval that is a multiple of the largest power of two, so 26 MiB rather than 25.39 MiB; at most twice the lowest.
 int64_t roundest_cap(const CapInterval& interval);

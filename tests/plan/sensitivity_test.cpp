@@ -1,0 +1,111 @@
+#include "firkin/plan/sensitivity.h"
+
+#include <gtest/gtest.h>
+
+#include "helpers.h"
+
+namespace firkin {
+namespace {
+
+// 1000 equal tensors of 1 MB at an even rate over one second, and a link of half their rate: b* = sqrt(B o r), which grows as the square
+// root of the latency and of the rate of computation, and does not depend on the bandwidth.
+ScaledInputs busy_link() {
+  std::vector<double> ready_s;
+  for (int i = 1; i <= 1000; ++i) ready_s.push_back(i * 1e-3);
+  return {make_profile(std::vector<int64_t>(1000, 1000000), ready_s), linear_costs(1e-3, 2e-9), {}};
+}
+
+TEST(ScaleInputs, TotalBytesLeaveTheTimesOfComputation) {
+  const ScaledInputs scaled = scale_inputs(busy_link(), Influence::kTotalBytes, 0.5);
+  EXPECT_EQ(scaled.profile.bytes[0], 500000);
+  EXPECT_EQ(scaled.profile.ready_s, busy_link().profile.ready_s);
+}
+
+TEST(ScaleInputs, LatencyIsTheLeastTimeInTheTable) {
+  ScaledInputs inputs = busy_link();
+  inputs.costs = {CostCurve({{1000, 2e-3}, {1000000, 5e-3}}), CostCurve({{1000, 1e-3}, {1000000, 4e-3}})};
+  const CommCosts scaled = scale_inputs(inputs, Influence::kLatency, 4).costs;
+  EXPECT_DOUBLE_EQ(scaled.isolated(1000), 8e-3);
+  EXPECT_DOUBLE_EQ(scaled.isolated(1000000), 11e-3);
+  EXPECT_DOUBLE_EQ(scaled.gap(1000000), 7e-3);
+}
+
+TEST(ScaleInputs, BandwidthDividesWhatIsNotLatency) {
+  ScaledInputs inputs = busy_link();
+  inputs.costs = {CostCurve({{1000, 2e-3}, {1000000, 5e-3}}), CostCurve({{1000, 2e-3}, {1000000, 5e-3}})};
+  const CommCosts scaled = scale_inputs(inputs, Influence::kBandwidth, 2).costs;
+  EXPECT_DOUBLE_EQ(scaled.isolated(1000), 2e-3);
+  EXPECT_DOUBLE_EQ(scaled.isolated(1000000), 3.5e-3);
+}
+
+TEST(ScaleInputs, BackwardTimeStretchesEveryReadyTime) {
+  const ScaledInputs scaled = scale_inputs(busy_link(), Influence::kBackward, 3);
+  EXPECT_DOUBLE_EQ(scaled.profile.ready_s[0], 3e-3);
+  EXPECT_DOUBLE_EQ(scaled.profile.backward_s, 3);
+}
+
+TEST(ScaleInputs, ContentionIsWhatTheSlowdownsHaveAboveOne) {
+  ScaledInputs inputs = busy_link();
+  inputs.options = {.compute_slowdown = 1.25, .comm_slowdown = 1.5};
+  const SimulationOptions scaled = scale_inputs(inputs, Influence::kContention, 2).options;
+  EXPECT_DOUBLE_EQ(scaled.compute_slowdown, 1.5);
+  EXPECT_DOUBLE_EQ(scaled.comm_slowdown, 2);
+}
+
+TEST(ScaleInputs, RejectsAFactorOfZero) {
+  EXPECT_EQ(error_of([] { scale_inputs(busy_link(), Influence::kLatency, 0); }), "a sensitivity factor is 0; expected more than 0");
+}
+
+TEST(SensitivityTable, HasSevenFactorsOfEachInfluenceThatThereIs) {
+  const ScaledInputs inputs = busy_link();
+  EXPECT_EQ(sensitivity_table(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost}).size(), 4u * 7u);
+}
+
+TEST(SensitivityTable, AtFactorOneIsTheBestUniformCap) {
+  const ScaledInputs inputs = busy_link();
+  const UniformCap best = find_best_uniform_cap(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});
+  for (const SensitivityPoint& point : sensitivity_table(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost})) {
+    if (point.factor != 1) continue;
+    EXPECT_EQ(point.cap_bytes, best.cap_bytes);
+    EXPECT_DOUBLE_EQ(point.backward_s, best.timeline.end_s);
+    EXPECT_LE(point.near_low_bytes, best.lowest_cap_bytes);
+    EXPECT_GE(point.near_high_bytes, best.lowest_cap_bytes);
+  }
+}
+
+TEST(SensitivityTable, MoreLatencyOrBytesNeverHelpAndMoreBandwidthNeverHurts) {
+  const ScaledInputs inputs = busy_link();
+  const auto points = sensitivity_table(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});
+  for (size_t i = 1; i < points.size(); ++i) {
+    if (points[i].influence != points[i - 1].influence) continue;
+    if (points[i].influence == Influence::kBandwidth) {
+      EXPECT_LE(points[i].backward_s, points[i - 1].backward_s);
+    } else {
+      EXPECT_GE(points[i].backward_s, points[i - 1].backward_s);
+    }
+  }
+}
+
+TEST(SensitivityMap, HoldsLatencyByBandwidth) {
+  const ScaledInputs inputs = busy_link();
+  const SensitivityMap map = sensitivity_map(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});
+  ASSERT_EQ(map.factors.size(), 7u);
+  ASSERT_EQ(map.cells.size(), 49u);
+  const UniformCap best = find_best_uniform_cap(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});
+  EXPECT_DOUBLE_EQ(map.cells[3 * 7 + 3].backward_s, best.timeline.end_s);
+  EXPECT_LT(map.cells[3 * 7 + 6].backward_s, map.cells[3 * 7].backward_s);
+}
+
+TEST(Elasticities, AreThoseOfTheClosedFormOnABusyLink) {
+  const ScaledInputs inputs = busy_link();
+  const auto result = elasticities(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});
+  ASSERT_EQ(result.size(), 4u);
+  EXPECT_EQ(result[1].influence, Influence::kLatency);
+  EXPECT_NEAR(result[1].value, 0.5, 0.15);
+  EXPECT_EQ(result[3].influence, Influence::kBackward);
+  EXPECT_NEAR(result[3].value, -0.5, 0.15);
+  EXPECT_TRUE(result[1].words.starts_with("twice the latency: the best cap grows by a factor of 1.")) << result[1].words;
+}
+
+}  // namespace
+}  // namespace firkin

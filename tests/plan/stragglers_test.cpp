@@ -1,0 +1,48 @@
+#include "firkin/plan/stragglers.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "helpers.h"
+
+namespace firkin {
+namespace {
+
+TEST(Straggler, IsTheExpectedMaximumOfTheDraws) {
+  // Two draws from {1, 3}: 1 with probability 1/4, else 3.
+  const std::vector<double> samples = {3, 1};
+  const Straggler straggler = expected_straggler(samples, 2);
+  EXPECT_DOUBLE_EQ(straggler.expected_max_s, 2.5);
+  EXPECT_DOUBLE_EQ(straggler.factor, 1.25);
+  EXPECT_FALSE(straggler.beyond_samples);
+}
+
+TEST(Straggler, OfOneRankIsTheMean) {
+  const std::vector<double> samples = {1, 2, 6};
+  EXPECT_DOUBLE_EQ(expected_straggler(samples, 1).expected_max_s, 3);
+}
+
+TEST(Straggler, OfManyRanksIsTheLargestSampleAndSaysThatItIsTooLittle) {
+  const std::vector<double> samples = {1, 2, 6};
+  const Straggler straggler = expected_straggler(samples, 65536);
+  EXPECT_DOUBLE_EQ(straggler.expected_max_s, 6);
+  EXPECT_TRUE(straggler.beyond_samples);
+}
+
+TEST(Straggler, OfEqualRanksIsNone) {
+  const std::vector<double> samples(10, 0.5);
+  EXPECT_DOUBLE_EQ(expected_straggler(samples, 1000).factor, 1);
+}
+
+TEST(Straggler, RejectsWhatIsNoMeasurement) {
+  const std::vector<double> none, negative = {1, -1}, not_a_number = {std::nan("")}, one = {1};
+  EXPECT_EQ(error_of([&] { expected_straggler(none, 2); }), "no rank's time was measured; expected at least one");
+  EXPECT_EQ(error_of([&] { expected_straggler(negative, 2); }), "a rank took -1 s; expected more than 0");
+  EXPECT_EQ(error_of([&] { expected_straggler(not_a_number, 2); }), "a rank took nan s; expected more than 0");
+  EXPECT_EQ(error_of([&] { expected_straggler(one, 0); }), "the slowest of 0 ranks; expected at least 1");
+}
+
+}  // namespace
+}  // namespace firkin
