@@ -46,24 +46,6 @@ nlohmann::json profile_json(const ReadyProfile& profile) {
           {"tensors", tensors}};
 }
 
-nlohmann::json allreduce_json(const AllReduceTable& table) {
-  nlohmann::json rows = nlohmann::json::array();
-  for (const AllReduceRow& row : table) {
-    nlohmann::json json = {{"bytes", row.bytes}, {"world_size", row.world_size}, {"median_s", row.median_s}};
-    const auto add = [&json](const char* name, const auto& value) {
-      if (value) json[name] = *value;
-    };
-    add("gap_s", row.gap_s);
-    add("mean_s", row.mean_s);
-    add("stdev_s", row.stdev_s);
-    add("min_s", row.min_s);
-    add("max_s", row.max_s);
-    add("samples", row.samples);
-    rows.push_back(std::move(json));
-  }
-  return rows;
-}
-
 nlohmann::json calibration_json(const TuneCalibration& calibration) {
   const Calibration& fit = calibration.fit;
   nlohmann::json runs = nlohmann::json::array();
@@ -107,6 +89,24 @@ std::string mark(const TuneResult& result, size_t point) {
 }
 
 }  // namespace
+
+nlohmann::json allreduce_json(const AllReduceTable& table) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const AllReduceRow& row : table) {
+    nlohmann::json json = {{"bytes", row.bytes}, {"world_size", row.world_size}, {"median_s", row.median_s}};
+    const auto add = [&json](const char* name, const auto& value) {
+      if (value) json[name] = *value;
+    };
+    add("gap_s", row.gap_s);
+    add("mean_s", row.mean_s);
+    add("stdev_s", row.stdev_s);
+    add("min_s", row.min_s);
+    add("max_s", row.max_s);
+    add("samples", row.samples);
+    rows.push_back(std::move(json));
+  }
+  return rows;
+}
 
 nlohmann::json tune_json(const TuneResult& result) {
   nlohmann::json json;

@@ -11,6 +11,9 @@ namespace firkin::cli {
 // The fields of results.json that tune adds; docs/results.md describes them.
 nlohmann::json tune_json(const TuneResult& result);
 
+// The rows of the table, as in allreduce.csv.
+nlohmann::json allreduce_json(const AllReduceTable& table);
+
 // Tables of caps and strategies and the answer in words, 80 columns wide.
 std::string tune_table(const TuneResult& result);
 

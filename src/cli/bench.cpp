@@ -1,0 +1,27 @@
+// firkin bench: the experiments, one subcommand each.
+#include <array>
+#include <memory>
+
+#include "command.h"
+
+namespace firkin::cli {
+
+Run declare_bench_allreduce(CLI::App& app);
+Run declare_bench_step(CLI::App& app);
+
+Run declare_bench(CLI::App& app) {
+  static constexpr std::array kExperiments = {
+      Command{"step", "training steps under several strategies and caps, beside c10d::Reducer", declare_bench_step},
+      Command{"allreduce", "the time of an all-reduce by size, isolated and queued back to back", declare_bench_allreduce},
+  };
+  app.require_subcommand(1);
+  auto chosen = std::make_shared<Run>();
+  for (const Command& experiment : kExperiments) {
+    CLI::App* subcommand = app.add_subcommand(experiment.name, experiment.summary);
+    Run declared = experiment.declare(*subcommand);
+    subcommand->final_callback([chosen, declared] { *chosen = declared; });
+  }
+  return [chosen] { return (*chosen)(); };
+}
+
+}  // namespace firkin::cli
