@@ -20,11 +20,12 @@ double residual_stdev(const TransformerConfig& config) {
 }
 
 // [batch, sequence, d_model] -> [batch, heads, sequence, head dimension]
-at::Tensor split_heads(const at::Tensor& x, int64_t heads) { return x.unflatten(-1, {heads, -1}).transpose(1, 2); }
+at::Tensor split_heads(const at::Tensor& x, int64_t heads) {
+  return x.unflatten(-1, {heads, -1}).transpose(1, 2);
+}
 
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  const at::Tensor attended =
-      at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true);
+  const at::Tensor attended = at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true);
   return attended.transpose(1, 2).flatten(2);
 }
 

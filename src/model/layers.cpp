@@ -28,12 +28,16 @@ LinearLayer::LinearLayer(int64_t in, int64_t out, bool with_bias, double stdev, 
   if (with_bias) bias_ = register_parameter("bias", at::zeros({out}, options));
 }
 
-at::Tensor LinearLayer::forward(const at::Tensor& x) const { return at::linear(x, weight_, bias_); }
+at::Tensor LinearLayer::forward(const at::Tensor& x) const {
+  return at::linear(x, weight_, bias_);
+}
 
 EmbeddingLayer::EmbeddingLayer(int64_t count, int64_t width, double stdev, const at::TensorOptions& options)
     : weight_(register_parameter("weight", normal_parameter({count, width}, stdev, options))) {}
 
-at::Tensor EmbeddingLayer::forward(const at::Tensor& indices) const { return at::embedding(weight_, indices); }
+at::Tensor EmbeddingLayer::forward(const at::Tensor& indices) const {
+  return at::embedding(weight_, indices);
+}
 
 NormLayer::NormLayer(NormKind kind, int64_t width, const at::TensorOptions& options)
     : width_(width), weight_(register_parameter("weight", at::ones({width}, options))) {

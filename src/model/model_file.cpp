@@ -34,8 +34,8 @@ ModelFile parse(const std::filesystem::path& path) {
   std::set<std::string> seen;
   const auto reject_repeated_keys = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::key && depth == 1 && !seen.insert(parsed.get<std::string>()).second) {
-      throw InputError(fmt::format("{}: key '{}' appears twice; expected it once", file.place(parsed.get<std::string>()),
-                                   parsed.get<std::string>()));
+      throw InputError(
+          fmt::format("{}: key '{}' appears twice; expected it once", file.place(parsed.get<std::string>()), parsed.get<std::string>()));
     }
     return true;
   };
@@ -72,9 +72,10 @@ void check_keys(const ModelFile& file) {
   for (const ConfigSize& size : kConfigSizes) known.insert(size.name);
   for (const auto& [key, value] : file.object.items()) {
     if (!known.contains(key)) {
-      throw InputError(fmt::format("{}: unknown key '{}'; expected base, family, vocab_size, context_length, d_model, d_ff, num_layers, "
-                                   "num_heads, tied or rope_theta",
-                                   file.place(key), key));
+      throw InputError(
+          fmt::format("{}: unknown key '{}'; expected base, family, vocab_size, context_length, d_model, d_ff, num_layers, "
+                      "num_heads, tied or rope_theta",
+                      file.place(key), key));
     }
   }
 }

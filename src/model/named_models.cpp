@@ -40,13 +40,8 @@ constexpr TransformerConfig gpt2(const Sizes& sizes) {
 }
 
 // Bytes as tokens. Small enough for one core, yet with 19 MiB of gradients in 57 tensors, so that the bucket size matters.
-constexpr TransformerConfig kDemo = {.family = ModelFamily::kCs336,
-                                     .vocab_size = 256,
-                                     .context_length = 1024,
-                                     .d_model = 256,
-                                     .d_ff = 704,
-                                     .num_layers = 6,
-                                     .num_heads = 4};
+constexpr TransformerConfig kDemo = {
+    .family = ModelFamily::kCs336, .vocab_size = 256, .context_length = 1024, .d_model = 256, .d_ff = 704, .num_layers = 6, .num_heads = 4};
 
 constexpr std::array kModels = {
     NamedModel{"demo", "bytes as tokens; a step takes a fraction of a second on one core", kDemo},
@@ -63,7 +58,9 @@ constexpr std::array kModels = {
 
 }  // namespace
 
-std::span<const NamedModel> named_models() { return kModels; }
+std::span<const NamedModel> named_models() {
+  return kModels;
+}
 
 const NamedModel& find_model(std::string_view name) {
   std::vector<std::string_view> names;

@@ -5,7 +5,6 @@
 #include <ATen/ops/linear.h>
 #include <fmt/format.h>
 
-
 #include "blocks.h"
 #include "firkin/base/error.h"
 #include "layers.h"
@@ -50,14 +49,15 @@ TransformerLMImpl::~TransformerLMImpl() = default;
 at::Tensor TransformerLMImpl::forward(const at::Tensor& tokens) {
   const int64_t sequence = tokens.size(1);
   if (sequence > config_.context_length) {
-    throw InputError(fmt::format("a sequence of {} tokens: expected at most the model's context_length {}", sequence, config_.context_length));
+    throw InputError(
+        fmt::format("a sequence of {} tokens: expected at most the model's context_length {}", sequence, config_.context_length));
   }
   at::Tensor x = layers_->token_embeddings->forward(tokens);
   if (layers_->position_embeddings != nullptr) {
     x = x + layers_->position_embeddings->forward(at::arange(sequence, tokens.options()));
-  } else if (RotaryAngles& angles = layers_->angles;
-             !angles.cosines.defined() || angles.cosines.size(0) != sequence || angles.cosines.options().device() != x.device() ||
-             angles.cosines.scalar_type() != x.scalar_type()) {
+  } else if (RotaryAngles& angles = layers_->angles; !angles.cosines.defined() || angles.cosines.size(0) != sequence ||
+                                                     angles.cosines.options().device() != x.device() ||
+                                                     angles.cosines.scalar_type() != x.scalar_type()) {
     angles = rotary_angles(sequence, config_.d_model / config_.num_heads, config_.rope_theta, x.options().requires_grad(false));
   }
   for (const auto& block : layers_->blocks) x = block->forward(x, layers_->angles);

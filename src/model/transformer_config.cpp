@@ -12,7 +12,9 @@ namespace firkin {
 constexpr int64_t kLargestSize = int64_t{1} << 20;
 constexpr int64_t kMostLayers = 10000;
 
-std::string_view family_name(ModelFamily family) { return family == ModelFamily::kCs336 ? "cs336" : "gpt2"; }
+std::string_view family_name(ModelFamily family) {
+  return family == ModelFamily::kCs336 ? "cs336" : "gpt2";
+}
 
 ModelFamily family_from_name(std::string_view name, const std::string& where) {
   for (const ModelFamily family : {ModelFamily::kCs336, ModelFamily::kGpt2}) {
