@@ -106,7 +106,8 @@ at::Tensor rotate(const at::Tensor& x, const RotaryAngles& angles) {
   const at::Tensor pairs = x.unflatten(-1, {-1, 2});
   const at::Tensor first = pairs.select(-1, 0);
   const at::Tensor second = pairs.select(-1, 1);
-  return at::stack({first * angles.cosines - second * angles.sines, first * angles.sines + second * angles.cosines}, -1).flatten(-2);
+  const at::Tensor turned = at::stack({first * angles.cosines - second * angles.sines, first * angles.sines + second * angles.cosines}, -1);
+  return turned.flatten(-2).to(x.scalar_type());
 }
 
 std::shared_ptr<TransformerBlock> make_block(const TransformerConfig& config, const at::TensorOptions& options) {

@@ -44,6 +44,8 @@ ModelFile parse(const std::filesystem::path& path) {
   } catch (const Json::parse_error& error) {
     throw InputError(fmt::format("{}: not JSON; expected an object such as {{\"base\": \"demo\", \"num_layers\": 4}}",
                                  file.place(error.byte > 0 ? error.byte - 1 : 0)));
+  } catch (const Json::out_of_range&) {
+    throw InputError(fmt::format("{}: a number is too large; expected integers of at most 64 bits and finite numbers", file.path));
   }
   if (!file.object.is_object()) {
     throw InputError(fmt::format("{}:1: a JSON {}; expected an object such as {{\"base\": \"demo\", \"num_layers\": 4}}", file.path,

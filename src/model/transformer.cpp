@@ -12,6 +12,22 @@
 #include <torch/nn/modules/container/modulelist.h>
 
 namespace firkin {
+namespace {
+
+void check_tokens(const at::Tensor& tokens, const TransformerConfig& config) {
+  if (tokens.dim() != 2) throw InputError(fmt::format("tokens of {} dimensions; expected two, [batch, sequence]", tokens.dim()));
+  if (tokens.size(1) > config.context_length) {
+    throw InputError(
+        fmt::format("a sequence of {} tokens; expected at most the model's context_length {}", tokens.size(1), config.context_length));
+  }
+}
+
+// Float32 at least, also for a model in bf16.
+at::TensorOptions angle_options(const at::Tensor& x) {
+  return at::TensorOptions().device(x.device()).dtype(c10::promoteTypes(x.scalar_type(), at::kFloat));
+}
+
+}  // namespace
 
 struct TransformerLMImpl::Layers {
   std::shared_ptr<EmbeddingLayer> token_embeddings;
@@ -19,7 +35,6 @@ struct TransformerLMImpl::Layers {
   std::vector<std::shared_ptr<TransformerBlock>> blocks;
   std::shared_ptr<NormLayer> final_norm;
   std::shared_ptr<LinearLayer> head;  // none when tied
-  RotaryAngles angles;                // of the last sequence length
 };
 
 TransformerLMImpl::TransformerLMImpl(const TransformerConfig& config, const at::TensorOptions& options)
@@ -47,20 +62,18 @@ TransformerLMImpl::TransformerLMImpl(const TransformerConfig& config, const at::
 TransformerLMImpl::~TransformerLMImpl() = default;
 
 at::Tensor TransformerLMImpl::forward(const at::Tensor& tokens) {
+  check_tokens(tokens, config_);
   const int64_t sequence = tokens.size(1);
-  if (sequence > config_.context_length) {
-    throw InputError(
-        fmt::format("a sequence of {} tokens: expected at most the model's context_length {}", sequence, config_.context_length));
-  }
   at::Tensor x = layers_->token_embeddings->forward(tokens);
+  // The angles are computed anew for each pass: that costs far less than one layer, and a kept copy would have to follow the model to
+  // other devices and types, and would be spoilt for training by a first pass under InferenceMode.
+  RotaryAngles angles;
   if (layers_->position_embeddings != nullptr) {
     x = x + layers_->position_embeddings->forward(at::arange(sequence, tokens.options()));
-  } else if (RotaryAngles& angles = layers_->angles; !angles.cosines.defined() || angles.cosines.size(0) != sequence ||
-                                                     angles.cosines.options().device() != x.device() ||
-                                                     angles.cosines.scalar_type() != x.scalar_type()) {
-    angles = rotary_angles(sequence, config_.d_model / config_.num_heads, config_.rope_theta, x.options().requires_grad(false));
+  } else {
+    angles = rotary_angles(sequence, config_.d_model / config_.num_heads, config_.rope_theta, angle_options(x));
   }
-  for (const auto& block : layers_->blocks) x = block->forward(x, layers_->angles);
+  for (const auto& block : layers_->blocks) x = block->forward(x, angles);
   x = layers_->final_norm->forward(x);
   return layers_->head != nullptr ? layers_->head->forward(x) : at::linear(x, layers_->token_embeddings->weight());
 }

@@ -1,5 +1,6 @@
-// Writes a small model's weights, tokens, logits, loss and gradients as raw little-endian files with a JSON manifest, for reference.py.
-//   export_model FAMILY FOLDER
+// Writes a small model's weights, tokens, logits, loss and gradients as raw little-endian files with a JSON manifest, for
+// reference_test.py.
+//   export_model FAMILY HEAD FOLDER       FAMILY: cs336 or gpt2, HEAD: tied or untied
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -19,7 +20,7 @@ void write_tensor(const std::filesystem::path& folder, const std::string& name, 
   manifest["tensors"][name] = {{"shape", dense.sizes().vec()}, {"dtype", dense.scalar_type() == at::kLong ? "int64" : "float32"}};
 }
 
-void run(const std::string& family, const std::filesystem::path& folder) {
+void run(const std::string& family, bool tied, const std::filesystem::path& folder) {
   const TransformerConfig config{.family = firkin::family_from_name(family, "FAMILY"),
                                  .vocab_size = 61,
                                  .context_length = 20,
@@ -27,7 +28,8 @@ void run(const std::string& family, const std::filesystem::path& folder) {
                                  .d_ff = 80,
                                  .num_layers = 3,
                                  .num_heads = 4,
-                                 .tied = family == "gpt2"};
+                                 .tied = tied,
+                                 .rope_theta = 500};
   torch::manual_seed(11);
   firkin::TransformerLM model(config);
   for (at::Tensor& p : model->parameters()) p.detach().add_(0.1 * at::randn_like(p));  // gains and biases that matter
@@ -36,7 +38,7 @@ void run(const std::string& family, const std::filesystem::path& folder) {
   const at::Tensor loss = firkin::language_model_loss(logits, window.narrow(1, 1, 17));
   loss.backward();
 
-  nlohmann::json manifest = {{"family", family}, {"num_layers", config.num_layers}, {"num_heads", config.num_heads}};
+  nlohmann::json manifest = {{"num_layers", config.num_layers}, {"num_heads", config.num_heads}, {"rope_theta", config.rope_theta}};
   write_tensor(folder, "window", window, manifest);
   write_tensor(folder, "logits", logits, manifest);
   write_tensor(folder, "loss", loss, manifest);
@@ -50,9 +52,9 @@ void run(const std::string& family, const std::filesystem::path& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    fmt::print(stderr, "usage: export_model FAMILY FOLDER\n");
+  if (argc != 4) {
+    fmt::print(stderr, "usage: export_model FAMILY HEAD FOLDER\n");
     return 2;
   }
-  run(argv[1], argv[2]);
+  run(argv[1], std::string(argv[2]) == "tied", argv[3]);
 }

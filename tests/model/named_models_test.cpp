@@ -3,10 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "firkin/base/error.h"
-#include "firkin/model/model_file.h"
+#include "firkin/base/units.h"
 #include "firkin/model/transformer.h"
 
 namespace firkin {
@@ -30,16 +28,21 @@ TEST_P(NamedModels, HaveTheirKnownSizes) {
 
 // CS336's xl and GPT-2's sizes are public; the others follow from vocabulary V, width d, inner width f and L blocks:
 // CS336 2 V d + d + L (2 d + 4 d^2 + 3 d f), in 3 + 9 L tensors.
-INSTANTIATE_TEST_SUITE_P(All, NamedModels,
-                         testing::Values(Expected{"small", 2 * 10000 * 768 + 768 + 12 * (2 * 768 + 4 * 768 * 768 + 3 * 768 * 3072), 111},
-                                         Expected{"xl", 1998235200, 435}, Expected{"gpt2", 124439808, 148},
-                                         Expected{"gpt2-medium", 354823168, 292}, Expected{"gpt2-large", 774030080, 436},
-                                         Expected{"gpt2-xl", 1557611200, 580}),
-                         [](const auto& test) {
-                           std::string name = test.param.model;
-                           std::erase(name, '-');
-                           return name;
-                         });
+constexpr Expected kExpected[] = {
+    {"demo", 4951296, 57},          {"small", 128625408, 111},    {"medium", 423183360, 219}, {"large", 969411840, 327},
+    {"xl", 1998235200, 435},        {"2.7b", 3406809600, 291},    {"gpt2", 124439808, 148},   {"gpt2-medium", 354823168, 292},
+    {"gpt2-large", 774030080, 436}, {"gpt2-xl", 1557611200, 580},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, NamedModels, testing::ValuesIn(kExpected), [](const auto& test) {
+  std::string name = test.param.model;
+  std::erase_if(name, [](char letter) { return letter == '-' || letter == '.'; });
+  return name;
+});
+
+TEST(NamedModels, AreAllListedAbove) {
+  EXPECT_EQ(named_models().size(), std::size(kExpected));
+}
 
 TEST(NamedModels, ABlockOfGpt2LargeHasTheSizeThatWasMeasured) {
   int64_t block = 0;
@@ -61,25 +64,11 @@ TEST(NamedModels, AnUnknownNameIsBadInputThatListsTheNames) {
   EXPECT_THAT([] { find_model("huge"); }, testing::ThrowsMessage<InputError>(testing::HasSubstr("xl")));
 }
 
-TEST(ModelFile, StartsFromANamedModel) {
-  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "firkin_model_file_test.json";
-  std::ofstream(file) << R"({"base": "xl", "num_layers": 4})";
-  TransformerConfig expected = find_model("xl").config;
-  expected.num_layers = 4;
-  EXPECT_EQ(model_from_json_file(file), expected);
-  EXPECT_EQ(resolve_model(file.string()), expected);
-}
-
-TEST(ModelFile, RejectsWhatItDoesNotUnderstand) {
-  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "firkin_bad_model_file_test.json";
-  for (const char* text : {"", "[]", "{", R"({"base": "xl", "layers": 4})", R"({"base": "xl", "num_layers": "four"})",
-                           R"({"base": "xl", "num_layers": 0})", R"({"base": "xl", "num_layers": -1})", R"({"family": "gpt2"})",
-                           R"({"base": "xl", "d_model": 1601})", R"({"base": "xl", "num_layers": 1, "num_layers": 2})"}) {
-    SCOPED_TRACE(text);
-    std::ofstream(file) << text;
-    EXPECT_THROW(model_from_json_file(file), InputError);
-  }
-  EXPECT_THROW(resolve_model("missing.json"), InputError);
+TEST(NamedModels, TheDemosGradientsSpanManyBucketSizes) {
+  int64_t bytes = 0;
+  for (const TensorSpec& spec : tensor_specs(find_model("demo").config)) bytes += spec.numel * 4;
+  EXPECT_GE(bytes, 12 * kMiB);
+  EXPECT_LE(bytes, 32 * kMiB);
 }
 
 }  // namespace

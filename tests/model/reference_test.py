@@ -18,16 +18,16 @@ import torch
 class Exported:
     """What the C++ program wrote, in float64."""
 
-    def __init__(self, family):
+    def __init__(self, family, head):
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([os.environ["EXPORT_MODEL"], family, folder], check=True)
+            subprocess.run([os.environ["EXPORT_MODEL"], family, head, folder], check=True)
             root = pathlib.Path(folder)
             manifest = json.loads((root / "manifest.json").read_text())
             tensors = {
                 name: torch.from_numpy(np.fromfile(root / name, dtype=meta["dtype"]).reshape(meta["shape"]))
                 for name, meta in manifest["tensors"].items()
             }
-        self.heads, self.layers = manifest["num_heads"], manifest["num_layers"]
+        self.heads, self.layers, self.rope_theta = manifest["num_heads"], manifest["num_layers"], manifest["rope_theta"]
         self.window, self.logits, self.loss = (tensors[name] for name in ("window", "logits", "loss"))
         self.gradients = {n[len("gradient:") :]: t.double() for n, t in tensors.items() if n.startswith("gradient:")}
         self.weights = {n[len("weight:") :]: t.double().requires_grad_() for n, t in tensors.items() if n.startswith("weight:")}
@@ -43,10 +43,10 @@ def attention(q, k, v, heads, position=lambda x: x):
     return mixed.permute(0, 2, 1, 3).reshape(batch, length, width)
 
 
-def rotary(x):
-    """Each pair of neighbouring dimensions as a complex number, turned by position / 10000^(2i/d)."""
+def rotary(x, theta):
+    """Each pair of neighbouring dimensions as a complex number, turned by position / theta^(2i/d)."""
     length, dimension = x.shape[-2:]
-    frequencies = 10000.0 ** (-torch.arange(0, dimension, 2, dtype=torch.float64) / dimension)
+    frequencies = theta ** (-torch.arange(0, dimension, 2, dtype=torch.float64) / dimension)
     turns = torch.polar(torch.ones(length, dimension // 2, dtype=torch.float64), torch.outer(torch.arange(length).double(), frequencies))
     pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], dimension // 2, 2).contiguous())
     return torch.view_as_real(pairs * turns).reshape(x.shape)
@@ -65,6 +65,10 @@ def gelu_tanh(x):
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def head_of(weights):
+    return weights["lm_head.weight" if "lm_head.weight" in weights else "token_embeddings.weight"]
+
+
 def cs336(model, tokens):
     w = model.weights
     x = w["token_embeddings.weight"][tokens]
@@ -72,11 +76,11 @@ def cs336(model, tokens):
         b = {name[len(f"blocks.{i}.") :]: t for name, t in w.items() if name.startswith(f"blocks.{i}.")}
         h = rms_norm(x, b["ln1.weight"])
         q, k, v = (h @ b[f"{m}.weight"].T for m in "qkv")
-        x = x + attention(q, k, v, model.heads, rotary) @ b["o.weight"].T
+        x = x + attention(q, k, v, model.heads, lambda h: rotary(h, model.rope_theta)) @ b["o.weight"].T
         h = rms_norm(x, b["ln2.weight"])
         gate = h @ b["w1.weight"].T
         x = x + (gate * torch.sigmoid(gate) * (h @ b["w3.weight"].T)) @ b["w2.weight"].T
-    return rms_norm(x, w["ln_final.weight"]) @ w["lm_head.weight"].T
+    return rms_norm(x, w["ln_final.weight"]) @ head_of(w).T
 
 
 def gpt2(model, tokens):
@@ -93,7 +97,7 @@ def gpt2(model, tokens):
         x = x + linear("attn_c_proj", attention(q, k, v, model.heads))
         h = layer_norm(x, b["ln_2.weight"], b["ln_2.bias"])
         x = x + linear("mlp_c_proj", gelu_tanh(linear("mlp_c_fc", h)))
-    return layer_norm(x, w["ln_final.weight"], w["ln_final.bias"]) @ w["token_embeddings.weight"].T
+    return layer_norm(x, w["ln_final.weight"], w["ln_final.bias"]) @ head_of(w).T
 
 
 def relative_error(ours, reference):
@@ -103,8 +107,9 @@ def relative_error(ours, reference):
 class Reference(unittest.TestCase):
     BAR = 1e-4  # relative, in the Euclidean norm of each tensor
 
-    def check(self, family, forward):
-        model = Exported(family)
+    def check(self, family, head, forward):
+        model = Exported(family, head)
+        self.assertEqual("lm_head.weight" in model.weights, head == "untied")
         logits = forward(model, model.window[:, :-1])
         targets = model.window[:, 1:]
         chosen = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
@@ -117,10 +122,16 @@ class Reference(unittest.TestCase):
             self.assertLess(relative_error(gradient, model.weights[name].grad), self.BAR, name)
 
     def test_cs336(self):
-        self.check("cs336", cs336)
+        self.check("cs336", "untied", cs336)
+
+    def test_cs336_tied(self):
+        self.check("cs336", "tied", cs336)
 
     def test_gpt2(self):
-        self.check("gpt2", gpt2)
+        self.check("gpt2", "tied", gpt2)
+
+    def test_gpt2_untied(self):
+        self.check("gpt2", "untied", gpt2)
 
 
 if __name__ == "__main__":

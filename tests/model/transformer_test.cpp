@@ -1,8 +1,12 @@
 #include "firkin/model/transformer.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cmath>
 
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "firkin/model/named_models.h"
 
 #include <torch/torch.h>
@@ -42,6 +46,50 @@ TEST_P(BothFamilies, LogitsDependOnTheOrderOfEarlierTokens) {
   EXPECT_FALSE(at::allclose(model->forward(tokens).select(1, 3), model->forward(swapped).select(1, 3), 1e-6, 1e-7));
 }
 
+TEST_P(BothFamilies, SequencesOfABatchDoNotInfluenceEachOther) {
+  torch::manual_seed(0);
+  TransformerLM model(small_config(GetParam()));
+  const at::Tensor tokens = at::randint(50, {3, 9}, at::kLong);
+  EXPECT_TRUE(at::allclose(model->forward(tokens)[1], model->forward(tokens.narrow(0, 1, 1))[0], 1e-5, 1e-6));
+}
+
+TEST_P(BothFamilies, EveryParameterGetsAGradient) {
+  torch::manual_seed(0);
+  TransformerLM model(small_config(GetParam()));
+  const at::Tensor tokens = at::randint(50, {2, 17}, at::kLong);
+  language_model_loss(model->forward(tokens.narrow(1, 0, 16)), tokens.narrow(1, 1, 16)).backward();
+  for (const auto& item : model->named_parameters()) {
+    ASSERT_TRUE(item.value().grad().defined()) << item.key();
+    EXPECT_GT(item.value().grad().abs().max().item<double>(), 0) << item.key();
+  }
+}
+
+TEST_P(BothFamilies, LearnABatchByHeart) {
+  torch::manual_seed(0);
+  TransformerLM model(small_config(GetParam()));
+  const at::Tensor tokens = at::randint(50, {2, 17}, at::kLong);
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
+  double loss_value = 0;
+  for (int step = 0; step < 60; ++step) {
+    optimizer.zero_grad();
+    at::Tensor loss = language_model_loss(model->forward(tokens.narrow(1, 0, 16)), tokens.narrow(1, 1, 16));
+    loss.backward();
+    optimizer.step();
+    loss_value = loss.item<double>();
+  }
+  EXPECT_LT(loss_value, 0.5);  // a guess costs log(50) = 3.9
+}
+
+TEST_P(BothFamilies, CanBeTrainedAfterAPassInInferenceMode) {
+  TransformerLM model(small_config(GetParam()));
+  const at::Tensor tokens = at::randint(50, {2, 8}, at::kLong);
+  {
+    const c10::InferenceMode inference;
+    model->forward(tokens);
+  }
+  EXPECT_NO_THROW(model->forward(tokens).sum().backward());
+}
+
 TEST_P(BothFamilies, AFreshModelPredictsNearlyUniformly) {
   torch::manual_seed(0);
   TransformerLM model(small_config(GetParam()));
@@ -65,6 +113,11 @@ TEST_P(BothFamilies, ASequenceBeyondTheContextIsBadInput) {
   EXPECT_THROW(model->forward(at::zeros({1, 17}, at::kLong)), InputError);
 }
 
+TEST_P(BothFamilies, TokensWithoutABatchDimensionAreBadInput) {
+  TransformerLM model(small_config(GetParam()));
+  EXPECT_THROW(model->forward(at::zeros({8}, at::kLong)), InputError);
+}
+
 INSTANTIATE_TEST_SUITE_P(Transformer, BothFamilies, testing::Values(ModelFamily::kCs336, ModelFamily::kGpt2),
                          [](const auto& test) { return std::string(family_name(test.param)); });
 
@@ -74,6 +127,49 @@ TEST(Transformer, ATiedHeadIsTheEmbeddingItself) {
   TransformerConfig config = small_config(ModelFamily::kGpt2);
   config.tied = false;
   EXPECT_EQ(TransformerLM(config)->parameters().size(), tied + 1);
+}
+
+TEST(Transformer, ATiedEmbeddingsGradientIsTheSumOfItsTwoUses) {
+  TransformerConfig config = small_config(ModelFamily::kGpt2);
+  TransformerLM tied(config);
+  config.tied = false;
+  TransformerLM untied(config);
+  const auto tied_parameters = tied->named_parameters();
+  const auto untied_parameters = untied->named_parameters();
+  for (const auto& item : untied_parameters) {
+    item.value().detach().copy_(tied_parameters[item.key() == "lm_head.weight" ? "token_embeddings.weight" : item.key()]);
+  }
+  const at::Tensor tokens = at::randint(50, {2, 16}, at::kLong);
+  language_model_loss(tied->forward(tokens), tokens).backward();
+  language_model_loss(untied->forward(tokens), tokens).backward();
+  const at::Tensor sum = untied_parameters["token_embeddings.weight"].grad() + untied_parameters["lm_head.weight"].grad();
+  EXPECT_TRUE(at::allclose(tied_parameters["token_embeddings.weight"].grad(), sum, 1e-4, 1e-7));
+}
+
+TEST(Transformer, WeightsThatWriteToTheResidualStreamStartSmaller) {
+  torch::manual_seed(0);
+  const TransformerLM model(find_model("demo").config);  // 6 layers
+  const auto parameters = model->named_parameters();
+  EXPECT_NEAR(parameters["blocks.3.w1.weight"].std().item<double>(), 0.02, 0.0005);
+  EXPECT_NEAR(parameters["blocks.3.w2.weight"].std().item<double>(), 0.02 / std::sqrt(12), 0.0002);
+}
+
+TEST(Transformer, ListingTheTensorsOfALargeModelTakesLittleMemory) {
+  const auto peak_bytes = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss * kKiB;
+  };
+  const int64_t before = peak_bytes();
+  EXPECT_EQ(tensor_specs(find_model("2.7b").config).size(), 291);  // 12.7 GiB of weights
+  EXPECT_LT(peak_bytes() - before, 64 * kMiB);
+}
+
+TEST(Transformer, TheLargestSizesThatAConfigurationMayHaveCanBeCounted) {
+  constexpr int64_t kLargest = int64_t{1} << 20;
+  const std::vector<TensorSpec> specs = tensor_specs(
+      {.vocab_size = kLargest, .context_length = kLargest, .d_model = kLargest, .d_ff = kLargest, .num_layers = 1, .num_heads = 1});
+  for (const TensorSpec& spec : specs) EXPECT_EQ(spec.numel, spec.shape.size() == 1 ? kLargest : kLargest * kLargest) << spec.name;
 }
 
 TEST(Transformer, OnTheMetaDeviceNothingIsAllocated) {

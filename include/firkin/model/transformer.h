@@ -32,7 +32,8 @@ class TransformerLMImpl : public torch::nn::Module {
   ~TransformerLMImpl() override;
 
   // tokens: int64 [batch, sequence], each below vocab_size. Returns logits [batch, sequence, vocab_size].
-  // Throws InputError when the sequence is longer than context_length.
+  // Those at position t depend on tokens 0..t only. Throws InputError unless tokens has two dimensions and the sequence is at most
+  // context_length; LibTorch throws c10::Error for tokens of another type and, on the CPU, outside the vocabulary.
   at::Tensor forward(const at::Tensor& tokens);
 
  private:

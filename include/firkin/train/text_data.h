@@ -25,12 +25,14 @@ struct BatchShape {
 
 class TextData {
  public:
-  // Throws InputError when the file cannot be read, or is shorter than a sequence of `sequence_length` and the token after it.
+  // Throws InputError when the file cannot be read, is shorter than a sequence of `sequence_length` and the token after it, or
+  // sequence_length is not positive.
   TextData(const std::filesystem::path& file, int64_t sequence_length);
 
   static constexpr int64_t kVocabSize = 256;
 
-  // Windows at places drawn from seed and step alone. Thread-safe.
+  // Windows at places drawn from seed and step alone. Thread-safe. Throws InputError unless the shape's sizes are positive, its rank is
+  // below its world size, its sequence fits into the text, and step is not negative.
   TokenBatch batch(const BatchShape& shape, uint64_t seed, int64_t step) const;
 
   int64_t size() const { return tokens_.numel(); }  // bytes
