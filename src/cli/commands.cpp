@@ -5,17 +5,23 @@
 namespace firkin::cli {
 
 // One line per file of this folder.
+#ifdef FIRKIN_WITH_TORCH
 Run declare_bench(CLI::App& app);
 Run declare_buckets(CLI::App& app);
 Run declare_models(CLI::App& app);
 Run declare_tune(CLI::App& app);
+#endif
+Run declare_import(CLI::App& app);
 
 std::span<const Command> commands() {
   static constexpr std::array kCommands = {
+#ifdef FIRKIN_WITH_TORCH
       Command{"tune", "find the best bucket size: measure, predict, verify, report", declare_tune},
       Command{"bench", "one experiment: steps by strategy and cap, all-reduce by size", declare_bench},
       Command{"buckets", "the bucket assignment of a model or of a tensors.csv", declare_buckets},
       Command{"models", "the named models: parameters, tensors, gradient bytes", declare_models},
+#endif
+      Command{"import", "other people's measurements as tensors.csv and allreduce.csv", declare_import},
   };
   return kCommands;
 }

@@ -1,0 +1,120 @@
+// firkin import: other people's measurements as tensors.csv and allreduce.csv.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <numeric>
+
+#include "command.h"
+#include "firkin/base/error.h"
+#include "firkin/base/file.h"
+#include "firkin/base/units.h"
+#include "firkin/plan/import_cmsc828g.h"
+#include "firkin/plan/import_nccl_tests.h"
+
+namespace firkin::cli {
+namespace {
+
+struct ImportFlags {
+  std::string sizes, times, allreduce;
+  std::string model = "gpt2-large";
+  std::string file;
+  int64_t world = 0;
+  bool in_place = false;
+  std::string out = "firkin-out";
+  bool json = false;
+};
+
+// Notes go where the result does not: to standard error, and into the JSON.
+void say(const nlohmann::json& notes) {
+  for (const nlohmann::json& note : notes) fmt::print(stderr, "firkin: {}\n", note.get<std::string>());
+}
+
+void finish(const ImportFlags& flags, const nlohmann::json& result) {
+  say(result["notes"]);
+  if (flags.json) return print_json(result);
+  if (result.contains("tensors")) {
+    fmt::print("{} tensors, {} of gradients, ready within {}\n", result["tensors"].get<size_t>(), format_bytes(result["gradient_bytes"]),
+               format_seconds(result["backward_s"]));
+  }
+  fmt::print("{} all-reduce times\n", result["measurements"].get<size_t>());
+  for (const nlohmann::json& file : result["files"]) fmt::print("wrote {}\n", file.get<std::string>());
+}
+
+nlohmann::json table_json(const AllReduceTable& table) {
+  return {{"measurements", table.size()}, {"world_sizes", world_sizes(table)}};
+}
+
+int import_cmsc828g(const ImportFlags& flags) {
+  check_output_folder(flags.out, "--out");
+  const Cmsc828gProfile imported = read_cmsc828g_profile(flags.sizes, flags.times, flags.model);
+  const AllReduceTable table = read_cmsc828g_allreduce(flags.allreduce);
+  const std::filesystem::path out = flags.out;
+  write_tensors_csv(out / "tensors.csv", imported.profile);
+  write_allreduce_csv(out / "allreduce.csv", table);
+
+  nlohmann::json result = table_json(table);
+  const std::vector<int64_t>& bytes = imported.profile.bytes;
+  result["source"] = "cmsc828g";
+  result["model"] = flags.model;
+  result["tensors"] = bytes.size();
+  result["gradient_bytes"] = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  result["backward_s"] = imported.profile.backward_s;
+  result["notes"] = imported.notes;
+  result["files"] = {(out / "tensors.csv").string(), (out / "allreduce.csv").string()};
+  finish(flags, result);
+  return 0;
+}
+
+int import_nccl_tests(const ImportFlags& flags) {
+  check_output_folder(flags.out, "--out");
+  if (flags.world < 2) throw InputError(fmt::format("--world {}: expected at least 2", flags.world));
+  const NcclTestsTable imported = read_nccl_tests(flags.file, {.world_size = flags.world, .in_place = flags.in_place});
+  const std::filesystem::path file = std::filesystem::path(flags.out) / "allreduce.csv";
+  write_allreduce_csv(file, imported.table);
+
+  nlohmann::json result = table_json(imported.table);
+  result["source"] = "nccl-tests";
+  result["in_place"] = flags.in_place;
+  result["notes"] = imported.notes;
+  result["files"] = {file.string()};
+  finish(flags, result);
+  return 0;
+}
+
+void add_output_flags(CLI::App& app, ImportFlags& flags) {
+  app.add_option("--out", flags.out, "folder for the files that are written")->capture_default_str();
+  app.add_flag("--json", flags.json, "print the result as JSON on standard output");
+}
+
+}  // namespace
+
+Run declare_import(CLI::App& app) {
+  auto flags = std::make_shared<ImportFlags>();
+  auto chosen = std::make_shared<Run>();
+  app.require_subcommand(1);
+  app.footer(
+      "  firkin import cmsc828g --sizes layer-sizes.csv --times layer-times.csv \\\n"
+      "    --allreduce allreduce-times.csv --model gpt2-large --out imported\n"
+      "  firkin import nccl-tests all_reduce.txt --world 16 --out imported\n"
+      "  firkin predict --tensors imported/tensors.csv \\\n"
+      "    --allreduce imported/allreduce.csv\n");
+
+  CLI::App* cmsc = app.add_subcommand("cmsc828g", "the files of CMSC 828G's assignment 2");
+  cmsc->add_option("--sizes", flags->sizes, "layer sizes: Name, No. Params")->required();
+  cmsc->add_option("--times", flags->times, "gradient times: Name, mean (seconds)")->required();
+  cmsc->add_option("--allreduce", flags->allreduce, "all-reduce times (seconds)")->required();
+  cmsc->add_option("--model", flags->model, "gpt2, gpt2-medium, gpt2-large or gpt2-xl")->capture_default_str();
+  add_output_flags(*cmsc, *flags);
+  cmsc->final_callback([flags, chosen] { *chosen = [flags] { return import_cmsc828g(*flags); }; });
+
+  CLI::App* nccl = app.add_subcommand("nccl-tests", "the table or the JSON file of all_reduce_perf");
+  nccl->add_option("FILE", flags->file, "what all_reduce_perf printed, or wrote with -J")->required();
+  nccl->add_option("--world", flags->world, "ranks that took part")->required();
+  nccl->add_flag("--in-place", flags->in_place, "take the in-place times");
+  add_output_flags(*nccl, *flags);
+  nccl->final_callback([flags, chosen] { *chosen = [flags] { return import_nccl_tests(*flags); }; });
+  return [chosen] { return (*chosen)(); };
+}
+
+}  // namespace firkin::cli

@@ -1,0 +1,157 @@
+#include "firkin/plan/import_cmsc828g.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <ranges>
+
+#include "firkin/base/csv.h"
+#include "firkin/base/error.h"
+#include "gpt2_tensors.h"
+
+namespace firkin {
+namespace {
+
+constexpr int64_t kFloatBytes = 4;
+constexpr const char* kParameters = "No. Params";
+
+const CsvColumns& size_columns() {
+  static const CsvColumns kColumns = {.required = {"Name", kParameters}, .others_allowed = true};  // the first column has no name
+  return kColumns;
+}
+
+const CsvColumns& time_columns() {
+  static const CsvColumns kColumns = {.required = {"Name", "mean"}, .optional = {"min", "max", "std", "median"}};
+  return kColumns;
+}
+
+const CsvColumns& allreduce_columns() {
+  static const CsvColumns kColumns = {.required = {"backend", "world_size", "total_elements", "total_bytes", "average_time", "stdev_time"}};
+  return kColumns;
+}
+
+std::map<std::string, size_t> rows_by_name(const CsvTable& table) {
+  std::map<std::string, size_t> rows;
+  for (size_t row = 0; row < table.rows(); ++row) {
+    const std::string& name = table.text(row, "Name");
+    if (!rows.emplace(name, row).second) table.fail(row, fmt::format("'{}' is there twice", name));
+  }
+  return rows;
+}
+
+// Each entry that the model has, with its parameters, and no other.
+void check_sizes(const CsvTable& table, const Gpt2Size& model) {
+  std::map<std::string, int64_t> expected = {{"Token embedding", gpt2_token_embedding(model).parameters},
+                                             {"Position embedding", gpt2_position_embedding(model).parameters},
+                                             {"LayerNorm final", total_parameters(gpt2_final_norm(model))},
+                                             {"LM head", gpt2_token_embedding(model).parameters}};
+  for (int64_t i = 0; i < model.blocks; ++i) expected[fmt::format("Block {}", i)] = total_parameters(gpt2_block(model, i));
+  const std::map<std::string, size_t> rows = rows_by_name(table);
+  for (const auto& [name, row] : rows) {
+    const auto found = expected.find(name);
+    if (found == expected.end()) table.fail(row, fmt::format("'{}' is no part of {}", name, model.name));
+    const int64_t parameters = table.integer(row, kParameters);
+    if (parameters != found->second) {
+      table.fail(row, fmt::format("{} has {} parameters; expected {}, as in {}", name, parameters, found->second, model.name));
+    }
+  }
+  for (const auto& [name, parameters] : expected) {
+    if (!rows.contains(name)) table.fail_at_end(fmt::format("no '{}'; expected it, with {} parameters", name, parameters));
+  }
+}
+
+// Mean seconds by name. `forward`, `step` and `backward` are measured around the whole pass and belong to no tensor.
+std::map<std::string, double> checked_times(const CsvTable& table, const Gpt2Size& model) {
+  std::map<std::string, size_t> rows = rows_by_name(table);
+  for (const char* whole : {"forward", "step", "backward"}) rows.erase(whole);
+  std::map<std::string, double> times;
+  const auto take = [&](const std::string& name) {
+    const auto found = rows.find(name);
+    if (found == rows.end()) table.fail_at_end(fmt::format("no '{}'; expected its gradient's time", name));
+    times[name] = table.number(found->second, "mean");
+    if (times[name] <= 0) table.fail(found->second, fmt::format("mean is {}; expected seconds, more than 0", times[name]));
+    rows.erase(found);
+  };
+  take("lm_head grad");
+  take("ln_f grad");
+  for (int64_t i = 0; i < model.blocks; ++i) take(fmt::format("block_{} grad", i));
+  if (!rows.empty()) table.fail(rows.begin()->second, fmt::format("'{}' is no part of {}", rows.begin()->first, model.name));
+  return times;
+}
+
+// The tensors of one module, whose gradients take `seconds` from the end of the profile on.
+void append_module(TensorProfile& profile, const std::vector<ParameterCount>& tensors, double seconds) {
+  const double start_s = profile.backward_s;
+  const auto total = static_cast<double>(total_parameters(tensors));
+  int64_t done = 0;
+  for (const ParameterCount& tensor : tensors | std::views::reverse) {
+    done += tensor.parameters;
+    profile.names.push_back(tensor.name);
+    profile.bytes.push_back(tensor.parameters * kFloatBytes);
+    profile.ready_s.push_back(start_s + seconds * (static_cast<double>(done) / total));
+  }
+  profile.backward_s = start_s + seconds;
+}
+
+Cmsc828gProfile from_tables(const CsvTable& sizes, const CsvTable& times_table, const Gpt2Size& model) {
+  check_sizes(sizes, model);
+  const std::map<std::string, double> times = checked_times(times_table, model);
+  TensorProfile profile;
+  profile.backward_s = times.at("lm_head grad");  // its weight is the tied one, which is not complete yet
+  append_module(profile, gpt2_final_norm(model), times.at("ln_f grad"));
+  for (int64_t i = model.blocks - 1; i >= 0; --i) append_module(profile, gpt2_block(model, i), times.at(fmt::format("block_{} grad", i)));
+  const ParameterCount embedding = gpt2_token_embedding(model);
+  append_module(profile, {embedding, gpt2_position_embedding(model)}, 0);
+  check_profile(profile);
+  return {std::move(profile),
+          {fmt::format("'Token embedding' and 'LM head' ({} parameters each) are one tied tensor, {}: counted once", embedding.parameters,
+                       embedding.name),
+           "the gradients of both embeddings are complete at the end of backward",
+           "the times 'forward', 'step' and 'backward' belong to no gradient: not used"}};
+}
+
+AllReduceTable allreduce_from(const CsvTable& table) {
+  if (table.rows() == 0) table.fail_at_end("no measurements; expected lines of backend,world_size,...");
+  AllReduceTable rows;
+  for (size_t i = 0; i < table.rows(); ++i) {
+    const std::string& backend = table.text(i, "backend");
+    if (backend != table.text(0, "backend")) {
+      table.fail(i, fmt::format("backend '{}' after '{}'; expected one backend", backend, table.text(0, "backend")));
+    }
+    AllReduceRow row{.bytes = table.integer(i, "total_bytes"),
+                     .world_size = table.integer(i, "world_size"),
+                     .median_s = table.number(i, "average_time"),
+                     .stdev_s = table.number(i, "stdev_time")};
+    row.mean_s = row.median_s;
+    if (row.bytes < 1) table.fail(i, fmt::format("total_bytes is {}; expected at least 1", row.bytes));
+    if (table.integer(i, "total_elements") < 1) table.fail(i, "total_elements is below 1; expected at least 1");
+    if (row.world_size < 1) table.fail(i, fmt::format("world_size is {}; expected at least 1", row.world_size));
+    if (row.median_s <= 0) table.fail(i, fmt::format("average_time is {}; expected seconds, more than 0", row.median_s));
+    if (*row.stdev_s < 0) table.fail(i, fmt::format("stdev_time is {}; expected at least 0", *row.stdev_s));
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+}  // namespace
+
+Cmsc828gProfile parse_cmsc828g_profile(std::string_view sizes_text, const std::string& sizes_file, std::string_view times_text,
+                                       const std::string& times_file, const std::string& model) {
+  const Gpt2Size& size = find_gpt2(model);
+  return from_tables(parse_csv(sizes_text, sizes_file, size_columns()), parse_csv(times_text, times_file, time_columns()), size);
+}
+
+Cmsc828gProfile read_cmsc828g_profile(const std::filesystem::path& sizes, const std::filesystem::path& times, const std::string& model) {
+  const Gpt2Size& size = find_gpt2(model);
+  return from_tables(read_csv(sizes, size_columns()), read_csv(times, time_columns()), size);
+}
+
+AllReduceTable parse_cmsc828g_allreduce(std::string_view text, const std::string& file) {
+  return allreduce_from(parse_csv(text, file, allreduce_columns()));
+}
+
+AllReduceTable read_cmsc828g_allreduce(const std::filesystem::path& path) {
+  return allreduce_from(read_csv(path, allreduce_columns()));
+}
+
+}  // namespace firkin
