@@ -1,9 +1,12 @@
 # LibTorch as one target, firkin_libtorch, from the Python wheel or from an unpacked LibTorch.
 #
-# Looked for in this order: -DFIRKIN_LIBTORCH=DIR (holds include/ and lib/), the Python in $FIRKIN_PYTHON, .venv of this repository.
+# Looked for in this order: -DFIRKIN_LIBTORCH=DIR (holds include/ and lib/), the Python in $FIRKIN_PYTHON, .venv of the project.
 # Not find_package(Torch): the CUDA wheels' package file asks for a whole CUDA toolkit, which Firkin does not need.
+# Installed with the package: a project that uses Firkin finds LibTorch through this file as well.
 
-set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13)
+if(NOT FIRKIN_TORCH_VERSIONS)
+  set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13)
+endif()
 
 if(NOT "$ENV{FIRKIN_PYTHON}" STREQUAL "")
   set(FIRKIN_PYTHON $ENV{FIRKIN_PYTHON})
@@ -16,7 +19,7 @@ if(NOT FIRKIN_LIBTORCH)
     COMMAND ${FIRKIN_PYTHON} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0], end='')"
     OUTPUT_VARIABLE torch_dir RESULT_VARIABLE failed ERROR_QUIET)
   if(failed)
-    message(FATAL_ERROR "no LibTorch: ${FIRKIN_PYTHON} has no torch; run tools/bootstrap, or set FIRKIN_PYTHON or -DFIRKIN_LIBTORCH=DIR")
+    message(FATAL_ERROR "no LibTorch: ${FIRKIN_PYTHON} has no torch; set FIRKIN_PYTHON or -DFIRKIN_LIBTORCH=DIR")
   endif()
   set(FIRKIN_LIBTORCH ${torch_dir} CACHE PATH "folder with LibTorch's include/ and lib/")
 endif()
@@ -43,9 +46,3 @@ foreach(library torch_cuda c10_cuda)
   endif()
 endforeach()
 target_compile_definitions(firkin_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-
-# torch/torch.h costs about 25 s to compile; every room that uses LibTorch shares this one precompiled header.
-file(WRITE ${CMAKE_BINARY_DIR}/torch_pch.cpp "// Only the precompiled header of this target is used.\n")
-add_library(firkin_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cpp)
-target_link_libraries(firkin_torch_pch PRIVATE firkin_libtorch firkin_fmt)
-target_precompile_headers(firkin_torch_pch PRIVATE <torch/torch.h> <torch/csrc/distributed/c10d/ProcessGroup.hpp>)

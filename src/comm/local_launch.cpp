@@ -91,7 +91,7 @@ struct RankProcess {
 };
 
 RankProcess start_rank(int rank, int ranks, int port, std::span<const std::string> arguments) {
-  std::vector<std::string> argv_texts{"firkin"};
+  std::vector<std::string> argv_texts{program_invocation_name};
   argv_texts.insert(argv_texts.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment_texts = rank_environment(rank, ranks, port);
   std::vector<char*> argv = pointers(argv_texts);

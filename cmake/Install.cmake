@@ -1,0 +1,29 @@
+# `cmake --install build --prefix DIR`: the data-parallel library for other projects.
+#
+# Headers and static libraries of base, stats, plan, comm and ddp, and a package file:
+#   find_package(firkin CONFIG REQUIRED)
+#   target_link_libraries(app PRIVATE firkin::ddp)      # or firkin::plan, without LibTorch
+
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(installed_rooms base stats plan)
+if(FIRKIN_WITH_TORCH)
+  list(APPEND installed_rooms comm ddp)
+endif()
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/firkin)
+
+foreach(room IN LISTS installed_rooms)
+  set_target_properties(firkin_${room} PROPERTIES EXPORT_NAME ${room})
+  install(TARGETS firkin_${room} EXPORT firkin ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(DIRECTORY include/firkin/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firkin)
+endforeach()
+install(EXPORT firkin NAMESPACE firkin:: FILE firkinTargets.cmake DESTINATION ${package_dir})
+
+configure_package_config_file(cmake/firkinConfig.cmake.in ${CMAKE_BINARY_DIR}/firkinConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/firkinConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/firkinConfig.cmake ${CMAKE_BINARY_DIR}/firkinConfigVersion.cmake DESTINATION ${package_dir})
+if(FIRKIN_WITH_TORCH)
+  install(FILES cmake/LibTorch.cmake DESTINATION ${package_dir})
+endif()

@@ -1,0 +1,35 @@
+// The way of a program into its ranks: `--ranks N` of its own, torchrun, mpirun and srun, with the same main().
+//
+//   int main(int argc, char** argv) {
+//     return firkin::run_ranks(argc, argv, [](const firkin::ProcessGroup& group, const std::vector<std::string>& arguments) {
+//       return train(group, arguments);
+//     });
+//   }
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "firkin/comm/process_group.h"
+
+namespace firkin {
+
+// What a rank does. arguments: the command line without the program's name and without `--ranks N`. Returns the exit code.
+using RankBody = std::function<int(const ProcessGroup& group, const std::vector<std::string>& arguments)>;
+
+// Runs `body` and returns the exit code for main().
+//
+// Under a launcher (see rank_info_from_environment()) this process is a rank: it meets the others and runs `body`. With `--ranks N` or
+// `--ranks=N` (1 to kMostLocalRanks) among the arguments and no launcher, N processes of this program are started on this machine (see
+// launch_local_ranks()), and `body` runs in each of those. Without both, `body` runs here, as the only rank of a group of one.
+// A rank computes with its share of the machine's cores, unless OMP_NUM_THREADS says otherwise.
+//
+// Throws nothing that derives from std::exception: InputError (from `body` as well) becomes one line on standard error and exit code 2,
+// any other exit code 1. `--ranks` that a launcher's number of ranks contradicts is an InputError. Call it once, from main().
+int run_ranks(int argc, const char* const* argv, const RankBody& body, const GroupOptions& options = {});
+
+// More ranks than this on one machine are taken for a mistake.
+inline constexpr int kMostLocalRanks = 1024;
+
+}  // namespace firkin

@@ -1,0 +1,88 @@
+#include "firkin/comm/run_ranks.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <thread>
+
+#include "firkin/base/error.h"
+#include "firkin/comm/local_launch.h"
+#include "firkin/comm/rank_info.h"
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+namespace firkin {
+namespace {
+
+struct RankArguments {
+  std::optional<int> ranks;         // of --ranks
+  std::vector<std::string> others;  // in their order
+};
+
+int parse_ranks(const std::string& text) {
+  int ranks = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, ranks);
+  if (parsed.ec != std::errc() || parsed.ptr != end || ranks < 1 || ranks > kMostLocalRanks) {
+    throw InputError(fmt::format("--ranks {}: expected 1 to {}", text, kMostLocalRanks));
+  }
+  return ranks;
+}
+
+RankArguments parse_arguments(int argc, const char* const* argv) {
+  constexpr std::string_view kFlag = "--ranks";
+  RankArguments result;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == kFlag) {
+      if (i + 1 == argc) throw InputError(fmt::format("--ranks: expected a number after it, 1 to {}", kMostLocalRanks));
+      result.ranks = parse_ranks(argv[++i]);
+    } else if (word.starts_with("--ranks=")) {
+      result.ranks = parse_ranks(word.substr(kFlag.size() + 1));
+    } else {
+      result.others.push_back(word);
+    }
+  }
+  return result;
+}
+
+// LibTorch takes every core for each process; ranks of one machine would then crowd each other out.
+void share_cores(int local_ranks) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  at::set_num_threads(std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, local_ranks)));
+}
+
+int run(const RankArguments& arguments, const RankBody& body, const GroupOptions& options) {
+  const std::optional<RankInfo> info = rank_info_from_environment();
+  if (!info && arguments.ranks) return launch_local_ranks(*arguments.ranks, arguments.others);
+  if (!info) return body(make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, options), arguments.others);
+  if (arguments.ranks && *arguments.ranks != info->world_size) {
+    throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", *arguments.ranks, info->world_size));
+  }
+  share_cores(info->local_world_size);
+  return body(connect(*info, options), arguments.others);
+}
+
+}  // namespace
+
+int run_ranks(int argc, const char* const* argv, const RankBody& body, const GroupOptions& options) {
+  const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "program";
+  try {
+    return run(parse_arguments(argc, argv), body, options);
+  } catch (const InputError& error) {
+    fmt::print(stderr, "{}: {}\n", program, error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();  // LibTorch's errors bring a backtrace after the first line
+    fmt::print(stderr, "{}: {}\n", program, text.substr(0, text.find('\n')));
+    return 1;
+  }
+}
+
+}  // namespace firkin

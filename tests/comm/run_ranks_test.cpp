@@ -1,0 +1,85 @@
+#include "firkin/comm/run_ranks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <stdexcept>
+
+#include "firkin/base/error.h"
+
+namespace firkin {
+namespace {
+
+using testing::ElementsAre;
+
+// What a call of run_ranks() did. --ranks N itself starts this binary again, so tests/install covers it with a real program.
+struct Outcome {
+  int exit_code = -1;
+  int world_size = 0;  // that the body saw; 0: it did not run
+  std::vector<std::string> arguments;
+  std::string message;  // on standard error
+};
+
+class RunRanks : public testing::Test {
+ protected:
+  void SetUp() override { clear(); }
+  void TearDown() override { clear(); }
+
+  static Outcome run(
+      std::vector<const char*> words, const std::function<int()>& result = [] { return 0; }) {
+    words.insert(words.begin(), "/some/where/trainer");
+    Outcome outcome;
+    testing::internal::CaptureStderr();
+    outcome.exit_code = run_ranks(static_cast<int>(words.size()), words.data(), [&](const ProcessGroup& group, const auto& arguments) {
+      outcome.world_size = group.size;
+      outcome.arguments = arguments;
+      return result();
+    });
+    outcome.message = testing::internal::GetCapturedStderr();
+    return outcome;
+  }
+
+ private:
+  static void clear() {
+    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"}) unsetenv(name);
+  }
+};
+
+TEST_F(RunRanks, RunsAsTheOnlyRankWithoutALauncher) {
+  const Outcome outcome = run({"--epochs", "3"}, [] { return 7; });
+  EXPECT_EQ(outcome.exit_code, 7);
+  EXPECT_EQ(outcome.world_size, 1);
+  EXPECT_THAT(outcome.arguments, ElementsAre("--epochs", "3"));
+}
+
+TEST_F(RunRanks, RejectsANumberOfRanksThatIsNone) {
+  for (const char* text : {"0", "-1", "two", "2x", "", "1025"}) {
+    const Outcome outcome = run({"--ranks", text});
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_EQ(outcome.world_size, 0);
+    EXPECT_EQ(outcome.message, std::string("trainer: --ranks ") + text + ": expected 1 to 1024\n");
+  }
+  EXPECT_EQ(run({"--ranks"}).message, "trainer: --ranks: expected a number after it, 1 to 1024\n");
+}
+
+TEST_F(RunRanks, RejectsRanksThatTheLauncherContradicts) {
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  const Outcome outcome = run({"--ranks=3"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.world_size, 0);
+  EXPECT_EQ(outcome.message, "trainer: --ranks 3: a launcher started 2 ranks; leave --ranks out\n");
+}
+
+TEST_F(RunRanks, TurnsInputErrorsIntoExitCode2AndOthersInto1) {
+  const Outcome input = run({}, []() -> int { throw InputError("digits.csv:3: 2 fields, expected 3"); });
+  EXPECT_EQ(input.exit_code, 2);
+  EXPECT_EQ(input.message, "trainer: digits.csv:3: 2 fields, expected 3\n");
+  const Outcome other = run({}, []() -> int { throw std::runtime_error("shapes differ\nbacktrace"); });
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_EQ(other.message, "trainer: shapes differ\n");
+}
+
+}  // namespace
+}  // namespace firkin

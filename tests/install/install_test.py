@@ -1,0 +1,111 @@
+"""The installed package: a project of its own finds it, builds against it, and trains on two ranks under every launcher.
+
+FIRKIN_BINARY_DIR is the build to install, FIRKIN_SOURCE_DIR holds the example; CMAKE_COMMAND, CMAKE_CXX_COMPILER and CMAKE_CXX_FLAGS are
+those of the build. torchrun is the one beside this Python.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
+BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
+CMAKE = os.environ["CMAKE_COMMAND"]
+BUILD_DEADLINE_S = 400  # a hang, not a benchmark
+RUN_DEADLINE_S = 120
+TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")
+
+
+def environment() -> dict[str, str]:
+    """Ours, without any launcher around this test, and with one thread for each rank: sums are then made in one order."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
+    return kept | {"OMP_NUM_THREADS": "1"}
+
+
+def checked(*words, deadline_s: float, **options) -> str:
+    """Runs a command that has to succeed. Returns its standard output."""
+    result = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=deadline_s, env=environment(), **options)
+    if result.returncode != 0:
+        raise AssertionError(f"{words[0]} exited with {result.returncode}\n{result.stdout}\n{result.stderr}")
+    return result.stdout
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def epochs(output: str) -> list[tuple[float, float]]:
+    """(loss, accuracy) of every epoch that the example printed."""
+    return [(float(loss), float(right)) for loss, right in re.findall(r"^epoch \d+: loss (\S+), accuracy (\S+)$", output, re.MULTILINE)]
+
+
+class InstalledPackage(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="firkin-install-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.prefix = pathlib.Path(folder.name) / "prefix"
+        cls.example_build = pathlib.Path(folder.name) / "digits"
+        checked(CMAKE, "--install", BUILD, "--prefix", cls.prefix, deadline_s=BUILD_DEADLINE_S)
+        # A copy: the example has to build without anything around it.
+        example = shutil.copytree(SOURCE / "examples/digits", pathlib.Path(folder.name) / "source")
+        settings = {name: os.environ[name] for name in ("CMAKE_CXX_COMPILER", "CMAKE_CXX_FLAGS")} | {"CMAKE_PREFIX_PATH": cls.prefix}
+        checked(CMAKE, "-S", example, "-B", cls.example_build, *(f"-D{name}={value}" for name, value in settings.items()), deadline_s=BUILD_DEADLINE_S)
+        checked(CMAKE, "--build", cls.example_build, deadline_s=BUILD_DEADLINE_S)
+        cls.program = cls.example_build / "digits"
+        cls.reference = checked(cls.program, "--ranks", "2", deadline_s=RUN_DEADLINE_S)
+
+    def assert_same_training(self, output: str):
+        self.assertEqual(epochs(output), epochs(self.reference), output)
+        self.assertIn("2 ranks agree", output)
+
+    def test_trains_under_its_own_ranks_flag(self):
+        steps = epochs(self.reference)
+        self.assertEqual(len(steps), 5, self.reference)
+        losses = [loss for loss, _ in steps]
+        self.assertEqual(losses, sorted(losses, reverse=True))
+        self.assertLess(losses[-1], 0.3 * losses[0])
+        self.assertGreater(steps[-1][1], 0.9)
+        self.assertIn("2 ranks agree", self.reference)
+
+    def test_trains_the_same_under_torchrun(self):
+        words = ["--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
+        self.assert_same_training(checked(TORCHRUN, *words, "--no-python", self.program, deadline_s=RUN_DEADLINE_S))
+
+    def test_trains_the_same_under_mpirun(self):
+        mpirun = shutil.which("mpirun")
+        version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout if mpirun else ""
+        if "Open MPI" not in version:
+            self.skipTest("no mpirun of Open MPI on this machine")
+        words = ["--oversubscribe", "--bind-to", "none", "-np", "2", "-x", f"MASTER_PORT={free_port()}"]
+        if os.geteuid() == 0:
+            words.insert(0, "--allow-run-as-root")
+        self.assert_same_training(checked(mpirun, *words, self.program, deadline_s=RUN_DEADLINE_S))
+
+    def test_trains_the_same_batches_on_one_rank(self):
+        alone = epochs(checked(self.program, deadline_s=RUN_DEADLINE_S))
+        first_loss, expected = alone[0][0], epochs(self.reference)[0][0]
+        self.assertAlmostEqual(first_loss, expected, delta=1e-3 * expected)  # rounding grows with every step
+
+    def test_reports_a_bad_number_of_ranks_as_an_input_error(self):
+        result = subprocess.run([self.program, "--ranks", "0"], capture_output=True, text=True, env=environment(), timeout=RUN_DEADLINE_S)
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertEqual(result.stderr, "digits: --ranks 0: expected 1 to 1024\n")
+
+    def test_installed_package_does_not_name_the_source_folder(self):
+        for file in self.prefix.rglob("*.cmake"):
+            self.assertNotIn(f"{SOURCE}/include", file.read_text(), file)
+
+
+if __name__ == "__main__":
+    unittest.main()
