@@ -11,6 +11,7 @@ Run declare_buckets(CLI::App& app);
 Run declare_models(CLI::App& app);
 Run declare_tune(CLI::App& app);
 #endif
+Run declare_predict(CLI::App& app);
 Run declare_import(CLI::App& app);
 
 std::span<const Command> commands() {
@@ -21,6 +22,7 @@ std::span<const Command> commands() {
       Command{"buckets", "the bucket assignment of a model or of a tensors.csv", declare_buckets},
       Command{"models", "the named models: parameters, tensors, gradient bytes", declare_models},
 #endif
+      Command{"predict", "backward time, best cap and best plan, from two CSV files", declare_predict},
       Command{"import", "other people's measurements as tensors.csv and allreduce.csv", declare_import},
   };
   return kCommands;
