@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ CMAKE = os.environ["CMAKE_COMMAND"]
 BUILD_DEADLINE_S = 400  # a hang, not a benchmark
 RUN_DEADLINE_S = 120
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")  # how their names start
 
 
 def environment() -> dict[str, str]:
@@ -37,8 +38,6 @@ def checked(*words, deadline_s: float, **options) -> str:
 
 
 def free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -67,16 +66,16 @@ class InstalledPackage(unittest.TestCase):
 
     def assert_same_training(self, output: str):
         self.assertEqual(epochs(output), epochs(self.reference), output)
-        self.assertIn("2 ranks agree", output)
+        self.assertIn("ranks with the same parameters: 2", output)
 
     def test_trains_under_its_own_ranks_flag(self):
         steps = epochs(self.reference)
-        self.assertEqual(len(steps), 5, self.reference)
+        self.assertEqual(len(steps), 8, self.reference)
         losses = [loss for loss, _ in steps]
         self.assertEqual(losses, sorted(losses, reverse=True))
-        self.assertLess(losses[-1], 0.3 * losses[0])
+        self.assertLess(losses[-1], 0.1 * losses[0])
         self.assertGreater(steps[-1][1], 0.9)
-        self.assertIn("2 ranks agree", self.reference)
+        self.assertIn("ranks with the same parameters: 2", self.reference)
 
     def test_trains_the_same_under_torchrun(self):
         words = ["--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
