@@ -1,0 +1,121 @@
+#include "firkin/plan/import_nccl_tests.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "helpers.h"
+
+namespace firkin {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr const char* kHeader =
+    "# nThread 1 nGpus 8 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
+    "#\n"
+    "#                                                              out-of-place                       in-place\n"
+    "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n";
+constexpr const char* kFooter = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 41.3\n#\n";
+
+std::string table_of(const std::string& rows) {
+  return kHeader + rows + kFooter;
+}
+
+NcclTestsTable parse(const std::string& text, bool in_place = false) {
+  return parse_nccl_tests(text, "n.txt", {.world_size = 8, .in_place = in_place});
+}
+
+std::string parse_error(const std::string& text) {
+  return error_of([&] { parse(text); });
+}
+
+// 8 bytes in 20 us; 1 GB in 10,000 us is 100 GB/s, and 2 (8 - 1) / 8 times that on the bus.
+const std::string kRows =
+    "           8             2     float     sum      -1    20.00    0.00    0.00      0    16.00    0.00    0.00      0\n"
+    "  1000000000     250000000     float     sum      -1    10000  100.00  175.00    N/A    12500   80.00  140.00    N/A\n";
+
+TEST(NcclTestsTable, HoldsOutOfPlaceTimesInSeconds) {
+  const NcclTestsTable imported = parse(table_of(kRows));
+  ASSERT_EQ(imported.table.size(), 2u);
+  EXPECT_EQ(imported.table[0].bytes, 8);
+  EXPECT_EQ(imported.table[0].world_size, 8);
+  EXPECT_DOUBLE_EQ(imported.table[0].median_s, 20e-6);
+  EXPECT_EQ(imported.table[1].bytes, 1000000000);
+  EXPECT_DOUBLE_EQ(imported.table[1].median_s, 0.01);
+  EXPECT_THAT(imported.notes, IsEmpty());
+}
+
+TEST(NcclTestsTable, HoldsInPlaceTimesOnRequest) {
+  const NcclTestsTable imported = parse(table_of(kRows), /*in_place=*/true);
+  EXPECT_DOUBLE_EQ(imported.table[0].median_s, 16e-6);
+  EXPECT_DOUBLE_EQ(imported.table[1].median_s, 0.0125);
+}
+
+TEST(NcclTestsTable, FindsColumnsByTheirNames) {
+  const std::string text =
+      "# size count type redop root time algbw busbw #wrong #bitdiff time algbw busbw #wrong #bitdiff timestamp\n"
+      "8 2 float sum -1 20 0 0 0 0 16 0 0 0 0 2026-01-01 10:00:00\n";
+  EXPECT_DOUBLE_EQ(parse(text, /*in_place=*/true).table[0].median_s, 16e-6);
+}
+
+TEST(NcclTestsTable, LeavesOutLogLinesAndEmptyMessagesAndSaysSo) {
+  const std::string empty = "0 0 float sum -1 5.00 0.00 0.00 0 5.00 0.00 0.00 0\n";
+  const NcclTestsTable imported = parse("node1:17:17 [0] NCCL INFO Bootstrap\n" + table_of(empty + kRows));
+  EXPECT_EQ(imported.table.size(), 2u);
+  EXPECT_THAT(imported.notes, testing::ElementsAre("1 log lines of NCCL were left out", "1 results of 0 bytes were left out"));
+}
+
+TEST(NcclTestsTable, RejectsMalformedLinesByFileAndLine) {
+  EXPECT_EQ(parse_error(table_of("8 2 float sum -1 fast 0 0 0 1 0 0 0\n")), "n.txt:6: time is 'fast'; expected a number");
+  EXPECT_EQ(parse_error(table_of("8 2 float sum -1 0 0 0 0 1 0 0 0\n")), "n.txt:6: time is 0; expected microseconds, more than 0");
+  EXPECT_THAT(parse_error(table_of("8 2 float sum -1 nan 0 0 0 1 0 0 0\n")), HasSubstr("n.txt:6: time is nan"));
+  EXPECT_EQ(parse_error(table_of("-8 2 float sum -1 1 0 0 0 1 0 0 0\n")), "n.txt:6: size is -8; expected at least 0");
+  EXPECT_EQ(parse_error(table_of("8 2 float sum -1 1 0 0 0\n")), "n.txt:6: 9 values; expected 13, as in the header");
+  EXPECT_EQ(parse_error(table_of("8 2 float sum -1 1 0 0 3 1 0 0 0\n")), "n.txt:6: 3 wrong elements; expected 0");
+  EXPECT_THAT(parse_error("8 2 float\n"), HasSubstr("n.txt:1: '8 2 float' before the table's header"));
+  EXPECT_THAT(parse_error(""), HasSubstr("n.txt:1: no header"));
+  EXPECT_THAT(parse_error(table_of("")), HasSubstr("n.txt: no measurements"));
+}
+
+TEST(NcclTestsTable, RejectsOtherTests) {
+  EXPECT_EQ(parse_error("# Collective test starting: all_gather_perf\n" + table_of(kRows)),
+            "n.txt:1: the test is 'all_gather_perf'; expected all_reduce_perf");
+  EXPECT_THAT(parse_error("# size count type redop root cputime algbw busbw #wrong cputime algbw busbw #wrong\n"),
+              HasSubstr("n.txt:1: the times are CPU times"));
+}
+
+TEST(NcclTestsTable, RejectsAWorldThatTheBandwidthsContradict) {
+  EXPECT_EQ(error_of([] { parse_nccl_tests(table_of(kRows), "n.txt", {.world_size = 4}); }),
+            "n.txt:7: busbw is 1.75 times algbw; expected 1.5, for an all-reduce of 4 ranks");
+}
+
+std::string json_of(const std::string& results) {
+  return R"({"version": 3, "args": ["./build/all_reduce_perf", "-g", "8"], "results": [)" + results + "]}";
+}
+
+const std::string kJsonRow =
+    R"({"size": 8, "count": 2, "type": "float", "redop": "sum", "root": "    -1",
+        "out_of_place": {"time": 20.0, "alg_bw": 0.0, "bus_bw": 0.0, "nwrong": 0.0},
+        "in_place": {"time": 16.0, "alg_bw": 0.0, "bus_bw": 0.0, "nwrong": null}})";
+
+TEST(NcclTestsJson, HoldsTheTimesOfEitherPlace) {
+  EXPECT_DOUBLE_EQ(parse(json_of(kJsonRow)).table.at(0).median_s, 20e-6);
+  EXPECT_DOUBLE_EQ(parse(json_of(kJsonRow), /*in_place=*/true).table.at(0).median_s, 16e-6);
+}
+
+TEST(NcclTestsJson, RejectsMalformedFiles) {
+  EXPECT_EQ(parse_error("{"), "n.txt: is no valid JSON; expected the file that nccl-tests writes with -J");
+  EXPECT_EQ(parse_error("{}"), "n.txt: no array 'results'; expected the file of nccl-tests -J");
+  EXPECT_EQ(parse_error(R"({"args": ["all_gather_perf"], "results": []})"),
+            "n.txt: args[0] is 'all_gather_perf'; expected all_reduce_perf");
+  EXPECT_EQ(parse_error(json_of(R"({"size": "8"})")), "n.txt: results[0]: no whole number 'size'");
+  EXPECT_EQ(parse_error(json_of(R"({"size": 8, "out_of_place": null})")), "n.txt: results[0]: no object 'out_of_place'");
+  EXPECT_EQ(parse_error(json_of(R"({"size": 8, "out_of_place": {"time": "nan"}})")),
+            "n.txt: results[0]: time is missing or no number; expected a number");
+  EXPECT_THAT(parse_error(json_of(R"({"size": 8, "out_of_place": {"cpu_time": 1}})")), HasSubstr("results[0]: the time is CPU time"));
+}
+
+}  // namespace
+}  // namespace firkin
