@@ -1,7 +1,6 @@
 # The daily commands. `make help` lists them.
 
 BUILD := build
-export FIRKIN_PYTHON
 
 .PHONY: help demo build test test-asan test-light lint format clean bootstrap
 

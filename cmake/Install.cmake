@@ -25,5 +25,5 @@ configure_package_config_file(cmake/firkinConfig.cmake.in ${CMAKE_BINARY_DIR}/fi
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/firkinConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/firkinConfig.cmake ${CMAKE_BINARY_DIR}/firkinConfigVersion.cmake DESTINATION ${package_dir})
 if(FIRKIN_WITH_TORCH)
-  install(FILES cmake/LibTorch.cmake DESTINATION ${package_dir})
+  install(FILES cmake/FirkinPython.cmake cmake/LibTorch.cmake DESTINATION ${package_dir})
 endif()

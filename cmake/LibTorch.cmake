@@ -8,11 +8,7 @@ if(NOT FIRKIN_TORCH_VERSIONS)
   set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13)
 endif()
 
-if(NOT "$ENV{FIRKIN_PYTHON}" STREQUAL "")
-  set(FIRKIN_PYTHON $ENV{FIRKIN_PYTHON})
-else()
-  set(FIRKIN_PYTHON ${CMAKE_SOURCE_DIR}/.venv/bin/python)
-endif()
+include(${CMAKE_CURRENT_LIST_DIR}/FirkinPython.cmake)
 
 if(NOT FIRKIN_LIBTORCH)
   execute_process(
