@@ -54,12 +54,17 @@ struct SensitivityMap {
 SensitivityMap sensitivity_map(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                const SearchOptions& search = {});
 
-// d ln b* / d ln factor at the operating point, by least squares from half to twice the factor. The caps of a real model are few and T(b)
-// is flat around the best, so b* is taken as the geometric mean of the caps within 1 % of it.
+// What a change of one influence does to the best cap, at the operating point, from half to twice.
+//
+// T(b) of a real model is flat and has several low places, so its lowest point alone says little. Two answers are given: the caps that stay
+// within 1 % of the best all the way, if there are any; and the slope d ln b* / d ln factor, by least squares, of the geometric mean of the
+// caps around the best that expose at most a tenth more than it.
 struct Elasticity {
   Influence influence = Influence::kLatency;
-  double value = 0;
-  std::string words;  // "twice the latency: the best cap grows by a factor of 1.41"
+  double value = 0;              // the slope
+  int64_t common_low_bytes = 0;  // 0: no cap stays within 1 %
+  int64_t common_high_bytes = 0;
+  std::string words;  // "from half to twice the latency: caps of 44 MiB to 75 MiB stay within 1 % of the best"
 };
 std::vector<Elasticity> elasticities(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                      const SearchOptions& search = {});
