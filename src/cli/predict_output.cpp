@@ -173,7 +173,7 @@ nlohmann::json sensitivity_json(const SensitivityPrediction& sensitivity) {
 
 std::string head_text(const PredictResult& result) {
   std::string text =
-      fmt::format("{} tensors, {} of gradients, backward {}; {} ranks; rule {}\n", result.profile.names.size(),
+      fmt::format("{} tensors, {} of gradients, backward {}; {} ranks\nrule {}\n", result.profile.names.size(),
                   format_bytes(gradient_bytes(result)), format_seconds(result.profile.backward_s), result.world_size, result.rule_name);
   const double beta = result.alpha_beta.beta_s_per_byte;
   text += fmt::format("a(x) fits {} + x / ({}), with a median error of {:.1f} %\n", format_seconds(result.alpha_beta.alpha_s),

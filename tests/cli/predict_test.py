@@ -1,0 +1,200 @@
+"""`firkin import` and `firkin predict` as a user meets them, on CMSC 828G's measurements of gpt2-large on 8 A100 GPUs.
+
+FIRKIN names the binary. Neither command needs LibTorch.
+"""
+
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+import unittest
+
+FIRKIN = os.environ["FIRKIN"]
+DATA = pathlib.Path(__file__).resolve().parents[2] / "data" / "cmsc828g"
+SIZES = DATA / "layer-sizes-gpt2_large-bs4.csv"
+TIMES = DATA / "layer-times-gpt2_large-bs4.csv"
+ALLREDUCE = DATA / "allreduce-times.csv"
+TIED_BYTES = 4 * 64_328_960
+MIB = 1 << 20
+
+
+def firkin(*words):
+    return subprocess.run([FIRKIN, *map(str, words)], capture_output=True, text=True, timeout=120)
+
+
+class WithFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = pathlib.Path(folder.name) / "out"
+
+    def assert_rejected(self, *words, mentions):
+        result = firkin(*words)
+        self.assertEqual(result.returncode, 2, result)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertIn(mentions, result.stderr)
+
+    def import_gpt2_large(self):
+        result = firkin("import", "cmsc828g", "--sizes", SIZES, "--times", TIMES, "--allreduce", ALLREDUCE, "--out", self.out, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def inputs(self):
+        return ["--tensors", self.out / "tensors.csv", "--allreduce", self.out / "allreduce.csv"]
+
+
+class Import(WithFolder):
+    def test_cmsc828g_counts_the_tied_weight_once_and_says_so(self):
+        result = self.import_gpt2_large()
+        answer = json.loads(result.stdout)
+        self.assertEqual(answer["tensors"], 436)
+        self.assertEqual(answer["gradient_bytes"], 4 * 774_030_080)
+        self.assertEqual(answer["measurements"], 19)
+        self.assertIn("'Token embedding' and 'LM head'", result.stderr)
+        self.assertTrue(any("one tied tensor" in note for note in answer["notes"]))
+        self.assertEqual(sorted(f.name for f in self.out.iterdir()), ["allreduce.csv", "tensors.csv"])
+        with open(self.out / "tensors.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual(rows[-1]["name"], "token_embeddings.weight")
+        self.assertEqual(int(rows[-1]["bytes"]), TIED_BYTES)
+        self.assertEqual(rows[-1]["ready_s"], rows[-2]["ready_s"])
+
+    def test_another_model_than_the_files_is_an_error_and_leaves_nothing(self):
+        self.assert_rejected("import", "cmsc828g", "--sizes", SIZES, "--times", TIMES, "--allreduce", ALLREDUCE, "--model", "gpt2-xl",
+                             "--out", self.out, mentions="as in gpt2-xl")
+        self.assertFalse(self.out.exists())
+
+    def test_nccl_tests_table(self):
+        self.out.mkdir()
+        log = self.out / "log.txt"
+        log.write_text("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+                       "1024 256 float sum -1 20.0 0.05 0.09 0 25.0 0.04 0.07 0\n")
+        for flags, expected in ([], 20e-6), (["--in-place"], 25e-6):
+            result = firkin("import", "nccl-tests", log, "--world", 8, "--out", self.out, "--json", *flags)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(json.loads(result.stdout)["world_sizes"], [8])
+            with open(self.out / "allreduce.csv", newline="") as file:
+                self.assertAlmostEqual(float(next(csv.DictReader(file))["median_s"]), expected, places=12)
+        self.assert_rejected("import", "nccl-tests", log, "--world", 1, mentions="--world 1: expected at least 2")
+        self.assert_rejected("import", "nccl-tests", self.out / "missing.txt", "--world", 8, mentions="missing.txt")
+
+
+class Predict(WithFolder):
+    def setUp(self):
+        super().setUp()
+        self.import_gpt2_large()
+
+    def predict(self, *words):
+        result = firkin("predict", *self.inputs(), "--json", *words)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_no_cap_and_no_baseline_beats_the_best_plan(self):
+        answer = self.predict("--cap-mib", "1,5,25,100,1000")
+        best = answer["best_plan"]["backward_s"]
+        slack = 1 + 1e-5  # plans within the tolerance of the search are taken for equal
+        self.assertEqual([point["cap_mib"] for point in answer["curve"]], [1, 5, 25, 100, 1000])
+        for point in answer["curve"]:
+            self.assertLessEqual(answer["best_uniform"]["backward_s"], point["backward_s"] * slack)
+            self.assertAlmostEqual(point["backward_s"] - point["exposed_s"], answer["model"]["backward_s"])
+        self.assertLessEqual(best, answer["best_uniform"]["backward_s"] * slack)
+        self.assertTrue(answer["best_plan"]["exact"])
+        self.assertEqual([b["name"] for b in answer["baselines"]], ["pytorch", "horovod", "one_bucket", "one_per_tensor", "mg_wfbp"])
+        for baseline in answer["baselines"]:
+            self.assertAlmostEqual(baseline["regret"], baseline["backward_s"] / best - 1)
+
+    def test_the_plan_holds_every_tensor_once_and_pytorchs_rule_makes_it_of_the_cap_list(self):
+        with open(self.out / "tensors.csv", newline="") as file:
+            rows = [(row["name"], int(row["bytes"])) for row in csv.DictReader(file)]
+        plan = self.predict()["best_plan"]
+        self.assertEqual([name for bucket in plan["buckets"] for name in bucket["tensors"]], [name for name, _ in rows])
+        self.assertTrue(plan["pytorch_reproduces_plan"])
+        caps = [int(mib * MIB) for mib in plan["bucket_cap_mb_list"]]
+        buckets = [[]]
+        size = 0
+        for name, nbytes in rows:
+            buckets[-1].append(name)
+            size += nbytes
+            if size >= caps[min(len(buckets) - 1, len(caps) - 1)]:
+                buckets.append([])
+                size = 0
+        self.assertEqual([bucket for bucket in buckets if bucket], [bucket["tensors"] for bucket in plan["buckets"]])
+
+    def test_the_tied_gradient_is_a_floor_under_every_plan(self):
+        # It is ready when backward ends, and between the two measured sizes around it an all-reduce takes at least as long as the smaller.
+        self.assertGreaterEqual(self.predict()["best_plan"]["exposed_s"], 0.014473)
+
+    def test_options_reach_the_model(self):
+        answer = self.predict("--rule", "at-most", "--first-cap-mib", "1", "--overhead-us", "20", "--copy-gbps", "100", "--channels", "2",
+                              "--compute-slowdown", "1.1", "--comm-slowdown", "1.2")
+        model = answer["model"]
+        self.assertEqual((model["rule"], model["first_cap_mib"], model["channels"]), ("at-most", 1, 2))
+        self.assertEqual((model["compute_slowdown"], model["comm_slowdown"]), (1.1, 1.2))
+        self.assertAlmostEqual(model["overhead_s"], 20e-6)
+        self.assertAlmostEqual(model["copy_s_per_byte"], 1e-11)
+        self.assertFalse(answer["best_plan"]["exact"])
+        self.assertGreater(answer["best_plan"]["backward_s"], self.predict()["best_plan"]["backward_s"])
+
+    def test_a_limit_on_bucket_bytes_is_kept(self):
+        answer = self.predict("--max-bucket-mib", "64")
+        for bucket in answer["best_plan"]["buckets"]:
+            self.assertTrue(bucket["bytes"] <= 64 * MIB or len(bucket["tensors"]) == 1)
+
+    def test_an_unmeasured_world_is_said_to_be_extrapolated(self):
+        table = self.out / "allreduce.csv"
+        rows = ["bytes,world_size,median_s"]
+        for world in (16, 32, 64):
+            rows += [f"{size},{world},{1e-6 * world + size * 1e-10 * (world - 1) / world}" for size in (1024, MIB, 1024 * MIB)]
+        table.write_text("\n".join(rows) + "\n")
+        answer = self.predict("--world", "1024")
+        self.assertTrue(answer["model"]["extrapolated"])
+        self.assertEqual(answer["extrapolation"]["fitted_worlds"], [16, 32, 64])
+        for point in answer["curve"]:
+            self.assertLessEqual(point["low_s"], point["high_s"])
+        text = firkin("predict", *self.inputs(), "--world", 1024).stdout
+        self.assertIn("EXTRAPOLATED: 1024 ranks were not measured", text)
+        self.assertFalse(self.predict("--world", "64")["model"]["extrapolated"])
+        self.assert_rejected("predict", *self.inputs(), mentions="expected --world with one of 16, 32, 64")
+
+    def test_sensitivity_moves_every_input_both_ways(self):
+        points = self.predict("--sensitivity")["sensitivity"]["points"]
+        self.assertEqual({p["influence"] for p in points}, {"total bytes", "latency", "bandwidth", "backward time"})
+        for influence in {p["influence"] for p in points}:
+            factors = [p["factor"] for p in points if p["influence"] == influence]
+            self.assertEqual((min(factors), max(factors)), (0.125, 8))
+
+    def test_it_answers_at_once_in_80_columns_and_writes_only_when_asked(self):
+        started = time.monotonic()
+        result = firkin("predict", *self.inputs())
+        self.assertLess(time.monotonic() - started, 20)  # a hang, not a benchmark
+        self.assertEqual(result.returncode, 0)
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
+        self.assertFalse((self.out / "predict.json").exists())
+        answer = self.predict("--out", self.out)
+        self.assertEqual(json.loads((self.out / "predict.json").read_text()), answer)
+
+    def test_bad_flags_and_files_exit_2_with_one_line(self):
+        bad = self.out / "bad.csv"
+        bad.write_text("name,bytes,ready_s\na,1,0.1\na,1,0.2\n")
+        for words, mentions in [
+            (["predict"], "--"),
+            (["predict", "--tensors", bad, "--allreduce", ALLREDUCE], "bad.csv:3: tensor 'a' is there twice"),
+            (["predict", *self.inputs(), "--rule", "random"], "expected at-most or close-when-full"),
+            (["predict", *self.inputs(), "--cap-mib", "0"], "--cap-mib: 0 is not a size"),
+            (["predict", *self.inputs(), "--world", "-3"], "--world -3: expected at least 1"),
+            (["predict", *self.inputs(), "--copy-gbps", "0"], "--copy-gbps 0: expected more than 0"),
+            (["predict", *self.inputs(), "--compute-slowdown", "0.5"], "slowdown"),
+            (["predict", *self.inputs(), "--channels", "0"], "channels"),
+            (["predict", *self.inputs(), "--overhead-us", "nan"], "overhead"),
+            (["import"], "subcommand"),
+        ]:
+            with self.subTest(words=words):
+                self.assert_rejected(*words, mentions=mentions)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
