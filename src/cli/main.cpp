@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "command.h"
 #include "firkin/base/error.h"
@@ -37,8 +39,9 @@ void check_subcommand(const std::vector<std::string>& words) {
 
 int run(int argc, char** argv) {
   check_subcommand(command_line());
-  CLI::App app("Data-parallel training for LibTorch, and the best gradient bucket size.\n"
-               "Start with: firkin tune --ranks 2");
+  const bool measures = std::ranges::any_of(commands(), [](const Command& command) { return std::string_view(command.name) == "tune"; });
+  CLI::App app(fmt::format("Data-parallel training for LibTorch, and the best gradient bucket size.\nStart with: firkin {}",
+                           measures ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
   app.name("firkin");
   app.set_version_flag("--version", FIRKIN_VERSION);
   app.require_subcommand(1);

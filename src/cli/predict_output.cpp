@@ -22,9 +22,15 @@ int64_t gradient_bytes(const PredictResult& result) {
   return std::accumulate(result.profile.bytes.begin(), result.profile.bytes.end(), int64_t{0});
 }
 
-// The best plan's advantage, as a fraction of the best uniform cap's time.
+// The best plan's advantage, as a fraction of the best uniform cap's time. At least 0: a plan with fewer buckets may be slower by less than
+// the search's tolerance, and then it is taken for equal.
 double plan_gain(const PredictResult& result) {
-  return 1 - result.best_plan.timeline.end_s / result.best_uniform.timeline.end_s;
+  return std::max(0.0, 1 - result.best_plan.timeline.end_s / result.best_uniform.timeline.end_s);
+}
+
+// Time lost against the best plan, as a fraction of its time; at least 0 for the same reason.
+double regret_of(const Baseline& baseline) {
+  return std::max(0.0, baseline.regret);
 }
 
 // The least and the most that the forms predict for one cap of the curve.
@@ -90,7 +96,7 @@ nlohmann::json baselines_json(const std::vector<Baseline>& baselines) {
                     {"buckets", baseline.plan.buckets.size()},
                     {"backward_s", baseline.timeline.end_s},
                     {"exposed_s", baseline.timeline.exposed_s},
-                    {"regret", baseline.regret}});
+                    {"regret", regret_of(baseline)}});
   }
   return rows;
 }
@@ -180,8 +186,8 @@ std::string head_text(const PredictResult& result) {
                       beta > 0 ? fmt::format("{:.3g} GB/s", 1e-9 / beta) : "no limit", 100 * result.alpha_beta.median_relative_error);
   if (!result.extrapolation) return text;
   return text + fmt::format(
-                    "\nEXTRAPOLATED: {} ranks were not measured. Fitted to {} ranks; the ranges are the\n"
-                    "spread between three models (ring, tree, pipelined tree), which is not a\n"
+                    "\nEXTRAPOLATED: {} ranks were not measured. Fitted to {} ranks. Ranges are\n"
+                    "the spread between three models (ring, tree, pipelined tree), which is not a\n"
                     "confidence interval.\n",
                     result.world_size, fmt::join(result.extrapolation->fitted_worlds, ", "));
 }
@@ -224,8 +230,10 @@ std::string best_text(const PredictResult& result) {
                   format_seconds(uniform.timeline.end_s), format_seconds(uniform.timeline.exposed_s));
   if (!uniform.exhaustive) text += "  (not every cap was tried: there are too many)\n";
   const Timeline& plan = result.best_plan.timeline;
-  text += fmt::format("Best plan{}: {} buckets: {}, {} exposed; {:.2f} % faster\n", result.best_plan.exact ? "" : " found",
-                      plan.buckets.size(), format_seconds(plan.end_s), format_seconds(plan.exposed_s), 100 * plan_gain(result));
+  constexpr double kLeastShownGain = 5e-5;
+  const std::string gain_text = plan_gain(result) < kLeastShownGain ? "no faster" : fmt::format("{:.2f} % faster", 100 * plan_gain(result));
+  text += fmt::format("Best plan{}: {} buckets: {}, {} exposed; {}\n", result.best_plan.exact ? "" : " found", plan.buckets.size(),
+                      format_seconds(plan.end_s), format_seconds(plan.exposed_s), gain_text);
   const BucketSpan& last = plan.buckets.back();
   text += fmt::format("  its last bucket: {}, ready {} after backward starts, takes {}\n", format_bytes(last.bytes),
                       format_seconds(last.ready_s), format_seconds(last.end_s - last.start_s));
@@ -238,7 +246,7 @@ std::string baselines_text(const PredictResult& result) {
   std::string text = fmt::format("\n{:<15} {:>8} {:>10} {:>10} {:>9}\n", "baseline", "buckets", "backward", "exposed", "regret");
   for (const Baseline& baseline : result.baselines) {
     text += fmt::format("{:<15} {:>8} {:>10} {:>10} {:>7.1f} %\n", baseline.name, baseline.plan.buckets.size(),
-                        format_seconds(baseline.timeline.end_s), format_seconds(baseline.timeline.exposed_s), 100 * baseline.regret);
+                        format_seconds(baseline.timeline.end_s), format_seconds(baseline.timeline.exposed_s), 100 * regret_of(baseline));
   }
   return text;
 }
