@@ -13,6 +13,7 @@ Run declare_tune(CLI::App& app);
 #endif
 Run declare_predict(CLI::App& app);
 Run declare_import(CLI::App& app);
+Run declare_report(CLI::App& app);
 
 std::span<const Command> commands() {
   static constexpr std::array kCommands = {
@@ -24,6 +25,7 @@ std::span<const Command> commands() {
 #endif
       Command{"predict", "backward time, best cap and best plan, from two CSV files", declare_predict},
       Command{"import", "other people's measurements as tensors.csv and allreduce.csv", declare_import},
+      Command{"report", "results.json -> report.html, and charts as images", declare_report},
   };
   return kCommands;
 }

@@ -11,6 +11,7 @@
 #include "firkin/base/units.h"
 #include "firkin/bench/tuner.h"
 #include "firkin/plan/tensor_profile.h"
+#include "firkin/report/report.h"
 #include "language_model_job.h"
 #include "rank_flags.h"
 #include "results.h"
@@ -79,6 +80,7 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   json.update(tune_json(result));
   const std::filesystem::path out = flags.common.out;
   write_file_atomically(out / "results.json", json.dump(1) + "\n");
+  write_file_atomically(out / "report.html", render_report(json));
   write_tensors_csv(out / "tensors.csv", result.profile.tensors);
   write_allreduce_csv(out / "allreduce.csv", result.allreduce);
   if (flags.common.json) {

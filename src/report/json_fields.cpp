@@ -1,0 +1,141 @@
+#include "json_fields.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "firkin/base/error.h"
+
+namespace firkin {
+namespace {
+
+using nlohmann::json;
+
+std::string described(const json& value) {
+  constexpr size_t kLongest = 40;
+  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  return text;
+}
+
+}  // namespace
+
+JsonFields::JsonFields(const json& object, std::string path) : object_(&object), path_(std::move(path)) {
+  if (object.is_object()) return;
+  throw InputError(fmt::format("results: {}{}{}; expected an object", path_, path_.empty() ? "" : ": ", described(object)));
+}
+
+const json* JsonFields::find(const std::string& name) const {
+  const auto found = object_->find(name);
+  return found == object_->end() || found->is_null() ? nullptr : &*found;
+}
+
+std::string JsonFields::path_of(const std::string& name) const {
+  return path_.empty() ? name : path_ + "." + name;
+}
+
+void JsonFields::fail(const std::string& name, const std::string& problem, const std::string& expected) const {
+  throw InputError(fmt::format("results: {}: {}; expected {}", path_of(name), problem, expected));
+}
+
+std::optional<double> JsonFields::maybe_number(const std::string& name) const {
+  const json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_number() || !std::isfinite(value->get<double>())) fail(name, described(*value), "a number");
+  return value->get<double>();
+}
+
+std::optional<double> JsonFields::maybe_positive(const std::string& name) const {
+  const json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_number() || !std::isfinite(value->get<double>()) || value->get<double>() <= 0) {
+    fail(name, described(*value), "a positive number");
+  }
+  return value->get<double>();
+}
+
+std::optional<int64_t> JsonFields::maybe_integer(const std::string& name) const {
+  const json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_number_integer()) fail(name, described(*value), "an integer");
+  return value->get<int64_t>();
+}
+
+std::optional<std::string> JsonFields::maybe_text(const std::string& name) const {
+  const json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_string()) fail(name, described(*value), "a string");
+  return value->get<std::string>();
+}
+
+std::optional<JsonFields> JsonFields::maybe_object(const std::string& name) const {
+  const json* value = find(name);
+  if (!value) return std::nullopt;
+  return JsonFields(*value, path_of(name));
+}
+
+const json& JsonFields::array(const std::string& name) const {
+  static const json kEmpty = json::array();
+  const json* value = find(name);
+  if (!value) return kEmpty;
+  if (!value->is_array()) fail(name, described(*value), "an array");
+  return *value;
+}
+
+std::vector<JsonFields> JsonFields::maybe_objects(const std::string& name) const {
+  std::vector<JsonFields> list;
+  for (const json& value : array(name)) list.emplace_back(value, fmt::format("{}[{}]", path_of(name), list.size()));
+  return list;
+}
+
+std::vector<double> JsonFields::maybe_positives(const std::string& name) const {
+  std::vector<double> list;
+  for (const json& value : array(name)) {
+    if (!value.is_number() || !(value.get<double>() > 0)) {
+      fail(fmt::format("{}[{}]", name, list.size()), described(value), "a positive number");
+    }
+    list.push_back(value.get<double>());
+  }
+  return list;
+}
+
+std::vector<std::string> JsonFields::maybe_texts(const std::string& name) const {
+  std::vector<std::string> list;
+  for (const json& value : array(name)) {
+    if (!value.is_string()) fail(fmt::format("{}[{}]", name, list.size()), described(value), "a string");
+    list.push_back(value.get<std::string>());
+  }
+  return list;
+}
+
+double JsonFields::number(const std::string& name) const {
+  if (!has(name)) fail(name, "missing", "a number");
+  return *maybe_number(name);
+}
+
+double JsonFields::positive(const std::string& name) const {
+  if (!has(name)) fail(name, "missing", "a positive number");
+  return *maybe_positive(name);
+}
+
+int64_t JsonFields::integer(const std::string& name) const {
+  if (!has(name)) fail(name, "missing", "an integer");
+  return *maybe_integer(name);
+}
+
+std::string JsonFields::text(const std::string& name) const {
+  if (!has(name)) fail(name, "missing", "a string");
+  return *maybe_text(name);
+}
+
+JsonFields JsonFields::object(const std::string& name) const {
+  if (!has(name)) fail(name, "missing", "an object");
+  return *maybe_object(name);
+}
+
+std::vector<JsonFields> JsonFields::objects(const std::string& name) const {
+  if (!has(name)) fail(name, "missing", "an array of objects");
+  return maybe_objects(name);
+}
+
+}  // namespace firkin

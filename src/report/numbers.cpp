@@ -1,0 +1,51 @@
+#include "numbers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "firkin/base/units.h"
+
+namespace firkin {
+namespace {
+
+std::string with_real_minus(std::string text) {
+  if (text.starts_with('-')) text.replace(0, 1, "−");
+  return text;
+}
+
+}  // namespace
+
+std::string display_seconds(double seconds) {
+  std::string text = format_seconds(seconds);
+  if (text.ends_with(" us")) text.replace(text.size() - 2, 1, "µ");
+  return with_real_minus(text);
+}
+
+std::string display_percent(double ratio, bool sign) {
+  const double percent = 100 * ratio;
+  std::string text = fmt::format("{:.1f} %", percent);
+  if (text == "-0.0 %") text = "0.0 %";
+  if (sign && percent > 0 && text != "0.0 %") text.insert(0, 1, '+');
+  return with_real_minus(text);
+}
+
+std::string display_cap(double cap_mib) {
+  return cap_mib >= 100 ? fmt::format("{:.0f}", cap_mib) : fmt::format("{:.3g}", cap_mib);
+}
+
+std::string TimeUnit::text(double seconds) const {
+  return with_real_minus(fmt::format("{:.{}f}", seconds * per_second, decimals));
+}
+
+TimeUnit time_unit(double largest_s) {
+  TimeUnit unit{1, "s", 0};
+  if (largest_s < 2) unit = {1e3, "ms", 0};
+  if (largest_s < 1e-3) unit = {1e6, "µs", 0};
+  const double largest = std::max(unit(largest_s), 1e-6);
+  unit.decimals = std::clamp(3 - static_cast<int>(std::floor(std::log10(largest))), 0, 6);
+  return unit;
+}
+
+}  // namespace firkin

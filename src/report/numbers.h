@@ -1,0 +1,28 @@
+// Numbers as the page shows them: a real minus sign, a space before the unit, one unit in one column.
+#pragma once
+
+#include <string>
+
+namespace firkin {
+
+// Three significant digits: "415 ms", "12.3 µs".
+std::string display_seconds(double seconds);
+
+// "0.4 %"; with `sign`, "+0.4 %" and "−0.4 %".
+std::string display_percent(double ratio, bool sign = false);
+
+// A cap without its unit, three significant digits: "25", "0.5", "1024".
+std::string display_cap(double cap_mib);
+
+// The unit in which times up to some largest one read well.
+struct TimeUnit {
+  double per_second = 1;     // 1000 for milliseconds
+  const char* symbol = "s";  // "ms"
+  int decimals = 3;          // that give the largest time four digits
+
+  double operator()(double seconds) const { return seconds * per_second; }
+  std::string text(double seconds) const;  // without the symbol
+};
+TimeUnit time_unit(double largest_s);
+
+}  // namespace firkin

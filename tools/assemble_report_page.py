@@ -1,0 +1,55 @@
+"""The report's page without its results: template, style, script and Vega's JavaScript in one HTML file.
+
+Usage: assemble_report_page.py SOURCE_DIR OUTPUT      SOURCE_DIR holds template.html, style.css, report.js
+
+The security policy names each script by its hash and forbids everything else: no network, no other script, no eval.
+"""
+
+import base64
+import hashlib
+import pathlib
+import re
+import sys
+
+import vl_convert
+
+VEGA_LITE = "6.4"  # charts name the schema of Vega-Lite 6
+
+
+def script_text(text: str) -> str:
+    """Text that can stand inside a script element, which the first "</script" or an "<!--" would disturb."""
+    text = re.sub(r"</(script)", r"<\\/\1", text, flags=re.IGNORECASE)  # the same string to JavaScript
+    if "<!--" in text:
+        sys.exit("assemble_report_page.py: a script holds '<!--'; expected none")
+    return text
+
+
+def policy(scripts: list[str]) -> str:
+    hashes = ["'sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() + "'" for script in scripts]
+    return "; ".join([
+        "default-src 'none'",
+        "script-src " + " ".join(hashes),
+        "style-src 'unsafe-inline'",  # Vega sets styles of the elements that it draws
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ])
+
+
+def main() -> None:
+    source, output = map(pathlib.Path, sys.argv[1:])
+    bundle = script_text(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE))
+    script = script_text((source / "report.js").read_text(encoding="utf-8"))
+    parts = {
+        "CONTENT_SECURITY_POLICY": policy([bundle, script]),
+        "STYLE": (source / "style.css").read_text(encoding="utf-8"),
+        "BUNDLE": bundle,
+        "SCRIPT": script,
+    }
+    template = (source / "template.html").read_text(encoding="utf-8")
+    page = re.sub(r"@([A-Z_]+)@", lambda match: parts[match[1]], template)
+    output.write_text(page, encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main()
