@@ -103,6 +103,8 @@ Extrapolation extrapolate(const ScalingModel& model, const PredictResult& result
 void predict_with(const CommCosts& costs, const std::vector<int64_t>& caps, PredictResult& result) {
   const TensorProfile& profile = result.profile;
   result.alpha_beta = fit_alpha_beta(costs.isolated.points());
+  result.curve_quality = leave_one_out_of_curve(costs.isolated.points());
+  result.alpha_beta_quality = leave_one_out_of_alpha_beta(costs.isolated.points());
   result.curve = sweep_caps(profile, costs, result.rule, caps, result.search.simulation);
   result.best_uniform = find_best_uniform_cap(profile, costs, result.rule, result.search);
   result.best_plan = find_optimal_plan(profile, costs, result.search);

@@ -119,6 +119,13 @@ nlohmann::json analytic_json(const std::optional<AnalyticPrediction>& analytic) 
   return json;
 }
 
+nlohmann::json quality_json(const std::optional<LeaveOneOut>& quality) {
+  if (!quality) return nullptr;
+  return {{"median_relative_error", quality->median_relative_error},
+          {"largest_relative_error", quality->largest_relative_error},
+          {"worst_bytes", quality->worst_bytes}};
+}
+
 nlohmann::json model_json(const PredictResult& result) {
   const SimulationOptions& simulation = result.search.simulation;
   nlohmann::json first_cap = nullptr;
@@ -133,6 +140,8 @@ nlohmann::json model_json(const PredictResult& result) {
           {"alpha_s", result.alpha_beta.alpha_s},
           {"beta_s_per_byte", result.alpha_beta.beta_s_per_byte},
           {"alpha_beta_median_relative_error", result.alpha_beta.median_relative_error},
+          {"alpha_beta_leave_one_out", quality_json(result.alpha_beta_quality)},
+          {"curve_leave_one_out", quality_json(result.curve_quality)},
           {"gap_measured", result.gap_measured},
           {"overhead_s", simulation.overhead_s},
           {"copy_s_per_byte", simulation.copy_s_per_byte},
@@ -171,8 +180,10 @@ nlohmann::json sensitivity_json(const SensitivityPrediction& sensitivity) {
                               {"within_1_percent_mib", {mib(point.near_low_bytes), mib(point.near_high_bytes)}}});
   }
   for (const Elasticity& elasticity : sensitivity.elasticities) {
-    json["elasticities"].push_back(
-        {{"influence", name_of(elasticity.influence)}, {"value", elasticity.value}, {"words", elasticity.words}});
+    json["elasticities"].push_back({{"influence", name_of(elasticity.influence)},
+                                    {"value", elasticity.value},
+                                    {"common_mib", {mib(elasticity.common_low_bytes), mib(elasticity.common_high_bytes)}},
+                                    {"words", elasticity.words}});
   }
   return json;
 }
@@ -184,6 +195,10 @@ std::string head_text(const PredictResult& result) {
   const double beta = result.alpha_beta.beta_s_per_byte;
   text += fmt::format("a(x) fits {} + x / ({}), with a median error of {:.1f} %\n", format_seconds(result.alpha_beta.alpha_s),
                       beta > 0 ? fmt::format("{:.3g} GB/s", 1e-9 / beta) : "no limit", 100 * result.alpha_beta.median_relative_error);
+  if (result.curve_quality) {
+    text += fmt::format("leaving out a size of a(x): the table misses it by {:.1f} %, at worst {:.1f} %\n",
+                        100 * result.curve_quality->median_relative_error, 100 * result.curve_quality->largest_relative_error);
+  }
   if (!result.extrapolation) return text;
   return text + fmt::format(
                     "\nEXTRAPOLATED: {} ranks were not measured. Fitted to {} ranks. Ranges are\n"

@@ -9,6 +9,7 @@
 #include "firkin/plan/analytic.h"
 #include "firkin/plan/baselines.h"
 #include "firkin/plan/cap_sweep.h"
+#include "firkin/plan/curve_quality.h"
 #include "firkin/plan/optimal_plan.h"
 #include "firkin/plan/pytorch_caps.h"
 #include "firkin/plan/scaling.h"
@@ -51,7 +52,8 @@ struct PredictResult {
   CapOptions rule;
   std::string rule_name;
   SearchOptions search;
-  AlphaBeta alpha_beta;  // of a(x)
+  AlphaBeta alpha_beta;                                          // of a(x)
+  std::optional<LeaveOneOut> curve_quality, alpha_beta_quality;  // of a(x); none with fewer than three sizes
   bool gap_measured = false;
   std::vector<SweepPoint> curve;
   UniformCap best_uniform;

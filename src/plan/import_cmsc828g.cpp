@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <ranges>
 
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
@@ -84,10 +83,10 @@ void append_module(TensorProfile& profile, const std::vector<ParameterCount>& te
   const double start_s = profile.backward_s;
   const auto total = static_cast<double>(total_parameters(tensors));
   int64_t done = 0;
-  for (const ParameterCount& tensor : tensors | std::views::reverse) {
-    done += tensor.parameters;
-    profile.names.push_back(tensor.name);
-    profile.bytes.push_back(tensor.parameters * kFloatBytes);
+  for (auto tensor = tensors.rbegin(); tensor != tensors.rend(); ++tensor) {
+    done += tensor->parameters;
+    profile.names.push_back(tensor->name);
+    profile.bytes.push_back(tensor->parameters * kFloatBytes);
     profile.ready_s.push_back(start_s + seconds * (static_cast<double>(done) / total));
   }
   profile.backward_s = start_s + seconds;
