@@ -281,7 +281,10 @@ std::string sensitivity_text(const SensitivityPrediction& sensitivity) {
                         point.buckets, format_seconds(point.backward_s), format_seconds(point.exposed_s));
   }
   text += '\n';
-  for (const Elasticity& elasticity : sensitivity.elasticities) text += elasticity.words + "\n";
+  for (const Elasticity& elasticity : sensitivity.elasticities) {
+    const size_t colon = std::min(elasticity.words.find(": "), elasticity.words.size());
+    text += elasticity.words.substr(0, colon) + "\n " + elasticity.words.substr(std::min(colon + 1, elasticity.words.size())) + "\n";
+  }
   return text;
 }
 
