@@ -1,0 +1,94 @@
+#include "firkin/report/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "firkin/base/error.h"
+#include "firkin/base/file.h"
+#include "firkin/report/charts.h"
+
+namespace firkin {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::ThrowsMessage;
+
+nlohmann::json tune_results() { return nlohmann::json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/data/tune.json")); }
+
+// The text of the page's data island.
+std::string island_of(const std::string& page) {
+  const std::string opening = R"(<script type="application/json" id="results">)";
+  const size_t start = page.find(opening) + opening.size();
+  return page.substr(start, page.find("</script>", start) - start);
+}
+
+TEST(Report, TheDataIslandParsesBackToTheResults) {
+  const nlohmann::json results = tune_results();
+  EXPECT_EQ(nlohmann::json::parse(island_of(render_report(results))), results);
+}
+
+TEST(Report, HostileStringsStayText) {
+  nlohmann::json results = tune_results();
+  const std::string hostile = "</script><script>alert(1)</script><!-- \" ' & <b> \xC3\xA9";
+  results["model"]["name"] = hostile;
+  results["environment"]["cpu"] = hostile;
+  results["command_line"].push_back(hostile);
+  const std::string page = render_report(results);
+  EXPECT_THAT(page, Not(HasSubstr("<script>alert(1)")));
+  EXPECT_EQ(nlohmann::json::parse(island_of(page)), results);
+}
+
+TEST(Report, TheHeadingNamesTheAnswer) {
+  const std::string page = render_report(tune_results());
+  EXPECT_THAT(page, HasSubstr("MiB"));
+  EXPECT_THAT(page, HasSubstr("<h1>"));
+}
+
+TEST(Report, NothingOnThePageIsFetched) {
+  const std::string page = render_report(tune_results());
+  EXPECT_THAT(page, HasSubstr("default-src 'none'"));
+  EXPECT_THAT(page, Not(HasSubstr("<link")));
+  EXPECT_THAT(page, Not(HasSubstr("<script src")));
+  EXPECT_THAT(page, Not(HasSubstr("<img")));
+}
+
+TEST(Report, AMissingSectionOrFieldOfTuneIsNamed) {
+  nlohmann::json without_curve = tune_results();
+  without_curve.erase("curve");
+  EXPECT_THAT([&] { render_report(without_curve); }, ThrowsMessage<InputError>(HasSubstr("curve")));
+  nlohmann::json without_time = tune_results();
+  without_time["curve"][2].erase("measured_s");
+  EXPECT_THAT([&] { render_report(without_time); }, ThrowsMessage<InputError>(HasSubstr("curve[2].measured_s")));
+  nlohmann::json with_text = tune_results();
+  with_text["allreduce"][0]["median_s"] = "fast";
+  EXPECT_THAT([&] { render_report(with_text); }, ThrowsMessage<InputError>(HasSubstr("allreduce[0].median_s")));
+  EXPECT_THROW(render_report(nlohmann::json::array()), InputError);
+}
+
+TEST(Report, ResultsOfOtherCommandsShowWhatTheyHold) {
+  nlohmann::json results = tune_results();
+  results["command"] = "bench-allreduce";
+  for (const char* section : {"curve", "dense_curve", "strategies", "profile", "best_predicted", "best_measured", "regret", "indifference_set"}) {
+    results.erase(section);
+  }
+  const std::vector<Chart> charts = charts_for(results);
+  ASSERT_EQ(charts.size(), 1);
+  EXPECT_EQ(charts[0].id, "allreduce");
+  EXPECT_THAT(render_report(results), HasSubstr("chart-allreduce"));
+}
+
+TEST(Report, TuneHasItsFourCharts) {
+  std::vector<std::string> ids;
+  for (const Chart& chart : charts_for(tune_results())) ids.push_back(chart.id);
+  EXPECT_THAT(ids, testing::ElementsAre("curve", "allreduce", "ready", "strategies"));
+}
+
+TEST(Report, TheCurveHasALogarithmicAxisOfBucketSize) {
+  const std::string spec = charts_for(tune_results())[0].spec.dump();
+  EXPECT_THAT(spec, HasSubstr("\"log\""));
+  EXPECT_THAT(spec, HasSubstr("MiB"));
+}
+
+}  // namespace
+}  // namespace firkin
