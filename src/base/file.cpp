@@ -50,9 +50,7 @@ class TemporaryFile {
   }
 
  private:
-  [[noreturn]] void fail() const {
-    throw RuntimeError(fmt::format("{}: cannot be written: {}", target_.string(), std::strerror(errno)));
-  }
+  [[noreturn]] void fail() const { throw RuntimeError(fmt::format("{}: cannot be written: {}", target_.string(), std::strerror(errno))); }
 
   std::filesystem::path target_;
   std::string name_;

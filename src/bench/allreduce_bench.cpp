@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kElementBytes = 4;
 constexpr int kFewestSamplesPerRound = 2;
 constexpr int kMostSamplesPerRound = 200;
-constexpr int kQueueLength = 16;                  // calls queued back to back for the gap
+constexpr int kQueueLength = 16;                    // calls queued back to back for the gap
 constexpr int64_t kLargestQueueBytes = 256 * kMiB;  // of all queued buffers together
 
 double slowest_rank_of(const ProcessGroup& group, double seconds) {
@@ -60,7 +60,7 @@ SizeState prepare_size(const ProcessGroup& group, int64_t bytes, const AllReduce
   SizeState size{.bytes = bytes, .buffers = {}, .isolated_s = {}, .gap_s = {}};
   const auto queue_length = std::clamp<int64_t>(kLargestQueueBytes / bytes, 2, kQueueLength);
   for (int64_t i = 0; i < queue_length; ++i) size.buffers.push_back(at::zeros({bytes / kElementBytes}, at::kFloat));
-  time_queued(group, size);  // warm-up: connections and pages
+  time_queued(group, size);                               // warm-up: connections and pages
   double once = std::numeric_limits<double>::infinity();  // with its barrier; the same on every rank, and so the counts below
   for (int i = 0; i < 5; ++i) {
     const auto started = Clock::now();

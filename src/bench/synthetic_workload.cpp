@@ -26,8 +26,8 @@ struct EqualTensors : torch::nn::Module {
 Workload make_synthetic_workload(const SyntheticTensors& tensors) {
   constexpr int64_t kElementBytes = 4;
   if (tensors.count < 1 || tensors.bytes < kElementBytes || tensors.bytes % kElementBytes != 0) {
-    throw InputError(fmt::format("synthetic tensors: {} of {} bytes; expected at least one, of a positive multiple of {} bytes", tensors.count,
-                                 tensors.bytes, kElementBytes));
+    throw InputError(fmt::format("synthetic tensors: {} of {} bytes; expected at least one, of a positive multiple of {} bytes",
+                                 tensors.count, tensors.bytes, kElementBytes));
   }
   auto module = std::make_shared<EqualTensors>(tensors);
   Workload workload;

@@ -17,7 +17,9 @@ namespace {
 
 constexpr std::array kBaselines = {"none", "naive", "flat", "overlap"};  // none first: others are compared with it
 
-int64_t total_bytes(const TensorProfile& profile) { return std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0}); }
+int64_t total_bytes(const TensorProfile& profile) {
+  return std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0});
+}
 
 // Halved again and again from the power of two that holds everything.
 std::vector<int64_t> default_caps(int64_t total) {
@@ -54,9 +56,8 @@ struct Predictor {
   std::vector<Prediction> predict(const std::vector<int64_t>& caps) const {
     std::vector<Prediction> predictions;
     for (const SweepPoint& point : sweep_caps(profile, costs, rule, caps, simulation)) {
-      predictions.push_back({.cap_bytes = point.cap_bytes,
-                             .buckets = point.buckets,
-                             .step_s = none_step_s + point.backward_s - bare_backward_s});
+      predictions.push_back(
+          {.cap_bytes = point.cap_bytes, .buckets = point.buckets, .step_s = none_step_s + point.backward_s - bare_backward_s});
     }
     return predictions;
   }

@@ -36,9 +36,8 @@ void print_table(const AllReduceTable& table, int ranks) {
 }
 
 void run_rank(const AllReduceFlags& flags, const ProcessGroup& group) {
-  AllReduceBenchOptions options{.sizes = allreduce_sizes(bytes_from_mib(flags.largest_mib, "--largest-mib")),
-                                .seed = flags.common.seed,
-                                .on_progress = {}};
+  AllReduceBenchOptions options{
+      .sizes = allreduce_sizes(bytes_from_mib(flags.largest_mib, "--largest-mib")), .seed = flags.common.seed, .on_progress = {}};
   options.seconds_per_size = flags.seconds / (2.0 * static_cast<double>(options.sizes.size()));
   Progress progress("measuring all-reduce", options.rounds, group.rank == 0);
   options.on_progress = [&progress](const std::string& done) { progress.advance(done); };

@@ -44,7 +44,9 @@ struct Cell {
   StepSetting setting;
 };
 
-bool takes_cap(const Strategy& strategy) { return strategy.grouping == Grouping::kCap; }
+bool takes_cap(const Strategy& strategy) {
+  return strategy.grouping == Grouping::kCap;
+}
 
 // `none` is always there, and first: the others are compared with it.
 std::vector<Cell> make_cells(const StepFlags& flags) {
@@ -70,7 +72,9 @@ std::vector<Cell> make_cells(const StepFlags& flags) {
   return cells;
 }
 
-nlohmann::json interval_json(const Interval& interval) { return {{"low", interval.low}, {"high", interval.high}}; }
+nlohmann::json interval_json(const Interval& interval) {
+  return {{"low", interval.low}, {"high", interval.high}};
+}
 
 // The figures of every cell; those of `bucketed` also as ratio to `torch` under the same cap.
 nlohmann::json cells_json(const std::vector<Cell>& cells, const StepBenchResult& result, size_t tensors, uint64_t seed) {
@@ -81,17 +85,13 @@ nlohmann::json cells_json(const std::vector<Cell>& cells, const StepBenchResult&
     const double step_s = median(result.step_s[i]);
     const double comm_s = median(result.comm_s[i]);
     const double exposed_s = none_s * (to_none.ratio - 1);
-    nlohmann::json row = {{"strategy", cells[i].strategy},
-                          {"buckets", result.buckets[i]},
-                          {"measured_s", step_s},
-                          {"measured_ci_s", interval_json(bootstrap_median(result.step_s[i], seed))},
-                          {"exposed_s", exposed_s},
-                          {"comm_s", comm_s},
-                          {"comm_share", comm_s / step_s},
-                          {"per_tensor_us", exposed_s / static_cast<double>(tensors) * 1e6}};
+    nlohmann::json row = {{"strategy", cells[i].strategy}, {"buckets", result.buckets[i]},
+                          {"measured_s", step_s},          {"measured_ci_s", interval_json(bootstrap_median(result.step_s[i], seed))},
+                          {"exposed_s", exposed_s},        {"comm_s", comm_s},
+                          {"comm_share", comm_s / step_s}, {"per_tensor_us", exposed_s / static_cast<double>(tensors) * 1e6}};
     if (cells[i].cap_mib) row["cap_mib"] = *cells[i].cap_mib;
-    const auto peer = std::ranges::find_if(
-        cells, [&](const Cell& cell) { return cell.strategy == "torch" && cell.cap_mib == cells[i].cap_mib; });
+    const auto peer =
+        std::ranges::find_if(cells, [&](const Cell& cell) { return cell.strategy == "torch" && cell.cap_mib == cells[i].cap_mib; });
     if (cells[i].strategy == "bucketed" && peer != cells.end()) {
       const PairedRatio to_torch = paired_ratio(result.step_s[i], result.step_s[static_cast<size_t>(peer - cells.begin())], seed);
       row["ratio_to_torch"] = to_torch.ratio;
@@ -103,8 +103,8 @@ nlohmann::json cells_json(const std::vector<Cell>& cells, const StepBenchResult&
 }
 
 void print_table(const nlohmann::json& cells) {
-  fmt::print("{:<9} {:>6} {:>5} {:>8} {:>17} {:>8} {:>8}  {}\n", "strategy", "MiB", "bkts", "step", "95 % interval", "exposed",
-             "after bw", "x torch");
+  fmt::print("{:<9} {:>6} {:>5} {:>8} {:>17} {:>8} {:>8}  {}\n", "strategy", "MiB", "bkts", "step", "95 % interval", "exposed", "after bw",
+             "x torch");
   for (const nlohmann::json& cell : cells) {
     const std::string interval =
         fmt::format("{} - {}", format_seconds(cell["measured_ci_s"]["low"]), format_seconds(cell["measured_ci_s"]["high"]));

@@ -41,11 +41,12 @@ void check_job_flags(const JobFlags& flags) {
   }
   const TransformerConfig config = model_config(flags.model);
   if (config.context_length < flags.sequence_length) {
-    throw InputError(fmt::format("--sequence {}: expected at most the model's context_length {}", flags.sequence_length,
-                                 config.context_length));
+    throw InputError(
+        fmt::format("--sequence {}: expected at most the model's context_length {}", flags.sequence_length, config.context_length));
   }
   if (config.vocab_size < TextData::kVocabSize) {
-    throw InputError(fmt::format("--vocab-size {}: expected at least {}, one token per byte value", config.vocab_size, TextData::kVocabSize));
+    throw InputError(
+        fmt::format("--vocab-size {}: expected at least {}, one token per byte value", config.vocab_size, TextData::kVocabSize));
   }
   TextData(text_file(flags), flags.sequence_length);
 }
@@ -54,7 +55,8 @@ LanguageModelJob make_job(const JobFlags& flags, const ProcessGroup& group, uint
   const TransformerConfig config = model_config(flags.model);
   torch::manual_seed(seed);
   TransformerLM model(config);
-  const BatchShape shape{.local_batch = flags.batch_size, .sequence_length = flags.sequence_length, .rank = group.rank, .world_size = group.size};
+  const BatchShape shape{
+      .local_batch = flags.batch_size, .sequence_length = flags.sequence_length, .rank = group.rank, .world_size = group.size};
   auto data = std::make_shared<TextData>(text_file(flags), flags.sequence_length);
 
   LanguageModelJob job;

@@ -64,7 +64,9 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-const std::vector<std::string>& command_line() { return stored_command_line(); }
+const std::vector<std::string>& command_line() {
+  return stored_command_line();
+}
 
 void add_common_flags(CLI::App& app, CommonFlags& flags) {
   app.add_flag("--json", flags.json, "print the result as JSON on standard output");

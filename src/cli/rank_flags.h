@@ -17,7 +17,8 @@ struct RankFlags {
 };
 void add_rank_flags(CLI::App& app, RankFlags& flags);
 
-// Runs `body` in every rank: here, when a launcher (torchrun, mpirun, srun, or --ranks itself) started this process as a rank; otherwise it starts
+// Runs `body` in every rank: here, when a launcher (torchrun, mpirun, srun, or --ranks itself) started this process as a rank; otherwise it
+// starts
 // --ranks processes of this program, which come back here as ranks. Returns the exit code. Check all input before: then bad input is
 // reported once, and before any rank starts.
 int run_on_ranks(const RankFlags& flags, const std::function<void(const ProcessGroup&)>& body);

@@ -39,7 +39,8 @@ int run(const ReportFlags& flags) {
   write_file_atomically(html, page);
   fmt::print("wrote {}\n", html.string());
   const auto write_images = [&](ImageFormat format) {
-    for (const std::filesystem::path& image : write_chart_images(charts_for(results), format, folder)) fmt::print("wrote {}\n", image.string());
+    for (const std::filesystem::path& image : write_chart_images(charts_for(results), format, folder))
+      fmt::print("wrote {}\n", image.string());
   };
   if (flags.png) write_images(ImageFormat::kPng);
   if (flags.svg) write_images(ImageFormat::kSvg);

@@ -46,15 +46,9 @@ nlohmann::json results_head(const std::string& command, uint64_t seed) {
 }
 
 nlohmann::json environment(int world_size, const std::string& backend) {
-  return {{"firkin", FIRKIN_VERSION},
-          {"libtorch", TORCH_VERSION},
-          {"backend", backend},
-          {"device", "cpu"},
-          {"cpu", processor_name()},
-          {"cores", std::thread::hardware_concurrency()},
-          {"os", operating_system()},
-          {"world_size", world_size},
-          {"threads_per_rank", at::get_num_threads()}};
+  return {{"firkin", FIRKIN_VERSION}, {"libtorch", TORCH_VERSION}, {"backend", backend},
+          {"device", "cpu"},          {"cpu", processor_name()},   {"cores", std::thread::hardware_concurrency()},
+          {"os", operating_system()}, {"world_size", world_size},  {"threads_per_rank", at::get_num_threads()}};
 }
 
 }  // namespace firkin::cli

@@ -10,11 +10,17 @@
 namespace firkin::cli {
 namespace {
 
-double mib(int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(kMiB); }
+double mib(int64_t bytes) {
+  return static_cast<double>(bytes) / static_cast<double>(kMiB);
+}
 
-double prediction_error(const CurvePoint& point) { return point.predicted.step_s / point.measured.step_s - 1; }
+double prediction_error(const CurvePoint& point) {
+  return point.predicted.step_s / point.measured.step_s - 1;
+}
 
-nlohmann::json interval_json(const Interval& interval) { return {{"low", interval.low}, {"high", interval.high}}; }
+nlohmann::json interval_json(const Interval& interval) {
+  return {{"low", interval.low}, {"high", interval.high}};
+}
 
 nlohmann::json curve_json(const CurvePoint& point) {
   return {{"cap_mib", mib(point.predicted.cap_bytes)},
@@ -37,8 +43,7 @@ nlohmann::json strategy_json(const Measurement& m, const Measurement& none) {
 nlohmann::json profile_json(const ReadyProfile& profile) {
   nlohmann::json tensors = nlohmann::json::array();
   for (size_t i = 0; i < profile.tensors.names.size(); ++i) {
-    tensors.push_back(
-        {{"name", profile.tensors.names[i]}, {"bytes", profile.tensors.bytes[i]}, {"ready_s", profile.tensors.ready_s[i]}});
+    tensors.push_back({{"name", profile.tensors.names[i]}, {"bytes", profile.tensors.bytes[i]}, {"ready_s", profile.tensors.ready_s[i]}});
   }
   return {{"backward_s", profile.tensors.backward_s},
           {"bare_backward_s", profile.bare_backward_s},
@@ -49,7 +54,8 @@ nlohmann::json profile_json(const ReadyProfile& profile) {
 nlohmann::json calibration_json(const TuneCalibration& calibration) {
   const Calibration& fit = calibration.fit;
   nlohmann::json runs = nlohmann::json::array();
-  for (const Measurement& run : calibration.runs) runs.push_back({{"name", run.name}, {"buckets", run.buckets}, {"measured_s", run.step_s}});
+  for (const Measurement& run : calibration.runs)
+    runs.push_back({{"name", run.name}, {"buckets", run.buckets}, {"measured_s", run.step_s}});
   return {{"runs", runs},
           {"fitted", fit.fitted},
           {"overhead_s", fit.options.overhead_s},
@@ -61,11 +67,15 @@ nlohmann::json calibration_json(const TuneCalibration& calibration) {
           {"warning", fit.warning}};
 }
 
-std::string cap_text(const CurvePoint& point) { return fmt::format("{:.3g} MiB", mib(point.predicted.cap_bytes)); }
+std::string cap_text(const CurvePoint& point) {
+  return fmt::format("{:.3g} MiB", mib(point.predicted.cap_bytes));
+}
 
-// Time lost by trusting the prediction, as a fraction of the best measured time. Noise can make the paired ratio come out below 1; nothing is
-// lost then.
-double regret_of(const TuneResult& result) { return std::max(0.0, result.predicted_to_best.ratio - 1); }
+// Time lost by trusting the prediction, as a fraction of the best measured time. Noise can make the paired ratio come out below 1; nothing
+// is lost then.
+double regret_of(const TuneResult& result) {
+  return std::max(0.0, result.predicted_to_best.ratio - 1);
+}
 
 std::string answer(const TuneResult& result) {
   const CurvePoint& predicted = result.curve[result.best_predicted];
@@ -137,8 +147,8 @@ nlohmann::json tune_json(const TuneResult& result) {
 }
 
 std::string tune_table(const TuneResult& result) {
-  std::string text = fmt::format("{:>8} {:>8} {:>10} {:>10}  {:<21} {:>7}\n", "cap MiB", "buckets", "predicted", "measured",
-                                 "95 % interval", "error");
+  std::string text =
+      fmt::format("{:>8} {:>8} {:>10} {:>10}  {:<21} {:>7}\n", "cap MiB", "buckets", "predicted", "measured", "95 % interval", "error");
   for (size_t i = 0; i < result.curve.size(); ++i) {
     const CurvePoint& point = result.curve[i];
     const Measurement& m = point.measured;

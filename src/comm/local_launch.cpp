@@ -32,7 +32,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kGrace = std::chrono::seconds(3);  // between SIGTERM and SIGKILL
 
-[[noreturn]] void fail(const char* what) { throw RuntimeError(fmt::format("--ranks: {}: {}", what, std::strerror(errno))); }
+[[noreturn]] void fail(const char* what) {
+  throw RuntimeError(fmt::format("--ranks: {}: {}", what, std::strerror(errno)));
+}
 
 // A socket that listens on 127.0.0.1 at a port that the system chose.
 int listen_on_loopback() {
@@ -116,7 +118,9 @@ RankProcess start_rank(int rank, int ranks, int port, std::span<const std::strin
   return {rank, pid, ends[0], "", true};
 }
 
-void print_tagged(int rank, std::string_view line) { fmt::print(stderr, "[rank {}] {}\n", rank, line); }
+void print_tagged(int rank, std::string_view line) {
+  fmt::print(stderr, "[rank {}] {}\n", rank, line);
+}
 
 // Prints the complete lines that have arrived; closes the pipe at its end.
 void forward_output(RankProcess& process) {

@@ -61,7 +61,9 @@ void wait(const Work& work, const std::string& what) {
   }
 }
 
-void all_reduce(const ProcessGroup& group, at::Tensor tensor) { wait(start_all_reduce(group, std::move(tensor)), "all-reduce"); }
+void all_reduce(const ProcessGroup& group, at::Tensor tensor) {
+  wait(start_all_reduce(group, std::move(tensor)), "all-reduce");
+}
 
 void broadcast(const ProcessGroup& group, std::vector<at::Tensor> tensors, int root) {
   c10d::BroadcastOptions options;
@@ -72,7 +74,9 @@ void broadcast(const ProcessGroup& group, std::vector<at::Tensor> tensors, int r
   }
 }
 
-void barrier(const ProcessGroup& group) { wait(group.c10d->getBackend(c10::DeviceType::CPU)->barrier(), "barrier"); }
+void barrier(const ProcessGroup& group) {
+  wait(group.c10d->getBackend(c10::DeviceType::CPU)->barrier(), "barrier");
+}
 
 std::vector<std::vector<double>> all_gather(const ProcessGroup& group, const std::vector<double>& values) {
   const auto count = static_cast<int64_t>(values.size());

@@ -28,7 +28,9 @@ int number(const char* name) {
   return value;
 }
 
-int number_or(const char* name, int fallback) { return variable(name) ? number(name) : fallback; }
+int number_or(const char* name, int fallback) {
+  return variable(name) ? number(name) : fallback;
+}
 
 RankInfo checked(RankInfo info) {
   if (info.world_size < 1 || info.rank >= info.world_size) {

@@ -17,7 +17,9 @@ int64_t BucketLauncher::bucket_at(size_t launch_index) const {
   return order.empty() ? static_cast<int64_t>(launch_index) : order[launch_index];
 }
 
-int64_t BucketLauncher::next_bucket() const { return bucket_at(launched_); }
+int64_t BucketLauncher::next_bucket() const {
+  return bucket_at(launched_);
+}
 
 void BucketLauncher::tensor_placed(int64_t position) {
   if (--state(buckets_->bucket_of(position)).missing > 0) return;
@@ -49,7 +51,9 @@ void BucketLauncher::wait_for(int64_t bucket) {
   launched.ended_at->compare_exchange_strong(unset, Clock::now().time_since_epoch().count());
 }
 
-void BucketLauncher::wait_for_last() { wait_for(bucket_at(launched_ - 1)); }
+void BucketLauncher::wait_for_last() {
+  wait_for(bucket_at(launched_ - 1));
+}
 
 void BucketLauncher::wait_for_all() {
   for (size_t i = 0; i < launched_; ++i) wait_for(bucket_at(i));

@@ -14,7 +14,9 @@ namespace {
 // Parameters of one dtype on one device, as positions in the ready order.
 using Kind = std::pair<int, std::string>;
 
-Kind kind_of(const at::Tensor& tensor) { return {static_cast<int>(tensor.scalar_type()), tensor.device().str()}; }
+Kind kind_of(const at::Tensor& tensor) {
+  return {static_cast<int>(tensor.scalar_type()), tensor.device().str()};
+}
 
 BucketPlan group_one_kind(const std::vector<int64_t>& sizes, const DataParallelOptions& options) {
   const auto count = static_cast<int64_t>(sizes.size());
@@ -38,14 +40,12 @@ CommunicationPlan use_explicit_plan(const std::vector<NamedTensor>& parameters, 
   if (!options.plan) throw InputError("strategy planned: expected DataParallelOptions::plan");
   check_plan(*options.plan, static_cast<int64_t>(ready_order.size()));
   for (const Bucket& bucket : options.plan->buckets) {
-    const auto tensor_at = [&](int64_t position) {
-      return parameters[static_cast<size_t>(ready_order[static_cast<size_t>(position)])];
-    };
+    const auto tensor_at = [&](int64_t position) { return parameters[static_cast<size_t>(ready_order[static_cast<size_t>(position)])]; };
     const NamedTensor& first = tensor_at(bucket.first);
     for (int64_t i = bucket.first; i < bucket.first + bucket.count; ++i) {
       if (kind_of(tensor_at(i).tensor) == kind_of(first.tensor)) continue;
-      throw InputError(fmt::format("bucket plan: {} and {} share a bucket; expected one dtype and device per bucket", first.name,
-                                   tensor_at(i).name));
+      throw InputError(
+          fmt::format("bucket plan: {} and {} share a bucket; expected one dtype and device per bucket", first.name, tensor_at(i).name));
     }
   }
   return {ready_order, *options.plan};

@@ -66,8 +66,8 @@ class DataParallel::Impl {
   std::shared_ptr<GradientBuckets> buckets_;
   BucketLauncher launcher_;
   std::unique_ptr<TorchReducer> torch_;  // strategy torch: does the work of all of the below
-  std::vector<int64_t> order_;        // position in the buckets -> parameter
-  std::vector<int64_t> position_of_;  // parameter -> position in the buckets
+  std::vector<int64_t> order_;           // position in the buckets -> parameter
+  std::vector<int64_t> position_of_;     // parameter -> position in the buckets
 
   std::mutex mutex_;  // guards what follows: autograd may run hooks on several threads
   bool first_step_ = true;
@@ -130,8 +130,8 @@ void DataParallel::Impl::set_ready_order() {
 void DataParallel::Impl::install_hooks() {
   for (const NamedTensor& parameter : parameters_) {
     if (torch::autograd::impl::post_acc_grad_hooks(parameter.tensor) == nullptr) continue;
-    throw InputError(fmt::format("DataParallel: {} has a post-accumulate-gradient hook already; is the module wrapped twice?",
-                                 parameter.name));
+    throw InputError(
+        fmt::format("DataParallel: {} has a post-accumulate-gradient hook already; is the module wrapped twice?", parameter.name));
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i].tensor, std::make_unique<Hook>(*this, i));
@@ -275,9 +275,10 @@ void DataParallel::Impl::adopt_gradients_of_other_ranks(const std::vector<size_t
 void DataParallel::Impl::fail_without_gradient(const std::vector<size_t>& without) const {
   std::vector<std::string> names;
   for (const size_t parameter : without) names.push_back(parameters_[parameter].name);
-  throw RuntimeError(fmt::format("DataParallel: rank {} has no gradient for {}; expected every trainable parameter to take part in the loss "
-                                 "(or set find_unused_parameters)",
-                                 group_.rank, fmt::join(names, ", ")));
+  throw RuntimeError(
+      fmt::format("DataParallel: rank {} has no gradient for {}; expected every trainable parameter to take part in the loss "
+                  "(or set find_unused_parameters)",
+                  group_.rank, fmt::join(names, ", ")));
 }
 
 void DataParallel::Impl::learn_from_first_step() {
@@ -297,7 +298,8 @@ void DataParallel::Impl::learn_from_first_step() {
 
 DataParallelStats DataParallel::Impl::stats() const {
   DataParallelStats result{.tensors = {}, .buckets = {}, .exposed_wait_s = exposed_wait_s_, .steps = steps_};
-  for (const int64_t parameter : order_.empty() ? ready_order : order_) result.tensors.push_back(parameters_[static_cast<size_t>(parameter)].name);
+  for (const int64_t parameter : order_.empty() ? ready_order : order_)
+    result.tensors.push_back(parameters_[static_cast<size_t>(parameter)].name);
   if (torch_ != nullptr) {
     for (const int64_t bytes : torch_->bucket_bytes()) result.buckets.push_back({.bytes = bytes, .bytes_on_wire = bytes});
   } else if (steps_ > 0 && buckets_ != nullptr) {
@@ -316,19 +318,29 @@ DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataPa
 
 DataParallel::~DataParallel() = default;
 
-void DataParallel::finish_gradient_synchronization() { impl_->finish(); }
+void DataParallel::finish_gradient_synchronization() {
+  impl_->finish();
+}
 
 DataParallel::NoSync DataParallel::no_sync() {
   if (impl_->uses_torch()) throw InputError("no_sync(): the strategy torch does not support it");
   return NoSync(impl_->synchronizes);
 }
 
-void DataParallel::abandon_step() { impl_->abandon_step(); }
+void DataParallel::abandon_step() {
+  impl_->abandon_step();
+}
 
-DataParallelStats DataParallel::stats() const { return impl_->stats(); }
+DataParallelStats DataParallel::stats() const {
+  return impl_->stats();
+}
 
-const BucketPlan& DataParallel::plan() const { return impl_->plan(); }
+const BucketPlan& DataParallel::plan() const {
+  return impl_->plan();
+}
 
-const std::vector<int64_t>& DataParallel::ready_order() const { return impl_->ready_order; }
+const std::vector<int64_t>& DataParallel::ready_order() const {
+  return impl_->ready_order;
+}
 
 }  // namespace firkin

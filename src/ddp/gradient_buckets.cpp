@@ -22,10 +22,7 @@ at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_
 }  // namespace
 
 GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale)
-    : plan_(std::move(plan)),
-      parameters_(std::move(parameters)),
-      scale_(at::native::wrapped_scalar_tensor(scale)),
-      scales_(scale != 1) {
+    : plan_(std::move(plan)), parameters_(std::move(parameters)), scale_(at::native::wrapped_scalar_tensor(scale)), scales_(scale != 1) {
   at::NoGradGuard no_grad;
   check_plan(plan_, static_cast<int64_t>(parameters_.size()));
   views_.reserve(parameters_.size());

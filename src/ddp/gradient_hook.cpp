@@ -5,9 +5,13 @@
 namespace firkin {
 namespace {
 
-BucketReduction start_plain(const ProcessGroup& group, at::Tensor bucket) { return {start_all_reduce(group, std::move(bucket)), {}}; }
+BucketReduction start_plain(const ProcessGroup& group, at::Tensor bucket) {
+  return {start_all_reduce(group, std::move(bucket)), {}};
+}
 
-int64_t plain_bytes(const at::Tensor& bucket) { return static_cast<int64_t>(bucket.nbytes()); }
+int64_t plain_bytes(const at::Tensor& bucket) {
+  return static_cast<int64_t>(bucket.nbytes());
+}
 
 bool is_compressible(const at::Tensor& bucket) {
   return bucket.scalar_type() == at::kFloat || bucket.scalar_type() == at::kDouble;
@@ -31,8 +35,14 @@ GradientHook compression(std::string name, at::ScalarType dtype) {
 
 }  // namespace
 
-GradientHook plain_all_reduce() { return {"none", start_plain, plain_bytes}; }
-GradientHook bf16_compression() { return compression("bf16", at::kBFloat16); }
-GradientHook fp16_compression() { return compression("fp16", at::kHalf); }
+GradientHook plain_all_reduce() {
+  return {"none", start_plain, plain_bytes};
+}
+GradientHook bf16_compression() {
+  return compression("bf16", at::kBFloat16);
+}
+GradientHook fp16_compression() {
+  return compression("fp16", at::kHalf);
+}
 
 }  // namespace firkin

@@ -10,8 +10,8 @@
 
 namespace firkin {
 
-// Throws RuntimeError on every rank, naming the first parameter that differs from rank 0's, unless all ranks have the same list: names, shapes,
-// dtypes and strides. Collective.
+// Throws RuntimeError on every rank, naming the first parameter that differs from rank 0's, unless all ranks have the same list: names,
+// shapes, dtypes and strides. Collective.
 void check_agreement(const ProcessGroup& group, const std::vector<NamedTensor>& parameters);
 
 // Rank 0's values to all ranks. Tensors of one dtype travel together, up to 64 MiB at a time. Collective.

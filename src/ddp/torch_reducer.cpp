@@ -36,9 +36,10 @@ TorchReducer::TorchReducer(const ProcessGroup& group, const std::vector<NamedTen
   for (size_t i = tensors.size(); i-- > 0;) indices.push_back(static_cast<int64_t>(i));
   auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
       in_ready_order, {static_cast<size_t>(first_cap), static_cast<size_t>(cap)}, dense, indices, {}));
-  state_->reducer = std::make_shared<c10d::Reducer>(
-      tensors, std::move(buckets), group.c10d, dense, cap, options.find_unused_parameters, options.gradient_as_bucket_view, names, first_cap,
-      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+  state_->reducer = std::make_shared<c10d::Reducer>(tensors, std::move(buckets), group.c10d, dense, cap, options.find_unused_parameters,
+                                                    options.gradient_as_bucket_view, names, first_cap,
+                                                    /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+                                                    /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
   state_->logger = std::make_shared<c10d::Logger>(state_->reducer);
   state_->reducer->prepare_for_backward({});
 }
@@ -62,7 +63,9 @@ TorchReducer::TorchReducer(const ProcessGroup&, const std::vector<NamedTensor>&,
   throw InputError("strategy torch: expected LibTorch 2.13 or later");
 }
 void TorchReducer::finish_step() {}
-std::vector<int64_t> TorchReducer::bucket_bytes() const { return {}; }
+std::vector<int64_t> TorchReducer::bucket_bytes() const {
+  return {};
+}
 
 #endif
 

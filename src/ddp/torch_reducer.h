@@ -15,8 +15,8 @@
 namespace firkin {
 
 struct TorchReducerOptions {
-  CapOptions cap;                        // the rule is always PyTorch's, close-when-full
-  bool gradient_as_bucket_view = true;   // false: a second copy of every gradient, as in PyTorch's default
+  CapOptions cap;                       // the rule is always PyTorch's, close-when-full
+  bool gradient_as_bucket_view = true;  // false: a second copy of every gradient, as in PyTorch's default
   bool find_unused_parameters = false;
 };
 

@@ -74,8 +74,8 @@ TEST(StepBench, MeasuresEverySettingOnceABlock) {
       settings.push_back({name, options});
     }
     int progress = 0;
-    const StepBenchResult result =
-        measure_steps(group, workload, settings, {.blocks = 3, .steps_per_block = 2, .on_progress = [&](const std::string&) { ++progress; }});
+    const StepBenchResult result = measure_steps(
+        group, workload, settings, {.blocks = 3, .steps_per_block = 2, .on_progress = [&](const std::string&) { ++progress; }});
     EXPECT_EQ(progress, 18);
     EXPECT_THAT(result.step_s, SizeIs(6));
     for (size_t s = 0; s < settings.size(); ++s) {

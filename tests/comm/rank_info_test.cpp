@@ -30,10 +30,17 @@ class RankInfoFromEnvironment : public testing::Test {
   }
 };
 
-TEST_F(RankInfoFromEnvironment, IsAbsentWithoutALauncher) { EXPECT_FALSE(rank_info_from_environment().has_value()); }
+TEST_F(RankInfoFromEnvironment, IsAbsentWithoutALauncher) {
+  EXPECT_FALSE(rank_info_from_environment().has_value());
+}
 
 TEST_F(RankInfoFromEnvironment, ReadsTorchrun) {
-  set({{"RANK", "3"}, {"LOCAL_RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "head"}, {"MASTER_PORT", "1234"}});
+  set({{"RANK", "3"},
+       {"LOCAL_RANK", "1"},
+       {"WORLD_SIZE", "4"},
+       {"LOCAL_WORLD_SIZE", "2"},
+       {"MASTER_ADDR", "head"},
+       {"MASTER_PORT", "1234"}});
   const RankInfo info = rank_info_from_environment().value();
   EXPECT_EQ(info.rank, 3);
   EXPECT_EQ(info.local_rank, 1);
@@ -44,14 +51,20 @@ TEST_F(RankInfoFromEnvironment, ReadsTorchrun) {
 }
 
 TEST_F(RankInfoFromEnvironment, ReadsMpirunOnOneMachine) {
-  set({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  set({{"OMPI_COMM_WORLD_RANK", "1"},
+       {"OMPI_COMM_WORLD_SIZE", "2"},
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
   const RankInfo info = rank_info_from_environment().value();
   EXPECT_EQ(info.rank, 1);
   EXPECT_EQ(info.master_address, "127.0.0.1");
 }
 
 TEST_F(RankInfoFromEnvironment, AsksForTheMeetingPointOfMpirunOnSeveralMachines) {
-  set({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  set({{"OMPI_COMM_WORLD_RANK", "1"},
+       {"OMPI_COMM_WORLD_SIZE", "4"},
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
   EXPECT_THROW(rank_info_from_environment(), InputError);
 }
 

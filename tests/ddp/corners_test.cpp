@@ -42,7 +42,9 @@ void on_two_ranks(const std::function<void(const ProcessGroup&, const DataParall
 }
 
 // A value that differs between the ranks; its mean over two ranks is 1.5.
-double rank_value(const ProcessGroup& group) { return group.rank + 1.0; }
+double rank_value(const ProcessGroup& group) {
+  return group.rank + 1.0;
+}
 constexpr double kMean = 1.5;
 
 TEST(Corners, ATiedWeightIsSentOnceWithBothGradients) {

@@ -47,7 +47,9 @@ std::vector<int64_t> shuffled(size_t count, std::mt19937_64& random) {
 }
 
 // Scales of two ranks are 1 and 3, so the mean is 2.
-double scale_of(const ProcessGroup& group) { return 1.0 + 2 * group.rank; }
+double scale_of(const ProcessGroup& group) {
+  return 1.0 + 2 * group.rank;
+}
 
 void expect_mean_gradients(const std::vector<at::Tensor>& parameters) {
   for (size_t i = 0; i < parameters.size(); ++i) {

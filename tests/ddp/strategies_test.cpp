@@ -25,9 +25,13 @@ torch::nn::Sequential make_mlp() {
 constexpr int64_t kGlobalBatch = 12;
 constexpr int kSteps = 5;
 
-at::Tensor batch_for_step(int step) { return seeded_randn({kGlobalBatch, 12}, 100 + static_cast<uint64_t>(step)); }
+at::Tensor batch_for_step(int step) {
+  return seeded_randn({kGlobalBatch, 12}, 100 + static_cast<uint64_t>(step));
+}
 
-at::Tensor loss_of(torch::nn::Sequential& net, const at::Tensor& x) { return net->forward(x).pow(2).mean(); }
+at::Tensor loss_of(torch::nn::Sequential& net, const at::Tensor& x) {
+  return net->forward(x).pow(2).mean();
+}
 
 Parameters detached_copies(const Parameters& parameters) {
   Parameters copies;
@@ -95,7 +99,8 @@ TEST_P(EveryStrategy, TrainsAsOneProcessOnTheWholeBatch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, EveryStrategy,
-                         testing::Combine(testing::Values("naive", "flat", "overlap", "bucketed", "planned", "torch"), testing::Values(1, 2, 3, 4)),
+                         testing::Combine(testing::Values("naive", "flat", "overlap", "bucketed", "planned", "torch"),
+                                          testing::Values(1, 2, 3, 4)),
                          [](const auto& test) { return std::get<0>(test.param) + "On" + std::to_string(std::get<1>(test.param)); });
 
 TEST(Strategies, GiveTheSameBitsOnTwoRanks) {

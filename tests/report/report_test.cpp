@@ -14,7 +14,9 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::ThrowsMessage;
 
-nlohmann::json tune_results() { return nlohmann::json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/data/tune.json")); }
+nlohmann::json tune_results() {
+  return nlohmann::json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/data/tune.json"));
+}
 
 // The text of the page's data island.
 std::string island_of(const std::string& page) {
@@ -47,10 +49,11 @@ TEST(Report, TheHeadingNamesTheAnswer) {
 
 TEST(Report, NothingOnThePageIsFetched) {
   const std::string page = render_report(tune_results());
-  EXPECT_THAT(page, HasSubstr("default-src 'none'"));
-  EXPECT_THAT(page, Not(HasSubstr("<link")));
+  const std::string markup = page.substr(0, page.find("<script"));  // Vega's JavaScript speaks of tags, too
+  EXPECT_THAT(markup, HasSubstr("default-src 'none'"));
+  EXPECT_THAT(markup, Not(HasSubstr("<link")));
+  EXPECT_THAT(markup, Not(HasSubstr("<img")));
   EXPECT_THAT(page, Not(HasSubstr("<script src")));
-  EXPECT_THAT(page, Not(HasSubstr("<img")));
 }
 
 TEST(Report, AMissingSectionOrFieldOfTuneIsNamed) {
@@ -69,7 +72,8 @@ TEST(Report, AMissingSectionOrFieldOfTuneIsNamed) {
 TEST(Report, ResultsOfOtherCommandsShowWhatTheyHold) {
   nlohmann::json results = tune_results();
   results["command"] = "bench-allreduce";
-  for (const char* section : {"curve", "dense_curve", "strategies", "profile", "best_predicted", "best_measured", "regret", "indifference_set"}) {
+  for (const char* section :
+       {"curve", "dense_curve", "strategies", "profile", "best_predicted", "best_measured", "regret", "indifference_set"}) {
     results.erase(section);
   }
   const std::vector<Chart> charts = charts_for(results);

@@ -12,10 +12,10 @@
 namespace firkin {
 
 struct AllReduceBenchOptions {
-  std::vector<int64_t> sizes;      // bytes, multiples of 4 (float32 elements), positive
-  double seconds_per_size = 0.5;   // time budget for each of the two curves
-  int rounds = 10;                 // the sizes are measured in turns, in an order shuffled anew, so that drift meets all alike
-  uint64_t seed = 0;               // of the order; the same on every rank
+  std::vector<int64_t> sizes;     // bytes, multiples of 4 (float32 elements), positive
+  double seconds_per_size = 0.5;  // time budget for each of the two curves
+  int rounds = 10;                // the sizes are measured in turns, in an order shuffled anew, so that drift meets all alike
+  uint64_t seed = 0;              // of the order; the same on every rank
   std::function<void(const std::string& done)> on_progress;  // called after every round; may be empty
 };
 

@@ -20,8 +20,8 @@ struct ReadyProfileOptions {
 };
 
 struct ReadyProfile {
-  // Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order. Times are the median over
-  // steps of the slowest rank's, made non-decreasing.
+  // Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order. Times are the median
+  // over steps of the slowest rank's, made non-decreasing.
   TensorProfile tensors;
   std::vector<int64_t> ready_order;  // the same order, as DataParallelOptions::ready_order takes it
   double bare_backward_s = 0;        // backward with no hook at all: median over steps of the slowest rank

@@ -18,10 +18,10 @@ struct StepSetting {
 };
 
 struct StepBenchOptions {
-  int blocks = 12;            // in each block every setting runs once, in an order shuffled anew
-  int warmup_steps = 2;       // after each switch of the setting; at least 1, because a first step does not overlap
-  int steps_per_block = 2;    // timed
-  uint64_t seed = 0;          // of the order; the same on every rank
+  int blocks = 12;          // in each block every setting runs once, in an order shuffled anew
+  int warmup_steps = 2;     // after each switch of the setting; at least 1, because a first step does not overlap
+  int steps_per_block = 2;  // timed
+  uint64_t seed = 0;        // of the order; the same on every rank
   std::function<void(const std::string& done)> on_progress;  // called after each setting of each block; may be empty
 };
 

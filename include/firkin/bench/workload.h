@@ -18,7 +18,7 @@ namespace firkin {
 
 struct Workload {
   std::shared_ptr<torch::nn::Module> module;
-  std::vector<at::Tensor> parameters;  // the module's
+  std::vector<at::Tensor> parameters;            // the module's
   std::function<at::Tensor(int64_t step)> loss;  // forward on this rank's part of the step's batch; a scalar
   std::shared_ptr<torch::optim::Optimizer> optimizer;
 };

@@ -31,16 +31,16 @@ namespace firkin {
 
 struct DataParallelOptions {
   Strategy strategy = find_strategy("bucketed");
-  CapOptions cap;                          // for Grouping::kCap
-  std::optional<BucketPlan> plan;          // for Grouping::kPlan: over the tensors in ready order
+  CapOptions cap;                  // for Grouping::kCap
+  std::optional<BucketPlan> plan;  // for Grouping::kPlan: over the tensors in ready order
   // The order in which gradients become ready, as indices of the trainable parameters in registration order. Without it: the reverse of
   // registration, and, once the first backward has shown it, rank 0's observed order. Given, it is kept.
   std::vector<int64_t> ready_order;
   GradientHook gradient_hook = plain_all_reduce();
-  bool find_unused_parameters = false;     // allow parameters that a rank's backward does not reach
-  bool broadcast_buffers = true;           // rank 0's buffers (batch norm's statistics) to all after every step
-  bool broadcast_parameters = true;        // rank 0's parameters and buffers to all at construction
-  bool torch_bucket_views = true;          // strategy torch only: gradients are views into the Reducer's buckets
+  bool find_unused_parameters = false;  // allow parameters that a rank's backward does not reach
+  bool broadcast_buffers = true;        // rank 0's buffers (batch norm's statistics) to all after every step
+  bool broadcast_parameters = true;     // rank 0's parameters and buffers to all at construction
+  bool torch_bucket_views = true;       // strategy torch only: gradients are views into the Reducer's buckets
 };
 
 // One bucket in the last step. Seconds since the first gradient of the step was ready.
@@ -60,15 +60,15 @@ struct DataParallelStats {
 };
 
 // Guarantees: after finish_gradient_synchronization() every trainable parameter's gradient is the mean over the ranks of what
-// each rank's backward produced, the same bits on every rank. Gradients live in the buckets (parameter.grad() is a view); zero_grad() may set them
-// to none or to zero. The destructor removes every hook; gradients stay valid.
+// each rank's backward produced, the same bits on every rank. Gradients live in the buckets (parameter.grad() is a view); zero_grad() may
+// set them to none or to zero. The destructor removes every hook; gradients stay valid.
 //
-// Construction and finish_gradient_synchronization() are collective: every rank calls them, in the same order. One thread at a time may use an
-// object; autograd may run its hooks on other threads. An instance must not outlive the process group's c10d backend.
+// Construction and finish_gradient_synchronization() are collective: every rank calls them, in the same order. One thread at a time may use
+// an object; autograd may run its hooks on other threads. An instance must not outlive the process group's c10d backend.
 class DataParallel {
  public:
-  // Throws RuntimeError on every rank, naming the first parameter that differs, unless all ranks have the same parameters (names, shapes, dtypes, strides);
-  // InputError when the module has no trainable parameter, is wrapped already, or a plan does not cover it.
+  // Throws RuntimeError on every rank, naming the first parameter that differs, unless all ranks have the same parameters (names, shapes,
+  // dtypes, strides); InputError when the module has no trainable parameter, is wrapped already, or a plan does not cover it.
   DataParallel(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options = {});
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;
