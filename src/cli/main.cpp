@@ -45,7 +45,7 @@ int run(int argc, char** argv) {
   app.name("firkin");
   app.set_version_flag("--version", FIRKIN_VERSION);
   app.require_subcommand(1);
-  app.get_formatter()->column_width(34);
+  app.get_formatter()->column_width(26);
   Run chosen;
   for (const Command& command : commands()) {
     CLI::App* subcommand = app.add_subcommand(command.name, command.summary);

@@ -35,11 +35,11 @@ int threads_per_rank(const RankFlags& flags, const RankInfo& info) {
 }  // namespace
 
 void add_rank_flags(CLI::App& app, RankFlags& flags) {
-  flags.ranks_option = app.add_option("--ranks", flags.ranks, "processes to start on this machine (not under torchrun, mpirun, srun)");
+  flags.ranks_option = app.add_option("--ranks", flags.ranks, "processes to start here, without a launcher");
   flags.ranks_option->capture_default_str();
   app.add_option("--timeout", flags.timeout_s, "seconds after which a collective has failed")->capture_default_str();
   app.add_option("--backend", flags.backend, "c10d backend: gloo (CPU)")->capture_default_str();
-  app.add_option("--threads", flags.threads, "compute threads per rank; 0: the cores, shared among the ranks here")->capture_default_str();
+  app.add_option("--threads", flags.threads, "compute threads per rank; 0: an equal share")->capture_default_str();
 }
 
 int run_on_ranks(const RankFlags& flags, const std::function<void(const ProcessGroup&)>& body) {

@@ -74,6 +74,8 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   options.on_progress = {};
   if (!speaks) return;
 
+  const std::string& warning = result.calibration.fit.warning;
+  if (!warning.empty()) fmt::print(stderr, "firkin: calibration: {}\n", warning);
   nlohmann::json json = results_head("tune", flags.common.seed);
   json["environment"] = environment(group.size, flags.ranks.backend);
   json["model"] = job.description;
@@ -99,7 +101,9 @@ Run declare_tune(CLI::App& app) {
       "every bucket size, and checks the prediction against real steps.\n\n"
       "  firkin tune --ranks 2                     the demo model on this machine\n"
       "  firkin tune --ranks 2 --text book.txt     on text of yours\n"
-      "  torchrun --nproc-per-node 2 --no-python firkin tune\n");
+      "  torchrun --nproc-per-node 2 --no-python firkin tune\n\n"
+      "--rule at-most: a tensor that would exceed the cap starts a new bucket;\n"
+      "close-when-full: a bucket closes once it reaches the cap, as PyTorch's do.\n");
   add_common_flags(app, flags->common);
   add_rank_flags(app, flags->ranks);
   add_job_flags(app, flags->job);
