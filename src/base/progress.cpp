@@ -20,7 +20,7 @@ Progress::Progress(std::string what, int total, bool enabled)
 }
 
 Progress::~Progress() {
-  if (enabled_ && terminal_) fmt::print(stderr, "\n");
+  if (enabled_ && terminal_) std::fputc('\n', stderr);
 }
 
 void Progress::advance(const std::string& detail) {
