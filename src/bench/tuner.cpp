@@ -66,10 +66,11 @@ struct Predictor {
 // The fastest; among those within a thousandth of it, the one with the fewest buckets, and the smallest cap that gives them.
 const Prediction& best_of(const std::vector<Prediction>& predictions) {
   constexpr double kTolerance = 1.001;
-  const double fastest = std::ranges::min(predictions, {}, &Prediction::step_s).step_s;
-  const Prediction* best = nullptr;
+  const Prediction* best = &*std::ranges::min_element(predictions, {}, &Prediction::step_s);
+  const double limit_s = best->step_s * kTolerance;
   for (const Prediction& p : predictions) {
-    if (p.step_s <= fastest * kTolerance && (best == nullptr || p.buckets < best->buckets)) best = &p;
+    const auto rank = [](const Prediction& prediction) { return std::pair(prediction.buckets, prediction.cap_bytes); };
+    if (p.step_s <= limit_s && rank(p) < rank(*best)) best = &p;
   }
   return *best;
 }

@@ -24,8 +24,6 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-extern char** environ;
-
 namespace firkin {
 namespace {
 
@@ -73,7 +71,7 @@ std::vector<std::string> rank_environment(int rank, int ranks, int port) {
     const std::string text = *entry;
     if (!ours.contains(text.substr(0, text.find('=')))) result.push_back(text);
   }
-  for (const auto& [name, value] : ours) result.push_back(name + "=" + value);
+  for (const auto& [name, value] : ours) result.push_back(fmt::format("{}={}", name, value));
   return result;
 }
 

@@ -69,8 +69,9 @@ void broadcast(const ProcessGroup& group, std::vector<at::Tensor> tensors, int r
   c10d::BroadcastOptions options;
   options.rootRank = root;
   for (at::Tensor& tensor : tensors) {
-    std::vector<at::Tensor> one{tensor};
-    wait(group.c10d->getBackend(tensor.device().type())->broadcast(one, options), "broadcast");
+    const auto backend = group.c10d->getBackend(tensor.device().type());
+    std::vector<at::Tensor> one{std::move(tensor)};
+    wait(backend->broadcast(one, options), "broadcast");
   }
 }
 

@@ -18,7 +18,7 @@ bool is_compressible(const at::Tensor& bucket) {
 }
 
 GradientHook compression(std::string name, at::ScalarType dtype) {
-  auto start = [dtype](const ProcessGroup& group, at::Tensor bucket) -> BucketReduction {
+  auto start = [dtype](const ProcessGroup& group, const at::Tensor& bucket) -> BucketReduction {
     if (!is_compressible(bucket)) return start_plain(group, bucket);
     at::Tensor compressed = bucket.to(dtype);
     Work work = start_all_reduce(group, compressed);

@@ -15,8 +15,6 @@
 #include "firkin/base/file.h"
 #include "page.h"
 
-extern char** environ;
-
 namespace firkin {
 namespace {
 
