@@ -20,7 +20,7 @@ ProcessGroup make_group(c10::intrusive_ptr<c10d::Store> store, int rank, int siz
   group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
                     make_gloo_backend(prefixed, rank, size, address, options.timeout));
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-  return {rank, size, prefixed, group};
+  return {rank, size, prefixed, group, std::nullopt};
 }
 
 }  // namespace
@@ -48,8 +48,10 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank,
 
 Work start_all_reduce(const ProcessGroup& group, at::Tensor tensor) {
   std::vector<at::Tensor> tensors{std::move(tensor)};
+  c10d::AllreduceOptions options;
+  if (group.timeout) options.timeout = *group.timeout;
   // The backend itself, not the dispatcher's operator: a few microseconds less for each call.
-  return group.c10d->getBackend(tensors[0].device().type())->allreduce(tensors);
+  return group.c10d->getBackend(tensors[0].device().type())->allreduce(tensors, options);
 }
 
 void wait(const Work& work, const std::string& what) {

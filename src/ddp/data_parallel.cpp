@@ -13,11 +13,11 @@
 #include "firkin/base/error.h"
 #include "firkin/ddp/gradient_buckets.h"
 #include "module_state.h"
+#include "parameter_hooks.h"
+#include "ranks_with_data.h"
 #include "torch_reducer.h"
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 namespace firkin {
 
@@ -27,15 +27,13 @@ namespace firkin {
 class DataParallel::Impl {
  public:
   Impl(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options);
-  ~Impl() { remove_hooks(); }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
 
-  void on_gradient(size_t parameter);
   void finish();
+  bool finish_without_data();
   void abandon_step();
 
   bool synchronizes = true;  // false inside no_sync()
+  bool joining = false;      // true inside a Join scope
   std::vector<int64_t> ready_order;
 
   DataParallelStats stats() const;
@@ -43,21 +41,19 @@ class DataParallel::Impl {
   bool uses_torch() const { return torch_ != nullptr; }
 
  private:
-  struct Hook;
-
   void set_ready_order();
-  void install_hooks();
-  void remove_hooks();
   void build_buckets();
-  void begin_step();
+  void on_gradient(size_t parameter);
+  void begin_step(bool we_have_data);
   void watch_backward();
   bool backward_threw() const { return in_step_ && backward_.expired() && !backward_succeeded_; }
   void launch_rest();
   void launch_one_by_one();
+  void end_step(const std::vector<size_t>& without, bool we_have_data);
   std::vector<size_t> parameters_without_gradient() const;
   void adopt_gradients_of_other_ranks(const std::vector<size_t>& without);
   [[noreturn]] void fail_without_gradient(const std::vector<size_t>& without) const;
-  void learn_from_first_step();
+  void learn_from_first_step(int root, bool we_have_data);
 
   ProcessGroup group_;
   DataParallelOptions options_;
@@ -65,6 +61,7 @@ class DataParallel::Impl {
   std::vector<at::Tensor> module_buffers_;
   std::shared_ptr<GradientBuckets> buckets_;
   BucketLauncher launcher_;
+  RanksWithData with_data_;
   std::unique_ptr<TorchReducer> torch_;  // strategy torch: does the work of all of the below
   std::vector<int64_t> order_;           // position in the buckets -> parameter
   std::vector<int64_t> position_of_;     // parameter -> position in the buckets
@@ -77,19 +74,24 @@ class DataParallel::Impl {
   std::vector<int64_t> observed_order_;  // parameters by their last gradient, in the first step
   std::weak_ptr<bool> backward_;         // dies with the backward that runs
   bool backward_succeeded_ = false;
+  std::vector<BucketStats> bucket_stats_;  // these three: of the last finished step
   double exposed_wait_s_ = 0;
   int64_t steps_ = 0;
+
+  std::unique_ptr<ParameterHooks> hooks_;  // last, so that no hook runs when the rest is gone
 };
 
-struct DataParallel::Impl::Hook : torch::autograd::PostAccumulateGradHook {
-  Hook(Impl& owner_in, size_t parameter_in) : owner(owner_in), parameter(parameter_in) {}
-  void operator()(const torch::autograd::Variable& /*tensor*/) override { owner.on_gradient(parameter); }
-  Impl& owner;
-  size_t parameter;
-};
+namespace {
+
+ProcessGroup with_timeout(ProcessGroup group, const DataParallelOptions& options) {
+  if (options.timeout) group.timeout = options.timeout;
+  return group;
+}
+
+}  // namespace
 
 DataParallel::Impl::Impl(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options)
-    : group_(std::move(group)),
+    : group_(with_timeout(std::move(group), options)),
       options_(std::move(options)),
       parameters_(trainable_parameters(module)),
       module_buffers_(module.buffers()),
@@ -97,8 +99,8 @@ DataParallel::Impl::Impl(torch::nn::Module& module, ProcessGroup group, DataPara
   if (parameters_.empty()) throw InputError("DataParallel: the module has no trainable parameter");
   check_agreement(group_, parameters_);
   if (options_.broadcast_parameters) {
-    broadcast_from_rank0(group_, module.parameters());
-    broadcast_from_rank0(group_, module_buffers_);
+    broadcast_together(group_, module.parameters(), 0);
+    broadcast_together(group_, module_buffers_, 0);
   }
   expected_.assign(parameters_.size(), 1);
   received_.assign(parameters_.size(), 0);
@@ -112,7 +114,9 @@ DataParallel::Impl::Impl(torch::nn::Module& module, ProcessGroup group, DataPara
     return;
   }
   build_buckets();
-  if (options_.strategy.launch == Launch::kWhenReady) install_hooks();
+  if (options_.strategy.launch == Launch::kWhenReady) {
+    hooks_ = std::make_unique<ParameterHooks>(parameters_, [this](size_t parameter) { on_gradient(parameter); });
+  }
 }
 
 void DataParallel::Impl::set_ready_order() {
@@ -125,25 +129,6 @@ void DataParallel::Impl::set_ready_order() {
   ready_order = options_.ready_order;
   if (std::ranges::is_permutation(ready_order, registration_order)) return;
   throw InputError(fmt::format("DataParallel: ready_order is no permutation of 0..{}", parameters_.size() - 1));
-}
-
-void DataParallel::Impl::install_hooks() {
-  for (const NamedTensor& parameter : parameters_) {
-    if (torch::autograd::impl::post_acc_grad_hooks(parameter.tensor) == nullptr) continue;
-    throw InputError(
-        fmt::format("DataParallel: {} has a post-accumulate-gradient hook already; is the module wrapped twice?", parameter.name));
-  }
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i].tensor, std::make_unique<Hook>(*this, i));
-  }
-}
-
-void DataParallel::Impl::remove_hooks() {
-  for (const NamedTensor& parameter : parameters_) {
-    auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter.tensor);
-    const auto* ours = dynamic_cast<Hook*>(hook.get());
-    if (ours != nullptr && &ours->owner == this) hook.reset();
-  }
 }
 
 void DataParallel::Impl::build_buckets() {
@@ -159,8 +144,9 @@ void DataParallel::Impl::build_buckets() {
   buckets_ = std::make_shared<GradientBuckets>(std::move(tensors), std::move(planned.plan), 1.0 / group_.size);
 }
 
-void DataParallel::Impl::begin_step() {
+void DataParallel::Impl::begin_step(bool we_have_data) {
   in_step_ = true;
+  if (joining) with_data_.announce(group_, we_have_data);
   observed_order_.clear();
   std::ranges::fill(received_, 0);
   launcher_.begin(buckets_);
@@ -178,7 +164,7 @@ void DataParallel::Impl::on_gradient(size_t parameter) {
   const std::lock_guard lock(mutex_);
   if (!synchronizes) return;
   if (backward_threw()) abandon_step();
-  if (!in_step_) begin_step();
+  if (!in_step_) begin_step(/*we_have_data=*/true);
   if (backward_.expired()) watch_backward();
   const int64_t received = ++received_[parameter];
   if (first_step_) {
@@ -220,7 +206,7 @@ void DataParallel::Impl::finish() {
   if (options_.strategy.launch == Launch::kNever || !synchronizes) return;
   if (torch_ != nullptr) {
     torch_->finish_step();
-    if (options_.broadcast_buffers && !module_buffers_.empty()) broadcast_from_rank0(group_, module_buffers_);
+    if (options_.broadcast_buffers) broadcast_together(group_, module_buffers_, 0);
     ++steps_;
     return;
   }
@@ -228,7 +214,7 @@ void DataParallel::Impl::finish() {
     abandon_step();
     throw RuntimeError("DataParallel: backward did not finish; its gradients are forgotten");
   }
-  if (!in_step_) begin_step();
+  if (!in_step_) begin_step(/*we_have_data=*/true);
   const auto wait_started = std::chrono::steady_clock::now();
   const std::vector<size_t> without = parameters_without_gradient();
   if (options_.strategy.launch == Launch::kAfterBackward) {
@@ -237,18 +223,49 @@ void DataParallel::Impl::finish() {
     launch_rest();
     launcher_.wait_for_all();
   }
-  in_step_ = false;
-  if (options_.find_unused_parameters) adopt_gradients_of_other_ranks(without);
   exposed_wait_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - wait_started).count();
-  ++steps_;
-  if (options_.broadcast_buffers && !module_buffers_.empty()) broadcast_from_rank0(group_, module_buffers_);
-  if (first_step_ && options_.strategy.launch == Launch::kWhenReady) learn_from_first_step();
+  end_step(without, /*we_have_data=*/true);
   if (!without.empty() && !options_.find_unused_parameters) fail_without_gradient(without);
+}
+
+// One step of the ranks that have data, on a rank that has none. False when no rank has.
+bool DataParallel::Impl::finish_without_data() {
+  const std::lock_guard lock(mutex_);
+  if (options_.strategy.launch == Launch::kNever) return false;
+  begin_step(/*we_have_data=*/false);
+  if (with_data_.count() == 0) {
+    in_step_ = false;
+    return false;
+  }
+  buckets_->fill_with_zeros();
+  while (!launcher_.all_launched()) launcher_.launch_next();
+  launcher_.wait_for_all();
+  std::vector<size_t> all(parameters_.size());
+  std::iota(all.begin(), all.end(), 0);
+  for (const NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+  end_step(all, /*we_have_data=*/false);
+  return true;
+}
+
+// The collectives after the last bucket, the same on every rank. `without`: the parameters that got no gradient here.
+void DataParallel::Impl::end_step(const std::vector<size_t>& without, bool we_have_data) {
+  in_step_ = false;
+  ++steps_;
+  bucket_stats_ = launcher_.stats();
+  const int root = joining ? with_data_.first() : 0;
+  if (joining && with_data_.count() < group_.size) buckets_->scale(static_cast<double>(group_.size) / with_data_.count());
+  if (options_.find_unused_parameters) {
+    adopt_gradients_of_other_ranks(without);
+  } else if (!we_have_data) {
+    for (const int64_t position : position_of_) buckets_->adopt(position);
+  }
+  if (options_.broadcast_buffers) broadcast_together(group_, module_buffers_, root);
+  if (first_step_ && options_.strategy.launch == Launch::kWhenReady) learn_from_first_step(root, we_have_data);
 }
 
 void DataParallel::Impl::abandon_step() {
   if (buckets_ == nullptr) return;
-  if (!in_step_) begin_step();
+  if (!in_step_) begin_step(/*we_have_data=*/true);
   while (!launcher_.all_launched()) launcher_.launch_next();
   launcher_.wait_for_all();
   in_step_ = false;
@@ -281,18 +298,21 @@ void DataParallel::Impl::fail_without_gradient(const std::vector<size_t>& withou
                   group_.rank, fmt::join(names, ", ")));
 }
 
-void DataParallel::Impl::learn_from_first_step() {
+// The root's order becomes everybody's; its counts only those of a rank that had no backward of its own.
+void DataParallel::Impl::learn_from_first_step(int root, bool we_have_data) {
   first_step_ = false;
-  for (size_t i = 0; i < expected_.size(); ++i) expected_[i] = std::max<int64_t>(received_[i], 1);
-  if (!options_.ready_order.empty() || options_.strategy.grouping == Grouping::kPlan) return;
   std::vector<int64_t> order = observed_order_;
   for (size_t i = 0; i < received_.size(); ++i) {
     if (received_[i] == 0) order.push_back(static_cast<int64_t>(i));
   }
-  at::Tensor agreed = at::tensor(order, at::kLong);
-  broadcast(group_, {agreed});
-  const int64_t* first = agreed.const_data_ptr<int64_t>();
-  ready_order.assign(first, first + agreed.numel());
+  at::Tensor roots_order = at::tensor(order, at::kLong);
+  at::Tensor roots_counts = at::tensor(received_, at::kLong);
+  broadcast(group_, {roots_order, roots_counts}, root);
+  const int64_t* counts = we_have_data ? received_.data() : roots_counts.const_data_ptr<int64_t>();
+  for (size_t i = 0; i < expected_.size(); ++i) expected_[i] = std::max<int64_t>(counts[i], 1);
+  if (!options_.ready_order.empty() || options_.strategy.grouping == Grouping::kPlan) return;
+  const int64_t* first = roots_order.const_data_ptr<int64_t>();
+  ready_order.assign(first, first + roots_order.numel());
   build_buckets();
 }
 
@@ -302,8 +322,8 @@ DataParallelStats DataParallel::Impl::stats() const {
     result.tensors.push_back(parameters_[static_cast<size_t>(parameter)].name);
   if (torch_ != nullptr) {
     for (const int64_t bytes : torch_->bucket_bytes()) result.buckets.push_back({.bytes = bytes, .bytes_on_wire = bytes});
-  } else if (steps_ > 0 && buckets_ != nullptr) {
-    result.buckets = launcher_.stats();
+  } else {
+    result.buckets = bucket_stats_;
   }
   return result;
 }
@@ -325,6 +345,23 @@ void DataParallel::finish_gradient_synchronization() {
 DataParallel::NoSync DataParallel::no_sync() {
   if (impl_->uses_torch()) throw InputError("no_sync(): the strategy torch does not support it");
   return NoSync(impl_->synchronizes);
+}
+
+DataParallel::Join::Join(Impl& owner) : owner_(owner) {
+  owner_.joining = true;
+}
+
+DataParallel::Join::~Join() {
+  owner_.joining = false;
+}
+
+void DataParallel::Join::finish(const std::function<void()>& step) {
+  while (owner_.finish_without_data()) step();
+}
+
+DataParallel::Join DataParallel::join() {
+  if (impl_->uses_torch()) throw InputError("join(): the strategy torch does not support it");
+  return Join(*impl_);
 }
 
 void DataParallel::abandon_step() {

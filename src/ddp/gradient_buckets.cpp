@@ -65,6 +65,14 @@ void GradientBuckets::place(int64_t tensor) {
   gradient = view;
 }
 
+void GradientBuckets::fill_with_zeros() {
+  for (at::Tensor& flat : flat_) flat.zero_();
+}
+
+void GradientBuckets::scale(double factor) {
+  for (at::Tensor& flat : flat_) flat.mul_(factor);
+}
+
 void GradientBuckets::adopt(int64_t tensor) {
   parameters_[static_cast<size_t>(tensor)].mutable_grad() = views_[static_cast<size_t>(tensor)];
 }

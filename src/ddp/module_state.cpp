@@ -52,11 +52,11 @@ std::string first_difference(const std::vector<std::string>& ours, const std::ve
 }
 
 // Copies the tensors into one, broadcasts it, and copies back.
-void broadcast_together(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
+void broadcast_as_one(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root) {
   std::vector<at::Tensor> flat_parts;
   for (const at::Tensor& tensor : tensors) flat_parts.push_back(tensor.detach().reshape({-1}));
   at::Tensor flat = at::cat(flat_parts);
-  broadcast(group, {flat});
+  broadcast(group, {flat}, root);
   int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {
     tensor.detach().copy_(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
@@ -81,7 +81,7 @@ void check_agreement(const ProcessGroup& group, const std::vector<NamedTensor>& 
   }
 }
 
-void broadcast_from_rank0(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
+void broadcast_together(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root) {
   if (group.size == 1) return;
   at::NoGradGuard no_grad;
   constexpr size_t kLargestBroadcast = 64 * kMiB;
@@ -90,7 +90,7 @@ void broadcast_from_rank0(const ProcessGroup& group, const std::vector<at::Tenso
   std::vector<at::Tensor> together;
   size_t bytes = 0;
   const auto flush = [&] {
-    if (!together.empty()) broadcast_together(group, together);
+    if (!together.empty()) broadcast_as_one(group, together, root);
     together.clear();
     bytes = 0;
   };

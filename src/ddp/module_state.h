@@ -14,7 +14,7 @@ namespace firkin {
 // shapes, dtypes and strides. Collective.
 void check_agreement(const ProcessGroup& group, const std::vector<NamedTensor>& parameters);
 
-// Rank 0's values to all ranks. Tensors of one dtype travel together, up to 64 MiB at a time. Collective.
-void broadcast_from_rank0(const ProcessGroup& group, const std::vector<at::Tensor>& tensors);
+// The root's values to all ranks. Tensors of one dtype travel together, up to 64 MiB at a time. Collective.
+void broadcast_together(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root);
 
 }  // namespace firkin

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <numeric>
 #include <random>
 
@@ -115,6 +116,37 @@ TEST(Lifecycle, StatsTellOfTheLastStep) {
     }
     EXPECT_LE(stats.buckets[0].launch_s, stats.buckets[1].launch_s);
     EXPECT_GT(stats.exposed_wait_s, 0);
+  });
+}
+
+TEST(Lifecycle, ABucketThatTakesLongerThanTheTimeoutIsAnError) {
+  std::latch rank0_gave_up(1);
+  run_ranks(2, [&](const ProcessGroup& group) {
+    Parameters module({3});
+    DataParallelOptions options = bucketed(1 << 20);
+    options.timeout = std::chrono::milliseconds(200);
+    DataParallel ddp(module, group, options);
+    if (group.rank == 1) return rank0_gave_up.wait();
+    chained_loss(module.all, {0}, 1).backward();
+    EXPECT_THAT([&] { ddp.finish_gradient_synchronization(); }, ThrowsMessage<RuntimeError>(HasSubstr("all-reduce of gradient bucket 0")));
+    rank0_gave_up.count_down();
+  });
+}
+
+TEST(Lifecycle, StatsInTheMiddleOfAStepAreThoseOfTheLastOne) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    Parameters module({3, 4});
+    DataParallel ddp(module, group, bucketed(1));
+    EXPECT_TRUE(ddp.stats().buckets.empty());
+    for (int step = 0; step < 2; ++step) {
+      module.zero_grad();
+      chained_loss(module.all, {0, 1}, 1).backward();
+      if (step == 1) {
+        EXPECT_EQ(ddp.stats().buckets.size(), 2);
+      }
+      ddp.finish_gradient_synchronization();
+    }
+    EXPECT_EQ(ddp.stats().steps, 2);
   });
 }
 

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct ProcessGroup {
   int size = 1;
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroup> c10d;
+  std::optional<std::chrono::milliseconds> timeout;  // of an all-reduce started through this handle; without: GroupOptions::timeout
 };
 
 // A collective under way.

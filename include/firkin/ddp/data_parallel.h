@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,10 +38,11 @@ struct DataParallelOptions {
   // registration, and, once the first backward has shown it, rank 0's observed order. Given, it is kept.
   std::vector<int64_t> ready_order;
   GradientHook gradient_hook = plain_all_reduce();
-  bool find_unused_parameters = false;  // allow parameters that a rank's backward does not reach
-  bool broadcast_buffers = true;        // rank 0's buffers (batch norm's statistics) to all after every step
-  bool broadcast_parameters = true;     // rank 0's parameters and buffers to all at construction
-  bool torch_bucket_views = true;       // strategy torch only: gradients are views into the Reducer's buckets
+  std::optional<std::chrono::milliseconds> timeout;  // of the all-reduce of a bucket; without: the group's
+  bool find_unused_parameters = false;               // allow parameters that a rank's backward does not reach
+  bool broadcast_buffers = true;                     // rank 0's buffers (batch norm's statistics) to all after every step
+  bool broadcast_parameters = true;                  // rank 0's parameters and buffers to all at construction
+  bool torch_bucket_views = true;                    // strategy torch only: gradients are views into the Reducer's buckets
 };
 
 // One bucket in the last step. Seconds since the first gradient of the step was ready.
@@ -66,6 +68,8 @@ struct DataParallelStats {
 // Construction and finish_gradient_synchronization() are collective: every rank calls them, in the same order. One thread at a time may use
 // an object; autograd may run its hooks on other threads. An instance must not outlive the process group's c10d backend.
 class DataParallel {
+  class Impl;
+
  public:
   // Throws RuntimeError on every rank, naming the first parameter that differs, unless all ranks have the same parameters (names, shapes,
   // dtypes, strides); InputError when the module has no trainable parameter, is wrapped already, or a plan does not cover it.
@@ -95,6 +99,31 @@ class DataParallel {
   // Throws InputError under the strategy torch.
   [[nodiscard]] NoSync no_sync();
 
+  // While the scope lives, ranks may have different numbers of batches. The mean of a step is over the ranks that have a batch in it; a
+  // rank without one adds nothing and gets the same gradients, so parameters and optimiser state stay equal everywhere. Buffers come from
+  // the first rank that has data. Every rank opens the scope, and closes it with finish(). One small all-reduce more per step.
+  //   {
+  //     auto join = ddp.join();
+  //     for (auto& batch : my_part_of_the_data) train_on(batch);
+  //     join.finish([&] { optimizer.step(); });
+  //   }
+  class Join {
+   public:
+    explicit Join(Impl& owner);
+    ~Join();
+    Join(const Join&) = delete;
+    Join& operator=(const Join&) = delete;
+
+    // This rank has no batch left: takes part in the steps of the ranks that have, calling `step` after each, until no rank has one.
+    // Collective. Throws RuntimeError when a collective fails or times out.
+    void finish(const std::function<void()>& step);
+
+   private:
+    Impl& owner_;
+  };
+  // Throws InputError under the strategy torch.
+  [[nodiscard]] Join join();
+
   // Call it when backward threw and the gradients are then zeroed in place: takes part in the collectives that the other ranks
   // expect of this step, and forgets its gradients. Without it the next backward does the same.
   void abandon_step();
@@ -107,7 +136,6 @@ class DataParallel {
   const std::vector<int64_t>& ready_order() const;
 
  private:
-  class Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -28,6 +28,12 @@ class GradientBuckets {
   // An undefined gradient stays undefined, and counts as zeros in the bucket. Throws InputError for a sparse gradient.
   void place(int64_t tensor);
 
+  // All buckets: what a rank without data adds to the sum.
+  void fill_with_zeros();
+
+  // All buckets, and with them the gradients that live there.
+  void scale(double factor);
+
   // Makes the view the parameter's gradient, whatever that was.
   void adopt(int64_t tensor);
 

@@ -1,0 +1,141 @@
+// Ranks with different numbers of batches.
+#include <gtest/gtest.h>
+
+#include "../comm/thread_ranks.h"
+#include "firkin/base/error.h"
+#include "firkin/ddp/data_parallel.h"
+#include "seeded.h"
+
+#include <torch/torch.h>
+
+namespace firkin {
+namespace {
+
+struct Net : torch::nn::Module {
+  Net() {
+    hidden = register_module("hidden", torch::nn::Linear(6, 8));
+    norm = register_module("norm", torch::nn::BatchNorm1d(8));
+    out = register_module("out", torch::nn::Linear(8, 2));
+    to(at::kDouble);
+    seed_parameters(*this, 3);
+  }
+  at::Tensor loss(const at::Tensor& x) { return out(torch::tanh(hidden(x))).pow(2).mean(); }
+  at::Tensor loss_with_norm(const at::Tensor& x) { return out(norm(hidden(x))).pow(2).mean(); }
+  torch::nn::Linear hidden = nullptr;
+  torch::nn::BatchNorm1d norm = nullptr;
+  torch::nn::Linear out = nullptr;
+};
+
+constexpr int64_t kLocalBatch = 4;
+
+at::Tensor batch_of(int rank, int step) {
+  return seeded_randn({kLocalBatch, 6}, 1000 * static_cast<uint64_t>(rank + 1) + static_cast<uint64_t>(step));
+}
+
+// Every step on the batches of the ranks that have one, in one process.
+std::vector<at::Tensor> train_alone(const std::vector<int>& batches) {
+  Net net;
+  torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < *std::ranges::max_element(batches); ++step) {
+    std::vector<at::Tensor> parts;
+    for (size_t rank = 0; rank < batches.size(); ++rank) {
+      if (step < batches[rank]) parts.push_back(batch_of(static_cast<int>(rank), step));
+    }
+    optimizer.zero_grad();
+    net.loss(torch::cat(parts)).backward();
+    optimizer.step();
+  }
+  return net.parameters();
+}
+
+DataParallelOptions options_for(std::string_view strategy) {
+  DataParallelOptions options;
+  options.strategy = find_strategy(strategy);
+  options.cap.cap_bytes = 256;
+  options.find_unused_parameters = true;  // the norm's
+  return options;
+}
+
+class Join : public testing::TestWithParam<std::tuple<std::string, std::vector<int>>> {};
+
+TEST_P(Join, TheMeanIsOverTheRanksThatHaveData) {
+  const auto& [strategy, batches] = GetParam();
+  const std::vector<at::Tensor> expected = train_alone(batches);
+  run_ranks(static_cast<int>(batches.size()), [&](const ProcessGroup& group) {
+    Net net;
+    DataParallel ddp(net, group, options_for(strategy));
+    torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    {
+      auto join = ddp.join();
+      for (int step = 0; step < batches[static_cast<size_t>(group.rank)]; ++step) {
+        optimizer.zero_grad();
+        net.loss(batch_of(group.rank, step)).backward();
+        ddp.finish_gradient_synchronization();
+        optimizer.step();
+      }
+      join.finish([&] { optimizer.step(); });
+    }
+    EXPECT_EQ(ddp.stats().steps, *std::ranges::max_element(batches));
+    const std::vector<at::Tensor> trained = net.parameters();
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(trained[i], expected[i], 1e-9, 1e-12)) << "parameter " << i;
+
+    // Outside the scope every rank steps again, and what it learned of the first backward holds.
+    for (int step = 100; step < 102; ++step) {
+      net.zero_grad();
+      net.loss(batch_of(group.rank, step)).backward();
+      ddp.finish_gradient_synchronization();
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Uneven, Join,
+                         testing::Combine(testing::Values("naive", "flat", "overlap", "bucketed"),
+                                          testing::Values(std::vector{3, 3}, std::vector{4, 1}, std::vector{0, 3}, std::vector{2, 0, 5},
+                                                          std::vector{0, 0})));
+
+TEST(JoinScope, GradientsInPlaceAndAllParametersInUse) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    torch::nn::Linear net(torch::nn::LinearOptions(3, 2).bias(false));
+    DataParallel ddp(*net, group);
+    {
+      auto join = ddp.join();
+      for (int step = 0; step < (group.rank == 0 ? 1 : 3); ++step) {
+        net->zero_grad(/*set_to_none=*/false);
+        net->forward(at::full({1, 3}, group.rank + 1.0)).sum().backward();
+        ddp.finish_gradient_synchronization();
+      }
+      join.finish([&] { EXPECT_TRUE(at::equal(net->weight.grad(), at::full({2, 3}, 2.0))); });
+    }
+    EXPECT_TRUE(at::equal(net->weight.grad(), at::full({2, 3}, 2.0)));  // of rank 1, which was alone
+  });
+}
+
+TEST(JoinScope, BuffersComeFromARankThatHasData) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Net net;
+    DataParallel ddp(net, group);
+    {
+      auto join = ddp.join();
+      for (int step = 0; step < (group.rank == 0 ? 1 : 4); ++step) {
+        net.loss_with_norm(batch_of(group.rank, step)).backward();
+        ddp.finish_gradient_synchronization();
+      }
+      join.finish([] {});
+    }
+    // The first step counted rank 0's batch; then rank 1 was the only one to have any.
+    EXPECT_EQ(net.norm->num_batches_tracked.item<int64_t>(), 4);
+  });
+}
+
+TEST(JoinScope, IsRefusedUnderTheStrategyTorch) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    torch::nn::Linear net(2, 2);
+    DataParallelOptions options;
+    options.strategy = find_strategy("torch");
+    DataParallel ddp(*net, group, options);
+    EXPECT_THROW(static_cast<void>(ddp.join()), InputError);
+  });
+}
+
+}  // namespace
+}  // namespace firkin
