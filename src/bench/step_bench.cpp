@@ -16,6 +16,7 @@ namespace {
 struct BlockTimes {
   std::vector<std::vector<double>> step_s;
   std::vector<std::vector<double>> comm_s;
+  double communication_s = 0;
   int64_t buckets = 0;
 };
 
@@ -26,6 +27,14 @@ std::vector<std::vector<double>> transposed(const std::vector<std::vector<double
     for (const auto& values : by_rank) result[i].push_back(values[first + i]);
   }
   return result;
+}
+
+// A step that is abandoned before it began sends its buckets all the same.
+double time_communication(const ProcessGroup& group, DataParallel& ddp) {
+  barrier(group);
+  const auto started = std::chrono::steady_clock::now();
+  ddp.abandon_step();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 
 BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepBenchOptions& options,
@@ -41,9 +50,11 @@ BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const St
     comm.push_back(times.comm_s);
   }
   ours.insert(ours.end(), comm.begin(), comm.end());
+  ours.push_back(options.communication_alone ? time_communication(group, ddp) : 0);
   const auto by_rank = all_gather(group, ours);
   return {.step_s = transposed(by_rank, 0, comm.size()),
           .comm_s = transposed(by_rank, comm.size(), comm.size()),
+          .communication_s = std::ranges::max(transposed(by_rank, 2 * comm.size(), 1)[0]),
           .buckets = static_cast<int64_t>(ddp.stats().buckets.size())};
 }
 
@@ -64,6 +75,7 @@ StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, con
   result.step_s.resize(settings.size());
   result.comm_s.resize(settings.size());
   result.raw_step_s.resize(settings.size());
+  if (options.communication_alone) result.communication_s.resize(settings.size());
   result.buckets.resize(settings.size());
   std::vector<size_t> order(settings.size());
   std::iota(order.begin(), order.end(), 0);
@@ -76,6 +88,7 @@ StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, con
       result.step_s[setting].push_back(median_of_slowest_rank(times.step_s));
       result.comm_s[setting].push_back(median_of_slowest_rank(times.comm_s));
       std::ranges::move(times.step_s, std::back_inserter(result.raw_step_s[setting]));
+      if (options.communication_alone) result.communication_s[setting].push_back(times.communication_s);
       result.buckets[setting] = times.buckets;
       if (options.on_progress) options.on_progress(fmt::format("block {}, {}", block + 1, settings[setting].name));
     }

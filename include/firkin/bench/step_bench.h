@@ -18,10 +18,11 @@ struct StepSetting {
 };
 
 struct StepBenchOptions {
-  int blocks = 12;          // in each block every setting runs once, in an order shuffled anew
-  int warmup_steps = 2;     // after each switch of the setting; at least 1, because a first step does not overlap
-  int steps_per_block = 2;  // timed
-  uint64_t seed = 0;        // of the order; the same on every rank
+  int blocks = 12;                   // in each block every setting runs once, in an order shuffled anew
+  int warmup_steps = 2;              // after each switch of the setting; at least 1, because a first step does not overlap
+  int steps_per_block = 2;           // timed
+  uint64_t seed = 0;                 // of the order; the same on every rank
+  bool communication_alone = false;  // after each block, time once what the setting sends, with nothing to hide behind
   std::function<void(const std::string& done)> on_progress;  // called after each setting of each block; may be empty
 };
 
@@ -31,6 +32,9 @@ struct StepBenchResult {
   std::vector<std::vector<double>> comm_s;
   // [setting][block * steps_per_block + step][rank], in seconds.
   std::vector<std::vector<std::vector<double>>> raw_step_s;
+  // [setting][block]: the slowest rank's time to send all buckets with no backward around them, in seconds. Empty unless asked for; 0
+  // for the strategies none and torch.
+  std::vector<std::vector<double>> communication_s;
   std::vector<int64_t> buckets;  // per setting
 };
 

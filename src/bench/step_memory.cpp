@@ -1,0 +1,56 @@
+#include "firkin/bench/step_memory.h"
+
+#include <algorithm>
+
+#include "firkin/bench/tensor_memory.h"
+
+namespace firkin {
+namespace {
+
+int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+// What lives as long as the workload.
+int64_t lasting_bytes(const Workload& workload) {
+  return bytes_of(workload.parameters) + bytes_of(workload.module->buffers());
+}
+
+void forget_gradients(const Workload& workload) {
+  for (const at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
+}
+
+}  // namespace
+
+StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options) {
+  forget_gradients(workload);
+  TensorMemory memory;
+  DataParallel ddp(*workload.module, group, options);
+  run_step(workload, ddp, 0);
+  memory.reset_peak();
+  run_step(workload, ddp, 1);
+  const auto lasting = static_cast<double>(lasting_bytes(workload));
+  const auto by_rank =
+      all_gather(group, {lasting + static_cast<double>(memory.peak_bytes()), lasting + static_cast<double>(memory.now_bytes())});
+  forget_gradients(workload);
+  StepMemory most;
+  for (const auto& rank : by_rank) {
+    most.peak_bytes = std::max(most.peak_bytes, static_cast<int64_t>(rank[0]));
+    most.between_steps_bytes = std::max(most.between_steps_bytes, static_cast<int64_t>(rank[1]));
+  }
+  return most;
+}
+
+StepMemory measure_local_step_memory(Workload& workload) {
+  forget_gradients(workload);
+  TensorMemory memory;
+  workload.loss(0).backward();
+  const int64_t lasting = lasting_bytes(workload);
+  const StepMemory result{.peak_bytes = lasting + memory.peak_bytes(), .between_steps_bytes = lasting + memory.now_bytes()};
+  forget_gradients(workload);
+  return result;
+}
+
+}  // namespace firkin
