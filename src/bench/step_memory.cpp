@@ -29,6 +29,7 @@ StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, co
   TensorMemory memory;
   DataParallel ddp(*workload.module, group, options);
   run_step(workload, ddp, 0);
+  forget_gradients(workload);
   memory.reset_peak();
   run_step(workload, ddp, 1);
   const auto lasting = static_cast<double>(lasting_bytes(workload));

@@ -1,38 +1,80 @@
 #include "firkin/bench/tensor_memory.h"
 
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
 #include <algorithm>
 #include <mutex>
+#include <unordered_map>
 
 namespace firkin {
+namespace {
 
-struct TensorMemory::Counter : c10::MemoryReportingInfoBase {
-  void reportMemoryUsage(void* /*ptr*/, int64_t size, size_t /*allocated*/, size_t /*reserved*/, c10::Device /*device*/) override {
+// Tensors outlive the object that counts them, and are freed on any thread: hence global, behind one mutex.
+std::mutex mutex;
+int64_t live_bytes = 0;
+int64_t most_bytes = 0;
+std::unordered_map<void*, int64_t> sizes;  // LibTorch wants blocks whose context is their address, so their size cannot travel with them
+
+void free_block(void* data) {
+  {
     const std::lock_guard lock(mutex);
-    now += size;
-    peak = std::max(peak, now);
+    const auto found = sizes.find(data);
+    if (found != sizes.end()) {
+      live_bytes -= found->second;
+      sizes.erase(found);
+    }
   }
-  bool memoryProfilingEnabled() const override { return true; }
+  c10::GetDefaultCPUAllocator()->raw_deallocate(data);
+}
 
-  std::mutex mutex;  // backward on a GPU runs on a thread of its own
-  int64_t now = 0;
-  int64_t peak = 0;
+class CountingAllocator : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* data = c10::GetDefaultCPUAllocator()->raw_allocate(bytes);
+    if (data != nullptr) {
+      const std::lock_guard lock(mutex);
+      sizes[data] = static_cast<int64_t>(bytes);
+      live_bytes += static_cast<int64_t>(bytes);
+      most_bytes = std::max(most_bytes, live_bytes);
+    }
+    return {data, data, free_block, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return free_block; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    c10::GetDefaultCPUAllocator()->copy_data(to, from, bytes);
+  }
 };
 
-TensorMemory::TensorMemory() : counter_(std::make_shared<Counter>()), guard_(c10::DebugInfoKind::PROFILER_STATE, counter_) {}
+CountingAllocator counting_allocator;
+
+}  // namespace
+
+TensorMemory::TensorMemory() {
+  const std::lock_guard lock(mutex);
+  sizes.clear();  // what an earlier object counted is no longer counted when it is freed
+  live_bytes = 0;
+  most_bytes = 0;
+  c10::SetCPUAllocator(&counting_allocator);
+}
+
+TensorMemory::~TensorMemory() {
+  c10::SetCPUAllocator(c10::GetDefaultCPUAllocator());
+}
 
 int64_t TensorMemory::now_bytes() const {
-  const std::lock_guard lock(counter_->mutex);
-  return counter_->now;
+  const std::lock_guard lock(mutex);
+  return live_bytes;
 }
 
 int64_t TensorMemory::peak_bytes() const {
-  const std::lock_guard lock(counter_->mutex);
-  return counter_->peak;
+  const std::lock_guard lock(mutex);
+  return most_bytes;
 }
 
 void TensorMemory::reset_peak() {
-  const std::lock_guard lock(counter_->mutex);
-  counter_->peak = counter_->now;
+  const std::lock_guard lock(mutex);
+  most_bytes = live_bytes;
 }
 
 }  // namespace firkin

@@ -59,7 +59,7 @@ void BucketLauncher::wait_for_all() {
   for (size_t i = 0; i < launched_; ++i) wait_for(bucket_at(i));
 }
 
-std::vector<BucketStats> BucketLauncher::stats() const {
+std::vector<BucketStats> BucketLauncher::end() {
   const auto seconds = [this](Clock::time_point time) { return std::chrono::duration<double>(time - started_at_).count(); };
   std::vector<BucketStats> result;
   for (size_t i = 0; i < states_.size(); ++i) {
@@ -72,6 +72,9 @@ std::vector<BucketStats> BucketLauncher::stats() const {
                       .launch_s = seconds(launched.launched_at),
                       .end_s = seconds(Clock::time_point(Clock::duration(*launched.ended_at)))});
   }
+  states_.clear();
+  launched_ = 0;
+  buckets_.reset();
   return result;
 }
 

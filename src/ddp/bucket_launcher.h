@@ -33,8 +33,8 @@ class BucketLauncher {
   void wait_for_last();
   void wait_for_all();
 
-  // Of the step that begin() started last, once all its buckets were waited for. In launch order.
-  std::vector<BucketStats> stats() const;
+  // Once all buckets of the step were waited for: lets go of them, and tells how they fared, in launch order.
+  std::vector<BucketStats> end();
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -251,7 +251,7 @@ bool DataParallel::Impl::finish_without_data() {
 void DataParallel::Impl::end_step(const std::vector<size_t>& without, bool we_have_data) {
   in_step_ = false;
   ++steps_;
-  bucket_stats_ = launcher_.stats();
+  bucket_stats_ = launcher_.end();
   const int root = joining ? with_data_.first() : 0;
   if (joining && with_data_.count() < group_.size) buckets_->scale(static_cast<double>(group_.size) / with_data_.count());
   if (options_.find_unused_parameters) {

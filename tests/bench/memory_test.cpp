@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "../comm/thread_ranks.h"
+#include "firkin/bench/step_memory.h"
 #include "firkin/bench/tensor_memory.h"
 #include "firkin/ddp/data_parallel.h"
+#include "firkin/model/memory_estimate.h"
+#include "firkin/model/transformer.h"
 
 #include <torch/torch.h>
 
@@ -20,10 +23,10 @@ struct Use {
   int64_t peak = 0;
 };
 
-// Bytes beyond the parameters in the fourth step, and after it, on rank 0 of two.
+// Bytes beyond the parameters in the fourth step, and after it. One rank: the count is of the whole process.
 Use memory_of(const DataParallelOptions& options) {
   Use use;
-  run_ranks(2, [&](const ProcessGroup& group) {
+  run_ranks(1, [&](const ProcessGroup& group) {
     TensorMemory memory;
     torch::nn::Sequential net;
     for (int64_t i = 0; i < kLayers; ++i) net->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
@@ -35,7 +38,7 @@ Use memory_of(const DataParallelOptions& options) {
       net->forward(at::ones({1, kWidth})).sum().backward();
       ddp.finish_gradient_synchronization();
     }
-    if (group.rank == 0) use = {memory.now_bytes() - parameters, memory.peak_bytes() - parameters};
+    use = {memory.now_bytes() - parameters, memory.peak_bytes() - parameters};
   });
   return use;
 }
@@ -74,6 +77,69 @@ TEST(Memory, AsTheReducerWithItsBucketViewsAndHalfOfItWithout) {
   EXPECT_GE(without_views.between_steps, 2 * kGradientBytes - kLittle);
   fmt::print("gradients {} B; the most beyond parameters: bucketed {}, torch with bucket views {}, without {}\n", kGradientBytes, ours.peak,
              with_views.peak, without_views.peak);
+}
+
+Workload language_model(const TransformerConfig& config, int64_t batch, int64_t sequence, at::ScalarType dtype) {
+  TransformerLM model(config, at::TensorOptions(dtype));
+  Workload workload;
+  workload.module = model.ptr();
+  workload.parameters = model->parameters();
+  const at::Tensor tokens = at::zeros({batch, sequence}, at::kLong);
+  workload.loss = [model, tokens](int64_t /*step*/) mutable { return language_model_loss(model->forward(tokens), tokens); };
+  workload.optimizer = std::make_shared<torch::optim::SGD>(workload.parameters, 0.01);
+  return workload;
+}
+
+struct Shape {
+  const char* name;
+  TransformerConfig config;
+  int64_t batch;
+  int64_t sequence;
+  at::ScalarType dtype = at::kFloat;
+};
+
+TransformerConfig config_of(ModelFamily family, int64_t d_model, int64_t layers, int64_t vocabulary, bool tied) {
+  return {.family = family,
+          .vocab_size = vocabulary,
+          .context_length = 256,
+          .d_model = d_model,
+          .d_ff = 4 * d_model,
+          .num_layers = layers,
+          .num_heads = d_model / 32,
+          .tied = tied};
+}
+
+const std::array kShapes = {
+    Shape{"wide", config_of(ModelFamily::kCs336, 256, 3, 500, false), 2, 64},
+    Shape{"long", config_of(ModelFamily::kCs336, 96, 4, 300, false), 2, 256},
+    Shape{"vocabulary", config_of(ModelFamily::kCs336, 64, 2, 8000, false), 2, 128},
+    Shape{"gpt2", config_of(ModelFamily::kGpt2, 128, 4, 500, true), 4, 128},
+    Shape{"gpt2 long", config_of(ModelFamily::kGpt2, 64, 6, 500, true), 4, 256},
+    Shape{"bf16", config_of(ModelFamily::kCs336, 128, 4, 500, false), 4, 128, at::kBFloat16},
+};
+
+TEST(MemoryEstimate, IsWithin15PercentOfWhatIsMeasured) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    for (const Shape& shape : kShapes) {
+      SCOPED_TRACE(shape.name);
+      Workload workload = language_model(shape.config, shape.batch, shape.sequence, shape.dtype);
+      const auto measured = static_cast<double>(measure_step_memory(group, workload, with_cap("bucketed", 1 << 20)).peak_bytes);
+      const MemoryEstimate estimate =
+          estimate_training_memory(shape.config, shape.batch, shape.sequence, static_cast<int64_t>(c10::elementSize(shape.dtype)));
+      EXPECT_NEAR(static_cast<double>(estimate.total()) / measured, 1, 0.15) << estimate.activations << " of activations; measured " << measured;
+    }
+  });
+}
+
+TEST(StepMemory, OfARankAloneHasNoBuckets) {
+  const TransformerConfig config = kShapes[0].config;
+  Workload workload = language_model(config, 1, 8, at::kFloat);
+  const StepMemory memory = measure_local_step_memory(workload);
+  const int64_t parameters = estimate_training_memory(config, 1, 8, 4).parameters;
+  EXPECT_GE(memory.between_steps_bytes, 2 * parameters);
+  EXPECT_LE(memory.between_steps_bytes, 2 * parameters + parameters / 50);
+  EXPECT_GE(memory.peak_bytes, memory.between_steps_bytes);
+  for (const at::Tensor& parameter : workload.parameters) EXPECT_FALSE(parameter.grad().defined());
 }
 
 }  // namespace
