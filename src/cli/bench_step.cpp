@@ -1,158 +1,178 @@
-// firkin bench step: training steps under strategies and caps.
+// firkin bench step: training steps under strategies and caps, for several models and shapes.
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <new>
 
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/step_bench.h"
+#include "firkin/bench/available_memory.h"
+#include "firkin/bench/step_memory.h"
 #include "firkin/bench/synthetic_workload.h"
-#include "firkin/ddp/module_parameters.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
-#include "language_model_job.h"
-#include "rank_flags.h"
+#include "firkin/comm/rank_info.h"
+#include "firkin/model/memory_estimate.h"
 #include "results.h"
-#include "rule_flags.h"
+#include "step_matrix.h"
+#include "step_output.h"
 
 namespace firkin::cli {
 namespace {
 
-struct StepFlags {
-  CommonFlags common;
-  RankFlags ranks;
-  JobFlags job;
-  RuleFlags rule;
-  std::vector<std::string> strategies = {"none", "naive", "flat", "overlap", "bucketed", "torch"};
-  std::vector<double> caps_mib = {1, 10, 100, 1000};
-  int64_t synthetic_tensors = 0;
-  int64_t synthetic_bytes = 10240;
-  int blocks = 20;
-  int warmup = 1;
-  int steps = 2;
-};
-
-// One line of the table.
-struct Cell {
-  std::string strategy;
-  std::optional<double> cap_mib;
-  StepSetting setting;
-};
-
-bool takes_cap(const Strategy& strategy) {
-  return strategy.grouping == Grouping::kCap;
-}
-
-// `none` is always there, and first: the others are compared with it.
-std::vector<Cell> make_cells(const StepFlags& flags) {
-  std::vector<std::string> names = flags.strategies;
-  std::erase(names, "none");
-  names.insert(names.begin(), "none");
+// What one rank needs to measure configuration after configuration.
+struct MatrixRun {
+  const StepFlags& flags;
+  const ProcessGroup& group;
   std::vector<Cell> cells;
-  for (const std::string& name : names) {
-    DataParallelOptions options;
-    options.strategy = find_strategy(name);
-    options.broadcast_parameters = false;
-    if (options.strategy.grouping == Grouping::kPlan) throw InputError("--strategies planned: expected a strategy that needs no plan");
-    options.cap = cap_options(flags.rule);
-    if (!takes_cap(options.strategy)) {
-      cells.push_back({name, std::nullopt, {name, options}});
-      continue;
-    }
-    for (const double mib : flags.caps_mib) {
-      options.cap.cap_bytes = bytes_from_mib(mib, "--cap-mib");
-      cells.push_back({name, mib, {fmt::format("{} {} MiB", name, mib), options}});
-    }
+  int64_t memory_limit;  // bytes for this rank
+  std::unique_ptr<Progress> progress;
+};
+
+int64_t memory_limit_of(const StepFlags& flags) {
+  if (flags.memory_limit_gib) return static_cast<int64_t>(*flags.memory_limit_gib * static_cast<double>(kGiB));
+  const auto info = rank_info_from_environment();
+  return available_memory_bytes() / std::max(1, info ? info->local_world_size : 1);
+}
+
+int64_t estimated_bytes(const StepFlags& flags, const Configuration& configuration) {
+  if (!configuration.job) return 3 * flags.synthetic_tensors * flags.synthetic_bytes;
+  return estimate_training_memory(model_config(configuration.job->model), configuration.job->batch_size, configuration.job->sequence_length,
+                                  static_cast<int64_t>(c10::elementSize(job_dtype(*configuration.job))))
+      .total();
+}
+
+// The most that any rank asks for beyond its limit decides for all. Empty: every rank has room.
+std::string agree_on_room(const MatrixRun& run, const char* what, int64_t needed) {
+  bool fits = true;
+  double most_needed = 0;
+  double least_limit = static_cast<double>(run.memory_limit);
+  for (const auto& rank : all_gather(run.group, {static_cast<double>(needed), static_cast<double>(run.memory_limit)})) {
+    fits = fits && rank[0] <= rank[1];
+    most_needed = std::max(most_needed, rank[0]);
+    least_limit = std::min(least_limit, rank[1]);
   }
-  return cells;
+  if (fits) return "";
+  return fmt::format("{} {} a rank; limit {}", what, format_bytes(static_cast<int64_t>(most_needed)),
+                     format_bytes(static_cast<int64_t>(least_limit)));
 }
 
-nlohmann::json interval_json(const Interval& interval) {
-  return {{"low", interval.low}, {"high", interval.high}};
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr || dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  return std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;  // LibTorch's CPU allocator
 }
 
-// The figures of every cell; those of `bucketed` also as ratio to `torch` under the same cap.
-nlohmann::json cells_json(const std::vector<Cell>& cells, const StepBenchResult& result, size_t tensors, uint64_t seed) {
-  const double none_s = median(result.step_s[0]);
-  nlohmann::json rows = nlohmann::json::array();
-  for (size_t i = 0; i < cells.size(); ++i) {
-    const PairedRatio to_none = paired_ratio(result.step_s[i], result.step_s[0], seed);
-    const double step_s = median(result.step_s[i]);
-    const double comm_s = median(result.comm_s[i]);
-    const double exposed_s = none_s * (to_none.ratio - 1);
-    nlohmann::json row = {{"strategy", cells[i].strategy}, {"buckets", result.buckets[i]},
-                          {"measured_s", step_s},          {"measured_ci_s", interval_json(bootstrap_median(result.step_s[i], seed))},
-                          {"exposed_s", exposed_s},        {"comm_s", comm_s},
-                          {"comm_share", comm_s / step_s}, {"per_tensor_us", exposed_s / static_cast<double>(tensors) * 1e6}};
-    if (cells[i].cap_mib) row["cap_mib"] = *cells[i].cap_mib;
-    const auto peer =
-        std::ranges::find_if(cells, [&](const Cell& cell) { return cell.strategy == "torch" && cell.cap_mib == cells[i].cap_mib; });
-    if (cells[i].strategy == "bucketed" && peer != cells.end()) {
-      const PairedRatio to_torch = paired_ratio(result.step_s[i], result.step_s[static_cast<size_t>(peer - cells.begin())], seed);
-      row["ratio_to_torch"] = to_torch.ratio;
-      row["ratio_to_torch_ci"] = interval_json(to_torch.interval);
-    }
-    rows.push_back(std::move(row));
+// Makes the workload and takes one step without communication: no rank waits for another while it may run out of memory.
+std::string try_configuration(const MatrixRun& run, const Configuration& configuration, std::optional<Workload>& workload) {
+  constexpr int64_t kMoreThanAnyLimit = int64_t{1} << 62;
+  int64_t peak = kMoreThanAnyLimit;
+  try {
+    workload = configuration.job ? make_job(*configuration.job, run.group, run.flags.common.seed)
+                                 : make_synthetic_workload({.count = run.flags.synthetic_tensors, .bytes = run.flags.synthetic_bytes});
+    peak = measure_local_step_memory(*workload).peak_bytes;
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    workload.reset();
   }
-  return rows;
+  const auto by_rank = all_gather(run.group, {peak == kMoreThanAnyLimit ? 1.0 : 0.0});
+  if (std::ranges::any_of(by_rank, [](const auto& rank) { return rank[0] > 0; })) return "an allocation failed";
+  return agree_on_room(run, "a trial step took", peak);
 }
 
-void print_table(const nlohmann::json& cells) {
-  fmt::print("{:<9} {:>6} {:>5} {:>8} {:>17} {:>8} {:>8}  {}\n", "strategy", "MiB", "bkts", "step", "95 % interval", "exposed", "after bw",
-             "x torch");
-  for (const nlohmann::json& cell : cells) {
-    const std::string interval =
-        fmt::format("{} - {}", format_seconds(cell["measured_ci_s"]["low"]), format_seconds(cell["measured_ci_s"]["high"]));
-    std::string ratio;
-    if (cell.contains("ratio_to_torch")) {
-      ratio = fmt::format("{:.3f} [{:.3f}, {:.3f}]", cell["ratio_to_torch"].get<double>(), cell["ratio_to_torch_ci"]["low"].get<double>(),
-                          cell["ratio_to_torch_ci"]["high"].get<double>());
-    }
-    const std::string cap = cell.contains("cap_mib") ? fmt::format("{:g}", cell["cap_mib"].get<double>()) : "-";
-    fmt::print("{:<9} {:>6} {:>5} {:>8} {:>17} {:>8} {:>8}  {}\n", cell["strategy"].get<std::string>(), cap, cell["buckets"].get<int64_t>(),
-               format_seconds(cell["measured_s"]), interval, format_seconds(cell["exposed_s"]), format_seconds(cell["comm_s"]), ratio);
+nlohmann::json out_of_memory(const Configuration& configuration, const std::string& reason) {
+  return {{"model", configuration.description}, {"status", "out of memory"}, {"reason", reason}};
+}
+
+nlohmann::json measure_configuration(MatrixRun& run, const Configuration& configuration) {
+  std::string reason = agree_on_room(run, "estimated", estimated_bytes(run.flags, configuration));
+  std::optional<Workload> workload;
+  if (reason.empty()) reason = try_configuration(run, configuration, workload);
+  if (!reason.empty()) {
+    for (size_t i = 0; i < run.cells.size() * static_cast<size_t>(run.flags.blocks); ++i) run.progress->advance("out of memory");
+    return out_of_memory(configuration, reason);
   }
-}
-
-LanguageModelJob make_workload(const StepFlags& flags, const ProcessGroup& group) {
-  if (flags.synthetic_tensors == 0) return make_job(flags.job, group, flags.common.seed);
-  LanguageModelJob job;
-  job.workload = make_synthetic_workload({.count = flags.synthetic_tensors, .bytes = flags.synthetic_bytes});
-  job.description = {{"name", fmt::format("{} tensors of {} bytes", flags.synthetic_tensors, flags.synthetic_bytes)},
-                     {"tensors", flags.synthetic_tensors},
-                     {"gradient_bytes", flags.synthetic_tensors * flags.synthetic_bytes}};
-  return job;
-}
-
-void run_rank(const StepFlags& flags, const std::vector<Cell>& cells, const ProcessGroup& group) {
-  LanguageModelJob job = make_workload(flags, group);
   std::vector<StepSetting> settings;
-  for (const Cell& cell : cells) settings.push_back(cell.setting);
-  Progress progress("measuring steps", flags.blocks * static_cast<int>(cells.size()), group.rank == 0);
-  const StepBenchResult result = measure_steps(group, job.workload, settings,
-                                               {.blocks = flags.blocks,
-                                                .warmup_steps = flags.warmup,
-                                                .steps_per_block = flags.steps,
-                                                .seed = flags.common.seed,
-                                                .on_progress = [&progress](const std::string& done) { progress.advance(done); }});
-  if (group.rank != 0) return;
-  nlohmann::json json = results_head("bench-step", flags.common.seed);
-  json["environment"] = environment(group.size, flags.ranks.backend);
-  json["model"] = job.description;
-  json["strategies"] = cells_json(cells, result, trainable_parameters(*job.workload.module).size(), flags.common.seed);
-  json["samples"] = {{"step_s", result.step_s}, {"comm_s", result.comm_s}, {"raw_step_s_by_rank", result.raw_step_s}};
-  write_file_atomically(std::filesystem::path(flags.common.out) / "results.json", json.dump(1) + "\n");
-  if (flags.common.json) {
-    print_json(json);
-  } else {
-    print_table(json["strategies"]);
-    fmt::print("\nwrote {}/results.json\n", flags.common.out);
+  std::vector<StepMemory> memory;
+  for (const Cell& cell : run.cells) {
+    settings.push_back(cell.setting);
+    memory.push_back(measure_step_memory(run.group, *workload, cell.setting.options));
   }
+  const StepBenchResult result = measure_steps(run.group, *workload, settings,
+                                               {.blocks = run.flags.blocks,
+                                                .warmup_steps = run.flags.warmup,
+                                                .steps_per_block = run.flags.steps,
+                                                .seed = run.flags.common.seed,
+                                                .communication_alone = true,
+                                                .on_progress = [&run](const std::string& done) { run.progress->advance(done); }});
+  return measured_json(configuration, run.cells, result, memory, run.group.size, run.flags.common.seed);
+}
+
+// Rank 0's word counts: other machines may not have the file.
+std::vector<bool> done_before(const ProcessGroup& group, const std::vector<Configuration>& configurations, const nlohmann::json& before) {
+  std::vector<double> done;
+  for (const Configuration& configuration : configurations) {
+    done.push_back(std::ranges::any_of(before, [&](const nlohmann::json& b) { return b["model"] == configuration.description; }) ? 1 : 0);
+  }
+  const std::vector<double> on_rank0 = all_gather(group, done)[0];
+  return {on_rank0.begin(), on_rank0.end()};
+}
+
+void write_results(const StepFlags& flags, const nlohmann::json& results) {
+  const std::filesystem::path out = flags.common.out;
+  write_file_atomically(out / "results.json", results.dump(1) + "\n");
+  write_file_atomically(out / "steps.csv", steps_csv(results["configurations"]));
+}
+
+void run_rank(const StepFlags& flags, const ProcessGroup& group) {
+  const std::vector<Configuration> configurations = make_configurations(flags);
+  const nlohmann::json before = resumable_configurations(flags);
+  const std::vector<bool> done = done_before(group, configurations, before);
+  MatrixRun run{.flags = flags, .group = group, .cells = make_cells(flags), .memory_limit = memory_limit_of(flags), .progress = nullptr};
+  const auto cells_to_measure = std::ranges::count(done, false) * static_cast<int64_t>(run.cells.size());
+  run.progress = std::make_unique<Progress>("measuring steps", static_cast<int>(cells_to_measure) * flags.blocks, group.rank == 0);
+  nlohmann::json results = results_head("bench-step", flags.common.seed);
+  results["environment"] = environment(group.size, flags.ranks.backend);
+  results["settings"] = step_settings(flags);
+  results["configurations"] = nlohmann::json::array();
+  for (size_t i = 0; i < configurations.size(); ++i) {
+    nlohmann::json configuration;
+    if (!done[i]) {
+      configuration = measure_configuration(run, configurations[i]);
+    } else if (group.rank == 0) {
+      configuration = *std::ranges::find_if(before, [&](const nlohmann::json& b) { return b["model"] == configurations[i].description; });
+    }
+    if (group.rank != 0) continue;
+    if (!flags.common.json) fmt::print("{}{}{}", i > 0 ? "\n" : "", done[i] ? "measured before: " : "", configuration_table(configuration));
+    std::fflush(stdout);
+    results["configurations"].push_back(std::move(configuration));
+    results["complete"] = i + 1 == configurations.size();
+    write_results(flags, results);
+  }
+  if (group.rank != 0) return;
+  if (flags.common.json) {
+    print_json(results);
+  } else {
+    fmt::print("\nwrote {}/: results.json, steps.csv\n", flags.common.out);
+  }
+}
+
+void add_matrix_flags(CLI::App& app, StepFlags& flags) {
+  app.add_option("--model", flags.models, "named models (firkin models lists them) or .json\nfiles")->delimiter(',')->capture_default_str();
+  app.add_option("--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',')->capture_default_str();
+  app.add_option("--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',')->capture_default_str();
+  app.add_option("--strategies", flags.strategies, "which; `none` is always measured")->delimiter(',')->capture_default_str();
+  app.add_option("--cap-mib", flags.caps_mib, "caps of bucketed and torch, MiB")->delimiter(',')->capture_default_str();
+  app.add_option("--synthetic-tensors", flags.synthetic_tensors, "that many equal tensors instead of models")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
+  app.add_option("--synthetic-bytes", flags.synthetic_bytes, "bytes of each")->capture_default_str();
+  app.add_option("--memory-limit-gib", flags.memory_limit_gib,
+                 "per rank; configurations beyond it are skipped\n(default: what is available)")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--resume", flags.resume, "keep what an interrupted run left in --out");
 }
 
 }  // namespace
@@ -160,32 +180,30 @@ void run_rank(const StepFlags& flags, const std::vector<Cell>& cells, const Proc
 Run declare_bench_step(CLI::App& app) {
   auto flags = std::make_shared<StepFlags>();
   app.footer(
-      "exposed: step less the step without communication, paired. after bw: from the end\n"
-      "of backward to the last gradient. x torch: paired ratio of the step to that of\n"
-      "c10d::Reducer under the same cap, with its 95 % interval.\n\n"
-      "  firkin bench step --ranks 2 --cap-mib 1,4,25 --strategies bucketed,torch\n"
+      "step: median over blocks of the slowest rank's step. spread: slowest rank less\n"
+      "fastest. after bw, share: from the end of backward to the last gradient.\n"
+      "ovlp: part of the communication that backward hid. exposed: step less the step\n"
+      "without communication, paired. memory: the most that tensors hold in a step.\n"
+      "x torch: paired ratio to c10d::Reducer under the same cap, 95 % interval.\n\n"
+      "  firkin bench step --ranks 2 --batch 4 --sequence 128 --cap-mib 1,4,25\n"
+      "  firkin bench step --ranks 2 --model small,medium --resume\n"
+      "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n"
       "  firkin bench step --ranks 2 --synthetic-tensors 500 --synthetic-bytes 10240\n");
   add_common_flags(app, flags->common);
   add_rank_flags(app, flags->ranks);
-  add_job_flags(app, flags->job);
+  add_matrix_flags(app, *flags);
+  add_model_size_flags(app, flags->job.model);
+  add_training_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
-  app.add_option("--strategies", flags->strategies, "which; `none` is always measured")->delimiter(',')->capture_default_str();
-  app.add_option("--cap-mib", flags->caps_mib, "caps of bucketed and torch, MiB")->delimiter(',')->capture_default_str();
-  app.add_option("--synthetic-tensors", flags->synthetic_tensors, "that many equal tensors instead of a model")
-      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
-  app.add_option("--synthetic-bytes", flags->synthetic_bytes, "bytes of each")->capture_default_str();
   app.add_option("--blocks", flags->blocks, "blocks; each runs every setting once")->capture_default_str()->check(CLI::Range(4, 100000));
   app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));
   app.add_option("--steps", flags->steps, "timed steps per block and setting")->capture_default_str()->check(CLI::Range(1, 100000));
   return [flags] {
-    const std::vector<Cell> cells = make_cells(*flags);
-    if (flags->synthetic_tensors > 0) {
-      make_synthetic_workload({.count = 1, .bytes = flags->synthetic_bytes});
-    } else {
-      check_job_flags(flags->job);
-    }
+    make_cells(*flags);
+    make_configurations(*flags);
     check_output_folder(flags->common.out, "--out");
-    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, cells, group); });
+    resumable_configurations(*flags);
+    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, group); });
   };
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "firkin/base/error.h"
-#include "firkin/ddp/module_parameters.h"
 #include "firkin/model/transformer.h"
 #include "firkin/train/text_data.h"
 
@@ -25,8 +24,19 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
   add_model_flags(app, flags.model);
   app.add_option("--batch", flags.batch_size, "sequences per rank and step")->capture_default_str();
   app.add_option("--sequence", flags.sequence_length, "tokens per sequence")->capture_default_str();
-  app.add_option("--text", flags.text, "file to train on, byte by byte (default: the text that Firkin ships)");
+  add_training_flags(app, flags);
+}
+
+void add_training_flags(CLI::App& app, JobFlags& flags) {
+  app.add_option("--dtype", flags.dtype, "of parameters and gradients: fp32 or bf16")->capture_default_str();
+  app.add_option("--text", flags.text, "file to train on, byte by byte (default: the text that\nFirkin ships)");
   app.add_option("--learning-rate", flags.learning_rate, "of plain SGD")->capture_default_str();
+}
+
+at::ScalarType job_dtype(const JobFlags& flags) {
+  if (flags.dtype == "fp32") return at::kFloat;
+  if (flags.dtype == "bf16") return at::kBFloat16;
+  throw InputError(fmt::format("--dtype {}: expected fp32 or bf16", flags.dtype));
 }
 
 void check_job_flags(const JobFlags& flags) {
@@ -39,6 +49,7 @@ void check_job_flags(const JobFlags& flags) {
   if (!(flags.learning_rate > 0) || !std::isfinite(flags.learning_rate)) {
     throw InputError(fmt::format("--learning-rate {}: expected a positive number", flags.learning_rate));
   }
+  job_dtype(flags);
   const TransformerConfig config = model_config(flags.model);
   if (config.context_length < flags.sequence_length) {
     throw InputError(
@@ -48,41 +59,45 @@ void check_job_flags(const JobFlags& flags) {
     throw InputError(
         fmt::format("--vocab-size {}: expected at least {}, one token per byte value", config.vocab_size, TextData::kVocabSize));
   }
-  TextData(text_file(flags), flags.sequence_length);
+  const TextData text(text_file(flags), flags.sequence_length);
+  if (flags.batch_size * flags.sequence_length > text.size()) {
+    throw InputError(fmt::format("--batch {}: {} tokens; expected at most the {} bytes of {}", flags.batch_size,
+                                 flags.batch_size * flags.sequence_length, text.size(), text_file(flags).string()));
+  }
 }
 
-LanguageModelJob make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed) {
+nlohmann::json describe_job(const JobFlags& flags) {
   const TransformerConfig config = model_config(flags.model);
+  const std::vector<TensorSpec> tensors = tensor_specs(config);
+  int64_t elements = 0;
+  for (const TensorSpec& tensor : tensors) elements += tensor.numel;
+  nlohmann::json description = config_json(flags.model, config);
+  description.update({{"parameters", elements},
+                      {"tensors", tensors.size()},
+                      {"dtype", c10::toString(job_dtype(flags))},
+                      {"gradient_bytes", elements * static_cast<int64_t>(c10::elementSize(job_dtype(flags)))},
+                      {"batch_size", flags.batch_size},
+                      {"sequence_length", flags.sequence_length},
+                      {"text", text_file(flags).filename().string()}});
+  return description;
+}
+
+Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed) {
   torch::manual_seed(seed);
-  TransformerLM model(config);
+  TransformerLM model(model_config(flags.model), at::TensorOptions(job_dtype(flags)));
   const BatchShape shape{
       .local_batch = flags.batch_size, .sequence_length = flags.sequence_length, .rank = group.rank, .world_size = group.size};
   auto data = std::make_shared<TextData>(text_file(flags), flags.sequence_length);
 
-  LanguageModelJob job;
-  job.workload.module = model.ptr();
-  job.workload.parameters = model->parameters();
-  job.workload.loss = [model, data, shape, seed](int64_t step) mutable {
+  Workload workload;
+  workload.module = model.ptr();
+  workload.parameters = model->parameters();
+  workload.loss = [model, data, shape, seed](int64_t step) mutable {
     const TokenBatch batch = data->batch(shape, seed, step);
     return language_model_loss(model->forward(batch.tokens), batch.targets);
   };
-  job.workload.optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), flags.learning_rate);
-
-  int64_t elements = 0;
-  int64_t bytes = 0;
-  const std::vector<NamedTensor> parameters = trainable_parameters(*model);
-  for (const NamedTensor& parameter : parameters) {
-    elements += parameter.tensor.numel();
-    bytes += static_cast<int64_t>(parameter.tensor.nbytes());
-  }
-  job.description = config_json(flags.model, config);
-  job.description.update({{"parameters", elements},
-                          {"tensors", parameters.size()},
-                          {"gradient_bytes", bytes},
-                          {"batch_size", flags.batch_size},
-                          {"sequence_length", flags.sequence_length},
-                          {"text", text_file(flags).filename().string()}});
-  return job;
+  workload.optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), flags.learning_rate);
+  return workload;
 }
 
 }  // namespace firkin::cli

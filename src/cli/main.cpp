@@ -46,9 +46,12 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", FIRKIN_VERSION);
   app.require_subcommand(1);
   app.get_formatter()->column_width(26);
+  app.set_config("--config", "", "file of flags: [bench.step] and lines like batch = [2, 4]");
+  app.allow_config_extras(CLI::config_extras_mode::error);
   Run chosen;
   for (const Command& command : commands()) {
     CLI::App* subcommand = app.add_subcommand(command.name, command.summary);
+    subcommand->fallthrough();  // so that --config may stand anywhere
     Run declared = command.declare(*subcommand);
     subcommand->final_callback([&chosen, declared] { chosen = declared; });
   }

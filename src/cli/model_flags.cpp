@@ -20,7 +20,11 @@ std::string flag_name(std::string_view size) {
 }  // namespace
 
 void add_model_flags(CLI::App& app, ModelFlags& flags) {
-  app.add_option("--model", flags.model, "a named model (firkin models lists them) or a .json file")->capture_default_str();
+  app.add_option("--model", flags.model, "a named model (firkin models lists them) or a\n.json file")->capture_default_str();
+  add_model_size_flags(app, flags);
+}
+
+void add_model_size_flags(CLI::App& app, ModelFlags& flags) {
   for (const ConfigSize& size : kConfigSizes) {
     const std::string name(size.name);
     app.add_option_function<int64_t>(

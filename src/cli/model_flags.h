@@ -16,8 +16,11 @@ struct ModelFlags {
   std::map<std::string, int64_t> sizes;  // by their name in kConfigSizes: those that the user changed
 };
 
-// --model, and a flag for every size. `default_model` must be a named model.
+// --model, and a flag for every size.
 void add_model_flags(CLI::App& app, ModelFlags& flags);
+
+// Only the flags for the sizes.
+void add_model_size_flags(CLI::App& app, ModelFlags& flags);
 
 // The configuration that the flags describe. Throws InputError.
 TransformerConfig model_config(const ModelFlags& flags);

@@ -66,10 +66,10 @@ class PhaseProgress {
 
 void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& group) {
   const bool speaks = group.rank == 0;
-  LanguageModelJob job = make_job(flags.job, group, flags.common.seed);
+  Workload workload = make_job(flags.job, group, flags.common.seed);
   auto progress = std::make_shared<PhaseProgress>(speaks);
   options.on_progress = [progress](const std::string& phase, int units, const std::string& done) { (*progress)(phase, units, done); };
-  const TuneResult result = tune(group, job.workload, options);
+  const TuneResult result = tune(group, workload, options);
   progress.reset();
   options.on_progress = {};
   if (!speaks) return;
@@ -78,7 +78,7 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   if (!warning.empty()) fmt::print(stderr, "firkin: calibration: {}\n", warning);
   nlohmann::json json = results_head("tune", flags.common.seed);
   json["environment"] = environment(group.size, flags.ranks.backend);
-  json["model"] = job.description;
+  json["model"] = describe_job(flags.job);
   json.update(tune_json(result));
   const std::filesystem::path out = flags.common.out;
   write_file_atomically(out / "results.json", json.dump(1) + "\n");

@@ -1,0 +1,62 @@
+// The matrix that `firkin bench step` measures: models x batches x sequences, and strategies x caps for each.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "firkin/bench/step_bench.h"
+#include "language_model_job.h"
+#include "rank_flags.h"
+#include "rule_flags.h"
+
+namespace firkin::cli {
+
+struct StepFlags {
+  CommonFlags common;
+  RankFlags ranks;
+  JobFlags job;  // what all configurations share
+  RuleFlags rule;
+  std::vector<std::string> models = {"demo"};
+  std::vector<int64_t> batch_sizes = {2, 4};
+  std::vector<int64_t> sequence_lengths = {128, 256, 512};
+  std::vector<std::string> strategies = {"none", "naive", "flat", "overlap", "bucketed", "torch"};
+  std::vector<double> caps_mib = {1, 10, 100, 1000};
+  int64_t synthetic_tensors = 0;  // instead of models, when positive
+  int64_t synthetic_bytes = 10240;
+  int blocks = 20;
+  int warmup = 1;
+  int steps = 2;
+  std::optional<double> memory_limit_gib;  // per rank
+  bool resume = false;
+};
+
+// One line of a configuration's table.
+struct Cell {
+  std::string strategy;
+  std::optional<double> cap_mib;
+  StepSetting setting;
+};
+
+// `none` is always there, and first: the others are compared with it. Throws InputError.
+std::vector<Cell> make_cells(const StepFlags& flags);
+
+// What is trained: by itself one row of the matrix.
+struct Configuration {
+  std::optional<JobFlags> job;  // none: the synthetic tensors
+  nlohmann::json description;   // the `model` of results.json
+};
+
+// In the order in which they are measured. Checks each. Throws InputError.
+std::vector<Configuration> make_configurations(const StepFlags& flags);
+
+// What the result depends on, for results.json and for --resume.
+nlohmann::json step_settings(const StepFlags& flags);
+
+// The configurations that an earlier, interrupted run with the same settings left in --out; none when there is no results.json.
+// Throws InputError when that is no result of bench step, or was measured with other settings.
+nlohmann::json resumable_configurations(const StepFlags& flags);
+
+}  // namespace firkin::cli

@@ -1,0 +1,159 @@
+"""firkin bench step as a user meets it: the matrix, what does not fit, what was interrupted.
+
+FIRKIN names the binary.
+"""
+
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+FIRKIN = os.environ["FIRKIN"]
+DEADLINE_S = 180
+TINY = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2"]
+
+
+def bench_step(*words, blocks=4):
+    command = [FIRKIN, "bench", "step", "--ranks", "2", *TINY, "--blocks", str(blocks), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+class Matrix(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.out = pathlib.Path(self.folder.name) / "out"
+        self.addCleanup(self.folder.cleanup)
+
+    def results(self):
+        return json.loads((self.out / "results.json").read_text())
+
+    def test_every_configuration_has_every_strategy_and_cap_with_its_figures(self):
+        result = bench_step("--batch", "1,2", "--sequence", "16,32", "--cap-mib", "0.05,1", "--out", self.out, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        results = json.loads(result.stdout)
+        self.assertEqual(results, self.results())
+        self.assertTrue(results["complete"])
+        shapes = [(c["model"]["batch_size"], c["model"]["sequence_length"]) for c in results["configurations"]]
+        self.assertEqual(shapes, [(1, 16), (1, 32), (2, 16), (2, 32)])
+        for configuration in results["configurations"]:
+            rows = configuration["strategies"]
+            settings = [(r["strategy"], r.get("cap_mib")) for r in rows]
+            self.assertEqual(
+                settings,
+                [("none", None), ("naive", None), ("flat", None), ("overlap", None)]
+                + [(s, cap) for s in ("bucketed", "torch") for cap in (0.05, 1)],
+            )
+            for row in rows:
+                self.assertGreater(row["measured_s"], 0)
+                self.assertLessEqual(row["measured_ci_s"]["low"], row["measured_s"])
+                self.assertGreater(row["tokens_per_s"], 0)
+                self.assertGreaterEqual(row["peak_memory_bytes"], configuration["model"]["gradient_bytes"])
+                self.assertTrue(0 <= row["rank_spread"] < 1)
+            by_setting = dict(zip(settings, rows))
+            self.assertIn("overlap_percent", by_setting[("bucketed", 1)])
+            self.assertIn("ratio_to_torch", by_setting[("bucketed", 0.05)])
+            self.assertEqual(by_setting[("flat", None)]["buckets"], 1)
+            self.assertEqual(len(configuration["samples"]["step_s"]), len(rows))
+        with open(self.out / "steps.csv", newline="") as file:
+            lines = list(csv.DictReader(file))
+        self.assertEqual(len(lines), 4 * 8)
+        self.assertTrue(all(line["status"] == "measured" for line in lines))
+
+    def test_a_configuration_that_does_not_fit_is_skipped_by_all_ranks_and_said(self):
+        # 16 tokens take under 1 MiB, 16,384 far more than 10.
+        result = bench_step(
+            "--batch", "1,16", "--sequence", "16,1024", "--strategies", "flat", "--memory-limit-gib", "0.01", "--out", self.out
+        )
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("out of memory (skipping this config): estimated", result.stdout)
+        status = {(c["model"]["batch_size"], c["model"]["sequence_length"]): c["status"] for c in self.results()["configurations"]}
+        self.assertEqual(status[(1, 16)], "measured")
+        self.assertEqual(status[(16, 1024)], "out of memory")
+        self.assertEqual(len(status), 4)
+        with open(self.out / "steps.csv", newline="") as file:
+            self.assertIn("out of memory", [line["status"] for line in csv.DictReader(file)])
+
+    def test_flags_may_come_from_a_file(self):
+        config = pathlib.Path(self.folder.name) / "matrix.toml"
+        config.write_text('[bench.step]\nbatch = [1, 2]\nsequence = [16]\nstrategies = ["flat"]\n')
+        result = bench_step("--config", config, "--out", self.out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual([c["model"]["batch_size"] for c in self.results()["configurations"]], [1, 2])
+        config.write_text("[bench.step]\nbatches = [1, 2]\n")
+        result = bench_step("--config", config, "--out", self.out)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("batches", result.stderr)
+
+    def test_bf16_halves_the_gradients(self):
+        bytes_of = {}
+        for dtype in ("fp32", "bf16"):
+            result = bench_step(
+                "--batch", "1", "--sequence", "16", "--strategies", "bucketed", "--cap-mib", "1", "--dtype", dtype, "--out", self.out
+            )
+            self.assertEqual(result.returncode, 0, result.stderr)
+            bytes_of[dtype] = self.results()["configurations"][0]["model"]["gradient_bytes"]
+        self.assertEqual(bytes_of["fp32"], 2 * bytes_of["bf16"])
+
+    def test_an_interrupted_matrix_is_a_valid_file_and_resumes(self):
+        shape = ["--batch", "1", "--sequence", "16,24,32,40,48,56", "--strategies", "flat", "--out", str(self.out)]
+        process = subprocess.Popen(
+            [FIRKIN, "bench", "step", "--ranks", "2", *TINY, "--blocks", "30", *shape],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + DEADLINE_S
+        while not (self.out / "results.json").exists():
+            self.assertIsNone(process.poll())
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=DEADLINE_S)
+        partial = self.results()
+        if partial["complete"]:
+            self.skipTest("the machine was too fast to be interrupted")
+        self.assertGreaterEqual(len(partial["configurations"]), 1)
+
+        result = bench_step(*shape, "--resume", blocks=30)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("measured before: ", result.stdout)
+        resumed = self.results()
+        self.assertTrue(resumed["complete"])
+        self.assertEqual(len(resumed["configurations"]), 6)
+        measured_before = len(partial["configurations"])
+        self.assertEqual(resumed["configurations"][:measured_before], partial["configurations"])
+
+        result = bench_step(*shape, "--resume", blocks=31)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("blocks differs", result.stderr)
+
+    def test_bad_input_is_one_line_before_any_rank_starts(self):
+        short = pathlib.Path(self.folder.name) / "short.txt"
+        short.write_text("x" * 100)
+        for words, mentions in [
+            (["--sequence", "0"], "--sequence 0: expected 1 to"),
+            (["--batch", "-2"], "--batch -2: expected 1 to"),
+            (["--batch", "8", "--sequence", "32", "--text", str(short)], "--batch 8: 256 tokens; expected at most the 100 bytes"),
+            (["--dtype", "fp8"], "--dtype fp8: expected fp32 or bf16"),
+            (["--model", "demo,huge"], "unknown model 'huge'"),
+            (["--strategies", "planned"], "--strategies planned"),
+            (["--strategies", "fast"], "fast"),
+            (["--cap-mib", "-1"], "--cap-mib: -1 is not a size"),
+            (["--memory-limit-gib", "0"], "--memory-limit-gib"),
+            (["--config", "missing.toml"], "missing.toml"),
+            (["--out", str(short / "out")], "--out"),
+            (["--synthetic-tensors", "3", "--synthetic-bytes", "6"], "multiple of 4"),
+        ]:
+            with self.subTest(words=words):
+                result = bench_step(*words)
+                self.assertEqual(result.returncode, 2, result)
+                self.assertEqual(result.stdout, "")
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertIn(mentions, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
