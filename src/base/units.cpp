@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
 #include <cmath>
 
 #include "firkin/base/error.h"
@@ -17,6 +18,20 @@ int64_t bytes_from_mib(double mib, const std::string& what) {
   const int64_t bytes = std::llround(mib * static_cast<double>(kMiB));
   if (bytes == 0) throw InputError(fmt::format("{}: {} MiB is less than one byte", what, mib));
   return bytes;
+}
+
+int64_t parse_bytes(const std::string& text, const std::string& what) {
+  const char* end = text.data() + text.size();
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  int64_t unit = 1;
+  if (end - rest == 1) unit = *rest == 'K' ? kKiB : *rest == 'M' ? kMiB : *rest == 'G' ? kGiB : 0;
+  const double bytes = number * static_cast<double>(unit);
+  constexpr double kLimit = 9007199254740992.0;  // 2^53: whole numbers below it are exact
+  if (error != std::errc{} || end - rest > 1 || !(bytes >= 1 && bytes < kLimit) || bytes != std::floor(bytes)) {
+    throw InputError(fmt::format("{} '{}': expected bytes, a positive number such as 4, 512K, 64M or 1G", what, text));
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 std::string format_bytes(int64_t bytes) {

@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
+#include <cmath>
+#include <memory>
 #include <numeric>
 #include <random>
 
+#include "across_ranks.h"
+#include "cache_sweep.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/bench/known_sums.h"
 #include "firkin/stats/summary.h"
 
 namespace firkin {
@@ -19,113 +23,204 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kElementBytes = 4;
-constexpr int kFewestSamplesPerRound = 2;
-constexpr int kMostSamplesPerRound = 200;
+constexpr int kMostSamplesPerVisit = 1000;
+constexpr double kSampleSeconds = 0.5e-3;  // what the calls of one sample take together, about
+constexpr int kMostCallsPerSample = 100;
 constexpr int kQueueLength = 16;                    // calls queued back to back for the gap
 constexpr int64_t kLargestQueueBytes = 256 * kMiB;  // of all queued buffers together
+constexpr int64_t kBufferAlignment = 4096;          // bytes; no two buffers share a cache line
 
-double slowest_rank_of(const ProcessGroup& group, double seconds) {
-  double slowest = 0;
-  for (const auto& rank : all_gather(group, {seconds})) slowest = std::max(slowest, rank[0]);
-  return slowest;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// One size under measurement: a buffer per queued call, and what was measured so far.
+int64_t queue_length(int64_t bytes) {
+  return std::clamp<int64_t>(kLargestQueueBytes / bytes, 1, kQueueLength);
+}
+
+int64_t buffer_stride(int64_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
+
+// One size under measurement.
 struct SizeState {
-  int64_t bytes = 0;
-  std::vector<at::Tensor> buffers;
-  int samples_per_round = kFewestSamplesPerRound;
-  std::vector<double> isolated_s;
-  std::vector<double> gap_s;
+  AllReduceSeries series;
+  std::vector<at::Tensor> buffers;  // one per queued call; slices of the one allocation that all sizes share
+  double isolated_cost_s = 0;       // of a sample, with barrier and emptied caches; the same on every rank
+  double queued_cost_s = 0;
 };
 
-double time_isolated(const ProcessGroup& group, const SizeState& size) {
-  barrier(group);
-  const auto started = Clock::now();
-  all_reduce(group, size.buffers[0]);
-  return std::chrono::duration<double>(Clock::now() - started).count();
-}
+class AllReduceBench {
+ public:
+  AllReduceBench(const ProcessGroup& group, const AllReduceBenchOptions& options) : group_(group), started_(Clock::now()) {
+    deadline_s_ = options.seconds;
+    if (options.cold) sweep_ = std::make_unique<CacheSweep>();
+    int64_t most = 0;
+    for (const int64_t bytes : options.sizes) most = std::max(most, queue_length(bytes) * buffer_stride(bytes));
+    const at::Tensor memory = at::zeros({most / kElementBytes}, at::kFloat);
+    for (const int64_t bytes : options.sizes) {
+      SizeState size;
+      size.series.bytes = bytes;
+      for (int64_t i = 0; i < queue_length(bytes); ++i) {
+        size.buffers.push_back(memory.narrow(0, i * buffer_stride(bytes) / kElementBytes, bytes / kElementBytes));
+      }
+      sizes_.push_back(std::move(size));
+    }
+  }
 
-// Seconds per call.
-double time_queued(const ProcessGroup& group, const SizeState& size) {
-  barrier(group);
-  std::vector<Work> queued;
-  const auto started = Clock::now();
-  for (const at::Tensor& buffer : size.buffers) queued.push_back(start_all_reduce(group, buffer));
-  for (const Work& work : queued) wait(work, "queued all-reduce");
-  return std::chrono::duration<double>(Clock::now() - started).count() / static_cast<double>(size.buffers.size());
-}
+  std::vector<AllReduceSeries> run(uint64_t seed, const std::function<void(const std::string&)>& on_progress) {
+    std::vector<size_t> order(sizes_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937_64 random(seed);
+    for (SizeState& size : sizes_) prepare(size);
+    for (int round = 0; round < kMostRounds; ++round) {
+      std::ranges::shuffle(order, random);
+      for (size_t i = 0; i < order.size(); ++i) {
+        const double visits_left = static_cast<double>((kMostRounds - round) * order.size() - i);
+        visit(sizes_[order[i]], time_left() / visits_left);
+      }
+      if (on_progress) on_progress(fmt::format("round {}", round + 1));
+      if (round + 1 >= kFewestRounds && time_left() <= 0) break;
+    }
+    std::vector<AllReduceSeries> result;
+    for (SizeState& size : sizes_) {
+      check(size);
+      result.push_back(std::move(size.series));
+    }
+    return result;
+  }
 
-SizeState prepare_size(const ProcessGroup& group, int64_t bytes, const AllReduceBenchOptions& options) {
-  SizeState size{.bytes = bytes, .buffers = {}, .isolated_s = {}, .gap_s = {}};
-  const auto queue_length = std::clamp<int64_t>(kLargestQueueBytes / bytes, 2, kQueueLength);
-  for (int64_t i = 0; i < queue_length; ++i) size.buffers.push_back(at::zeros({bytes / kElementBytes}, at::kFloat));
-  time_queued(group, size);                               // warm-up: connections and pages
-  double once = std::numeric_limits<double>::infinity();  // with its barrier; the same on every rank, and so the counts below
-  for (int i = 0; i < 5; ++i) {
+ private:
+  // Seconds, the same on every rank. The checks at the end take about as long as the preparation.
+  double time_left() const { return of_rank_0(group_, deadline_s_ - seconds_since(started_) - check_cost_s_); }
+
+  void start_line() {
+    if (sweep_) (*sweep_)();
+    barrier(group_);
+  }
+
+  // Seconds per call on this rank.
+  double time_isolated(const SizeState& size) {
+    start_line();
     const auto started = Clock::now();
-    time_isolated(group, size);
-    once = std::min(once, slowest_rank_of(group, std::chrono::duration<double>(Clock::now() - started).count()));
+    for (int i = 0; i < size.series.calls_per_sample; ++i) all_reduce(group_, size.buffers[0]);
+    return seconds_since(started) / size.series.calls_per_sample;
   }
-  const double wanted = options.seconds_per_size / options.rounds / std::max(once, 1e-6);
-  size.samples_per_round = static_cast<int>(std::clamp<double>(wanted, kFewestSamplesPerRound, kMostSamplesPerRound));
-  return size;
-}
-
-void measure_round(const ProcessGroup& group, SizeState& size) {
-  std::vector<double> ours;
-  const int queued_samples = std::max(kFewestSamplesPerRound, size.samples_per_round / static_cast<int>(size.buffers.size()));
-  for (int i = 0; i < size.samples_per_round; ++i) ours.push_back(time_isolated(group, size));
-  for (int i = 0; i < queued_samples; ++i) ours.push_back(time_queued(group, size));
-  std::vector<double> slowest(ours.size(), 0.0);
-  for (const auto& rank : all_gather(group, ours)) {
-    for (size_t i = 0; i < ours.size(); ++i) slowest[i] = std::max(slowest[i], rank[i]);
+  double time_queued(const SizeState& size) {
+    start_line();
+    std::vector<Work> queued;
+    const auto started = Clock::now();
+    for (const at::Tensor& buffer : size.buffers) queued.push_back(start_all_reduce(group_, buffer));
+    for (const Work& work : queued) wait(work, "queued all-reduce");
+    return seconds_since(started) / static_cast<double>(size.buffers.size());
   }
-  const auto middle = slowest.begin() + size.samples_per_round;
-  size.isolated_s.insert(size.isolated_s.end(), slowest.begin(), middle);
-  size.gap_s.insert(size.gap_s.end(), middle, slowest.end());
-}
 
-AllReduceRow row_of(const SizeState& size, int world_size) {
-  const Summary isolated = summarize(size.isolated_s);
-  return {.bytes = size.bytes,
-          .world_size = world_size,
-          .median_s = isolated.median,
-          .gap_s = median(size.gap_s),
-          .mean_s = isolated.mean,
-          .stdev_s = isolated.stdev,
-          .min_s = isolated.min,
-          .max_s = isolated.max,
-          .samples = isolated.count};
+  // All buffers at once, so that calls that disturb each other show as well. Leaves zeros, which stay finite when summed again and again.
+  void check(SizeState& size) {
+    for (const at::Tensor& buffer : size.buffers) fill_with_known_values(buffer, group_.rank);
+    time_queued(size);
+    int64_t wrong = 0;
+    for (const at::Tensor& buffer : size.buffers) {
+      wrong += count_wrong(buffer, group_.size);
+      buffer.zero_();
+    }
+    size.series.wrong += std::llround(sum_over_ranks(group_, static_cast<double>(wrong)));
+  }
+
+  // Touches connections and pages, checks, and finds out how long a sample takes.
+  void prepare(SizeState& size) {
+    const auto started = Clock::now();
+    check(size);
+    check_cost_s_ += seconds_since(started);
+    if (!sweep_) {
+      const double once_s = std::ranges::min(slowest_rank(group_, {time_isolated(size), time_isolated(size), time_isolated(size)}));
+      size.series.calls_per_sample = static_cast<int>(std::clamp<double>(std::ceil(kSampleSeconds / once_s), 1, kMostCallsPerSample));
+    }
+    measure(size, 1, 1);
+    size.series.isolated_s.clear();  // warm-up
+    size.series.gap_s.clear();
+  }
+
+  // One turn of a size, half of `seconds` for each curve, at least one sample of each.
+  void visit(SizeState& size, double seconds) {
+    const bool queues = size.buffers.size() > 1;
+    const auto samples = [](double budget_s, double cost_s) {
+      return static_cast<int>(std::clamp<double>(budget_s / std::max(cost_s, 1e-6), 1, kMostSamplesPerVisit));
+    };
+    if (!sweep_) time_isolated(size);  // brings the buffer, and what the transport keeps, back into the caches
+    measure(size, samples(queues ? seconds / 2 : seconds, size.isolated_cost_s), samples(seconds / 2, size.queued_cost_s));
+  }
+
+  void measure(SizeState& size, int isolated, int queued) {
+    if (size.buffers.size() == 1) queued = 0;
+    std::vector<double> ours;
+    const auto started = Clock::now();
+    for (int i = 0; i < isolated; ++i) ours.push_back(time_isolated(size));
+    const double isolated_s = seconds_since(started);
+    for (int i = 0; i < queued; ++i) ours.push_back(time_queued(size));
+    const double queued_s = seconds_since(started) - isolated_s;
+    ours.insert(ours.end(), {isolated_s / isolated, queued_s / std::max(queued, 1)});
+    const std::vector<double> slowest = slowest_rank(group_, ours);
+    size.series.isolated_s.insert(size.series.isolated_s.end(), slowest.begin(), slowest.begin() + isolated);
+    size.series.gap_s.insert(size.series.gap_s.end(), slowest.begin() + isolated, slowest.end() - 2);
+    size.isolated_cost_s = slowest[slowest.size() - 2];
+    size.queued_cost_s = slowest.back();
+  }
+
+  const ProcessGroup& group_;
+  Clock::time_point started_;
+  double deadline_s_ = 0;
+  double check_cost_s_ = 0;
+  std::unique_ptr<CacheSweep> sweep_;
+  std::vector<SizeState> sizes_;
+};
+
+void check_size(int64_t bytes) {
+  if (bytes < kElementBytes || bytes % kElementBytes != 0) {
+    throw InputError(fmt::format("all-reduce size {}: expected a positive multiple of {} bytes", bytes, kElementBytes));
+  }
 }
 
 }  // namespace
 
-std::vector<int64_t> allreduce_sizes(int64_t largest_bytes) {
-  std::vector<int64_t> sizes;
-  for (int64_t bytes = kElementBytes; bytes < largest_bytes; bytes *= 4) sizes.push_back(bytes);
-  sizes.push_back(std::max(kElementBytes, largest_bytes / kElementBytes * kElementBytes));
+std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor) {
+  check_size(begin);
+  if (end < begin)
+    throw InputError(fmt::format("all-reduce sizes from {} to {} bytes: expected an end that is not below the begin", begin, end));
+  if (factor < 2) throw InputError(fmt::format("all-reduce sizes by factors of {}: expected at least 2", factor));
+  std::vector<int64_t> sizes{begin};
+  while (sizes.back() <= end / factor) sizes.push_back(sizes.back() * factor);
   return sizes;
 }
 
-AllReduceTable measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options) {
-  std::vector<SizeState> sizes;
-  for (const int64_t bytes : options.sizes) {
-    if (bytes < kElementBytes || bytes % kElementBytes != 0) {
-      throw InputError(fmt::format("all-reduce size {}: expected a positive multiple of {} bytes", bytes, kElementBytes));
-    }
-    sizes.push_back(prepare_size(group, bytes, options));
-  }
-  std::vector<size_t> order(sizes.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::mt19937_64 random(options.seed);
-  for (int round = 0; round < options.rounds; ++round) {
-    std::ranges::shuffle(order, random);
-    for (const size_t index : order) measure_round(group, sizes[index]);
-    if (options.on_progress) options.on_progress(fmt::format("round {}", round + 1));
-  }
+std::vector<int64_t> allreduce_sizes(int64_t largest_bytes) {
+  const int64_t largest = std::max(kElementBytes, largest_bytes / kElementBytes * kElementBytes);
+  std::vector<int64_t> sizes = sizes_between(kElementBytes, largest, 4);
+  if (sizes.back() != largest) sizes.push_back(largest);
+  return sizes;
+}
+
+std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options) {
+  if (options.sizes.empty() || !(options.seconds > 0)) throw InputError("all-reduce benchmark: expected sizes, and seconds above 0");
+  for (const int64_t bytes : options.sizes) check_size(bytes);
+  return AllReduceBench(group, options).run(options.seed, options.on_progress);
+}
+
+AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size) {
   AllReduceTable table;
-  for (const SizeState& size : sizes) table.push_back(row_of(size, group.size));
+  for (const AllReduceSeries& size : series) {
+    const Summary isolated = summarize(size.isolated_s);
+    AllReduceRow row{.bytes = size.bytes,
+                     .world_size = world_size,
+                     .median_s = isolated.median,
+                     .mean_s = isolated.mean,
+                     .stdev_s = isolated.stdev,
+                     .min_s = isolated.min,
+                     .max_s = isolated.max,
+                     .samples = isolated.count};
+    if (!size.gap_s.empty()) row.gap_s = median(size.gap_s);
+    table.push_back(row);
+  }
   return table;
 }
 

@@ -119,10 +119,11 @@ void measure_inputs(const ProcessGroup& group, Workload& workload, const TuneOpt
   profile.on_progress = phase_progress(options, "profiling backward", options.profile_steps);
   result.profile = measure_ready_profile(group, workload, profile);
 
-  AllReduceBenchOptions allreduce{.sizes = allreduce_sizes(total_bytes(result.profile.tensors)), .seed = options.seed, .on_progress = {}};
-  allreduce.seconds_per_size = options.allreduce_seconds / (2.0 * static_cast<double>(allreduce.sizes.size()));
-  allreduce.on_progress = phase_progress(options, "measuring all-reduce", allreduce.rounds);
-  result.allreduce = measure_allreduce(group, allreduce);
+  const AllReduceBenchOptions allreduce{.sizes = allreduce_sizes(total_bytes(result.profile.tensors)),
+                                        .seconds = options.allreduce_seconds,
+                                        .seed = options.seed,
+                                        .on_progress = phase_progress(options, "measuring all-reduce", kMostRounds)};
+  result.allreduce = allreduce_table(measure_allreduce(group, allreduce), group.size);
 }
 
 // Two overlapped runs with many and with few calls, which tell the cost of a call from that of sharing the machine.

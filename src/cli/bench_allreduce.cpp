@@ -10,8 +10,10 @@
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/bench/allreduce_bench.h"
+#include "firkin/stats/summary.h"
 #include "rank_flags.h"
 #include "results.h"
+#include "size_flags.h"
 #include "tune_output.h"
 
 namespace firkin::cli {
@@ -20,41 +22,87 @@ namespace {
 struct AllReduceFlags {
   CommonFlags common;
   RankFlags ranks;
-  double largest_mib = 64;
+  SizeFlags sizes = {.begin = "4", .end = "64M", .factor = 4};
   double seconds = 10;
+  bool cold = false;
 };
 
-void print_table(const AllReduceTable& table, int ranks) {
-  fmt::print("{:>10} {:>10} {:>10} {:>10} {:>12} {:>12} {:>8}\n", "size", "median", "gap", "min", "algbw", "busbw", "samples");
-  for (const AllReduceRow& row : table) {
-    const double algbw = static_cast<double>(row.bytes) / row.median_s;
-    const double busbw = algbw * 2 * (ranks - 1) / ranks;
-    fmt::print("{:>10} {:>10} {:>10} {:>10} {:>10}/s {:>10}/s {:>8}\n", format_bytes(row.bytes), format_seconds(row.median_s),
-               format_seconds(row.gap_s.value()), format_seconds(row.min_s.value()), format_bytes(static_cast<int64_t>(algbw)),
-               format_bytes(static_cast<int64_t>(busbw)), row.samples.value());
+constexpr int64_t kElementBytes = 4;
+
+// Bytes per second of one rank's data, and what the links carry of it, as nccl-tests defines them.
+double algorithm_bandwidth(int64_t bytes, double seconds) {
+  return static_cast<double>(bytes) / seconds;
+}
+double bus_bandwidth(int64_t bytes, double seconds, int ranks) {
+  return algorithm_bandwidth(bytes, seconds) * 2 * (ranks - 1) / ranks;
+}
+
+nlohmann::json series_json(const std::vector<AllReduceSeries>& series, int ranks) {
+  nlohmann::json rows = allreduce_json(allreduce_table(series, ranks));
+  for (size_t i = 0; i < series.size(); ++i) {
+    const Summary time = summarize(series[i].isolated_s);
+    rows[i].update({{"count", series[i].bytes / kElementBytes},
+                    {"calls_per_sample", series[i].calls_per_sample},
+                    {"p99_s", time.p99},
+                    {"cv", time.stdev / time.mean},
+                    {"algbw_bytes_per_s", algorithm_bandwidth(series[i].bytes, time.median)},
+                    {"busbw_bytes_per_s", bus_bandwidth(series[i].bytes, time.median, ranks)},
+                    {"wrong", series[i].wrong}});
+  }
+  return rows;
+}
+
+nlohmann::json samples_json(const std::vector<AllReduceSeries>& series) {
+  nlohmann::json samples = {
+      {"bytes", nlohmann::json::array()}, {"isolated_s", nlohmann::json::array()}, {"gap_s", nlohmann::json::array()}};
+  for (const AllReduceSeries& size : series) {
+    samples["bytes"].push_back(size.bytes);
+    samples["isolated_s"].push_back(size.isolated_s);
+    samples["gap_s"].push_back(size.gap_s);
+  }
+  return samples;
+}
+
+void print_table(const nlohmann::json& rows) {
+  constexpr double kGiga = 1e9;
+  fmt::print("{:>8} {:>10} {:>8} {:>8} {:>6} {:>8} {:>9} {:>9} {:>6}\n", "size", "count", "median", "p99", "cv", "gap", "algbw", "busbw",
+             "#wrong");
+  fmt::print("{:>62} {:>9}\n", "GB/s", "GB/s");
+  for (const nlohmann::json& row : rows) {
+    const std::string gap = row.contains("gap_s") ? format_seconds(row["gap_s"]) : "-";
+    fmt::print("{:>8} {:>10} {:>8} {:>8} {:>4.0f} % {:>8} {:>9.3g} {:>9.3g} {:>6}\n", format_bytes(row["bytes"]),
+               row["count"].get<int64_t>(), format_seconds(row["median_s"]), format_seconds(row["p99_s"]), 100 * row["cv"].get<double>(),
+               gap, row["algbw_bytes_per_s"].get<double>() / kGiga, row["busbw_bytes_per_s"].get<double>() / kGiga,
+               row["wrong"].get<int64_t>());
   }
 }
 
-void run_rank(const AllReduceFlags& flags, const ProcessGroup& group) {
-  AllReduceBenchOptions options{
-      .sizes = allreduce_sizes(bytes_from_mib(flags.largest_mib, "--largest-mib")), .seed = flags.common.seed, .on_progress = {}};
-  options.seconds_per_size = flags.seconds / (2.0 * static_cast<double>(options.sizes.size()));
-  Progress progress("measuring all-reduce", options.rounds, group.rank == 0);
-  options.on_progress = [&progress](const std::string& done) { progress.advance(done); };
-  const AllReduceTable table = measure_allreduce(group, options);
+void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, const ProcessGroup& group) {
+  Progress progress("measuring all-reduce", kMostRounds, group.rank == 0);
+  const std::vector<AllReduceSeries> series =
+      measure_allreduce(group, {.sizes = sizes,
+                                .seconds = flags.seconds,
+                                .cold = flags.cold,
+                                .seed = flags.common.seed,
+                                .on_progress = [&progress](const std::string& done) { progress.advance(done); }});
   if (group.rank != 0) return;
   nlohmann::json json = results_head("bench-allreduce", flags.common.seed);
   json["environment"] = environment(group.size, flags.ranks.backend);
-  json["allreduce"] = allreduce_json(table);
+  json["caches"] = flags.cold ? "cold" : "warm";
+  json["allreduce"] = series_json(series, group.size);
+  json["samples"] = samples_json(series);
   const std::filesystem::path out = flags.common.out;
   write_file_atomically(out / "results.json", json.dump(1) + "\n");
-  write_allreduce_csv(out / "allreduce.csv", table);
+  write_allreduce_csv(out / "allreduce.csv", allreduce_table(series, group.size));
   if (flags.common.json) {
     print_json(json);
   } else {
-    print_table(table, group.size);
+    print_table(json["allreduce"]);
     fmt::print("\nwrote {}/: results.json, allreduce.csv\n", out.string());
   }
+  int64_t wrong = 0;
+  for (const AllReduceSeries& size : series) wrong += size.wrong;
+  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results are not the sum over the ranks; see #wrong", wrong));
 }
 
 }  // namespace
@@ -62,16 +110,23 @@ void run_rank(const AllReduceFlags& flags, const ProcessGroup& group) {
 Run declare_bench_allreduce(CLI::App& app) {
   auto flags = std::make_shared<AllReduceFlags>();
   app.footer(
-      "median: one all-reduce on an idle link. gap: seconds per call when 16 are queued\n"
-      "back to back. busbw = (size / median) 2 (n - 1) / n, as nccl-tests prints it.\n");
+      "median, p99, cv: one all-reduce at a time, from a barrier, on the slowest rank;\n"
+      "short calls are timed several in a row. gap: seconds per call when up to 16 are\n"
+      "queued back to back (the model's g; not for sizes above 128 MiB).\n"
+      "algbw = size / median; busbw = algbw 2 (n - 1) / n, as nccl-tests prints it.\n"
+      "#wrong: elements that differ from the exact sum; exit code 1 if there are any.\n\n"
+      "  firkin bench allreduce --ranks 2            4 B to 64 MiB\n"
+      "  firkin bench allreduce --ranks 2 --cold     buffers not in any cache\n"
+      "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --seconds 120\n");
   add_common_flags(app, flags->common);
   add_rank_flags(app, flags->ranks);
-  app.add_option("--largest-mib", flags->largest_mib, "largest size, MiB; from 4 B by factors of 4")->capture_default_str();
+  add_size_flags(app, flags->sizes);
   app.add_option("--seconds", flags->seconds, "time for the whole table")->capture_default_str()->check(CLI::Range(0.1, 1e6));
+  app.add_flag("--cold", flags->cold, "empty the caches before every call");
   return [flags] {
-    if (bytes_from_mib(flags->largest_mib, "--largest-mib") < 4) throw InputError("--largest-mib: expected at least 4 bytes");
+    const std::vector<int64_t> sizes = checked_sizes(flags->sizes);
     check_output_folder(flags->common.out, "--out");
-    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, group); });
+    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, sizes, group); });
   };
 }
 

@@ -19,7 +19,7 @@ std::span<const Command> commands() {
   static constexpr std::array kCommands = {
 #ifdef FIRKIN_WITH_TORCH
       Command{"tune", "find the best bucket size: measure, predict, verify, report", declare_tune},
-      Command{"bench", "one experiment: steps by strategy and cap, all-reduce by size", declare_bench},
+      Command{"bench", "one experiment: steps, all-reduce by size, chunks, layers", declare_bench},
       Command{"buckets", "the bucket assignment of a model or of a tensors.csv", declare_buckets},
       Command{"models", "the named models: parameters, tensors, gradient bytes", declare_models},
 #endif

@@ -64,18 +64,30 @@ TransformerLMImpl::~TransformerLMImpl() = default;
 at::Tensor TransformerLMImpl::forward(const at::Tensor& tokens) {
   check_tokens(tokens, config_);
   const int64_t sequence = tokens.size(1);
+  const auto done = [this](const char* layer) {
+    if (observer_) observer_(layer);
+  };
+  done("");
   at::Tensor x = layers_->token_embeddings->forward(tokens);
+  done("token_embeddings");
   // The angles are computed anew for each pass: that costs far less than one layer, and a kept copy would have to follow the model to
   // other devices and types, and would be spoilt for training by a first pass under InferenceMode.
   RotaryAngles angles;
   if (layers_->position_embeddings != nullptr) {
     x = x + layers_->position_embeddings->forward(at::arange(sequence, tokens.options()));
+    done("position_embeddings");
   } else {
     angles = rotary_angles(sequence, config_.d_model / config_.num_heads, config_.rope_theta, angle_options(x));
   }
-  for (const auto& block : layers_->blocks) x = block->forward(x, angles);
+  for (size_t i = 0; i < layers_->blocks.size(); ++i) {
+    x = layers_->blocks[i]->forward(x, angles);
+    if (observer_) observer_(fmt::format("blocks.{}", i));
+  }
   x = layers_->final_norm->forward(x);
-  return layers_->head != nullptr ? layers_->head->forward(x) : at::linear(x, layers_->token_embeddings->weight());
+  done("ln_final");
+  x = layers_->head != nullptr ? layers_->head->forward(x) : at::linear(x, layers_->token_embeddings->weight());
+  done("lm_head");
+  return x;
 }
 
 at::Tensor language_model_loss(const at::Tensor& logits, const at::Tensor& targets) {

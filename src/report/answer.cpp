@@ -141,6 +141,11 @@ std::string other_heading(const Results& results) {
                        display_seconds(*best->predicted_s));
   }
   if (!results.strategies.empty()) return fmt::format("Step times of {} strategies.", results.strategies.size());
+  if (!results.chunks.empty()) {
+    const ChunksRow& best = *std::ranges::min_element(results.chunks, {}, &ChunksRow::total_s);
+    return fmt::format("Chunks of {} are the fastest: {} for all {} of them.", format_bytes(best.chunk_bytes),
+                       display_seconds(best.total_s), best.calls);
+  }
   if (!results.allreduce.empty()) {
     return fmt::format("An all-reduce takes {} for {} and {} for {}.", display_seconds(results.allreduce.front().median_s),
                        format_bytes(results.allreduce.front().bytes), display_seconds(results.allreduce.back().median_s),

@@ -49,6 +49,16 @@ std::vector<CurveRow> read_curve(const std::vector<JsonFields>& list, bool answe
   return rows;
 }
 
+ChunksRow read_chunks(const JsonFields& fields) {
+  ChunksRow row;
+  row.chunk_bytes = fields.integer("chunk_bytes");
+  row.calls = fields.integer("calls");
+  row.total_s = fields.positive("total_s");
+  row.total_ci_s = read_interval(fields, "total_ci_s");
+  if (row.chunk_bytes < 1) fields.fail("chunk_bytes", fmt::format("{}", row.chunk_bytes), "a positive number of bytes");
+  return row;
+}
+
 StrategyRow read_strategy(const JsonFields& fields) {
   StrategyRow row;
   row.strategy = fields.text("strategy");
@@ -165,6 +175,7 @@ Results parse_results(const json& document) {
   }
   results.allreduce = read_allreduce(fields.maybe_objects("allreduce"));
   if (const auto fit = fields.maybe_object("alpha_beta")) results.alpha_beta = read_alpha_beta(*fit);
+  for (const JsonFields& row : fields.maybe_objects("chunks")) results.chunks.push_back(read_chunks(row));
   results.curve = read_curve(answers ? fields.objects("curve") : fields.maybe_objects("curve"), answers);
   results.dense_curve = read_curve(fields.maybe_objects("dense_curve"), false);
   for (const JsonFields& row : answers ? fields.objects("strategies") : fields.maybe_objects("strategies")) {

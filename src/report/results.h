@@ -35,6 +35,14 @@ struct StrategyRow {
   std::optional<double> comm_s;     // from the end of backward to the last gradient
 };
 
+// One chunk size of `firkin bench chunks`: the same data in `calls` all-reduces that are under way together.
+struct ChunksRow {
+  int64_t chunk_bytes = 0;
+  int64_t calls = 0;
+  double total_s = 0;                  // median, of all calls together
+  std::optional<Interval> total_ci_s;  // 95 %
+};
+
 // The answer of `firkin tune`.
 struct TuneAnswer {
   CurveRow best_predicted;
@@ -57,6 +65,7 @@ struct Results {
   std::optional<double> hook_perturbation;
   AllReduceTable allreduce;
   std::optional<AlphaBeta> alpha_beta;
+  std::vector<ChunksRow> chunks;
   std::vector<CurveRow> curve;        // by ascending cap
   std::vector<CurveRow> dense_curve;  // by ascending cap, predictions only
   std::vector<StrategyRow> strategies;

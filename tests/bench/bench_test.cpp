@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "../comm/thread_ranks.h"
-#include "firkin/base/error.h"
-#include "firkin/bench/allreduce_bench.h"
 #include "firkin/bench/ready_profile.h"
 #include "firkin/bench/step_bench.h"
 #include "firkin/bench/tuner.h"
@@ -17,38 +15,6 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::Gt;
 using testing::SizeIs;
-
-TEST(AllReduceSizes, GrowByFourUpToTheLargestWhichIsThere) {
-  EXPECT_THAT(allreduce_sizes(100), ElementsAre(4, 16, 64, 100));
-  EXPECT_THAT(allreduce_sizes(64), ElementsAre(4, 16, 64));
-  EXPECT_THAT(allreduce_sizes(3), ElementsAre(4));
-}
-
-TEST(AllReduceBench, GivesEveryRankTheSameRowPerSize) {
-  std::array<AllReduceTable, 2> tables;
-  run_ranks(2, [&](const ProcessGroup& group) {
-    tables[static_cast<size_t>(group.rank)] =
-        measure_allreduce(group, {.sizes = {4, 4096, 1 << 20}, .seconds_per_size = 0.01, .rounds = 3, .on_progress = {}});
-  });
-  ASSERT_THAT(tables[0], SizeIs(3));
-  for (size_t i = 0; i < 3; ++i) {
-    const AllReduceRow& row = tables[0][i];
-    EXPECT_EQ(row.world_size, 2);
-    EXPECT_GT(row.median_s, 0);
-    EXPECT_GT(row.gap_s.value(), 0);
-    EXPECT_LE(row.min_s.value(), row.median_s);
-    EXPECT_GE(row.max_s.value(), row.median_s);
-    EXPECT_GE(row.samples.value(), 6);
-    EXPECT_EQ(row.median_s, tables[1][i].median_s);
-  }
-}
-
-TEST(AllReduceBench, RefusesSizesThatAreNoFloats) {
-  run_ranks(1, [](const ProcessGroup& group) {
-    EXPECT_THROW(measure_allreduce(group, {.sizes = {6}, .on_progress = {}}), InputError);
-    EXPECT_THROW(measure_allreduce(group, {.sizes = {0}, .on_progress = {}}), InputError);
-  });
-}
 
 TEST(ReadyProfile, ListsTheModulesTensorsInTheOrderOfBackward) {
   run_ranks(2, [](const ProcessGroup& group) {

@@ -1,4 +1,7 @@
-// The time of an all-reduce by size: the curves a(x), isolated, and g(x), queued back to back.
+// The time of an all-reduce by size: the curves a(x), one call at a time, and g(x), queued back to back.
+//
+//   const auto series = measure_allreduce(group, {.sizes = sizes_between(4, 64 * kMiB, 4), .seconds = 10});
+//   write_allreduce_csv("allreduce.csv", allreduce_table(series, group.size));
 #pragma once
 
 #include <cstdint>
@@ -12,17 +15,40 @@
 namespace firkin {
 
 struct AllReduceBenchOptions {
-  std::vector<int64_t> sizes;     // bytes, multiples of 4 (float32 elements), positive
-  double seconds_per_size = 0.5;  // time budget for each of the two curves
-  int rounds = 10;                // the sizes are measured in turns, in an order shuffled anew, so that drift meets all alike
-  uint64_t seed = 0;              // of the order; the same on every rank
-  std::function<void(const std::string& done)> on_progress;  // called after every round; may be empty
+  std::vector<int64_t> sizes;  // bytes, multiples of 4 (float32 elements), positive
+  double seconds = 10;         // for everything that measure_allreduce does; more only where kFewestRounds of one call each take more
+  bool cold = false;           // whether the caches are emptied before every call
+  uint64_t seed = 0;           // of the order of sizes; the same on every rank
+  std::function<void(const std::string& done)> on_progress;  // called after each of kMostRounds rounds, or fewer; may be empty
 };
+
+// The sizes are measured in turns, in an order shuffled anew, so that drift of the machine meets all alike.
+inline constexpr int kMostRounds = 10;
+inline constexpr int kFewestRounds = 4;
+
+// One size. A sample is the slowest rank's time from a barrier to the last result, in seconds per call: over several calls, one after
+// another, where a single one is too short for clock and barrier, and over one call when caches are emptied.
+struct AllReduceSeries {
+  int64_t bytes = 0;
+  int calls_per_sample = 1;
+  std::vector<double> isolated_s;  // in the order measured
+  std::vector<double> gap_s;       // several calls under way at once; empty for sizes whose second buffer would take too much memory
+  int64_t wrong = 0;               // elements of checked results that were not the exact sum, over all ranks
+};
+
+// begin, begin * factor, ... up to `end`, as nccl-tests takes -b, -e and -f. Throws InputError unless begin is a positive multiple of 4,
+// not above end, and factor at least 2.
+std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor);
 
 // 4 B, 16 B, ... by factors of 4 up to `largest_bytes`, which is always the last.
 std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
 
-// Every sample is the slowest rank's time, from a barrier to the result. Collective: every rank gets the same table.
-AllReduceTable measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
+// Collective: every rank gets the same result, in the order of options.sizes. Results are checked element by element before and after the
+// measurement, outside of any timing. Memory per rank: the largest size, at least 256 MiB or what 16 buffers of it take.
+// Throws InputError for no sizes, a size that is no positive multiple of 4, or seconds that are not positive.
+std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
+
+// The rows of allreduce.csv.
+AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size);
 
 }  // namespace firkin

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,10 +37,16 @@ class TransformerLMImpl : public torch::nn::Module {
   // context_length; LibTorch throws c10::Error for tokens of another type and, on the CPU, outside the vocabulary.
   at::Tensor forward(const at::Tensor& tokens);
 
+  // For profiling: forward() calls `observer` on its own thread, with "" before the first layer, and after each layer with what begins
+  // the names of its parameters: "token_embeddings", "position_embeddings", "blocks.0", ..., "ln_final", "lm_head" (tied heads as well).
+  // An empty function ends it.
+  void observe_forward(std::function<void(const std::string& layer)> observer) { observer_ = std::move(observer); }
+
  private:
   struct Layers;
   TransformerConfig config_;
   std::unique_ptr<Layers> layers_;
+  std::function<void(const std::string& layer)> observer_;
 };
 TORCH_MODULE(TransformerLM);
 

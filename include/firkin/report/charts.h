@@ -19,7 +19,8 @@ struct Chart {
   nlohmann::json spec;  // Vega-Lite 6; width "container"; the data inside
 };
 
-// Charts for all that `results` holds, in this order: "curve", "allreduce", "ready", "strategies". Sections that are absent give no chart.
+// Charts for all that `results` holds, in this order: "curve", "allreduce", "chunks", "ready", "strategies". Sections that are absent give
+// no chart.
 // Throws InputError like render_report.
 std::vector<Chart> charts_for(const nlohmann::json& results);
 

@@ -1,0 +1,157 @@
+#include "firkin/bench/chunks_bench.h"
+
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "across_ranks.h"
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+#include "firkin/bench/known_sums.h"
+#include "firkin/bench/sampling.h"
+#include "firkin/stats/interval.h"
+#include "firkin/stats/summary.h"
+
+namespace firkin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kElementBytes = 4;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// All chunks, in order, at most kMostInFlight at a time. Seconds on this rank.
+double time_chunks(const ProcessGroup& group, const std::vector<at::Tensor>& chunks) {
+  std::vector<Work> flying(std::min(chunks.size(), kMostInFlight));
+  barrier(group);
+  const auto started = Clock::now();
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    Work& place = flying[i % flying.size()];
+    if (place) wait(place, "all-reduce of a chunk");
+    place = start_all_reduce(group, chunks[i]);
+  }
+  for (const Work& work : flying) wait(work, "all-reduce of a chunk");
+  return seconds_since(started);
+}
+
+class ChunksBench {
+ public:
+  ChunksBench(const ProcessGroup& group, const ChunksBenchOptions& options)
+      : group_(group), options_(options), random_(options.seed), data_(at::zeros({options.elements}, at::kFloat)) {
+    for (const int64_t bytes : options.chunk_bytes) {
+      points_.push_back({.chunk_bytes = bytes, .calls = chunk_count(options.elements, bytes), .total_s = {}});
+    }
+  }
+
+  std::vector<ChunksPoint> run() {
+    for (ChunksPoint& point : points_) check(point);
+    std::vector<size_t> all(points_.size());
+    std::iota(all.begin(), all.end(), 0);
+    for (size_t round = 0; round < kFewestSamples; ++round) measure_round(all);
+    for (;;) {
+      const std::vector<size_t> round = widest_points(samples(), seconds_left(), options_.seed);
+      if (round.empty()) break;
+      measure_round(round);
+    }
+    for (ChunksPoint& point : points_) {
+      const auto part = static_cast<double>(point.chunk_bytes) / static_cast<double>(options_.elements * kElementBytes);
+      point.gap_s = median(point.total_s) * std::min(part, 1.0);
+    }
+    return std::move(points_);
+  }
+
+ private:
+  // The same on every rank.
+  double seconds_left() const { return of_rank_0(group_, options_.seconds - seconds_since(started_)); }
+
+  std::vector<std::vector<double>> samples() const {
+    std::vector<std::vector<double>> all;
+    for (const ChunksPoint& point : points_) all.push_back(point.total_s);
+    return all;
+  }
+
+  std::vector<at::Tensor> chunks_of(const ChunksPoint& point) const { return data_.split(point.chunk_bytes / kElementBytes); }
+
+  // Also the warm-up. Leaves zeros, which stay finite when they are summed again and again.
+  void check(ChunksPoint& point) {
+    fill_with_known_values(data_, group_.rank);
+    time_chunks(group_, chunks_of(point));
+    point.wrong = std::llround(sum_over_ranks(group_, static_cast<double>(count_wrong(data_, group_.size))));
+    data_.zero_();
+  }
+
+  // Each of `round` once, in random order; what was measured before and no longer fits into the time is left out.
+  void measure_round(std::vector<size_t> round) {
+    std::ranges::shuffle(round, random_);
+    for (const size_t index : round) {
+      ChunksPoint& point = points_[index];
+      if (!point.total_s.empty() && median(point.total_s) > seconds_left()) continue;
+      point.total_s.push_back(slowest_rank(group_, {time_chunks(group_, chunks_of(point))})[0]);
+      if (options_.on_progress) options_.on_progress(format_bytes(point.chunk_bytes), seconds_since(started_));
+    }
+  }
+
+  const ProcessGroup& group_;
+  const ChunksBenchOptions& options_;
+  Clock::time_point started_ = Clock::now();
+  std::mt19937_64 random_;
+  at::Tensor data_;
+  std::vector<ChunksPoint> points_;
+};
+
+}  // namespace
+
+int64_t chunk_count(int64_t elements, int64_t chunk_bytes) {
+  if (elements < 1) throw InputError(fmt::format("{} elements in chunks: expected at least 1", elements));
+  if (chunk_bytes < kElementBytes || chunk_bytes % kElementBytes != 0) {
+    throw InputError(fmt::format("chunks of {} bytes: expected a positive multiple of {}", chunk_bytes, kElementBytes));
+  }
+  const int64_t chunk_elements = chunk_bytes / kElementBytes;
+  const int64_t count = elements / chunk_elements + (elements % chunk_elements != 0 ? 1 : 0);
+  if (count > kMostChunks) {
+    throw InputError(fmt::format("{} elements in chunks of {} bytes are {} calls; expected at most {}: take larger chunks", elements,
+                                 chunk_bytes, count, kMostChunks));
+  }
+  return count;
+}
+
+std::vector<int64_t> chunk_sizes(const std::vector<int64_t>& sizes, int64_t elements) {
+  const int64_t all = elements * kElementBytes;
+  std::vector<int64_t> fitting;
+  for (const int64_t bytes : sizes) fitting.push_back(std::min(bytes, all));
+  fitting.erase(std::unique(fitting.begin(), fitting.end()), fitting.end());
+  return fitting;
+}
+
+std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksBenchOptions& options) {
+  if (options.chunk_bytes.empty() || !(options.seconds > 0)) throw InputError("chunk benchmark: expected sizes, and seconds above 0");
+  for (const int64_t bytes : options.chunk_bytes) chunk_count(options.elements, bytes);
+  return ChunksBench(group, options).run();
+}
+
+int64_t set_gaps(AllReduceTable& table, int64_t world_size, const std::vector<ChunksPoint>& points) {
+  std::vector<CostPoint> gaps;
+  for (const ChunksPoint& point : points) {
+    if (point.calls > 1) gaps.push_back({point.chunk_bytes, point.gap_s});
+  }
+  if (gaps.empty()) return 0;
+  const CostCurve curve(std::move(gaps));
+  int64_t set = 0;
+  for (AllReduceRow& row : table) {
+    if (row.world_size != world_size) continue;
+    if (row.bytes < curve.points().front().bytes || row.bytes > curve.points().back().bytes) continue;
+    row.gap_s = curve(static_cast<double>(row.bytes));
+    ++set;
+  }
+  return set;
+}
+
+}  // namespace firkin

@@ -1,0 +1,194 @@
+#include "firkin/bench/layer_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+
+#include "across_ranks.h"
+#include "firkin/base/error.h"
+#include "firkin/ddp/module_parameters.h"
+#include "firkin/stats/summary.h"
+#include "ready_recorder.h"
+
+namespace firkin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+// The end of one layer of a forward pass; the first mark, without a name, is the start.
+struct Mark {
+  std::string layer;
+  Clock::time_point time;
+};
+
+// Clock readings of one step on this rank.
+struct StepClock {
+  Clock::time_point start, forward, backward, optimizer;  // the ends, but for start
+  std::vector<Mark> marks;                                // of forward
+  std::vector<Clock::time_point> ready;                   // per parameter
+};
+
+StepClock run_clocked_step(const ProcessGroup& group, Workload& workload, int64_t step) {
+  for (at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
+  barrier(group);
+  StepClock clock;
+  clock.start = Clock::now();
+  const at::Tensor loss = workload.loss(step);
+  clock.forward = Clock::now();
+  loss.backward();
+  clock.backward = Clock::now();
+  workload.optimizer->step();
+  clock.optimizer = Clock::now();
+  return clock;
+}
+
+StepClock run_watched_step(const ProcessGroup& group, Workload& workload, int64_t step, const std::vector<NamedTensor>& parameters,
+                           const LayerBenchOptions& options) {
+  std::vector<Mark> marks;
+  const ReadyRecorder recorder(parameters, ReadyWhen::kAccumulated);
+  if (options.observe_forward) options.observe_forward([&marks](const std::string& layer) { marks.push_back({layer, Clock::now()}); });
+  StepClock clock = run_clocked_step(group, workload, step);
+  if (options.observe_forward) options.observe_forward({});
+  clock.marks = std::move(marks);
+  clock.ready = recorder.ready();
+  return clock;
+}
+
+// Layers by name, and the parameters of each.
+struct LayerMap {
+  std::vector<LayerTimes> layers;
+  std::vector<size_t> layer_of_parameter;
+  size_t with_parameters = 0;  // the first so many layers
+
+  explicit LayerMap(const std::vector<NamedTensor>& parameters) {
+    for (const NamedTensor& parameter : parameters) {
+      const size_t layer = index_of(layer_of(parameter.name));
+      layers[layer].parameters += parameter.tensor.numel();
+      layer_of_parameter.push_back(layer);
+    }
+    with_parameters = layers.size();
+  }
+
+  // Adds the layer when it is new.
+  size_t index_of(const std::string& name) {
+    const auto found = std::ranges::find(layers, name, &LayerTimes::name);
+    if (found != layers.end()) return static_cast<size_t>(found - layers.begin());
+    layers.push_back({.name = name, .forward_s = {}, .backward_s = {}});
+    return layers.size() - 1;
+  }
+};
+
+// Per layer with parameters, from when the layer before it was complete (or backward began) to when it is complete itself.
+std::vector<double> backward_by_layer(const StepClock& clock, const LayerMap& map) {
+  std::vector<double> complete(map.with_parameters, 0.0);
+  for (size_t i = 0; i < clock.ready.size(); ++i) {
+    double& layer = complete[map.layer_of_parameter[i]];
+    layer = std::max(layer, seconds_between(clock.forward, clock.ready[i]));
+  }
+  std::vector<double> spent(complete.size());
+  double before = 0;
+  for (const int64_t layer : order_of_times(complete)) {
+    const auto index = static_cast<size_t>(layer);
+    spent[index] = complete[index] - before;
+    before = complete[index];
+  }
+  return spent;
+}
+
+// What one watched step says, in one list that the ranks can compare: the whole step and its parts, the layers' backward, the ready times,
+// the marks.
+constexpr size_t kWholes = 4;
+std::vector<double> flattened(const StepClock& clock, const LayerMap& map) {
+  std::vector<double> values = {seconds_between(clock.start, clock.optimizer), seconds_between(clock.start, clock.forward),
+                                seconds_between(clock.forward, clock.backward), seconds_between(clock.backward, clock.optimizer)};
+  const std::vector<double> backward = backward_by_layer(clock, map);
+  values.insert(values.end(), backward.begin(), backward.end());
+  for (const Clock::time_point ready : clock.ready) values.push_back(seconds_between(clock.forward, ready));
+  for (size_t i = 1; i < clock.marks.size(); ++i) values.push_back(seconds_between(clock.marks[i - 1].time, clock.marks[i].time));
+  return values;
+}
+
+void check(const Workload& workload, const std::vector<NamedTensor>& parameters, const LayerBenchOptions& options) {
+  if (options.steps < 1 || options.warmup_steps < 1) throw InputError("layer benchmark: expected at least one step and one warm-up step");
+  if (parameters.empty()) throw InputError("layer benchmark: a model without trainable parameters");
+  if (!workload.module->parameters()[0].is_cpu()) {
+    throw InputError("layer times are taken with the CPU's clock; expected a model on the CPU");
+  }
+}
+
+// The rows of watched steps (see flattened()), as columns of a profile.
+LayerProfile profile_of(const std::vector<std::vector<double>>& rows, const std::vector<std::string>& marks,
+                        const std::vector<NamedTensor>& parameters, LayerMap map) {
+  LayerProfile profile;
+  std::vector<size_t> marked;
+  for (const std::string& mark : marks) marked.push_back(map.index_of(mark));
+  const size_t ready = kWholes + map.with_parameters;
+  for (const std::vector<double>& row : rows) {
+    profile.watched_s.push_back(row[0]);
+    profile.forward_s.push_back(row[1]);
+    profile.backward_s.push_back(row[2]);
+    profile.optimizer_s.push_back(row[3]);
+    for (size_t i = 0; i < map.with_parameters; ++i) map.layers[i].backward_s.push_back(row[kWholes + i]);
+    for (size_t i = 0; i < marked.size(); ++i) map.layers[marked[i]].forward_s.push_back(row[ready + parameters.size() + i]);
+  }
+  const std::vector<double> medians = column_medians(rows);
+  const auto first = medians.begin() + static_cast<std::ptrdiff_t>(ready);
+  profile.tensors = profile_in_ready_order(parameters, {first, first + static_cast<std::ptrdiff_t>(parameters.size())}, medians[2]);
+  profile.layers = std::move(map.layers);
+  return profile;
+}
+
+}  // namespace
+
+std::string layer_of(const std::string& parameter) {
+  const auto is_number = [](const std::string& part) { return !part.empty() && part.find_first_not_of("0123456789") == std::string::npos; };
+  for (size_t begin = 0; begin < parameter.size();) {
+    const size_t end = std::min(parameter.find('.', begin), parameter.size());
+    if (is_number(parameter.substr(begin, end - begin))) return parameter.substr(0, end);
+    begin = end + 1;
+  }
+  return parameter.substr(0, parameter.find('.'));
+}
+
+LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const LayerBenchOptions& options) {
+  const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
+  check(workload, parameters, options);
+  const LayerMap map(parameters);
+  std::vector<std::string> marks;
+  std::vector<std::vector<double>> rows;  // see flattened()
+  std::vector<double> bare_s;
+  int64_t step = 0;
+  const auto run_bare = [&] {
+    const StepClock clock = run_clocked_step(group, workload, step++);
+    return slowest_rank(group, {seconds_between(clock.start, clock.optimizer)})[0];
+  };
+  const auto run_watched = [&] {
+    const StepClock clock = run_watched_step(group, workload, step++, parameters, options);
+    marks.clear();
+    for (size_t i = 1; i < clock.marks.size(); ++i) marks.push_back(clock.marks[i].layer);
+    rows.push_back(slowest_rank(group, flattened(clock, map)));
+  };
+  for (int i = 0; i < options.warmup_steps; ++i) run_bare();
+  std::mt19937_64 random(options.seed);
+  for (int i = 0; i < options.steps; ++i) {
+    const bool watched_first = random() % 2 == 0;
+    if (watched_first) run_watched();
+    bare_s.push_back(run_bare());
+    if (!watched_first) run_watched();
+    if (options.on_progress) options.on_progress(fmt::format("pair {}", i + 1));
+  }
+  workload.optimizer->zero_grad();
+  LayerProfile profile = profile_of(rows, marks, parameters, map);
+  profile.bare_s = std::move(bare_s);
+  profile.watched_to_bare = paired_ratio(profile.watched_s, profile.bare_s, options.seed);
+  return profile;
+}
+
+}  // namespace firkin

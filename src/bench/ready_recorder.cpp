@@ -1,0 +1,80 @@
+#include "ready_recorder.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "firkin/stats/summary.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace firkin {
+namespace {
+
+std::unique_ptr<GradientBuckets> bucket_per_parameter(const std::vector<NamedTensor>& parameters) {
+  std::vector<at::Tensor> tensors;
+  BucketPlan plan;
+  for (const NamedTensor& parameter : parameters) {
+    plan.buckets.push_back({static_cast<int64_t>(tensors.size()), 1});
+    tensors.push_back(parameter.tensor);
+  }
+  constexpr double kAnyScale = 0.5;  // not 1, which would save the multiplication
+  return std::make_unique<GradientBuckets>(std::move(tensors), std::move(plan), kAnyScale);
+}
+
+}  // namespace
+
+struct ReadyRecorder::Hook : torch::autograd::PostAccumulateGradHook {
+  Hook(ReadyRecorder& owner_in, size_t index_in) : owner(owner_in), index(index_in) {}
+  void operator()(const torch::autograd::Variable& /*tensor*/) override {
+    if (owner.buckets_) owner.buckets_->place(static_cast<int64_t>(index));
+    owner.ready_[index] = std::chrono::steady_clock::now();
+  }
+  ReadyRecorder& owner;
+  size_t index;
+};
+
+ReadyRecorder::ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when)
+    : parameters_(parameters), ready_(parameters.size()) {
+  if (when == ReadyWhen::kInBucket) buckets_ = bucket_per_parameter(parameters);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i].tensor, std::make_unique<Hook>(*this, i));
+  }
+}
+
+ReadyRecorder::~ReadyRecorder() {
+  for (const NamedTensor& parameter : parameters_) torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
+}
+
+std::vector<double> column_medians(const std::vector<std::vector<double>>& rows) {
+  std::vector<double> medians;
+  std::vector<double> column(rows.size());
+  for (size_t i = 0; i < rows[0].size(); ++i) {
+    std::ranges::transform(rows, column.begin(), [i](const auto& row) { return row[i]; });
+    medians.push_back(median(column));
+  }
+  return medians;
+}
+
+std::vector<int64_t> order_of_times(const std::vector<double>& times) {
+  std::vector<int64_t> order(times.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&times](int64_t i) { return times[static_cast<size_t>(i)]; });
+  return order;
+}
+
+TensorProfile profile_in_ready_order(const std::vector<NamedTensor>& parameters, const std::vector<double>& ready_s, double backward_s) {
+  TensorProfile profile;
+  double latest = 0;
+  for (const int64_t parameter : order_of_times(ready_s)) {
+    const auto index = static_cast<size_t>(parameter);
+    latest = std::max(latest, ready_s[index]);
+    profile.names.push_back(parameters[index].name);
+    profile.bytes.push_back(static_cast<int64_t>(parameters[index].tensor.nbytes()));
+    profile.ready_s.push_back(latest);
+  }
+  profile.backward_s = std::max(latest, backward_s);
+  return profile;
+}
+
+}  // namespace firkin

@@ -1,0 +1,49 @@
+// Notes when each gradient of a backward pass becomes ready.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "firkin/ddp/gradient_buckets.h"
+#include "firkin/ddp/module_parameters.h"
+#include "firkin/plan/tensor_profile.h"
+
+namespace firkin {
+
+enum class ReadyWhen {
+  kAccumulated,  // autograd has finished the gradient
+  kInBucket,     // and it was written into its bucket, as DataParallel does, so that it could be sent
+};
+
+// Hooks on all parameters for as long as it lives. `parameters` must outlive it.
+class ReadyRecorder {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when);
+  ~ReadyRecorder();
+  ReadyRecorder(const ReadyRecorder&) = delete;
+  ReadyRecorder& operator=(const ReadyRecorder&) = delete;
+
+  // Per parameter, of the last backward that reached it.
+  const std::vector<Time>& ready() const { return ready_; }
+
+ private:
+  struct Hook;
+
+  const std::vector<NamedTensor>& parameters_;
+  std::unique_ptr<GradientBuckets> buckets_;  // none for kAccumulated
+  std::vector<Time> ready_;
+};
+
+// Per column of rows of equal length.
+std::vector<double> column_medians(const std::vector<std::vector<double>>& rows);
+
+// Indices by ascending time; equal times in their own order.
+std::vector<int64_t> order_of_times(const std::vector<double>& times);
+
+// ready_s: per parameter, seconds from the start of backward.
+TensorProfile profile_in_ready_order(const std::vector<NamedTensor>& parameters, const std::vector<double>& ready_s, double backward_s);
+
+}  // namespace firkin

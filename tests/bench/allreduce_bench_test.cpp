@@ -1,0 +1,93 @@
+// Bookkeeping of the all-reduce benchmark; how fast anything was is never checked.
+#include "firkin/bench/allreduce_bench.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "../comm/thread_ranks.h"
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+
+namespace firkin {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::Gt;
+using testing::SizeIs;
+
+TEST(SizesBetween, GrowByTheFactorAndStopAtTheEndAsInNcclTests) {
+  EXPECT_THAT(sizes_between(4, 64, 4), ElementsAre(4, 16, 64));
+  EXPECT_THAT(sizes_between(4, 63, 4), ElementsAre(4, 16));
+  EXPECT_THAT(sizes_between(8, 8, 2), ElementsAre(8));
+  EXPECT_THAT(sizes_between(kMiB, kGiB, 10), ElementsAre(kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB));
+  EXPECT_THAT(sizes_between(4, int64_t{1} << 62, int64_t{1} << 40), ElementsAre(4, int64_t{1} << 42));
+}
+
+TEST(SizesBetween, RefusesWhatIsNoRange) {
+  EXPECT_THROW(sizes_between(0, 64, 4), InputError);
+  EXPECT_THROW(sizes_between(-4, 64, 4), InputError);
+  EXPECT_THROW(sizes_between(6, 64, 4), InputError);
+  EXPECT_THROW(sizes_between(64, 4, 4), InputError);
+  EXPECT_THROW(sizes_between(4, 64, 1), InputError);
+}
+
+TEST(AllReduceSizes, GrowByFourUpToTheLargestWhichIsThere) {
+  EXPECT_THAT(allreduce_sizes(100), ElementsAre(4, 16, 64, 100));
+  EXPECT_THAT(allreduce_sizes(64), ElementsAre(4, 16, 64));
+  EXPECT_THAT(allreduce_sizes(3), ElementsAre(4));
+}
+
+class AllReduceBenchCaches : public testing::TestWithParam<bool> {};
+
+TEST_P(AllReduceBenchCaches, GivesEveryRankTheSameSamplesAndFindsNothingWrong) {
+  std::array<std::vector<AllReduceSeries>, 2> results;
+  int rounds = 0;
+  run_ranks(2, [&](const ProcessGroup& group) {
+    AllReduceBenchOptions options{.sizes = {1 << 20, 4, 4096}, .seconds = 0.3, .cold = GetParam(), .on_progress = {}};
+    if (group.rank == 0) options.on_progress = [&rounds](const std::string&) { ++rounds; };
+    results[static_cast<size_t>(group.rank)] = measure_allreduce(group, options);
+  });
+  EXPECT_GE(rounds, kFewestRounds);
+  EXPECT_LE(rounds, kMostRounds);
+  ASSERT_THAT(results[0], SizeIs(3));
+  for (size_t i = 0; i < 3; ++i) {
+    const AllReduceSeries& size = results[0][i];
+    EXPECT_EQ(size.wrong, 0);
+    EXPECT_GE(size.isolated_s.size(), static_cast<size_t>(rounds));
+    EXPECT_GE(size.gap_s.size(), static_cast<size_t>(rounds));
+    EXPECT_THAT(size.isolated_s, Each(Gt(0)));
+    EXPECT_EQ(size.isolated_s, results[1][i].isolated_s);
+    EXPECT_EQ(size.gap_s, results[1][i].gap_s);
+    if (GetParam()) {
+      EXPECT_EQ(size.calls_per_sample, 1);
+    }
+  }
+  EXPECT_EQ(results[0][0].bytes, 1 << 20);
+}
+INSTANTIATE_TEST_SUITE_P(Both, AllReduceBenchCaches, testing::Bool(), [](const auto& test) { return test.param ? "Cold" : "Warm"; });
+
+TEST(AllReduceBench, RefusesSizesThatAreNoFloatsAndNoTime) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    EXPECT_THROW(measure_allreduce(group, {.sizes = {6}, .on_progress = {}}), InputError);
+    EXPECT_THROW(measure_allreduce(group, {.sizes = {0}, .on_progress = {}}), InputError);
+    EXPECT_THROW(measure_allreduce(group, {.sizes = {}, .on_progress = {}}), InputError);
+    EXPECT_THROW(measure_allreduce(group, {.sizes = {4}, .seconds = 0, .on_progress = {}}), InputError);
+  });
+}
+
+TEST(AllReduceTable, HasTheMediansAndNoGapWhereNoneWasMeasured) {
+  const AllReduceTable table = allreduce_table(
+      {{.bytes = 4, .isolated_s = {3, 1, 2}, .gap_s = {0.5, 0.7, 0.6}}, {.bytes = 1024, .isolated_s = {4, 8}, .gap_s = {}}}, 6);
+  ASSERT_THAT(table, SizeIs(2));
+  EXPECT_EQ(table[0].world_size, 6);
+  EXPECT_EQ(table[0].median_s, 2);
+  EXPECT_EQ(table[0].gap_s, 0.6);
+  EXPECT_EQ(table[0].samples, 3);
+  EXPECT_EQ(table[1].median_s, 6);
+  EXPECT_EQ(table[1].max_s, 8);
+  EXPECT_FALSE(table[1].gap_s.has_value());
+}
+
+}  // namespace
+}  // namespace firkin

@@ -1,0 +1,163 @@
+"""bench allreduce, chunks and layers as a user meets them: exit codes, messages, and the files that are left.
+
+FIRKIN names the binary.
+"""
+
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+FIRKIN = os.environ["FIRKIN"]
+DEADLINE_S = 120
+TINY_MODEL = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16"]
+
+
+def firkin(*words):
+    return subprocess.run([FIRKIN, *map(str, words)], capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.out = self.folder / "out"
+
+    def bench(self, *words):
+        result = firkin("bench", *words, "--out", self.out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def rows(self, name):
+        with open(self.out / name, newline="") as file:
+            return list(csv.DictReader(file))
+
+
+class BadInput(InFolder):
+    def test_exits_2_with_one_line_before_any_rank_starts(self):
+        wrong_world = self.folder / "allreduce.csv"
+        wrong_world.write_text("bytes,world_size,median_s\n4,8,0.001\n")
+        blocked = self.folder / "file"
+        blocked.write_text("in the way")
+        for words, mentions in [
+            (["allreduce", "-b", "0"], "--begin '0': expected bytes"),
+            (["allreduce", "--begin=-4"], "--begin '-4': expected bytes"),
+            (["allreduce", "-b", "6"], "--begin 6: expected a multiple of 4"),
+            (["allreduce", "-e", "64MB"], "--end '64MB': expected bytes"),
+            (["allreduce", "-b", "1M", "-e", "1K"], "--begin 1M: expected at most --end 1K"),
+            (["allreduce", "-f", "1"], "--factor 1: expected a whole number, at least 2"),
+            (["allreduce", "--factor=-2"], "--factor -2: expected"),
+            (["allreduce", "-f", "1.5"], "--factor"),
+            (["allreduce", "--seconds", "0"], "--seconds"),
+            (["allreduce", "--ranks", "0"], "--ranks 0: expected 1 to"),
+            (["allreduce", "--out", blocked / "out"], f"{blocked} is no folder"),
+            (["chunks", "--elements", "0"], "--elements 0: expected 1 to"),
+            (["chunks", "--elements=-1"], "--elements -1: expected 1 to"),
+            (["chunks", "-b", "4"], "60000000 calls; expected at most 1000000"),
+            (["chunks", "-b", "1M", "-e", "4K"], "--begin 1M: expected at most --end 4K"),
+            (["chunks", "--allreduce", "missing.csv"], "missing.csv: cannot be read"),
+            (["chunks", "--allreduce", wrong_world], "no row for 2 ranks"),
+            (["chunks", "--out", blocked / "out"], f"{blocked} is no folder"),
+            (["layers", "--steps", "3"], "--steps"),
+            (["layers", "--model", "huge"], "unknown model 'huge'"),
+            (["layers", "--sequence", "0"], "--sequence 0: expected 1 to"),
+            (["layers", "--out", blocked / "out"], f"{blocked} is no folder"),
+        ]:
+            with self.subTest(words=words):
+                result = firkin("bench", *words)
+                self.assertEqual(result.returncode, 2, result)
+                self.assertEqual(result.stdout, "")
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertIn(mentions, result.stderr)
+
+    def test_the_explanations_of_help_fit_into_80_columns(self):
+        for experiment in ["allreduce", "chunks", "layers"]:
+            lines = firkin("bench", experiment, "--help").stdout.splitlines()
+            explained = [line for line in lines if not line.startswith("  -")]
+            self.assertGreater(len(explained), 10)
+            self.assertLess(max(map(len, explained)), 80)
+
+
+class AllReduce(InFolder):
+    def test_measures_the_sizes_of_nccl_tests_flags_in_both_caches(self):
+        for flags, caches in ([], "warm"), (["--cold"], "cold"):
+            with self.subTest(caches=caches):
+                answer = json.loads(self.bench("allreduce", "-b", "4", "-e", "4K", "-f", "32", "--seconds", "0.5", "--json", *flags).stdout)
+                self.assertEqual(answer["caches"], caches)
+                self.assertEqual([(row["bytes"], row["count"]) for row in answer["allreduce"]], [(4, 1), (128, 32), (4096, 1024)])
+                for row, samples in zip(answer["allreduce"], answer["samples"]["isolated_s"]):
+                    self.assertEqual(row["wrong"], 0)
+                    self.assertEqual(row["samples"], len(samples))
+                    self.assertLessEqual(row["median_s"], row["p99_s"])
+                    self.assertAlmostEqual(row["busbw_bytes_per_s"], row["bytes"] / row["median_s"])  # 2 (n - 1) / n is 1 for two ranks
+                self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
+                self.assertEqual([row["bytes"] for row in self.rows("allreduce.csv")], ["4", "128", "4096"])
+
+    def test_more_ranks_than_two(self):
+        table = self.bench("allreduce", "--ranks", "4", "-e", "64", "--seconds", "0.5").stdout
+        self.assertEqual(len(self.rows("allreduce.csv")), 3)
+        self.assertEqual({row["world_size"] for row in self.rows("allreduce.csv")}, {"4"})
+        self.assertIn("#wrong", table)
+
+
+class Chunks(InFolder):
+    def test_writes_points_with_intervals_and_fills_the_gaps_of_a_table(self):
+        table = self.folder / "allreduce.csv"
+        table.write_text("bytes,world_size,median_s,gap_s\n4,2,0.001,0.0005\n1024,2,0.001,\n4096,2,0.002,\n1024,4,0.5,\n")
+        flags = ["--elements", "4096", "-b", "1K", "-e", "64K", "-f", "4", "--seconds", "0.5", "--allreduce", table]
+        answer = json.loads(self.bench("chunks", *flags, "--json").stdout)
+        self.assertEqual([(p["chunk_bytes"], p["calls"]) for p in answer["chunks"]], [(1024, 16), (4096, 4), (16384, 1)])
+        for point, samples in zip(answer["chunks"], answer["samples"]["total_s"]):
+            self.assertGreaterEqual(len(samples), 4)
+            self.assertLessEqual(point["total_ci_s"]["low"], point["total_s"])
+            self.assertLessEqual(point["total_s"], point["total_ci_s"]["high"])
+            self.assertEqual(point["wrong"], 0)
+        self.assertEqual(sorted(f.name for f in self.out.iterdir()), ["allreduce.csv", "chunks.csv", "chunks.html", "results.json"])
+        self.assertEqual([row["elements"] for row in self.rows("chunks.csv")], ["256", "1024", "4096"])
+        self.assertIn("chart-chunks", (self.out / "chunks.html").read_text())
+        kept, first, second, other_world = self.rows("allreduce.csv")
+        self.assertEqual(float(kept["gap_s"]), 0.0005)
+        self.assertAlmostEqual(float(first["gap_s"]), answer["chunks"][0]["gap_s"])
+        self.assertAlmostEqual(float(second["gap_s"]), answer["chunks"][1]["gap_s"])
+        self.assertEqual(other_world["gap_s"], "")
+
+    def test_without_a_table_none_is_written(self):
+        self.bench("chunks", "--elements", "256", "-b", "256", "--seconds", "0.3")
+        self.assertFalse((self.out / "allreduce.csv").exists())
+
+
+class Layers(InFolder):
+    def test_writes_the_assignments_files_and_a_profile_that_predict_reads(self):
+        self.bench("layers", "--ranks", "2", "--steps", "6", "--force", *TINY_MODEL)
+        sizes = {row["Name"]: int(row["No. Params"]) for row in self.rows("layer-sizes.csv")}
+        self.assertEqual(list(sizes), ["Token embedding", "Block 0", "Block 1", "LayerNorm final", "LM head"])
+        self.assertEqual(sizes["Block 0"], 4 * 32 * 32 + 3 * 32 * 64 + 2 * 32)
+        times = {row["Name"]: row for row in self.rows("layer-times.csv")}
+        self.assertEqual(list(times["step"]), ["Name", "min", "max", "mean", "std", "median"])
+        self.assertLessEqual({"forward", "backward", "step", "block_0 grad", "block_1 forward", "ln_f grad", "lm_head grad"}, times.keys())
+        for name, row in times.items():
+            self.assertLessEqual(0 if name.endswith("grad") else 1e-9, float(row["min"]), name)
+            self.assertLessEqual(float(row["median"]), float(row["max"]), name)
+        tensors = self.rows("tensors.csv")
+        self.assertEqual(len(tensors), 2 * 9 + 3)
+        self.assertEqual(tensors[-1]["name"], "token_embeddings.weight")
+        costs = self.folder / "allreduce.csv"
+        costs.write_text("bytes,world_size,median_s\n4,2,0.0001\n65536,2,0.0002\n")
+        result = firkin("predict", "--tensors", self.out / "tensors.csv", "--allreduce", costs, "--out", self.folder / "predicted")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_the_parts_of_a_step_are_in_results_json_with_what_watching_costs(self):
+        answer = json.loads(self.bench("layers", "--ranks", "1", "--steps", "4", "--force", "--json", *TINY_MODEL).stdout)
+        self.assertIn("hook_perturbation", answer["profile"])
+        self.assertEqual(answer["layers"][0]["name"], "token_embeddings")
+        self.assertEqual(len(answer["samples"]["watched_step_s"]), 4)
+        self.assertEqual(len(answer["samples"]["bare_step_s"]), 4)
+        self.assertGreater(answer["layers"][1]["forward_s"]["median"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
