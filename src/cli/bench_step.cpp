@@ -42,7 +42,7 @@ int64_t memory_limit_of(const StepFlags& flags) {
 int64_t estimated_bytes(const StepFlags& flags, const Configuration& configuration) {
   if (!configuration.job) return 3 * flags.synthetic_tensors * flags.synthetic_bytes;
   return estimate_training_memory(model_config(configuration.job->model), configuration.job->batch_size, configuration.job->sequence_length,
-                                  static_cast<int64_t>(c10::elementSize(job_dtype(*configuration.job))))
+                                  element_bytes(configuration.job->model))
       .total();
 }
 
@@ -192,6 +192,7 @@ Run declare_bench_step(CLI::App& app) {
   add_common_flags(app, flags->common);
   add_rank_flags(app, flags->ranks);
   add_matrix_flags(app, *flags);
+  add_dtype_flag(app, flags->job.model);
   add_model_size_flags(app, flags->job.model);
   add_training_flags(app, flags->job);
   add_rule_flags(app, flags->rule);

@@ -38,11 +38,10 @@ Gradients gradients_of(const BucketsFlags& flags) {
     TensorProfile profile = read_tensors_csv(flags.tensors_file);
     return {flags.tensors_file, std::move(profile.names), std::move(profile.bytes)};
   }
-  constexpr int64_t kFloatBytes = 4;
   Gradients gradients{.source = flags.model.model, .names = {}, .bytes = {}};
   for (const TensorSpec& tensor : tensor_specs(model_config(flags.model))) {
     gradients.names.push_back(tensor.name);
-    gradients.bytes.push_back(tensor.numel * kFloatBytes);
+    gradients.bytes.push_back(tensor.numel * element_bytes(flags.model));
   }
   std::ranges::reverse(gradients.names);  // until a backward pass was observed: the reverse of registration
   std::ranges::reverse(gradients.bytes);

@@ -28,15 +28,8 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
 }
 
 void add_training_flags(CLI::App& app, JobFlags& flags) {
-  app.add_option("--dtype", flags.dtype, "of parameters and gradients: fp32 or bf16")->capture_default_str();
   app.add_option("--text", flags.text, "file to train on, byte by byte (default: the text that\nFirkin ships)");
   app.add_option("--learning-rate", flags.learning_rate, "of plain SGD")->capture_default_str();
-}
-
-at::ScalarType job_dtype(const JobFlags& flags) {
-  if (flags.dtype == "fp32") return at::kFloat;
-  if (flags.dtype == "bf16") return at::kBFloat16;
-  throw InputError(fmt::format("--dtype {}: expected fp32 or bf16", flags.dtype));
 }
 
 void check_job_flags(const JobFlags& flags) {
@@ -49,7 +42,7 @@ void check_job_flags(const JobFlags& flags) {
   if (!(flags.learning_rate > 0) || !std::isfinite(flags.learning_rate)) {
     throw InputError(fmt::format("--learning-rate {}: expected a positive number", flags.learning_rate));
   }
-  job_dtype(flags);
+  model_dtype(flags.model);
   const TransformerConfig config = model_config(flags.model);
   if (config.context_length < flags.sequence_length) {
     throw InputError(
@@ -74,8 +67,8 @@ nlohmann::json describe_job(const JobFlags& flags) {
   nlohmann::json description = config_json(flags.model, config);
   description.update({{"parameters", elements},
                       {"tensors", tensors.size()},
-                      {"dtype", c10::toString(job_dtype(flags))},
-                      {"gradient_bytes", elements * static_cast<int64_t>(c10::elementSize(job_dtype(flags)))},
+                      {"dtype", c10::toString(model_dtype(flags.model))},
+                      {"gradient_bytes", elements * element_bytes(flags.model)},
                       {"batch_size", flags.batch_size},
                       {"sequence_length", flags.sequence_length},
                       {"text", text_file(flags).filename().string()}});
@@ -84,7 +77,7 @@ nlohmann::json describe_job(const JobFlags& flags) {
 
 Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed) {
   torch::manual_seed(seed);
-  TransformerLM model(model_config(flags.model), at::TensorOptions(job_dtype(flags)));
+  TransformerLM model(model_config(flags.model), at::TensorOptions(model_dtype(flags.model)));
   const BatchShape shape{
       .local_batch = flags.batch_size, .sequence_length = flags.sequence_length, .rank = group.rank, .world_size = group.size};
   auto data = std::make_shared<TextData>(text_file(flags), flags.sequence_length);

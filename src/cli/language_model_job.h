@@ -1,8 +1,6 @@
 // The training job that the benchmarks step: a transformer language model on text.
 #pragma once
 
-#include <ATen/core/ScalarType.h>
-
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -17,20 +15,16 @@ struct JobFlags {
   ModelFlags model;
   int64_t batch_size = 4;         // sequences per rank
   int64_t sequence_length = 128;  // tokens
-  std::string dtype = "fp32";     // of parameters, gradients and activations
   std::string text;               // file; empty: the text that Firkin ships
   double learning_rate = 0.01;
 };
 void add_job_flags(CLI::App& app, JobFlags& flags);
 
-// The part of them that a benchmark over several models and shapes shares: --text, --dtype, --learning-rate.
+// The part of them that a benchmark over several models and shapes shares: --text, --learning-rate.
 void add_training_flags(CLI::App& app, JobFlags& flags);
 
 // Reads the text and checks everything that can be checked before ranks start. Throws InputError.
 void check_job_flags(const JobFlags& flags);
-
-// Throws InputError unless the flag is fp32 or bf16.
-at::ScalarType job_dtype(const JobFlags& flags);
 
 // The `model` of results.json: names, sizes, bytes. Allocates no parameter.
 nlohmann::json describe_job(const JobFlags& flags);

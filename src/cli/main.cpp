@@ -46,7 +46,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", FIRKIN_VERSION);
   app.require_subcommand(1);
   app.get_formatter()->column_width(26);
-  app.set_config("--config", "", "file of flags: [bench.step] and lines like batch = [2, 4]");
+  app.set_config("--config", "", "file of flags: [bench.step], batch = [2, 4]");
   app.allow_config_extras(CLI::config_extras_mode::error);
   Run chosen;
   for (const Command& command : commands()) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "firkin/base/error.h"
 #include "firkin/model/model_file.h"
 #include "firkin/model/named_models.h"
 
@@ -21,7 +22,22 @@ std::string flag_name(std::string_view size) {
 
 void add_model_flags(CLI::App& app, ModelFlags& flags) {
   app.add_option("--model", flags.model, "a named model (firkin models lists them) or a\n.json file")->capture_default_str();
+  add_dtype_flag(app, flags);
   add_model_size_flags(app, flags);
+}
+
+void add_dtype_flag(CLI::App& app, ModelFlags& flags) {
+  app.add_option("--dtype", flags.dtype, "of parameters and gradients: fp32 or bf16")->capture_default_str();
+}
+
+at::ScalarType model_dtype(const ModelFlags& flags) {
+  if (flags.dtype == "fp32") return at::kFloat;
+  if (flags.dtype == "bf16") return at::kBFloat16;
+  throw InputError(fmt::format("--dtype {}: expected fp32 or bf16", flags.dtype));
+}
+
+int64_t element_bytes(const ModelFlags& flags) {
+  return static_cast<int64_t>(c10::elementSize(model_dtype(flags)));
 }
 
 void add_model_size_flags(CLI::App& app, ModelFlags& flags) {

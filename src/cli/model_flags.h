@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include <ATen/core/ScalarType.h>
+
 #include "command.h"
 #include "firkin/model/transformer_config.h"
 
@@ -14,13 +16,21 @@ namespace firkin::cli {
 struct ModelFlags {
   std::string model = "demo";
   std::map<std::string, int64_t> sizes;  // by their name in kConfigSizes: those that the user changed
+  std::string dtype = "fp32";            // of parameters, gradients and activations
 };
 
-// --model, and a flag for every size.
+// --model, --dtype, and a flag for every size.
 void add_model_flags(CLI::App& app, ModelFlags& flags);
 
 // Only the flags for the sizes.
 void add_model_size_flags(CLI::App& app, ModelFlags& flags);
+
+// Only --dtype.
+void add_dtype_flag(CLI::App& app, ModelFlags& flags);
+
+// Throws InputError unless the flag is fp32 or bf16.
+at::ScalarType model_dtype(const ModelFlags& flags);
+int64_t element_bytes(const ModelFlags& flags);
 
 // The configuration that the flags describe. Throws InputError.
 TransformerConfig model_config(const ModelFlags& flags);

@@ -80,7 +80,7 @@ nlohmann::json step_settings(const StepFlags& flags) {
                              {"model_sizes", flags.job.model.sizes},
                              {"batch_sizes", flags.batch_sizes},
                              {"sequence_lengths", flags.sequence_lengths},
-                             {"dtype", flags.job.dtype},
+                             {"dtype", flags.job.model.dtype},
                              {"text", flags.job.text},
                              {"learning_rate", flags.job.learning_rate},
                              {"synthetic_tensors", flags.synthetic_tensors},
