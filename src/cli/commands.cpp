@@ -13,6 +13,7 @@ Run declare_tune(CLI::App& app);
 #endif
 Run declare_predict(CLI::App& app);
 Run declare_import(CLI::App& app);
+Run declare_compare(CLI::App& app);
 Run declare_report(CLI::App& app);
 
 std::span<const Command> commands() {
@@ -25,6 +26,7 @@ std::span<const Command> commands() {
 #endif
       Command{"predict", "backward time, best cap and best plan, from two CSV files", declare_predict},
       Command{"import", "other people's measurements as tensors.csv and allreduce.csv", declare_import},
+      Command{"compare", "two results.json of one subcommand: what differs, and is it real", declare_compare},
       Command{"report", "results.json -> report.html, and charts as images", declare_report},
   };
   return kCommands;

@@ -147,17 +147,25 @@ MedianEstimate estimate_median(std::vector<double>& samples, std::vector<double>
   return estimate;
 }
 
-Interval sieve_bootstrap_median(std::span<const double> samples, uint64_t seed, double confidence, int resamples) {
+namespace {
+
+// What a series says of its median, and what synthetic series like it say of theirs.
+struct MedianDraws {
+  MedianEstimate estimate;
+  std::vector<MedianEstimate> draws;  // empty when all samples are equal; medians relative to that of the synthetic process
+};
+
+MedianDraws draw_medians(std::span<const double> samples, uint64_t seed, int resamples) {
   std::vector<double> residuals(samples.begin(), samples.end());
   std::vector<double> scratch;
-  const MedianEstimate estimate = estimate_median(residuals, scratch);
-  if (estimate.standard_error == 0) return {estimate.median, estimate.median};
+  MedianDraws result{.estimate = estimate_median(residuals, scratch), .draws = {}};
+  if (result.estimate.standard_error == 0) return result;
 
-  SyntheticSeries synthetic(residuals, estimate.correlation, seed);
-  std::vector<MedianEstimate> draws(static_cast<size_t>(resamples));
+  SyntheticSeries synthetic(residuals, result.estimate.correlation, seed);
+  result.draws.resize(static_cast<size_t>(resamples));
   std::vector<double> medians;
-  medians.reserve(draws.size());
-  for (MedianEstimate& draw : draws) {
+  medians.reserve(result.draws.size());
+  for (MedianEstimate& draw : result.draws) {
     residuals.resize(samples.size());
     synthetic.draw(residuals);
     draw = estimate_median(residuals, scratch);
@@ -165,17 +173,49 @@ Interval sieve_bootstrap_median(std::span<const double> samples, uint64_t seed, 
   }
   // The median of the synthetic process, which is not zero when the noise is skewed.
   const double centre = select_median(medians);
+  for (MedianEstimate& draw : result.draws) draw.median -= centre;
+  return result;
+}
 
+// The distance that the fraction `confidence` of the resamples stays within. Reorders `distances`, which are not empty.
+double critical_distance(std::vector<double>& distances, double confidence) {
+  const auto resamples = static_cast<int64_t>(distances.size());
+  const auto rank = static_cast<int64_t>(std::ceil(confidence * static_cast<double>(resamples + 1))) - 1;
+  const auto critical = distances.begin() + std::min(rank, resamples - 1);
+  std::nth_element(distances.begin(), critical, distances.end());
+  return *critical;
+}
+
+}  // namespace
+
+Interval sieve_bootstrap_median(std::span<const double> samples, uint64_t seed, double confidence, int resamples) {
+  const auto [estimate, draws] = draw_medians(samples, seed, resamples);
+  if (draws.empty()) return {estimate.median, estimate.median};
   std::vector<double> distances;
   distances.reserve(draws.size());
   for (const MedianEstimate& draw : draws) {
-    distances.push_back(draw.standard_error > 0 ? std::abs(draw.median - centre) / draw.standard_error : 0.0);
+    distances.push_back(draw.standard_error > 0 ? std::abs(draw.median) / draw.standard_error : 0.0);
   }
-  const auto rank = static_cast<int64_t>(std::ceil(confidence * (resamples + 1))) - 1;
-  const auto critical = distances.begin() + std::min<int64_t>(rank, resamples - 1);
-  std::nth_element(distances.begin(), critical, distances.end());
-  const double half_width = *critical * estimate.standard_error;
+  const double half_width = critical_distance(distances, confidence) * estimate.standard_error;
   return {estimate.median - half_width, estimate.median + half_width};
+}
+
+Interval sieve_bootstrap_difference(std::span<const double> a, std::span<const double> b, uint64_t seed, double confidence, int resamples) {
+  // Two seeds: series drawn from the same random numbers would resemble each other.
+  const MedianDraws of_a = draw_medians(a, seed, resamples);
+  const MedianDraws of_b = draw_medians(b, ~seed, resamples);
+  const double difference = of_a.estimate.median - of_b.estimate.median;
+  if (of_a.draws.empty() && of_b.draws.empty()) return {difference, difference};
+  std::vector<double> distances(static_cast<size_t>(resamples));
+  for (size_t i = 0; i < distances.size(); ++i) {
+    const MedianEstimate draw_a = of_a.draws.empty() ? MedianEstimate{} : of_a.draws[i];
+    const MedianEstimate draw_b = of_b.draws.empty() ? MedianEstimate{} : of_b.draws[i];
+    const double standard_error = std::hypot(draw_a.standard_error, draw_b.standard_error);
+    distances[i] = standard_error > 0 ? std::abs(draw_a.median - draw_b.median) / standard_error : 0.0;
+  }
+  const double standard_error = std::hypot(of_a.estimate.standard_error, of_b.estimate.standard_error);
+  const double half_width = critical_distance(distances, confidence) * standard_error;
+  return {difference - half_width, difference + half_width};
 }
 
 }  // namespace firkin

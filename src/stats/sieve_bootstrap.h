@@ -23,4 +23,7 @@ MedianEstimate estimate_median(std::vector<double>& samples, std::vector<double>
 // that are drawn from a first-order autoregression with the samples' own correlation and (smoothed) innovations. Four samples or more.
 Interval sieve_bootstrap_median(std::span<const double> samples, uint64_t seed, double confidence, int resamples);
 
+// The same for median(a) - median(b) of two independent series, whose standard errors add as squares.
+Interval sieve_bootstrap_difference(std::span<const double> a, std::span<const double> b, uint64_t seed, double confidence, int resamples);
+
 }  // namespace firkin

@@ -1,0 +1,76 @@
+// Two results.json of the same subcommand, setting by setting.
+//
+//   const Comparison runs = compare_results(before, after, seed);
+//   runs.settings[0].verdict;  // Verdict::kFaster: `after` takes less time, and the interval of the ratio excludes 1
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "firkin/stats/interval.h"
+
+namespace firkin {
+
+// What an interval was made from. Of two runs, the weaker counts.
+enum class Evidence {
+  kSamples,            // the raw times, in the order measured
+  kStatedInterval,     // the interval that the file states, because it holds no raw times
+  kStandardDeviation,  // mean and deviation of independent samples, because it states no interval either
+  kNone,
+};
+
+// One setting as one run saw it.
+struct MeasuredSetting {
+  std::string configuration;  // "demo, batch 4, sequence 128, float32", or empty where a run has only one
+  std::string name;           // "bucketed 25 MiB"
+  double median_s = 0;
+  std::optional<Interval> interval;  // 95 %, seconds
+  Evidence evidence = Evidence::kNone;
+  std::vector<double> samples_s;  // empty unless evidence is kSamples
+};
+
+enum class Verdict {
+  kFaster,   // b takes less time than a
+  kSlower,   // more
+  kSame,     // the interval of the ratio contains 1: the two cannot be told apart
+  kUnknown,  // there is no interval, or one without an end
+};
+
+struct ComparedSetting {
+  MeasuredSetting a;
+  MeasuredSetting b;  // of the same configuration and name
+  double ratio = 1;   // b / a
+  std::optional<Interval> ratio_interval;
+  Evidence evidence = Evidence::kNone;
+  Verdict verdict = Verdict::kUnknown;
+};
+
+// A fact about a run; empty where the run does not state it.
+struct DifferentFact {
+  std::string name;
+  std::string a;
+  std::string b;
+};
+
+struct Comparison {
+  std::string command;
+  std::vector<std::pair<std::string, std::string>> same_facts;
+  std::vector<DifferentFact> different_facts;
+  std::vector<ComparedSetting> settings;  // in the order of a
+  std::vector<std::string> only_a;        // "CONFIGURATION: NAME", with the reason where the run states one
+  std::vector<std::string> only_b;
+};
+
+// What results.json of `tune`, `bench-allreduce` or `bench-step` measured, in the file's order.
+// Throws InputError naming the field when it is malformed, of another subcommand, or states a setting twice.
+std::vector<MeasuredSetting> measured_settings(const nlohmann::json& results);
+
+// Compares two independent runs. Deterministic for a seed. Throws InputError when the runs are of different subcommands; each is checked
+// before by measured_settings.
+Comparison compare_results(const nlohmann::json& a, const nlohmann::json& b, uint64_t seed);
+
+}  // namespace firkin

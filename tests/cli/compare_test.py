@@ -1,0 +1,255 @@
+"""`firkin compare` as a user meets it, on runs whose true times are known.
+
+FIRKIN names the binary. The command needs no LibTorch.
+"""
+
+import json
+import os
+import pathlib
+import random
+import subprocess
+import tempfile
+import unittest
+
+FIRKIN = os.environ["FIRKIN"]
+TUNE = pathlib.Path(__file__).resolve().parents[1] / "report" / "data" / "tune.json"
+BLOCKS = 20
+
+
+def head(command, **environment):
+    return {
+        "schema": "firkin.results/1",
+        "command": command,
+        "command_line": ["firkin", *command.split("-")],
+        "started": "2026-11-21T10:00:00Z",
+        "seed": 0,
+        "environment": {"device": "cpu", "cpu": "none: synthetic", "cores": 2, "world_size": 2} | environment,
+    }
+
+
+def blocks(noise, median_s):
+    """Step times with 1 % noise."""
+    return [median_s * noise.lognormvariate(0, 0.01) for _ in range(BLOCKS)]
+
+
+def step_configuration(noise, batch, seconds):
+    """A configuration of bench step; `seconds` maps (strategy, cap in MiB or None) to the true step time."""
+    samples = [blocks(noise, median_s) for median_s in seconds.values()]
+    rows = []
+    for (strategy, cap_mib), times in zip(seconds, samples):
+        middle = sorted(times)[BLOCKS // 2]
+        row = {"strategy": strategy, "buckets": 3, "measured_s": middle, "measured_ci_s": {"low": 0.99 * middle, "high": 1.01 * middle}}
+        rows.append(row | ({"cap_mib": cap_mib} if cap_mib else {}))
+    model = {"name": "demo", "batch_size": batch, "sequence_length": 128, "dtype": "float32", "gradient_bytes": 4000}
+    return {"model": model, "status": "measured", "strategies": rows, "samples": {"step_s": samples}}
+
+
+def step_run(seed, seconds, **environment):
+    noise = random.Random(seed)
+    return head("bench-step", **environment) | {"configurations": [step_configuration(noise, batch, cells) for batch, cells in seconds.items()]}
+
+
+def allreduce_run(seed, median_s, **row):
+    noise = random.Random(seed)
+    rows = [{"bytes": size, "world_size": 2, "median_s": median_s * noise.lognormvariate(0, 0.001)} | row for size in (4, 1024, 4096)]
+    return head("bench-allreduce") | {"allreduce": rows}
+
+
+class Compare(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def file(self, name, content):
+        path = self.folder / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return str(path)
+
+    def compare(self, a, b, *words):
+        paths = [self.file("a.json", a), self.file("b.json", b)]
+        return subprocess.run([FIRKIN, "compare", *paths, *words], capture_output=True, text=True, timeout=60)
+
+    def answer(self, a, b, *words):
+        result = self.compare(a, b, "--json", *words)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return json.loads(result.stdout)
+
+    def text(self, a, b):
+        """What is printed, which fits a terminal of 80 columns."""
+        result = self.compare(a, b)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        for line in result.stdout.splitlines():
+            self.assertTrue(len(line) <= 80 or str(self.folder) in line, line)
+        return result.stdout
+
+    def verdicts(self, answer):
+        return {(row["configuration"], row["setting"]): row["verdict"] for row in answer["settings"]}
+
+    def assert_rejected(self, a, b, mentions):
+        result = self.compare(a, b)
+        self.assertEqual((result.returncode, result.stdout), (2, ""), result)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertIn(mentions, result.stderr)
+
+
+class Steps(Compare):
+    def test_what_became_slower_and_faster_is_found_and_the_rest_is_the_same(self):
+        before = {2: {("none", None): 0.10, ("bucketed", 25): 0.20}, 4: {("none", None): 0.30, ("bucketed", 25): 0.40}}
+        after = {2: {("none", None): 0.10, ("bucketed", 25): 0.24}, 4: {("none", None): 0.30, ("bucketed", 25): 0.32}}
+        answer = self.answer(step_run(1, before), step_run(2, after))
+        self.assertEqual(
+            self.verdicts(answer),
+            {
+                ("demo, batch 2, sequence 128, float32", "none"): "same",
+                ("demo, batch 2, sequence 128, float32", "bucketed 25 MiB"): "slower",
+                ("demo, batch 4, sequence 128, float32", "none"): "same",
+                ("demo, batch 4, sequence 128, float32", "bucketed 25 MiB"): "faster",
+            },
+        )
+        for row, truth in zip(answer["settings"], (1, 1.2, 1, 0.8)):
+            self.assertEqual(row["evidence"], "samples")
+            self.assertLess(row["ratio_ci"]["low"], truth)
+            self.assertGreater(row["ratio_ci"]["high"], truth)
+
+    def test_two_runs_of_one_setting_are_the_same_for_at_least_nine_seeds_of_ten(self):
+        same = 0
+        for seed in range(3):
+            cells = {batch: {("none", None): 0.1, ("flat", None): 0.2} for batch in range(1, 11)}
+            same += list(self.verdicts(self.answer(step_run(2 * seed, cells), step_run(2 * seed + 1, cells))).values()).count("same")
+        self.assertGreaterEqual(same, 54)  # of 60
+
+    def test_settings_of_one_run_alone_are_listed(self):
+        a = step_run(1, {2: {("none", None): 0.1, ("bucketed", 1): 0.1, ("bucketed", 25): 0.1}})
+        b = step_run(2, {2: {("none", None): 0.1, ("bucketed", 25): 0.1}, 4: {("none", None): 0.2}})
+        answer = self.answer(a, b)
+        self.assertEqual(len(answer["settings"]), 2)
+        self.assertEqual(answer["only_a"], ["demo, batch 2, sequence 128, float32: bucketed 1 MiB"])
+        self.assertEqual(answer["only_b"], ["demo, batch 4, sequence 128, float32: none"])
+        text = self.text(a, b)
+        self.assertIn("Only in A: demo, batch 2, sequence 128, float32: bucketed 1 MiB", text)
+
+    def test_a_configuration_that_did_not_fit_is_a_difference(self):
+        a = step_run(1, {2: {("none", None): 0.1}})
+        b = step_run(2, {2: {("none", None): 0.1}})
+        b["configurations"][0] |= {"status": "out of memory", "strategies": [], "samples": {}}
+        answer = self.answer(a, b)
+        self.assertIn({"name": "demo, batch 2, sequence 128, float32", "a": "measured", "b": "out of memory"}, answer["different"])
+        self.assertEqual(answer["only_a"], ["demo, batch 2, sequence 128, float32: none"])
+        self.assertIn("No setting is in both.", self.text(a, b))
+
+    def test_without_samples_the_stated_intervals_decide_and_the_text_says_so(self):
+        a = step_run(1, {2: {("none", None): 0.1}})
+        b = step_run(2, {2: {("none", None): 0.12}})
+        del a["configurations"][0]["samples"]
+        row = self.answer(a, b)["settings"][0]
+        self.assertEqual((row["evidence"], row["verdict"]), ("stated intervals", "slower"))
+        self.assertIn("1 without raw samples in both", self.text(a, b))
+
+    def test_three_blocks_decide_nothing(self):
+        a, b = (step_run(seed, {2: {("none", None): seconds}}) for seed, seconds in ((1, 0.1), (2, 0.2)))
+        a["configurations"][0]["samples"]["step_s"] = [[0.1, 0.1, 0.1]]
+        row = self.answer(a, b)["settings"][0]
+        self.assertEqual((row["verdict"], row["ratio_ci"]), ("unknown", {"low": 0, "high": None}))
+        self.assertIn("1 with a median alone or too few blocks: no verdict.", self.text(a, b))
+
+
+class Text(Compare):
+    def test_only_what_differs_stands_out_and_what_is_the_same_is_said_once(self):
+        cells = {2: {("none", None): 0.1}}
+        text = self.text(step_run(1, cells), step_run(2, cells, cores=64, cpu="a processor whose name is long " * 4))
+        self.assertEqual(text.count("cores"), 1)
+        self.assertIn("  cores\n    A  2\n    B  64\n", text)
+        self.assertIn("world size 2", " ".join(text.split("Different")[0].split()))
+        self.assertNotIn("world size", text.split("Different")[1])
+        self.assertIn("Runs at different times can differ by more", text)
+
+    def test_the_same_file_twice_differs_in_nothing(self):
+        run = json.loads(TUNE.read_text())
+        text = self.text(run, run)
+        self.assertIn("Nothing known about the runs differs.", text)
+        self.assertNotIn("slower", text)
+        self.assertNotIn("faster", text)
+
+
+class Tune(Compare):
+    def test_strategies_and_caps_are_settings_and_use_the_samples(self):
+        a, b = json.loads(TUNE.read_text()), json.loads(TUNE.read_text())
+        slow = 6  # among the caps, which follow the four strategies
+        b["samples"]["step_s"][slow] = [1.2 * seconds for seconds in b["samples"]["step_s"][slow]]
+        answer = self.answer(a, b)
+        self.assertEqual(len(answer["settings"]), len(a["strategies"]) + len(a["curve"]))
+        self.assertEqual([row["verdict"] for row in answer["settings"]].count("slower"), 1)
+        self.assertEqual(answer["settings"][slow]["setting"], f"cap {a['curve'][slow - 4]['cap_mib']:g} MiB")
+        self.assertAlmostEqual(answer["settings"][slow]["ratio"], 1.2)
+
+    def test_the_seed_decides_the_interval(self):
+        a, b = json.loads(TUNE.read_text()), json.loads(TUNE.read_text())
+        self.assertEqual(self.answer(a, b, "--seed", "3"), self.answer(a, b, "--seed", "3"))
+        self.assertNotEqual(self.answer(a, b, "--seed", "3"), self.answer(a, b, "--seed", "4"))
+
+
+class AllReduce(Compare):
+    def test_samples_decide_where_a_run_kept_them(self):
+        noise = random.Random(3)
+        a, b = allreduce_run(1, 1e-4), allreduce_run(2, 1.3e-4)
+        for run, median_s in ((a, 1e-4), (b, 1.3e-4)):
+            for row in run["allreduce"]:
+                row["samples_s"] = blocks(noise, median_s)
+        answer = self.answer(a, b)
+        self.assertEqual([row["setting"] for row in answer["settings"]], ["4 B", "1 KiB (1024 B)", "4 KiB (4096 B)"])
+        self.assertEqual({(row["evidence"], row["verdict"]) for row in answer["settings"]}, {("samples", "slower")})
+
+    def test_deviations_and_counts_decide_where_there_is_nothing_else_and_the_text_says_so(self):
+        spread = {"stdev_s": 1e-5, "samples": 100}
+        a, b = allreduce_run(1, 1e-4, **spread), allreduce_run(2, 1.3e-4, **spread)
+        self.assertEqual({(row["evidence"], row["verdict"]) for row in self.answer(a, b)["settings"]}, {("standard deviations", "slower")})
+        self.assertIn("3 with neither samples nor intervals", self.text(a, b))
+
+    def test_medians_alone_give_ratios_without_a_verdict(self):
+        row = self.answer(allreduce_run(1, 1e-4), allreduce_run(1, 2e-4))["settings"][0]
+        self.assertEqual((row["verdict"], row["ratio_ci"]), ("unknown", None))
+        self.assertAlmostEqual(row["ratio"], 2)
+
+
+class Rejects(Compare):
+    def test_files_that_are_no_results(self):
+        good = step_run(1, {2: {("none", None): 0.1}})
+        for bad, mentions in [
+            ("", "b.json: "),
+            ("[1, 2", "b.json: "),
+            ("[1, 2]", "b.json: results: [1,2]; expected an object"),
+            ({"schema": "other/1", "command": "tune"}, 'b.json: results: schema: "other/1"'),
+            (head("predict"), "expected tune, bench-step or bench-allreduce"),
+            (head("bench-step"), "configurations: missing"),
+            (head("bench-allreduce") | {"allreduce": [{"bytes": 4, "world_size": 2, "median_s": -1}]}, "allreduce[0].median_s: -1"),
+        ]:
+            with self.subTest(bad=bad):
+                self.assert_rejected(good, bad, mentions)
+
+    def test_a_file_that_is_not_there(self):
+        result = subprocess.run([FIRKIN, "compare", str(TUNE), "missing.json"], capture_output=True, text=True, timeout=60)
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertIn("missing.json: cannot be read", result.stderr)
+
+    def test_results_of_two_subcommands(self):
+        self.assert_rejected(step_run(1, {2: {("none", None): 0.1}}), allreduce_run(1, 1e-4), "expected two results of one subcommand")
+
+    def test_samples_that_do_not_fit_the_rows(self):
+        good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))
+        bad["configurations"][0]["samples"]["step_s"].append([1, 2, 3])
+        self.assert_rejected(good, bad, "samples.step_s: 2 rows; expected 1")
+
+    def test_an_interval_beside_its_median(self):
+        good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))
+        bad["configurations"][0]["strategies"][0]["measured_ci_s"] = {"low": 1, "high": 2}
+        self.assert_rejected(good, bad, "measured_ci_s: does not hold the median")
+
+    def test_a_setting_that_is_there_twice(self):
+        good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))
+        bad["configurations"].append(bad["configurations"][0])
+        self.assert_rejected(good, bad, "'none' is there twice")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

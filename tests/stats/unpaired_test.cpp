@@ -1,0 +1,143 @@
+// The ratio of two runs that shared no blocks.
+#include "firkin/stats/unpaired.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "synthetic_noise.h"
+
+namespace firkin {
+namespace {
+
+using testing::AllOf;
+using testing::Ge;
+using testing::Le;
+
+constexpr int kTrials = 1000;
+constexpr int kResamples = 200;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Block times of one run with 3 % log-normal noise.
+std::vector<double> run_of(SyntheticNoise& noise, double median_s, size_t blocks, double correlation) {
+  std::vector<double> times = noise.series(blocks, correlation);
+  for (double& time : times) time = median_s * std::exp(0.03 * time);
+  return times;
+}
+
+struct Case {
+  size_t blocks_a;
+  size_t blocks_b;
+  double correlation;
+};
+
+class TwoRuns : public testing::TestWithParam<Case> {
+ protected:
+  // Trials in which the interval of b / a holds `value`, when b takes `true_ratio` times as long.
+  int trials_that_hold(double value, double true_ratio) {
+    SyntheticNoise noise(1);
+    int held = 0;
+    for (int trial = 0; trial < kTrials; ++trial) {
+      const std::vector<double> a = run_of(noise, 0.125, GetParam().blocks_a, GetParam().correlation);
+      const std::vector<double> b = run_of(noise, 0.125 * true_ratio, GetParam().blocks_b, GetParam().correlation);
+      if (unpaired_ratio(b, a, static_cast<uint64_t>(trial), 0.95, kResamples).interval.contains(value)) ++held;
+    }
+    return held;
+  }
+};
+
+TEST_P(TwoRuns, OfTheSameDistributionAreTheSameInNinetyTwoToNinetyEightPercent) {
+  EXPECT_THAT(trials_that_hold(1, 1), AllOf(Ge(0.92 * kTrials), Le(0.98 * kTrials)));
+}
+
+TEST_P(TwoRuns, AreHardlyEverTheSameWhenOneTakesAFifthLonger) {
+  EXPECT_LE(trials_that_hold(1, 1.2), 0.02 * kTrials);
+}
+
+INSTANTIATE_TEST_SUITE_P(Noise, TwoRuns,
+                         testing::Values(Case{10, 10, 0}, Case{30, 30, 0}, Case{10, 30, 0}, Case{30, 30, 0.6}, Case{100, 30, 0.6}),
+                         [](const auto& test) {
+                           return "Blocks" + std::to_string(test.param.blocks_a) + "And" + std::to_string(test.param.blocks_b) +
+                                  (test.param.correlation > 0 ? "Correlated" : "Independent");
+                         });
+
+TEST(UnpairedRatio, IsTheRatioOfTheMedians) {
+  EXPECT_DOUBLE_EQ(unpaired_ratio(std::vector<double>{3, 9, 6, 1, 7}, std::vector<double>{2, 4, 1}, 1).ratio, 3);
+}
+
+TEST(UnpairedRatio, OfRunsThatNeverVariedIsExact) {
+  const PairedRatio ratio = unpaired_ratio(std::vector<double>(5, 3), std::vector<double>(8, 2), 1);
+  EXPECT_DOUBLE_EQ(ratio.interval.low, 1.5);
+  EXPECT_DOUBLE_EQ(ratio.interval.high, 1.5);
+}
+
+TEST(UnpairedRatio, InvertsWhenTheTwoChangePlaces) {
+  SyntheticNoise noise(2);
+  const std::vector<double> a = run_of(noise, 1, 20, 0.3);
+  const std::vector<double> b = run_of(noise, 1.1, 30, 0.3);
+  const PairedRatio forth = unpaired_ratio(b, a, 1);
+  const PairedRatio back = unpaired_ratio(a, b, 1);
+  EXPECT_NEAR(forth.ratio * back.ratio, 1, 1e-12);
+  EXPECT_NEAR(forth.interval.low * back.interval.high, 1, 0.005);  // the two bootstraps draw different series
+}
+
+// Settings that alternate are as far apart in every block, but two runs cannot know that.
+TEST(UnpairedRatio, IsWiderThanThePairedOneWhereTheMachineIsWhatVaries) {
+  SyntheticNoise noise(3);
+  const std::vector<double> a = run_of(noise, 1, 20, 0);
+  std::vector<double> b = a;
+  for (double& time : b) time *= 1.01;
+  EXPECT_TRUE(unpaired_ratio(b, a, 1).interval.contains(1));
+  EXPECT_FALSE(paired_ratio(b, a, 1).interval.contains(1));
+}
+
+TEST(UnpairedRatio, IsUnboundedOnThreeSamples) {
+  const Interval interval = unpaired_ratio(std::vector<double>{1, 2, 3}, std::vector<double>{1, 2, 3, 4, 5}, 1).interval;
+  EXPECT_EQ(interval.low, 0);
+  EXPECT_EQ(interval.high, kInfinity);
+}
+
+TEST(UnpairedRatio, RefusesWhatHasNoAnswer) {
+  const std::vector<double> four = {1, 2, 3, 4};
+  EXPECT_THROW(unpaired_ratio(std::vector<double>{}, four, 1), std::invalid_argument);
+  EXPECT_THROW(unpaired_ratio(four, std::vector<double>{1, 0}, 1), std::invalid_argument);
+  EXPECT_THROW(unpaired_ratio(std::vector<double>{1, kInfinity}, four, 1), std::invalid_argument);
+  EXPECT_THROW(unpaired_ratio(four, four, 1, 1.0), std::invalid_argument);
+  EXPECT_THROW(unpaired_ratio(four, four, 1, 0.95, 0), std::invalid_argument);
+}
+
+TEST(RatioOfStatedIntervals, AddsDistancesAsSquares) {
+  // On the logarithmic scale a is 3 +- 3 and the reference 1 +- 4, so the ratio is 2 +- 5.
+  const StatedMedian a{std::exp(3), {std::exp(0), std::exp(6)}};
+  const StatedMedian reference{std::exp(1), {std::exp(-3), std::exp(5)}};
+  const PairedRatio ratio = ratio_of_stated(a, reference);
+  EXPECT_NEAR(std::log(ratio.ratio), 2, 1e-12);
+  EXPECT_NEAR(std::log(ratio.interval.low), -3, 1e-12);
+  EXPECT_NEAR(std::log(ratio.interval.high), 7, 1e-12);
+}
+
+TEST(RatioOfStatedIntervals, TakesTheFarSideOfEachForTheNearSideOfTheRatio) {
+  // The reference may be much smaller than its median, never larger: the ratio may be much larger, never smaller.
+  const PairedRatio ratio = ratio_of_stated({2, {2, 2}}, {1, {0.25, 1}});
+  EXPECT_DOUBLE_EQ(ratio.interval.low, 2);
+  EXPECT_DOUBLE_EQ(ratio.interval.high, 8);
+}
+
+TEST(RatioOfStatedIntervals, IsUnboundedWhereOneIs) {
+  const PairedRatio ratio = ratio_of_stated({2, {0, kInfinity}}, {1, {0.9, 1.1}});
+  EXPECT_EQ(ratio.interval.low, 0);
+  EXPECT_EQ(ratio.interval.high, kInfinity);
+}
+
+TEST(RatioOfStatedIntervals, RefusesAMedianOutsideItsInterval) {
+  EXPECT_THROW(ratio_of_stated({2, {3, 4}}, {1, {1, 1}}), std::invalid_argument);
+  EXPECT_THROW(ratio_of_stated({2, {1, 4}}, {0, {0, 1}}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace firkin
