@@ -30,18 +30,17 @@ std::optional<Interval> stated_interval(const JsonFields& row, const std::string
   return Interval{*low, *high};
 }
 
-// {"step_s": [setting][block]}, or nothing when the run kept no samples.
-Samples step_samples(const JsonFields& run, size_t settings) {
+// `samples`: {key: [setting][sample]}, or nothing when the run kept none.
+Samples samples_of(const JsonFields& run, const char* key, size_t settings) {
   const auto fields = run.maybe_object("samples");
-  if (!fields || !fields->has("step_s")) return {};
-  const json& table = fields->whole().at("step_s");
+  if (!fields || !fields->has(key)) return {};
+  const json& table = fields->whole().at(key);
   Samples samples;
   for (size_t i = 0; table.is_array() && i < table.size(); ++i) {
-    const json row = {{"step_s", table[i]}};
-    samples.push_back(JsonFields(row, fmt::format("samples[{}]", i)).maybe_positives("step_s"));
+    const json row = {{key, table[i]}};
+    samples.push_back(JsonFields(row, fmt::format("samples[{}]", i)).maybe_positives(key));
   }
-  if (samples.size() != settings)
-    fields->fail("step_s", fmt::format("{} rows", samples.size()), fmt::format("{}, one a setting", settings));
+  if (samples.size() != settings) fields->fail(key, fmt::format("{} rows", samples.size()), fmt::format("{}, one a setting", settings));
   return samples;
 }
 
@@ -74,7 +73,7 @@ std::vector<MeasuredSetting> tune_settings(const JsonFields& run) {
   for (const JsonFields& row : run.objects("curve")) {
     settings.push_back(step_setting(row, "", fmt::format("cap {:.6g} MiB", row.positive("cap_mib"))));
   }
-  Samples samples = step_samples(run, settings.size());
+  Samples samples = samples_of(run, "step_s", settings.size());
   for (size_t i = 0; i < samples.size(); ++i) add_samples(settings[i], std::move(samples[i]));
   return settings;
 }
@@ -87,7 +86,7 @@ std::vector<MeasuredSetting> step_bench_settings(const JsonFields& run) {
     for (const JsonFields& row : configuration.maybe_objects("strategies")) {
       settings.push_back(step_setting(row, name, strategy_name(row)));
     }
-    Samples samples = step_samples(configuration, settings.size() - first);
+    Samples samples = samples_of(configuration, "step_s", settings.size() - first);
     for (size_t i = 0; i < samples.size(); ++i) add_samples(settings[first + i], std::move(samples[i]));
   }
   return settings;
@@ -112,8 +111,15 @@ MeasuredSetting allreduce_setting(const JsonFields& row) {
     setting.interval = stated;
     setting.evidence = Evidence::kStatedInterval;
   }
-  add_samples(setting, row.maybe_positives("samples_s"));
   return setting;
+}
+
+std::vector<MeasuredSetting> allreduce_settings(const JsonFields& run) {
+  std::vector<MeasuredSetting> settings;
+  for (const JsonFields& row : run.objects("allreduce")) settings.push_back(allreduce_setting(row));
+  Samples samples = samples_of(run, "isolated_s", settings.size());
+  for (size_t i = 0; i < samples.size(); ++i) add_samples(settings[i], std::move(samples[i]));
+  return settings;
 }
 
 std::vector<MeasuredSetting> settings_of(const JsonFields& run) {
@@ -123,9 +129,7 @@ std::vector<MeasuredSetting> settings_of(const JsonFields& run) {
   if (command == "tune") return tune_settings(run);
   if (command == "bench-step") return step_bench_settings(run);
   if (command != "bench-allreduce") run.fail("command", fmt::format("\"{}\"", command), "tune, bench-step or bench-allreduce");
-  std::vector<MeasuredSetting> settings;
-  for (const JsonFields& row : run.objects("allreduce")) settings.push_back(allreduce_setting(row));
-  return settings;
+  return allreduce_settings(run);
 }
 
 }  // namespace

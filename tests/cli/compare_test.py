@@ -194,8 +194,7 @@ class AllReduce(Compare):
         noise = random.Random(3)
         a, b = allreduce_run(1, 1e-4), allreduce_run(2, 1.3e-4)
         for run, median_s in ((a, 1e-4), (b, 1.3e-4)):
-            for row in run["allreduce"]:
-                row["samples_s"] = blocks(noise, median_s)
+            run["samples"] = {"isolated_s": [blocks(noise, median_s) for _ in run["allreduce"]]}
         answer = self.answer(a, b)
         self.assertEqual([row["setting"] for row in answer["settings"]], ["4 B", "1 KiB (1024 B)", "4 KiB (4096 B)"])
         self.assertEqual({(row["evidence"], row["verdict"]) for row in answer["settings"]}, {("samples", "slower")})
