@@ -46,7 +46,7 @@ int64_t buffer_stride(int64_t bytes) {
 struct SizeState {
   AllReduceSeries series;
   std::vector<at::Tensor> buffers;  // one per queued call; slices of the one allocation that all sizes share
-  double isolated_cost_s = 0;       // of a sample, with barrier and emptied caches; the same on every rank
+  double isolated_cost_s = 0;       // of a sample, with what comes before it; the same on every rank
   double queued_cost_s = 0;
 };
 
@@ -94,17 +94,10 @@ class AllReduceBench {
   // Seconds, the same on every rank. The checks at the end take about as long as the preparation.
   double time_left() const { return of_rank_0(group_, deadline_s_ - seconds_since(started_) - check_cost_s_); }
 
-  void start_line() {
-    if (sweep_) (*sweep_)();
-    barrier(group_);
-  }
-
   // Seconds per call on this rank.
   double time_isolated(const SizeState& size) {
-    start_line();
-    const auto started = Clock::now();
-    for (int i = 0; i < size.series.calls_per_sample; ++i) all_reduce(group_, size.buffers[0]);
-    return seconds_since(started) / size.series.calls_per_sample;
+    if (sweep_) start_line();
+    return time_all_reduces(group_, size.buffers[0], size.series.calls_per_sample);
   }
   double time_queued(const SizeState& size) {
     start_line();
@@ -113,6 +106,11 @@ class AllReduceBench {
     for (const at::Tensor& buffer : size.buffers) queued.push_back(start_all_reduce(group_, buffer));
     for (const Work& work : queued) wait(work, "queued all-reduce");
     return seconds_since(started) / static_cast<double>(size.buffers.size());
+  }
+
+  void start_line() {
+    if (sweep_) (*sweep_)();
+    barrier(group_);
   }
 
   // All buffers at once, so that calls that disturb each other show as well. Leaves zeros, which stay finite when summed again and again.
@@ -147,12 +145,13 @@ class AllReduceBench {
     const auto samples = [](double budget_s, double cost_s) {
       return static_cast<int>(std::clamp<double>(budget_s / std::max(cost_s, 1e-6), 1, kMostSamplesPerVisit));
     };
-    if (!sweep_) time_isolated(size);  // brings the buffer, and what the transport keeps, back into the caches
     measure(size, samples(queues ? seconds / 2 : seconds, size.isolated_cost_s), samples(seconds / 2, size.queued_cost_s));
   }
 
   void measure(SizeState& size, int isolated, int queued) {
     if (size.buffers.size() == 1) queued = 0;
+    barrier(group_);
+    if (!sweep_) time_isolated(size);  // brings the buffer, and what the transport keeps, back into the caches
     std::vector<double> ours;
     const auto started = Clock::now();
     for (int i = 0; i < isolated; ++i) ours.push_back(time_isolated(size));
@@ -198,6 +197,12 @@ std::vector<int64_t> allreduce_sizes(int64_t largest_bytes) {
   std::vector<int64_t> sizes = sizes_between(kElementBytes, largest, 4);
   if (sizes.back() != largest) sizes.push_back(largest);
   return sizes;
+}
+
+double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls) {
+  const auto started = Clock::now();
+  for (int i = 0; i < calls; ++i) all_reduce(group, buffer);
+  return seconds_since(started) / calls;
 }
 
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options) {

@@ -110,8 +110,8 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
 Run declare_bench_allreduce(CLI::App& app) {
   auto flags = std::make_shared<AllReduceFlags>();
   app.footer(
-      "median, p99, cv: one all-reduce at a time, from a barrier, on the slowest rank;\n"
-      "short calls are timed several in a row. gap: seconds per call when up to 16 are\n"
+      "median, p99, cv: one all-reduce after another, on the slowest rank; short calls\n"
+      "are timed several in a row. gap: seconds per call when up to 16 are\n"
       "queued back to back (the model's g; not for sizes above 128 MiB).\n"
       "algbw = size / median; busbw = algbw 2 (n - 1) / n, as nccl-tests prints it.\n"
       "#wrong: elements that differ from the exact sum; exit code 1 if there are any.\n\n"

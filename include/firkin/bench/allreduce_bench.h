@@ -26,8 +26,9 @@ struct AllReduceBenchOptions {
 inline constexpr int kMostRounds = 10;
 inline constexpr int kFewestRounds = 4;
 
-// One size. A sample is the slowest rank's time from a barrier to the last result, in seconds per call: over several calls, one after
-// another, where a single one is too short for clock and barrier, and over one call when caches are emptied.
+// One size. A sample is the slowest rank's time in seconds per call: of several calls, one after another, where a single one is too short
+// for the clock. Samples of one turn follow each other like the calls of a plain loop; a barrier is only before the first one, before each
+// queue, and before each call whose caches are emptied.
 struct AllReduceSeries {
   int64_t bytes = 0;
   int calls_per_sample = 1;
@@ -47,6 +48,9 @@ std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
 // measurement, outside of any timing. Memory per rank: the largest size, at least 256 MiB or what 16 buffers of it take.
 // Throws InputError for no sizes, a size that is no positive multiple of 4, or seconds that are not positive.
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
+
+// What a sample of isolated_s is made of: seconds per call on this rank, of `calls` all-reduces one after another. Collective.
+double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls);
 
 // The rows of allreduce.csv.
 AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size);
