@@ -19,6 +19,11 @@ constexpr double kSmoothing = 0.4;           // of the innovations, in standard 
 // result counts.
 constexpr size_t kFewestMeans = 10;
 
+// A line through the samples is taken for drift, not for noise, when its slope is this many of its standard errors. Fewer samples than this
+// cannot tell drift from slow noise: with the line taken out, ten samples with correlation 0.6 are covered in 91.2 % instead of 94.5 %.
+constexpr double kDriftThreshold = 2.5;
+constexpr size_t kFewestForDrift = 24;
+
 constexpr double kStdevPerMedianDeviation = 1.482602218505602;  // of normal noise
 
 double select_median(std::vector<double>& values) {
@@ -57,8 +62,8 @@ struct Autoregression {
   double mean_variance = 0;  // of the mean of the values
 };
 
-// First-order. `values` have the mean 0 and are four or more.
-Autoregression fit_autoregression(const std::vector<double>& values) {
+// First-order. `values` are four or more, and what is left of samples after `fitted` parameters: their mean (1), or a line (2).
+Autoregression fit_autoregression(const std::vector<double>& values, int fitted) {
   double squares = values[0] * values[0];
   double products = 0;
   for (size_t i = 1; i < values.size(); ++i) {
@@ -67,10 +72,11 @@ Autoregression fit_autoregression(const std::vector<double>& values) {
   }
   if (squares == 0) return {};
   const auto n = static_cast<double>(values.size());
-  const double unbiased = (n * products / squares + 1) / (n - 3);  // Kendall (1954): the estimate is low by (1 + 3 rho) / n
+  // The estimate is low by (1 + 3 rho) / n about a mean (Kendall 1954), by (2 + 4 rho) / n about a line.
+  const double unbiased = (n * products / squares + fitted) / (n - 2 - fitted);
   const double correlation = std::clamp(unbiased + kCorrelationMargin / std::sqrt(n), 0.0, largest_correlation(n));
   const double inflation = variance_inflation(correlation, n);
-  return {.correlation = correlation, .mean_variance = squares / std::max(1.0, n - inflation) * inflation / n};
+  return {.correlation = correlation, .mean_variance = squares / std::max(1.0, n - fitted * inflation) * inflation / n};
 }
 
 // Replaces every two neighbours by their mean; a last odd value is left out.
@@ -79,6 +85,32 @@ void halve_by_means(std::vector<double>& values) {
   for (size_t i = 0; i < half; ++i) values[i] = 0.5 * (values[2 * i] + values[2 * i + 1]);
   values.resize(half);
   subtract_mean(values);
+}
+
+// Adds a line that is 0 in the middle.
+void add_line(std::vector<double>& values, double slope) {
+  const double middle = 0.5 * static_cast<double>(values.size() - 1);
+  for (size_t i = 0; i < values.size(); ++i) values[i] += slope * (static_cast<double>(i) - middle);
+}
+
+// Subtracts the least-squares line when it is drift, and returns its slope; else returns 0. `values` have the mean 0.
+double subtract_drift(std::vector<double>& values, std::vector<double>& scratch) {
+  if (values.size() < kFewestForDrift) return 0;
+  const double middle = 0.5 * static_cast<double>(values.size() - 1);
+  double products = 0;
+  double squares = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double distance = static_cast<double>(i) - middle;
+    products += distance * values[i];
+    squares += distance * distance;
+  }
+  const double slope = products / squares;
+  scratch = values;
+  add_line(scratch, -slope);
+  const double variance = fit_autoregression(scratch, 2).mean_variance * static_cast<double>(values.size()) / squares;
+  if (std::abs(slope) <= kDriftThreshold * std::sqrt(variance)) return 0;
+  values = scratch;
+  return slope;
 }
 
 // A number below `count`, alike on every standard library (std::uniform_int_distribution is not).
@@ -135,13 +167,14 @@ MedianEstimate estimate_median(std::vector<double>& samples, std::vector<double>
   }
   subtract_mean(samples);
 
-  const Autoregression fit = fit_autoregression(samples);
+  estimate.slope = subtract_drift(samples, scratch);
+  const Autoregression fit = fit_autoregression(samples, estimate.slope == 0 ? 1 : 2);
   estimate.correlation = fit.correlation;
   double variance = fit.mean_variance;
   scratch = samples;
   while (scratch.size() >= 2 * kFewestMeans) {
     halve_by_means(scratch);
-    variance = std::max(variance, fit_autoregression(scratch).mean_variance);
+    variance = std::max(variance, fit_autoregression(scratch, 1).mean_variance);
   }
   estimate.standard_error = std::sqrt(variance);
   return estimate;
@@ -168,6 +201,7 @@ MedianDraws draw_medians(std::span<const double> samples, uint64_t seed, int res
   for (MedianEstimate& draw : result.draws) {
     residuals.resize(samples.size());
     synthetic.draw(residuals);
+    add_line(residuals, result.estimate.slope);
     draw = estimate_median(residuals, scratch);
     medians.push_back(draw.median);
   }

@@ -86,16 +86,36 @@ TEST(IntervalUnderSlowAndFastNoise, CoversInAtLeastNinetyPercentWithAHundredSamp
   EXPECT_GE(covered, 0.90 * kTrials);
 }
 
-TEST(IntervalUnderDrift, CoversTheMiddleOfTheMeasurement) {
+class IntervalUnderDrift : public testing::TestWithParam<size_t> {};
+
+// Two standard deviations from the first sample to the last, and four.
+TEST_P(IntervalUnderDrift, CoversTheMiddleOfTheMeasurementInNinetyTwoToNinetyEightPercent) {
+  for (const double drift : {0.1, 0.2}) {
+    SyntheticNoise noise(3);
+    int covered = 0;
+    for (int trial = 0; trial < kTrials; ++trial) {
+      std::vector<double> times = step_times(noise, GetParam(), 0);
+      for (size_t i = 0; i < times.size(); ++i) {
+        times[i] *= std::exp(drift * ((static_cast<double>(i) + 0.5) / static_cast<double>(times.size()) - 0.5));
+      }
+      if (bootstrap_median(times, static_cast<uint64_t>(trial), 0.95, kResamples).contains(kTrueS)) ++covered;
+    }
+    EXPECT_THAT(100.0 * covered / kTrials, AllOf(Ge(92), Le(98))) << "drift " << drift;
+  }
+}
+
+TEST(IntervalUnderDriftOfTenSamples, CoversInAtLeastNinetyTwoPercent) {
   SyntheticNoise noise(3);
   int covered = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
-    std::vector<double> times = step_times(noise, 30, 0);
-    for (size_t i = 0; i < times.size(); ++i) times[i] *= 1 + 0.1 * ((static_cast<double>(i) + 0.5) / 30 - 0.5);  // two standard deviations
+    std::vector<double> times = step_times(noise, 10, 0);
+    for (size_t i = 0; i < times.size(); ++i) times[i] *= std::exp(0.1 * ((static_cast<double>(i) + 0.5) / 10 - 0.5));
     if (bootstrap_median(times, static_cast<uint64_t>(trial), 0.95, kResamples).contains(kTrueS)) ++covered;
   }
   EXPECT_GE(covered, 0.92 * kTrials);
 }
+
+INSTANTIATE_TEST_SUITE_P(Samples, IntervalUnderDrift, testing::Values(30, 100));
 
 // For a normal sample the median's standard error is sqrt(pi / 2) that of the mean: the best that an interval of the median could do.
 TEST(IntervalWidth, IsAtMostAFifthAboveTheBestPossibleForThirtyIndependentSamples) {
