@@ -8,13 +8,13 @@
 // bootstrap, Buehlmann 1997; studentised and symmetric, Hall 1988). The correlation is corrected for the bias of short series (Kendall
 // 1954) and taken 1.25 standard errors above its estimate; from 20 samples on, the means of 2, 4, 8, ... neighbours are fitted as well and
 // the most cautious result counts, for noise that is slow and fast at once. Outliers are pulled in where the scale is estimated; the median
-// needs no such help. From 24 samples on, a line through them that stands out from the noise is drift: its residuals are what is modelled, and
-// the resamples drift as much.
+// needs no such help. From 24 samples on, a line through them that stands out from the noise is drift: its residuals are what is modelled,
+// and the resamples drift as much.
 //
 // How often a 95 % interval held the true median, in percent of 8,000 simulated normal series (standard error 0.25; 4,000 for 30 and 100
-// samples), and in brackets its median width in standard deviations of the noise. Log-normal noise gives the same: see bootstrap_median. "Slow and fast": 36 % of the
-// variance has the correlation 0.9, the rest none. "Outliers": one sample in ten is slower by 10 deviations on average. "Drift": linear, 2
-// deviations from the first sample to the last.
+// samples), and in brackets its median width in standard deviations of the noise. Log-normal noise gives the same: see bootstrap_median.
+// "Slow and fast": 36 % of the variance has the correlation 0.9, the rest none. "Outliers": one sample in ten is slower by 10 deviations on
+// average. "Drift": linear, 2 deviations from the first sample to the last.
 //
 //   samples   independent   correlation 0.3   0.6          0.8          slow and fast   outliers     drift
 //         4   98.1 (6.5)    96.5 (6.6)        93.1 (5.8)   87.5 (4.4)   94.7 (5.5)      98.4 (8.2)    98.6 (8.9)
@@ -24,9 +24,9 @@
 //        30   95.0 (0.96)   95.5 (1.3)        95.6 (2.9)   95.4 (5.9)   81.0 (1.2)      96.1 (1.2)    95.8 (1.1)
 //       100   94.1 (0.51)   94.2 (0.66)       93.9 (0.93)  94.2 (1.8)   90.6 (1.2)      95.5 (0.61)   94.2 (0.51)
 //
-// So: no series of 30 shows slow noise under fast noise, and below 10 samples a correlation above 0.6 is too much. Drift
-// below 24 samples is seen as slow noise, which makes the interval wider than need be; and slow noise that looks like a line is seen as drift,
-// which costs slow and fast noise two points at 100 samples. Compare settings by paired_ratio, where what both share cancels.
+// So: no series of 30 shows slow noise under fast noise, and below 10 samples a correlation above 0.6 is too much. Drift of fewer than 24
+// samples is seen as slow noise, which makes the interval wider than need be; slow noise that looks like a line is seen as drift, which
+// costs slow and fast noise two points at 100 samples. Compare settings by paired_ratio, where what both share cancels.
 #pragma once
 
 #include <cstddef>
