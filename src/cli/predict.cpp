@@ -117,7 +117,7 @@ Run declare_predict(CLI::App& app) {
   app.add_option("--tensors", flags->tensors, "name,bytes,ready_s in gradient-ready order")->required();
   app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,...")->required();
   app.add_option("--world", flags->world, "ranks; extrapolates to what was not measured");
-  app.add_option("--stragglers", flags->stragglers, "how long ranks take: a column 'seconds', or a results.json");
+  app.add_option("--stragglers", flags->stragglers, "times of ranks: column 'seconds', or results.json");
   add_rule_flags(app, flags->rule);
   app.add_option("--cap-mib", flags->caps_mib, "caps of the curve, MiB (default: powers of two)")->delimiter(',');
   app.add_option("--overhead-us", flags->overhead_us, "of a call, on the computing thread")->capture_default_str();

@@ -242,8 +242,8 @@ NcclTestsTable parse_nccl_tests(std::string_view text, const std::string& file, 
   int64_t empty = 0;
   for (const Result& result : results) append_row(imported, result, options.world_size, empty);
   if (imported.table.empty()) {
-    fail(at_line(file, 1 + std::count(text.begin(), text.end(), '\n')),
-         fmt::format("no measurements; expected the results of {}", kProgram));
+    const auto last_line = 1 + std::count(text.begin(), text.empty() ? text.end() : text.end() - 1, '\n');
+    fail(at_line(file, last_line), fmt::format("no measurements; expected the results of {}", kProgram));
   }
   if (empty > 0) imported.notes.push_back(fmt::format("{} results of 0 bytes were left out", empty));
   return imported;

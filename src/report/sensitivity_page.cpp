@@ -30,14 +30,14 @@ Table points_table(const SensitivityReport& report) {
               {{"Input", false},
                {"Factor"},
                {"Best cap (MiB)"},
-               {"Within 1 % (MiB)"},
+               {"Within 1 %"},
                {"Buckets"},
                {"Backward"},
                {"Exposed"},
                {"Keeping today's cap"}},
               {}};
   for (const SensitivityPoint& point : report.points) {
-    const std::string near = fmt::format("{} to {}", display_mib(point.near_low_bytes), display_mib(point.near_high_bytes));
+    const std::string near = fmt::format("{} to {}", format_bytes(point.near_low_bytes), format_bytes(point.near_high_bytes));
     table.rows.push_back({{name_of(point.influence), fmt::format("{:g}", point.factor), display_mib(point.cap_bytes), near,
                            fmt::format("{}", point.buckets), display_seconds(point.backward_s), display_seconds(point.exposed_s),
                            display_percent(std::max(0.0, point.kept_backward_s / point.backward_s - 1), true)},

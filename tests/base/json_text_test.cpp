@@ -26,7 +26,7 @@ TEST(ParseJson, ReadsWhatIsJson) {
 TEST(ParseJson, NamesTheLineThatIsNoJson) {
   EXPECT_EQ(parse_error(""), "f.json:1: not JSON; expected an object");
   EXPECT_EQ(parse_error("{\n \"a\": nan\n}"), "f.json:2: not JSON; expected an object");
-  EXPECT_EQ(parse_error("{\n \"a\": 1\n"), "f.json:2: not JSON; expected an object");
+  EXPECT_EQ(parse_error("{\n \"a\": 1\n"), "f.json:3: not JSON; expected an object");
   EXPECT_EQ(parse_error("{}\n\n{}"), "f.json:3: not JSON; expected an object");
   EXPECT_EQ(parse_error("\n\"\xff\""), "f.json:2: not JSON; expected an object");
 }
