@@ -26,16 +26,10 @@ const SensitivityPoint& operating_point(const SensitivityReport& report) {
 }
 
 Table points_table(const SensitivityReport& report) {
-  Table table{"The best cap and the backward time when one input is multiplied",
-              {{"Input", false},
-               {"Factor"},
-               {"Best cap (MiB)"},
-               {"Within 1 %"},
-               {"Buckets"},
-               {"Backward"},
-               {"Exposed"},
-               {"Keeping today's cap"}},
-              {}};
+  Table table{
+      "The best cap and the backward time when one input is multiplied",
+      {{"Input", false}, {"Factor"}, {"Best cap (MiB)"}, {"Within 1 %"}, {"Buckets"}, {"Backward"}, {"Exposed"}, {"Keeping today's cap"}},
+      {}};
   for (const SensitivityPoint& point : report.points) {
     const std::string near = fmt::format("{} to {}", format_bytes(point.near_low_bytes), format_bytes(point.near_high_bytes));
     table.rows.push_back({{name_of(point.influence), fmt::format("{:g}", point.factor), display_mib(point.cap_bytes), near,
