@@ -2,7 +2,7 @@
 
 BUILD := build
 
-.PHONY: help demo build test test-asan test-light lint format clean bootstrap
+.PHONY: help demo build test test-asan test-light fuzz lint format clean bootstrap
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -26,6 +26,11 @@ test-light: ## only the rooms without LibTorch (builds in seconds)
 	cmake --preset light
 	cmake --build --preset light
 	ctest --preset light -j 2
+
+FUZZ_SECONDS := 600
+
+fuzz: ## fuzz every reader of files for FUZZ_SECONDS (600) in all; needs Clang
+	tools/fuzz $(FUZZ_SECONDS)
 
 bootstrap: ## install what is missing
 	@tools/bootstrap

@@ -17,7 +17,8 @@ foreach(room IN LISTS installed_rooms)
   set_target_properties(firkin_${room} PROPERTIES EXPORT_NAME ${room})
   install(TARGETS firkin_${room} EXPORT firkin ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  install(DIRECTORY include/firkin/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firkin)
+  # json_text.h is for the rooms above: who uses the package needs no nlohmann-json.
+  install(DIRECTORY include/firkin/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firkin PATTERN json_text.h EXCLUDE)
 endforeach()
 install(EXPORT firkin NAMESPACE firkin:: FILE firkinTargets.cmake DESTINATION ${package_dir})
 

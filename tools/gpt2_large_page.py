@@ -1,4 +1,4 @@
-"""docs/gpt2_large_a100.md, made anew: its text, and the output of every command that it shows.
+"""docs/gpt2_large_a100.md, made anew: its text, the output of every command that it shows, and its images.
 
 Usage: gpt2_large_page.py FIRKIN REPOSITORY      from the repository's root: tools/gpt2_large_page.py build/firkin .
 """
@@ -6,6 +6,7 @@ Usage: gpt2_large_page.py FIRKIN REPOSITORY      from the repository's root: too
 import os
 import pathlib
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,16 +37,24 @@ time of its all-reduce.
 
 {predict}
 
+`gpt2/sensitivity.html` holds the table above as heat maps; two of them:
+
+![The best cap by input and factor](images/gpt2_large_sensitivity_cap.svg)
+![What keeping the cap costs, by latency and bandwidth](images/gpt2_large_keep_cap.svg)
+
 ## What the output says
 
 - **alpha and beta**: the line above the table. Latency is milliseconds, not microseconds: so large a cost per call is why one bucket per tensor doubles the
   backward time.
 - **b\\***: a cap of about 50 MiB, but everything from 8 to 64 MiB lies within 1 % of it, which is far less than the scatter of the measured a(x). PyTorch's
   default of 25 MiB loses 0.4 % here.
+- **The plan**: five buckets instead of 51, for the same time: large ones while they hide behind the blocks, then smaller ones so that the link is free when
+  the last gradients come. `bucket_cap_mb_list` is what PyTorch 2.13's `DistributedDataParallel` takes to make the same buckets.
 - **The floor**: the last bucket holds the tied gradient, ready when backward ends. Its all-reduce is the exposed time of the best
   cap and of the best plan alike; no plan can go below it without splitting or untying the tensor.
 - **Half or twice of any input** moves the backward time, and moves the best cap by less than the width of the flat region; the last lines give the
-  caps that stay within 1 %.
+  caps that stay within 1 %. Staying with 50 MiB costs something only where the link is the bottleneck: a quarter of the bandwidth, eight times the latency, four
+  times the bytes, or a backward pass four times as fast (the column `keep cap`).
 
 ## What would need measuring
 
@@ -54,11 +63,12 @@ curve; contention between kernels and NCCL is not in the data, so the prediction
 this page was checked against real steps on A100s.
 """
 
+IMAGES = {"sensitivity-cap.svg": "gpt2_large_sensitivity_cap.svg", "latency-bandwidth-keep.svg": "gpt2_large_keep_cap.svg"}
 DATA = "data/cmsc828g"
 COMMANDS = {
     "import": f"import cmsc828g --model gpt2-large --sizes {DATA}/layer-sizes-gpt2_large-bs4.csv"
     f" --times {DATA}/layer-times-gpt2_large-bs4.csv --allreduce {DATA}/allreduce-times.csv --out gpt2",
-    "predict": "predict --tensors gpt2/tensors.csv --allreduce gpt2/allreduce.csv --sensitivity",
+    "predict": "predict --tensors gpt2/tensors.csv --allreduce gpt2/allreduce.csv --sensitivity --out gpt2 --svg",
 }
 
 
@@ -73,6 +83,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "data").symlink_to(root / "data")
         shown = {name: transcript(firkin, folder, words) for name, words in COMMANDS.items()}
+        for image, name in IMAGES.items():
+            shutil.copyfile(pathlib.Path(folder) / "gpt2" / image, root / "docs" / "images" / name)
     text = TEXT
     for name, output in shown.items():
         text = text.replace("{" + name + "}", output)

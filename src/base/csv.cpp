@@ -4,16 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <memory>
 #include <optional>
 
 #include "firkin/base/error.h"
+#include "firkin/base/file.h"
 
 namespace firkin {
 namespace {
@@ -182,27 +178,7 @@ CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColu
 }
 
 CsvTable read_csv(const std::filesystem::path& path, const CsvColumns& columns) {
-  const auto fail_reading = [&](const char* reason) {
-    throw InputError(fmt::format("{}: cannot be read: {}; expected a CSV file", path.string(), reason));
-  };
-  if (std::filesystem::is_directory(path)) fail_reading("it is a folder");
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (!in) fail_reading(std::strerror(errno));
-
-  std::string content;
-  std::array<char, size_t{1} << 16> chunk;
-  int64_t line = 1;
-  size_t line_length = 0;
-  while (const size_t count = std::fread(chunk.data(), 1, chunk.size(), in.get())) {
-    for (const char c : std::string_view(chunk.data(), count)) {
-      line_length = c == '\n' ? 0 : line_length + 1;
-      line += c == '\n' ? 1 : 0;
-      if (line_length > kLongestCsvLine) fail_long_line(path.string(), line);
-    }
-    content.append(chunk.data(), count);
-  }
-  if (std::ferror(in.get())) fail_reading(std::strerror(errno));
-  return parse_csv(content, path.string(), columns);
+  return parse_csv(read_text_file(path, kLongestCsvLine, "a CSV file"), path.string(), columns);
 }
 
 std::string csv_field(std::string_view text) {

@@ -5,10 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <system_error>
 
 #include "firkin/base/error.h"
@@ -71,6 +75,32 @@ std::string read_file(const std::filesystem::path& path) {
   if (!in) return fail(std::strerror(errno));
   std::string content{std::istreambuf_iterator<char>(in), {}};
   if (in.bad()) return fail(std::strerror(errno));
+  return content;
+}
+
+std::string read_text_file(const std::filesystem::path& path, size_t longest_line, const std::string& expected) {
+  const auto fail = [&](const char* reason) {
+    throw InputError(fmt::format("{}: cannot be read: {}; expected {}", path.string(), reason, expected));
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) fail("it is a folder");
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (!in) fail(std::strerror(errno));
+
+  std::string content;
+  std::array<char, size_t{1} << 16> chunk;
+  int64_t line = 1;
+  size_t line_length = 0;
+  while (const size_t count = std::fread(chunk.data(), 1, chunk.size(), in.get())) {
+    for (const char c : std::string_view(chunk.data(), count)) {
+      line_length = c == '\n' ? 0 : line_length + 1;
+      line += c == '\n' ? 1 : 0;
+      if (line_length <= longest_line) continue;
+      throw InputError(fmt::format("{}:{}: the line is longer than {} bytes; expected {}", path.string(), line, longest_line, expected));
+    }
+    content.append(chunk.data(), count);
+  }
+  if (std::ferror(in.get())) fail(std::strerror(errno));
   return content;
 }
 

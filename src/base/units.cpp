@@ -53,4 +53,11 @@ std::string format_seconds(double seconds) {
   return fmt::format("{:.3g} s", seconds);
 }
 
+const char* expected_of_measured(double seconds) {
+  constexpr double kShortest = 1e-12;
+  constexpr double kLongest = 1e9;
+  if (!(seconds > 0)) return "seconds, more than 0";
+  return seconds < kShortest || seconds > kLongest ? "seconds, from 1e-12 to 1e9" : nullptr;
+}
+
 }  // namespace firkin

@@ -7,6 +7,7 @@
 #include "compare_output.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
+#include "firkin/base/json_text.h"
 #include "firkin/report/comparison.h"
 
 namespace firkin::cli {
@@ -21,13 +22,8 @@ struct CompareFlags {
 
 // Complaints name the file that they are about.
 nlohmann::json read_results(const std::string& path) {
-  const std::string text = read_file(path);
-  nlohmann::json results;
-  try {
-    results = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw InputError(fmt::format("{}: {}; expected the results.json of a subcommand", path, error.what()));
-  }
+  static const std::string kExpected = "the results.json of a subcommand";
+  nlohmann::json results = parse_json(read_text_file(path, kLongestJsonLine, kExpected), path, kExpected);
   try {
     measured_settings(results);
   } catch (const InputError& error) {

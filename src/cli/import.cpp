@@ -21,8 +21,7 @@ struct ImportFlags {
   std::string file;
   int64_t world = 0;
   bool in_place = false;
-  std::string out = "firkin-out";
-  bool json = false;
+  CommonFlags common;
 };
 
 // Notes go where the result does not: to standard error, and into the JSON.
@@ -32,7 +31,7 @@ void say(const nlohmann::json& notes) {
 
 void finish(const ImportFlags& flags, const nlohmann::json& result) {
   say(result["notes"]);
-  if (flags.json) return print_json(result);
+  if (flags.common.json) return print_json(result);
   if (result.contains("tensors")) {
     fmt::print("{} tensors, {} of gradients, ready within {}\n", result["tensors"].get<size_t>(), format_bytes(result["gradient_bytes"]),
                format_seconds(result["backward_s"]));
@@ -46,10 +45,10 @@ nlohmann::json table_json(const AllReduceTable& table) {
 }
 
 int import_cmsc828g(const ImportFlags& flags) {
-  check_output_folder(flags.out, "--out");
+  check_output_folder(flags.common.out, "--out");
   const Cmsc828gProfile imported = read_cmsc828g_profile(flags.sizes, flags.times, flags.model);
   const AllReduceTable table = read_cmsc828g_allreduce(flags.allreduce);
-  const std::filesystem::path out = flags.out;
+  const std::filesystem::path out = flags.common.out;
   write_tensors_csv(out / "tensors.csv", imported.profile);
   write_allreduce_csv(out / "allreduce.csv", table);
 
@@ -67,10 +66,10 @@ int import_cmsc828g(const ImportFlags& flags) {
 }
 
 int import_nccl_tests(const ImportFlags& flags) {
-  check_output_folder(flags.out, "--out");
+  check_output_folder(flags.common.out, "--out");
   if (flags.world < 2) throw InputError(fmt::format("--world {}: expected at least 2", flags.world));
   const NcclTestsTable imported = read_nccl_tests(flags.file, {.world_size = flags.world, .in_place = flags.in_place});
-  const std::filesystem::path file = std::filesystem::path(flags.out) / "allreduce.csv";
+  const std::filesystem::path file = std::filesystem::path(flags.common.out) / "allreduce.csv";
   write_allreduce_csv(file, imported.table);
 
   nlohmann::json result = table_json(imported.table);
@@ -80,11 +79,6 @@ int import_nccl_tests(const ImportFlags& flags) {
   result["files"] = {file.string()};
   finish(flags, result);
   return 0;
-}
-
-void add_output_flags(CLI::App& app, ImportFlags& flags) {
-  app.add_option("--out", flags.out, "folder for the files that are written")->capture_default_str();
-  app.add_flag("--json", flags.json, "print the result as JSON on standard output");
 }
 
 }  // namespace
@@ -105,14 +99,14 @@ Run declare_import(CLI::App& app) {
   cmsc->add_option("--times", flags->times, "gradient times: Name, mean (seconds)")->required();
   cmsc->add_option("--allreduce", flags->allreduce, "all-reduce times (seconds)")->required();
   cmsc->add_option("--model", flags->model, "gpt2, gpt2-medium, gpt2-large or gpt2-xl")->capture_default_str();
-  add_output_flags(*cmsc, *flags);
+  add_common_flags(*cmsc, flags->common);
   cmsc->final_callback([flags, chosen] { *chosen = [flags] { return import_cmsc828g(*flags); }; });
 
   CLI::App* nccl = app.add_subcommand("nccl-tests", "the table or the JSON file of all_reduce_perf");
   nccl->add_option("FILE", flags->file, "what all_reduce_perf printed, or wrote with -J")->required();
   nccl->add_option("--world", flags->world, "ranks that took part")->required();
   nccl->add_flag("--in-place", flags->in_place, "take the in-place times");
-  add_output_flags(*nccl, *flags);
+  add_common_flags(*nccl, flags->common);
   nccl->final_callback([flags, chosen] { *chosen = [flags] { return import_nccl_tests(*flags); }; });
   return [chosen] { return (*chosen)(); };
 }

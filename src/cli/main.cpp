@@ -20,9 +20,12 @@ std::vector<std::string>& stored_command_line() {
   return words;
 }
 
-// Messages are one line, whatever a library put into them.
+// Messages are one line, and harmless on a terminal, whatever a library or a file put into them.
 int report_error(const std::string& message, int exit_code) {
-  fmt::print(stderr, "firkin: {}\n", message.substr(0, message.find('\n')));
+  std::string line = message.substr(0, message.find('\n'));
+  std::ranges::replace_if(
+      line, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  fmt::print(stderr, "firkin: {}\n", line);
   return exit_code;
 }
 

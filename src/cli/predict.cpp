@@ -1,18 +1,15 @@
 // firkin predict: T(b), the best uniform cap and the best plan, from tensors.csv and allreduce.csv.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <numeric>
 
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/allreduce_table.h"
-#include "firkin/plan/tensor_profile.h"
+#include "firkin/plan/rank_times.h"
+#include "firkin/report/images.h"
 #include "predict_output.h"
 #include "rule_flags.h"
 
@@ -20,7 +17,7 @@ namespace firkin::cli {
 namespace {
 
 struct PredictFlags {
-  std::string tensors, allreduce;
+  std::string tensors, allreduce, stragglers;
   int64_t world = 0;  // 0: the only one in the table
   RuleFlags rule;
   std::vector<double> caps_mib;
@@ -31,8 +28,10 @@ struct PredictFlags {
   int64_t channels = 1;
   std::optional<double> largest_bucket_mib;
   bool sensitivity = false;
+  bool svg = false;
   std::string out;
   bool json = false;
+  uint64_t seed = 0;
 };
 
 SearchOptions search_options(const PredictFlags& flags) {
@@ -52,112 +51,56 @@ SearchOptions search_options(const PredictFlags& flags) {
   return search;
 }
 
-// The caps asked for, or powers of two from 1/4 MiB until one holds everything.
-std::vector<int64_t> caps_of(const PredictFlags& flags, int64_t total_bytes) {
-  std::vector<int64_t> caps;
-  for (const double mib : flags.caps_mib) caps.push_back(bytes_from_mib(mib, "--cap-mib"));
-  if (!caps.empty()) return caps;
-  caps.push_back(kMiB / 4);
-  while (caps.back() < total_bytes) caps.push_back(2 * caps.back());
-  return caps;
-}
-
-int64_t world_of(const PredictFlags& flags, const AllReduceTable& table) {
-  const std::vector<int64_t> worlds = world_sizes(table);
-  if (flags.world != 0) return flags.world;
-  if (worlds.size() == 1) return worlds[0];
-  throw InputError(fmt::format("{}: has several world sizes; expected --world with one of {}, or another to extrapolate to",
-                               flags.allreduce, fmt::join(worlds, ", ")));
-}
-
-std::optional<AnalyticPrediction> analytic_of(const PredictResult& result, double total_bytes) {
-  const AlphaBeta& fit = result.alpha_beta;
-  if (fit.alpha_s <= 0 || fit.beta_s_per_byte <= 0 || result.profile.backward_s <= 0 || total_bytes <= 0) return std::nullopt;
-  AnalyticPrediction analytic;
-  analytic.workload = {.total_bytes = total_bytes,
-                       .backward_s = result.profile.backward_s,
-                       .overhead_s = fit.alpha_s,
-                       .bandwidth_bytes_s = 1 / fit.beta_s_per_byte};
-  analytic.balanced = best_balanced_buckets(analytic.workload);
-  analytic.even = best_even_buckets(analytic.workload);
-  if (total_bytes * fit.beta_s_per_byte >= result.profile.backward_s) analytic.growing = best_growing_buckets(analytic.workload);
-  return analytic;
-}
-
-Extrapolation extrapolate(const ScalingModel& model, const PredictResult& result, const std::vector<int64_t>& caps) {
-  Extrapolation extrapolation{.fitted_worlds = model.fitted_worlds(), .forms = {}, .minimax = {}};
-  std::vector<CommCosts> all_costs;
-  for (const FormFit& fit : model.fits()) {
-    const CommCosts costs = model.costs(fit.form, result.world_size);
-    extrapolation.forms.push_back({.form = fit.form,
-                                   .median_relative_error = fit.median_relative_error,
-                                   .curve = sweep_caps(result.profile, costs, result.rule, caps, result.search.simulation),
-                                   .best = find_best_uniform_cap(result.profile, costs, result.rule, result.search)});
-    all_costs.push_back(costs);
-  }
-  extrapolation.minimax = find_minimax_regret_cap(result.profile, all_costs, result.rule, result.search);
-  return extrapolation;
-}
-
-// Everything that follows from the profile and the two curves.
-void predict_with(const CommCosts& costs, const std::vector<int64_t>& caps, PredictResult& result) {
-  const TensorProfile& profile = result.profile;
-  result.alpha_beta = fit_alpha_beta(costs.isolated.points());
-  result.curve_quality = leave_one_out_of_curve(costs.isolated.points());
-  result.alpha_beta_quality = leave_one_out_of_alpha_beta(costs.isolated.points());
-  result.curve = sweep_caps(profile, costs, result.rule, caps, result.search.simulation);
-  result.best_uniform = find_best_uniform_cap(profile, costs, result.rule, result.search);
-  result.best_plan = find_optimal_plan(profile, costs, result.search);
-  if (result.best_plan.timeline.end_s > result.best_uniform.timeline.end_s && !result.best_plan.exact) {
-    result.best_plan = {result.best_uniform.plan, result.best_uniform.timeline, false};
-  }
-  result.pytorch = pytorch_caps(result.best_plan.plan, profile.bytes);
-  const double best_s = result.best_plan.timeline.end_s;
-  if (!(best_s > 0)) throw InputError("the tensors take no time to compute and to send; expected some ready_s or bytes above 0");
-  result.baselines = simulate_baselines(profile, costs, result.search.simulation, best_s);
-}
-
-PredictResult predict(const PredictFlags& flags) {
-  PredictResult result;
-  result.rule = cap_options(flags.rule);
-  result.rule_name = flags.rule.rule;
-  result.search = search_options(flags);
+PredictInputs read_inputs(const PredictFlags& flags) {
   if (flags.world < 0) throw InputError(fmt::format("--world {}: expected at least 1", flags.world));
-  result.profile = read_tensors_csv(flags.tensors);
-  const AllReduceTable table = read_allreduce_csv(flags.allreduce);
-  const int64_t total = std::accumulate(result.profile.bytes.begin(), result.profile.bytes.end(), int64_t{0});
-  const std::vector<int64_t> caps = caps_of(flags, total);
+  if (flags.svg && (!flags.sensitivity || flags.out.empty())) throw InputError("--svg: expected --sensitivity and --out as well");
+  if (!flags.out.empty()) check_output_folder(flags.out, "--out");
+  PredictInputs inputs;
+  inputs.rule = cap_options(flags.rule);
+  inputs.rule_name = flags.rule.rule;
+  inputs.search = search_options(flags);
+  for (const double mib : flags.caps_mib) inputs.caps.push_back(bytes_from_mib(mib, "--cap-mib"));
+  inputs.profile = read_tensors_csv(flags.tensors);
+  inputs.table = read_allreduce_csv(flags.allreduce);
+  inputs.table_file = flags.allreduce;
+  inputs.world_size = flags.world;
+  if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);
+  inputs.sensitivity = flags.sensitivity;
+  return inputs;
+}
 
-  result.world_size = world_of(flags, table);
-  const std::vector<int64_t> worlds = world_sizes(table);
-  const bool measured = std::ranges::binary_search(worlds, result.world_size);
-  result.gap_measured =
-      std::ranges::any_of(table, [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == result.world_size); });
-  std::optional<ScalingModel> scaling;
-  if (!measured) scaling.emplace(table);
-  const CommCosts costs = measured ? comm_costs(table, result.world_size) : scaling->median_costs(result.world_size);
-  predict_with(costs, caps, result);
-  result.analytic = analytic_of(result, static_cast<double>(total));
-  if (scaling) result.extrapolation = extrapolate(*scaling, result, caps);
-  if (flags.sensitivity) {
-    result.sensitivity = {sensitivity_table(result.profile, costs, result.rule, result.search),
-                          elasticities(result.profile, costs, result.rule, result.search)};
+// predict.json, and with --sensitivity the page and its charts. Returns the paths.
+std::vector<std::filesystem::path> write_files(const PredictFlags& flags, const PredictResult& result, const nlohmann::json& json) {
+  const std::filesystem::path folder = flags.out;
+  std::vector<std::filesystem::path> paths = {folder / "predict.json"};
+  write_file_atomically(paths[0], json.dump(2) + "\n");
+  if (!result.sensitivity) return paths;
+  SensitivityReport report = sensitivity_report(result);
+  report.command_line = command_line();
+  report.command_line.insert(report.command_line.begin(), "firkin");
+  paths.push_back(folder / "sensitivity.html");
+  write_file_atomically(paths[1], render_sensitivity(report, json));
+  if (!flags.svg) return paths;
+  for (std::filesystem::path& image : write_chart_images(sensitivity_charts(report), ImageFormat::kSvg, folder)) {
+    paths.push_back(std::move(image));
   }
-  return result;
+  return paths;
 }
 
 int run(const PredictFlags& flags) {
-  if (!flags.out.empty()) check_output_folder(flags.out, "--out");
-  const PredictResult result = predict(flags);
+  const PredictResult result = predict(read_inputs(flags));
   nlohmann::json json = predict_json(result);
   json["schema"] = "firkin.predict/1";
   json["command_line"] = command_line();
-  if (!flags.out.empty()) write_file_atomically(std::filesystem::path(flags.out) / "predict.json", json.dump(2) + "\n");
+  std::vector<std::filesystem::path> written;
+  if (!flags.out.empty()) written = write_files(flags, result, json);
   if (flags.json) {
     print_json(json);
-  } else {
-    fmt::print("{}", predict_table(result));
+    return 0;
   }
+  fmt::print("{}", predict_table(result));
+  if (!written.empty()) fmt::print("\n");
+  for (const std::filesystem::path& path : written) fmt::print("wrote {}\n", path.string());
   return 0;
 }
 
@@ -169,21 +112,25 @@ Run declare_predict(CLI::App& app) {
       "  firkin predict --tensors firkin-out/tensors.csv \\\n"
       "    --allreduce firkin-out/allreduce.csv\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --world 1024 --json\n"
-      "  firkin predict --tensors t.csv --allreduce a.csv --cap-mib 1,5,25,100\n");
-  app.add_option("--tensors", flags->tensors, "tensors.csv: name,bytes,ready_s in gradient-ready order")->required();
-  app.add_option("--allreduce", flags->allreduce, "allreduce.csv: bytes,world_size,median_s,...")->required();
-  app.add_option("--world", flags->world, "ranks; a world that was not measured is extrapolated to");
+      "  firkin predict --tensors t.csv --allreduce a.csv --cap-mib 1,5,25,100\n"
+      "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n");
+  app.add_option("--tensors", flags->tensors, "name,bytes,ready_s in gradient-ready order")->required();
+  app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,...")->required();
+  app.add_option("--world", flags->world, "ranks; extrapolates to what was not measured");
+  app.add_option("--stragglers", flags->stragglers, "times of ranks: column 'seconds', or results.json");
   add_rule_flags(app, flags->rule);
   app.add_option("--cap-mib", flags->caps_mib, "caps of the curve, MiB (default: powers of two)")->delimiter(',');
-  app.add_option("--overhead-us", flags->overhead_us, "launch of a call, on the computing thread, us")->capture_default_str();
-  app.add_option("--copy-gbps", flags->copy_gbps, "copy into buckets, GB/s (default: costs nothing)");
-  app.add_option("--compute-slowdown", flags->compute_slowdown, "of backward while communicating, at least 1")->capture_default_str();
-  app.add_option("--comm-slowdown", flags->comm_slowdown, "of all-reduces while computing, at least 1")->capture_default_str();
+  app.add_option("--overhead-us", flags->overhead_us, "of a call, on the computing thread")->capture_default_str();
+  app.add_option("--copy-gbps", flags->copy_gbps, "copy into buckets, GB/s (default: no cost)");
+  app.add_option("--compute-slowdown", flags->compute_slowdown, "of backward while communicating")->capture_default_str();
+  app.add_option("--comm-slowdown", flags->comm_slowdown, "of all-reduces while computing")->capture_default_str();
   app.add_option("--channels", flags->channels, "all-reduces in flight at once")->capture_default_str();
   app.add_option("--max-bucket-mib", flags->largest_bucket_mib, "limit for buckets of several tensors, MiB");
-  app.add_flag("--sensitivity", flags->sensitivity, "how the answer moves from 1/8 to 8 times each input");
+  app.add_flag("--sensitivity", flags->sensitivity, "1/8 to 8 times each input; a page with --out");
+  app.add_flag("--svg", flags->svg, "with --sensitivity and --out: charts as SVG files");
   app.add_option("--out", flags->out, "folder for predict.json (default: not written)");
   app.add_flag("--json", flags->json, "print the result as JSON on standard output");
+  app.add_option("--seed", flags->seed, "no effect: nothing here is random");
   return [flags] { return run(*flags); };
 }
 

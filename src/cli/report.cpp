@@ -15,35 +15,37 @@ namespace {
 
 struct ReportFlags {
   std::string results = "firkin-out/results.json";
-  std::string html;
+  std::string html, out;
+  bool json = false;
+  uint64_t seed = 0;
   bool png = false;
   bool svg = false;
 };
 
-nlohmann::json read_results(const std::string& path) {
-  const std::string text = read_file(path);
-  try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw InputError(fmt::format("{}: {}; expected the results.json of a subcommand", path, error.what()));
-  }
+// --html, or report.html in --out, or else beside the results.
+std::filesystem::path page_path(const ReportFlags& flags) {
+  if (!flags.html.empty()) return flags.html;
+  if (!flags.out.empty()) return std::filesystem::path(flags.out) / "report.html";
+  return std::filesystem::path(flags.results).replace_filename("report.html");
 }
 
 int run(const ReportFlags& flags) {
-  const std::filesystem::path html =
-      flags.html.empty() ? std::filesystem::path(flags.results).replace_filename("report.html") : std::filesystem::path(flags.html);
+  const std::filesystem::path html = page_path(flags);
   const std::filesystem::path folder = html.has_parent_path() ? html.parent_path() : ".";
-  const nlohmann::json results = read_results(flags.results);
-  check_output_folder(folder, "--html");
-  const std::string page = render_report(results);
-  write_file_atomically(html, page);
-  fmt::print("wrote {}\n", html.string());
+  const nlohmann::json results = read_results_json(flags.results);
+  check_output_folder(folder, flags.html.empty() && !flags.out.empty() ? "--out" : "--html");
+  write_file_atomically(html, render_report(results));
+  std::vector<std::string> written = {html.string()};
   const auto write_images = [&](ImageFormat format) {
-    for (const std::filesystem::path& image : write_chart_images(charts_for(results), format, folder))
-      fmt::print("wrote {}\n", image.string());
+    for (const std::filesystem::path& image : write_chart_images(charts_for(results), format, folder)) written.push_back(image.string());
   };
   if (flags.png) write_images(ImageFormat::kPng);
   if (flags.svg) write_images(ImageFormat::kSvg);
+  if (flags.json) {
+    print_json({{"files", written}});
+    return 0;
+  }
+  for (const std::string& file : written) fmt::print("wrote {}\n", file);
   return 0;
 }
 
@@ -54,10 +56,13 @@ Run declare_report(CLI::App& app) {
   app.footer(
       "  firkin report                              firkin-out/results.json\n"
       "  firkin report run7/results.json --svg      and each chart beside the page\n");
-  app.add_option("results", flags->results, "a results.json of any subcommand")->capture_default_str();
-  app.add_option("--html", flags->html, "the page to write (default: report.html beside the results)");
-  app.add_flag("--png", flags->png, "write every chart as a PNG file beside the page as well");
-  app.add_flag("--svg", flags->svg, "write every chart as an SVG file beside the page as well");
+  app.add_option("results", flags->results, "default firkin-out/results.json");
+  app.add_option("--html", flags->html, "the page (default: report.html beside the results)");
+  app.add_flag("--png", flags->png, "every chart as a PNG file beside the page as well");
+  app.add_flag("--svg", flags->svg, "every chart as an SVG file beside the page as well");
+  app.add_option("--out", flags->out, "folder for report.html, without --html");
+  app.add_flag("--json", flags->json, "print the files' names as JSON on standard output");
+  app.add_option("--seed", flags->seed, "no effect: nothing here is random");
   return [flags] { return run(*flags); };
 }
 

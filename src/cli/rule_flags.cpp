@@ -8,8 +8,8 @@
 namespace firkin::cli {
 
 void add_rule_flags(CLI::App& app, RuleFlags& flags) {
-  app.add_option("--rule", flags.rule, "how buckets fill: at-most or close-when-full (PyTorch)")->capture_default_str();
-  app.add_option("--first-cap-mib", flags.first_cap_mib, "cap of the first bucket, MiB\n(default: the same as the others)");
+  app.add_option("--rule", flags.rule, "at-most or close-when-full (PyTorch)")->capture_default_str();
+  app.add_option("--first-cap-mib", flags.first_cap_mib, "cap of the first bucket, MiB (default: no other)");
 }
 
 CapOptions cap_options(const RuleFlags& flags) {

@@ -6,6 +6,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
+#include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 #include "firkin/bench/synthetic_workload.h"
 #include "firkin/comm/rank_info.h"
@@ -101,9 +102,10 @@ nlohmann::json step_settings(const StepFlags& flags) {
 nlohmann::json resumable_configurations(const StepFlags& flags) {
   const std::filesystem::path file = std::filesystem::path(flags.common.out) / "results.json";
   if (!flags.resume || !std::filesystem::exists(file)) return nlohmann::json::array();
-  const nlohmann::json found = nlohmann::json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
-  if (!found.is_object() || found.value("command", "") != "bench-step" || !found.contains("configurations")) {
-    throw InputError(fmt::format("--resume: {}: expected a result of firkin bench step", file.string()));
+  static const std::string kExpected = "a result of firkin bench step";
+  const nlohmann::json found = parse_json(read_text_file(file, kLongestJsonLine, kExpected), file.string(), kExpected);
+  if (!found.is_object() || found.value("command", nlohmann::json()) != "bench-step" || !found.contains("configurations")) {
+    throw InputError(fmt::format("--resume: {}: expected {}", file.string(), kExpected));
   }
   const nlohmann::json ours = step_settings(flags);
   if (found.value("seed", uint64_t{0}) != flags.common.seed || found.value("settings", nlohmann::json()) != ours) {

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
+#include "firkin/base/json_text.h"
 #include "firkin/model/named_models.h"
 
 namespace firkin {
@@ -15,41 +15,22 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr const char* kExpected = "an object such as {\"base\": \"demo\", \"num_layers\": 4}";
+
 // A configuration file with what is needed to say where something is wrong in it.
 struct ModelFile {
   std::string path;
-  std::string text;
+  std::string_view text;
   Json object;
 
-  std::string place(size_t byte) const {
-    const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(byte, text.size()));
-    return fmt::format("{}:{}", path, 1 + std::count(text.begin(), end, '\n'));
-  }
-  // A key's line: keys are distinct, so the first mention is the one that counts.
-  std::string place(std::string_view key) const { return place(text.find(fmt::format("\"{}\"", key))); }
+  // Of a key's value, or of the whole for "" and for a key that is not there.
+  std::string place(std::string_view key) const { return fmt::format("{}:{}", path, json_line_of(text, key)); }
 };
 
-ModelFile parse(const std::filesystem::path& path) {
-  ModelFile file{.path = path.string(), .text = read_file(path), .object = {}};
-  std::set<std::string> seen;
-  const auto reject_repeated_keys = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1 && !seen.insert(parsed.get<std::string>()).second) {
-      throw InputError(
-          fmt::format("{}: key '{}' appears twice; expected it once", file.place(parsed.get<std::string>()), parsed.get<std::string>()));
-    }
-    return true;
-  };
-  try {
-    file.object = Json::parse(file.text, reject_repeated_keys);
-  } catch (const Json::parse_error& error) {
-    throw InputError(fmt::format("{}: not JSON; expected an object such as {{\"base\": \"demo\", \"num_layers\": 4}}",
-                                 file.place(error.byte > 0 ? error.byte - 1 : 0)));
-  } catch (const Json::out_of_range&) {
-    throw InputError(fmt::format("{}: a number is too large; expected integers of at most 64 bits and finite numbers", file.path));
-  }
+ModelFile parse(std::string_view text, const std::string& path) {
+  ModelFile file{.path = path, .text = text, .object = parse_json(text, path, kExpected)};
   if (!file.object.is_object()) {
-    throw InputError(fmt::format("{}:1: a JSON {}; expected an object such as {{\"base\": \"demo\", \"num_layers\": 4}}", file.path,
-                                 file.object.type_name()));
+    throw InputError(fmt::format("{}: a JSON {}; expected {}", file.place(""), file.object.type_name(), kExpected));
   }
   return file;
 }
@@ -86,7 +67,7 @@ void read_size(const ModelFile& file, const ConfigSize& size, TransformerConfig&
   const auto found = file.object.find(size.name);
   if (found == file.object.end()) {
     if (!file.object.contains("base")) {
-      throw InputError(fmt::format("{}: no {}; expected it, or a base to take it from", file.path, size.name));
+      throw InputError(fmt::format("{}: no {}; expected it, or a base to take it from", file.place(""), size.name));
     }
     return;
   }
@@ -99,8 +80,8 @@ void read_size(const ModelFile& file, const ConfigSize& size, TransformerConfig&
 
 }  // namespace
 
-TransformerConfig model_from_json_file(const std::filesystem::path& path) {
-  const ModelFile file = parse(path);
+TransformerConfig parse_model_json(std::string_view text, const std::string& path) {
+  const ModelFile file = parse(text, path);
   check_keys(file);
   TransformerConfig config = base_of(file);
   if (file.object.contains("family")) config.family = family_from_name(string_at(file, "family"), file.place("family"));
@@ -115,8 +96,12 @@ TransformerConfig model_from_json_file(const std::filesystem::path& path) {
     }
     config.rope_theta = theta->get<double>();
   }
-  check_config(config, file.path);
+  check_config(config, file.place(""));
   return config;
+}
+
+TransformerConfig model_from_json_file(const std::filesystem::path& path) {
+  return parse_model_json(read_text_file(path, kLongestJsonLine, kExpected), path.string());
 }
 
 TransformerConfig resolve_model(const std::string& name_or_file) {

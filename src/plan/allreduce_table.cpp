@@ -9,6 +9,7 @@
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -29,7 +30,7 @@ std::string time_column(const CsvTable& table) {
 
 double positive(const CsvTable& table, size_t row, const std::string& column) {
   const double value = table.number(row, column);
-  if (value <= 0) table.fail(row, fmt::format("{} is {}; expected seconds, more than 0", column, value));
+  if (const char* expected = expected_of_measured(value)) table.fail(row, fmt::format("{} is {}; expected {}", column, value, expected));
   return value;
 }
 

@@ -166,19 +166,21 @@ class ExactSearch {
     latest_[0] = 0;  // nothing comes before; 0 is later than F(0)
   }
 
-  // With overhead, bucket count by bucket count: the earliest end with exactly that many, at cuts from which the deadline can still be met.
+  // With overhead, bucket count by bucket count: the earliest end with exactly that many, at cuts from which the deadline can still be met
+  // and which fewer buckets do not reach as early (whatever follows would be launched earlier and end no later).
   std::vector<Bucket> best_bucket_count() {
     std::vector<double> ends(tensors_ + 1, kInfinity);
+    std::vector<double> earliest_with_fewer(tensors_ + 1, kInfinity);
     ends[0] = -kInfinity;
+    std::vector<size_t> reached = {0};
     std::vector<std::vector<uint32_t>> parents;
     std::vector<double> total_s;  // by bucket count, from 1
     double best_s = deadline_s_;
-    for (size_t calls = 1; calls <= tensors_ && compute_end_s(calls) <= best_s; ++calls) {
-      parents.emplace_back();
-      const bool more = add_bucket(calls, ends, parents.back());
+    for (size_t calls = 1; calls <= tensors_ && compute_end_s(calls) <= best_s && !reached.empty(); ++calls) {
+      parents.emplace_back(tensors_ + 1, 0);
+      reached = add_bucket(calls, reached, ends, earliest_with_fewer, parents.back());
       total_s.push_back(std::max(compute_end_s(calls), ends[tensors_]));
       best_s = std::min(best_s, within_tolerance(total_s.back()));
-      if (!more) break;
     }
     const double least = total_s.empty() ? kInfinity : *std::min_element(total_s.begin(), total_s.end());
     if (least > deadline_s_) return parents_to_buckets();  // rounding, as above
@@ -187,30 +189,37 @@ class ExactSearch {
     return parents_to_buckets(parents, calls);
   }
 
-  // ends: of calls - 1 buckets, becomes that of `calls`. False when no cut is reached from which one could go on.
-  bool add_bucket(size_t calls, std::vector<double>& ends, std::vector<uint32_t>& parent) {
+  // reached: the cuts that calls - 1 buckets reach, ascending, and `ends` their ends; both become those of `calls`. The last cut, from
+  // which nothing goes on, is not in the list.
+  std::vector<size_t> add_bucket(size_t calls, const std::vector<size_t>& reached, std::vector<double>& ends,
+                                 std::vector<double>& earliest_with_fewer, std::vector<uint32_t>& parent) {
     std::vector<double> next(tensors_ + 1, kInfinity);
-    parent.assign(tensors_ + 1, 0);
-    bool any = false;
-    for (size_t i = 0; i < tensors_; ++i) {
-      const double before = ends[i];
-      if (before > latest_[i]) continue;
-      for (size_t j = i + 1; j <= tensors_; ++j) {
+    std::vector<size_t> next_reached;
+    size_t before_j = 0;  // how many of the cuts reached lie before j
+    for (size_t j = reached.front() + 1; j <= tensors_; ++j) {
+      while (before_j < reached.size() && reached[before_j] < j) ++before_j;
+      const double launch = launch_[j] + overhead_s(calls);
+      double best = earliest_with_fewer[j];
+      for (size_t r = before_j; r-- > 0;) {
+        const size_t i = reached[r];
         const double bytes = bytes_before_[j] - bytes_before_[i];
         const CostBounds::Cell& cell = bounds_(bytes);
-        const double launch = launch_[j] + overhead_s(calls);
-        const double bound = std::max(launch + cell.isolated(bytes), before + cell.gap(bytes));
-        if (bound > latest_[j] || bound >= next[j] || !allowed(i, j)) continue;
+        const double least_from_here = launch + cell.least_isolated_from_here;
+        if (least_from_here >= best || least_from_here > latest_[j]) break;  // and so for all larger buckets
+        const double bound = std::max(launch + cell.isolated(bytes), ends[i] + cell.gap(bytes));
+        if (bound >= best || bound > latest_[j] || !allowed(i, j)) continue;
         const CallCost cost = costs_(bytes);
-        const double end = std::max(launch + cost.isolated_s, before + cost.gap_s);
-        if (end > latest_[j] || end >= next[j]) continue;
-        next[j] = end;
+        const double end = std::max(launch + cost.isolated_s, ends[i] + cost.gap_s);
+        if (end >= best || end > latest_[j]) continue;
+        best = next[j] = end;
         parent[j] = static_cast<uint32_t>(i);
-        any = any || j < tensors_;
       }
+      if (next[j] == kInfinity) continue;
+      earliest_with_fewer[j] = best;
+      if (j < tensors_) next_reached.push_back(j);
     }
     ends = std::move(next);
-    return any;
+    return next_reached;
   }
 
   std::vector<Bucket> parents_to_buckets() const {

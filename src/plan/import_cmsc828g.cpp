@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <numeric>
 
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "gpt2_tensors.h"
 
 namespace firkin {
@@ -68,7 +70,9 @@ std::map<std::string, double> checked_times(const CsvTable& table, const Gpt2Siz
     const auto found = rows.find(name);
     if (found == rows.end()) table.fail_at_end(fmt::format("no '{}'; expected its gradient's time", name));
     times[name] = table.number(found->second, "mean");
-    if (times[name] <= 0) table.fail(found->second, fmt::format("mean is {}; expected seconds, more than 0", times[name]));
+    if (const char* expected = expected_of_measured(times[name])) {
+      table.fail(found->second, fmt::format("mean is {}; expected {}", times[name], expected));
+    }
     rows.erase(found);
   };
   take("lm_head grad");
@@ -102,9 +106,12 @@ Cmsc828gProfile from_tables(const CsvTable& sizes, const CsvTable& times_table, 
   const ParameterCount embedding = gpt2_token_embedding(model);
   append_module(profile, {embedding, gpt2_position_embedding(model)}, 0);
   check_profile(profile);
+  const int64_t parameters = std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0}) / kFloatBytes;
   return {std::move(profile),
           {fmt::format("'Token embedding' and 'LM head' ({} parameters each) are one tied tensor, {}: counted once", embedding.parameters,
                        embedding.name),
+           fmt::format("so the sizes add up to {} parameters, {} more than {} has: {}", parameters + embedding.parameters,
+                       embedding.parameters, model.name, parameters),
            "the gradients of both embeddings are complete at the end of backward",
            "the times 'forward', 'step' and 'backward' belong to no gradient: not used"}};
 }
@@ -125,7 +132,9 @@ AllReduceTable allreduce_from(const CsvTable& table) {
     if (row.bytes < 1) table.fail(i, fmt::format("total_bytes is {}; expected at least 1", row.bytes));
     if (table.integer(i, "total_elements") < 1) table.fail(i, "total_elements is below 1; expected at least 1");
     if (row.world_size < 1) table.fail(i, fmt::format("world_size is {}; expected at least 1", row.world_size));
-    if (row.median_s <= 0) table.fail(i, fmt::format("average_time is {}; expected seconds, more than 0", row.median_s));
+    if (const char* expected = expected_of_measured(row.median_s)) {
+      table.fail(i, fmt::format("average_time is {}; expected {}", row.median_s, expected));
+    }
     if (*row.stdev_s < 0) table.fail(i, fmt::format("stdev_time is {}; expected at least 0", *row.stdev_s));
     rows.push_back(row);
   }

@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "firkin/base/csv.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
+#include "firkin/base/json_text.h"
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -17,10 +21,15 @@ namespace {
 constexpr double kMicrosecond = 1e-6;
 constexpr size_t kShownCharacters = 40;  // of a bad field, in a message
 constexpr std::string_view kProgram = "all_reduce_perf";
+constexpr const char* kExpected = "what nccl-tests prints, or writes with -J";
+constexpr size_t kLongestLine = kLongestCsvLine;
+
+// Says "FILE:LINE", or "FILE:LINE: results[3]". A function, because the line of a JSON value takes a pass over the text.
+using Where = std::function<std::string()>;
 
 // One result, as either format gives it.
 struct Result {
-  std::string where;  // "FILE:LINE" or "FILE: results[3]"
+  Where where;
   int64_t bytes = 0;
   double time_us = 0;
   double algorithm_bandwidth = 0;  // GB/s
@@ -28,8 +37,12 @@ struct Result {
   std::optional<double> wrong;  // elements; absent when they were not checked
 };
 
-[[noreturn]] void fail(const std::string& where, const std::string& message) {
-  throw InputError(where + ": " + message);
+[[noreturn]] void fail(const Where& where, const std::string& message) {
+  throw InputError(where() + ": " + message);
+}
+
+Where at_line(const std::string& file, int64_t line) {
+  return [file, line] { return fmt::format("{}:{}", file, line); };
 }
 
 // Printable, whatever the file holds.
@@ -40,7 +53,7 @@ std::string shown(std::string_view text) {
 }
 
 template <typename Number>
-Number parsed(std::string_view text, const std::string& where, const char* what) {
+Number parsed(std::string_view text, const Where& where, const char* what) {
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size())
@@ -67,7 +80,7 @@ struct Columns {
 };
 
 // From the words of the header line behind its #. The out-of-place columns come first.
-Columns columns_of(const std::vector<std::string_view>& header, bool in_place, const std::string& where) {
+Columns columns_of(const std::vector<std::string_view>& header, bool in_place, const Where& where) {
   const auto column = [&](std::string_view name, int occurrence) {
     auto found = header.begin();
     for (int i = 0;; ++i, ++found) {
@@ -90,7 +103,7 @@ Columns columns_of(const std::vector<std::string_view>& header, bool in_place, c
           .count = header.size()};
 }
 
-Result result_of(const std::vector<std::string_view>& words, const Columns& columns, const std::string& where) {
+Result result_of(const std::vector<std::string_view>& words, const Columns& columns, const Where& where) {
   if (words.size() < columns.count) {
     fail(where, fmt::format("{} values; expected {}, as in the header", words.size(), columns.count));
   }
@@ -104,7 +117,7 @@ Result result_of(const std::vector<std::string_view>& words, const Columns& colu
   return result;
 }
 
-void check_program(std::string_view comment, const std::string& where) {
+void check_program(std::string_view comment, const Where& where) {
   constexpr std::string_view kStart = "Collective test starting:";
   const size_t start = comment.find(kStart);
   if (start == std::string_view::npos) return;
@@ -122,7 +135,8 @@ std::vector<Result> results_of_table(std::string_view text, const std::string& f
     const size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    const std::string where = fmt::format("{}:{}", file, number);
+    const Where where = at_line(file, number);
+    if (line.size() > kLongestLine) fail(where, fmt::format("the line is longer than {} bytes; expected {}", kLongestLine, kExpected));
     std::vector<std::string_view> words = words_of(line);
     if (words.empty()) continue;
     if (words[0].starts_with('#')) {
@@ -137,40 +151,49 @@ std::vector<Result> results_of_table(std::string_view text, const std::string& f
       results.push_back(result_of(words, *columns, where));
     }
   }
-  if (!columns) fail(file + ":1", fmt::format("no header; expected the table of {}: # size count type redop ...", kProgram));
+  if (!columns) fail(at_line(file, 1), fmt::format("no header; expected the table of {}: # size count type redop ...", kProgram));
   if (log_lines > 0) notes.push_back(fmt::format("{} log lines of NCCL were left out", log_lines));
   return results;
 }
 
-double number_of(const nlohmann::json& object, const char* key, const std::string& where) {
+double number_of(const nlohmann::json& object, const char* key, const Where& where) {
   if (!object.contains(key) || !object[key].is_number()) fail(where, fmt::format("{} is missing or no number; expected a number", key));
   return object[key].get<double>();
 }
 
+Result result_of(const nlohmann::json& row, bool in_place, const Where& where) {
+  const char* side = in_place ? "in_place" : "out_of_place";
+  if (!row.is_object() || !row.contains("size") || !row["size"].is_number_integer()) fail(where, "no whole number 'size'");
+  if (row["size"].is_number_unsigned() && row["size"].get<uint64_t>() > INT64_MAX) fail(where, "size does not fit into 64 bits");
+  if (!row.contains(side) || !row[side].is_object()) fail(where, fmt::format("no object '{}'", side));
+  const nlohmann::json& values = row[side];
+  if (values.contains("cpu_time")) fail(where, "the time is CPU time (-C); expected a run without that option");
+  Result result{.where = where,
+                .bytes = row["size"].get<int64_t>(),
+                .time_us = number_of(values, "time", where),
+                .algorithm_bandwidth = number_of(values, "alg_bw", where),
+                .bus_bandwidth = number_of(values, "bus_bw", where),
+                .wrong = {}};
+  if (values.contains("nwrong") && !values["nwrong"].is_null()) result.wrong = number_of(values, "nwrong", where);
+  return result;
+}
+
 std::vector<Result> results_of_json(std::string_view text, const std::string& file, bool in_place) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) fail(file, "is no valid JSON; expected the file that nccl-tests writes with -J");
+  const nlohmann::json json = parse_json(text, file, kExpected);
+  const auto at = [text, file](const std::string& path) -> Where {
+    return [=] { return fmt::format("{}:{}", file, json_line_of(text, path)); };
+  };
   if (json.contains("args") && json["args"].is_array() && !json["args"].empty() && json["args"][0].is_string()) {
     const auto program = json["args"][0].get<std::string>();
-    if (!program.ends_with(kProgram)) fail(file, fmt::format("args[0] is '{}'; expected {}", shown(program), kProgram));
+    if (!program.ends_with(kProgram)) fail(at("args[0]"), fmt::format("args[0] is '{}'; expected {}", shown(program), kProgram));
   }
-  if (!json.contains("results") || !json["results"].is_array()) fail(file, "no array 'results'; expected the file of nccl-tests -J");
+  if (!json.contains("results") || !json["results"].is_array()) {
+    fail(at("results"), fmt::format("no array 'results'; expected {}", kExpected));
+  }
   std::vector<Result> results;
   for (const nlohmann::json& row : json["results"]) {
-    const std::string where = fmt::format("{}: results[{}]", file, results.size());
-    const char* side = in_place ? "in_place" : "out_of_place";
-    if (!row.is_object() || !row.contains("size") || !row["size"].is_number_integer()) fail(where, "no whole number 'size'");
-    if (!row.contains(side) || !row[side].is_object()) fail(where, fmt::format("no object '{}'", side));
-    const nlohmann::json& values = row[side];
-    if (values.contains("cpu_time")) fail(where, "the time is CPU time (-C); expected a run without that option");
-    Result result{.where = where,
-                  .bytes = row["size"].get<int64_t>(),
-                  .time_us = number_of(values, "time", where),
-                  .algorithm_bandwidth = number_of(values, "alg_bw", where),
-                  .bus_bandwidth = number_of(values, "bus_bw", where),
-                  .wrong = {}};
-    if (values.contains("nwrong") && !values["nwrong"].is_null()) result.wrong = number_of(values, "nwrong", where);
-    results.push_back(std::move(result));
+    const std::string path = fmt::format("results[{}]", results.size());
+    results.push_back(result_of(row, in_place, [at, path] { return fmt::format("{}: {}", at(path)(), path); }));
   }
   return results;
 }
@@ -179,6 +202,10 @@ std::vector<Result> results_of_json(std::string_view text, const std::string& fi
 void check_world(const Result& result, int64_t world_size) {
   constexpr double kLeastBandwidth = 5;
   constexpr double kTolerance = 0.01;
+  for (const double bandwidth : {result.algorithm_bandwidth, result.bus_bandwidth}) {
+    if (!std::isfinite(bandwidth) || bandwidth < 0)
+      fail(result.where, fmt::format("a bandwidth is {}; expected GB/s, at least 0", bandwidth));
+  }
   if (result.algorithm_bandwidth < kLeastBandwidth) return;
   const double ratio = result.bus_bandwidth / result.algorithm_bandwidth;
   const auto world = static_cast<double>(world_size);
@@ -195,11 +222,11 @@ void append_row(NcclTestsTable& imported, const Result& result, int64_t world_si
     ++empty;
     return;
   }
-  if (!std::isfinite(result.time_us) || result.time_us <= 0) {
-    fail(result.where, fmt::format("time is {}; expected microseconds, more than 0", result.time_us));
+  const double seconds = result.time_us * kMicrosecond;
+  if (const char* expected = expected_of_measured(seconds)) {
+    fail(result.where, fmt::format("time is {} us; expected {}", result.time_us, expected));
   }
   check_world(result, world_size);
-  const double seconds = result.time_us * kMicrosecond;
   imported.table.push_back({.bytes = result.bytes, .world_size = world_size, .median_s = seconds, .mean_s = seconds});
 }
 
@@ -214,13 +241,16 @@ NcclTestsTable parse_nccl_tests(std::string_view text, const std::string& file, 
       json ? results_of_json(text, file, options.in_place) : results_of_table(text, file, options.in_place, imported.notes);
   int64_t empty = 0;
   for (const Result& result : results) append_row(imported, result, options.world_size, empty);
-  if (imported.table.empty()) fail(file, fmt::format("no measurements; expected the results of {}", kProgram));
+  if (imported.table.empty()) {
+    const auto last_line = 1 + std::count(text.begin(), text.empty() ? text.end() : text.end() - 1, '\n');
+    fail(at_line(file, last_line), fmt::format("no measurements; expected the results of {}", kProgram));
+  }
   if (empty > 0) imported.notes.push_back(fmt::format("{} results of 0 bytes were left out", empty));
   return imported;
 }
 
 NcclTestsTable read_nccl_tests(const std::filesystem::path& path, const NcclTestsOptions& options) {
-  return parse_nccl_tests(read_file(path), path.string(), options);
+  return parse_nccl_tests(read_text_file(path, kLongestLine, kExpected), path.string(), options);
 }
 
 }  // namespace firkin

@@ -6,8 +6,19 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/plan/uniform_cap.h"
 
 namespace firkin {
+namespace {
+
+// A round number that a bucket of `bytes` reaches with its last tensor, of `last_bytes`, and not before; within a sixteenth of `bytes`.
+int64_t cap_that_closes(int64_t bytes, int64_t last_bytes) {
+  const int64_t lowest = std::max(bytes - last_bytes + 1, bytes - bytes / 16);
+  if (lowest > bytes || lowest < 1) return bytes;  // an empty tensor is last: nothing closes the bucket there
+  return roundest_cap({lowest, bytes});
+}
+
+}  // namespace
 
 BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<const int64_t> caps_bytes) {
   if (caps_bytes.empty()) throw InputError("the list of bucket caps is empty; expected at least one");
@@ -33,9 +44,11 @@ BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<
 PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes) {
   PyTorchCaps caps;
   std::vector<int64_t> caps_bytes;
-  for (const int64_t bytes : bucket_bytes(plan, sizes)) {
-    caps.mib.push_back(static_cast<double>(bytes) / static_cast<double>(kMiB));  // exact: MiB is a power of two
-    caps_bytes.push_back(static_cast<int64_t>(caps.mib.back() * static_cast<double>(kMiB)));
+  const std::vector<int64_t> bytes_of = bucket_bytes(plan, sizes);
+  for (size_t k = 0; k < bytes_of.size(); ++k) {
+    const Bucket& bucket = plan.buckets[k];
+    caps_bytes.push_back(cap_that_closes(bytes_of[k], sizes[static_cast<size_t>(bucket.first + bucket.count - 1)]));
+    caps.mib.push_back(static_cast<double>(caps_bytes.back()) / static_cast<double>(kMiB));  // exact: MiB is a power of two
   }
   caps.reproduces_plan = !caps_bytes.empty() && assign_buckets_by_cap_list(sizes, caps_bytes).buckets == plan.buckets;
   return caps;

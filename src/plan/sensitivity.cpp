@@ -122,8 +122,13 @@ std::vector<CapInterval> common(const std::vector<CapInterval>& a, const std::ve
 class SensitivityStudy {
  public:
   SensitivityStudy(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options, const SearchOptions& search)
-      : inputs_{profile, costs, search.simulation}, options_(options), search_(search), plans_(distinct_plans(profile, options, search)) {
+      : inputs_{profile, costs, search.simulation},
+        options_(options),
+        kept_(options),
+        search_(search),
+        plans_(distinct_plans(profile, options, search)) {
     check_options(search.simulation);
+    kept_.cap_bytes = PlanTimes(inputs_, plans_, search_).point(Influence::kLatency, 1).cap_bytes;
   }
 
   // What `measure` says about the plans' times with one influence multiplied.
@@ -136,20 +141,29 @@ class SensitivityStudy {
   }
 
   SensitivityPoint point(Influence influence, double factor) const {
-    return at(influence, factor, [&](const PlanTimes& times) { return times.point(influence, factor); });
+    SensitivityPoint point = at(influence, factor, [&](const PlanTimes& times) { return times.point(influence, factor); });
+    point.kept_backward_s = kept_s(scale_inputs(inputs_, influence, factor));
+    return point;
   }
 
   SensitivityPoint point(double latency_factor, double bandwidth_factor) const {
     const ScaledInputs once = scale_inputs(inputs_, Influence::kLatency, latency_factor);
-    return PlanTimes(scale_inputs(once, Influence::kBandwidth, bandwidth_factor), plans_, search_)
-        .point(Influence::kLatency, latency_factor);
+    const ScaledInputs twice = scale_inputs(once, Influence::kBandwidth, bandwidth_factor);
+    SensitivityPoint point = PlanTimes(twice, plans_, search_).point(Influence::kLatency, latency_factor);
+    point.kept_backward_s = kept_s(twice);
+    return point;
   }
 
   bool applies(Influence influence) const { return influence != Influence::kContention || has_contention(inputs_.options); }
 
  private:
+  double kept_s(const ScaledInputs& inputs) const {
+    return simulate(inputs.profile, assign_buckets(inputs.profile.bytes, kept_), inputs.costs, inputs.options).end_s;
+  }
+
   ScaledInputs inputs_;
   CapOptions options_;
+  CapOptions kept_;  // with the cap that is best for these inputs
   const SearchOptions& search_;
   std::vector<DistinctPlan> plans_;
 };

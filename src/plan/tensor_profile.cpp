@@ -16,12 +16,15 @@ namespace {
 
 constexpr int64_t kLargestTotal = int64_t{1} << 53;  // bytes; beyond it a double no longer counts single bytes
 
+constexpr double kLatestReady = 1e9;  // seconds: 31 years
+
 // What is wrong with tensor i, given the checked tensors before it, or nothing.
 std::optional<std::string> fault(const TensorProfile& profile, size_t i, int64_t total_before) {
   if (profile.bytes[i] < 0) return fmt::format("bytes is {}; expected at least 0", profile.bytes[i]);
   if (profile.bytes[i] > kLargestTotal - total_before) return fmt::format("the total exceeds {} bytes", kLargestTotal);
   const double ready = profile.ready_s[i];
   if (!std::isfinite(ready) || ready < 0) return fmt::format("ready_s is {}; expected seconds, at least 0", ready);
+  if (ready > kLatestReady) return fmt::format("ready_s is {}; expected seconds, at most {}", ready, kLatestReady);
   if (i > 0 && ready < profile.ready_s[i - 1]) {
     return fmt::format("ready_s is {} after {}; expected gradient-ready order", ready, profile.ready_s[i - 1]);
   }

@@ -4,8 +4,6 @@
 
 #include <cmath>
 
-#include "firkin/base/error.h"
-
 namespace firkin {
 namespace {
 
@@ -22,7 +20,7 @@ std::string described(const json& value) {
 
 JsonFields::JsonFields(const json& object, std::string path) : object_(&object), path_(std::move(path)) {
   if (object.is_object()) return;
-  throw InputError(fmt::format("results: {}{}{}; expected an object", path_, path_.empty() ? "" : ": ", described(object)));
+  throw FieldError(path_, fmt::format("results: {}{}{}; expected an object", path_, path_.empty() ? "" : ": ", described(object)));
 }
 
 const json* JsonFields::find(const std::string& name) const {
@@ -35,7 +33,7 @@ std::string JsonFields::path_of(const std::string& name) const {
 }
 
 void JsonFields::fail(const std::string& name, const std::string& problem, const std::string& expected) const {
-  throw InputError(fmt::format("results: {}: {}; expected {}", path_of(name), problem, expected));
+  throw FieldError(path_of(name), fmt::format("results: {}: {}; expected {}", path_of(name), problem, expected));
 }
 
 std::optional<double> JsonFields::maybe_number(const std::string& name) const {
@@ -57,7 +55,8 @@ std::optional<double> JsonFields::maybe_positive(const std::string& name) const 
 std::optional<int64_t> JsonFields::maybe_integer(const std::string& name) const {
   const json* value = find(name);
   if (!value) return std::nullopt;
-  if (!value->is_number_integer()) fail(name, described(*value), "an integer");
+  const bool fits = !value->is_number_unsigned() || value->get<uint64_t>() <= INT64_MAX;
+  if (!value->is_number_integer() || !fits) fail(name, described(*value), "an integer of at most 64 bits");
   return value->get<int64_t>();
 }
 

@@ -7,13 +7,25 @@
 #include <string>
 #include <vector>
 
+#include "firkin/base/error.h"
+
 namespace firkin {
 
+// What JsonFields throws: "results: PATH: is PROBLEM; expected EXPECTED". Who has the text can look up the line of the path.
+class FieldError : public InputError {
+ public:
+  FieldError(const std::string& field_path, const std::string& message) : InputError(message), path_(field_path) {}
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 // A view of one object. Null counts as absent everywhere (a number that is not finite becomes null in JSON).
-// `maybe_` functions return nothing for an absent field; the others throw InputError. Both throw for a field of the wrong type.
+// `maybe_` functions return nothing for an absent field; the others throw FieldError. Both throw for a field of the wrong type.
 class JsonFields {
  public:
-  // `path` as in a complaint, "" for the document itself. Throws InputError unless `object` is one. The view refers to `object`.
+  // `path` as in a complaint, "" for the document itself. Throws FieldError unless `object` is one. The view refers to `object`.
   JsonFields(const nlohmann::json& object, std::string path);
 
   bool has(const std::string& name) const { return find(name) != nullptr; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "firkin/base/units.h"
 #include "json_fields.h"
@@ -71,14 +72,27 @@ StrategyRow read_strategy(const JsonFields& fields) {
   return row;
 }
 
+// check_profile's rules, at the place where they are broken.
+void check_last_tensor(const TensorProfile& profile, bool new_name, const JsonFields& tensor) {
+  if (!new_name) tensor.fail("name", fmt::format("\"{}\" is there twice", profile.names.back()), "distinct names");
+  const double ready = profile.ready_s.back();
+  if (profile.bytes.back() < 0) tensor.fail("bytes", fmt::format("{}", profile.bytes.back()), "a number of bytes");
+  if (ready < 0) tensor.fail("ready_s", fmt::format("{}", ready), "seconds, at least 0");
+  const size_t before = profile.ready_s.size() - 1;
+  if (before > 0 && ready < profile.ready_s[before - 1]) {
+    tensor.fail("ready_s", fmt::format("{} after {}", ready, profile.ready_s[before - 1]), "gradient-ready order");
+  }
+}
+
 TensorProfile read_profile(const JsonFields& fields) {
   TensorProfile profile;
   profile.backward_s = fields.positive("backward_s");
+  std::set<std::string> seen;
   for (const JsonFields& tensor : fields.objects("tensors")) {
     profile.names.push_back(tensor.text("name"));
     profile.bytes.push_back(tensor.integer("bytes"));
     profile.ready_s.push_back(tensor.number("ready_s"));
-    if (profile.bytes.back() < 0) tensor.fail("bytes", fmt::format("{}", profile.bytes.back()), "a number of bytes");
+    check_last_tensor(profile, seen.insert(profile.names.back()).second, tensor);
   }
   return profile;
 }

@@ -215,8 +215,8 @@ class Rejects(Compare):
     def test_files_that_are_no_results(self):
         good = step_run(1, {2: {("none", None): 0.1}})
         for bad, mentions in [
-            ("", "b.json: "),
-            ("[1, 2", "b.json: "),
+            ("", "b.json:1: not JSON"),
+            ("[1, 2", "b.json:1: not JSON"),
             ("[1, 2]", "b.json: results: [1,2]; expected an object"),
             ({"schema": "other/1", "command": "tune"}, 'b.json: results: schema: "other/1"'),
             (head("predict"), "expected tune, bench-step or bench-allreduce"),

@@ -56,6 +56,7 @@ class Import(WithFolder):
         self.assertEqual(answer["measurements"], 19)
         self.assertIn("'Token embedding' and 'LM head'", result.stderr)
         self.assertTrue(any("one tied tensor" in note for note in answer["notes"]))
+        self.assertIn("add up to 838359040 parameters, 64328960 more than gpt2-large has", result.stderr)
         self.assertEqual(sorted(f.name for f in self.out.iterdir()), ["allreduce.csv", "tensors.csv"])
         with open(self.out / "tensors.csv", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -155,8 +156,12 @@ class Predict(WithFolder):
         self.assertEqual(answer["extrapolation"]["fitted_worlds"], [16, 32, 64])
         for point in answer["curve"]:
             self.assertLessEqual(point["low_s"], point["high_s"])
+        for part in [answer["best_uniform"], answer["best_plan"], *answer["baselines"]]:
+            self.assertLessEqual(part["low_s"], part["backward_s"])
+            self.assertLessEqual(part["backward_s"], part["high_s"])
         text = firkin("predict", *self.inputs(), "--world", 1024).stdout
         self.assertIn("EXTRAPOLATED: 1024 ranks were not measured", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
         self.assertFalse(self.predict("--world", "64")["model"]["extrapolated"])
         self.assert_rejected("predict", *self.inputs(), mentions="expected --world with one of 16, 32, 64")
 
@@ -166,6 +171,75 @@ class Predict(WithFolder):
         for influence in {p["influence"] for p in points}:
             factors = [p["factor"] for p in points if p["influence"] == influence]
             self.assertEqual((min(factors), max(factors)), (0.125, 8))
+
+    def test_sensitivity_says_what_keeping_the_cap_costs(self):
+        sensitivity = self.predict("--sensitivity")["sensitivity"]
+        self.assertEqual(len(sensitivity["map"]), 49)
+        for point in sensitivity["points"] + sensitivity["map"]:
+            self.assertGreaterEqual(point["kept_backward_s"], point["backward_s"] * (1 - 1e-5))
+        table = firkin("predict", *self.inputs(), "--sensitivity").stdout
+        self.assertLessEqual(max(map(len, table.splitlines())), 80)
+
+    def test_sensitivity_is_a_page_and_images_where_asked(self):
+        folder = self.out / "study"
+        result = firkin("predict", *self.inputs(), "--sensitivity", "--svg", "--out", folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        images = ["latency-bandwidth-cap.svg", "latency-bandwidth-keep.svg", "sensitivity-cap.svg", "sensitivity-time.svg"]
+        self.assertEqual(sorted(f.name for f in folder.iterdir()), sorted(["predict.json", "sensitivity.html", *images]))
+        for name in images:
+            self.assertIn(b"<svg", (folder / name).read_bytes())
+        page = (folder / "sensitivity.html").read_text()
+        for chart in images:
+            self.assertIn(f'id="chart-{chart.removesuffix(".svg")}"', page)
+        self.assert_rejected("predict", *self.inputs(), "--svg", mentions="expected --sensitivity and --out as well")
+
+    def test_the_best_plan_is_shown_and_can_be_pasted_into_pytorch(self):
+        plan = self.predict()["best_plan"]
+        text = firkin("predict", *self.inputs()).stdout
+        shown = text[text.index("bucket_cap_mb_list=["):]
+        shown = shown[:shown.index("]") + 1].removeprefix("bucket_cap_mb_list=")
+        self.assertEqual(json.loads(shown), plan["bucket_cap_mb_list"])
+        rows = [line.split() for line in text.splitlines()]
+        for number in (1, len(plan["buckets"])):
+            self.assertTrue(any(row[:1] == [str(number)] for row in rows), text)
+
+    def test_a_plan_of_many_buckets_shows_the_first_and_the_last(self):
+        text = firkin("predict", *self.inputs(), "--max-bucket-mib", "16").stdout
+        count = len(self.predict("--max-bucket-mib", "16")["best_plan"]["buckets"])
+        self.assertGreater(count, 12)
+        table = text[text.index("    bucket "):text.index("baseline")].splitlines()
+        self.assertEqual([row.split()[0] for row in table[1:12]],
+                         ["1", "2", "3", "4", "5", "6", "...", *[str(count - back) for back in (3, 2, 1, 0)]])
+
+    def test_stragglers_stretch_backward_by_the_expected_slowest_rank(self):
+        times = self.out / "ranks.csv"
+        times.write_text("seconds\n" + "\n".join(str(1 + i / 100) for i in range(9)) + "\n")  # 1.00 ... 1.08, median 1.04
+        plain = self.predict()
+        answer = self.predict("--stragglers", times)
+        expected = sum((1 + i / 100) * (((i + 1) / 9) ** 8 - (i / 9) ** 8) for i in range(9)) / 1.04
+        self.assertAlmostEqual(answer["stragglers"]["factor"], expected)
+        self.assertAlmostEqual(answer["model"]["backward_s"], plain["model"]["backward_s"] * expected)
+        self.assertGreater(answer["best_plan"]["backward_s"], plain["best_plan"]["backward_s"])
+        self.assertFalse(answer["model"]["extrapolated"])
+        self.assertIn("the slowest of 8 ranks", firkin("predict", *self.inputs(), "--stragglers", times).stdout)
+
+    def test_more_stragglers_than_measured_times_are_said_to_be_extrapolated(self):
+        times = self.out / "ranks.csv"
+        times.write_text("seconds\n1\n1.02\n1.1\n")
+        answer = self.predict("--stragglers", times)
+        self.assertTrue(answer["stragglers"]["extrapolated"])
+        self.assertTrue(answer["model"]["extrapolated"])
+        self.assertGreater(answer["stragglers"]["tail_factor"], answer["stragglers"]["factor"])
+        for part in [answer["best_uniform"], answer["best_plan"], *answer["curve"], *answer["baselines"]]:
+            self.assertLess(part["backward_s"], part["high_s"])
+        text = firkin("predict", *self.inputs(), "--stragglers", times).stdout
+        self.assertIn("EXTRAPOLATED: the slowest of 8 ranks, from 3 times", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+
+    def test_stragglers_come_from_a_results_file_as_well(self):
+        results = self.out / "results.json"
+        results.write_text(json.dumps({"samples": {"settings": ["none"], "raw_step_s_by_rank": [[[1.0, 1.1], [1.0, 1.2]]]}}))
+        self.assertEqual(self.predict("--stragglers", results)["stragglers"]["samples"], 4)
 
     def test_it_answers_at_once_in_80_columns_and_writes_only_when_asked(self):
         started = time.monotonic()
@@ -194,6 +268,16 @@ class Predict(WithFolder):
         ]:
             with self.subTest(words=words):
                 self.assert_rejected(*words, mentions=mentions)
+
+
+class Help(unittest.TestCase):
+    def test_help_fits_80_columns_and_names_the_common_flags(self):
+        for words in ["predict"], ["import", "cmsc828g"], ["import", "nccl-tests"], ["report"]:
+            with self.subTest(words=words):
+                text = firkin(*words, "--help").stdout
+                self.assertLessEqual(max(map(len, text.splitlines())), 80, text)
+                for flag in "--json", "--out", "--seed":
+                    self.assertIn(flag, text)
 
 
 if __name__ == "__main__":

@@ -69,14 +69,16 @@ TEST(NcclTestsTable, LeavesOutLogLinesAndEmptyMessagesAndSaysSo) {
 
 TEST(NcclTestsTable, RejectsMalformedLinesByFileAndLine) {
   EXPECT_EQ(parse_error(table_of("8 2 float sum -1 fast 0 0 0 1 0 0 0\n")), "n.txt:6: time is 'fast'; expected a number");
-  EXPECT_EQ(parse_error(table_of("8 2 float sum -1 0 0 0 0 1 0 0 0\n")), "n.txt:6: time is 0; expected microseconds, more than 0");
+  EXPECT_EQ(parse_error(table_of("8 2 float sum -1 0 0 0 0 1 0 0 0\n")), "n.txt:6: time is 0 us; expected seconds, more than 0");
   EXPECT_THAT(parse_error(table_of("8 2 float sum -1 nan 0 0 0 1 0 0 0\n")), HasSubstr("n.txt:6: time is nan"));
   EXPECT_EQ(parse_error(table_of("-8 2 float sum -1 1 0 0 0 1 0 0 0\n")), "n.txt:6: size is -8; expected at least 0");
   EXPECT_EQ(parse_error(table_of("8 2 float sum -1 1 0 0 0\n")), "n.txt:6: 9 values; expected 13, as in the header");
   EXPECT_EQ(parse_error(table_of("8 2 float sum -1 1 0 0 3 1 0 0 0\n")), "n.txt:6: 3 wrong elements; expected 0");
   EXPECT_THAT(parse_error("8 2 float\n"), HasSubstr("n.txt:1: '8 2 float' before the table's header"));
+  EXPECT_EQ(parse_error(table_of("8 2 float sum -1 1 -5 -5 0 1 0 0 0\n")), "n.txt:6: a bandwidth is -5; expected GB/s, at least 0");
+  EXPECT_THAT(parse_error("#\n#" + std::string(size_t{2} << 20, 'x')), HasSubstr("n.txt:2: the line is longer than 1048576 bytes"));
   EXPECT_THAT(parse_error(""), HasSubstr("n.txt:1: no header"));
-  EXPECT_THAT(parse_error(table_of("")), HasSubstr("n.txt: no measurements"));
+  EXPECT_THAT(parse_error(table_of("")), HasSubstr("n.txt:8: no measurements"));
 }
 
 TEST(NcclTestsTable, RejectsOtherTests) {
@@ -105,16 +107,22 @@ TEST(NcclTestsJson, HoldsTheTimesOfEitherPlace) {
   EXPECT_DOUBLE_EQ(parse(json_of(kJsonRow), /*in_place=*/true).table.at(0).median_s, 16e-6);
 }
 
-TEST(NcclTestsJson, RejectsMalformedFiles) {
-  EXPECT_EQ(parse_error("{"), "n.txt: is no valid JSON; expected the file that nccl-tests writes with -J");
-  EXPECT_EQ(parse_error("{}"), "n.txt: no array 'results'; expected the file of nccl-tests -J");
-  EXPECT_EQ(parse_error(R"({"args": ["all_gather_perf"], "results": []})"),
-            "n.txt: args[0] is 'all_gather_perf'; expected all_reduce_perf");
-  EXPECT_EQ(parse_error(json_of(R"({"size": "8"})")), "n.txt: results[0]: no whole number 'size'");
-  EXPECT_EQ(parse_error(json_of(R"({"size": 8, "out_of_place": null})")), "n.txt: results[0]: no object 'out_of_place'");
+TEST(NcclTestsJson, RejectsMalformedFilesByFileAndLine) {
+  EXPECT_EQ(parse_error("{"), "n.txt:1: not JSON; expected what nccl-tests prints, or writes with -J");
+  EXPECT_EQ(parse_error("{\n\"results\": [],\n\"results\": []}"),
+            "n.txt:3: key 'results' appears twice; expected what nccl-tests prints, or writes with -J");
+  EXPECT_EQ(parse_error("{}"), "n.txt:1: no array 'results'; expected what nccl-tests prints, or writes with -J");
+  EXPECT_EQ(parse_error("{\n\"args\": [\n\"all_gather_perf\"], \"results\": []}"),
+            "n.txt:3: args[0] is 'all_gather_perf'; expected all_reduce_perf");
+  EXPECT_EQ(parse_error(json_of("\n{\"size\": \"8\"}")), "n.txt:2: results[0]: no whole number 'size'");
+  EXPECT_EQ(parse_error(json_of("\n" + kJsonRow + ",\n{\"size\": 18446744073709551615}")),
+            "n.txt:5: results[1]: size does not fit into 64 bits");
+  EXPECT_EQ(parse_error(json_of(R"({"size": 8, "out_of_place": null})")), "n.txt:1: results[0]: no object 'out_of_place'");
   EXPECT_EQ(parse_error(json_of(R"({"size": 8, "out_of_place": {"time": "nan"}})")),
-            "n.txt: results[0]: time is missing or no number; expected a number");
+            "n.txt:1: results[0]: time is missing or no number; expected a number");
   EXPECT_THAT(parse_error(json_of(R"({"size": 8, "out_of_place": {"cpu_time": 1}})")), HasSubstr("results[0]: the time is CPU time"));
+  EXPECT_EQ(parse_error(json_of(R"({"size": 8, "out_of_place": {"time": -1, "alg_bw": 0, "bus_bw": 0}})")),
+            "n.txt:1: results[0]: time is -1 us; expected seconds, more than 0");
 }
 
 }  // namespace

@@ -39,6 +39,13 @@ TEST(PyTorchCaps, AreTheBucketsInMib) {
   EXPECT_TRUE(caps.reproduces_plan);
 }
 
+TEST(PyTorchCaps, AreRoundWhereTheLastTensorLeavesAChoice) {
+  const std::vector<int64_t> sizes = {50'000'000, 50'000'003};
+  const PyTorchCaps caps = pytorch_caps({.buckets = {{0, 2}}}, sizes);
+  EXPECT_THAT(caps.mib, ElementsAre(92));  // of 95.4 MiB
+  EXPECT_TRUE(caps.reproduces_plan);
+}
+
 TEST(PyTorchCaps, ReproduceEveryPlanOfNonEmptyTensors) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     RandomInstance random(seed);

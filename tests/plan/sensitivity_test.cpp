@@ -73,6 +73,19 @@ TEST(SensitivityTable, AtFactorOneIsTheBestUniformCap) {
   }
 }
 
+TEST(SensitivityTable, KeepingTheCapCostsNothingHereAndNeverHelps) {
+  const ScaledInputs inputs = busy_link();
+  bool costs_somewhere = false;
+  for (const SensitivityPoint& point : sensitivity_table(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost})) {
+    EXPECT_GE(point.kept_backward_s, point.backward_s * (1 - 1e-5));
+    if (point.factor == 1) {
+      EXPECT_DOUBLE_EQ(point.kept_backward_s, point.backward_s);
+    }
+    costs_somewhere = costs_somewhere || point.kept_backward_s > 1.01 * point.backward_s;
+  }
+  EXPECT_TRUE(costs_somewhere);
+}
+
 TEST(SensitivityTable, MoreLatencyOrBytesNeverHelpAndMoreBandwidthNeverHurts) {
   const ScaledInputs inputs = busy_link();
   const auto points = sensitivity_table(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});

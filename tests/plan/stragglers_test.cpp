@@ -31,9 +31,33 @@ TEST(Straggler, OfManyRanksIsTheLargestSampleAndSaysThatItIsTooLittle) {
   EXPECT_TRUE(straggler.beyond_samples);
 }
 
+TEST(Straggler, WithinTheSamplesHasNoOtherTail) {
+  const std::vector<double> samples = {1, 2, 6};
+  const Straggler straggler = expected_straggler(samples, 3);
+  EXPECT_FALSE(straggler.beyond_samples);
+  EXPECT_DOUBLE_EQ(straggler.tail_factor, straggler.factor);
+}
+
+TEST(Straggler, BeyondTheSamplesHasAnExponentialTail) {
+  // 1 plus the quantiles of an exponential distribution of mean 0.1, of which P draws have the expected maximum 1 + 0.1 H_P.
+  std::vector<double> samples;
+  for (int i = 0; i < 1000; ++i) samples.push_back(1 - 0.1 * std::log(1 - (i + 0.5) / 1000));
+  const double median_s = 1 + 0.1 * std::log(2);
+  const double expected = (1 + 0.1 * (std::log(65536) + 0.5772)) / median_s;
+  const Straggler straggler = expected_straggler(samples, 65536);
+  EXPECT_NEAR(straggler.tail_factor, expected, 0.01 * expected);
+  EXPECT_LT(straggler.factor, straggler.tail_factor);  // not above the largest of the 1000
+}
+
+TEST(Straggler, BeyondASingleSampleIsThatSample) {
+  const std::vector<double> one = {2};
+  EXPECT_DOUBLE_EQ(expected_straggler(one, 100).tail_factor, 1);
+}
+
 TEST(Straggler, OfEqualRanksIsNone) {
   const std::vector<double> samples(10, 0.5);
   EXPECT_DOUBLE_EQ(expected_straggler(samples, 1000).factor, 1);
+  EXPECT_DOUBLE_EQ(expected_straggler(samples, 1000).tail_factor, 1);
 }
 
 TEST(Straggler, RejectsWhatIsNoMeasurement) {

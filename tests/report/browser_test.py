@@ -1,4 +1,4 @@
-"""The report in headless Chromium: every chart draws, and nothing goes wrong or out.
+"""The pages in headless Chromium: every chart draws, and nothing goes wrong or out.
 
 FIRKIN names the binary; CHROMIUM the browser (default: chromium on the path; the test is skipped where there is none).
 """
@@ -14,6 +14,8 @@ import unittest
 FIRKIN = os.environ["FIRKIN"]
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 RESULTS = pathlib.Path(__file__).parent / "data" / "tune.json"
+REPORT_CHARTS = ["curve", "allreduce", "ready", "strategies"]
+HEAT_MAPS = ["sensitivity-time", "sensitivity-cap", "latency-bandwidth-cap", "latency-bandwidth-keep"]
 
 
 @unittest.skipUnless(CHROMIUM, "no chromium on this machine")
@@ -23,20 +25,30 @@ class Page(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def open(self, width, height):
-        """The page's document after its scripts ran, and what the browser logged."""
+    def report(self):
         page = self.folder / "report.html"
         subprocess.run([FIRKIN, "report", str(RESULTS), "--html", str(page)], check=True, capture_output=True, timeout=60)
+        return page
+
+    def sensitivity(self):
+        (self.folder / "t.csv").write_text("name,bytes,ready_s\n" + "".join(f"w{i},{1 << 20},{i / 100}\n" for i in range(40)))
+        (self.folder / "a.csv").write_text("bytes,world_size,median_s\n1024,8,0.001\n1073741824,8,0.5\n")
+        command = [FIRKIN, "predict", "--tensors", "t.csv", "--allreduce", "a.csv", "--comm-slowdown", "1.2", "--sensitivity", "--out", "."]
+        subprocess.run(command, check=True, capture_output=True, timeout=60, cwd=self.folder)
+        return self.folder / "sensitivity.html"
+
+    def open(self, page, width, height):
+        """The page's document after its scripts ran, and what the browser logged."""
         command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--enable-logging=stderr"]
         command += ["--disable-background-networking", "--disable-component-update", "--disable-sync", f"--window-size={width},{height}"]
         command += [f"--user-data-dir={self.folder / 'profile'}", "--virtual-time-budget=10000", "--dump-dom", page.as_uri()]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120)
         return result.stdout, result.stderr
 
-    def check(self, width, height):
-        document, log = self.open(width, height)
+    def check(self, page, charts, width, height):
+        document, log = self.open(page, width, height)
         self.assertIn('data-charts="drawn"', document)
-        for chart in ["curve", "allreduce", "ready", "strategies"]:
+        for chart in charts:
             drawn = re.search(rf'id="chart-{chart}"[^>]*data-state="drawn".*?<svg(.*?)</svg>', document, re.DOTALL)
             self.assertIsNotNone(drawn, chart)
             self.assertGreater(drawn[1].count("<path"), 5, chart)  # axes, and marks
@@ -44,10 +56,13 @@ class Page(unittest.TestCase):
         self.assertNotRegex(log, r"CONSOLE.*(Error|Refused|violates)")
 
     def test_all_charts_draw_in_a_wide_window(self):
-        self.check(1400, 1000)
+        self.check(self.report(), REPORT_CHARTS, 1400, 1000)
 
     def test_all_charts_draw_in_a_narrow_window(self):
-        self.check(380, 800)
+        self.check(self.report(), REPORT_CHARTS, 380, 800)
+
+    def test_all_heat_maps_of_the_sensitivity_page_draw(self):
+        self.check(self.sensitivity(), HEAT_MAPS, 1200, 1000)
 
 
 if __name__ == "__main__":

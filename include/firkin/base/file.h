@@ -1,6 +1,7 @@
 // Whole files: read one, or replace one so that a reader sees the old content or the new, never half.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -9,6 +10,11 @@ namespace firkin {
 
 // The whole content. Throws InputError ("FILE: cannot be read: REASON").
 std::string read_file(const std::filesystem::path& path);
+
+// The whole content of a file of text whose lines are short, which is read no further than its first line of more than `longest_line`
+// bytes. Throws InputError: "FILE: cannot be read: REASON; expected EXPECTED", or "FILE:LINE: the line is longer than ...; expected
+// EXPECTED".
+std::string read_text_file(const std::filesystem::path& path, size_t longest_line, const std::string& expected);
 
 // Writes to a temporary file in the same folder, syncs it, renames it over `path`, and creates missing parent folders.
 // Throws RuntimeError when that fails; `path` is then as it was, and the temporary file is gone.

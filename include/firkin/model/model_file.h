@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "firkin/model/transformer_config.h"
 
@@ -15,6 +16,7 @@ namespace firkin {
 // `rope_theta`. Without `base`, every size is required and the rest defaults as in TransformerConfig.
 // Throws InputError with file and line for unreadable files, malformed JSON, unknown or repeated keys, wrong types, and sizes that
 // check_config rejects.
+TransformerConfig parse_model_json(std::string_view text, const std::string& file);  // `file`: the name that errors carry
 TransformerConfig model_from_json_file(const std::filesystem::path& path);
 
 // What a --model flag means: a file if it ends in .json, a named model otherwise. Throws InputError as those two do.

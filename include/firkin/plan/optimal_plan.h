@@ -37,7 +37,7 @@ struct PlannedBuckets {
 //
 // O(L^2) with about 2 ns a pair: most pairs are rejected by a lower bound on a(x) and g(x) from a table of narrow cells, in which each
 // curve is bounded by a line; the curves themselves are evaluated only where the bound does not decide. With an overhead, O(L^2) per bucket
-// count.
+// count, over the cuts that fewer buckets do not reach as early.
 //
 // With contention or several channels: local search (merge, split, move a boundary) from the plan that is exact without and from the best
 // uniform cap, each move judged by the simulation; never worse than those.

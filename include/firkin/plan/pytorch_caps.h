@@ -15,7 +15,7 @@ namespace firkin {
 BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<const int64_t> caps_bytes);
 
 struct PyTorchCaps {
-  std::vector<double> mib;  // bucket_cap_mb_list; each is a whole number of bytes
+  std::vector<double> mib;  // bucket_cap_mb_list: for each bucket a round cap that it reaches with its last tensor; whole bytes
   // Whether PyTorch's rule makes exactly the plan's buckets of it. False only when a bucket ends with, or consists of, tensors of zero
   // bytes.
   bool reproduces_plan = false;

@@ -36,6 +36,7 @@ struct SensitivityPoint {
   int64_t buckets = 0;    // that it makes
   double backward_s = 0;  // with communication
   double exposed_s = 0;
+  double kept_backward_s = 0;  // with the cap that is best at factor 1
   // Caps around the best one whose time is within 1 % of it; the higher end is at most the total bytes.
   int64_t near_low_bytes = 0;
   int64_t near_high_bytes = 0;

@@ -1,0 +1,27 @@
+// Strict reading of JSON files: what is wrong is said with file and line, and nothing is dropped.
+//
+//   const std::string text = read_text_file("results.json", kLongestJsonLine, "a results.json");
+//   const nlohmann::json results = parse_json(text, "results.json", "the results.json of a subcommand");
+//   json_line_of(text, "curve[2].measured_s");  // where to point when the content is wrong
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace firkin {
+
+inline constexpr size_t kLongestJsonLine = size_t{32} << 20;  // bytes; a file without line breaks is one line
+inline constexpr size_t kDeepestJson = 64;  // arrays and objects within each other; nlohmann::json's own functions recurse
+
+// Throws InputError ("FILE:LINE: what; expected EXPECTED") when the text is no JSON, a number does not fit, one object has a key twice (of
+// which others keep one), or values are nested too deeply. `file` is the name that errors carry.
+nlohmann::json parse_json(std::string_view text, const std::string& file, const std::string& expected);
+
+// The line, from 1, on which the value at `path` starts: members by ".name" (the first without the point), elements by "[index]", "" for
+// the whole. Where there is no such value, the line of the innermost one around its place. The text must be what parse_json accepts.
+int64_t json_line_of(std::string_view text, std::string_view path);
+
+}  // namespace firkin

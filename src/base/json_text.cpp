@@ -1,0 +1,174 @@
+#include "firkin/base/json_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <vector>
+
+#include "firkin/base/error.h"
+
+namespace firkin {
+namespace {
+
+using Json = nlohmann::json;
+
+// Goes through the text and counts what was read, which tells a handler of nlohmann's parser where in the text a value stands.
+struct CountingIterator {
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  const char* at;
+  size_t* consumed;
+
+  reference operator*() const { return *at; }
+  CountingIterator& operator++() {
+    ++at;
+    ++*consumed;
+    return *this;
+  }
+  CountingIterator operator++(int) {
+    CountingIterator before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const CountingIterator& other) const { return at == other.at; }
+};
+
+// Calls `on_value()` where a value starts, with its path known, and fails with file and line.
+class Scanner : public Json::json_sax_t {
+ public:
+  Scanner(std::string_view text, std::string file, std::string expected)
+      : text_(text), file_(std::move(file)), expected_(std::move(expected)) {}
+  virtual ~Scanner() = default;
+
+  void scan() {
+    const CountingIterator begin{text_.data(), &consumed_};
+    const CountingIterator end{text_.data() + text_.size(), &consumed_};
+    Json::sax_parse(begin, end, this);
+  }
+
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t) override { return value(); }
+  bool number_unsigned(number_unsigned_t) override { return value(); }
+  bool number_float(number_float_t, const string_t&) override { return value(); }
+  bool string(string_t&) override { return value(); }
+  bool binary(binary_t&) override { return value(); }
+  bool start_object(std::size_t) override { return open(false); }
+  bool start_array(std::size_t) override { return open(true); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    Level& level = levels_.back();
+    if (!level.keys.insert(name).second) fail(line(), fmt::format("key '{}' appears twice", name));
+    level.key = name;
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const Json::exception& error) override {
+    consumed_ = position;
+    constexpr int kNumberTooLarge = 406;
+    fail(line(), error.id == kNumberTooLarge ? "a number is too large" : "not JSON");
+  }
+
+ protected:
+  virtual void on_value() {}
+
+  // The last character read belongs to the next token when that before was a number.
+  int64_t line() const {
+    const size_t before = consumed_ > 0 ? std::min(consumed_ - 1, text_.size()) : 0;
+    return 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(before), '\n');
+  }
+
+  std::string path() const {
+    std::string path;
+    for (const Level& level : levels_) {
+      if (level.array) {
+        path += fmt::format("[{}]", level.index);
+      } else {
+        path += (path.empty() ? "" : ".") + level.key;
+      }
+    }
+    return path;
+  }
+
+ private:
+  struct Level {
+    bool array = false;
+    int64_t index = -1;  // of the element that was read last
+    std::string key = {};
+    std::set<std::string> keys = {};
+  };
+
+  [[noreturn]] void fail(int64_t line, const std::string& what) const {
+    throw InputError(fmt::format("{}:{}: {}; expected {}", file_, line, what, expected_));
+  }
+
+  bool value() {
+    if (!levels_.empty() && levels_.back().array) ++levels_.back().index;
+    on_value();
+    return true;
+  }
+
+  bool open(bool array) {
+    value();
+    if (levels_.size() == kDeepestJson) fail(line(), fmt::format("more than {} values within each other", kDeepestJson));
+    levels_.push_back({.array = array});
+    return true;
+  }
+
+  bool close() {
+    levels_.pop_back();
+    return true;
+  }
+
+  std::string_view text_;
+  std::string file_;
+  std::string expected_;
+  size_t consumed_ = 0;
+  std::vector<Level> levels_;
+};
+
+class LineFinder : public Scanner {
+ public:
+  LineFinder(std::string_view text, std::string_view wanted) : Scanner(text, "", ""), wanted_(wanted) {}
+  int64_t found_line() const { return line_; }
+
+ protected:
+  void on_value() override {
+    const std::string here = path();
+    const bool around = wanted_.starts_with(here) &&
+                        (here.empty() || here.size() == wanted_.size() || wanted_[here.size()] == '.' || wanted_[here.size()] == '[');
+    if (!around || (found_ && here.size() <= length_)) return;
+    found_ = true;
+    length_ = here.size();
+    line_ = line();
+  }
+
+ private:
+  std::string_view wanted_;
+  bool found_ = false;
+  size_t length_ = 0;
+  int64_t line_ = 1;
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& file, const std::string& expected) {
+  Scanner(text, file, expected).scan();
+  return Json::parse(text);
+}
+
+int64_t json_line_of(std::string_view text, std::string_view path) {
+  LineFinder finder(text, path);
+  finder.scan();
+  return finder.found_line();
+}
+
+}  // namespace firkin

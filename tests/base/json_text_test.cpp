@@ -1,0 +1,75 @@
+#include "firkin/base/json_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "firkin/base/error.h"
+
+namespace firkin {
+namespace {
+
+using testing::HasSubstr;
+
+std::string parse_error(const std::string& text) {
+  try {
+    parse_json(text, "f.json", "an object");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ParseJson, ReadsWhatIsJson) {
+  EXPECT_EQ(parse_json("{\"a\": [1, 2.5, null]}", "f.json", "an object").at("a").at(1), 2.5);
+}
+
+TEST(ParseJson, NamesTheLineThatIsNoJson) {
+  EXPECT_EQ(parse_error(""), "f.json:1: not JSON; expected an object");
+  EXPECT_EQ(parse_error("{\n \"a\": nan\n}"), "f.json:2: not JSON; expected an object");
+  EXPECT_EQ(parse_error("{\n \"a\": 1\n"), "f.json:3: not JSON; expected an object");
+  EXPECT_EQ(parse_error("{}\n\n{}"), "f.json:3: not JSON; expected an object");
+  EXPECT_EQ(parse_error("\n\"\xff\""), "f.json:2: not JSON; expected an object");
+}
+
+TEST(ParseJson, RejectsAKeyThatIsThereTwiceAtAnyDepth) {
+  EXPECT_EQ(parse_error("{\n\"a\": 1,\n\"a\": 2\n}"), "f.json:3: key 'a' appears twice; expected an object");
+  EXPECT_EQ(parse_error("[{\"b\": {\"a\": 1,\n\"a\": 2}}]"), "f.json:2: key 'a' appears twice; expected an object");
+  EXPECT_EQ(parse_error("[{\"a\": 1}, {\"a\": {\"a\": 1}}]"), "no error");
+}
+
+TEST(ParseJson, RejectsANumberThatDoesNotFit) {
+  EXPECT_EQ(parse_error("[1,\n 1e999]"), "f.json:2: a number is too large; expected an object");
+}
+
+TEST(ParseJson, RejectsValuesThatAreNestedTooDeeply) {
+  EXPECT_EQ(parse_error(std::string(kDeepestJson, '[') + std::string(kDeepestJson, ']')), "no error");
+  EXPECT_THAT(parse_error("\n" + std::string(kDeepestJson + 1, '[')), HasSubstr("f.json:2: more than 64 values within each other"));
+}
+
+constexpr const char* kDocument =
+    "{\n"
+    "  \"a\": [\n"
+    "    1,\n"
+    "    {\"b\": 2,\n"
+    "     \"c\": \"x\"}\n"
+    "  ],\n"
+    "  \"ab\": 7\n"
+    "}\n";
+
+TEST(JsonLine, IsWhereAValueStarts) {
+  EXPECT_EQ(json_line_of(kDocument, ""), 1);
+  EXPECT_EQ(json_line_of(kDocument, "a"), 2);
+  EXPECT_EQ(json_line_of(kDocument, "a[0]"), 3);
+  EXPECT_EQ(json_line_of(kDocument, "a[1].b"), 4);
+  EXPECT_EQ(json_line_of(kDocument, "a[1].c"), 5);
+  EXPECT_EQ(json_line_of(kDocument, "ab"), 7);
+}
+
+TEST(JsonLine, OfAMissingValueIsThatOfWhatIsAroundIt) {
+  EXPECT_EQ(json_line_of(kDocument, "a[1].d"), 4);
+  EXPECT_EQ(json_line_of(kDocument, "a[9]"), 2);
+  EXPECT_EQ(json_line_of(kDocument, "abc"), 1);
+}
+
+}  // namespace
+}  // namespace firkin

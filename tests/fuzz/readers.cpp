@@ -1,0 +1,143 @@
+#include "readers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+
+#include "firkin/base/error.h"
+#include "firkin/base/file.h"
+#include "firkin/model/model_file.h"
+#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/import_cmsc828g.h"
+#include "firkin/plan/import_nccl_tests.h"
+#include "firkin/plan/rank_times.h"
+#include "firkin/plan/stragglers.h"
+#include "firkin/plan/tensor_profile.h"
+#include "firkin/plan/timeline.h"
+#include "firkin/report/report.h"
+
+namespace firkin::fuzz {
+namespace {
+
+const std::string kFile = "input";
+
+void require(bool condition, const char* promise) {
+  if (!condition) throw std::logic_error(fmt::format("an accepted input breaks a promise: {}", promise));
+}
+
+void read_tensors(std::string_view text) {
+  const TensorProfile profile = parse_tensors_csv(text, kFile);
+  check_profile(profile);
+  const BucketPlan plan = assign_buckets(profile.bytes, {});
+  check_plan(plan, static_cast<int64_t>(profile.bytes.size()));
+  const CostCurve curve({{1 << 10, 1e-4}, {1 << 20, 2e-3}});
+  require(std::isfinite(simulate(profile, plan, {curve, curve}).end_s), "its simulation ends");
+}
+
+void check_table(const AllReduceTable& table) {
+  require(!table.empty(), "it holds measurements");
+  for (const int64_t world : world_sizes(table)) {
+    const CommCosts costs = comm_costs(table, world);
+    for (const double bytes : {0.0, 1.0, 1e3, 1e6, 1e9, 1e12}) {
+      for (const double seconds : {costs.isolated(bytes), costs.gap(bytes)}) {
+        require(std::isfinite(seconds) && seconds >= 0, "every size has a time");
+      }
+    }
+    const AlphaBeta fit = fit_alpha_beta(costs.isolated.points());
+    require(std::isfinite(fit.alpha_s) && std::isfinite(fit.beta_s_per_byte), "a line can be fitted");
+  }
+}
+
+void read_allreduce(std::string_view text) {
+  check_table(parse_allreduce_csv(text, kFile));
+}
+
+// The other of the two files, well formed.
+const std::string& published(const char* name) {
+  static const std::string sizes = read_file(FIRKIN_SOURCE_DIR "/data/cmsc828g/layer-sizes-gpt2_large-bs4.csv");
+  static const std::string times = read_file(FIRKIN_SOURCE_DIR "/data/cmsc828g/layer-times-gpt2_large-bs4.csv");
+  return std::string_view(name) == "sizes" ? sizes : times;
+}
+
+void read_cmsc828g_sizes(std::string_view text) {
+  check_profile(parse_cmsc828g_profile(text, kFile, published("times"), "times.csv", "gpt2-large").profile);
+}
+
+void read_cmsc828g_times(std::string_view text) {
+  check_profile(parse_cmsc828g_profile(published("sizes"), "sizes.csv", text, kFile, "gpt2-large").profile);
+}
+
+void read_cmsc828g_allreduce(std::string_view text) {
+  check_table(parse_cmsc828g_allreduce(text, kFile));
+}
+
+void read_nccl_tests(std::string_view text) {
+  check_table(parse_nccl_tests(text, kFile, {.world_size = 8}).table);
+  check_table(parse_nccl_tests(text, kFile, {.world_size = 8, .in_place = true}).table);
+}
+
+void read_rank_times(std::string_view text) {
+  const Straggler straggler = expected_straggler(parse_rank_times(text, kFile), 1024);
+  require(std::isfinite(straggler.tail_factor) && straggler.tail_factor >= straggler.factor, "the slowest of many ranks has a time");
+}
+
+void read_results(std::string_view text) {
+  render_report(parse_results_json(text, kFile));
+}
+
+void read_model(std::string_view text) {
+  check_config(parse_model_json(text, kFile), "config");
+}
+
+// Whether the message starts with "input:LINE: " and there is such a line.
+bool names_a_line(std::string_view message, std::string_view text) {
+  if (!message.starts_with(kFile + ":")) return false;
+  message.remove_prefix(kFile.size() + 1);
+  int64_t line = 0;
+  const auto [end, error] = std::from_chars(message.data(), message.data() + message.size(), line);
+  message.remove_prefix(static_cast<size_t>(end - message.data()));
+  return error == std::errc{} && message.starts_with(": ") && line >= 1 && line <= 1 + std::count(text.begin(), text.end(), '\n');
+}
+
+}  // namespace
+
+std::span<const Reader> readers() {
+  static constexpr std::array kReaders = {
+      Reader{"tensors", read_tensors},
+      Reader{"allreduce", read_allreduce},
+      Reader{"cmsc828g_sizes", read_cmsc828g_sizes},
+      Reader{"cmsc828g_times", read_cmsc828g_times},
+      Reader{"cmsc828g_allreduce", read_cmsc828g_allreduce},
+      Reader{"nccl_text", read_nccl_tests},
+      Reader{"nccl_json", read_nccl_tests},
+      Reader{"rank_times", read_rank_times},
+      Reader{"results", read_results},
+      Reader{"model", read_model},
+  };
+  return kReaders;
+}
+
+const Reader& find_reader(std::string_view name) {
+  const auto found = std::ranges::find(readers(), name, &Reader::name);
+  if (found == readers().end()) throw std::logic_error(fmt::format("no reader '{}'", name));
+  return *found;
+}
+
+Verdict run_reader(const Reader& reader, std::string_view text) {
+  try {
+    reader.read(text);
+  } catch (const InputError& error) {
+    if (names_a_line(error.what(), text)) return Verdict::kRejected;
+    throw std::logic_error(fmt::format("a message without file and line: {}", error.what()));
+  }
+  return Verdict::kAccepted;
+}
+
+}  // namespace firkin::fuzz

@@ -1,0 +1,49 @@
+#include "firkin/plan/rank_times.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "helpers.h"
+
+namespace firkin {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string parse_error(const std::string& text) {
+  return error_of([&] { parse_rank_times(text, "r"); });
+}
+
+std::string results_with(const std::string& samples) {
+  return "{\"schema\": \"firkin.results/1\",\n\"samples\": " + samples + "}";
+}
+
+TEST(RankTimes, AreAColumnOfSeconds) {
+  EXPECT_THAT(parse_rank_times("seconds\n0.5\n0.25\n", "r"), ElementsAre(0.5, 0.25));
+}
+
+TEST(RankTimes, OfAResultsFileAreThoseWithoutCommunication) {
+  const std::string text = results_with(R"({"settings": ["naive", "none"], "raw_step_s_by_rank": [[[9, 9]], [[0.1, 0.2], [0.3, 0.4]]]})");
+  EXPECT_THAT(parse_rank_times(text, "r"), ElementsAre(0.1, 0.2, 0.3, 0.4));
+}
+
+TEST(RankTimes, RejectsMalformedLinesByFileAndLine) {
+  EXPECT_EQ(parse_error("time\n1\n"), "r:1: no column 'seconds'; expected seconds");
+  EXPECT_EQ(parse_error("seconds\n1\nfast\n"), "r:3: seconds is 'fast'; expected a number");
+  EXPECT_EQ(parse_error("seconds\n1\n-1\n"), "r:3: seconds is -1; expected seconds, more than 0");
+  EXPECT_EQ(parse_error("seconds\n"), "r:1: no times; expected lines of seconds");
+}
+
+TEST(RankTimes, RejectsMalformedResultsByFileAndLine) {
+  EXPECT_THAT(parse_error("{}"), HasSubstr("r:1: samples: missing"));
+  EXPECT_THAT(parse_error(results_with("{}")), HasSubstr("r:2: samples.settings: missing"));
+  EXPECT_THAT(parse_error(results_with(R"({"settings": ["naive"], "raw_step_s_by_rank": [[[1]]]})")),
+              HasSubstr("r:2: samples: no times of the setting 'none'"));
+  EXPECT_THAT(parse_error(results_with(R"({"settings": ["none"], "raw_step_s_by_rank": [[]]})")), HasSubstr("no times"));
+  EXPECT_THAT(parse_error(results_with("{\"settings\": [\"none\"], \"raw_step_s_by_rank\": [[[1],\n[0]]]}")),
+              HasSubstr("r:3: samples.raw_step_s_by_rank[0][1]: a time is 0"));
+}
+
+}  // namespace
+}  // namespace firkin
