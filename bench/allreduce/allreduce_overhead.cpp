@@ -36,7 +36,7 @@ double bare_loop(const ProcessGroup& group, std::vector<at::Tensor>& tensors, in
 }
 
 double harness(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int calls) {
-  return time_all_reduces(group, tensors[0], calls);
+  return time_all_reduces(group, tensors, calls);
 }
 
 // Sample by sample, on the slowest rank.
