@@ -9,6 +9,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 
 #include "across_ranks.h"
 #include "cache_sweep.h"
@@ -28,7 +29,9 @@ constexpr double kSampleSeconds = 0.5e-3;  // what the calls of one sample take 
 constexpr int kMostCallsPerSample = 100;
 constexpr int kQueueLength = 16;                    // calls queued back to back for the gap
 constexpr int64_t kLargestQueueBytes = 256 * kMiB;  // of all queued buffers together
-constexpr int64_t kBufferAlignment = 4096;          // bytes; no two buffers share a cache line
+constexpr int64_t kColdBytes = 64 * kMiB;           // over which buffers are spread when caches are to be cold
+constexpr int64_t kMostColdBuffers = 1024;
+constexpr int64_t kBufferAlignment = 4096;  // bytes; no two buffers share a cache line
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -45,7 +48,9 @@ int64_t buffer_stride(int64_t bytes) {
 // One size under measurement.
 struct SizeState {
   AllReduceSeries series;
-  std::vector<at::Tensor> buffers;  // one per queued call; slices of the one allocation that all sizes share
+  std::vector<at::Tensor> buffers;  // slices of the one allocation that all sizes share
+  size_t queue = 1;                 // calls under way at once for the gap; with 1 it is not measured
+  size_t next = 0;                  // the first buffer that was not used since the caches were emptied
   double isolated_cost_s = 0;       // of a sample, with what comes before it; the same on every rank
   double queued_cost_s = 0;
 };
@@ -54,15 +59,21 @@ class AllReduceBench {
  public:
   AllReduceBench(const ProcessGroup& group, const AllReduceBenchOptions& options) : group_(group), started_(Clock::now()) {
     deadline_s_ = options.seconds;
-    if (options.cold) sweep_ = std::make_unique<CacheSweep>();
-    int64_t most = 0;
-    for (const int64_t bytes : options.sizes) most = std::max(most, queue_length(bytes) * buffer_stride(bytes));
-    const at::Tensor memory = at::zeros({most / kElementBytes}, at::kFloat);
+    int64_t memory_bytes = 0;
+    for (const int64_t bytes : options.sizes) memory_bytes = std::max(memory_bytes, queue_length(bytes) * buffer_stride(bytes));
+    if (options.cold) {
+      sweep_ = std::make_unique<CacheSweep>();
+      memory_bytes = std::max(memory_bytes, kColdBytes);
+    }
+    const at::Tensor memory = at::zeros({memory_bytes / kElementBytes}, at::kFloat);
     for (const int64_t bytes : options.sizes) {
       SizeState size;
       size.series.bytes = bytes;
-      for (int64_t i = 0; i < queue_length(bytes); ++i) {
-        size.buffers.push_back(memory.narrow(0, i * buffer_stride(bytes) / kElementBytes, bytes / kElementBytes));
+      size.queue = static_cast<size_t>(queue_length(bytes));
+      const int64_t buffers = options.cold ? std::min(memory_bytes / buffer_stride(bytes), kMostColdBuffers) : queue_length(bytes);
+      const int64_t apart = memory_bytes / buffers / kBufferAlignment * kBufferAlignment;
+      for (int64_t i = 0; i < buffers; ++i) {
+        size.buffers.push_back(memory.narrow(0, i * apart / kElementBytes, bytes / kElementBytes));
       }
       sizes_.push_back(std::move(size));
     }
@@ -94,31 +105,43 @@ class AllReduceBench {
   // Seconds, the same on every rank. The checks at the end take about as long as the preparation.
   double time_left() const { return of_rank_0(group_, deadline_s_ - seconds_since(started_) - check_cost_s_); }
 
-  // Seconds per call on this rank.
-  double time_isolated(const SizeState& size) {
-    if (sweep_) start_line();
-    return time_all_reduces(group_, size.buffers[0], size.series.calls_per_sample);
-  }
-  double time_queued(const SizeState& size) {
-    start_line();
-    std::vector<Work> queued;
-    const auto started = Clock::now();
-    for (const at::Tensor& buffer : size.buffers) queued.push_back(start_all_reduce(group_, buffer));
-    for (const Work& work : queued) wait(work, "queued all-reduce");
-    return seconds_since(started) / static_cast<double>(size.buffers.size());
+  // The same buffers again and again, or, with cold caches, `count` that were not used since those were emptied.
+  std::span<const at::Tensor> next_buffers(SizeState& size, size_t count) {
+    if (!sweep_) return std::span(size.buffers).first(count);
+    if (size.next + count > size.buffers.size()) empty_caches(size);
+    size.next += count;
+    return std::span(size.buffers).subspan(size.next - count, count);
   }
 
-  void start_line() {
-    if (sweep_) (*sweep_)();
+  void empty_caches(SizeState& size) {
+    (*sweep_)();
+    size.next = 0;
     barrier(group_);
   }
 
-  // All buffers at once, so that calls that disturb each other show as well. Leaves zeros, which stay finite when summed again and again.
+  // Seconds per call on this rank.
+  double time_isolated(SizeState& size) {
+    const int calls = size.series.calls_per_sample;
+    return time_all_reduces(group_, next_buffers(size, sweep_ ? static_cast<size_t>(calls) : 1), calls);
+  }
+  double time_queued(SizeState& size) {
+    const std::span<const at::Tensor> buffers = next_buffers(size, size.queue);
+    barrier(group_);
+    std::vector<Work> queued;
+    const auto started = Clock::now();
+    for (const at::Tensor& buffer : buffers) queued.push_back(start_all_reduce(group_, buffer));
+    for (const Work& work : queued) wait(work, "queued all-reduce");
+    return seconds_since(started) / static_cast<double>(buffers.size());
+  }
+
+  // A whole queue, so that calls that disturb each other show as well. Leaves zeros, which stay finite when summed again and again.
   void check(SizeState& size) {
-    for (const at::Tensor& buffer : size.buffers) fill_with_known_values(buffer, group_.rank);
+    size.next = 0;
+    const std::span<const at::Tensor> buffers = std::span(size.buffers).first(size.queue);
+    for (const at::Tensor& buffer : buffers) fill_with_known_values(buffer, group_.rank);
     time_queued(size);
     int64_t wrong = 0;
-    for (const at::Tensor& buffer : size.buffers) {
+    for (const at::Tensor& buffer : buffers) {
       wrong += count_wrong(buffer, group_.size);
       buffer.zero_();
     }
@@ -130,10 +153,12 @@ class AllReduceBench {
     const auto started = Clock::now();
     check(size);
     check_cost_s_ += seconds_since(started);
-    if (!sweep_) {
-      const double once_s = std::ranges::min(slowest_rank(group_, {time_isolated(size), time_isolated(size), time_isolated(size)}));
-      size.series.calls_per_sample = static_cast<int>(std::clamp<double>(std::ceil(kSampleSeconds / once_s), 1, kMostCallsPerSample));
+    double once_s = slowest_rank(group_, {time_isolated(size)})[0];
+    if (once_s < kSampleSeconds * kMostCallsPerSample) {
+      once_s = std::min(once_s, std::ranges::min(slowest_rank(group_, {time_isolated(size), time_isolated(size)})));
     }
+    const double most = sweep_ ? std::min<double>(kMostCallsPerSample, static_cast<double>(size.buffers.size())) : kMostCallsPerSample;
+    size.series.calls_per_sample = static_cast<int>(std::clamp(std::ceil(kSampleSeconds / once_s), 1.0, most));
     measure(size, 1, 1);
     size.series.isolated_s.clear();  // warm-up
     size.series.gap_s.clear();
@@ -141,7 +166,7 @@ class AllReduceBench {
 
   // One turn of a size, half of `seconds` for each curve, at least one sample of each.
   void visit(SizeState& size, double seconds) {
-    const bool queues = size.buffers.size() > 1;
+    const bool queues = size.queue > 1;
     const auto samples = [](double budget_s, double cost_s) {
       return static_cast<int>(std::clamp<double>(budget_s / std::max(cost_s, 1e-6), 1, kMostSamplesPerVisit));
     };
@@ -149,9 +174,13 @@ class AllReduceBench {
   }
 
   void measure(SizeState& size, int isolated, int queued) {
-    if (size.buffers.size() == 1) queued = 0;
+    if (sweep_) empty_caches(size);
     barrier(group_);
-    if (!sweep_) time_isolated(size);  // brings the buffer, and what the transport keeps, back into the caches
+    if (size.queue > 1) {
+      time_isolated(size);  // brings the buffer, unless caches are to be cold, and the transport's memory back into the caches
+    } else {
+      queued = 0;
+    }
     std::vector<double> ours;
     const auto started = Clock::now();
     for (int i = 0; i < isolated; ++i) ours.push_back(time_isolated(size));
@@ -199,9 +228,9 @@ std::vector<int64_t> allreduce_sizes(int64_t largest_bytes) {
   return sizes;
 }
 
-double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls) {
+double time_all_reduces(const ProcessGroup& group, std::span<const at::Tensor> buffers, int calls) {
   const auto started = Clock::now();
-  for (int i = 0; i < calls; ++i) all_reduce(group, buffer);
+  for (size_t i = 0; i < static_cast<size_t>(calls); ++i) all_reduce(group, buffers[i % buffers.size()]);
   return seconds_since(started) / calls;
 }
 

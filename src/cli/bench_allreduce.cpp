@@ -116,13 +116,13 @@ Run declare_bench_allreduce(CLI::App& app) {
       "algbw = size / median; busbw = algbw 2 (n - 1) / n, as nccl-tests prints it.\n"
       "#wrong: elements that differ from the exact sum; exit code 1 if there are any.\n\n"
       "  firkin bench allreduce --ranks 2            4 B to 64 MiB\n"
-      "  firkin bench allreduce --ranks 2 --cold     buffers not in any cache\n"
+      "  firkin bench allreduce --ranks 2 --cold     buffers in no cache\n"
       "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --seconds 120\n");
   add_common_flags(app, flags->common);
   add_rank_flags(app, flags->ranks);
   add_size_flags(app, flags->sizes);
   app.add_option("--seconds", flags->seconds, "time for the whole table")->capture_default_str()->check(CLI::Range(0.1, 1e6));
-  app.add_flag("--cold", flags->cold, "empty the caches before every call");
+  app.add_flag("--cold", flags->cold, "every call on a buffer that is in no cache");
   return [flags] {
     const std::vector<int64_t> sizes = checked_sizes(flags->sizes);
     check_output_folder(flags->common.out, "--out");

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 
@@ -58,6 +59,12 @@ ChunksInput checked_input(const ChunksFlags& flags) {
   return input;
 }
 
+// JSON knows no infinity: the upper end of an interval from too few samples.
+nlohmann::json finite_or_null(double value) {
+  if (std::isfinite(value)) return value;
+  return nullptr;
+}
+
 nlohmann::json points_json(const std::vector<ChunksPoint>& points, uint64_t seed) {
   nlohmann::json rows = nlohmann::json::array();
   for (const ChunksPoint& point : points) {
@@ -67,7 +74,7 @@ nlohmann::json points_json(const std::vector<ChunksPoint>& points, uint64_t seed
                     {"chunk_elements", point.chunk_bytes / kElementBytes},
                     {"calls", point.calls},
                     {"total_s", total.median},
-                    {"total_ci_s", {{"low", interval.low}, {"high", interval.high}}},
+                    {"total_ci_s", {{"low", interval.low}, {"high", finite_or_null(interval.high)}}},
                     {"gap_s", point.gap_s},
                     {"mean_s", total.mean},
                     {"stdev_s", total.stdev},
@@ -84,9 +91,9 @@ std::string chunks_csv(const nlohmann::json& rows, int ranks) {
   for (const nlohmann::json& row : rows) {
     fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{},{},{},{},{},{},{},{}\n", row["chunk_bytes"].get<int64_t>(),
                    row["chunk_elements"].get<int64_t>(), ranks, row["calls"].get<int64_t>(), row["total_s"].get<double>(),
-                   row["total_ci_s"]["low"].get<double>(), row["total_ci_s"]["high"].get<double>(), row["gap_s"].get<double>(),
-                   row["mean_s"].get<double>(), row["stdev_s"].get<double>(), row["min_s"].get<double>(), row["max_s"].get<double>(),
-                   row["samples"].get<int64_t>());
+                   row["total_ci_s"]["low"].get<double>(), row["total_ci_s"]["high"].is_null() ? "" : row["total_ci_s"]["high"].dump(),
+                   row["gap_s"].get<double>(), row["mean_s"].get<double>(), row["stdev_s"].get<double>(), row["min_s"].get<double>(),
+                   row["max_s"].get<double>(), row["samples"].get<int64_t>());
   }
   return text;
 }

@@ -125,6 +125,13 @@ class Chunks(InFolder):
         self.assertAlmostEqual(float(second["gap_s"]), answer["chunks"][1]["gap_s"])
         self.assertEqual(other_world["gap_s"], "")
 
+    def test_with_hardly_any_time_every_size_has_one_sample_and_an_open_interval(self):
+        answer = json.loads(self.bench("chunks", "--elements", "4000000", "-b", "4K", "-f", "64", "--seconds", "0.1", "--json").stdout)
+        for point, row in zip(answer["chunks"], self.rows("chunks.csv")):
+            self.assertEqual(point["samples"], 1)
+            self.assertEqual(point["total_ci_s"], {"low": 0, "high": None})
+            self.assertEqual(row["high_s"], "")
+
     def test_without_a_table_none_is_written(self):
         self.bench("chunks", "--elements", "256", "-b", "256", "--seconds", "0.3")
         self.assertFalse((self.out / "allreduce.csv").exists())

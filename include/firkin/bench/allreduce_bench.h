@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ namespace firkin {
 struct AllReduceBenchOptions {
   std::vector<int64_t> sizes;  // bytes, multiples of 4 (float32 elements), positive
   double seconds = 10;         // for everything that measure_allreduce does; more only where kFewestRounds of one call each take more
-  bool cold = false;           // whether the caches are emptied before every call
+  bool cold = false;           // whether every call has a buffer that is in no cache
   uint64_t seed = 0;           // of the order of sizes; the same on every rank
   std::function<void(const std::string& done)> on_progress;  // called after each of kMostRounds rounds, or fewer; may be empty
 };
@@ -49,8 +50,9 @@ std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
 // Throws InputError for no sizes, a size that is no positive multiple of 4, or seconds that are not positive.
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
 
-// What a sample of isolated_s is made of: seconds per call on this rank, of `calls` all-reduces one after another. Collective.
-double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls);
+// What a sample of isolated_s is made of: `calls` all-reduces one after another, of the buffers in turn. Seconds per call on this rank.
+// Collective.
+double time_all_reduces(const ProcessGroup& group, std::span<const at::Tensor> buffers, int calls);
 
 // The rows of allreduce.csv.
 AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size);
