@@ -46,6 +46,11 @@ TEST(PyTorchCaps, AreRoundWhereTheLastTensorLeavesAChoice) {
   EXPECT_TRUE(caps.reproduces_plan);
 }
 
+TEST(PyTorchCaps, AreNotReachedBeforeTheLastTensorHoweverRoundThatWere) {
+  const std::vector<int64_t> sizes = {1 << 20, 1, 8};  // the first tensor alone is 1 MiB
+  EXPECT_TRUE(pytorch_caps({.buckets = {{0, 2}, {2, 1}}}, sizes).reproduces_plan);
+}
+
 TEST(PyTorchCaps, ReproduceEveryPlanOfNonEmptyTensors) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     RandomInstance random(seed);

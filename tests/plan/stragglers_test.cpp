@@ -49,6 +49,12 @@ TEST(Straggler, BeyondTheSamplesHasAnExponentialTail) {
   EXPECT_LT(straggler.factor, straggler.tail_factor);  // not above the largest of the 1000
 }
 
+TEST(Straggler, TheTailStartsAtTheLargestSampleBelowIt) {
+  // A tenth of three samples is the last one: 2 + (6 - 2) (ln(65536 / 3) + 0.5772), and the median is 2.
+  const std::vector<double> samples = {1, 2, 6};
+  EXPECT_NEAR(expected_straggler(samples, 65536).tail_factor, (2 + 4 * (std::log(65536.0 / 3) + 0.5772)) / 2, 1e-3);
+}
+
 TEST(Straggler, BeyondASingleSampleIsThatSample) {
   const std::vector<double> one = {2};
   EXPECT_DOUBLE_EQ(expected_straggler(one, 100).tail_factor, 1);
