@@ -44,7 +44,7 @@ class Scanner : public Json::json_sax_t {
  public:
   Scanner(std::string_view text, std::string file, std::string expected)
       : text_(text), file_(std::move(file)), expected_(std::move(expected)) {}
-  virtual ~Scanner() = default;
+  ~Scanner() override = default;
 
   void scan() {
     const CountingIterator begin{text_.data(), &consumed_};
