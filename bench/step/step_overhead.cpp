@@ -96,6 +96,6 @@ int main(int argc, char** argv) {
       fmt::print("bare step {}, bench step {}: ratio {:.4f}, 95 % interval [{:.4f}, {:.4f}]{}\n", format_seconds(median(bare)),
                  format_seconds(median(ours)), ratio.ratio, ratio.interval.low, ratio.interval.high, within ? "" : ", beyond 1 %");
     }
-    return within ? 0 : 1;
+    return group.rank == 0 && !within ? 1 : 0;  // the printed figure decides
   });
 }

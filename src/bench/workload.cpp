@@ -21,11 +21,13 @@ StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step) {
   const auto started = now();
   // As zero_grad() does, less its detach_(), which gradients that are views of a c10d::Reducer's buckets refuse.
   for (at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
-  workload.loss(step).backward();
+  at::Tensor loss = workload.loss(step);
+  loss.backward();
   const auto backward_ended = now();
   ddp.finish_gradient_synchronization();
   const auto synchronized = now();
   workload.optimizer->step();
+  loss.reset();  // and the graph with it: training loops hold both until the next step
   const auto ended = now();
   const auto seconds = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };
   return {.step_s = seconds(started, ended), .comm_s = seconds(backward_ended, synchronized)};
