@@ -10,14 +10,26 @@
 
 namespace firkin {
 
-int64_t bytes_from_mib(double mib, const std::string& what) {
-  constexpr double kLargestMib = 8796093022208.0;  // 2^43: bytes still fit in int64_t
-  if (!(mib > 0) || mib >= kLargestMib) {
-    throw InputError(fmt::format("{}: {} is not a size; expected MiB, a positive number such as 25 or 0.5", what, mib));
+namespace {
+
+int64_t bytes_from(double number, double unit_bytes, const char* unit, const std::string& what) {
+  constexpr double kLargestBytes = 0x1p63;  // what fits in int64_t
+  if (!(number > 0) || number * unit_bytes >= kLargestBytes) {
+    throw InputError(fmt::format("{}: {} is not a size; expected {}, a positive number such as 25 or 0.5", what, number, unit));
   }
-  const int64_t bytes = std::llround(mib * static_cast<double>(kMiB));
-  if (bytes == 0) throw InputError(fmt::format("{}: {} MiB is less than one byte", what, mib));
+  const int64_t bytes = std::llround(number * unit_bytes);
+  if (bytes == 0) throw InputError(fmt::format("{}: {} {} is less than one byte", what, number, unit));
   return bytes;
+}
+
+}  // namespace
+
+int64_t bytes_from_mib(double mib, const std::string& what) {
+  return bytes_from(mib, static_cast<double>(kMiB), "MiB", what);
+}
+
+int64_t bytes_from_mb(double mb, const std::string& what) {
+  return bytes_from(mb, 1e6, "MB", what);
 }
 
 int64_t parse_bytes(const std::string& text, const std::string& what) {

@@ -21,6 +21,7 @@ struct PredictFlags {
   int64_t world = 0;  // 0: the only one in the table
   RuleFlags rule;
   std::vector<double> caps_mib;
+  std::vector<double> caps_mb;
   double overhead_us = 0;
   std::optional<double> copy_gbps;
   double compute_slowdown = 1;
@@ -60,6 +61,7 @@ PredictInputs read_inputs(const PredictFlags& flags) {
   inputs.rule_name = flags.rule.rule;
   inputs.search = search_options(flags);
   for (const double mib : flags.caps_mib) inputs.caps.push_back(bytes_from_mib(mib, "--cap-mib"));
+  for (const double mb : flags.caps_mb) inputs.caps.push_back(bytes_from_mb(mb, "--cap-mb"));
   inputs.profile = read_tensors_csv(flags.tensors);
   inputs.table = read_allreduce_csv(flags.allreduce);
   inputs.table_file = flags.allreduce;
@@ -120,6 +122,7 @@ Run declare_predict(CLI::App& app) {
   app.add_option("--stragglers", flags->stragglers, "times of ranks: column 'seconds', or results.json");
   add_rule_flags(app, flags->rule);
   app.add_option("--cap-mib", flags->caps_mib, "caps of the curve, MiB (default: powers of two)")->delimiter(',');
+  app.add_option("--cap-mb", flags->caps_mb, "the same in MB, 10^6 bytes")->delimiter(',');
   app.add_option("--overhead-us", flags->overhead_us, "of a call, on the computing thread")->capture_default_str();
   app.add_option("--copy-gbps", flags->copy_gbps, "copy into buckets, GB/s (default: no cost)");
   app.add_option("--compute-slowdown", flags->compute_slowdown, "of backward while communicating")->capture_default_str();
