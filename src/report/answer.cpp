@@ -142,9 +142,10 @@ std::string other_heading(const Results& results) {
   }
   if (!results.strategies.empty()) return fmt::format("Step times of {} strategies.", results.strategies.size());
   if (!results.chunks.empty()) {
-    const ChunksRow& best = *std::ranges::min_element(results.chunks, {}, &ChunksRow::total_s);
-    return fmt::format("Chunks of {} are the fastest: {} for all {} of them.", format_bytes(best.chunk_bytes),
-                       display_seconds(best.total_s), best.calls);
+    const ChunksRow& first = results.chunks.front();
+    const ChunksRow& last = results.chunks.back();
+    return fmt::format("The data takes {} in {} chunks of {} and {} in {} of {}.", display_seconds(first.total_s), first.calls,
+                       format_bytes(first.chunk_bytes), display_seconds(last.total_s), last.calls, format_bytes(last.chunk_bytes));
   }
   if (!results.allreduce.empty()) {
     return fmt::format("An all-reduce takes {} for {} and {} for {}.", display_seconds(results.allreduce.front().median_s),
