@@ -51,4 +51,8 @@ nlohmann::json environment(int world_size, const std::string& backend) {
           {"os", operating_system()}, {"world_size", world_size},  {"threads_per_rank", at::get_num_threads()}};
 }
 
+nlohmann::json interval_json(const Interval& interval) {
+  return {{"low", interval.low}, {"high", interval.high}};
+}
+
 }  // namespace firkin::cli

@@ -1,9 +1,10 @@
-// What every results.json says about where and how it was made.
+// What the results.json of several subcommands have in common.
 #pragma once
 
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "firkin/stats/interval.h"
 
 namespace firkin::cli {
 
@@ -12,5 +13,8 @@ nlohmann::json results_head(const std::string& command, uint64_t seed);
 
 // The machine and the versions; with LibTorch in the program also its version and the threads in use.
 nlohmann::json environment(int world_size, const std::string& backend);
+
+// {"low", "high"}, in the unit of the interval.
+nlohmann::json interval_json(const Interval& interval);
 
 }  // namespace firkin::cli

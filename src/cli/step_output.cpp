@@ -9,13 +9,10 @@
 #include "firkin/base/units.h"
 #include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
+#include "results.h"
 
 namespace firkin::cli {
 namespace {
-
-nlohmann::json interval_json(const Interval& interval) {
-  return {{"low", interval.low}, {"high", interval.high}};
-}
 
 // Median over the steps of how much longer the slowest rank took than the fastest, as a share of the slowest's time.
 double rank_spread(const std::vector<std::vector<double>>& by_step) {

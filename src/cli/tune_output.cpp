@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "firkin/base/units.h"
+#include "results.h"
 
 namespace firkin::cli {
 namespace {
@@ -16,10 +17,6 @@ double mib(int64_t bytes) {
 
 double prediction_error(const CurvePoint& point) {
   return point.predicted.step_s / point.measured.step_s - 1;
-}
-
-nlohmann::json interval_json(const Interval& interval) {
-  return {{"low", interval.low}, {"high", interval.high}};
 }
 
 nlohmann::json curve_json(const CurvePoint& point) {
