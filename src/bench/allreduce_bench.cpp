@@ -120,10 +120,7 @@ class AllReduceBench {
   }
 
   // Seconds per call on this rank.
-  double time_isolated(SizeState& size) {
-    const int calls = size.series.calls_per_sample;
-    return time_all_reduces(group_, next_buffers(size, sweep_ ? static_cast<size_t>(calls) : 1), calls);
-  }
+  double time_isolated(SizeState& size) { return time_all_reduces(group_, next_buffers(size, 1)[0], size.series.calls_per_sample); }
   double time_queued(SizeState& size) {
     const std::span<const at::Tensor> buffers = next_buffers(size, size.queue);
     barrier(group_);
@@ -157,7 +154,8 @@ class AllReduceBench {
     if (once_s < kSampleSeconds * kMostCallsPerSample) {
       once_s = std::min(once_s, std::ranges::min(slowest_rank(group_, {time_isolated(size), time_isolated(size)})));
     }
-    const double most = sweep_ ? std::min<double>(kMostCallsPerSample, static_cast<double>(size.buffers.size())) : kMostCallsPerSample;
+    // After a sweep many a call waits for the scheduler: the median of single calls leaves those out, that of averages would not.
+    const double most = sweep_ ? 1 : kMostCallsPerSample;
     size.series.calls_per_sample = static_cast<int>(std::clamp(std::ceil(kSampleSeconds / once_s), 1.0, most));
     measure(size, 1, 1);
     size.series.isolated_s.clear();  // warm-up
@@ -228,9 +226,9 @@ std::vector<int64_t> allreduce_sizes(int64_t largest_bytes) {
   return sizes;
 }
 
-double time_all_reduces(const ProcessGroup& group, std::span<const at::Tensor> buffers, int calls) {
+double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls) {
   const auto started = Clock::now();
-  for (size_t i = 0; i < static_cast<size_t>(calls); ++i) all_reduce(group, buffers[i % buffers.size()]);
+  for (int i = 0; i < calls; ++i) all_reduce(group, buffer);
   return seconds_since(started) / calls;
 }
 

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -28,8 +27,8 @@ inline constexpr int kMostRounds = 10;
 inline constexpr int kFewestRounds = 4;
 
 // One size. A sample is the slowest rank's time in seconds per call: of several calls, one after another, where a single one is too short
-// for the clock. Samples of one turn follow each other like the calls of a plain loop; a barrier is only before the first one, before each
-// queue, and before each call whose caches are emptied.
+// for the clock (always of one with cold caches). Samples of one turn follow each other like the calls of a plain loop; a barrier is only
+// before the first one, before each queue, and after each emptying of the caches.
 struct AllReduceSeries {
   int64_t bytes = 0;
   int calls_per_sample = 1;
@@ -50,9 +49,8 @@ std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
 // Throws InputError for no sizes, a size that is no positive multiple of 4, or seconds that are not positive.
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
 
-// What a sample of isolated_s is made of: `calls` all-reduces one after another, of the buffers in turn. Seconds per call on this rank.
-// Collective.
-double time_all_reduces(const ProcessGroup& group, std::span<const at::Tensor> buffers, int calls);
+// What a sample of isolated_s is made of: `calls` all-reduces of the buffer, one after another. Seconds per call on this rank. Collective.
+double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls);
 
 // The rows of allreduce.csv.
 AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size);
