@@ -20,9 +20,9 @@ constexpr double kSmoothing = 0.4;           // of the innovations, in standard 
 constexpr size_t kFewestMeans = 10;
 
 // A line through the samples is taken for drift, not for noise, when its slope is this many of its standard errors. Fewer samples than this
-// cannot tell drift from slow noise: with the line taken out, ten samples with correlation 0.6 are covered in 91.2 % instead of 94.5 %.
-constexpr double kDriftThreshold = 2.5;
-constexpr size_t kFewestForDrift = 24;
+// cannot tell drift from slow noise: docs/decisions.md.
+constexpr double kDriftThreshold = 3.5;
+constexpr size_t kFewestForDrift = 16;
 
 constexpr double kStdevPerMedianDeviation = 1.482602218505602;  // of normal noise
 

@@ -8,7 +8,7 @@
 // bootstrap, Buehlmann 1997; studentised and symmetric, Hall 1988). The correlation is corrected for the bias of short series (Kendall
 // 1954) and taken 1.25 standard errors above its estimate; from 20 samples on, the means of 2, 4, 8, ... neighbours are fitted as well and
 // the most cautious result counts, for noise that is slow and fast at once. Outliers are pulled in where the scale is estimated; the median
-// needs no such help. From 24 samples on, a line through them that stands out from the noise is drift: its residuals are what is modelled,
+// needs no such help. From 16 samples on, a line through them that stands out from the noise is drift: its residuals are what is modelled,
 // and the resamples drift as much.
 //
 // How often a 95 % interval held the true median, in percent of 8,000 simulated normal series (standard error 0.25; 4,000 for 30 and 100
@@ -20,13 +20,13 @@
 //         4   98.1 (6.5)    96.5 (6.6)        93.1 (5.8)   87.5 (4.4)   94.7 (5.5)      98.4 (8.2)    98.6 (8.9)
 //         6   97.7 (4.4)    96.2 (5.7)        93.6 (5.5)   88.7 (4.4)   91.8 (4.0)      98.1 (5.8)    98.8 (7.6)
 //        10   96.2 (2.3)    96.0 (4.2)        94.5 (5.7)   91.6 (4.8)   86.6 (2.4)      97.6 (2.9)    98.7 (5.2)
-//        20   95.0 (1.3)    95.3 (1.9)        95.3 (4.2)   94.6 (5.0)   83.6 (1.6)      96.4 (1.6)    99.3 (2.9)
-//        30   95.0 (0.96)   95.5 (1.3)        95.6 (2.9)   95.4 (5.9)   81.0 (1.2)      96.1 (1.2)    95.8 (1.1)
-//       100   94.1 (0.51)   94.2 (0.66)       93.9 (0.93)  94.2 (1.8)   90.6 (1.2)      95.5 (0.61)   94.2 (0.51)
+//        20   94.8 (1.3)    95.3 (2.0)        95.7 (4.7)   94.2 (5.6)   83.2 (1.6)      95.9 (1.6)    97.8 (2.7)
+//        30   94.9 (0.96)   95.5 (1.3)        95.5 (2.8)   96.1 (5.6)   82.0 (1.3)      96.0 (1.2)    97.3 (1.8)
+//       100   94.0 (0.51)   94.2 (0.66)       93.9 (0.92)  94.2 (1.8)   91.8 (1.3)      95.5 (0.61)   93.2 (0.50)
 //
-// So: no series of 30 shows slow noise under fast noise, and below 10 samples a correlation above 0.6 is too much. Drift of fewer than 24
+// So: no series of 30 shows slow noise under fast noise, and below 10 samples a correlation above 0.6 is too much. Drift of fewer than 16
 // samples is seen as slow noise, which makes the interval wider than need be; slow noise that looks like a line is seen as drift, which
-// costs slow and fast noise two points at 100 samples. Compare settings by paired_ratio, where what both share cancels.
+// costs slow and fast noise a point at 100 samples. Compare settings by paired_ratio, where what both share cancels.
 #pragma once
 
 #include <cstddef>
