@@ -5,9 +5,6 @@
 
 #include "firkin/stats/summary.h"
 
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
-
 namespace firkin {
 namespace {
 
@@ -24,27 +21,13 @@ std::unique_ptr<GradientBuckets> bucket_per_parameter(const std::vector<NamedTen
 
 }  // namespace
 
-struct ReadyRecorder::Hook : torch::autograd::PostAccumulateGradHook {
-  Hook(ReadyRecorder& owner_in, size_t index_in) : owner(owner_in), index(index_in) {}
-  void operator()(const torch::autograd::Variable& /*tensor*/) override {
-    if (owner.buckets_) owner.buckets_->place(static_cast<int64_t>(index));
-    owner.ready_[index] = std::chrono::steady_clock::now();
-  }
-  ReadyRecorder& owner;
-  size_t index;
-};
-
 ReadyRecorder::ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when)
-    : parameters_(parameters), ready_(parameters.size()) {
-  if (when == ReadyWhen::kInBucket) buckets_ = bucket_per_parameter(parameters);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i].tensor, std::make_unique<Hook>(*this, i));
-  }
-}
-
-ReadyRecorder::~ReadyRecorder() {
-  for (const NamedTensor& parameter : parameters_) torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
-}
+    : buckets_(when == ReadyWhen::kInBucket ? bucket_per_parameter(parameters) : nullptr),
+      ready_(parameters.size()),
+      hooks_(parameters, [this](size_t parameter) {
+        if (buckets_) buckets_->place(static_cast<int64_t>(parameter));
+        ready_[parameter] = std::chrono::steady_clock::now();
+      }) {}
 
 std::vector<double> column_medians(const std::vector<std::vector<double>>& rows) {
   std::vector<double> medians;

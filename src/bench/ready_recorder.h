@@ -7,6 +7,7 @@
 
 #include "firkin/ddp/gradient_buckets.h"
 #include "firkin/ddp/module_parameters.h"
+#include "firkin/ddp/parameter_hooks.h"
 #include "firkin/plan/tensor_profile.h"
 
 namespace firkin {
@@ -16,25 +17,21 @@ enum class ReadyWhen {
   kInBucket,     // and it was written into its bucket, as DataParallel does, so that it could be sent
 };
 
-// Hooks on all parameters for as long as it lives. `parameters` must outlive it.
+// Hooks on all parameters for as long as it lives.
 class ReadyRecorder {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
+  // Throws what ParameterHooks throws.
   ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when);
-  ~ReadyRecorder();
-  ReadyRecorder(const ReadyRecorder&) = delete;
-  ReadyRecorder& operator=(const ReadyRecorder&) = delete;
 
   // Per parameter, of the last backward that reached it.
   const std::vector<Time>& ready() const { return ready_; }
 
  private:
-  struct Hook;
-
-  const std::vector<NamedTensor>& parameters_;
   std::unique_ptr<GradientBuckets> buckets_;  // none for kAccumulated
   std::vector<Time> ready_;
+  ParameterHooks hooks_;  // last, so that no hook runs when the rest is gone
 };
 
 // Per column of rows of equal length.

@@ -12,8 +12,8 @@
 #include "communication_plan.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/gradient_buckets.h"
+#include "firkin/ddp/parameter_hooks.h"
 #include "module_state.h"
-#include "parameter_hooks.h"
 #include "ranks_with_data.h"
 #include "torch_reducer.h"
 

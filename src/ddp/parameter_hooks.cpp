@@ -1,4 +1,4 @@
-#include "parameter_hooks.h"
+#include "firkin/ddp/parameter_hooks.h"
 
 #include <fmt/format.h>
 
