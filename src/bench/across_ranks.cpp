@@ -1,10 +1,13 @@
 #include "across_ranks.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
+#include <cstring>
 
 namespace firkin {
 
-std::vector<double> slowest_rank(const ProcessGroup& group, const std::vector<double>& values) {
+std::vector<double> max_over_ranks(const ProcessGroup& group, const std::vector<double>& values) {
   const std::vector<std::vector<double>> ranks = all_gather(group, values);
   std::vector<double> slowest = ranks[0];
   for (const std::vector<double>& rank : ranks) {
@@ -21,6 +24,18 @@ double sum_over_ranks(const ProcessGroup& group, double value) {
 
 double of_rank_0(const ProcessGroup& group, double value) {
   return all_gather(group, {value})[0][0];
+}
+
+std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& text) {
+  const auto lengths = all_gather(group, {static_cast<double>(text.size())});
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < group.size; ++rank) {
+    at::Tensor bytes = at::empty({static_cast<int64_t>(lengths[static_cast<size_t>(rank)][0])}, at::kByte);
+    if (rank == group.rank) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+    broadcast(group, {bytes}, rank);
+    texts.emplace_back(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
+  }
+  return texts;
 }
 
 }  // namespace firkin

@@ -150,9 +150,9 @@ class AllReduceBench {
     const auto started = Clock::now();
     check(size);
     check_cost_s_ += seconds_since(started);
-    double once_s = slowest_rank(group_, {time_isolated(size)})[0];
+    double once_s = max_over_ranks(group_, {time_isolated(size)})[0];
     if (once_s < kSampleSeconds * kMostCallsPerSample) {
-      once_s = std::min(once_s, std::ranges::min(slowest_rank(group_, {time_isolated(size), time_isolated(size)})));
+      once_s = std::min(once_s, std::ranges::min(max_over_ranks(group_, {time_isolated(size), time_isolated(size)})));
     }
     // After a sweep many a call waits for the scheduler: the median of single calls leaves those out, that of averages would not.
     const double most = sweep_ ? 1 : kMostCallsPerSample;
@@ -186,7 +186,7 @@ class AllReduceBench {
     for (int i = 0; i < queued; ++i) ours.push_back(time_queued(size));
     const double queued_s = seconds_since(started) - isolated_s;
     ours.insert(ours.end(), {isolated_s / isolated, queued_s / std::max(queued, 1)});
-    const std::vector<double> slowest = slowest_rank(group_, ours);
+    const std::vector<double> slowest = max_over_ranks(group_, ours);
     size.series.isolated_s.insert(size.series.isolated_s.end(), slowest.begin(), slowest.begin() + isolated);
     size.series.gap_s.insert(size.series.gap_s.end(), slowest.begin() + isolated, slowest.end() - 2);
     size.isolated_cost_s = slowest[slowest.size() - 2];

@@ -94,7 +94,7 @@ class ChunksBench {
     for (const size_t index : round) {
       ChunksPoint& point = points_[index];
       if (!point.total_s.empty() && median(point.total_s) > seconds_left()) continue;
-      point.total_s.push_back(slowest_rank(group_, {time_chunks(group_, chunks_of(point))})[0]);
+      point.total_s.push_back(max_over_ranks(group_, {time_chunks(group_, chunks_of(point))})[0]);
       if (options_.on_progress) options_.on_progress(format_bytes(point.chunk_bytes), seconds_since(started_));
     }
   }

@@ -167,13 +167,13 @@ LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const
   int64_t step = 0;
   const auto run_bare = [&] {
     const StepClock clock = run_clocked_step(group, workload, step++);
-    return slowest_rank(group, {seconds_between(clock.start, clock.optimizer)})[0];
+    return max_over_ranks(group, {seconds_between(clock.start, clock.optimizer)})[0];
   };
   const auto run_watched = [&] {
     const StepClock clock = run_watched_step(group, workload, step++, parameters, options);
     marks.clear();
     for (size_t i = 1; i < clock.marks.size(); ++i) marks.push_back(clock.marks[i].layer);
-    rows.push_back(slowest_rank(group, flattened(clock, map)));
+    rows.push_back(max_over_ranks(group, flattened(clock, map)));
   };
   for (int i = 0; i < options.warmup_steps; ++i) run_bare();
   std::mt19937_64 random(options.seed);

@@ -44,9 +44,9 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
   std::vector<double> hooked;
   std::vector<std::vector<double>> rows;  // [step][0: backward, then one per parameter]
   for (int i = 0; i < options.steps; ++i) {
-    bare.push_back(slowest_rank(group, timed_backward(group, workload, step++, nullptr))[0]);
+    bare.push_back(max_over_ranks(group, timed_backward(group, workload, step++, nullptr))[0]);
     const ReadyRecorder recorder(parameters, ReadyWhen::kInBucket);
-    rows.push_back(slowest_rank(group, timed_backward(group, workload, step++, &recorder)));
+    rows.push_back(max_over_ranks(group, timed_backward(group, workload, step++, &recorder)));
     hooked.push_back(rows.back()[0]);
     if (options.on_progress) options.on_progress(fmt::format("backward {}", i + 1));
   }

@@ -1,7 +1,6 @@
 #include "firkin/bench/step_memory.h"
 
-#include <algorithm>
-
+#include "across_ranks.h"
 #include "firkin/bench/tensor_memory.h"
 
 namespace firkin {
@@ -33,15 +32,10 @@ StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, co
   memory.reset_peak();
   run_step(workload, ddp, 1);
   const auto lasting = static_cast<double>(lasting_bytes(workload));
-  const auto by_rank =
-      all_gather(group, {lasting + static_cast<double>(memory.peak_bytes()), lasting + static_cast<double>(memory.now_bytes())});
+  const std::vector<double> most =
+      max_over_ranks(group, {lasting + static_cast<double>(memory.peak_bytes()), lasting + static_cast<double>(memory.now_bytes())});
   forget_gradients(workload);
-  StepMemory most;
-  for (const auto& rank : by_rank) {
-    most.peak_bytes = std::max(most.peak_bytes, static_cast<int64_t>(rank[0]));
-    most.between_steps_bytes = std::max(most.between_steps_bytes, static_cast<int64_t>(rank[1]));
-  }
-  return most;
+  return {.peak_bytes = static_cast<int64_t>(most[0]), .between_steps_bytes = static_cast<int64_t>(most[1])};
 }
 
 StepMemory measure_local_step_memory(Workload& workload) {

@@ -1,5 +1,6 @@
 #include "firkin/bench/workload.h"
 
+#include <ATen/record_function.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace firkin {
@@ -14,6 +15,7 @@ void synchronize_device(const torch::nn::Module& module) {
 }
 
 StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step) {
+  RECORD_USER_SCOPE(kStepPhase);
   const auto now = [&workload] {
     synchronize_device(*workload.module);
     return Clock::now();
@@ -21,12 +23,25 @@ StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step) {
   const auto started = now();
   // As zero_grad() does, less its detach_(), which gradients that are views of a c10d::Reducer's buckets refuse.
   for (at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
-  at::Tensor loss = workload.loss(step);
-  loss.backward();
+  at::Tensor loss;
+  {
+    RECORD_USER_SCOPE("forward");
+    loss = workload.loss(step);
+  }
+  {
+    RECORD_USER_SCOPE("backward");
+    loss.backward();
+  }
   const auto backward_ended = now();
-  ddp.finish_gradient_synchronization();
+  {
+    RECORD_USER_SCOPE("synchronisation");
+    ddp.finish_gradient_synchronization();
+  }
   const auto synchronized = now();
-  workload.optimizer->step();
+  {
+    RECORD_USER_SCOPE("optimiser");
+    workload.optimizer->step();
+  }
   loss.reset();  // and the graph with it: training loops hold both until the next step
   const auto ended = now();
   const auto seconds = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };

@@ -9,6 +9,7 @@ namespace firkin::cli {
 Run declare_bench(CLI::App& app);
 Run declare_buckets(CLI::App& app);
 Run declare_models(CLI::App& app);
+Run declare_trace(CLI::App& app);
 Run declare_tune(CLI::App& app);
 #endif
 Run declare_predict(CLI::App& app);
@@ -21,6 +22,7 @@ std::span<const Command> commands() {
 #ifdef FIRKIN_WITH_TORCH
       Command{"tune", "find the best bucket size: measure, predict, verify, report", declare_tune},
       Command{"bench", "one experiment: steps, all-reduce by size, chunks, layers", declare_bench},
+      Command{"trace", "training steps as Chrome traces, with overlap figures", declare_trace},
       Command{"buckets", "the bucket assignment of a model or of a tensors.csv", declare_buckets},
       Command{"models", "the named models: parameters, tensors, gradient bytes", declare_models},
 #endif

@@ -30,28 +30,33 @@ void check_not_empty(const char* flag, const std::vector<T>& values) {
 
 }  // namespace
 
-std::vector<Cell> make_cells(const StepFlags& flags) {
-  std::vector<std::string> names = flags.strategies;
-  std::erase(names, "none");
-  names.insert(names.begin(), "none");
+std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const std::vector<double>& caps_mib, const RuleFlags& rule) {
+  check_not_empty("--strategies", strategies);
   std::vector<Cell> cells;
-  for (const std::string& name : names) {
+  for (const std::string& name : strategies) {
     DataParallelOptions options;
     options.strategy = find_strategy(name);
     options.broadcast_parameters = false;
     if (options.strategy.grouping == Grouping::kPlan) throw InputError("--strategies planned: expected a strategy that needs no plan");
-    options.cap = cap_options(flags.rule);
+    options.cap = cap_options(rule);
     if (options.strategy.grouping != Grouping::kCap) {
       cells.push_back({name, std::nullopt, {name, options}});
       continue;
     }
-    check_not_empty("--cap-mib", flags.caps_mib);
-    for (const double mib : flags.caps_mib) {
+    check_not_empty("--cap-mib", caps_mib);
+    for (const double mib : caps_mib) {
       options.cap.cap_bytes = bytes_from_mib(mib, "--cap-mib");
       cells.push_back({name, mib, {fmt::format("{} {} MiB", name, mib), options}});
     }
   }
   return cells;
+}
+
+std::vector<Cell> make_cells(const StepFlags& flags) {
+  std::vector<std::string> strategies = flags.strategies;
+  std::erase(strategies, "none");
+  strategies.insert(strategies.begin(), "none");
+  return make_cells(strategies, flags.caps_mib, flags.rule);
 }
 
 std::vector<Configuration> make_configurations(const StepFlags& flags) {

@@ -40,7 +40,10 @@ struct Cell {
   StepSetting setting;
 };
 
-// `none` is always there, and first: the others are compared with it. Throws InputError.
+// One per strategy, or per strategy and cap where a strategy takes caps. Throws InputError.
+std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const std::vector<double>& caps_mib, const RuleFlags& rule);
+
+// Those of the flags. `none` is always there, and first: the others are compared with it. Throws InputError.
 std::vector<Cell> make_cells(const StepFlags& flags);
 
 // What is trained: by itself one row of the matrix.

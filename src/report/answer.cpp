@@ -141,6 +141,7 @@ std::string other_heading(const Results& results) {
                        display_seconds(*best->predicted_s));
   }
   if (!results.strategies.empty()) return fmt::format("Step times of {} strategies.", results.strategies.size());
+  if (!results.traces.empty()) return fmt::format("What ran when in a step, under {} settings.", results.traces.size());
   if (!results.chunks.empty()) {
     const ChunksRow& first = results.chunks.front();
     const ChunksRow& last = results.chunks.back();

@@ -12,6 +12,7 @@ std::optional<Chart> curve_chart(const Results& results);      // step time over
 std::optional<Chart> allreduce_chart(const Results& results);  // a(x), g(x) and the alpha-beta fit
 std::optional<Chart> chunks_chart(const Results& results);     // time of a fixed amount of data over the size of its chunks
 std::optional<Chart> ready_chart(const Results& results);      // gradient bytes ready over the time of backward
+std::optional<Chart> timeline_chart(const Results& results);   // when one step computed and when it communicated
 std::optional<Chart> strategy_chart(const Results& results);   // step times, split in compute and exposed communication
 
 std::vector<Chart> charts_for(const Results& results);

@@ -7,7 +7,7 @@ namespace firkin {
 
 std::vector<Chart> charts_for(const Results& results) {
   std::vector<Chart> charts;
-  for (const auto& build : {curve_chart, allreduce_chart, chunks_chart, ready_chart, strategy_chart}) {
+  for (const auto& build : {curve_chart, allreduce_chart, chunks_chart, ready_chart, timeline_chart, strategy_chart}) {
     if (auto chart = build(results)) charts.push_back(std::move(*chart));
   }
   return charts;

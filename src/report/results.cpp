@@ -60,6 +60,16 @@ ChunksRow read_chunks(const JsonFields& fields) {
   return row;
 }
 
+TraceRow read_trace(const JsonFields& fields) {
+  TraceRow row{.name = fields.text("name"), .timeline = {}};
+  for (const JsonFields& period : fields.objects("timeline")) {
+    row.timeline.push_back({period.text("activity"), period.number("start_s"), period.positive("end_s")});
+    const double start_s = row.timeline.back().start_s;
+    if (start_s < 0 || start_s > row.timeline.back().end_s) period.fail("start_s", fmt::format("{}", start_s), "0 or more, at most end_s");
+  }
+  return row;
+}
+
 StrategyRow read_strategy(const JsonFields& fields) {
   StrategyRow row;
   row.strategy = fields.text("strategy");
@@ -190,6 +200,7 @@ Results parse_results(const json& document) {
   results.allreduce = read_allreduce(fields.maybe_objects("allreduce"));
   if (const auto fit = fields.maybe_object("alpha_beta")) results.alpha_beta = read_alpha_beta(*fit);
   for (const JsonFields& row : fields.maybe_objects("chunks")) results.chunks.push_back(read_chunks(row));
+  for (const JsonFields& row : fields.maybe_objects("traces")) results.traces.push_back(read_trace(row));
   results.curve = read_curve(answers ? fields.objects("curve") : fields.maybe_objects("curve"), answers);
   results.dense_curve = read_curve(fields.maybe_objects("dense_curve"), false);
   for (const JsonFields& row : answers ? fields.objects("strategies") : fields.maybe_objects("strategies")) {

@@ -43,6 +43,19 @@ struct ChunksRow {
   std::optional<Interval> total_ci_s;  // 95 %
 };
 
+// A time in which rank 0 was busy with `activity` ("compute" or "communication"), in seconds since the step began.
+struct BusyPeriod {
+  std::string activity;
+  double start_s = 0;
+  double end_s = 0;
+};
+
+// One setting of `firkin trace`, and one step of it.
+struct TraceRow {
+  std::string name;
+  std::vector<BusyPeriod> timeline;
+};
+
 // The answer of `firkin tune`.
 struct TuneAnswer {
   CurveRow best_predicted;
@@ -66,6 +79,7 @@ struct Results {
   AllReduceTable allreduce;
   std::optional<AlphaBeta> alpha_beta;
   std::vector<ChunksRow> chunks;
+  std::vector<TraceRow> traces;
   std::vector<CurveRow> curve;        // by ascending cap
   std::vector<CurveRow> dense_curve;  // by ascending cap, predictions only
   std::vector<StrategyRow> strategies;

@@ -29,7 +29,10 @@ struct StepTimes {
   double comm_s = 0;  // from the end of backward to the last gradient: the figure of the CS336 hand-out
 };
 
-// One training step. `step` picks the batch.
+// The phase (trace/) that is a whole step.
+inline constexpr const char* kStepPhase = "step";
+
+// One training step. `step` picks the batch. A profiler sees it as phases: step, and in it forward, backward, synchronisation, optimiser.
 StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step);
 
 // Waits until the device has done everything that was asked of it. Does nothing for the CPU.

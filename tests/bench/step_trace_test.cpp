@@ -1,0 +1,71 @@
+#include "firkin/bench/step_trace.h"
+
+#include <gtest/gtest.h>
+
+#include "../comm/thread_ranks.h"
+#include "firkin/base/error.h"
+#include "small_workload.h"
+
+namespace firkin {
+namespace {
+
+DataParallelOptions with_strategy(const char* name) {
+  DataParallelOptions options;
+  options.strategy = find_strategy(name);
+  return options;
+}
+
+int64_t collectives_of(const std::vector<Span>& spans) {
+  return std::ranges::count(spans, Activity::kCollective, &Span::activity);
+}
+
+// One rank: LibTorch's profiler takes one recording at a time, and the ranks of these tests share a process (two ranks: tests/cli).
+TEST(StepTrace, HasTheCollectivesThatEachStrategySends) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    for (const auto& [strategy, expected] :
+         {std::pair{"none", 0}, {"naive", 6}, {"flat", 1}, {"overlap", 6}, {"bucketed", 1}, {"torch", 1}}) {
+      Workload workload = small_workload();
+      const auto spans = trace_steps(group, workload, with_strategy(strategy), {.warmup_steps = 2, .steps = 3});
+      ASSERT_EQ(spans.size(), 1u);
+      EXPECT_EQ(collectives_of(spans[0]), 3 * expected) << strategy;
+      EXPECT_EQ(traced_steps(spans[0]).size(), 3u) << strategy;
+    }
+  });
+}
+
+TEST(StepTrace, SaysHowManyElementsACollectiveHas) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    Workload workload = small_workload();
+    const auto spans = trace_steps(group, workload, with_strategy("flat"), {.warmup_steps = 1, .steps = 1});
+    const auto found = std::ranges::find(spans[0], Activity::kCollective, &Span::activity);
+    ASSERT_NE(found, spans[0].end());
+    EXPECT_EQ(found->elements, 2 * (32 * 32 + 32) + 33);
+  });
+}
+
+TEST(StepTrace, HasTheComputationAndNothingBetweenSteps) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    Workload workload = small_workload();
+    const auto spans = trace_steps(group, workload, with_strategy("naive"), {.warmup_steps = 1, .steps = 2});
+    for (const TracedStep& step : traced_steps(spans[0])) {
+      const double step_s = static_cast<double>(step.period.end_ns - step.period.start_ns) * 1e-9;
+      EXPECT_GT(step.overlap.compute_s, 0);
+      EXPECT_GT(step.overlap.communication_s, 0);
+      EXPECT_LE(step.overlap.compute_s, step_s);
+      EXPECT_LE(step.overlap.overlapped_s, step.overlap.communication_s);
+    }
+    const std::vector<TracedStep> steps = traced_steps(spans[0]);
+    for (const Span& span : spans[0]) EXPECT_FALSE(span.start_ns > steps[0].period.end_ns && span.start_ns < steps[1].period.start_ns);
+  });
+}
+
+TEST(StepTrace, RejectsNoSteps) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    Workload workload = small_workload();
+    EXPECT_THROW(trace_steps(group, workload, {}, {.warmup_steps = 0}), InputError);
+    EXPECT_THROW(trace_steps(group, workload, {}, {.steps = 0}), InputError);
+  });
+}
+
+}  // namespace
+}  // namespace firkin

@@ -1,0 +1,87 @@
+"""firkin trace as a user meets it: the files of two real ranks, and bad input.
+
+FIRKIN names the binary.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+FIRKIN = os.environ["FIRKIN"]
+DEADLINE_S = 120
+TINY_MODEL = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16"]
+BACKWARD_OF_MILLISECONDS = ["--d-model", "128", "--d-ff", "512", "--num-layers", "2", "--batch", "4", "--sequence", "128"]
+TENSORS = 2 * 9 + 3
+
+
+def trace(*words):
+    return subprocess.run([FIRKIN, "trace", *map(str, words)], capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+class Trace(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = pathlib.Path(folder.name) / "out"
+
+    def trace(self, *words, model=TINY_MODEL):
+        result = trace(*words, *model, "--out", self.out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def test_shows_naive_after_backward_and_overlap_beside_it(self):
+        steps = 3
+        self.trace("--strategies", "naive,overlap", "--steps", steps, model=BACKWARD_OF_MILLISECONDS)
+        for strategy in ["naive", "overlap"]:
+            events = json.loads((self.out / f"trace-{strategy}.json").read_text())["traceEvents"]
+            for rank in [0, 1]:
+                ours = [event for event in events if event["pid"] == rank]
+                backward = [event for event in ours if event["name"] == "backward"]
+                taken_up = [event["ts"] for event in ours if event["ph"] == "b"]
+                self.assertEqual(len(backward), steps)
+                self.assertEqual(len(taken_up), steps * TENSORS)
+                within = [ts for ts in taken_up if any(b["ts"] <= ts < b["ts"] + b["dur"] for b in backward)]
+                self.assertEqual(len(within) > 0, strategy == "overlap", (strategy, rank, within))
+
+    def test_results_json_has_figures_of_every_rank_and_the_page_a_timeline(self):
+        answer = json.loads(self.trace("--strategies", "none,bucketed,torch", "--cap-mib", "0.01,4", "--json").stdout)
+        self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
+        names = ["none", "bucketed 0.01 MiB", "bucketed 4 MiB", "torch 0.01 MiB", "torch 4 MiB"]
+        self.assertEqual([one["name"] for one in answer["traces"]], names)
+        for one in answer["traces"]:
+            self.assertTrue((self.out / one["file"]).exists())
+            self.assertEqual(len(one["ranks"]), 2)
+            for rank in one["ranks"]:
+                self.assertEqual(len(rank["samples"]["step_s"]), 3)
+                self.assertLessEqual(rank["overlapped_s"], rank["communication_s"])
+                self.assertLess(rank["compute_s"], rank["step_s"])
+                self.assertEqual(rank["communication_s"] > 0, one["strategy"] != "none")
+        self.assertIn("chart-timeline", (self.out / "trace.html").read_text())
+
+    def test_the_table_fits_into_80_columns(self):
+        table = self.trace("--strategies", "flat,bucketed", "--cap-mib", "0.25").stdout
+        self.assertIn("bucketed 0.25 MiB", table)
+        self.assertLess(max(map(len, table.splitlines()[:-1])), 80)
+
+    def test_bad_input_exits_2_with_one_line(self):
+        for words, mentions in [
+            (["--strategies", "quick"], "quick"),
+            (["--strategies", "planned"], "planned"),
+            (["--cap-mib", "0"], "--cap-mib"),
+            (["--steps", "0"], "--steps"),
+            (["--sequence", "0"], "--sequence 0"),
+            (["--ranks", "0"], "--ranks 0"),
+        ]:
+            with self.subTest(words=words):
+                result = trace(*words, "--out", self.out)
+                self.assertEqual(result.returncode, 2, result)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertIn(mentions, result.stderr)
+                self.assertFalse(self.out.exists())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
