@@ -111,12 +111,16 @@ nlohmann::json measure_configuration(MatrixRun& run, const Configuration& config
   return measured_json(configuration, run.cells, result, memory, run.group.size, run.flags.common.seed);
 }
 
+// The one of `before` that is this configuration; null when there is none.
+nlohmann::json measured_before(const nlohmann::json& before, const Configuration& configuration) {
+  const auto found = std::ranges::find_if(before, [&](const nlohmann::json& b) { return b["model"] == configuration.description; });
+  return found == before.end() ? nlohmann::json() : *found;
+}
+
 // Rank 0's word counts: other machines may not have the file.
 std::vector<bool> done_before(const ProcessGroup& group, const std::vector<Configuration>& configurations, const nlohmann::json& before) {
   std::vector<double> done;
-  for (const Configuration& configuration : configurations) {
-    done.push_back(std::ranges::any_of(before, [&](const nlohmann::json& b) { return b["model"] == configuration.description; }) ? 1 : 0);
-  }
+  for (const Configuration& configuration : configurations) done.push_back(measured_before(before, configuration).is_null() ? 0 : 1);
   const std::vector<double> on_rank0 = all_gather(group, done)[0];
   return {on_rank0.begin(), on_rank0.end()};
 }
@@ -139,12 +143,7 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   results["settings"] = step_settings(flags);
   results["configurations"] = nlohmann::json::array();
   for (size_t i = 0; i < configurations.size(); ++i) {
-    nlohmann::json configuration;
-    if (!done[i]) {
-      configuration = measure_configuration(run, configurations[i]);
-    } else if (group.rank == 0) {
-      configuration = *std::ranges::find_if(before, [&](const nlohmann::json& b) { return b["model"] == configurations[i].description; });
-    }
+    nlohmann::json configuration = done[i] ? measured_before(before, configurations[i]) : measure_configuration(run, configurations[i]);
     if (group.rank != 0) continue;
     if (!flags.common.json) fmt::print("{}{}{}", i > 0 ? "\n" : "", done[i] ? "measured before: " : "", configuration_table(configuration));
     std::fflush(stdout);

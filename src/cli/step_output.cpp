@@ -110,6 +110,19 @@ std::string cost_table(const nlohmann::json& rows) {
   return table;
 }
 
+// What makes wide intervals narrow; nothing when they are.
+std::string advice(const nlohmann::json& rows) {
+  constexpr double kWide = 1.25;  // upper over lower end
+  const auto is_wide = [](const nlohmann::json& row) {
+    return row["measured_ci_s"]["high"].get<double>() > kWide * row["measured_ci_s"]["low"].get<double>();
+  };
+  const auto wide = std::ranges::count_if(rows, is_wide);
+  if (wide == 0) return "";
+  return fmt::format(
+      "{} of {} intervals are wider than a quarter of the step: more --blocks, or a machine\nwith less else to do, make them narrower.\n",
+      wide, rows.size());
+}
+
 // The columns that all cells of a configuration share.
 std::string csv_head(const nlohmann::json& configuration) {
   const nlohmann::json& model = configuration["model"];
@@ -148,7 +161,8 @@ std::string configuration_table(const nlohmann::json& configuration) {
   if (configuration["status"] != "measured") {
     return fmt::format("{}\nout of memory (skipping this config): {}\n", title, configuration["reason"].get<std::string>());
   }
-  return fmt::format("{}\n{}\n{}", title, time_table(configuration["strategies"]), cost_table(configuration["strategies"]));
+  const nlohmann::json& rows = configuration["strategies"];
+  return fmt::format("{}\n{}\n{}{}", title, time_table(rows), cost_table(rows), advice(rows));
 }
 
 std::string steps_csv(const nlohmann::json& configurations) {

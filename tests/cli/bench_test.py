@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -156,6 +157,16 @@ class Layers(InFolder):
         costs.write_text("bytes,world_size,median_s\n4,2,0.0001\n65536,2,0.0002\n")
         result = firkin("predict", "--tensors", self.out / "tensors.csv", "--allreduce", costs, "--out", self.folder / "predicted")
         self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_is_rejected_when_watching_costs_more_than_3_percent_of_a_step(self):
+        result = firkin("bench", "layers", "--ranks", "1", "--steps", "4", "--json", *TINY_MODEL, "--out", self.out)
+        if result.returncode == 0:
+            self.assertLessEqual(json.loads(result.stdout)["profile"]["hook_perturbation"], 0.03)
+        else:
+            self.assertEqual(result.returncode, 1, result.stderr)
+            costs = re.search(r"watching changes a step by \+([0-9.]+) %.*: take more --steps, or --force", result.stderr)
+            self.assertGreaterEqual(float(costs[1]), 3.0)
+            self.assertFalse((self.out / "results.json").exists())
 
     def test_the_parts_of_a_step_are_in_results_json_with_what_watching_costs(self):
         answer = json.loads(self.bench("layers", "--ranks", "1", "--steps", "4", "--force", "--json", *TINY_MODEL).stdout)
