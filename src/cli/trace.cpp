@@ -88,13 +88,13 @@ nlohmann::json trace_json(const Cell& cell, const SpansByRank& spans) {
 }
 
 void print_table(const nlohmann::json& traces) {
-  fmt::print("{:<16} {:>9} {:>9} {:>13} {:>10} {:>11}\n", "strategy", "step", "compute", "communication", "overlapped", "exposed");
+  fmt::print("{:<18} {:>9} {:>9} {:>13} {:>10} {:>11}\n", "strategy", "step", "compute", "communication", "overlapped", "exposed");
   for (const nlohmann::json& trace : traces) {
     const nlohmann::json& rank0 = trace["ranks"][0];
     const double communication_s = rank0["communication_s"];
     const double overlapped_s = rank0["overlapped_s"];
     const std::string overlapped = communication_s > 0 ? fmt::format("{:.0f} %", 100 * overlapped_s / communication_s) : "-";
-    fmt::print("{:<16} {:>9} {:>9} {:>13} {:>10} {:>11}\n", trace["name"].get<std::string>(), format_seconds(rank0["step_s"]),
+    fmt::print("{:<18} {:>9} {:>9} {:>13} {:>10} {:>11}\n", trace["name"].get<std::string>(), format_seconds(rank0["step_s"]),
                format_seconds(rank0["compute_s"]), format_seconds(communication_s), overlapped,
                format_seconds(communication_s - overlapped_s));
   }

@@ -13,7 +13,8 @@ namespace firkin {
 
 // Records the thread that makes it, and the threads to which autograd carries its state: operators, autograd's nodes, the collectives that
 // c10d starts, and as phases what RECORD_USER_SCOPE names. One at a time in a process; stop() on the thread that made it. Recording takes
-// a few microseconds an operator. Sets KINETO_LOG_LEVEL in the environment, if it is not set, to silence Kineto's log.
+// a few microseconds an operator. What runs on a GPU is not recorded. Sets KINETO_LOG_LEVEL in the environment, if it is not set, to
+// silence Kineto's log.
 class TraceRecorder {
  public:
   TraceRecorder();
