@@ -100,10 +100,10 @@ std::string cost_table(const nlohmann::json& rows) {
   for (const nlohmann::json& row : rows) {
     std::string ratio;
     if (row.contains("ratio_to_torch")) {
-      ratio = fmt::format("{:.3f} [{:.3f}, {:.3f}]", row["ratio_to_torch"].get<double>(), row["ratio_to_torch_ci"]["low"].get<double>(),
+      ratio = fmt::format("  {:.3f} [{:.3f}, {:.3f}]", row["ratio_to_torch"].get<double>(), row["ratio_to_torch_ci"]["low"].get<double>(),
                           row["ratio_to_torch_ci"]["high"].get<double>());
     }
-    table += fmt::format("{:<9} {:>6} {:>9} {:>8.1f} us {:>10} {:>9}  {}\n", row["strategy"].get<std::string>(),
+    table += fmt::format("{:<9} {:>6} {:>9} {:>8.1f} us {:>10} {:>9}{}\n", row["strategy"].get<std::string>(),
                          number_or_dash(row, "cap_mib", "{:g}"), format_seconds(row["exposed_s"]), row["per_tensor_us"].get<double>(),
                          format_bytes(row["peak_memory_bytes"]), number_or_dash(row, "tokens_per_s", "{:.0f}"), ratio);
   }
