@@ -77,6 +77,22 @@ json key_encoding(const std::vector<KeyEntry>& entries) {
   return {{"shape", channel(shapes)}, {"stroke", channel(strokes)}, {"fill", channel(fills)}};
 }
 
+json named_rows(const std::string& field, const std::vector<std::string>& names, double padding) {
+  return {{"field", field},
+          {"type", "nominal"},
+          {"sort", names},
+          {"scale", {{"paddingInner", padding}, {"paddingOuter", 0.3}}},
+          {"axis",
+           {{"title", nullptr},
+            {"labelColor", chart_colour("ink")},
+            {"labelFontSize", kLabelSize},
+            {"labelLimit", 150},
+            {"ticks", false},
+            {"domain", false},
+            {"labelPadding", 8},
+            {"labelOverlap", false}}}};
+}
+
 std::vector<double> power_of_two_ticks(double low, double high, size_t most) {
   constexpr double kSlack = 1e-9;  // a limit that is a power of two counts as reached
   const int first = static_cast<int>(std::ceil(std::log2(low) - kSlack));

@@ -28,6 +28,9 @@ struct KeyEntry {
 // Encodings "shape", "stroke" and "fill" of the field "kind", whose merged key above the plot lists `entries`.
 nlohmann::json key_encoding(const std::vector<KeyEntry>& entries);
 
+// The y channel of a chart whose rows are the values of `field`, in the order of `names`. padding: of a row, how much lies between rows.
+nlohmann::json named_rows(const std::string& field, const std::vector<std::string>& names, double padding);
+
 // Powers of two from at or above `low` to at or below `high`, in steps that give at most `most` of them.
 std::vector<double> power_of_two_ticks(double low, double high, size_t most);
 

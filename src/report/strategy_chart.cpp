@@ -77,25 +77,12 @@ struct Axes {
 };
 
 Axes axes(const std::vector<StrategyRow>& rows, const TimeUnit& unit, double largest_s) {
-  json names = json::array();
+  std::vector<std::string> names;
   for (const StrategyRow& row : rows) names.push_back(row.strategy);
   const json time = {{"type", "quantitative"},
                      {"scale", {{"domain", {0, unit(largest_s)}}, {"nice", false}}},
                      {"axis", {{"title", fmt::format("step time ({})", unit.symbol)}, {"tickCount", 6}}}};
-  const json y = {{"field", "strategy"},
-                  {"type", "nominal"},
-                  {"sort", names},
-                  {"scale", {{"paddingInner", 0.42}, {"paddingOuter", 0.3}}},
-                  {"axis",
-                   {{"title", nullptr},
-                    {"labelColor", chart_colour("ink")},
-                    {"labelFontSize", kLabelSize},
-                    {"labelLimit", 150},
-                    {"ticks", false},
-                    {"domain", false},
-                    {"labelPadding", 8},
-                    {"labelOverlap", false}}}};
-  return {time, y};
+  return {time, named_rows("strategy", names, 0.42)};
 }
 
 json layers_of(const std::vector<StrategyRow>& rows, bool split) {

@@ -37,22 +37,10 @@ json bars(const std::vector<TraceRow>& traces, const TimeUnit& unit) {
   return rows;
 }
 
-json strategy_channel(const std::vector<TraceRow>& traces) {
-  json names = json::array();
+std::vector<std::string> names_of(const std::vector<TraceRow>& traces) {
+  std::vector<std::string> names;
   for (const TraceRow& trace : traces) names.push_back(trace.name);
-  return {{"field", "strategy"},
-          {"type", "nominal"},
-          {"sort", names},
-          {"scale", {{"paddingInner", 0.35}, {"paddingOuter", 0.2}}},
-          {"axis",
-           {{"title", nullptr},
-            {"labelColor", chart_colour("ink")},
-            {"labelFontSize", kLabelSize},
-            {"labelLimit", 150},
-            {"ticks", false},
-            {"domain", false},
-            {"labelPadding", 8},
-            {"labelOverlap", false}}}};
+  return names;
 }
 
 }  // namespace
@@ -79,7 +67,7 @@ std::optional<Chart> timeline_chart(const Results& results) {
                               {"scale", {{"domain", {0, unit(end_s)}}, {"nice", false}}},
                               {"axis", {{"title", fmt::format("since the start of the step ({})", unit.symbol)}, {"tickCount", 8}}}}},
                             {"x2", {{"field", "to"}}},
-                            {"y", strategy_channel(traces)},
+                            {"y", named_rows("strategy", names_of(traces), 0.35)},
                             {"yOffset", {{"field", "kind"}, {"type", "nominal"}, {"sort", kKinds}, {"scale", {{"paddingInner", 0.15}}}}},
                             {"color",
                              {{"field", "kind"},
