@@ -104,6 +104,17 @@ TEST_P(IntervalUnderDrift, CoversTheMiddleOfTheMeasurementInNinetyTwoToNinetyEig
   }
 }
 
+TEST(IntervalUnderDriftOfTenSamples, CoversInAtLeastNinetyTwoPercent) {
+  SyntheticNoise noise(3);
+  int covered = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    std::vector<double> times = step_times(noise, 10, 0);
+    for (size_t i = 0; i < times.size(); ++i) times[i] *= std::exp(0.1 * ((static_cast<double>(i) + 0.5) / 10 - 0.5));
+    if (bootstrap_median(times, static_cast<uint64_t>(trial), 0.95, kResamples).contains(kTrueS)) ++covered;
+  }
+  EXPECT_GE(covered, 0.92 * kTrials);
+}
+
 INSTANTIATE_TEST_SUITE_P(Samples, IntervalUnderDrift, testing::Values(16, 20, 30, 100));
 
 // For a normal sample the median's standard error is sqrt(pi / 2) that of the mean: the best that an interval of the median could do.
