@@ -34,8 +34,6 @@ struct TraceFlags {
 
 using SpansByRank = std::vector<std::vector<Span>>;
 
-constexpr double kNanosecond = 1e-9;  // seconds
-
 // "trace-naive.json", "trace-bucketed-4MiB.json"
 std::string file_name(const Cell& cell) {
   return cell.cap_mib ? fmt::format("trace-{}-{}MiB.json", cell.strategy, *cell.cap_mib) : fmt::format("trace-{}.json", cell.strategy);
@@ -45,7 +43,7 @@ std::string file_name(const Cell& cell) {
 nlohmann::json figures_json(const std::vector<Span>& spans) {
   std::vector<double> step_s, compute_s, communication_s, overlapped_s;
   for (const TracedStep& step : traced_steps(spans)) {
-    step_s.push_back(static_cast<double>(step.period.end_ns - step.period.start_ns) * kNanosecond);
+    step_s.push_back(seconds_of(step.period));
     compute_s.push_back(step.overlap.compute_s);
     communication_s.push_back(step.overlap.communication_s);
     overlapped_s.push_back(step.overlap.overlapped_s);
@@ -60,20 +58,15 @@ nlohmann::json figures_json(const std::vector<Span>& spans) {
 
 // The last step: when it computed and when it communicated, in seconds since it began. Gaps too short to be seen are closed.
 nlohmann::json timeline_json(const std::vector<Span>& spans) {
-  constexpr double kLeastGap = 0.002;  // of the step
+  constexpr int64_t kGapsPerStep = 500;  // shorter ones are closed
   const Period step = traced_steps(spans).back().period;
-  const auto seconds = [&step](int64_t time_ns) { return static_cast<double>(time_ns - step.start_ns) * kNanosecond; };
+  const int64_t least_gap_ns = (step.end_ns - step.start_ns) / kGapsPerStep;
   const std::vector<Span> last = spans_between(spans, step.start_ns, step.end_ns);
+  const auto since_start = [&step](int64_t time_ns) { return seconds_of({step.start_ns, time_ns}); };
   nlohmann::json timeline = nlohmann::json::array();
   for (const auto& [activity, name] : {std::pair{Activity::kOperator, "compute"}, {Activity::kCollective, "communication"}}) {
-    for (const Period& period : busy_periods(last, activity)) {
-      const bool joins = !timeline.empty() && timeline.back()["activity"] == name &&
-                         seconds(period.start_ns) - timeline.back()["end_s"].get<double>() < kLeastGap * seconds(step.end_ns);
-      if (joins) {
-        timeline.back()["end_s"] = seconds(period.end_ns);
-      } else {
-        timeline.push_back({{"activity", name}, {"start_s", seconds(period.start_ns)}, {"end_s", seconds(period.end_ns)}});
-      }
+    for (const Period& period : busy_periods(last, activity, least_gap_ns)) {
+      timeline.push_back({{"activity", name}, {"start_s", since_start(period.start_ns)}, {"end_s", since_start(period.end_ns)}});
     }
   }
   return timeline;

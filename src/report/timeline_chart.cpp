@@ -55,8 +55,7 @@ std::optional<Chart> timeline_chart(const Results& results) {
   chart.title = "One step of rank 0: when it computed, and when it communicated";
   chart.caption =
       "Above: at least one operator ran. Below: the transport had taken up at least one collective. Communication beside computation is "
-      "hidden, and it "
-      "is only free where it does not take the processor from it.";
+      "hidden, and it is only free where it does not take the processor from it.";
   chart.summary = fmt::format("Periods of computation and of communication in one step, for {} settings.", traces.size());
   chart.spec = chart_frame(kRowHeight * static_cast<int>(traces.size()), 2);
   chart.spec["data"] = inline_data(bars(traces, unit));

@@ -5,12 +5,10 @@
 namespace firkin {
 namespace {
 
-constexpr double kNanosecond = 1e-9;  // seconds
-
-double seconds_of(const std::vector<Period>& periods) {
-  int64_t sum = 0;
-  for (const Period& period : periods) sum += period.end_ns - period.start_ns;
-  return static_cast<double>(sum) * kNanosecond;
+double total_seconds(const std::vector<Period>& periods) {
+  int64_t sum_ns = 0;
+  for (const Period& period : periods) sum_ns += period.end_ns - period.start_ns;
+  return seconds_of({0, sum_ns});
 }
 
 std::vector<Period> common_periods(const std::vector<Period>& a, const std::vector<Period>& b) {
@@ -25,7 +23,12 @@ std::vector<Period> common_periods(const std::vector<Period>& a, const std::vect
 
 }  // namespace
 
-std::vector<Period> busy_periods(const std::vector<Span>& spans, Activity activity) {
+double seconds_of(const Period& period) {
+  constexpr double kNanosecond = 1e-9;
+  return static_cast<double>(period.end_ns - period.start_ns) * kNanosecond;
+}
+
+std::vector<Period> busy_periods(const std::vector<Span>& spans, Activity activity, int64_t least_gap_ns) {
   std::vector<Period> periods;
   for (const Span& span : spans) {
     if (span.activity == activity && span.start_ns < span.end_ns) periods.push_back({span.start_ns, span.end_ns});
@@ -33,7 +36,7 @@ std::vector<Period> busy_periods(const std::vector<Span>& spans, Activity activi
   std::ranges::sort(periods, {}, &Period::start_ns);
   std::vector<Period> merged;
   for (const Period& period : periods) {
-    if (merged.empty() || period.start_ns > merged.back().end_ns) {
+    if (merged.empty() || period.start_ns - merged.back().end_ns > least_gap_ns) {
       merged.push_back(period);
     } else {
       merged.back().end_ns = std::max(merged.back().end_ns, period.end_ns);
@@ -45,7 +48,7 @@ std::vector<Period> busy_periods(const std::vector<Span>& spans, Activity activi
 Overlap overlap_of(const std::vector<Span>& spans) {
   const std::vector<Period> compute = busy_periods(spans, Activity::kOperator);
   const std::vector<Period> communication = busy_periods(spans, Activity::kCollective);
-  return {seconds_of(compute), seconds_of(communication), seconds_of(common_periods(compute, communication))};
+  return {total_seconds(compute), total_seconds(communication), total_seconds(common_periods(compute, communication))};
 }
 
 std::vector<Span> spans_between(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns) {

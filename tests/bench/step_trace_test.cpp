@@ -48,7 +48,7 @@ TEST(StepTrace, HasTheComputationAndNothingBetweenSteps) {
     Workload workload = small_workload();
     const auto spans = trace_steps(group, workload, with_strategy("naive"), {.warmup_steps = 1, .steps = 2});
     for (const TracedStep& step : traced_steps(spans[0])) {
-      const double step_s = static_cast<double>(step.period.end_ns - step.period.start_ns) * 1e-9;
+      const double step_s = seconds_of(step.period);
       EXPECT_GT(step.overlap.compute_s, 0);
       EXPECT_GT(step.overlap.communication_s, 0);
       EXPECT_LE(step.overlap.compute_s, step_s);

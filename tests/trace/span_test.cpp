@@ -59,6 +59,13 @@ TEST(BusyPeriods, AreMergedAndInOrder) {
   EXPECT_EQ(periods[1].start_ns, 30);
 }
 
+TEST(BusyPeriods, CloseGapsUpToTheLeast) {
+  const std::vector<Period> periods = busy_periods({compute(0, 10), compute(15, 20), compute(26, 30)}, Activity::kOperator, 5);
+  ASSERT_EQ(periods.size(), 2u);
+  EXPECT_EQ(periods[0].end_ns, 20);
+  EXPECT_EQ(periods[1].start_ns, 26);
+}
+
 TEST(SpansBetween, HoldsWhatStartsThere) {
   const std::vector<Span> within = spans_between({compute(0, 100), compute(10, 12), compute(20, 90), compute(30, 31)}, 10, 30);
   ASSERT_EQ(within.size(), 2u);

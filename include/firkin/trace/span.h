@@ -35,11 +35,14 @@ Overlap overlap_of(const std::vector<Span>& spans);
 // Those that start between start_ns (included) and end_ns (not included).
 std::vector<Span> spans_between(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns);
 
-// The times at which at least one span of `activity` ran: [start, end) in nanoseconds, in order, apart from each other.
 struct Period {
   int64_t start_ns = 0;
   int64_t end_ns = 0;
 };
-std::vector<Period> busy_periods(const std::vector<Span>& spans, Activity activity);
+
+double seconds_of(const Period& period);
+
+// The times at which at least one span of `activity` ran: in order, more than least_gap_ns apart; shorter gaps are closed.
+std::vector<Period> busy_periods(const std::vector<Span>& spans, Activity activity, int64_t least_gap_ns = 0);
 
 }  // namespace firkin
