@@ -127,7 +127,7 @@ class AllReduceBench {
     std::vector<Work> queued;
     const auto started = Clock::now();
     for (const at::Tensor& buffer : buffers) queued.push_back(start_all_reduce(group_, buffer));
-    for (const Work& work : queued) wait(work, "queued all-reduce");
+    for (const Work& work : queued) wait(group_, work, "a queued all-reduce");
     return seconds_since(started) / static_cast<double>(buffers.size());
   }
 

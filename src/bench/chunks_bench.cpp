@@ -35,10 +35,10 @@ double time_chunks(const ProcessGroup& group, const std::vector<at::Tensor>& chu
   const auto started = Clock::now();
   for (size_t i = 0; i < chunks.size(); ++i) {
     Work& place = flying[i % flying.size()];
-    if (place) wait(place, "all-reduce of a chunk");
+    if (place) wait(group, place, "the all-reduce of a chunk");
     place = start_all_reduce(group, chunks[i]);
   }
-  for (const Work& work : flying) wait(work, "all-reduce of a chunk");
+  for (const Work& work : flying) wait(group, work, "the all-reduce of a chunk");
   return seconds_since(started);
 }
 

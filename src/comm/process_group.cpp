@@ -1,84 +1,96 @@
 #include "firkin/comm/process_group.h"
 
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
-#include "firkin/base/error.h"
-#include "gloo_backend.h"
+#include <algorithm>
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include "firkin/base/units.h"
+#include "group_failure.h"
+#include "group_state.h"
+#include "missing_ranks.h"
 
 namespace firkin {
 namespace {
 
-ProcessGroup make_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const std::string& address,
-                        const GroupOptions& options) {
-  if (options.backend != "gloo") throw InputError(fmt::format("backend {}: expected gloo", options.backend));
-  auto prefixed = c10::make_intrusive<c10d::PrefixStore>("firkin", std::move(store));
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(prefixed, rank, size);
-  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
-                    make_gloo_backend(prefixed, rank, size, address, options.timeout));
-  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-  return {rank, size, prefixed, group, std::nullopt};
-}
+using std::chrono::milliseconds;
 
-}  // namespace
+constexpr milliseconds kSlice{1000};          // of waiting, between two looks whether another rank has given up
+constexpr milliseconds kStorePatience{2000};  // for the answer to such a look
+constexpr milliseconds kTimeoutGrace{1000};   // the backend's own timeout comes first where it can: it says more
 
-ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
-  c10d::TCPStoreOptions store_options;
-  store_options.port = static_cast<uint16_t>(info.master_port);
-  // A launcher may run the store itself: torchrun's agent does, and so does --ranks.
-  const char* hosted = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-  store_options.isServer = info.rank == 0 && (hosted == nullptr || std::string(hosted) != "True");
-  store_options.timeout = options.timeout;
-  store_options.waitWorkers = false;
+// Whether the work has completed by then; false: an error, or not yet, and `error` says it.
+bool completes(const Work& work, milliseconds limit, std::string& error) {
   try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(info.master_address, store_options);
-    return make_group(store, info.rank, info.world_size, info.master_address, options);
-  } catch (const c10::Error& error) {
-    throw RuntimeError(fmt::format("rank {} cannot meet the others at {}:{}: {}", info.rank, info.master_address, info.master_port,
-                                   error.what_without_backtrace()));
+    work->wait(limit);
+    return true;
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+    return false;
   }
 }
 
-ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options) {
-  return make_group(std::move(store), rank, size, "127.0.0.1", options);
+// The backend of the tensor itself, not the dispatcher's operator: a few microseconds less for each call.
+c10::intrusive_ptr<c10d::Backend> backend_for(const ProcessGroup& group, c10::DeviceType device) {
+  throw_if_lost(group);
+  return group.c10d->getBackend(device);
 }
+
+}  // namespace
 
 Work start_all_reduce(const ProcessGroup& group, at::Tensor tensor) {
   std::vector<at::Tensor> tensors{std::move(tensor)};
   c10d::AllreduceOptions options;
   if (group.timeout) options.timeout = *group.timeout;
-  // The backend itself, not the dispatcher's operator: a few microseconds less for each call.
-  return group.c10d->getBackend(tensors[0].device().type())->allreduce(tensors, options);
+  return backend_for(group, tensors[0].device().type())->allreduce(tensors, options);
 }
 
-void wait(const Work& work, const std::string& what) {
-  try {
-    work->wait();
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    throw RuntimeError(fmt::format("{} failed: {}", what, text.substr(0, text.find('\n'))));
+Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root) {
+  std::vector<at::Tensor> tensors{std::move(tensor)};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  if (group.timeout) options.timeout = *group.timeout;
+  return backend_for(group, tensors[0].device().type())->broadcast(tensors, options);
+}
+
+void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::string()> what) {
+  std::string error;
+  if (group.c10d->getBackendType() != c10d::ProcessGroup::BackendType::GLOO) {
+    // Without a timeout, with which NCCL would block this thread and not only the stream.
+    if (completes(work, kNoTimeout, error)) return;
+    lose_group(group, what(), error);
   }
+  const milliseconds timeout = group.timeout.value_or(group.state->timeout);
+  const milliseconds limit = timeout + kTimeoutGrace;
+  for (milliseconds waited{0}; waited < limit;) {
+    const milliseconds slice = group.state->lost() ? milliseconds(1) : std::min(kSlice, limit - waited);
+    if (completes(work, slice, error)) return;
+    if (work->isCompleted()) {
+      if (completes(work, kNoTimeout, error)) return;  // just now
+      lose_group(group, what(), error);
+    }
+    waited += slice;
+    throw_if_lost(group);
+    if (someone_failed(group.state->store, kStorePatience)) lose_group(group, what(), "");
+  }
+  lose_group(group, what(), "not complete after " + format_seconds(static_cast<double>(limit.count()) / 1000));
+}
+
+void wait(const ProcessGroup& group, const Work& work, const char* what) {
+  wait(group, work, [what] { return std::string(what); });
 }
 
 void all_reduce(const ProcessGroup& group, at::Tensor tensor) {
-  wait(start_all_reduce(group, std::move(tensor)), "all-reduce");
+  wait(group, start_all_reduce(group, std::move(tensor)), "an all-reduce");
 }
 
 void broadcast(const ProcessGroup& group, std::vector<at::Tensor> tensors, int root) {
-  c10d::BroadcastOptions options;
-  options.rootRank = root;
-  for (at::Tensor& tensor : tensors) {
-    const auto backend = group.c10d->getBackend(tensor.device().type());
-    std::vector<at::Tensor> one{std::move(tensor)};
-    wait(backend->broadcast(one, options), "broadcast");
-  }
+  for (at::Tensor& tensor : tensors) wait(group, start_broadcast(group, std::move(tensor), root), "a broadcast");
 }
 
 void barrier(const ProcessGroup& group) {
-  wait(group.c10d->getBackend(c10::DeviceType::CPU)->barrier(), "barrier");
+  c10d::BarrierOptions options;
+  if (group.timeout) options.timeout = *group.timeout;
+  wait(group, backend_for(group, c10::DeviceType::CPU)->barrier(options), "the barrier");
 }
 
 std::vector<std::vector<double>> all_gather(const ProcessGroup& group, const std::vector<double>& values) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "firkin/base/error.h"
+#include "firkin/comm/group_error.h"
 #include "thread_ranks.h"
 
 #include <torch/torch.h>
@@ -32,6 +33,20 @@ TEST_P(Collectives, BroadcastSendsTheRootsValues) {
   });
 }
 
+TEST_P(Collectives, ABroadcastCanBeStartedAndWaitedForLater) {
+  run_ranks(GetParam(), [](const ProcessGroup& group) {
+    const int root = group.size - 1;
+    std::vector<at::Tensor> tensors;
+    std::vector<Work> started;
+    for (int i = 0; i < 3; ++i) {
+      tensors.push_back(at::full({3}, 10 * i + group.rank, at::kLong));
+      started.push_back(start_broadcast(group, tensors.back(), root));
+    }
+    for (const Work& work : started) wait(group, work, "a broadcast");
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(tensors[static_cast<size_t>(i)], at::full({3}, 10 * i + root, at::kLong)));
+  });
+}
+
 TEST_P(Collectives, AllGatherGivesEveryRanksValuesToAll) {
   run_ranks(GetParam(), [](const ProcessGroup& group) {
     const auto rows = all_gather(group, {1.0 * group.rank, -0.5 * group.rank});
@@ -52,7 +67,7 @@ TEST(ProcessGroup, ACollectiveThatARankMissesTimesOut) {
                      all_reduce(group, at::ones({4}));
                    },
                    std::chrono::milliseconds(500)),
-               RuntimeError);
+               GroupError);
 }
 
 TEST(ProcessGroup, AnUnknownBackendIsBadInput) {

@@ -5,11 +5,16 @@
 //   all_reduce(group, t);  // t now holds the sum over the ranks
 //
 // Every rank must call the same collectives in the same order. One thread at a time may use a group.
+//
+// When a collective fails, the group is lost: GroupError (group_error.h) says which ranks are missing, on every rank that is left, and
+// all later collectives of the group throw the same.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,33 +31,55 @@ struct GroupOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(300);  // of every collective and of the rendezvous
 };
 
-// A handle: copies refer to the same group.
+class GroupState;  // of src/comm
+
+// A handle: copies refer to the same group. Only connect() and make_process_group() make one.
 struct ProcessGroup {
   int rank = 0;
   int size = 1;
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroup> c10d;
-  std::optional<std::chrono::milliseconds> timeout;  // of an all-reduce started through this handle; without: GroupOptions::timeout
+  std::optional<std::chrono::milliseconds> timeout;  // of a collective through this handle; without: GroupOptions::timeout
+  std::shared_ptr<GroupState> state;                 // of all handles: what is known of a failure
 };
 
 // A collective under way.
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-// Meets the other ranks at info.master_address:master_port (rank 0 listens there) and forms a group with them.
-// Throws RuntimeError when they do not come within the timeout, InputError for an unknown backend.
+// Meets the other ranks at info.master_address:master_port (rank 0 listens there, unless a launcher does) and forms a group with them.
+//
+// Groups never collide: ranks may form several through one meeting point, in the same order on every rank, and torchrun's restarted
+// ranks never meet what an earlier attempt left in its store.
+//
+// Throws RuntimeError, at the latest two seconds after options.timeout, when that fails. It names the ranks that have not arrived, or
+// have arrived and did not connect, as far as the meeting point can be reached. Throws InputError for an unknown backend.
+//
+// SIGPIPE is ignored in this process from then on, unless the program handles it: the backend writes to sockets that a dead rank has closed.
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options);
 
-// Forms a group through a store that all ranks share already: threads of one process share a c10d::HashStore.
+// Forms a group through a store that all ranks share already: threads of one process share a c10d::HashStore. Otherwise as connect().
 ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options);
 
 // Starts summing `tensor` (contiguous, the same shape and dtype on every rank) over the ranks, in place.
-// The tensor must stay alive, and its content is undefined, until wait() has returned.
+// The tensor must stay alive, and its content is undefined, until wait() has returned. Throws GroupError when the group is lost.
 Work start_all_reduce(const ProcessGroup& group, at::Tensor tensor);
 
-// Waits for a collective. Throws RuntimeError naming `what` when it failed or timed out.
-void wait(const Work& work, const std::string& what);
+// Starts replacing `tensor` by that of rank `root`; otherwise as start_all_reduce().
+Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root);
 
-// Blocking collectives, in place. They throw RuntimeError as wait() does.
+// Waits for a collective that was started through `group`. On CPU the calling thread blocks; on a GPU, with NCCL, only the stream.
+//
+// what: completes the sentence "rank 1 (gpu07) did not reach ...", such as "bucket 3 of step 17"; called only after a failure.
+// Throws GroupError when the collective failed, timed out, or another rank has given up; that rank is heard of within about a second.
+// Finding out who is missing then takes less than four seconds. After a throw the backend may use the tensor until its own timeout.
+void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::string()> what);
+void wait(const ProcessGroup& group, const Work& work, const char* what);
+
+// This rank cannot go on with the group, for a reason of its own: the others hear of it within about a second, instead of waiting for
+// their timeouts, and their errors name this rank and `what`. Throws GroupError(what).
+[[noreturn]] void give_up(const ProcessGroup& group, const std::string& what);
+
+// Blocking collectives, in place. They throw GroupError as wait() does.
 void all_reduce(const ProcessGroup& group, at::Tensor tensor);
 void broadcast(const ProcessGroup& group, std::vector<at::Tensor> tensors, int root = 0);
 void barrier(const ProcessGroup& group);

@@ -1,0 +1,17 @@
+// A part of a store for each group, so that groups never meet what others have left there.
+#pragma once
+
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace firkin {
+
+// The part for this rank's next group: "firkin/RESTART/N", where RESTART is torchrun's count of restarts (its store outlives them) and N
+// this rank's number of earlier groups on this store. The ranks agree, for all form their groups in the same order. Throws c10::Error.
+c10::intrusive_ptr<c10d::Store> next_group_store(const c10::intrusive_ptr<c10d::Store>& store, int rank);
+
+// "the store at 127.0.0.1:29500"; "the store" for one that is not on the network.
+std::string store_name(const c10::intrusive_ptr<c10d::Store>& store);
+
+}  // namespace firkin

@@ -1,0 +1,40 @@
+// A c10d group whose destruction does not wait for collectives that will never complete.
+#pragma once
+
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "group_state.h"
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace firkin {
+
+// Gloo's destructor waits for the collectives under way, which in a lost group end with their timeout only. A lost group leaves its backend
+// to a thread of its own.
+class LosableGroup final : public c10d::ProcessGroup {
+ public:
+  LosableGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::shared_ptr<const GroupState> state)
+      : c10d::ProcessGroup(store, rank, size), state_(std::move(state)) {}
+  ~LosableGroup() override { leave_backend(); }
+
+  void release_resources() override {
+    leave_backend();
+    c10d::ProcessGroup::release_resources();
+  }
+
+ private:
+  void leave_backend() {
+    if (!state_->lost()) return;
+    try {
+      std::thread([by_device = std::move(deviceTypeToBackend_), by_type = std::move(backendTypeToBackend_)] {}).detach();
+    } catch (const std::exception&) {
+      // No thread to be had: the destructor waits here.
+    }
+  }
+
+  std::shared_ptr<const GroupState> state_;
+};
+
+}  // namespace firkin

@@ -1,0 +1,193 @@
+// connect() and make_process_group(): the store, everybody's arrival there, and then the connections between the ranks. Each step runs with
+// a deadline on a thread of its own, because a store whose host is stopped answers nothing, for ever.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+
+#include "backend_text.h"
+#include "bounded_call.h"
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+#include "firkin/comm/process_group.h"
+#include "gloo_backend.h"
+#include "group_state.h"
+#include "group_store.h"
+#include "lost_group.h"
+#include "missing_ranks.h"
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+namespace firkin {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kSlice{250};         // of waiting, between two looks whether another rank has given up
+constexpr milliseconds kLongestPause{100};  // between two questions whether all have arrived
+constexpr milliseconds kStoreGrace{500};    // for an answer of the store after the timeout
+constexpr milliseconds kConnectGrace{500};  // for the connections, when the last rank arrived just in time
+constexpr milliseconds kListenerPatience{400};
+constexpr milliseconds kSurveyWindow{400};  // with kSurveyGrace, kConnectGrace and kSlice: two seconds
+
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+// What this rank wants to be part of.
+struct Meeting {
+  int rank = 0;
+  int size = 1;
+  std::string address;  // of the meeting point, for the choice of the network interface
+  std::string place;    // " at 127.0.0.1:29500", or nothing
+  StoreHost store_host = StoreHost::kElsewhere;
+  GroupOptions options;
+  Clock::time_point started = Clock::now();
+
+  milliseconds time_left(milliseconds grace) const {
+    const auto passed = std::chrono::duration_cast<milliseconds>(Clock::now() - started);
+    return std::max(milliseconds(1), options.timeout + grace - passed);
+  }
+  std::string limit() const { return format_seconds(static_cast<double>(options.timeout.count()) / 1000); }
+};
+
+[[noreturn]] void fail_to_meet(const Meeting& meeting, std::string_view why) {
+  throw RuntimeError(fmt::format("rank {} cannot meet the others{}: {}", meeting.rank, meeting.place, why));
+}
+
+// call() within the meeting's timeout. Throws RuntimeError when the store, of which the call makes use, fails or does not answer.
+template <typename Call>
+auto meet(const Meeting& meeting, Call call) {
+  std::optional<std::invoke_result_t<Call&>> result;
+  try {
+    result = call_within(meeting.time_left(kStoreGrace), std::move(call));
+  } catch (const std::exception& error) {
+    fail_to_meet(meeting, shorten_backend_text(error.what()));
+  }
+  if (!result) fail_to_meet(meeting, fmt::format("the store there does not answer within {}", meeting.limit()));
+  return std::move(*result);
+}
+
+// Leaves this rank's name in its group's part of the store.
+Store arrive(const Store& store, int rank, int size) {
+  Store group_store = next_group_store(store, rank);
+  announce_host(*group_store, rank);
+  if (group_store->add("arrived", 1) == size) group_store->set("all_arrived", "");
+  return group_store;
+}
+
+// Whether all ranks arrive until then; ends early when one of them gives up. Asks again and again: LibTorch prints a warning for every
+// wait() of a store that ends without the key.
+bool await_all(c10d::Store& store, Clock::time_point until) {
+  milliseconds pause{1};
+  while (!store.check({"all_arrived"})) {
+    if (Clock::now() >= until || store.check({"failed/any"})) return false;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+  return true;
+}
+
+// Why the group cannot be formed, as far as the marks of the ranks tell.
+std::string find_reason(const std::optional<Survey>& survey) {
+  if (!survey) return "the store does not answer";
+  std::vector<NamedRank> absent;
+  std::copy_if(survey->missing.begin(), survey->missing.end(), std::back_inserter(absent),
+               [](const NamedRank& r) { return r.host.empty(); });
+  if (!absent.empty()) return fmt::format("{} {} not arrived", name_ranks(absent), absent.size() == 1 ? "has" : "have");
+  if (!survey->missing.empty()) return fmt::format("{} arrived but did not connect", name_ranks(survey->missing));
+  if (survey->other) return fmt::format("{} gave up", name_ranks({survey->other->who}));
+  return "connecting failed";
+}
+
+// Throws RuntimeError that says who is to blame. backend_text: Gloo's error, if any.
+[[noreturn]] void fail_to_form(const Meeting& meeting, BoundedStore& store, const std::string& backend_text) {
+  const auto survey = survey_ranks(store, {.rank = meeting.rank, .size = meeting.size, .where = "the rendezvous", .window = kSurveyWindow});
+  std::string reason = find_reason(survey);
+  if (!backend_text.empty()) reason += fmt::format(" [Gloo: {}]", shorten_backend_text(backend_text));
+  throw RuntimeError(
+      fmt::format("rank {} cannot form a group of {}{} within {}: {}", meeting.rank, meeting.size, meeting.place, meeting.limit(), reason));
+}
+
+// The backend, connected to those of the other ranks.
+c10::intrusive_ptr<c10d::Backend> connect_backend(const Meeting& meeting, const Store& group_store) {
+  auto connecting = start_detached([store = group_store, rank = meeting.rank, size = meeting.size, address = meeting.address,
+                                    timeout = meeting.options.timeout] { return make_gloo_backend(store, rank, size, address, timeout); });
+  const auto until = Clock::now() + meeting.time_left(kConnectGrace);
+  std::optional<BoundedStore> listener;
+  std::string error;
+  while (connecting.wait_for(kSlice) != std::future_status::ready) {
+    // A connection of its own: Gloo may be waiting on ours, and holds it meanwhile.
+    if (!listener) {
+      auto clone = BoundedStore(group_store).ask(kListenerPatience, [](c10d::Store& store) { return store.clone(); });
+      listener.emplace(clone.value_or(group_store));
+    }
+    if (Clock::now() >= until || someone_failed(*listener, kListenerPatience)) fail_to_form(meeting, *listener, "");
+  }
+  try {
+    return connecting.get();
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+  }
+  BoundedStore store(group_store);
+  fail_to_form(meeting, store, error);
+}
+
+ProcessGroup form_group(const Meeting& meeting, const Store& store) {
+  const Store group_store = meet(meeting, [store, rank = meeting.rank, size = meeting.size] { return arrive(store, rank, size); });
+  const auto until = meeting.started + meeting.options.timeout;
+  const bool all_here = meet(meeting, [group_store, until] { return await_all(*group_store, until); });
+  auto state = std::make_shared<GroupState>(group_store, store_name(store), meeting.store_host, meeting.options.timeout);
+  if (!all_here) fail_to_form(meeting, state->store, "");
+  auto group = c10::make_intrusive<LosableGroup>(group_store, meeting.rank, meeting.size, state);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, connect_backend(meeting, group_store));
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  return {meeting.rank, meeting.size, group_store, group, std::nullopt, state};
+}
+
+void check_backend(const std::string& backend) {
+  if (backend != "gloo") throw InputError(fmt::format("backend {}: expected gloo", backend));
+}
+
+// A launcher may run the store itself: torchrun's agent does, and so does --ranks.
+bool launcher_hosts_store() {
+  const char* hosted = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  return hosted != nullptr && std::string_view(hosted) == "True";
+}
+
+StoreHost store_host(int rank) {
+  if (launcher_hosts_store()) return StoreHost::kElsewhere;
+  return rank == 0 ? StoreHost::kThisRank : StoreHost::kRank0;
+}
+
+}  // namespace
+
+ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
+  check_backend(options.backend);
+  const Meeting meeting{.rank = info.rank,
+                        .size = info.world_size,
+                        .address = info.master_address,
+                        .place = fmt::format(" at {}:{}", info.master_address, info.master_port),
+                        .store_host = store_host(info.rank),
+                        .options = options};
+  c10d::TCPStoreOptions store_options;
+  store_options.port = static_cast<uint16_t>(info.master_port);
+  store_options.isServer = meeting.store_host == StoreHost::kThisRank;
+  store_options.multiTenant = true;  // this process may be in several groups of one meeting point
+  // LibTorch counts this one in whole seconds, and takes 0 for no limit.
+  store_options.timeout = std::max<milliseconds>(options.timeout, std::chrono::seconds(1));
+  store_options.waitWorkers = false;
+  const Store store = meet(meeting, [address = info.master_address, store_options]() -> Store {
+    return c10::make_intrusive<c10d::TCPStore>(address, store_options);
+  });
+  return form_group(meeting, store);
+}
+
+ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options) {
+  check_backend(options.backend);
+  return form_group({.rank = rank, .size = size, .address = "127.0.0.1", .place = "", .options = options}, store);
+}
+
+}  // namespace firkin

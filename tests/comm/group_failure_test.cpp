@@ -1,0 +1,162 @@
+// What a rank hears when a collective fails: who is missing, and where.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <latch>
+
+#include "../../src/comm/missing_ranks.h"
+#include "firkin/comm/group_error.h"
+#include "thread_ranks.h"
+
+#include <torch/torch.h>
+
+namespace firkin {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr auto kLongTimeout = 60s;
+
+// The message of the GroupError that `body` throws; empty: it throws none.
+std::string loss_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const GroupError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Ranks as threads that all keep their group until every one has done its part. Returns the loss that each rank saw.
+std::vector<std::string> losses(int size, std::chrono::milliseconds timeout, const std::function<void(const ProcessGroup&)>& body) {
+  std::vector<std::string> result(static_cast<size_t>(size));
+  std::latch done(size);
+  run_ranks(
+      size,
+      [&](const ProcessGroup& group) {
+        result[static_cast<size_t>(group.rank)] = loss_of([&] { body(group); });
+        done.arrive_and_wait();
+      },
+      timeout);
+  return result;
+}
+
+TEST(GroupFailure, NamesTheRankThatDidNotComeItsHostAndThePlace) {
+  const auto seen = losses(2, 1s, [](const ProcessGroup& group) {
+    if (group.rank == 0) wait(group, start_all_reduce(group, at::ones({4})), [] { return std::string("bucket 3 of step 17"); });
+  });
+  EXPECT_THAT(seen[0], AllOf(StartsWith("rank 1 (" + host_name() + ") did not reach bucket 3 of step 17 [Gloo: Timed out"),
+                             Not(HasSubstr("\n")), Not(HasSubstr("gloo/"))));
+}
+
+TEST(GroupFailure, EverySurvivorNamesTheSameRankLongBeforeItsOwnTimeout) {
+  const auto started = std::chrono::steady_clock::now();
+  const auto seen = losses(3, kLongTimeout, [](ProcessGroup group) {
+    if (group.rank == 0) group.timeout = 500ms;
+    if (group.rank < 2) all_reduce(group, at::ones({4}));
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - started, kLongTimeout / 2);
+  const std::string expected = "rank 2 (" + host_name() + ") did not reach an all-reduce";
+  EXPECT_THAT(std::vector(seen.begin(), seen.begin() + 2), Each(StartsWith(expected)));
+}
+
+TEST(GroupFailure, NamesSeveralRanks) {
+  const auto seen = losses(4, 1s, [](const ProcessGroup& group) {
+    if (group.rank % 2 == 0) barrier(group);
+  });
+  const std::string host = host_name();
+  EXPECT_THAT(seen[0], StartsWith("ranks 1 (" + host + "), 3 (" + host + ") did not reach the barrier"));
+}
+
+TEST(GroupFailure, ARankThatHasLeftIsMissing) {
+  run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        if (group.rank == 1) return;
+        EXPECT_THAT(loss_of([&] { all_reduce(group, at::ones({4})); }),
+                    HasSubstr("rank 1 (" + host_name() + ") did not reach an all-reduce"));
+      },
+      kLongTimeout);
+}
+
+TEST(GroupFailure, RanksAtDifferentPlacesAreToldApart) {
+  const auto seen = losses(2, 1s, [](const ProcessGroup& group) {
+    if (group.rank == 0) return all_reduce(group, at::ones({4}));
+    barrier(group);
+  });
+  const std::string host = host_name();
+  EXPECT_THAT(seen[0], StartsWith("no rank is missing: rank 1 (" + host + ") gave up at the barrier, rank 0 at an all-reduce"));
+  EXPECT_THAT(seen[1], StartsWith("no rank is missing: rank 0 (" + host + ") gave up at an all-reduce, rank 1 at the barrier"));
+}
+
+TEST(GroupFailure, EveryLaterCollectiveSaysTheSame) {
+  losses(2, 500ms, [](const ProcessGroup& group) {
+    if (group.rank == 1) return;
+    const Work first = start_all_reduce(group, at::ones({4}));
+    const Work second = start_all_reduce(group, at::ones({4}));
+    const std::string loss = loss_of([&] { wait(group, first, "the first"); });
+    EXPECT_THAT(loss, HasSubstr("did not reach the first"));
+    EXPECT_EQ(loss_of([&] { wait(group, second, "the second"); }), loss);
+    EXPECT_EQ(loss_of([&] { start_broadcast(group, at::ones({4}), 0); }), loss);
+  });
+}
+
+TEST(GroupFailure, ThePlaceIsNotAskedForWhenAllGoesWell) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    int asked = 0;
+    wait(group, start_all_reduce(group, at::ones({4})), [&] { return std::to_string(++asked); });
+    EXPECT_EQ(asked, 0);
+  });
+}
+
+// A store whose host can be stopped: then it answers nothing until it is let go.
+class StoppableStore : public c10d::HashStore {
+ public:
+  ~StoppableStore() override { go_on(); }
+  void stop() { stopped_ = true; }
+  void go_on() {
+    stopped_ = false;
+    stopped_.notify_all();
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    stopped_.wait(true);
+    return c10d::HashStore::check(keys);
+  }
+
+ private:
+  std::atomic<bool> stopped_ = false;
+};
+
+TEST(GroupFailure, AStoreThatDoesNotAnswerIsTheMessage) {
+  auto store = c10::make_intrusive<StoppableStore>();
+  std::latch formed(2), done(2);
+  const auto rank_body = [&](int rank) {
+    const ProcessGroup group = make_process_group(store, rank, 2, {.timeout = 500ms});
+    formed.arrive_and_wait();
+    store->stop();
+    if (rank == 0) {
+      EXPECT_THAT(loss_of([&] { all_reduce(group, at::ones({4})); }),
+                  StartsWith("the store does not answer: an unknown rank did not reach an all-reduce [Gloo: Timed out"));
+    }
+    done.arrive_and_wait();
+  };
+  std::thread other([&] { rank_body(1); });
+  rank_body(0);
+  other.join();
+  store->go_on();
+}
+
+TEST(NameRanks, CutsAMultitudeShort) {
+  std::vector<NamedRank> ranks;
+  for (int rank = 0; rank < 100; ++rank) ranks.push_back({rank, rank < 8 ? "a" : ""});
+  EXPECT_EQ(name_ranks(ranks), "ranks 0 (a), 1 (a), 2 (a), 3 (a), 4 (a), 5 (a), 6 (a), 7 (a) and 92 more");
+  EXPECT_EQ(name_ranks({{5, ""}}), "rank 5");
+}
+
+}  // namespace
+}  // namespace firkin
