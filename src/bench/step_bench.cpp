@@ -29,17 +29,26 @@ std::vector<std::vector<double>> transposed(const std::vector<std::vector<double
   return result;
 }
 
-// A step that is abandoned before it began sends its buckets all the same.
-double time_communication(const ProcessGroup& group, DataParallel& ddp) {
+// The all-reduces of a step and nothing else, as its strategy sends them: one blocking call after another, or all under way together.
+double time_communication(const ProcessGroup& group, const std::vector<BucketStats>& buckets, Launch launch) {
+  std::vector<at::Tensor> tensors;
+  for (const BucketStats& bucket : buckets) tensors.push_back(at::zeros({bucket.bytes_on_wire / 4}, at::kFloat));
+  std::vector<Work> under_way;
   barrier(group);
   const auto started = std::chrono::steady_clock::now();
-  ddp.abandon_step();
+  for (const at::Tensor& tensor : tensors) {
+    under_way.push_back(start_all_reduce(group, tensor));
+    if (launch == Launch::kAfterBackward) wait(group, under_way.back(), "an all-reduce");
+  }
+  if (launch != Launch::kAfterBackward) {
+    for (const Work& work : under_way) wait(group, work, "an all-reduce");
+  }
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 
 BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepBenchOptions& options,
                          int64_t& next_step) {
-  DataParallel ddp(*workload.module, group, setting.options);
+  DataParallel ddp(*workload.module, group, with_timed_synchronization(setting.options));
   std::vector<double> ours;  // step times, then comm times
   std::vector<double> comm;
   for (int i = 0; i < options.warmup_steps + options.steps_per_block; ++i) {
@@ -50,7 +59,7 @@ BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const St
     comm.push_back(times.comm_s);
   }
   ours.insert(ours.end(), comm.begin(), comm.end());
-  ours.push_back(options.communication_alone ? time_communication(group, ddp) : 0);
+  ours.push_back(options.communication_alone ? time_communication(group, ddp.stats().buckets, setting.options.strategy.launch) : 0);
   const auto by_rank = all_gather(group, ours);
   return {.step_s = transposed(by_rank, 0, comm.size()),
           .comm_s = transposed(by_rank, comm.size(), comm.size()),

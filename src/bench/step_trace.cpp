@@ -22,7 +22,7 @@ std::vector<Period> steps_in(const std::vector<Span>& spans) {
 
 std::vector<Span> record_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
                                const StepTraceOptions& trace) {
-  DataParallel ddp(*workload.module, group, options);
+  DataParallel ddp(*workload.module, group, with_timed_synchronization(options));
   int64_t step = 0;
   for (int i = 0; i < trace.warmup_steps; ++i) run_step(workload, ddp, step++);
   TraceRecorder recorder;

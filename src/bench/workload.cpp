@@ -14,6 +14,11 @@ void synchronize_device(const torch::nn::Module& module) {
   c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
+DataParallelOptions with_timed_synchronization(DataParallelOptions options) {
+  options.finish_with_backward = false;
+  return options;
+}
+
 StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step) {
   RECORD_USER_SCOPE(kStepPhase);
   const auto now = [&workload] {

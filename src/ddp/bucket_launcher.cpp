@@ -2,14 +2,28 @@
 
 #include <fmt/format.h>
 
+#include "firkin/base/units.h"
+
 namespace firkin {
 
-void BucketLauncher::begin(std::shared_ptr<const GradientBuckets> buckets) {
-  buckets_ = std::move(buckets);
+BucketLauncher::BucketLauncher(ProcessGroup group, GradientHook hook, std::unique_ptr<GradientBuckets> buckets,
+                               std::vector<std::string> names)
+    : group_(std::move(group)), hook_(std::move(hook)), buckets_(std::move(buckets)), names_(std::move(names)) {
+  for (const Bucket& bucket : buckets_->plan().buckets) flights_.emplace_back(bucket.count);
+  launched_ = flights_.size();
+  for (size_t i = 0; i < flights_.size(); ++i) {
+    const int64_t bucket = bucket_at(i);
+    const at::Tensor& wire = buckets_->wire(bucket);
+    stats_.push_back({.tensors = buckets_->plan().buckets[static_cast<size_t>(bucket)].count,
+                      .bytes = buckets_->gradient_bytes(bucket),
+                      .bytes_on_wire = hook_.bytes_on_wire ? hook_.bytes_on_wire(wire) : static_cast<int64_t>(wire.nbytes())});
+  }
+}
+
+void BucketLauncher::begin(int64_t step) {
   launched_ = 0;
-  states_.assign(static_cast<size_t>(buckets_->bucket_count()), {});
-  for (size_t b = 0; b < states_.size(); ++b) states_[b].missing = buckets_->plan().buckets[b].count;
-  started_at_ = Clock::now();
+  for (BucketFlight& bucket : flights_) bucket.begin(step);
+  started_at_ = BucketFlight::Clock::now();
 }
 
 int64_t BucketLauncher::bucket_at(size_t launch_index) const {
@@ -17,65 +31,44 @@ int64_t BucketLauncher::bucket_at(size_t launch_index) const {
   return order.empty() ? static_cast<int64_t>(launch_index) : order[launch_index];
 }
 
-int64_t BucketLauncher::next_bucket() const {
-  return bucket_at(launched_);
-}
-
 void BucketLauncher::tensor_placed(int64_t position) {
-  if (--state(buckets_->bucket_of(position)).missing > 0) return;
-  while (!all_launched() && state(next_bucket()).missing == 0) launch_next();
+  flight(buckets_->bucket_of(position)).tensor_placed();
+  while (!all_launched() && flight(next_bucket()).is_full()) launch_next();
 }
 
 void BucketLauncher::launch_next() {
   const int64_t bucket = next_bucket();
-  BucketState& launched = state(bucket);
-  launched.launched_at = Clock::now();
-  launched.ended_at = std::make_shared<std::atomic<Clock::rep>>(0);
-  launched.reduction = hook_.start(group_, buckets_->flat(bucket));
+  flight(bucket).launch(group_, hook_, buckets_->wire(bucket));
   ++launched_;
-  if (launched.reduction.work == nullptr || !buckets_->flat(bucket).is_cpu()) return;
-  launched.reduction.work->getFuture()->addCallback(
-      [ended_at = launched.ended_at](c10::ivalue::Future& /*future*/) { *ended_at = Clock::now().time_since_epoch().count(); },
-      /*uses_future=*/false);
 }
 
-void BucketLauncher::wait_for(int64_t bucket) {
-  BucketState& launched = state(bucket);
-  if (launched.reduction.finish) {
-    launched.reduction.finish();
-  } else if (launched.reduction.work != nullptr) {
-    wait(launched.reduction.work, fmt::format("all-reduce of gradient bucket {}", bucket));
+std::string BucketLauncher::describe(int64_t bucket) const {
+  const Bucket& tensors = buckets_->plan().buckets[static_cast<size_t>(bucket)];
+  const std::string& first = names_[static_cast<size_t>(tensors.first)];
+  const std::string more = tensors.count > 1 ? fmt::format(" and {} more", tensors.count - 1) : "";
+  return fmt::format("bucket {} ({}{}, {})", bucket, first, more, format_bytes(buckets_->gradient_bytes(bucket)));
+}
+
+std::string BucketLauncher::first_pending() const {
+  for (size_t i = 0; i < launched_; ++i) {
+    if (flight(bucket_at(i)).is_pending()) return describe(bucket_at(i));
   }
-  launched.reduction = {};
-  Clock::rep unset = 0;  // the backend did not say when: now at the latest
-  launched.ended_at->compare_exchange_strong(unset, Clock::now().time_since_epoch().count());
+  return all_launched() ? "" : describe(next_bucket());
 }
 
-void BucketLauncher::wait_for_last() {
-  wait_for(bucket_at(launched_ - 1));
+void BucketLauncher::wait_for_all(c10::function_ref<std::string()> what) {
+  for (size_t i = 0; i < launched_; ++i) flight(bucket_at(i)).wait(group_, what);
 }
 
-void BucketLauncher::wait_for_all() {
-  for (size_t i = 0; i < launched_; ++i) wait_for(bucket_at(i));
-}
-
-std::vector<BucketStats> BucketLauncher::end() {
-  const auto seconds = [this](Clock::time_point time) { return std::chrono::duration<double>(time - started_at_).count(); };
-  std::vector<BucketStats> result;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const auto bucket = static_cast<size_t>(bucket_at(i));
-    const BucketState& launched = states_[bucket];
-    const at::Tensor& flat = buckets_->flat(static_cast<int64_t>(bucket));
-    result.push_back({.tensors = buckets_->plan().buckets[bucket].count,
-                      .bytes = static_cast<int64_t>(flat.nbytes()),
-                      .bytes_on_wire = hook_.bytes_on_wire(flat),
-                      .launch_s = seconds(launched.launched_at),
-                      .end_s = seconds(Clock::time_point(Clock::duration(*launched.ended_at)))});
+void BucketLauncher::consume() {
+  const auto seconds = [this](auto time) { return std::chrono::duration<double>(time - started_at_).count(); };
+  for (size_t i = 0; i < flights_.size(); ++i) {
+    const int64_t bucket = bucket_at(i);
+    buckets_->unpack(bucket);
+    flight(bucket).consume();
+    stats_[i].launch_s = seconds(flight(bucket).launched_at());
+    stats_[i].end_s = seconds(flight(bucket).ended_at());
   }
-  states_.clear();
-  launched_ = 0;
-  buckets_.reset();
-  return result;
 }
 
 }  // namespace firkin

@@ -1,12 +1,12 @@
 // Sends the buckets of one step, in the plan's order, and waits for them.
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "bucket_flight.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/gradient_buckets.h"
 
@@ -16,47 +16,48 @@ namespace firkin {
 // Not thread-safe.
 class BucketLauncher {
  public:
-  BucketLauncher(ProcessGroup group, GradientHook hook) : group_(std::move(group)), hook_(std::move(hook)) {}
+  // names: of the tensors, in the order in which they lie in the buckets; for errors.
+  BucketLauncher(ProcessGroup group, GradientHook hook, std::unique_ptr<GradientBuckets> buckets, std::vector<std::string> names);
 
-  // Starts a step.
-  void begin(std::shared_ptr<const GradientBuckets> buckets);
+  GradientBuckets& buckets() { return *buckets_; }
+
+  void begin(int64_t step);
 
   // A gradient is in its bucket: launches the buckets that are full, up to the first that is not.
   void tensor_placed(int64_t position);
 
-  bool all_launched() const { return launched_ == states_.size(); }
+  bool all_launched() const { return launched_ == flights_.size(); }
   // The bucket that is next in launch order.
-  int64_t next_bucket() const;
+  int64_t next_bucket() const { return bucket_at(launched_); }
   void launch_next();
 
-  // Waits for the bucket that was launched last, or for all. Throws RuntimeError when the collective failed.
-  void wait_for_last();
-  void wait_for_all();
+  // Wait for the bucket that was launched last, or for all. Throw as firkin::wait() does.
+  void wait_for_last(c10::function_ref<std::string()> what) { flight(bucket_at(launched_ - 1)).wait(group_, what); }
+  void wait_for_all(c10::function_ref<std::string()> what);
 
-  // Once all buckets of the step were waited for: lets go of them, and tells how they fared, in launch order.
-  std::vector<BucketStats> end();
+  // Once all buckets of the step were waited for: what arrived goes to the gradients' own dtype and counts as used.
+  void consume();
+
+  // How the buckets fared in the step that was consumed last, in launch order.
+  const std::vector<BucketStats>& stats() const { return stats_; }
+
+  // "bucket 3 (blocks.2.w1.weight and 4 more, 4.2 MiB)": the first in launch order whose sum is not there. Empty when all are there.
+  std::string first_pending() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  struct BucketState {
-    int64_t missing = 0;  // gradients that are not in the bucket yet
-    BucketReduction reduction;
-    Clock::time_point launched_at;
-    // Set by the backend's thread. Shared with it, because a failed step may be forgotten before the backend is done.
-    std::shared_ptr<std::atomic<Clock::rep>> ended_at;
-  };
-
-  void wait_for(int64_t bucket);
-  BucketState& state(int64_t bucket) { return states_[static_cast<size_t>(bucket)]; }
+  BucketFlight& flight(int64_t bucket) { return flights_[static_cast<size_t>(bucket)]; }
+  const BucketFlight& flight(int64_t bucket) const { return flights_[static_cast<size_t>(bucket)]; }
   int64_t bucket_at(size_t launch_index) const;
+  std::string describe(int64_t bucket) const;
 
   ProcessGroup group_;
   GradientHook hook_;
-  std::shared_ptr<const GradientBuckets> buckets_;
-  std::vector<BucketState> states_;
+  std::unique_ptr<GradientBuckets> buckets_;
+  std::vector<std::string> names_;
+  std::vector<BucketFlight> flights_;
+  std::vector<BucketStats> stats_;
   size_t launched_ = 0;
-  Clock::time_point started_at_;
+  BucketFlight::Clock::time_point started_at_;
 };
 
 }  // namespace firkin

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "firkin/ddp/data_parallel.h"
+#include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/bucket_plan.h"
-#include "module_state.h"
 
 namespace firkin {
 

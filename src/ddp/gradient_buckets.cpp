@@ -10,67 +10,102 @@
 namespace firkin {
 namespace {
 
+constexpr int64_t kAlignment = 256;  // bytes: whole cache lines, and the widest loads of any device
+
+int64_t align_up(int64_t elements, int64_t element_bytes) {
+  const int64_t step = kAlignment / element_bytes;
+  return (elements + step - 1) / step * step;
+}
+
+// Zeros that begin at a multiple of kAlignment.
+at::Tensor aligned_zeros(int64_t elements, const at::TensorOptions& options) {
+  const auto element_bytes = static_cast<int64_t>(options.dtype().itemsize());
+  at::Tensor memory = at::zeros({elements + kAlignment / element_bytes}, options);
+  const auto beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory.data_ptr()) % kAlignment);
+  return memory.narrow(0, beyond == 0 ? 0 : (kAlignment - beyond) / element_bytes, elements);
+}
+
 // A view of `parameter`'s shape at `offset` elements into `flat`. The strides are the parameter's own where it fills its memory without
 // gaps (channels-last convolutions, transposed weights), so that optimisers read both in memory order.
 at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset) {
-  if (parameter.is_non_overlapping_and_dense()) {
-    return flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + offset);
-  }
-  return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+  at::Tensor view = parameter.is_non_overlapping_and_dense()
+                        ? flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + offset)
+                        : flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+  // Not a view in autograd's books: torch::optim::Optimizer::zero_grad() calls detach_(), which views refuse.
+  return view.variable_data();
+}
+
+bool is_compressible(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble;
 }
 
 }  // namespace
 
-GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale)
+GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale,
+                                 std::optional<at::ScalarType> wire_dtype)
     : plan_(std::move(plan)), parameters_(std::move(parameters)), scale_(at::native::wrapped_scalar_tensor(scale)), scales_(scale != 1) {
   at::NoGradGuard no_grad;
   check_plan(plan_, static_cast<int64_t>(parameters_.size()));
   views_.reserve(parameters_.size());
-  for (const Bucket& bucket : plan_.buckets) {
-    const auto first = parameters_.begin() + bucket.first;
-    int64_t elements = 0;
-    for (auto p = first; p != first + bucket.count; ++p) elements += p->numel();
-    at::Tensor flat = at::zeros({elements}, first->options().requires_grad(false).memory_format(std::nullopt));
-    int64_t offset = 0;
-    for (auto p = first; p != first + bucket.count; ++p) {
-      // Not a view in autograd's books: torch::optim::Optimizer::zero_grad() calls detach_(), which views refuse.
-      views_.push_back(view_like(*p, flat, offset).variable_data());
-      bucket_of_.push_back(static_cast<int64_t>(flat_.size()));
-      offset += p->numel();
-    }
-    flat_.push_back(std::move(flat));
+  wire_views_.reserve(parameters_.size());
+  for (const Bucket& bucket : plan_.buckets) add_bucket(bucket, wire_dtype);
+}
+
+void GradientBuckets::add_bucket(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype) {
+  const auto first = parameters_.begin() + bucket.first;
+  const auto element_bytes = static_cast<int64_t>(first->element_size());
+  std::vector<int64_t> offsets;
+  int64_t elements = 0;
+  Memory memory;
+  for (auto p = first; p != first + bucket.count; ++p) {
+    offsets.push_back(align_up(elements, element_bytes));
+    elements = offsets.back() + p->numel();
+    memory.gradient_bytes += static_cast<int64_t>(p->nbytes());
+    bucket_of_.push_back(bucket_count());
   }
+  const at::TensorOptions options = first->options().requires_grad(false).memory_format(std::nullopt);
+  memory.flat = aligned_zeros(elements, options);
+  const bool compresses = wire_dtype && is_compressible(first->scalar_type());
+  memory.wire = compresses ? aligned_zeros(elements, options.dtype(*wire_dtype)) : memory.flat;
+  for (int64_t i = 0; i < bucket.count; ++i) {
+    views_.push_back(view_like(first[i], memory.flat, offsets[static_cast<size_t>(i)]));
+    wire_views_.push_back(compresses ? view_like(first[i], memory.wire, offsets[static_cast<size_t>(i)]) : views_.back());
+  }
+  buckets_.push_back(std::move(memory));
 }
 
 void GradientBuckets::place(int64_t tensor) {
   at::NoGradGuard no_grad;
   const auto index = static_cast<size_t>(tensor);
   at::Tensor& gradient = parameters_[index].mutable_grad();
-  at::Tensor& view = views_[index];
+  at::Tensor& target = wire_views_[index];
   if (!gradient.defined()) {
-    view.zero_();
+    target.zero_();
     return;
   }
   if (gradient.layout() != at::kStrided) throw InputError("a gradient is sparse; Firkin synchronises dense gradients only");
-  if (gradient.is_alias_of(view) && gradient.data_ptr() == view.data_ptr() && gradient.strides() == view.strides()) {
+  if (gradient.is_alias_of(target) && gradient.data_ptr() == target.data_ptr() && gradient.strides() == target.strides()) {
     if (scales_) gradient.mul_(scale_);
-    return;
-  }
-  if (scales_ && gradient.scalar_type() == view.scalar_type()) {
-    at::mul_out(view, gradient, scale_);
+  } else if (scales_ && gradient.scalar_type() == target.scalar_type()) {
+    at::mul_out(target, gradient, scale_);
   } else {
-    view.copy_(gradient);
-    if (scales_) view.mul_(scale_);
+    target.copy_(gradient);
+    if (scales_) target.mul_(scale_);
   }
-  gradient = view;
+  gradient.reset();
+}
+
+void GradientBuckets::unpack(int64_t bucket) {
+  const Memory& memory = buckets_[static_cast<size_t>(bucket)];
+  if (!memory.wire.is_same(memory.flat)) memory.flat.copy_(memory.wire);
 }
 
 void GradientBuckets::fill_with_zeros() {
-  for (at::Tensor& flat : flat_) flat.zero_();
+  for (const Memory& memory : buckets_) memory.wire.zero_();
 }
 
 void GradientBuckets::scale(double factor) {
-  for (at::Tensor& flat : flat_) flat.mul_(factor);
+  for (const Memory& memory : buckets_) memory.flat.mul_(factor);
 }
 
 void GradientBuckets::adopt(int64_t tensor) {

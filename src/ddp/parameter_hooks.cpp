@@ -18,13 +18,17 @@ struct ParameterHooks::Hook : torch::autograd::PostAccumulateGradHook {
   size_t parameter;
 };
 
-ParameterHooks::ParameterHooks(std::vector<NamedTensor> parameters, std::function<void(size_t)> on_gradient)
-    : parameters_(std::move(parameters)), on_gradient_(std::move(on_gradient)) {
-  for (const NamedTensor& parameter : parameters_) {
+void check_unhooked(const std::vector<NamedTensor>& parameters) {
+  for (const NamedTensor& parameter : parameters) {
     if (torch::autograd::impl::post_acc_grad_hooks(parameter.tensor) == nullptr) continue;
     throw InputError(
         fmt::format("DataParallel: {} has a post-accumulate-gradient hook already; is the module wrapped twice?", parameter.name));
   }
+}
+
+ParameterHooks::ParameterHooks(std::vector<NamedTensor> parameters, std::function<void(size_t)> on_gradient)
+    : parameters_(std::move(parameters)), on_gradient_(std::move(on_gradient)) {
+  check_unhooked(parameters_);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i].tensor, std::make_unique<Hook>(*this, i));
   }

@@ -16,6 +16,7 @@ namespace firkin {
 struct TorchReducer::State {
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;  // the Reducer expects one
+  std::vector<size_t> index_of;          // parameter -> the Reducer's index
 };
 
 TorchReducer::TorchReducer(const ProcessGroup& group, const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
@@ -23,7 +24,9 @@ TorchReducer::TorchReducer(const ProcessGroup& group, const std::vector<NamedTen
     : state_(std::make_unique<State>()) {
   std::vector<at::Tensor> tensors;  // the Reducer wants forward order
   std::unordered_map<size_t, std::string> names;
+  state_->index_of.resize(parameters.size());
   for (auto parameter = ready_order.rbegin(); parameter != ready_order.rend(); ++parameter) {
+    state_->index_of[static_cast<size_t>(*parameter)] = tensors.size();
     names[tensors.size()] = parameters[static_cast<size_t>(*parameter)].name;
     tensors.push_back(parameters[static_cast<size_t>(*parameter)].tensor);
   }
@@ -36,17 +39,23 @@ TorchReducer::TorchReducer(const ProcessGroup& group, const std::vector<NamedTen
   for (size_t i = tensors.size(); i-- > 0;) indices.push_back(static_cast<int64_t>(i));
   auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
       in_ready_order, {static_cast<size_t>(first_cap), static_cast<size_t>(cap)}, dense, indices, {}));
-  state_->reducer = std::make_shared<c10d::Reducer>(tensors, std::move(buckets), group.c10d, dense, cap, options.find_unused_parameters,
-                                                    options.gradient_as_bucket_view, names, first_cap,
+  state_->reducer = std::make_shared<c10d::Reducer>(tensors, std::move(buckets), group.c10d, dense, cap,
+                                                    /*find_unused_parameters=*/false, options.gradient_as_bucket_view, names, first_cap,
                                                     /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
                                                     /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
   state_->logger = std::make_shared<c10d::Logger>(state_->reducer);
+}
+
+void TorchReducer::prepare() {
   state_->reducer->prepare_for_backward({});
 }
 
-void TorchReducer::finish_step() {
+void TorchReducer::mark_ready(size_t parameter) {
+  state_->reducer->autograd_hook(state_->index_of[parameter]);
+}
+
+void TorchReducer::rebuild_buckets() {
   state_->reducer->rebuild_buckets();
-  state_->reducer->prepare_for_backward({});
 }
 
 std::vector<int64_t> TorchReducer::bucket_bytes() const {
@@ -62,7 +71,9 @@ struct TorchReducer::State {};
 TorchReducer::TorchReducer(const ProcessGroup&, const std::vector<NamedTensor>&, const std::vector<int64_t>&, const TorchReducerOptions&) {
   throw InputError("strategy torch: expected LibTorch 2.13 or later");
 }
-void TorchReducer::finish_step() {}
+void TorchReducer::prepare() {}
+void TorchReducer::mark_ready(size_t) {}
+void TorchReducer::rebuild_buckets() {}
 std::vector<int64_t> TorchReducer::bucket_bytes() const {
   return {};
 }

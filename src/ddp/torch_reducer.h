@@ -17,10 +17,10 @@ namespace firkin {
 struct TorchReducerOptions {
   CapOptions cap;                       // the rule is always PyTorch's, close-when-full
   bool gradient_as_bucket_view = true;  // false: a second copy of every gradient, as in PyTorch's default
-  bool find_unused_parameters = false;
 };
 
-// Works within backward: when it returns, gradients are reduced. Its hooks go with it.
+// One step: prepare(), then backward, in which its hooks reduce; when backward returns, gradients are reduced, unless a parameter got none.
+// Its hooks go with it.
 class TorchReducer {
  public:
   // ready_order: indices into parameters. Throws InputError when this LibTorch's Reducer has another constructor (before 2.13).
@@ -28,8 +28,14 @@ class TorchReducer {
                const TorchReducerOptions& options);
   ~TorchReducer();
 
-  // After every backward: rebuilds the buckets once the ready order is known, and arms the next step.
-  void finish_step();
+  // Before the first gradient of a step. Without it gradients are left alone.
+  void prepare();
+
+  // Within backward: a parameter that backward has not reached counts as reached, with the gradient that it has or with zeros.
+  void mark_ready(size_t parameter);
+
+  // After a step: adapts the buckets to the order in which gradients were ready, once. Collective.
+  void rebuild_buckets();
 
   // Bytes of each bucket.
   std::vector<int64_t> bucket_bytes() const;

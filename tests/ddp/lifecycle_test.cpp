@@ -127,8 +127,10 @@ TEST(Lifecycle, ABucketThatTakesLongerThanTheTimeoutIsAnError) {
     options.timeout = std::chrono::milliseconds(200);
     DataParallel ddp(module, group, options);
     if (group.rank == 1) return rank0_gave_up.wait();
-    chained_loss(module.all, {0}, 1).backward();
-    EXPECT_THAT([&] { ddp.finish_gradient_synchronization(); }, ThrowsMessage<RuntimeError>(HasSubstr("all-reduce of gradient bucket 0")));
+    EXPECT_THAT([&] { chained_loss(module.all, {0}, 1).backward(); },
+                ThrowsMessage<RuntimeError>(AllOf(HasSubstr("rank 1 ("), HasSubstr("did not reach bucket 0 (p0, 12 B) of step 0"))));
+    EXPECT_THAT([&] { chained_loss(module.all, {0}, 1).backward(); }, ThrowsMessage<RuntimeError>(HasSubstr("must be made anew")));
+    EXPECT_THAT([&] { ddp.finish_gradient_synchronization(); }, ThrowsMessage<RuntimeError>(HasSubstr("must be made anew")));
     rank0_gave_up.count_down();
   });
 }
@@ -136,7 +138,9 @@ TEST(Lifecycle, ABucketThatTakesLongerThanTheTimeoutIsAnError) {
 TEST(Lifecycle, StatsInTheMiddleOfAStepAreThoseOfTheLastOne) {
   run_ranks(1, [](const ProcessGroup& group) {
     Parameters module({3, 4});
-    DataParallel ddp(module, group, bucketed(1));
+    DataParallelOptions options = bucketed(1);
+    options.finish_with_backward = false;
+    DataParallel ddp(module, group, options);
     EXPECT_TRUE(ddp.stats().buckets.empty());
     for (int step = 0; step < 2; ++step) {
       module.zero_grad();
@@ -187,14 +191,15 @@ TEST(Lifecycle, RanksWithDifferentModulesAllLearnWhichParameterDiffers) {
   run_ranks(3, [](const ProcessGroup& group) {
     Parameters module({4, group.rank == 2 ? 6 : 5, 7});
     EXPECT_THAT([&] { DataParallel ddp(module, group); },
-                ThrowsMessage<RuntimeError>(AllOf(HasSubstr("rank 0 has p1 [5]"), HasSubstr("rank 2 has p1 [6]"))));
+                ThrowsMessage<RuntimeError>(AllOf(HasSubstr("rank 0 has parameter p1 [5]"), HasSubstr("rank 2 has parameter p1 [6]"))));
   });
 }
 
 TEST(Lifecycle, RanksWithDifferentParameterCountsAllLearnIt) {
   run_ranks(2, [](const ProcessGroup& group) {
     Parameters module(group.rank == 0 ? std::vector<int64_t>{4, 5} : std::vector<int64_t>{4});
-    EXPECT_THAT([&] { DataParallel ddp(module, group); }, ThrowsMessage<RuntimeError>(HasSubstr("rank 1 has no such parameter")));
+    EXPECT_THAT([&] { DataParallel ddp(module, group); },
+                ThrowsMessage<RuntimeError>(AllOf(HasSubstr("rank 0 has parameter p1 [5]"), HasSubstr("rank 1 has nothing more"))));
   });
 }
 
@@ -228,20 +233,23 @@ TEST(Lifecycle, AfterAnExceptionInBackwardTheNextStepWorks) {
   }
 }
 
-TEST(Lifecycle, FinishingABackwardThatThrewIsAnError) {
+TEST(Lifecycle, FinishingABackwardThatThrewIsAnErrorThatSaysWhy) {
   run_ranks(2, [](const ProcessGroup& group) {
     Parameters module({4});
     DataParallel ddp(module, group, bucketed(16));
     at::Tensor broken = FailInBackward::apply(torch::zeros({1}, torch::requires_grad()).sum());
     EXPECT_THROW((broken + chained_loss(module.all, {0}, 1)).backward(), std::runtime_error);
-    EXPECT_THAT([&] { ddp.finish_gradient_synchronization(); }, ThrowsMessage<RuntimeError>(HasSubstr("did not finish")));
+    EXPECT_THAT([&] { ddp.finish_gradient_synchronization(); },
+                ThrowsMessage<StepError>(AllOf(HasSubstr("step 0"), HasSubstr("rank 0"), HasSubstr("broken on purpose"))));
   });
 }
 
 TEST(Lifecycle, ASecondBackwardBeforeFinishingIsAnErrorThatSaysWhatToDo) {
   run_ranks(2, [](const ProcessGroup& group) {
     Parameters module({4});
-    DataParallel ddp(module, group, bucketed(16));
+    DataParallelOptions options = bucketed(16);
+    options.finish_with_backward = false;
+    DataParallel ddp(module, group, options);
     chained_loss(module.all, {0}, scale_of(group)).backward();
     ddp.finish_gradient_synchronization();
     module.zero_grad();
@@ -252,6 +260,19 @@ TEST(Lifecycle, ASecondBackwardBeforeFinishingIsAnErrorThatSaysWhatToDo) {
     chained_loss(module.all, {0}, scale_of(group)).backward();
     ddp.finish_gradient_synchronization();
     expect_mean_gradients(module.all);
+  });
+}
+
+TEST(Lifecycle, ABackwardMoreOnTopOfAFinishedStepAddsItsMean) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module({4, 3});
+    DataParallel ddp(module, group, bucketed(16));
+    for (int step = 0; step < 3; ++step) {
+      module.zero_grad();
+      chained_loss(module.all, {0, 1}, scale_of(group) / 2).backward();
+      chained_loss(module.all, {0, 1}, scale_of(group) / 2).backward();
+      expect_mean_gradients(module.all);
+    }
   });
 }
 

@@ -32,6 +32,9 @@ struct StepTimes {
 // The phase (trace/) that is a whole step.
 inline constexpr const char* kStepPhase = "step";
 
+// What run_step() needs to tell backward from what comes after it: the step ends with finish_gradient_synchronization().
+DataParallelOptions with_timed_synchronization(DataParallelOptions options);
+
 // One training step. `step` picks the batch. A profiler sees it as phases: step, and in it forward, backward, synchronisation, optimiser.
 StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step);
 

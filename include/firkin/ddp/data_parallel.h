@@ -6,8 +6,7 @@
 //   torch::optim::SGD optimizer(net->parameters(), 0.1);
 //   for (auto& batch : my_part_of_the_data) {
 //     optimizer.zero_grad();
-//     loss(net->forward(batch.x), batch.y).backward();  // buckets of gradients are summed meanwhile
-//     ddp.finish_gradient_synchronization();            // now every rank has the mean gradient
+//     loss(net->forward(batch.x), batch.y).backward();  // buckets are summed meanwhile; at its end every rank has the mean gradient
 //     optimizer.step();
 //   }
 #pragma once
@@ -20,8 +19,10 @@
 #include <string>
 #include <vector>
 
+#include "firkin/comm/group_error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/gradient_hook.h"
+#include "firkin/ddp/step_error.h"
 #include "firkin/ddp/strategy.h"
 #include "firkin/plan/bucket_assignment.h"
 #include "firkin/plan/bucket_plan.h"
@@ -30,6 +31,7 @@
 
 namespace firkin {
 
+// Every rank must give the same options, timeout apart.
 struct DataParallelOptions {
   Strategy strategy = find_strategy("bucketed");
   CapOptions cap;                  // for Grouping::kCap
@@ -38,7 +40,8 @@ struct DataParallelOptions {
   // registration, and, once the first backward has shown it, rank 0's observed order. Given, it is kept.
   std::vector<int64_t> ready_order;
   GradientHook gradient_hook = plain_all_reduce();
-  std::optional<std::chrono::milliseconds> timeout;  // of the all-reduce of a bucket; without: the group's
+  std::optional<std::chrono::milliseconds> timeout;  // of every collective of a step; without: the group's
+  bool finish_with_backward = true;                  // false: finish_gradient_synchronization() after every backward completes the step
   bool find_unused_parameters = false;               // allow parameters that a rank's backward does not reach
   bool broadcast_buffers = true;                     // rank 0's buffers (batch norm's statistics) to all after every step
   bool broadcast_parameters = true;                  // rank 0's parameters and buffers to all at construction
@@ -48,8 +51,8 @@ struct DataParallelOptions {
 // One bucket in the last step. Seconds since the first gradient of the step was ready.
 struct BucketStats {
   int64_t tensors = 0;
-  int64_t bytes = 0;
-  int64_t bytes_on_wire = 0;
+  int64_t bytes = 0;          // of the gradients in it
+  int64_t bytes_on_wire = 0;  // that this rank hands to the collective
   double launch_s = 0;
   double end_s = 0;  // its sum was complete on this rank
 };
@@ -57,76 +60,89 @@ struct BucketStats {
 struct DataParallelStats {
   std::vector<std::string> tensors;  // parameter names in the order in which they lie in the buckets
   std::vector<BucketStats> buckets;  // in launch order, of the last finished step
-  double exposed_wait_s = 0;         // time that the last finish_gradient_synchronization() blocked
-  int64_t steps = 0;                 // finished
+  double exposed_wait_s = 0;         // from the end of the last backward's gradients to the end of the step
+  int64_t steps = 0;                 // finished without an error
 };
 
-// Guarantees: after finish_gradient_synchronization() every trainable parameter's gradient is the mean over the ranks of what
-// each rank's backward produced, the same bits on every rank. Gradients live in the buckets (parameter.grad() is a view); zero_grad() may
-// set them to none or to zero. The destructor removes every hook; gradients stay valid.
-//
-// Construction and finish_gradient_synchronization() are collective: every rank calls them, in the same order. One thread at a time may use
-// an object; autograd may run its hooks on other threads. An instance must not outlive the process group's c10d backend.
-class DataParallel {
-  class Impl;
+class Synchronizer;
 
+// Guarantees: when a step has ended, every trainable parameter's gradient is the mean over the ranks of what each rank's backward produced,
+// the same bits on every rank, or every rank has an error from that very step and no gradient. A step ends with backward(), or with
+// finish_gradient_synchronization() when finish_with_backward is off. Gradients live in the buckets (parameter.grad() is a view); while
+// backward runs, parameter.grad() is undefined from the moment its bucket takes it. zero_grad() may set gradients to none or to zero.
+//
+// Errors: when a rank's backward throws, that rank's backward() throws what it threw, and every other rank's step throws a StepError that
+// names the rank and its reason. (One that throws before its first gradient goes unnoticed, as does a forward: the handler calls
+// abandon_step(). Without that call the others wait for this rank's next backward, and take it for their step.) The next step starts clean. When a collective fails, the group is lost: every call throws a GroupError that
+// names the ranks that are missing, and a new group is needed (docs/data_parallel.md, "After a failure").
+//
+// Construction and steps are collective: every rank takes part, in the same order. One thread at a time may use an object; autograd may run
+// its hooks on other threads. The destructor removes every hook, and waits for nobody; gradients of finished steps stay valid. It must not
+// run during a backward. An instance must not outlive the process group's c10d backend.
+class DataParallel {
  public:
-  // Throws RuntimeError on every rank, naming the first parameter that differs, unless all ranks have the same parameters (names, shapes,
-  // dtypes, strides); InputError when the module has no trainable parameter, is wrapped already, or a plan does not cover it.
+  // Throws RuntimeError on every rank, naming the first difference and both values, unless all ranks have the same options and the same
+  // parameters and buffers (names, shapes, dtypes, strides); InputError when the module has no trainable parameter, is wrapped already, or
+  // a plan does not cover it, and then RuntimeError on the other ranks.
   DataParallel(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options = {});
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  // Completes the gradients of one backward. Blocks the calling thread on CPU, the current stream on a GPU.
-  // Throws RuntimeError when a collective fails or times out, and when a parameter received no gradient, naming it (not under
-  // find_unused_parameters). After a throw the next step starts clean.
+  // Completes the step of the last backward; does nothing where that is complete already. When no gradient came since the last call, takes
+  // part in the other ranks' step without any. Throws StepError when the step failed on any rank (a parameter without gradient is such a
+  // failure, unless under find_unused_parameters), GroupError when a collective failed.
   void finish_gradient_synchronization();
 
-  // While the scope lives, backward accumulates gradients on this rank only; the first backward after it synchronises the sum.
+  // Off: backward accumulates gradients on this rank only; the first backward after it is on again synchronises the sum.
+  //   for (int micro = 0; micro < micros; ++micro) {
+  //     ddp.set_gradient_synchronization(micro == micros - 1);
+  //     loss(micro).backward();
+  //   }
+  void set_gradient_synchronization(bool on);
+
+  // The same as a scope.
   //   { auto scope = ddp.no_sync(); loss(micro_batch_1).backward(); }
   class NoSync {
    public:
-    explicit NoSync(bool& synchronizes) : synchronizes_(synchronizes), before_(synchronizes) { synchronizes = false; }
-    ~NoSync() { synchronizes_ = before_; }
+    explicit NoSync(Synchronizer& synchronizer);
+    ~NoSync();
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
 
    private:
-    bool& synchronizes_;
+    Synchronizer& synchronizer_;
     bool before_;
   };
-  // Throws InputError under the strategy torch.
   [[nodiscard]] NoSync no_sync();
 
-  // While the scope lives, ranks may have different numbers of batches. The mean of a step is over the ranks that have a batch in it; a
-  // rank without one adds nothing and gets the same gradients, so parameters and optimiser state stay equal everywhere. Buffers come from
-  // the first rank that has data. Every rank opens the scope, and closes it with finish(). One small all-reduce more per step.
-  //   {
-  //     auto join = ddp.join();
-  //     for (auto& batch : my_part_of_the_data) train_on(batch);
-  //     join.finish([&] { optimizer.step(); });
-  //   }
+  // For ranks with different numbers of batches. The mean of a step is over the ranks that have a batch in it; a rank without one adds
+  // nothing and gets the same gradients, so parameters and optimiser state stay equal everywhere. Buffers come from the first rank that has
+  // data. Every rank calls finish() once it has no batch left; gradients are none afterwards.
+  //   auto join = ddp.join();
+  //   for (auto& batch : my_part_of_the_data) train_on(batch);
+  //   join.finish([&] { optimizer.step(); });
   class Join {
    public:
-    explicit Join(Impl& owner);
-    ~Join();
-    Join(const Join&) = delete;
-    Join& operator=(const Join&) = delete;
+    explicit Join(Synchronizer& synchronizer) : synchronizer_(synchronizer) {}
 
-    // This rank has no batch left: takes part in the steps of the ranks that have, calling `step` after each, until no rank has one.
-    // Collective. Throws RuntimeError when a collective fails or times out.
+    // Takes part in the steps of the ranks that have a batch, calling `step` after each, until no rank has one. Collective. Throws
+    // StepError when a step failed on another rank (call finish() again to go on), GroupError when a collective failed.
     void finish(const std::function<void()>& step);
 
    private:
-    Impl& owner_;
+    Synchronizer& synchronizer_;
   };
   // Throws InputError under the strategy torch.
   [[nodiscard]] Join join();
 
-  // Call it when backward threw and the gradients are then zeroed in place: takes part in the collectives that the other ranks
-  // expect of this step, and forgets its gradients. Without it the next backward does the same.
-  void abandon_step();
+  // This rank cannot do the step that the others are in (its forward threw, say): takes part as failed, so that every rank throws a
+  // StepError with this reason from that step, and forgets this step's gradients. Does nothing when the last step failed already and no
+  // gradient has come since: a handler may call it whatever happened. Throws GroupError when a collective fails.
+  void abandon_step(const std::string& reason = "the step was abandoned");
+
+  // Of the last step; nothing when it succeeded. The same on every rank.
+  const std::optional<StepFailure>& last_failure() const;
 
   // Of the last finished step.
   DataParallelStats stats() const;
@@ -136,7 +152,7 @@ class DataParallel {
   const std::vector<int64_t>& ready_order() const;
 
  private:
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Synchronizer> synchronizer_;
 };
 
 }  // namespace firkin

@@ -4,29 +4,39 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "firkin/plan/bucket_plan.h"
 
 namespace firkin {
 
-// Gradients exist once: after place() a parameter's gradient is a view into its bucket, with the parameter's strides where they
-// are dense. Not thread-safe.
+// Gradients exist once: place() moves a parameter's gradient into its bucket, adopt() makes its place there the gradient again, with the
+// parameter's strides where they are dense. Between the two the parameter has no gradient, so that nothing that accumulates can write into
+// a bucket under way. Buckets, and every tensor in them, begin at multiples of 256 bytes. Not thread-safe.
 class GradientBuckets {
  public:
   // parameters: in the order that the plan speaks of; those of one bucket must agree in dtype and device.
   // scale: what a gradient is multiplied with on its way into the bucket (1 / world size, for a mean by summation).
-  GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale);
+  // wire_dtype: float32 and float64 gradients are placed into a second, smaller tensor of this dtype, which travels; see unpack().
+  GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale,
+                  std::optional<at::ScalarType> wire_dtype = std::nullopt);
 
   const BucketPlan& plan() const { return plan_; }
-  int64_t bucket_count() const { return static_cast<int64_t>(flat_.size()); }
+  int64_t bucket_count() const { return static_cast<int64_t>(buckets_.size()); }
   int64_t bucket_of(int64_t tensor) const { return bucket_of_[static_cast<size_t>(tensor)]; }
-  const at::Tensor& flat(int64_t bucket) const { return flat_[static_cast<size_t>(bucket)]; }
+  // What travels: the bucket itself, or its tensor of wire_dtype.
+  const at::Tensor& wire(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].wire; }
+  // Bytes of the gradients in it, without the gaps of alignment.
+  int64_t gradient_bytes(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].gradient_bytes; }
 
-  // Writes the parameter's gradient, scaled, into its view, and makes the view the gradient. One pass over the data: autograd hands over
-  // its own tensor when the gradient was undefined before backward, and a gradient that is the view already is scaled in place.
-  // An undefined gradient stays undefined, and counts as zeros in the bucket. Throws InputError for a sparse gradient.
+  // Writes the parameter's gradient, scaled, into its bucket, and takes it from the parameter. One pass over the data: autograd hands over
+  // its own tensor when the gradient was undefined before backward, and a gradient that lies in the bucket already is scaled in place.
+  // An undefined gradient counts as zeros. Throws InputError for a sparse gradient.
   void place(int64_t tensor);
+
+  // What travelled into the bucket itself. Does nothing without wire_dtype.
+  void unpack(int64_t bucket);
 
   // All buckets: what a rank without data adds to the sum.
   void fill_with_zeros();
@@ -34,14 +44,22 @@ class GradientBuckets {
   // All buckets, and with them the gradients that live there.
   void scale(double factor);
 
-  // Makes the view the parameter's gradient, whatever that was.
+  // Makes its place in the bucket the parameter's gradient, whatever that was.
   void adopt(int64_t tensor);
 
  private:
+  struct Memory {
+    at::Tensor flat;
+    at::Tensor wire;  // flat itself, or of wire_dtype
+    int64_t gradient_bytes = 0;
+  };
+  void add_bucket(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype);
+
   BucketPlan plan_;
   std::vector<at::Tensor> parameters_;
-  std::vector<at::Tensor> flat_;   // per bucket
-  std::vector<at::Tensor> views_;  // per tensor
+  std::vector<Memory> buckets_;
+  std::vector<at::Tensor> views_;       // per tensor, into flat
+  std::vector<at::Tensor> wire_views_;  // per tensor, into wire
   std::vector<int64_t> bucket_of_;
   at::Tensor scale_;
   bool scales_ = false;

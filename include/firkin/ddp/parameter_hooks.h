@@ -9,11 +9,14 @@
 
 namespace firkin {
 
+// Throws InputError naming the first parameter that has a post-accumulate-gradient hook already: autograd keeps one.
+void check_unhooked(const std::vector<NamedTensor>& parameters);
+
 // Holds one post-accumulate-gradient hook per parameter; the destructor removes them.
 class ParameterHooks {
  public:
   // on_gradient: takes the index into `parameters`; called on the thread that runs backward.
-  // Throws InputError naming the first parameter that has such a hook already: autograd keeps one.
+  // Throws as check_unhooked() does.
   ParameterHooks(std::vector<NamedTensor> parameters, std::function<void(size_t)> on_gradient);
   ~ParameterHooks();
   ParameterHooks(const ParameterHooks&) = delete;

@@ -1,0 +1,63 @@
+#include "buffer_broadcast.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
+#include <map>
+
+namespace firkin {
+namespace {
+
+constexpr int64_t kAlignment = 16;  // of every part: whole elements of any dtype
+
+int64_t align_up(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+BufferBroadcast::Together BufferBroadcast::gather(const std::vector<at::Tensor>& buffers) {
+  Together together{.bytes = {}, .parts = {}, .buffers = buffers, .work = {}};
+  int64_t bytes = 0;
+  for (const at::Tensor& buffer : buffers) bytes += align_up(static_cast<int64_t>(buffer.nbytes()));
+  together.bytes = at::zeros({bytes}, at::TensorOptions(at::kByte).device(buffers[0].device()));
+  int64_t offset = 0;
+  for (const at::Tensor& buffer : buffers) {
+    const auto length = static_cast<int64_t>(buffer.nbytes());
+    together.parts.push_back(together.bytes.narrow(0, offset, length).view(buffer.scalar_type()).view(buffer.sizes()));
+    offset += align_up(length);
+  }
+  return together;
+}
+
+BufferBroadcast::BufferBroadcast(ProcessGroup group, std::vector<at::Tensor> buffers) : group_(std::move(group)) {
+  if (group_.size == 1) return;
+  std::map<std::string, std::vector<at::Tensor>> by_device;
+  for (at::Tensor& buffer : buffers) {
+    if (buffer.numel() > 0) by_device[buffer.device().str()].push_back(std::move(buffer));
+  }
+  for (const auto& [device, on_device] : by_device) devices_.push_back(gather(on_device));
+}
+
+void BufferBroadcast::launch(int root) {
+  const at::NoGradGuard no_grad;
+  root_ = root;
+  for (Together& together : devices_) {
+    if (group_.rank == root) {
+      for (size_t i = 0; i < together.parts.size(); ++i) together.parts[i].copy_(together.buffers[i]);
+    }
+    together.work = start_broadcast(group_, together.bytes, root);
+  }
+}
+
+void BufferBroadcast::wait(bool keep) {
+  const at::NoGradGuard no_grad;
+  for (Together& together : devices_) {
+    firkin::wait(group_, together.work, "the broadcast of buffers");
+    together.work.reset();
+    if (!keep || group_.rank == root_) continue;
+    for (size_t i = 0; i < together.parts.size(); ++i) together.buffers[i].copy_(together.parts[i]);
+  }
+}
+
+}  // namespace firkin

@@ -1,0 +1,45 @@
+#include "completion.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace firkin {
+
+Completion::~Completion() {
+  // A step that failed may be forgotten before the backend is done with it; then the backend keeps the few bytes that it will write to.
+  if (ended_at_ != nullptr && is_pending()) static_cast<void>(ended_at_.release());
+}
+
+void Completion::watch(BucketReduction reduction, c10::Device device) {
+  reduction_ = std::move(reduction);
+  event_.reset();
+  is_under_way_ = true;
+  *ended_at_ = 0;
+  if (reduction_.work == nullptr || !device.is_cpu()) return;
+  reduction_.work->getFuture()->addCallback(
+      [ended_at = ended_at_.get()](c10::ivalue::Future& future) {
+        if (!future.hasError()) *ended_at = Clock::now().time_since_epoch().count();
+      },
+      /*uses_future=*/false);
+}
+
+bool Completion::is_pending() const {
+  return is_under_way_ && reduction_.work != nullptr && *ended_at_ == 0;
+}
+
+void Completion::wait(const ProcessGroup& group, c10::function_ref<std::string()> what) {
+  if (!is_under_way_) {
+    if (event_) event_->block(c10::impl::VirtualGuardImpl(event_->device_type()).getStream(event_->device()));
+    return;
+  }
+  if (reduction_.finish) {
+    reduction_.finish();
+  } else if (reduction_.work != nullptr) {
+    firkin::wait(group, reduction_.work, what);
+  }
+  is_under_way_ = false;
+  Clock::rep unset = 0;  // the backend did not say when
+  ended_at_->compare_exchange_strong(unset, Clock::now().time_since_epoch().count());
+  reduction_ = {};
+}
+
+}  // namespace firkin
