@@ -1,0 +1,73 @@
+#include "chaos_model.h"
+
+#include <fmt/format.h>
+
+#include "throw_in_backward.h"
+
+namespace firkin {
+namespace {
+
+using Body = std::function<at::Tensor(const at::Tensor&)>;
+
+// Runs `body` again in backward, as activation checkpointing does. `body` must outlive the backward.
+struct ReentrantCheckpoint : torch::autograd::Function<ReentrantCheckpoint> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, Body* body) {
+    context->saved_data["body"] = reinterpret_cast<int64_t>(body);
+    context->save_for_backward({x});
+    at::NoGradGuard no_grad;
+    return (*body)(x);
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context, torch::autograd::tensor_list gradients) {
+    const auto* body = reinterpret_cast<Body*>(context->saved_data["body"].toInt());
+    at::AutoGradMode with_grad(true);
+    at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    (*body)(x).backward(gradients[0]);
+    return {x.grad(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+ChaosModel::ChaosModel(const ChaosModelSpec& spec) : spec_(spec) {
+  for (int i = 0; i < spec.depth; ++i) {
+    layers_.push_back(register_module(fmt::format("layer{}", i), torch::nn::Linear(spec.width, spec.width)));
+  }
+  if (spec.frozen && spec.depth > 1) layers_[1]->weight.set_requires_grad(false);
+  if (spec.norm) norm_ = register_module("norm", torch::nn::BatchNorm1d(spec.width));
+  if (spec.checkpointing != Checkpointing::kNone) inner_ = register_module("inner", torch::nn::Linear(spec.width, spec.width));
+  if (spec.mixed_dtypes) {
+    wide_ = register_module("wide", torch::nn::Linear(spec.width, spec.width));
+    wide_->to(at::kDouble);
+  }
+  if (spec.extra) extra_ = register_parameter("extra", at::zeros({spec.width}));
+  out_ = register_module("out", torch::nn::Linear(spec.width, 3));
+}
+
+at::Tensor ChaosModel::checkpointed(const at::Tensor& h, const ChaosPass& pass, const std::string& text) {
+  const bool throws = pass.throw_at == kThrowInCheckpoint;
+  inner_body_ = [this, throws, text](const at::Tensor& x) {
+    const at::Tensor y = torch::tanh(inner_->forward(x));
+    return throws ? ThrowInBackward::apply(y, text) : y;
+  };
+  at::Tensor result = pass.checkpoints ? ReentrantCheckpoint::apply(h, &inner_body_) : inner_body_(h);
+  if (spec_.shares_checkpointed) result = result + torch::tanh(inner_->forward(h));
+  return result;
+}
+
+at::Tensor ChaosModel::loss(const at::Tensor& x, const ChaosPass& pass, const std::string& text) {
+  const auto guard = [&](const at::Tensor& h, int position) { return pass.throw_at == position ? ThrowInBackward::apply(h, text) : h; };
+  at::Tensor h = x.detach().requires_grad_();  // so that backward gets to the very beginning
+  for (int i = 0; i < spec_.depth; ++i) {
+    h = torch::tanh(layers_[static_cast<size_t>(i)]->forward(guard(h, i)));
+    if (i > 0) continue;
+    if (norm_) h = norm_->forward(h);
+    if (inner_) h = checkpointed(h, pass, text);
+    if (wide_) h = torch::tanh(wide_->forward(h.to(at::kDouble))).to(at::kFloat);
+  }
+  if (extra_.defined() && pass.uses_extra) h = h + extra_;
+  if (spec_.tied) h = torch::tanh(at::matmul(h, layers_[0]->weight));
+  h = out_->forward(guard(h, spec_.depth));
+  return guard(h.pow(2).mean(), spec_.depth + 1);
+}
+
+}  // namespace firkin

@@ -1,0 +1,339 @@
+#include "chaos_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <random>
+#include <string_view>
+
+#include "firkin/ddp/strategy.h"
+
+namespace firkin {
+namespace {
+
+// abandon_step() does nothing when the last step failed and no gradient has come since: it cannot know that a handler speaks of the next
+// step already, and then the other ranks wait. What a rank may do in the step after one that failed:
+enum class AbandonAfterFailure {
+  kNever,                 // only what DataParallel notices without abandon_step()
+  kOnceAGradientHasCome,  // one that no_sync() kept on this rank counts: what the header promises
+  kAlways,                // what a user may expect
+};
+constexpr auto kAbandonAfterFailure = AbandonAfterFailure::kOnceAGradientHasCome;
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : random_(seed) {}
+
+  int below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
+  int between(int first, int last) { return first + below(last - first + 1); }
+  bool one_in(int n) { return below(n) == 0; }
+
+  template <typename T>
+  void shuffle(std::vector<T>& values) {
+    for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[static_cast<size_t>(random_() % i)]);
+  }
+
+  // A random subset of `all`, not empty.
+  std::vector<int> some_of(std::vector<int> all) {
+    shuffle(all);
+    all.resize(static_cast<size_t>(between(1, static_cast<int>(all.size()))));
+    std::ranges::sort(all);
+    return all;
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+ChaosModelSpec draw_model(Draw& draw) {
+  ChaosModelSpec spec;
+  spec.width = draw.between(2, 9);
+  spec.depth = draw.between(1, 4);
+  spec.norm = draw.one_in(3);
+  spec.tied = draw.one_in(3);
+  spec.frozen = draw.one_in(3);
+  spec.extra = draw.one_in(2);
+  spec.mixed_dtypes = draw.one_in(3);
+  if (draw.one_in(3)) spec.checkpointing = draw.one_in(4) ? Checkpointing::kSometimes : Checkpointing::kAlways;
+  spec.shares_checkpointed = draw.one_in(2);
+  return spec;
+}
+
+void draw_options(Draw& draw, ChaosPlan& plan) {
+  constexpr std::array kDrawn = {"naive", "flat", "overlap", "bucketed", "planned"};
+  plan.strategy = kDrawn[static_cast<size_t>(draw.below(kDrawn.size()))];
+  plan.cap.cap_bytes = draw.between(1, 4000);
+  plan.cap.rule = draw.one_in(2) ? CapRule::kAtMost : CapRule::kCloseWhenFull;
+  if (draw.one_in(2)) plan.cap.first_cap_bytes = draw.between(1, 500);
+  plan.explicit_ready_order = draw.one_in(4);
+  plan.find_unused_parameters = draw.one_in(3);
+  plan.broadcast_buffers = !draw.one_in(4);
+  plan.finish_with_backward = !draw.one_in(3);
+  plan.compresses = draw.one_in(4);
+  plan.adam = draw.one_in(2);
+}
+
+// Draws the steps of one sequence, and what must come of them.
+class StepDraw {
+ public:
+  StepDraw(Draw& draw, const ChaosPlan& plan) : draw_(draw), plan_(plan) {}
+
+  // with_data: the ranks that have a batch, in a join section or outside.
+  ChaosStep step(const std::vector<int>& with_data, bool joins);
+
+ private:
+  ChaosAction action();
+  void choose_users_of_extra(ChaosStep& step, const std::vector<int>& with_data);
+  void choose_ranks_without_backward(ChaosStep& step, const std::vector<int>& with_data);
+  void choose_faults(ChaosStep& step, const std::vector<int>& with_data);
+  void add_fault(ChaosAction& action, ChaosFault fault);
+  void make_abandoning_effective(ChaosAction& action) const;
+  bool needs_abandon(const ChaosAction& action) const;
+  void foretell(ChaosStep& step) const;
+
+  Draw& draw_;
+  const ChaosPlan& plan_;
+  int steps_ = 0;
+  bool last_may_have_failed_ = false;
+};
+
+ChaosAction StepDraw::action() {
+  ChaosAction action;
+  if (draw_.one_in(3)) action.micro_batches = draw_.between(2, 3);
+  action.by_setter = draw_.one_in(2);
+  action.finishes_twice = draw_.one_in(3);
+  action.abandons = draw_.below(3);
+  action.pass.checkpoints = plan_.model.checkpointing != Checkpointing::kSometimes || draw_.one_in(2);
+  return action;
+}
+
+void StepDraw::choose_users_of_extra(ChaosStep& step, const std::vector<int>& with_data) {
+  if (!plan_.model.extra) return;
+  const bool leaves_out = plan_.find_unused_parameters ? draw_.one_in(2) : draw_.one_in(8);
+  if (!leaves_out) return;
+  for (const int rank : draw_.some_of(with_data)) step.actions[static_cast<size_t>(rank)]->pass.uses_extra = false;
+}
+
+// Only where finish_gradient_synchronization() is what completes steps, and after a good one: elsewhere it would do nothing.
+void StepDraw::choose_ranks_without_backward(ChaosStep& step, const std::vector<int>& with_data) {
+  if (plan_.finish_with_backward || last_may_have_failed_ || with_data.size() < 2 || !draw_.one_in(6)) return;
+  std::vector<int> ranks = draw_.some_of(with_data);
+  if (ranks.size() == with_data.size()) ranks.pop_back();
+  for (const int rank : ranks) step.actions[static_cast<size_t>(rank)]->without_backward = true;
+}
+
+void StepDraw::choose_faults(ChaosStep& step, const std::vector<int>& with_data) {
+  const int kind = draw_.below(10);
+  if (kind >= 4) return;
+  for (const int rank : draw_.some_of(with_data)) {
+    ChaosAction& action = *step.actions[static_cast<size_t>(rank)];
+    action.without_backward = false;
+    constexpr std::array kFaults = {ChaosFault::kForward, ChaosFault::kBackward, ChaosFault::kBackward, ChaosFault::kAfterBackward};
+    add_fault(action, kind == 0 ? ChaosFault::kAbandon : kFaults[static_cast<size_t>(draw_.below(kFaults.size()))]);
+  }
+}
+
+void StepDraw::add_fault(ChaosAction& action, ChaosFault fault) {
+  if (fault == ChaosFault::kAfterBackward && plan_.finish_with_backward) fault = ChaosFault::kBackward;
+  action.fault = fault;
+  action.fault_micro = draw_.below(action.micro_batches);
+  if (fault == ChaosFault::kBackward) {
+    action.pass.throw_at = draw_.between(0, plan_.model.depth + 1);
+    if (plan_.model.checkpointing != Checkpointing::kNone && draw_.one_in(3)) action.pass.throw_at = kThrowInCheckpoint;
+  }
+  if (last_may_have_failed_ && kAbandonAfterFailure != AbandonAfterFailure::kAlways) make_abandoning_effective(action);
+  if (needs_abandon(action)) action.abandons = draw_.between(1, 2);
+}
+
+// Lets a gradient come first.
+void StepDraw::make_abandoning_effective(ChaosAction& action) const {
+  if (kAbandonAfterFailure == AbandonAfterFailure::kNever && needs_abandon(action)) {
+    action.fault = ChaosFault::kBackward;
+    action.fault_micro = action.micro_batches - 1;
+    action.pass.throw_at = plan_.model.depth;
+    return;
+  }
+  if (action.fault == ChaosFault::kAbandon) action.fault = ChaosFault::kForward;
+  if (action.fault == ChaosFault::kForward) {
+    action.micro_batches = std::max(action.micro_batches, 2);
+    action.fault_micro = std::max(action.fault_micro, 1);
+  }
+  if (action.pass.throw_at == plan_.model.depth + 1 && action.fault_micro == 0) action.pass.throw_at = plan_.model.depth;
+}
+
+// DataParallel sees a backward that throws only when it synchronises, and when a gradient has come.
+bool StepDraw::needs_abandon(const ChaosAction& action) const {
+  if (action.fault != ChaosFault::kBackward) return true;
+  return action.fault_micro < action.micro_batches - 1 || action.pass.throw_at == plan_.model.depth + 1;
+}
+
+// What must come of the step. A parameter that got no gradient now may have one from before, unless gradients were set to none.
+void StepDraw::foretell(ChaosStep& step) const {
+  bool throws = false;
+  std::vector<int> without_gradient;
+  for (int rank = 0; rank < plan_.ranks; ++rank) {
+    const auto& action = step.actions[static_cast<size_t>(rank)];
+    if (!action) continue;
+    const bool lacks = action->without_backward || (plan_.model.extra && !action->pass.uses_extra);
+    if (lacks) without_gradient.push_back(rank);
+    if (action->fault != ChaosFault::kNone) throws = true;
+    if (action->fault != ChaosFault::kNone || (lacks && !plan_.find_unused_parameters)) step.culprits.push_back(rank);
+  }
+  step.knows_mean = step.zero_grad != ZeroGrad::kNever || without_gradient.empty();
+  const bool lacks = !without_gradient.empty() && !plan_.find_unused_parameters;
+  if (throws || (lacks && step.zero_grad == ZeroGrad::kToNone)) {
+    step.outcome = ChaosOutcome::kFails;
+  } else if (lacks || plan_.model.checkpointing == Checkpointing::kSometimes) {
+    step.outcome = ChaosOutcome::kEither;
+  }
+  // How often a parameter gets a gradient varies: that may be refused, wherever it is noticed.
+  if (plan_.model.checkpointing == Checkpointing::kSometimes) step.culprits.clear();
+}
+
+ChaosStep StepDraw::step(const std::vector<int>& with_data, bool joins) {
+  ChaosStep step;
+  step.number = steps_++;
+  const int zero = draw_.below(6);
+  step.zero_grad = zero < 3 ? ZeroGrad::kToNone : zero < 5 ? ZeroGrad::kInPlace : ZeroGrad::kNever;
+  step.actions.resize(static_cast<size_t>(plan_.ranks));
+  const bool alike = draw_.one_in(2);  // the same micro-batches on every rank
+  const ChaosAction shared = action();
+  for (const int rank : with_data) {
+    ChaosAction& mine = step.actions[static_cast<size_t>(rank)].emplace(action());
+    if (alike) mine.micro_batches = shared.micro_batches;
+  }
+  choose_users_of_extra(step, with_data);
+  if (!joins) choose_ranks_without_backward(step, with_data);
+  choose_faults(step, with_data);
+  foretell(step);
+  last_may_have_failed_ = step.outcome != ChaosOutcome::kSucceeds;
+  return step;
+}
+
+std::vector<int> ranks_with_more_than(int batches, const std::vector<int>& batches_of_rank) {
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < batches_of_rank.size(); ++rank) {
+    if (batches_of_rank[rank] > batches) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+ChaosSection draw_section(Draw& draw, StepDraw& steps, int ranks) {
+  ChaosSection section;
+  section.joins = draw.one_in(4);
+  std::vector<int> batches(static_cast<size_t>(ranks), 1);
+  if (section.joins) {
+    for (int& count : batches) count = draw.below(4);
+  }
+  for (int i = 0; i < *std::ranges::max_element(batches); ++i) {
+    section.steps.push_back(steps.step(ranks_with_more_than(i, batches), section.joins));
+  }
+  return section;
+}
+
+std::string_view name_of(ChaosFault fault) {
+  switch (fault) {
+    case ChaosFault::kNone:
+      return "";
+    case ChaosFault::kForward:
+      return " forward throws";
+    case ChaosFault::kBackward:
+      return " backward throws";
+    case ChaosFault::kAfterBackward:
+      return " throws after backward";
+    case ChaosFault::kAbandon:
+      return " abandons";
+  }
+  return "";
+}
+
+std::string describe(const ChaosAction& action) {
+  std::string text = action.without_backward ? "no backward" : fmt::format("{} micro-batches", action.micro_batches);
+  if (action.by_setter) text += " by setter";
+  if (!action.pass.uses_extra) text += " without extra";
+  if (!action.pass.checkpoints) text += " without checkpoint";
+  if (action.finishes_twice) text += " finishes twice";
+  text += name_of(action.fault);
+  if (action.fault != ChaosFault::kNone) text += fmt::format(" in micro-batch {}", action.fault_micro);
+  if (action.fault == ChaosFault::kBackward) text += fmt::format(" at {}", action.pass.throw_at);
+  return text + fmt::format(", abandons {}", action.abandons);
+}
+
+}  // namespace
+
+ChaosPlan draw_chaos_plan(uint64_t seed) {
+  Draw draw(seed);
+  ChaosPlan plan;
+  plan.seed = seed;
+  plan.ranks = draw.between(2, 4);
+  plan.model = draw_model(draw);
+  draw_options(draw, plan);
+  StepDraw steps(draw, plan);
+  const int sections = draw.between(3, 8);
+  for (int i = 0; i < sections; ++i) plan.sections.push_back(draw_section(draw, steps, plan.ranks));
+  return plan;
+}
+
+BucketPlan draw_bucket_plan(uint64_t seed, const std::vector<at::ScalarType>& dtypes, const std::vector<int64_t>& ready_order) {
+  Draw draw(seed);
+  BucketPlan plan;
+  std::optional<at::ScalarType> current;
+  for (size_t position = 0; position < ready_order.size(); ++position) {
+    const at::ScalarType dtype = dtypes[static_cast<size_t>(ready_order[position])];
+    if (current != dtype || draw.one_in(3)) plan.buckets.push_back({static_cast<int64_t>(position), 0});
+    current = dtype;
+    ++plan.buckets.back().count;
+  }
+  if (draw.one_in(2)) return plan;
+  plan.launch_order.resize(plan.buckets.size());
+  std::iota(plan.launch_order.begin(), plan.launch_order.end(), 0);
+  draw.shuffle(plan.launch_order);
+  return plan;
+}
+
+std::vector<int64_t> draw_ready_order(uint64_t seed, size_t parameters) {
+  std::vector<int64_t> order(parameters);
+  std::iota(order.begin(), order.end(), 0);
+  Draw(seed).shuffle(order);
+  return order;
+}
+
+std::string describe(const ChaosPlan& plan) {
+  const ChaosModelSpec& model = plan.model;
+  std::string text = fmt::format("{} ranks, {} layers of {}", plan.ranks, model.depth, model.width);
+  const auto add = [&text](bool has, std::string_view what) {
+    if (has) text += fmt::format(", {}", what);
+  };
+  add(model.norm, "norm");
+  add(model.tied, "tied");
+  add(model.frozen, "frozen");
+  add(model.extra, "extra");
+  add(model.mixed_dtypes, "double");
+  add(model.checkpointing == Checkpointing::kAlways, "checkpoint");
+  add(model.checkpointing == Checkpointing::kSometimes, "checkpoint sometimes");
+  add(model.checkpointing != Checkpointing::kNone && model.shares_checkpointed, "shared with it");
+  text += fmt::format("; {}, cap {} B", plan.strategy, plan.cap.cap_bytes);
+  if (plan.cap.first_cap_bytes) text += fmt::format(", first {} B", *plan.cap.first_cap_bytes);
+  add(plan.cap.rule == CapRule::kAtMost, "at most");
+  add(plan.explicit_ready_order, "ready order given");
+  add(plan.find_unused_parameters, "find_unused_parameters");
+  add(!plan.broadcast_buffers, "no broadcast_buffers");
+  add(!plan.finish_with_backward, "finish by hand");
+  add(plan.compresses, "bf16");
+  add(plan.adam, "AdamW");
+  return text;
+}
+
+std::string describe(const ChaosStep& step) {
+  constexpr std::array kZero = {"none", "in place", "never"};
+  std::vector<std::string> ranks;
+  for (size_t rank = 0; rank < step.actions.size(); ++rank) {
+    ranks.push_back(fmt::format("rank {}: {}", rank, step.actions[rank] ? describe(*step.actions[rank]) : "has no batch"));
+  }
+  return fmt::format("step {} (zero_grad {}; {})", step.number, kZero[static_cast<size_t>(step.zero_grad)], fmt::join(ranks, "; "));
+}
+
+}  // namespace firkin

@@ -1,0 +1,77 @@
+// What happens in a chaos sequence, drawn before it starts: every rank reads the same plan.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "chaos_model.h"
+#include "firkin/plan/bucket_assignment.h"
+
+namespace firkin {
+
+enum class ChaosFault {
+  kNone,
+  kForward,        // forward throws; the handler abandons the step
+  kBackward,       // backward throws, at ChaosPass::throw_at
+  kAfterBackward,  // between backward and finish_gradient_synchronization()
+  kAbandon,        // abandon_step() instead of the step
+};
+
+// What one rank does in one step.
+struct ChaosAction {
+  int micro_batches = 1;          // all but the last without synchronisation
+  bool by_setter = false;         // set_gradient_synchronization() instead of no_sync()
+  bool without_backward = false;  // finish_gradient_synchronization() alone
+  bool finishes_twice = false;    // calls finish_gradient_synchronization() though the step is complete or has failed
+  int abandons = 0;               // how many times the handler of an exception calls abandon_step()
+  ChaosFault fault = ChaosFault::kNone;
+  int fault_micro = 0;  // the micro-batch in which it strikes
+  ChaosPass pass;
+};
+
+enum class ChaosOutcome { kSucceeds, kFails, kEither };
+enum class ZeroGrad { kToNone, kInPlace, kNever };
+
+struct ChaosStep {
+  int number = 0;  // in the sequence
+  ZeroGrad zero_grad = ZeroGrad::kToNone;
+  std::vector<std::optional<ChaosAction>> actions;  // per rank; none: the rank has no batch left
+  ChaosOutcome outcome = ChaosOutcome::kSucceeds;
+  std::vector<int> culprits;  // the ranks that may be named when the step fails; empty: any
+  bool knows_mean = true;     // the gradient must be the mean of what the ranks compute alone
+};
+
+// Steps that every rank takes part in, or a join section.
+struct ChaosSection {
+  bool joins = false;
+  std::vector<ChaosStep> steps;
+};
+
+struct ChaosPlan {
+  uint64_t seed = 0;
+  int ranks = 2;
+  ChaosModelSpec model;
+  std::string strategy;
+  CapOptions cap;
+  bool explicit_ready_order = false;
+  bool find_unused_parameters = false;
+  bool broadcast_buffers = true;
+  bool finish_with_backward = true;
+  bool compresses = false;  // bf16
+  bool adam = false;        // AdamW, else SGD with momentum
+  std::vector<ChaosSection> sections;
+};
+
+ChaosPlan draw_chaos_plan(uint64_t seed);
+
+// Trainable parameters cut into buckets of one dtype, for the strategy planned. ready_order: indices into `dtypes`.
+BucketPlan draw_bucket_plan(uint64_t seed, const std::vector<at::ScalarType>& dtypes, const std::vector<int64_t>& ready_order);
+std::vector<int64_t> draw_ready_order(uint64_t seed, size_t parameters);
+
+// One line each.
+std::string describe(const ChaosPlan& plan);
+std::string describe(const ChaosStep& step);
+
+}  // namespace firkin
