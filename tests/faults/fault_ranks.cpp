@@ -1,0 +1,223 @@
+// One rank of a training that may lose a rank: the victim sends itself a signal when it reaches a phase. faults.py starts the ranks.
+//
+//   for rank in 0 1; do
+//     RANK=$rank WORLD_SIZE=2 MASTER_PORT=29511 fault_ranks --victim 1 --phase backward --signal KILL </dev/null &
+//   done
+//
+// A rank prints `ready` and waits for a line on standard input, so that all of them start at once whatever loading LibTorch takes.
+// Exit code 0 when the training ended well; 1 and one line on standard error when it did not.
+#include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "firkin/base/error.h"
+#include "firkin/comm/process_group.h"
+#include "firkin/comm/rank_info.h"
+#include "firkin/ddp/data_parallel.h"
+
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+namespace firkin {
+namespace {
+
+enum class Phase {
+  kNone,
+  kRendezvous,    // before connect(): the victim never meets the others
+  kConstruction,  // connected, while the others are in the constructor's collectives
+  kForward,
+  kBackward,    // in the middle of backward: no gradient of the first layers is there yet
+  kBucket,      // bucket 1 is in flight
+  kAgreement,   // every bucket is in flight; what ends the step is not
+  kOptimizer,   // the step is complete, the optimiser has not stepped
+  kDestructor,  // after the last step, before the DataParallel goes
+};
+
+struct PhaseName {
+  Phase phase;
+  const char* name;
+};
+constexpr PhaseName kPhaseNames[] = {
+    {Phase::kRendezvous, "rendezvous"}, {Phase::kConstruction, "construction"},
+    {Phase::kForward, "forward"},       {Phase::kBackward, "backward"},
+    {Phase::kBucket, "bucket"},         {Phase::kAgreement, "agreement"},
+    {Phase::kOptimizer, "optimizer"},   {Phase::kDestructor, "destructor"},
+};
+
+constexpr int kSteps = 5;
+constexpr int kFaultyStep = 2;  // from 0; the first step shows the ready order, from the second on the buckets stay as they are
+constexpr int64_t kInFlightBucket = 1;
+
+struct Flags {
+  int victim = -1;  // nobody
+  Phase phase = Phase::kNone;
+  int signal = SIGKILL;
+  double timeout_s = 3;
+  std::optional<int> served_port;
+};
+
+// What the victim knows of its end. Nothing happens on the other ranks.
+struct Fault {
+  int rank = 0;
+  int signal = SIGKILL;
+  Phase phase = Phase::kNone;  // kNone on the other ranks
+  int step = 0;
+  int64_t buckets = 0;   // of this step
+  int64_t launched = 0;  // of them
+
+  void begin_step(int now, int64_t bucket_count) {
+    step = now;
+    buckets = bucket_count;
+    launched = 0;
+  }
+
+  void reach(Phase now) const {
+    if (now != phase) return;
+    for (const PhaseName& known : kPhaseNames) {
+      if (known.phase == now) fmt::print("reached {}\n", known.name);
+    }
+    std::fflush(stdout);
+    std::raise(signal);
+  }
+
+  void reach_in_step(Phase now) const {
+    if (step == kFaultyStep) reach(now);
+  }
+
+  void bucket_launched() {
+    const int64_t bucket = launched++;
+    if (bucket == kInFlightBucket) reach_in_step(Phase::kBucket);
+    if (launched == buckets) reach_in_step(Phase::kAgreement);
+  }
+};
+
+// With buckets of at most kCapBytes: {head, norm_2, second.bias}, {second.weight}, {norm_1, first.bias}, {first.weight}.
+constexpr int64_t kCapBytes = 8 * kKiB;
+constexpr int64_t kInputs = 32;
+constexpr int64_t kHidden = 64;
+constexpr int64_t kOutputs = 8;
+constexpr int64_t kBatch = 16;
+
+struct Net : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x, const Fault& fault) {
+    at::Tensor hidden = torch::relu(norm_1->forward(first->forward(x)));
+    fault.reach_in_step(Phase::kForward);
+    hidden.register_hook([&fault](const at::Tensor&) { fault.reach_in_step(Phase::kBackward); });
+    return head->forward(torch::relu(norm_2->forward(second->forward(hidden))));
+  }
+
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(kInputs, kHidden));
+  torch::nn::BatchNorm1d norm_1 = register_module("norm_1", torch::nn::BatchNorm1d(kHidden));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(kHidden, kHidden));
+  torch::nn::BatchNorm1d norm_2 = register_module("norm_2", torch::nn::BatchNorm1d(kHidden));
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(kHidden, kOutputs));
+};
+
+GradientHook counting_all_reduce(Fault& fault) {
+  GradientHook hook = plain_all_reduce();
+  hook.name = "counting";
+  hook.start = [&fault, plain = hook.start](const ProcessGroup& group, at::Tensor bucket) {
+    BucketReduction reduction = plain(group, std::move(bucket));
+    fault.bucket_launched();
+    return reduction;
+  };
+  return hook;
+}
+
+void wait_for_go() {
+  fmt::print("ready\n");
+  std::fflush(stdout);
+  std::string line;
+  std::getline(std::cin, line);
+}
+
+void train(Net& net, const ProcessGroup& group, Fault& fault) {
+  DataParallelOptions options;
+  options.cap = {.cap_bytes = kCapBytes, .rule = CapRule::kAtMost};
+  options.gradient_hook = counting_all_reduce(fault);
+  DataParallel ddp(net, group, std::move(options));
+  torch::optim::SGD optimizer(net.parameters(), 0.01);
+  for (int step = 0; step < kSteps; ++step) {
+    fault.begin_step(step, static_cast<int64_t>(ddp.plan().buckets.size()));
+    optimizer.zero_grad();
+    net.forward(torch::randn({kBatch, kInputs}), fault).pow(2).mean().backward();
+    fault.reach_in_step(Phase::kOptimizer);
+    optimizer.step();
+    fmt::print("step {} of {}: {} buckets\n", step, kSteps, fault.launched);
+    std::fflush(stdout);
+  }
+  fault.reach(Phase::kDestructor);
+}
+
+void run_rank(const RankInfo& info, const Flags& flags) {
+  Fault fault{.rank = info.rank, .signal = flags.signal, .phase = info.rank == flags.victim ? flags.phase : Phase::kNone};
+  Net net;
+  wait_for_go();
+  fault.reach(Phase::kRendezvous);
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(1e3 * flags.timeout_s));
+  const ProcessGroup group = connect(info, {.timeout = timeout});
+  barrier(group);  // so that nobody is in the rendezvous any more when the victim is in the next phase
+  fault.reach(Phase::kConstruction);
+  train(net, group, fault);
+  barrier(group);  // whoever lost a rank since the last step hears of it here
+}
+
+// A launcher's part: prints the port, and hosts the store until standard input ends.
+void serve_store(int port) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  fmt::print("{}\n", store->getPort());
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+  }
+}
+
+int run(const Flags& flags) {
+  if (flags.served_port) {
+    serve_store(*flags.served_port);
+    return 0;
+  }
+  std::string who = "no rank";
+  try {
+    const auto info = rank_info_from_environment();
+    if (!info) throw InputError("no launcher's variables; expected RANK, WORLD_SIZE and MASTER_PORT");
+    who = fmt::format("rank {}", info->rank);
+    run_rank(*info, flags);
+    return 0;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();  // LibTorch's errors bring a backtrace after the first line
+    fmt::print(stderr, "fault_ranks: {}: {}\n", who, text.substr(0, text.find('\n')));
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace firkin
+
+int main(int argc, char** argv) {
+  using namespace firkin;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a stopped rank would outlive a test that was killed
+  Flags flags;
+  std::map<std::string, Phase> phases;
+  for (const PhaseName& known : kPhaseNames) phases.emplace(known.name, known.phase);
+  const std::map<std::string, int> signals{{"KILL", SIGKILL}, {"STOP", SIGSTOP}};
+  CLI::App app("One rank of a training in which a rank is killed or stopped.");
+  app.add_option("--victim", flags.victim, "the rank that gets the signal; -1 for none")->capture_default_str();
+  app.add_option("--phase", flags.phase, "where it gets it; those of a step are in step 2")->transform(CLI::CheckedTransformer(phases));
+  app.add_option("--signal", flags.signal, "which it gets")->transform(CLI::CheckedTransformer(signals));
+  app.add_option("--timeout-s", flags.timeout_s, "of the rendezvous and of every collective")->capture_default_str();
+  app.add_option("--serve-store", flags.served_port, "host the ranks' store at this port instead (0: any), and print the port");
+  CLI11_PARSE(app, argc, argv);
+  return run(flags);
+}

@@ -1,0 +1,88 @@
+"""A rank is killed or stopped in every phase of a training: the others end by themselves, in time, with an error that names it.
+
+FAULT_RANKS names the program. `faults_test.py --table` prints the outcomes as Markdown instead.
+"""
+
+import signal
+import sys
+import unittest
+
+import faults
+
+
+def table(outcomes):
+    """Two tables: the seconds until the last survivor had ended, and what one of them said."""
+    found = {(o.case.phase, o.case.signal, o.case.world): o for o in outcomes}
+    worlds = faults.WORLDS
+    lines = ["| phase | signal | " + " | ".join(f"{world} ranks" for world in worlds) + " |", "|---|---|" + "---:|" * len(worlds)]
+    for phase in faults.PHASES:
+        for number in faults.SIGNALS:
+            row = [found[phase, number, world] for world in worlds]
+            seconds = [f"{o.seconds:.1f} s" if all(e.code is not None for e in o.survivors) else "never" for o in row]
+            lines.append(f"| {phase} | {number.name} | " + " | ".join(seconds) + " |")
+    lines += ["", "| phase | lost | a survivor's message |", "|---|---|---|"]
+    for phase in faults.PHASES:
+        outcome = max((o for o in outcomes if o.case.phase == phase and not o.case.loses_store), key=lambda o: o.case.world)
+        said = outcome.survivors[0].message.removeprefix("fault_ranks: ").replace("|", "\\|")
+        lines.append(f"| {phase} | rank {outcome.case.victim} of {outcome.case.world} | `{said}` |")
+    return "\n".join(lines)
+
+
+class LostRank(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.outcomes = faults.run_all(faults.cases())
+
+    def for_each_survivor(self, check):
+        for outcome in self.outcomes:
+            for ending in outcome.survivors:
+                with self.subTest(case=str(outcome.case), survivor=ending.rank):
+                    check(outcome, ending)
+
+    def test_there_is_a_case_for_every_phase_signal_and_world(self):
+        found = {(o.case.phase, o.case.signal, o.case.world) for o in self.outcomes}
+        self.assertEqual(len(found), len(faults.PHASES) * len(faults.SIGNALS) * len(faults.WORLDS))
+
+    def test_each_rank_of_each_world_is_lost_under_either_host_of_the_store(self):
+        for world in faults.WORLDS:
+            met = {(o.case.victim, o.case.rank_0_hosts) for o in self.outcomes if o.case.world == world}
+            self.assertEqual(met, {(victim, hosts) for victim in range(world) for hosts in (False, True)})
+
+    def test_the_victim_gets_its_signal_in_its_phase(self):
+        for outcome in self.outcomes:
+            with self.subTest(case=str(outcome.case)):
+                reached = (outcome.victims_output.splitlines() or ["nothing"])[-1]
+                self.assertEqual((outcome.victims_end, reached), (outcome.case.signal.name, f"reached {outcome.case.phase}"))
+
+    def test_every_survivor_ends_by_itself_soon_after_the_timeout(self):
+        def check(_, ending):
+            self.assertIsNotNone(ending.code, f"still there after {ending.seconds:.1f} s\n{ending.output}{ending.errors}")
+            self.assertLess(ending.seconds, faults.TIMEOUT_S + faults.GRACE_S)
+
+        self.for_each_survivor(check)
+
+    def test_every_survivor_ends_with_exit_code_1(self):
+        self.for_each_survivor(lambda _, ending: self.assertEqual(ending.code, 1, f"{ending.output}{ending.errors}"))
+
+    def test_every_survivors_last_line_names_the_lost_rank(self):
+        def check(outcome, ending):
+            self.assertRegex(ending.message, f"^fault_ranks: rank {ending.rank}: ")
+            self.assertTrue(faults.names_lost_rank(outcome, ending), f"{ending.output}{ending.errors}")
+
+        self.for_each_survivor(check)
+
+
+class NothingLost(unittest.TestCase):
+    def test_every_rank_ends_well_under_either_host_of_the_store(self):
+        for hosts in (False, True):
+            with self.subTest(rank_0_hosts=hosts):
+                outcome = faults.run(faults.Case(max(faults.WORLDS), None, signal.SIGKILL, victim=0, rank_0_hosts=hosts))
+                self.assertEqual(outcome.victims_end, "exit 0", outcome.victims_output)
+                self.assertEqual([ending.code for ending in outcome.survivors], [0] * len(outcome.survivors), outcome.survivors)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--table"]:
+        print(table(faults.run_all(faults.cases())))
+    else:
+        unittest.main(verbosity=2)
