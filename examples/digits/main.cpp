@@ -99,7 +99,6 @@ int train(const firkin::ProcessGroup& group, const std::vector<std::string>& arg
       const at::Tensor output = network->forward(train_images.pixels.index_select(0, mine));
       const at::Tensor loss = torch::nn::functional::cross_entropy(output, train_images.labels.index_select(0, mine));
       loss.backward();
-      ddp.finish_gradient_synchronization();
       optimizer.step();
       loss_sum += loss.detach() * static_cast<double>(mine.size(0));
     }
