@@ -26,8 +26,10 @@ GraphTask* current_graph_task() {
   return member == nullptr ? nullptr : reinterpret_cast<GraphTask*>(const_cast<std::byte*>(member - kOffset));
 }
 
+}  // namespace
+
 // Of an exception in backward; written by the thread that meets it.
-class Reason {
+class BackwardWatch::Reason {
  public:
   void set(const std::string& text) {
     const std::lock_guard lock(mutex_);
@@ -42,8 +44,6 @@ class Reason {
   std::mutex mutex_;
   std::string text_ = "backward threw";
 };
-
-}  // namespace
 
 struct BackwardWatch::State {
   Callbacks callbacks;

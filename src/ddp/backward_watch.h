@@ -29,6 +29,7 @@ class BackwardWatch {
   static void when_callbacks_have_run(std::function<void()> callback);
 
  private:
+  class Reason;
   struct State;
   struct Token;
   static void attach(const std::shared_ptr<State>& state);

@@ -8,10 +8,10 @@
 namespace firkin {
 namespace {
 
-constexpr int64_t kAlignment = 16;  // of every part: whole elements of any dtype
+constexpr int64_t kPartAlignment = 16;  // of every part: whole elements of any dtype
 
-int64_t align_up(int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+int64_t whole_parts(int64_t bytes) {
+  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 
 }  // namespace
@@ -19,13 +19,13 @@ int64_t align_up(int64_t bytes) {
 BufferBroadcast::Together BufferBroadcast::gather(const std::vector<at::Tensor>& buffers) {
   Together together{.bytes = {}, .parts = {}, .buffers = buffers, .work = {}};
   int64_t bytes = 0;
-  for (const at::Tensor& buffer : buffers) bytes += align_up(static_cast<int64_t>(buffer.nbytes()));
+  for (const at::Tensor& buffer : buffers) bytes += whole_parts(static_cast<int64_t>(buffer.nbytes()));
   together.bytes = at::zeros({bytes}, at::TensorOptions(at::kByte).device(buffers[0].device()));
   int64_t offset = 0;
   for (const at::Tensor& buffer : buffers) {
     const auto length = static_cast<int64_t>(buffer.nbytes());
     together.parts.push_back(together.bytes.narrow(0, offset, length).view(buffer.scalar_type()).view(buffer.sizes()));
-    offset += align_up(length);
+    offset += whole_parts(length);
   }
   return together;
 }

@@ -10,6 +10,11 @@
 namespace firkin {
 namespace {
 
+// LibTorch's errors bring a backtrace after the first line.
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
 std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -201,7 +206,7 @@ void StepSynchronizer::succeed() {
 }
 
 void StepSynchronizer::fail(int first_failed) {
-  const std::string reason = agreement_.exchange_reason(open_->failure.value_or(""), first_failed);
+  const std::string reason = agreement_.exchange_reason(first_line(open_->failure.value_or("")), first_failed);
   drop_gradients();
   buffers_.wait(/*keep=*/false);
   forget_all_gradients();
@@ -222,7 +227,7 @@ void StepSynchronizer::throw_if_failed() const {
 
 // What this rank owes the others of this step it cannot give any more.
 void StepSynchronizer::lose_group(const std::exception& error) {
-  std::string why = error.what();
+  std::string why = first_line(error.what());
   if (dynamic_cast<const GroupError*>(&error) == nullptr) {
     try {
       give_up(setup_.group, fmt::format("{}: {}", where(), why));

@@ -28,7 +28,7 @@ class TorchSynchronizer final : public StepSynchronizer {
   void gradient_ready(size_t parameter) override { has_come_[parameter] = true; }
   std::exception_ptr send_gradients(RankState state) override;
   void receive_gradients(const StepAgreement& agreement) override;
-  void drop_gradients() override {}
+  void drop_gradients() override { reducer_.rebuild_buckets(); }
   std::string place() const override { return ""; }
   void backward_ended() override;
   bool arrives_by_callback() const override { return true; }

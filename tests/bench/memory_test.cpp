@@ -52,6 +52,33 @@ DataParallelOptions with_cap(std::string_view strategy, int64_t cap_bytes) {
 
 constexpr int64_t kLittle = kGradientBytes / 50;  // activations, small tensors
 
+// Layers are used in the order in which they are registered, reversed: the first backward shows another order than was assumed, and the
+// buckets are made anew.
+TEST(Memory, NewBucketsAfterTheFirstStepAreMadeWhenTheOldOnesAreGone) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    TensorMemory memory;
+    torch::nn::ModuleList layers;
+    for (int64_t i = 0; i < kLayers; ++i) layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+    const int64_t parameters = memory.now_bytes();
+    DataParallel ddp(*layers, group, with_cap("bucketed", 3 * kWidth * kWidth * 4));
+    std::vector<Use> steps;
+    for (int step = 0; step < 3; ++step) {
+      layers->zero_grad();
+      memory.reset_peak();
+      at::Tensor x = at::ones({1, kWidth});
+      for (size_t i = kLayers; i-- > 0;) x = layers[i]->as<torch::nn::Linear>()->forward(x);
+      x.sum().backward();
+      steps.push_back({memory.now_bytes() - parameters, memory.peak_bytes() - parameters});
+    }
+    EXPECT_EQ(ddp.ready_order().front(), 0);
+    EXPECT_LE(steps[0].peak, 2 * kGradientBytes + kLittle);  // autograd's gradients beside the buckets: nothing is placed before the end
+    for (const Use& step : steps) EXPECT_LE(step.between_steps, kGradientBytes + kLittle);
+    for (size_t i : {1, 2}) EXPECT_LE(steps[i].peak, kGradientBytes + kGradientBytes / kLayers + kLittle) << i;
+    fmt::print("gradients {} B; the most beyond parameters in the first three steps: {}, {}, {}; after them: {}, {}, {}\n", kGradientBytes,
+               steps[0].peak, steps[1].peak, steps[2].peak, steps[0].between_steps, steps[1].between_steps, steps[2].between_steps);
+  });
+}
+
 TEST(Memory, GradientsExistOnceBetweenSteps) {
   for (const char* strategy : {"naive", "flat", "overlap", "bucketed"}) {
     SCOPED_TRACE(strategy);

@@ -2,32 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint.h"
 #include "throw_in_backward.h"
 
 namespace firkin {
-namespace {
-
-using Body = std::function<at::Tensor(const at::Tensor&)>;
-
-// Runs `body` again in backward, as activation checkpointing does. `body` must outlive the backward.
-struct ReentrantCheckpoint : torch::autograd::Function<ReentrantCheckpoint> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, Body* body) {
-    context->saved_data["body"] = reinterpret_cast<int64_t>(body);
-    context->save_for_backward({x});
-    at::NoGradGuard no_grad;
-    return (*body)(x);
-  }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context, torch::autograd::tensor_list gradients) {
-    const auto* body = reinterpret_cast<Body*>(context->saved_data["body"].toInt());
-    at::AutoGradMode with_grad(true);
-    at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
-    (*body)(x).backward(gradients[0]);
-    return {x.grad(), at::Tensor()};
-  }
-};
-
-}  // namespace
-
 ChaosModel::ChaosModel(const ChaosModelSpec& spec) : spec_(spec) {
   for (int i = 0; i < spec.depth; ++i) {
     layers_.push_back(register_module(fmt::format("layer{}", i), torch::nn::Linear(spec.width, spec.width)));
@@ -49,7 +27,7 @@ at::Tensor ChaosModel::checkpointed(const at::Tensor& h, const ChaosPass& pass, 
     const at::Tensor y = torch::tanh(inner_->forward(x));
     return throws ? ThrowInBackward::apply(y, text) : y;
   };
-  at::Tensor result = pass.checkpoints ? ReentrantCheckpoint::apply(h, &inner_body_) : inner_body_(h);
+  at::Tensor result = pass.checkpoints ? Checkpoint::apply(h, &inner_body_) : inner_body_(h);
   if (spec_.shares_checkpointed) result = result + torch::tanh(inner_->forward(h));
   return result;
 }

@@ -276,37 +276,40 @@ TEST(Lifecycle, ABackwardMoreOnTopOfAFinishedStepAddsItsMean) {
   });
 }
 
-// Runs `body` again in backward, as activation checkpointing does: the parameters inside get their gradients from an inner backward.
-struct Checkpoint : torch::autograd::Function<Checkpoint> {
-  using Body = std::function<at::Tensor(const at::Tensor&)>;
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, Body* body) {
-    context->saved_data["body"] = reinterpret_cast<int64_t>(body);
-    context->save_for_backward({x});
-    at::NoGradGuard no_grad;
-    return (*body)(x);
-  }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context, torch::autograd::tensor_list gradients) {
-    const auto* body = reinterpret_cast<Body*>(context->saved_data["body"].toInt());
-    at::AutoGradMode with_grad(true);
-    at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
-    (*body)(x).backward(gradients[0]);
-    return {x.grad(), at::Tensor()};
-  }
-};
+TEST(Lifecycle, AGradientHookThatThrowsIsHeardOfOnEveryRankAndNobodyWaitsForATimeout) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module({4, 4});
+    DataParallelOptions options = bucketed(16);
+    options.gradient_hook.name = "broken";
+    options.gradient_hook.start = [plain = plain_all_reduce().start, calls = 0](const ProcessGroup& g, at::Tensor bucket) mutable {
+      if (g.rank == 1 && ++calls > 2) throw std::runtime_error("no such codec");
+      return plain(g, std::move(bucket));
+    };
+    DataParallel ddp(module, group, options);
+    chained_loss(module.all, {0, 1}, scale_of(group)).backward();
+    module.zero_grad();
+    const auto step = [&] { chained_loss(module.all, {0, 1}, scale_of(group)).backward(); };
+    if (group.rank == 1) {
+      EXPECT_THAT(step, ThrowsMessage<std::runtime_error>(HasSubstr("no such codec")));
+    } else {
+      EXPECT_THAT(step, ThrowsMessage<GroupError>(AllOf(HasSubstr("rank 1 ("), HasSubstr("no such codec"))));
+    }
+    EXPECT_THAT(step, ThrowsMessage<GroupError>(HasSubstr("must be made anew")));
+  });
+}
 
-TEST(Lifecycle, AParameterUsedInsideAndOutsideACheckpointIsSentWhenBothGradientsAreThere) {
+TEST(Lifecycle, ARankThatSkipsABatchWithoutAWordJoinsTheStepWithItsNextOne) {
   run_ranks(2, [](const ProcessGroup& group) {
     Parameters module({4, 4});
     DataParallel ddp(module, group, bucketed(16));
-    Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.all[0]; };
     for (int step = 0; step < 4; ++step) {
       module.zero_grad();
-      const at::Tensor inside = Checkpoint::apply(module.all[1] * 1.0, &body);  // p1 * p0
-      ((inside + module.all[0]) * scale_of(group)).sum().backward();            // and p0 outside
-      ddp.finish_gradient_synchronization();
-      EXPECT_TRUE(at::equal(module.all[0].grad(), at::full({4}, 4.0)));  // twice the mean scale
-      EXPECT_TRUE(at::equal(module.all[1].grad(), at::full({4}, 2.0)));
+      if (group.rank == 1 && step == 1) continue;  // its forward threw, and nobody was told
+      chained_loss(module.all, {0, 1}, scale_of(group)).backward();
+      expect_mean_gradients(module.all);
     }
+    module.zero_grad();
+    if (group.rank == 1) chained_loss(module.all, {0, 1}, scale_of(group)).backward();  // so that rank 0 has its four steps
   });
 }
 
