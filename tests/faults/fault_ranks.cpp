@@ -13,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -157,8 +158,15 @@ void train(Net& net, const ProcessGroup& group, Fault& fault) {
   fault.reach(Phase::kDestructor);
 }
 
+// Ranks that torchrun has started again are left in peace.
+bool is_first_attempt() {
+  const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return restarts == nullptr || std::string(restarts) == "0";
+}
+
 void run_rank(const RankInfo& info, const Flags& flags) {
-  Fault fault{.rank = info.rank, .signal = flags.signal, .phase = info.rank == flags.victim ? flags.phase : Phase::kNone};
+  const bool is_victim = info.rank == flags.victim && is_first_attempt();
+  Fault fault{.rank = info.rank, .signal = flags.signal, .phase = is_victim ? flags.phase : Phase::kNone};
   Net net;
   wait_for_go();
   fault.reach(Phase::kRendezvous);
