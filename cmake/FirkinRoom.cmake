@@ -3,6 +3,7 @@
 #   firkin_room(plan SOURCES cost_curve.cpp timeline.cpp DEPENDS base)        -> target firkin_plan, alias firkin::plan
 #   firkin_room(ddp TORCH SOURCES ... DEPENDS plan comm)                      -> also sees LibTorch, precompiled
 #   firkin_test(plan SOURCES timeline_test.cpp)                               -> build/tests/plan_test, one ctest entry per test
+#   firkin_test(ddp TORCH SEPARATE SOURCES ...)                               -> also where files are joined, these are not
 
 add_library(firkin_warnings INTERFACE)
 target_compile_options(firkin_warnings INTERFACE -Wall -Wextra -Wshadow -Werror)
@@ -40,7 +41,7 @@ function(firkin_room name)
 endfunction()
 
 function(firkin_test name)
-  cmake_parse_arguments(arg "TORCH" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;SEPARATE" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -53,6 +54,9 @@ function(firkin_test name)
   target_compile_definitions(${name}_test PRIVATE FIRKIN_SOURCE_DIR="${CMAKE_SOURCE_DIR}" FIRKIN_BINARY_DIR="${CMAKE_BINARY_DIR}")
   if(arg_TORCH)
     target_precompile_headers(${name}_test REUSE_FROM firkin_torch_pch)
+  endif()
+  if(arg_SEPARATE OR NOT arg_TORCH)  # without LibTorch a file is quick to compile, and test files like the same short names
+    set_target_properties(${name}_test PROPERTIES UNITY_BUILD OFF)
   endif()
   gtest_discover_tests(${name}_test TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS "${name};${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})

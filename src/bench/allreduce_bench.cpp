@@ -17,13 +17,13 @@
 #include "firkin/base/units.h"
 #include "firkin/bench/known_sums.h"
 #include "firkin/stats/summary.h"
+#include "stopwatch.h"
 
 namespace firkin {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kElementBytes = 4;
 constexpr int kMostSamplesPerVisit = 1000;
 constexpr double kSampleSeconds = 0.5e-3;  // what the calls of one sample take together, about
 constexpr int kMostCallsPerSample = 100;
@@ -32,10 +32,6 @@ constexpr int64_t kLargestQueueBytes = 256 * kMiB;  // of all queued buffers tog
 constexpr int64_t kColdBytes = 64 * kMiB;           // over which buffers are spread when caches are to be cold
 constexpr int64_t kMostColdBuffers = 1024;
 constexpr int64_t kBufferAlignment = 4096;  // bytes; no two buffers share a cache line
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 int64_t queue_length(int64_t bytes) {
   return std::clamp<int64_t>(kLargestQueueBytes / bytes, 1, kQueueLength);

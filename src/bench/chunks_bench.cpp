@@ -16,17 +16,12 @@
 #include "firkin/bench/sampling.h"
 #include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
+#include "stopwatch.h"
 
 namespace firkin {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int64_t kElementBytes = 4;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // All chunks, in order, at most kMostInFlight at a time. Seconds on this rank.
 double time_chunks(const ProcessGroup& group, const std::vector<at::Tensor>& chunks) {

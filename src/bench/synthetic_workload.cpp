@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "firkin/base/error.h"
+#include "firkin/bench/known_sums.h"
 
 #include <torch/optim/sgd.h>
 
@@ -24,7 +25,6 @@ struct EqualTensors : torch::nn::Module {
 }  // namespace
 
 Workload make_synthetic_workload(const SyntheticTensors& tensors) {
-  constexpr int64_t kElementBytes = 4;
   if (tensors.count < 1 || tensors.bytes < kElementBytes || tensors.bytes % kElementBytes != 0) {
     throw InputError(fmt::format("synthetic tensors: {} of {} bytes; expected at least one, of a positive multiple of {} bytes",
                                  tensors.count, tensors.bytes, kElementBytes));

@@ -10,6 +10,7 @@
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/bench/allreduce_bench.h"
+#include "firkin/bench/known_sums.h"
 #include "firkin/stats/summary.h"
 #include "rank_flags.h"
 #include "results.h"
@@ -26,8 +27,6 @@ struct AllReduceFlags {
   double seconds = 10;
   bool cold = false;
 };
-
-constexpr int64_t kElementBytes = 4;
 
 // Bytes per second of one rank's data, and what the links carry of it, as nccl-tests defines them.
 double algorithm_bandwidth(int64_t bytes, double seconds) {
@@ -63,7 +62,7 @@ nlohmann::json samples_json(const std::vector<AllReduceSeries>& series) {
   return samples;
 }
 
-void print_table(const nlohmann::json& rows) {
+void print_sizes(const nlohmann::json& rows) {
   constexpr double kGiga = 1e9;
   fmt::print("{:>8} {:>10} {:>8} {:>8} {:>6} {:>8} {:>9} {:>9} {:>6}\n", "size", "count", "median", "p99", "cv", "gap", "algbw", "busbw",
              "#wrong");
@@ -97,7 +96,7 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
   if (flags.common.json) {
     print_json(json);
   } else {
-    print_table(json["allreduce"]);
+    print_sizes(json["allreduce"]);
     fmt::print("\nwrote {}/: results.json, allreduce.csv\n", out.string());
   }
   int64_t wrong = 0;

@@ -12,6 +12,7 @@
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/bench/chunks_bench.h"
+#include "firkin/bench/known_sums.h"
 #include "firkin/comm/rank_info.h"
 #include "firkin/report/report.h"
 #include "firkin/stats/interval.h"
@@ -38,8 +39,6 @@ struct ChunksInput {
   std::vector<int64_t> chunk_bytes;
   AllReduceTable table;  // of --allreduce
 };
-
-constexpr int64_t kElementBytes = 4;
 
 ChunksInput checked_input(const ChunksFlags& flags) {
   constexpr int64_t kMostElements = int64_t{1} << 36;
@@ -98,7 +97,7 @@ std::string chunks_csv(const nlohmann::json& rows, int ranks) {
   return text;
 }
 
-void print_table(const nlohmann::json& rows) {
+void print_chunks(const nlohmann::json& rows) {
   fmt::print("{:>8} {:>10} {:>8} {:>9}  {:<19} {:>9} {:>7}\n", "chunk", "elements", "calls", "all", "95 % interval", "per call", "samples");
   for (const nlohmann::json& row : rows) {
     const auto ends = row["total_ci_s"];
@@ -149,7 +148,7 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
   if (flags.common.json) {
     print_json(json);
   } else {
-    print_table(json["chunks"]);
+    print_chunks(json["chunks"]);
     fmt::print("\n{}wrote {}/: {}\n", merged, out.string(), written);
   }
   int64_t wrong = 0;

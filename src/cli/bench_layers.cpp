@@ -75,7 +75,7 @@ std::string perturbation_text(const PairedRatio& ratio) {
                      100 * (ratio.interval.high - 1));
 }
 
-void print_table(const LayerProfile& profile) {
+void print_layers(const LayerProfile& profile) {
   fmt::print("{:<22} {:>12} {:>10} {:>10} {:>10}\n", "layer", "parameters", "forward", "backward", "optimiser");
   int64_t parameters = 0;
   for (const LayerTimes& layer : profile.layers) {
@@ -119,7 +119,7 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
   if (flags.common.json) {
     print_json(json);
   } else {
-    print_table(profile);
+    print_layers(profile);
     fmt::print("wrote {}/: results.json, layer-sizes.csv, layer-times.csv, tensors.csv\n", out.string());
   }
 }

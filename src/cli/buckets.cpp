@@ -73,7 +73,7 @@ void print_assignment(const nlohmann::json& assignment) {
   }
 }
 
-void print_table(const nlohmann::json& result) {
+void print_buckets(const nlohmann::json& result) {
   fmt::print("{}: {} tensors, {} of gradients; rule {}\n\n", result["source"].get<std::string>(), result["tensors"].get<size_t>(),
              format_bytes(result["gradient_bytes"]), result["rule"].get<std::string>());
   fmt::print("{:>10} {:>8} {:>12} {:>12}\n", "cap MiB", "buckets", "smallest", "largest");
@@ -104,7 +104,7 @@ int run(const BucketsFlags& flags) {
   if (flags.json) {
     print_json(result);
   } else {
-    print_table(result);
+    print_buckets(result);
   }
   return 0;
 }

@@ -26,7 +26,7 @@ nlohmann::json describe(const NamedModel& model, const std::string& dtype) {
   return json;
 }
 
-void print_table(const nlohmann::json& models, const std::string& dtype) {
+void print_models(const nlohmann::json& models, const std::string& dtype) {
   fmt::print("{:<12} {:>14} {:>8} {:>10}   {}\n", "model", "parameters", "tensors", "gradients", "layers x width, vocabulary");
   for (const nlohmann::json& m : models) {
     fmt::print("{:<12} {:>14} {:>8} {:>10}   {} x {}, {}\n", m["name"].get<std::string>(), m["parameters"].get<int64_t>(),
@@ -49,7 +49,7 @@ Run declare_models(CLI::App& app) {
     if (*json) {
       print_json({{"models", models}});
     } else {
-      print_table(models, flags->dtype);
+      print_models(models, flags->dtype);
     }
     return 0;
   };

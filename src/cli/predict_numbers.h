@@ -9,13 +9,6 @@
 
 namespace firkin::cli {
 
-inline double mib(int64_t bytes) {
-  return static_cast<double>(bytes) / static_cast<double>(kMiB);
-}
-inline double mib(double bytes) {
-  return bytes / static_cast<double>(kMiB);
-}
-
 inline int64_t gradient_bytes(const PredictResult& result) {
   return std::accumulate(result.profile.bytes.begin(), result.profile.bytes.end(), int64_t{0});
 }

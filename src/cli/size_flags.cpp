@@ -15,10 +15,10 @@ void add_size_flags(CLI::App& app, SizeFlags& flags) {
 }
 
 std::vector<int64_t> checked_sizes(const SizeFlags& flags) {
-  constexpr int64_t kElementBytes = 4;
+  constexpr int64_t kFloatBytes = 4;
   const int64_t begin = parse_bytes(flags.begin, "--begin");
   const int64_t end = parse_bytes(flags.end, "--end");
-  if (begin % kElementBytes != 0) throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", flags.begin, kElementBytes));
+  if (begin % kFloatBytes != 0) throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", flags.begin, kFloatBytes));
   if (begin > end) throw InputError(fmt::format("--begin {}: expected at most --end {}", flags.begin, flags.end));
   if (flags.factor < 2) throw InputError(fmt::format("--factor {}: expected a whole number, at least 2", flags.factor));
   return sizes_between(begin, end, flags.factor);

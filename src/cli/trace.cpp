@@ -80,7 +80,7 @@ nlohmann::json trace_json(const Cell& cell, const SpansByRank& spans) {
   return json;
 }
 
-void print_table(const nlohmann::json& traces) {
+void print_traces(const nlohmann::json& traces) {
   fmt::print("{:<18} {:>9} {:>9} {:>13} {:>10} {:>11}\n", "strategy", "step", "compute", "communication", "overlapped", "exposed");
   for (const nlohmann::json& trace : traces) {
     const nlohmann::json& rank0 = trace["ranks"][0];
@@ -113,7 +113,7 @@ void run_rank(const TraceFlags& flags, const std::vector<Cell>& cells, const Pro
   if (flags.common.json) {
     print_json(json);
   } else {
-    print_table(json["traces"]);
+    print_traces(json["traces"]);
     fmt::print("\nwrote {}/: results.json, trace.html and, for ui.perfetto.dev, trace-*.json\n", out.string());
   }
 }

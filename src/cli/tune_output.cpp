@@ -11,10 +11,6 @@
 namespace firkin::cli {
 namespace {
 
-double mib(int64_t bytes) {
-  return static_cast<double>(bytes) / static_cast<double>(kMiB);
-}
-
 double prediction_error(const CurvePoint& point) {
   return point.predicted.step_s / point.measured.step_s - 1;
 }

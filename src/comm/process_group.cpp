@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kSlice{1000};          // of waiting, between two looks whether another rank has given up
+constexpr milliseconds kWaitSlice{1000};      // of waiting, between two looks whether another rank has given up
 constexpr milliseconds kStorePatience{2000};  // for the answer to such a look
 constexpr milliseconds kTimeoutGrace{1000};   // the backend's own timeout comes first where it can: it says more
 
@@ -62,7 +62,7 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
   const milliseconds timeout = group.timeout.value_or(group.state->timeout);
   const milliseconds limit = timeout + kTimeoutGrace;
   for (milliseconds waited{0}; waited < limit;) {
-    const milliseconds slice = group.state->lost() ? milliseconds(1) : std::min(kSlice, limit - waited);
+    const milliseconds slice = group.state->lost() ? milliseconds(1) : std::min(kWaitSlice, limit - waited);
     if (completes(work, slice, error)) return;
     if (work->isCompleted()) {
       if (completes(work, kNoTimeout, error)) return;  // just now

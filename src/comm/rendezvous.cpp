@@ -27,12 +27,12 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kSlice{250};         // of waiting, between two looks whether another rank has given up
+constexpr milliseconds kConnectSlice{250};  // of waiting, between two looks whether another rank has given up
 constexpr milliseconds kLongestPause{100};  // between two questions whether all have arrived
 constexpr milliseconds kStoreGrace{500};    // for an answer of the store after the timeout
 constexpr milliseconds kConnectGrace{500};  // for the connections, when the last rank arrived just in time
 constexpr milliseconds kListenerPatience{400};
-constexpr milliseconds kSurveyWindow{400};  // with kSurveyGrace, kConnectGrace and kSlice: two seconds
+constexpr milliseconds kSurveyWindow{400};  // with kSurveyGrace, kConnectGrace and kConnectSlice: two seconds
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
@@ -118,7 +118,7 @@ c10::intrusive_ptr<c10d::Backend> connect_backend(const Meeting& meeting, const 
   const auto until = Clock::now() + meeting.time_left(kConnectGrace);
   std::optional<BoundedStore> listener;
   std::string error;
-  while (connecting.wait_for(kSlice) != std::future_status::ready) {
+  while (connecting.wait_for(kConnectSlice) != std::future_status::ready) {
     // A connection of its own: Gloo may be waiting on ours, and holds it meanwhile.
     if (!listener) {
       auto clone = BoundedStore(group_store).ask(kListenerPatience, [](c10d::Store& store) { return store.clone(); });

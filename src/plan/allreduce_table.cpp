@@ -14,7 +14,7 @@
 namespace firkin {
 namespace {
 
-const CsvColumns& columns() {
+const CsvColumns& table_columns() {
   static const CsvColumns kColumns = {.required = {"bytes", "world_size"},
                                       .optional = {"median_s", "time_s", "gap_s", "mean_s", "stdev_s", "min_s", "max_s", "samples"}};
   return kColumns;
@@ -77,11 +77,11 @@ std::string field(const std::optional<Number>& value) {
 }  // namespace
 
 AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& file) {
-  return from_csv(parse_csv(text, file, columns()));
+  return from_csv(parse_csv(text, file, table_columns()));
 }
 
 AllReduceTable read_allreduce_csv(const std::filesystem::path& path) {
-  return from_csv(read_csv(path, columns()));
+  return from_csv(read_csv(path, table_columns()));
 }
 
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table) {

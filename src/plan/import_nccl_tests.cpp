@@ -21,7 +21,7 @@ namespace {
 constexpr double kMicrosecond = 1e-6;
 constexpr size_t kShownCharacters = 40;  // of a bad field, in a message
 constexpr std::string_view kProgram = "all_reduce_perf";
-constexpr const char* kExpected = "what nccl-tests prints, or writes with -J";
+constexpr const char* kExpectedOutput = "what nccl-tests prints, or writes with -J";
 constexpr size_t kLongestLine = kLongestCsvLine;
 
 // Says "FILE:LINE", or "FILE:LINE: results[3]". A function, because the line of a JSON value takes a pass over the text.
@@ -136,7 +136,7 @@ std::vector<Result> results_of_table(std::string_view text, const std::string& f
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     const Where where = at_line(file, number);
-    if (line.size() > kLongestLine) fail(where, fmt::format("the line is longer than {} bytes; expected {}", kLongestLine, kExpected));
+    if (line.size() > kLongestLine) fail(where, fmt::format("the line is longer than {} bytes; expected {}", kLongestLine, kExpectedOutput));
     std::vector<std::string_view> words = words_of(line);
     if (words.empty()) continue;
     if (words[0].starts_with('#')) {
@@ -179,7 +179,7 @@ Result result_of(const nlohmann::json& row, bool in_place, const Where& where) {
 }
 
 std::vector<Result> results_of_json(std::string_view text, const std::string& file, bool in_place) {
-  const nlohmann::json json = parse_json(text, file, kExpected);
+  const nlohmann::json json = parse_json(text, file, kExpectedOutput);
   const auto at = [text, file](const std::string& path) -> Where {
     return [=] { return fmt::format("{}:{}", file, json_line_of(text, path)); };
   };
@@ -188,7 +188,7 @@ std::vector<Result> results_of_json(std::string_view text, const std::string& fi
     if (!program.ends_with(kProgram)) fail(at("args[0]"), fmt::format("args[0] is '{}'; expected {}", shown(program), kProgram));
   }
   if (!json.contains("results") || !json["results"].is_array()) {
-    fail(at("results"), fmt::format("no array 'results'; expected {}", kExpected));
+    fail(at("results"), fmt::format("no array 'results'; expected {}", kExpectedOutput));
   }
   std::vector<Result> results;
   for (const nlohmann::json& row : json["results"]) {
@@ -250,7 +250,7 @@ NcclTestsTable parse_nccl_tests(std::string_view text, const std::string& file, 
 }
 
 NcclTestsTable read_nccl_tests(const std::filesystem::path& path, const NcclTestsOptions& options) {
-  return parse_nccl_tests(read_text_file(path, kLongestLine, kExpected), path.string(), options);
+  return parse_nccl_tests(read_text_file(path, kLongestLine, kExpectedOutput), path.string(), options);
 }
 
 }  // namespace firkin

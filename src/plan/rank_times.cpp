@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kExpected = "a results.json with samples, or a CSV file with a column 'seconds'";
+constexpr const char* kExpectedTimes = "a results.json with samples, or a CSV file with a column 'seconds'";
 constexpr const char* kSetting = "none";  // the strategy that communicates nothing
 
 std::vector<double> times_of_csv(std::string_view text, const std::string& file) {
@@ -34,7 +34,7 @@ std::vector<double> times_of_csv(std::string_view text, const std::string& file)
 // The values of a results.json that are needed here, with complaints that name line and path.
 class ResultsSamples {
  public:
-  ResultsSamples(std::string_view text, const std::string& file) : text_(text), file_(file), document_(parse_json(text, file, kExpected)) {}
+  ResultsSamples(std::string_view text, const std::string& file) : text_(text), file_(file), document_(parse_json(text, file, kExpectedTimes)) {}
 
   std::vector<double> times() const {
     const json& settings = array(member(document_, "samples", "samples"), "settings", "samples.settings");
@@ -54,7 +54,7 @@ class ResultsSamples {
 
  private:
   [[noreturn]] void fail(const std::string& path, const std::string& what) const {
-    throw InputError(fmt::format("{}:{}: {}: {}; expected {}", file_, json_line_of(text_, path), path, what, kExpected));
+    throw InputError(fmt::format("{}:{}: {}: {}; expected {}", file_, json_line_of(text_, path), path, what, kExpectedTimes));
   }
 
   const json& member(const json& object, const char* name, const std::string& path) const {
@@ -92,7 +92,7 @@ std::vector<double> parse_rank_times(std::string_view text, const std::string& f
 }
 
 std::vector<double> read_rank_times(const std::filesystem::path& path) {
-  return parse_rank_times(read_text_file(path, kLongestJsonLine, kExpected), path.string());
+  return parse_rank_times(read_text_file(path, kLongestJsonLine, kExpectedTimes), path.string());
 }
 
 }  // namespace firkin

@@ -49,7 +49,7 @@ TensorProfile from_table(const CsvTable& table) {
   return profile;
 }
 
-const CsvColumns& columns() {
+const CsvColumns& profile_columns() {
   static const CsvColumns kColumns = {.required = {"name", "bytes", "ready_s"}};
   return kColumns;
 }
@@ -76,11 +76,11 @@ void check_profile(const TensorProfile& profile) {
 }
 
 TensorProfile parse_tensors_csv(std::string_view text, const std::string& file) {
-  return from_table(parse_csv(text, file, columns()));
+  return from_table(parse_csv(text, file, profile_columns()));
 }
 
 TensorProfile read_tensors_csv(const std::filesystem::path& path) {
-  return from_table(read_csv(path, columns()));
+  return from_table(read_csv(path, profile_columns()));
 }
 
 void write_tensors_csv(const std::filesystem::path& path, const TensorProfile& profile) {

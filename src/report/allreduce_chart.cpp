@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kHeight = 330;
+constexpr int kAllReduceHeight = 330;
 constexpr const char* kIsolated = "one all-reduce, a(x)";
 constexpr const char* kGap = "queued back to back, g(x)";
 constexpr const char* kFit = "latency + size / bandwidth";
@@ -181,7 +181,7 @@ std::optional<Chart> allreduce_chart(const Results& results) {
   if (results.alpha_beta) chart.caption += fit_text(*results.alpha_beta);
   chart.summary = fmt::format("All-reduce times from {} for {} to {} for {}.", display_seconds(table.front().median_s),
                               format_bytes(table.front().bytes), display_seconds(table.back().median_s), format_bytes(table.back().bytes));
-  chart.spec = chart_frame(kHeight, 1);
+  chart.spec = chart_frame(kAllReduceHeight, 1);
   chart.spec["layer"] = layers;
   return chart;
 }

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kHeight = 330;
+constexpr int kChunksHeight = 330;
 
 json size_channel(const std::vector<ChunksRow>& chunks) {
   constexpr double kMargin = 1.5;  // factor
@@ -90,7 +90,7 @@ std::optional<Chart> chunks_chart(const Results& results) {
   chart.summary = fmt::format("Time over chunk size, from {} at {} to {} at {}; least {} at {}.", display_seconds(chunks.front().total_s),
                               format_bytes(chunks.front().chunk_bytes), display_seconds(chunks.back().total_s),
                               format_bytes(chunks.back().chunk_bytes), display_seconds(best.total_s), format_bytes(best.chunk_bytes));
-  chart.spec = chart_frame(kHeight, 1);
+  chart.spec = chart_frame(kChunksHeight, 1);
   chart.spec["data"] = inline_data(points(chunks));
   chart.spec["layer"] = {
       {{"mark", {{"type", "line"}, {"color", colour}, {"opacity", 0.5}, {"strokeWidth", 1}}}, {"encoding", {{"x", x}, {"y", y}}}},

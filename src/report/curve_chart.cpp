@@ -15,14 +15,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kHeight = 400;
+constexpr int kCurveHeight = 400;
 constexpr int kHeadroom = 46;  // pixels above the data, for the labels of the best caps
 constexpr int kLabelGap = 15;  // pixels between the labels of neighbouring strategies
 constexpr const char* kPredicted = "predicted";
 constexpr const char* kMeasured = "measured";
 constexpr const char* kTied = "measured, tied";
 
-struct Range {
+struct StepRange {
   double low = 0;
   double high = 0;
 
@@ -35,8 +35,8 @@ struct Range {
 
 // The axes and what is drawn where.
 struct Frame {
-  Range caps;
-  Range seconds;
+  StepRange caps;
+  StepRange seconds;
   TimeUnit unit;
   std::vector<StrategyRow> levels;  // strategies within the axis
   std::vector<std::string> beyond;  // strategies too far away to be drawn
@@ -46,8 +46,8 @@ const std::vector<CurveRow>& line_rows(const Results& results) {
   return results.dense_curve.empty() ? results.curve : results.dense_curve;
 }
 
-Range curve_seconds(const Results& results) {
-  Range range{HUGE_VAL, 0};
+StepRange curve_seconds(const Results& results) {
+  StepRange range{HUGE_VAL, 0};
   for (const auto* rows : {&results.dense_curve, &results.curve}) {
     for (const CurveRow& row : *rows) {
       if (row.predicted_s) range.include(*row.predicted_s);
@@ -69,7 +69,7 @@ Frame make_frame(const Results& results) {
   Frame frame;
   frame.seconds = curve_seconds(results);
   const double reach = kFarthest * std::max(frame.seconds.span(), kLeastSpan * frame.seconds.high);
-  const Range near{frame.seconds.low - reach, frame.seconds.high + reach};
+  const StepRange near{frame.seconds.low - reach, frame.seconds.high + reach};
   for (const StrategyRow& row : results.strategies) {
     if (row.strategy == "bucketed") continue;  // the curve itself
     if (row.measured_s < near.low || row.measured_s > near.high) {
@@ -83,7 +83,7 @@ Frame make_frame(const Results& results) {
   const double margin = std::max(kMargin * frame.seconds.span(), 0.002 * frame.seconds.high);
   frame.seconds.low = std::max(0.0, frame.seconds.low - margin);
   frame.seconds.high += margin;
-  frame.seconds.high += frame.seconds.span() * kHeadroom / (kHeight - kHeadroom);
+  frame.seconds.high += frame.seconds.span() * kHeadroom / (kCurveHeight - kHeadroom);
 
   frame.caps = {HUGE_VAL, 0};
   for (const auto* rows : {&results.dense_curve, &results.curve}) {
@@ -125,7 +125,7 @@ json y_channel(const Frame& frame, const std::string& field) {
 }
 
 double y_pixel(const Frame& frame, double seconds) {
-  return kHeight * (frame.seconds.high - seconds) / frame.seconds.span();
+  return kCurveHeight * (frame.seconds.high - seconds) / frame.seconds.span();
 }
 
 // The other strategies: a dashed line each, named to the right of the plot.
@@ -133,7 +133,7 @@ void add_levels(json& layers, const Frame& frame) {
   if (frame.levels.empty()) return;
   std::vector<double> wanted;
   for (const StrategyRow& row : frame.levels) wanted.push_back(y_pixel(frame, row.measured_s));
-  const std::vector<double> placed = spread_apart(wanted, kLabelGap, 0, kHeight - 2);
+  const std::vector<double> placed = spread_apart(wanted, kLabelGap, 0, kCurveHeight - 2);
   json rows = json::array();
   for (size_t i = 0; i < frame.levels.size(); ++i) {
     const StrategyRow& row = frame.levels[i];
@@ -235,7 +235,7 @@ void add_best_mark(json& layers, const Frame& frame, const BestMark& best, int r
   const json x = x_channel(frame);
   layers.push_back({{"data", data},
                     {"mark", {{"type", "rule"}, {"color", chart_colour(best.role)}, {"strokeDash", {2, 3}}, {"strokeWidth", 1.5}}},
-                    {"encoding", {{"x", x}, {"y", {{"value", label_y - 6}}}, {"y2", {{"value", kHeight}}}}}});
+                    {"encoding", {{"x", x}, {"y", {{"value", label_y - 6}}}, {"y2", {{"value", kCurveHeight}}}}}});
   layers.push_back(
       {{"data", data},
        {"mark",
@@ -315,7 +315,7 @@ std::optional<Chart> curve_chart(const Results& results) {
   chart.title = has_measured ? "Step time over bucket size: predicted and measured" : "Step time over bucket size: predicted";
   chart.caption = curve_caption(frame, has_measured);
   chart.summary = curve_summary(results);
-  chart.spec = chart_frame(kHeight, 2);
+  chart.spec = chart_frame(kCurveHeight, 2);
   chart.spec["layer"] = layers;
   return chart;
 }

@@ -12,11 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kHeight = 330;
-
-double mib(int64_t bytes) {
-  return static_cast<double>(bytes) / static_cast<double>(kMiB);
-}
+constexpr int kReadyHeight = 330;
 
 // One row per tensor, after a first row where nothing is ready.
 json ready_rows(const TensorProfile& profile, const TimeUnit& unit) {
@@ -78,7 +74,7 @@ std::optional<Chart> ready_chart(const Results& results) {
   layers.push_back(
       {{"data", end},
        {"mark", {{"type", "text"}, {"align", "right"}, {"baseline", "bottom"}, {"dx", -6}, {"dy", -6}, {"color", chart_colour("muted")}}},
-       {"encoding", {{"x", x}, {"y", {{"value", kHeight}}}, {"text", {{"field", "label"}}}}}});
+       {"encoding", {{"x", x}, {"y", {{"value", kReadyHeight}}}, {"text", {{"field", "label"}}}}}});
 
   int64_t total = 0;
   for (const int64_t bytes : profile.bytes) total += bytes;
@@ -93,7 +89,7 @@ std::optional<Chart> ready_chart(const Results& results) {
   chart.summary =
       fmt::format("{} gradients, {} in all, become ready during a backward pass of {}; the last after {}.", profile.names.size(),
                   format_bytes(total), display_seconds(profile.backward_s), display_seconds(profile.ready_s.back()));
-  chart.spec = chart_frame(kHeight, 1);
+  chart.spec = chart_frame(kReadyHeight, 1);
   chart.spec["layer"] = layers;
   return chart;
 }

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kRowHeight = 44;
+constexpr int kMapRowHeight = 44;
 // Opacity of the least and the greatest value. Beyond this, text on it has less than 4.5 times its contrast (WCAG 2, AA) in one scheme.
 constexpr double kFaintest = 0.06, kStrongest = 0.55;
 
@@ -31,10 +31,6 @@ struct HeatMap {
   std::string column_title, row_title;
   std::vector<Cell> cells;
 };
-
-double mib(int64_t bytes) {
-  return static_cast<double>(bytes) / static_cast<double>(kMiB);
-}
 
 // 0.125 -> "1/8", 4 -> "4"
 std::string factor_label(double factor) {
@@ -98,7 +94,7 @@ Chart heat_map(std::string id, std::string title, std::string caption, std::stri
   json tooltip = json::array();
   for (const auto& [field, name] : shown) tooltip.push_back({{"field", field}, {"title", name}});
   Chart chart = {std::move(id), std::move(title), std::move(caption), std::move(summary),
-                 chart_frame(kRowHeight * static_cast<int>(rows.size()), 1)};
+                 chart_frame(kMapRowHeight * static_cast<int>(rows.size()), 1)};
   chart.spec["data"] = inline_data(cell_rows(map.cells));
   chart.spec["layer"] = {
       {{"mark", {{"type", "rect"}, {"cornerRadius", 3}, {"color", chart_colour("predicted")}}},

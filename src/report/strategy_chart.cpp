@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kRowHeight = 40;
+constexpr int kStrategyRowHeight = 40;
 constexpr const char* kCompute = "computation";
 constexpr const char* kExposed = "exposed communication";
 constexpr const char* kWhole = "step";
@@ -151,7 +151,7 @@ std::optional<Chart> strategy_chart(const Results& results) {
   if (split) chart.caption += " Exposed communication is what a step takes longer than one without communication (none).";
   chart.summary = fmt::format("Step times of {} strategies; the fastest that communicates is {} at {}.", rows.size(), fastest->strategy,
                               display_seconds(fastest->measured_s));
-  chart.spec = chart_frame(kRowHeight * static_cast<int>(rows.size()), 1);
+  chart.spec = chart_frame(kStrategyRowHeight * static_cast<int>(rows.size()), 1);
   chart.spec["layer"] = layers_of(rows, split);
   return chart;
 }

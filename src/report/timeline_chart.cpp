@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kRowHeight = 56;
+constexpr int kTraceRowHeight = 56;
 constexpr const char* kKinds[] = {"compute", "communication"};
 
 double end_of(const TraceRow& trace) {
@@ -57,7 +57,7 @@ std::optional<Chart> timeline_chart(const Results& results) {
       "Above: at least one operator ran. Below: the transport had taken up at least one collective. Communication beside computation is "
       "hidden, and it is only free where it does not take the processor from it.";
   chart.summary = fmt::format("Periods of computation and of communication in one step, for {} settings.", traces.size());
-  chart.spec = chart_frame(kRowHeight * static_cast<int>(traces.size()), 2);
+  chart.spec = chart_frame(kTraceRowHeight * static_cast<int>(traces.size()), 2);
   chart.spec["data"] = inline_data(bars(traces, unit));
   chart.spec["mark"] = {{"type", "bar"}, {"opacity", 1}};
   chart.spec["encoding"] = {{"x",

@@ -4,14 +4,13 @@
 #include <stdexcept>
 
 #include "firkin/stats/summary.h"
+#include "normal_noise.h"
 
 namespace firkin {
 
 namespace {
 
-// Standard deviation of normal noise, as a multiple of its median absolute deviation (1 / 0.6745) and of its mean absolute
-// deviation (sqrt(pi / 2)).
-constexpr double kStdevPerMedianDeviation = 1.482602218505602;
+// The standard deviation of normal noise, as a multiple of its mean absolute deviation: sqrt(pi / 2).
 constexpr double kStdevPerMeanDeviation = 1.2533141373155003;
 
 }  // namespace

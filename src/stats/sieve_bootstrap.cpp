@@ -4,6 +4,8 @@
 #include <cmath>
 #include <random>
 
+#include "normal_noise.h"
+
 namespace firkin {
 
 namespace {
@@ -23,8 +25,6 @@ constexpr size_t kFewestMeans = 10;
 // cannot tell drift from slow noise: docs/decisions.md.
 constexpr double kDriftThreshold = 3.5;
 constexpr size_t kFewestForDrift = 16;
-
-constexpr double kStdevPerMedianDeviation = 1.482602218505602;  // of normal noise
 
 double select_median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

@@ -10,6 +10,13 @@ inline constexpr int64_t kKiB = int64_t{1} << 10;
 inline constexpr int64_t kMiB = int64_t{1} << 20;
 inline constexpr int64_t kGiB = int64_t{1} << 30;
 
+inline double mib(double bytes) {
+  return bytes / static_cast<double>(kMiB);
+}
+inline double mib(int64_t bytes) {
+  return mib(static_cast<double>(bytes));
+}
+
 // Bytes in a size given in MiB, rounded to the nearest byte. Throws InputError unless mib is finite, positive and below 2^43 (8 EiB).
 // `what` names the value in the message ("--cap-mib").
 int64_t bytes_from_mib(double mib, const std::string& what);

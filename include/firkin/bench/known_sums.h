@@ -11,6 +11,8 @@
 
 namespace firkin {
 
+inline constexpr int64_t kElementBytes = 4;  // float32
+
 // Beyond this many ranks the sums no longer fit into the 24 bits that float32 holds exactly.
 inline constexpr int kMostSummedRanks = 2048;
 
