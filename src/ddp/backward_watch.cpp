@@ -82,16 +82,14 @@ struct BackwardWatch::Token {
   ~Token() {
     const std::shared_ptr<State> alive = state.lock();
     if (alive == nullptr) return;
-    alive->remove(id);
-    if (is_outermost) {
-      if (!has_ended) alive->callbacks.failed(reason->get());
-      return;
-    }
-    // The graph task around this one is the current one now. All hooks may lie in inner tasks, so this is the way to it.
     try {
-      attach(alive);
-    } catch (const std::exception&) {
-      alive->callbacks.failed(reason->get());
+      alive->remove(id);
+      if (!is_outermost) {
+        attach(alive);  // the graph task around this one is the current one now; all hooks may lie in inner tasks, so this is the way to it
+      } else if (!has_ended) {
+        alive->callbacks.failed(reason->get());
+      }
+    } catch (...) {  // an exception is under way already, or no memory is left to tell of one
     }
   }
 };

@@ -91,7 +91,9 @@ void BucketSynchronizer::receive_gradients(const StepAgreement& agreement) {
   for (size_t parameter = 0; parameter < position_of_.size(); ++parameter) {
     if (agreement.is_used(parameter)) launcher_->buckets().adopt(position_of_[parameter]);
   }
-  if (sends_when_ready() && !counter_.has_learned()) learn(agreement.first_with_data(), agreement.has_data(setup().group.rank));
+  if (!sends_when_ready()) return;
+  if (!counter_.has_learned()) return learn(agreement.first_with_data(), agreement.has_data(setup().group.rank));
+  counter_.learn(counter_.received());
 }
 
 void BucketSynchronizer::drop_gradients() {
@@ -108,7 +110,7 @@ void BucketSynchronizer::learn(int root, bool we_had_data) {
     const auto* first = tensor.const_data_ptr<int64_t>();
     return std::vector<int64_t>(first, first + tensor.numel());
   };
-  counter_.learn(we_had_data ? std::vector<int64_t>(counter_.received()) : list(roots_counts));
+  counter_.learn(we_had_data ? counter_.received() : list(roots_counts));
   if (!setup().options.ready_order.empty() || setup().options.strategy.grouping == Grouping::kPlan) return;
   ready_order_ = list(roots_order);
   CommunicationPlan communication = plan_communication(setup().parameters, ready_order_, setup().options);

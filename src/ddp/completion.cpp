@@ -11,6 +11,7 @@ Completion::~Completion() {
 
 void Completion::watch(BucketReduction reduction, c10::Device device) {
   reduction_ = std::move(reduction);
+  device_ = device;
   event_.reset();
   is_under_way_ = true;
   *ended_at_ = 0;
@@ -28,15 +29,16 @@ bool Completion::is_pending() const {
 
 void Completion::wait(const ProcessGroup& group, c10::function_ref<std::string()> what) {
   if (!is_under_way_) {
-    if (event_) event_->block(c10::impl::VirtualGuardImpl(event_->device_type()).getStream(event_->device()));
+    if (event_) event_->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
     return;
   }
-  if (reduction_.finish) {
-    reduction_.finish();
-  } else if (reduction_.work != nullptr) {
-    firkin::wait(group, reduction_.work, what);
-  }
+  if (reduction_.finish) reduction_.finish();
+  if (reduction_.work != nullptr) firkin::wait(group, reduction_.work, what);
   is_under_way_ = false;
+  if (!device_.is_cpu()) {
+    event_.emplace(device_.type());
+    event_->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  }
   Clock::rep unset = 0;  // the backend did not say when
   ended_at_->compare_exchange_strong(unset, Clock::now().time_since_epoch().count());
   reduction_ = {};

@@ -40,6 +40,7 @@ class Completion {
 
  private:
   BucketReduction reduction_;
+  c10::Device device_ = c10::kCPU;
   std::optional<c10::Event> event_;  // on a device: after the first wait()
   std::unique_ptr<std::atomic<Clock::rep>> ended_at_;
   bool is_under_way_ = false;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <sstream>
 
 #include "firkin/base/error.h"
@@ -72,9 +73,11 @@ std::vector<std::string> describe(const DataParallelOptions& options, const torc
       fmt::format("broadcast_parameters {}", options.broadcast_parameters),
       fmt::format("torch_bucket_views {}", options.torch_bucket_views),
   };
+  std::map<const void*, std::string> first_names;  // weights may be tied
   for (const auto& parameter : module.named_parameters()) {
-    lines.push_back(
-        describe_tensor(parameter.value().requires_grad() ? "parameter" : "frozen parameter", parameter.key(), parameter.value()));
+    const auto [first, is_new] = first_names.emplace(parameter.value().unsafeGetTensorImpl(), parameter.key());
+    const char* kind = parameter.value().requires_grad() ? "parameter" : "frozen parameter";
+    lines.push_back(describe_tensor(kind, parameter.key(), parameter.value()) + (is_new ? "" : ", the same as " + first->second));
   }
   for (const auto& buffer : module.named_buffers()) lines.push_back(describe_tensor("buffer", buffer.key(), buffer.value()));
   return lines;

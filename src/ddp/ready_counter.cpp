@@ -16,7 +16,7 @@ ReadyCounter::Arrival ReadyCounter::count(size_t parameter) {
     observed_order_.push_back(static_cast<int64_t>(parameter));
     return Arrival::kIncomplete;
   }
-  if (received < expected_[parameter]) return Arrival::kIncomplete;
+  if (expected_[parameter] == kUnknown || received < expected_[parameter]) return Arrival::kIncomplete;
   if (received == expected_[parameter]) return Arrival::kComplete;
   expected_[parameter] = received;
   return Arrival::kTooMany;
@@ -30,9 +30,13 @@ std::vector<int64_t> ReadyCounter::observed_order() const {
   return order;
 }
 
-void ReadyCounter::learn(const std::vector<int64_t>& expected) {
-  std::ranges::transform(expected, expected_.begin(), [](int64_t count) { return std::max<int64_t>(count, 1); });
+void ReadyCounter::learn(const std::vector<int64_t>& received) {
   has_learned_ = true;
+  if (knows_all_) return;
+  for (size_t i = 0; i < expected_.size(); ++i) {
+    if (expected_[i] == kUnknown) expected_[i] = received[i];
+  }
+  knows_all_ = std::ranges::find(expected_, kUnknown) == expected_.end();
 }
 
 }  // namespace firkin

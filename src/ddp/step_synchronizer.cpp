@@ -60,6 +60,7 @@ void StepSynchronizer::begin_step() {
 void StepSynchronizer::on_gradient(size_t parameter) {
   if (ignores_gradients()) return;
   const std::lock_guard lock(mutex_);
+  lose_unfinished_step();
   if (open_ && open_->is_backward_over) {
     open_->failure = fmt::format(
         "{} received a gradient between backward and finish_gradient_synchronization(); expected that call right after every backward that "
@@ -80,7 +81,7 @@ void StepSynchronizer::on_backward_ended() {
   open_->is_backward_over = true;
   backward_ended();
   if (!setup_.options.finish_with_backward) return;
-  since_finish_ = SinceFinish::kStepEnded;
+  has_unreported_failure_ = false;
   send(RankState::kWithData);
   if (arrives_by_callback()) {
     return BackwardWatch::when_callbacks_have_run([this] {
@@ -96,32 +97,40 @@ void StepSynchronizer::on_backward_ended() {
 void StepSynchronizer::on_backward_failed(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (!open_) return;
-  open_->failure = reason;
   try {
+    open_->failure = reason;
     send(RankState::kFailed);
     complete();
-  } catch (const std::exception&) {  // backward() is throwing already; the next call says that the group is lost
+  } catch (...) {  // backward() is throwing already; the next call says that the group is lost
   }
+}
+
+// A step that was to end with backward and did not: what carries its gradients threw among autograd's final callbacks.
+void StepSynchronizer::lose_unfinished_step() {
+  if (!open_ || !open_->is_backward_over || !setup_.options.finish_with_backward) return;
+  lose_group(RuntimeError("the gradients of the step did not arrive"));
 }
 
 void StepSynchronizer::finish() {
   const std::lock_guard lock(mutex_);
   throw_if_lost();
-  const SinceFinish since = std::exchange(since_finish_, SinceFinish::kNothing);
+  lose_unfinished_step();
+  const bool has_failed = std::exchange(has_unreported_failure_, false);
   if (!open_) {
-    if (since == SinceFinish::kStepFailed) throw_if_failed();
-    if (since == SinceFinish::kStepEnded || !synchronizes_) return;
+    if (has_failed) throw_if_failed();
+    if (setup_.options.finish_with_backward || !synchronizes_) return;
     begin_step();
   }
   send(RankState::kWithData);
   complete();
-  since_finish_ = SinceFinish::kNothing;
+  has_unreported_failure_ = false;
   throw_if_failed();
 }
 
 void StepSynchronizer::abandon(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   throw_if_lost();
+  lose_unfinished_step();
   if (!open_) {
     if (last_failure_ && !has_gradient_since_failure_) return;
     begin_step();
@@ -133,6 +142,7 @@ void StepSynchronizer::abandon(const std::string& reason) {
 
 bool StepSynchronizer::take_part_without_data() {
   const std::lock_guard lock(mutex_);
+  if (open_) throw RuntimeError("Join: the last step is not finished; expected finish_gradient_synchronization() after its backward");
   begin_step();
   forget_all_gradients();
   send(RankState::kWithoutData);
@@ -213,7 +223,7 @@ void StepSynchronizer::fail(int first_failed) {
   last_failure_ = StepFailure{.rank = first_failed, .step = step_, .reason = reason};
   last_error_ = open_->error;
   has_gradient_since_failure_ = false;
-  since_finish_ = SinceFinish::kStepFailed;
+  has_unreported_failure_ = true;
 }
 
 void StepSynchronizer::forget_all_gradients() {

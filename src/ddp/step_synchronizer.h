@@ -87,7 +87,6 @@ class StepSynchronizer : public Synchronizer {
     std::optional<std::string> failure;  // this rank's
     std::exception_ptr error;            // the same, where it is to come out of the step as it is
   };
-  enum class SinceFinish { kNothing, kStepEnded, kStepFailed };
 
   void on_gradient(size_t parameter);
   void on_backward_ended();
@@ -98,6 +97,7 @@ class StepSynchronizer : public Synchronizer {
   void succeed();
   void fail(int first_failed);
   void note_missing_gradients();
+  void lose_unfinished_step();
   [[noreturn]] void lose_group(const std::exception& error);
   void throw_if_failed() const;
   void throw_if_lost() const;
@@ -110,7 +110,7 @@ class StepSynchronizer : public Synchronizer {
 
   bool synchronizes_ = true;
   std::optional<OpenStep> open_;
-  SinceFinish since_finish_ = SinceFinish::kNothing;  // what has happened since finish() was called last
+  bool has_unreported_failure_ = false;  // a step failed since finish() was called last
   std::optional<StepFailure> last_failure_;
   bool has_gradient_since_failure_ = false;
   std::exception_ptr last_error_;    // of this rank, in a step that failed

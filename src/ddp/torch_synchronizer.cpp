@@ -44,9 +44,12 @@ void TorchSynchronizer::catch_up() {
     is_complete = false;
   }
   if (is_complete) return;
-  is_catching_up_ = true;
+  struct Ignoring {
+    explicit Ignoring(std::atomic<bool>& flag_in) : flag(flag_in) { flag = true; }
+    ~Ignoring() { flag = false; }
+    std::atomic<bool>& flag;
+  } const ignoring(is_catching_up_);
   nothing.backward();
-  is_catching_up_ = false;
   has_come_.assign(has_come_.size(), true);
 }
 

@@ -53,7 +53,20 @@ TEST(Construction, FrozenParametersAndBuffersThatDifferAreNamedOnEveryRank) {
   const auto module = [](auto change) { return [change](DataParallelOptions&, Module& m) { change(m); }; };
   expect_difference(module([](Module& m) { m.b.set_requires_grad(false); }), "parameter b [4]", "frozen parameter b [4]");
   expect_difference(module([](Module& m) { m.register_parameter("c", at::ones({3}), false); }), "nothing more", "frozen parameter c [3]");
+  expect_difference(module([](Module& m) { m.register_parameter("tied", m.a); }), "nothing more", "parameter tied [4] Float");
   expect_difference(module([](Module& m) { m.register_buffer("seen", at::zeros({2})); }), "nothing more", "buffer seen [2] Float");
+}
+
+TEST(Construction, WeightsThatAreTiedOnOneRankOnlyAreADifference) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    struct Pair : torch::nn::Module {
+      explicit Pair(bool tied) {
+        at::Tensor first = register_parameter("first", at::ones({4}));
+        register_parameter("second", tied ? first : at::ones({4}));
+      }
+    } module(group.rank == 0);
+    EXPECT_THAT([&] { DataParallel ddp(module, group); }, ThrowsMessage<RuntimeError>(HasSubstr("the same as first; rank 1 has")));
+  });
 }
 
 TEST(Construction, ATimeoutOfItsOwnIsNoDifference) {

@@ -72,9 +72,10 @@ class Synchronizer;
 // backward runs, parameter.grad() is undefined from the moment its bucket takes it. zero_grad() may set gradients to none or to zero.
 //
 // Errors: when a rank's backward throws, that rank's backward() throws what it threw, and every other rank's step throws a StepError that
-// names the rank and its reason. (One that throws before its first gradient goes unnoticed, as does a forward: the handler calls
-// abandon_step(). Without that call the others wait for this rank's next backward, and take it for their step.) The next step starts clean. When a collective fails, the group is lost: every call throws a GroupError that
-// names the ranks that are missing, and a new group is needed (docs/data_parallel.md, "After a failure").
+// names the rank and its reason; the next step starts clean. A backward that throws before its first gradient or under no_sync() goes
+// unnoticed, as does a forward: the handler calls abandon_step(). Without that call the others wait for this rank's next backward, and take
+// it for their step. When a collective fails, the group is lost: every call throws a GroupError that names the ranks that are missing, a
+// new group is needed, and ranks may be a step apart (docs/data_parallel.md, "After a failure").
 //
 // Construction and steps are collective: every rank takes part, in the same order. One thread at a time may use an object; autograd may run
 // its hooks on other threads. The destructor removes every hook, and waits for nobody; gradients of finished steps stay valid. It must not
@@ -89,9 +90,9 @@ class DataParallel {
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  // Completes the step of the last backward; does nothing where that is complete already. When no gradient came since the last call, takes
-  // part in the other ranks' step without any. Throws StepError when the step failed on any rank (a parameter without gradient is such a
-  // failure, unless under find_unused_parameters), GroupError when a collective failed.
+  // Where finish_with_backward is off: completes the step of the last backward; when no gradient has come since the last call, takes part
+  // in the other ranks' step without any. Where it is on: does nothing. Throws StepError when the step failed on any rank (a parameter
+  // without gradient is such a failure, unless under find_unused_parameters), GroupError when a collective failed.
   void finish_gradient_synchronization();
 
   // Off: backward accumulates gradients on this rank only; the first backward after it is on again synchronises the sum.
@@ -138,7 +139,8 @@ class DataParallel {
 
   // This rank cannot do the step that the others are in (its forward threw, say): takes part as failed, so that every rank throws a
   // StepError with this reason from that step, and forgets this step's gradients. Does nothing when the last step failed already and no
-  // gradient has come since: a handler may call it whatever happened. Throws GroupError when a collective fails.
+  // gradient has come since, so that a handler may call it whatever happened; a second forward in a row that throws is not told therefore.
+  // Throws GroupError when a collective fails.
   void abandon_step(const std::string& reason = "the step was abandoned");
 
   // Of the last step; nothing when it succeeded. The same on every rank.

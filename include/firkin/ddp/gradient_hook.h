@@ -15,7 +15,7 @@ namespace firkin {
 // A reduction of one bucket under way. `finish` blocks until the bucket holds the result; it runs on the thread that completes the step.
 struct BucketReduction {
   Work work;                     // for completion times; may be null
-  std::function<void()> finish;  // may be empty: then `work` is waited for
+  std::function<void()> finish;  // called first, and then `work` is waited for; may be empty
 };
 
 struct GradientHook {
