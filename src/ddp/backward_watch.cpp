@@ -6,6 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "error_text.h"
+
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -33,7 +35,7 @@ class BackwardWatch::Reason {
  public:
   void set(const std::string& text) {
     const std::lock_guard lock(mutex_);
-    text_ = text.substr(0, text.find('\n'));  // LibTorch's errors bring a backtrace after the first line
+    text_ = first_line(text);
   }
   std::string get() {
     const std::lock_guard lock(mutex_);

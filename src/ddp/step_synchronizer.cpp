@@ -5,25 +5,10 @@
 
 #include <utility>
 
+#include "error_text.h"
 #include "firkin/comm/group_error.h"
 
 namespace firkin {
-namespace {
-
-// LibTorch's errors bring a backtrace after the first line.
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
-
-std::string message_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-}
-
-}  // namespace
 
 StepSynchronizer::StepSynchronizer(SynchronizerSetup setup)
     : setup_(std::move(setup)),
