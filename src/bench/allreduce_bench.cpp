@@ -1,4 +1,4 @@
-#include "firkin/bench/allreduce_bench.h"
+#include "bench/allreduce_bench.h"
 
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -12,10 +12,10 @@
 #include <span>
 
 #include "across_ranks.h"
+#include "bench/known_sums.h"
 #include "cache_sweep.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/known_sums.h"
 #include "firkin/stats/summary.h"
 #include "stopwatch.h"
 
@@ -61,7 +61,7 @@ class AllReduceBench {
       sweep_ = std::make_unique<CacheSweep>();
       memory_bytes = std::max(memory_bytes, kColdBytes);
     }
-    const at::Tensor memory = at::zeros({memory_bytes / kElementBytes}, at::kFloat);
+    const at::Tensor memory = at::zeros({memory_bytes / kFloatBytes}, at::kFloat);
     for (const int64_t bytes : options.sizes) {
       SizeState size;
       size.series.bytes = bytes;
@@ -69,7 +69,7 @@ class AllReduceBench {
       const int64_t buffers = options.cold ? std::min(memory_bytes / buffer_stride(bytes), kMostColdBuffers) : queue_length(bytes);
       const int64_t apart = memory_bytes / buffers / kBufferAlignment * kBufferAlignment;
       for (int64_t i = 0; i < buffers; ++i) {
-        size.buffers.push_back(memory.narrow(0, i * apart / kElementBytes, bytes / kElementBytes));
+        size.buffers.push_back(memory.narrow(0, i * apart / kFloatBytes, bytes / kFloatBytes));
       }
       sizes_.push_back(std::move(size));
     }
@@ -198,8 +198,8 @@ class AllReduceBench {
 };
 
 void check_size(int64_t bytes) {
-  if (bytes < kElementBytes || bytes % kElementBytes != 0) {
-    throw InputError(fmt::format("all-reduce size {}: expected a positive multiple of {} bytes", bytes, kElementBytes));
+  if (bytes < kFloatBytes || bytes % kFloatBytes != 0) {
+    throw InputError(fmt::format("all-reduce size {}: expected a positive multiple of {} bytes", bytes, kFloatBytes));
   }
 }
 
@@ -216,8 +216,8 @@ std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor) {
 }
 
 std::vector<int64_t> allreduce_sizes(int64_t largest_bytes) {
-  const int64_t largest = std::max(kElementBytes, largest_bytes / kElementBytes * kElementBytes);
-  std::vector<int64_t> sizes = sizes_between(kElementBytes, largest, 4);
+  const int64_t largest = std::max(kFloatBytes, largest_bytes / kFloatBytes * kFloatBytes);
+  std::vector<int64_t> sizes = sizes_between(kFloatBytes, largest, 4);
   if (sizes.back() != largest) sizes.push_back(largest);
   return sizes;
 }

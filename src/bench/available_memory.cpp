@@ -1,4 +1,4 @@
-#include "firkin/bench/available_memory.h"
+#include "bench/available_memory.h"
 
 #include <algorithm>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "firkin/bench/chunks_bench.h"
+#include "bench/chunks_bench.h"
 
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -10,10 +10,10 @@
 #include <random>
 
 #include "across_ranks.h"
+#include "bench/known_sums.h"
+#include "bench/sampling.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/known_sums.h"
-#include "firkin/bench/sampling.h"
 #include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
 #include "stopwatch.h"
@@ -57,7 +57,7 @@ class ChunksBench {
       measure_round(round);
     }
     for (ChunksPoint& point : points_) {
-      const auto part = static_cast<double>(point.chunk_bytes) / static_cast<double>(options_.elements * kElementBytes);
+      const auto part = static_cast<double>(point.chunk_bytes) / static_cast<double>(options_.elements * kFloatBytes);
       point.gap_s = median(point.total_s) * std::min(part, 1.0);
     }
     return std::move(points_);
@@ -73,7 +73,7 @@ class ChunksBench {
     return all;
   }
 
-  std::vector<at::Tensor> chunks_of(const ChunksPoint& point) const { return data_.split(point.chunk_bytes / kElementBytes); }
+  std::vector<at::Tensor> chunks_of(const ChunksPoint& point) const { return data_.split(point.chunk_bytes / kFloatBytes); }
 
   // Also the warm-up. Leaves zeros, which stay finite when they are summed again and again.
   void check(ChunksPoint& point) {
@@ -106,10 +106,10 @@ class ChunksBench {
 
 int64_t chunk_count(int64_t elements, int64_t chunk_bytes) {
   if (elements < 1) throw InputError(fmt::format("{} elements in chunks: expected at least 1", elements));
-  if (chunk_bytes < kElementBytes || chunk_bytes % kElementBytes != 0) {
-    throw InputError(fmt::format("chunks of {} bytes: expected a positive multiple of {}", chunk_bytes, kElementBytes));
+  if (chunk_bytes < kFloatBytes || chunk_bytes % kFloatBytes != 0) {
+    throw InputError(fmt::format("chunks of {} bytes: expected a positive multiple of {}", chunk_bytes, kFloatBytes));
   }
-  const int64_t chunk_elements = chunk_bytes / kElementBytes;
+  const int64_t chunk_elements = chunk_bytes / kFloatBytes;
   const int64_t count = elements / chunk_elements + (elements % chunk_elements != 0 ? 1 : 0);
   if (count > kMostChunks) {
     throw InputError(fmt::format("{} elements in chunks of {} bytes are {} calls; expected at most {}: take larger chunks", elements,
@@ -119,7 +119,7 @@ int64_t chunk_count(int64_t elements, int64_t chunk_bytes) {
 }
 
 std::vector<int64_t> chunk_sizes(const std::vector<int64_t>& sizes, int64_t elements) {
-  const int64_t all = elements * kElementBytes;
+  const int64_t all = elements * kFloatBytes;
   std::vector<int64_t> fitting;
   for (const int64_t bytes : sizes) fitting.push_back(std::min(bytes, all));
   fitting.erase(std::unique(fitting.begin(), fitting.end()), fitting.end());

@@ -1,4 +1,4 @@
-#include "firkin/bench/known_sums.h"
+#include "bench/known_sums.h"
 
 #include <fmt/format.h>
 

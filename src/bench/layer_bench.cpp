@@ -1,4 +1,4 @@
-#include "firkin/bench/layer_bench.h"
+#include "bench/layer_bench.h"
 
 #include <fmt/format.h>
 

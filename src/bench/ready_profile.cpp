@@ -1,4 +1,4 @@
-#include "firkin/bench/ready_profile.h"
+#include "bench/ready_profile.h"
 
 #include <fmt/format.h>
 

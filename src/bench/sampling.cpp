@@ -1,4 +1,4 @@
-#include "firkin/bench/sampling.h"
+#include "bench/sampling.h"
 
 #include <algorithm>
 #include <limits>

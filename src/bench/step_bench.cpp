@@ -1,4 +1,4 @@
-#include "firkin/bench/step_bench.h"
+#include "bench/step_bench.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
-#include "firkin/bench/step_memory.h"
+#include "bench/step_memory.h"
 
 #include "across_ranks.h"
-#include "firkin/bench/tensor_memory.h"
+#include "bench/tensor_memory.h"
 
 namespace firkin {
 namespace {

@@ -1,10 +1,10 @@
-#include "firkin/bench/step_trace.h"
+#include "bench/step_trace.h"
 
 #include <nlohmann/json.hpp>
 
 #include "across_ranks.h"
 #include "firkin/base/error.h"
-#include "firkin/trace/recorder.h"
+#include "trace/recorder.h"
 
 namespace firkin {
 

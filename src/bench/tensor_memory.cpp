@@ -1,4 +1,4 @@
-#include "firkin/bench/tensor_memory.h"
+#include "bench/tensor_memory.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>

@@ -1,4 +1,4 @@
-#include "firkin/bench/tuner.h"
+#include "bench/tuner.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "bench/allreduce_bench.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/allreduce_bench.h"
 #include "firkin/plan/cap_sweep.h"
 #include "firkin/stats/summary.h"
 

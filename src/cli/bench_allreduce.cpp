@@ -4,13 +4,13 @@
 #include <filesystem>
 #include <memory>
 
+#include "bench/allreduce_bench.h"
+#include "bench/known_sums.h"
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/allreduce_bench.h"
-#include "firkin/bench/known_sums.h"
 #include "firkin/stats/summary.h"
 #include "rank_flags.h"
 #include "results.h"
@@ -40,7 +40,7 @@ nlohmann::json series_json(const std::vector<AllReduceSeries>& series, int ranks
   nlohmann::json rows = allreduce_json(allreduce_table(series, ranks));
   for (size_t i = 0; i < series.size(); ++i) {
     const Summary time = summarize(series[i].isolated_s);
-    rows[i].update({{"count", series[i].bytes / kElementBytes},
+    rows[i].update({{"count", series[i].bytes / kFloatBytes},
                     {"calls_per_sample", series[i].calls_per_sample},
                     {"p99_s", time.p99},
                     {"cv", time.stdev / time.mean},

@@ -6,18 +6,18 @@
 #include <filesystem>
 #include <memory>
 
+#include "bench/chunks_bench.h"
+#include "bench/known_sums.h"
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/chunks_bench.h"
-#include "firkin/bench/known_sums.h"
 #include "firkin/comm/rank_info.h"
-#include "firkin/report/report.h"
 #include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
 #include "rank_flags.h"
+#include "report/report.h"
 #include "results.h"
 #include "size_flags.h"
 #include "tune_output.h"
@@ -70,7 +70,7 @@ nlohmann::json points_json(const std::vector<ChunksPoint>& points, uint64_t seed
     const Summary total = summarize(point.total_s);
     const Interval interval = bootstrap_median(point.total_s, seed);
     rows.push_back({{"chunk_bytes", point.chunk_bytes},
-                    {"chunk_elements", point.chunk_bytes / kElementBytes},
+                    {"chunk_elements", point.chunk_bytes / kFloatBytes},
                     {"calls", point.calls},
                     {"total_s", total.median},
                     {"total_ci_s", {{"low", interval.low}, {"high", finite_or_null(interval.high)}}},

@@ -4,17 +4,17 @@
 #include <filesystem>
 #include <memory>
 
+#include "bench/layer_bench.h"
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/layer_bench.h"
-#include "firkin/model/transformer.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/stats/summary.h"
 #include "language_model_job.h"
 #include "layer_files.h"
+#include "model/transformer.h"
 #include "rank_flags.h"
 #include "results.h"
 

@@ -7,19 +7,19 @@
 #include <memory>
 #include <new>
 
+#include "bench/available_memory.h"
+#include "bench/step_memory.h"
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/available_memory.h"
-#include "firkin/bench/step_memory.h"
-#include "firkin/bench/synthetic_workload.h"
 #include "firkin/comm/rank_info.h"
-#include "firkin/model/memory_estimate.h"
+#include "model/memory_estimate.h"
 #include "results.h"
 #include "step_matrix.h"
 #include "step_output.h"
+#include "workload/synthetic_workload.h"
 
 namespace firkin::cli {
 namespace {

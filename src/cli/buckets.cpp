@@ -8,9 +8,9 @@
 
 #include "command.h"
 #include "firkin/base/units.h"
-#include "firkin/model/transformer.h"
 #include "firkin/plan/bucket_assignment.h"
 #include "firkin/plan/tensor_profile.h"
+#include "model/transformer.h"
 #include "model_flags.h"
 #include "rule_flags.h"
 

@@ -8,7 +8,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
-#include "firkin/report/comparison.h"
+#include "report/comparison.h"
 
 namespace firkin::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "firkin/report/comparison.h"
+#include "report/comparison.h"
 
 namespace firkin::cli {
 

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "firkin/base/error.h"
-#include "firkin/model/transformer.h"
-#include "firkin/train/text_data.h"
+#include "model/transformer.h"
+#include "workload/text_data.h"
 
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "command.h"
-#include "firkin/bench/workload.h"
 #include "firkin/comm/process_group.h"
 #include "model_flags.h"
+#include "workload/workload.h"
 
 namespace firkin::cli {
 

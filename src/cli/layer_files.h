@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "firkin/bench/layer_bench.h"
+#include "bench/layer_bench.h"
 
 namespace firkin::cli {
 

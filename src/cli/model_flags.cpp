@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "firkin/base/error.h"
-#include "firkin/model/model_file.h"
-#include "firkin/model/named_models.h"
+#include "model/model_file.h"
+#include "model/named_models.h"
 
 namespace firkin::cli {
 namespace {

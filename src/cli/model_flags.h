@@ -9,7 +9,7 @@
 #include <ATen/core/ScalarType.h>
 
 #include "command.h"
-#include "firkin/model/transformer_config.h"
+#include "model/transformer_config.h"
 
 namespace firkin::cli {
 

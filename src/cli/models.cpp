@@ -5,8 +5,8 @@
 
 #include "command.h"
 #include "firkin/base/units.h"
-#include "firkin/model/named_models.h"
-#include "firkin/model/transformer.h"
+#include "model/named_models.h"
+#include "model/transformer.h"
 #include "model_flags.h"
 
 namespace firkin::cli {

@@ -9,8 +9,8 @@
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/rank_times.h"
-#include "firkin/report/images.h"
 #include "predict_output.h"
+#include "report/images.h"
 #include "rule_flags.h"
 
 namespace firkin::cli {

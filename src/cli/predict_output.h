@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "firkin/report/sensitivity_page.h"
 #include "predict_result.h"
+#include "report/sensitivity_page.h"
 
 namespace firkin::cli {
 

@@ -7,8 +7,8 @@
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
-#include "firkin/report/images.h"
-#include "firkin/report/report.h"
+#include "report/images.h"
+#include "report/report.h"
 
 namespace firkin::cli {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "bench/allreduce_bench.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/allreduce_bench.h"
 
 namespace firkin::cli {
 
@@ -15,7 +15,6 @@ void add_size_flags(CLI::App& app, SizeFlags& flags) {
 }
 
 std::vector<int64_t> checked_sizes(const SizeFlags& flags) {
-  constexpr int64_t kFloatBytes = 4;
   const int64_t begin = parse_bytes(flags.begin, "--begin");
   const int64_t end = parse_bytes(flags.end, "--end");
   if (begin % kFloatBytes != 0) throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", flags.begin, kFloatBytes));

@@ -8,8 +8,8 @@
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/synthetic_workload.h"
 #include "firkin/comm/rank_info.h"
+#include "workload/synthetic_workload.h"
 
 namespace firkin::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/step_bench.h"
 #include "command.h"
-#include "firkin/bench/step_bench.h"
 #include "language_model_job.h"
 #include "rank_flags.h"
 #include "rule_flags.h"

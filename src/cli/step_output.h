@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "firkin/bench/step_bench.h"
-#include "firkin/bench/step_memory.h"
+#include "bench/step_bench.h"
+#include "bench/step_memory.h"
 #include "step_matrix.h"
 
 namespace firkin::cli {

@@ -4,19 +4,19 @@
 #include <filesystem>
 #include <memory>
 
+#include "bench/step_trace.h"
 #include "command.h"
 #include "firkin/base/file.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/step_trace.h"
-#include "firkin/report/report.h"
 #include "firkin/stats/summary.h"
-#include "firkin/trace/chrome_trace.h"
 #include "language_model_job.h"
 #include "rank_flags.h"
+#include "report/report.h"
 #include "results.h"
 #include "rule_flags.h"
 #include "step_matrix.h"
+#include "trace/chrome_trace.h"
 
 namespace firkin::cli {
 namespace {

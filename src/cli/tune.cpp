@@ -5,15 +5,15 @@
 #include <filesystem>
 #include <memory>
 
+#include "bench/tuner.h"
 #include "command.h"
 #include "firkin/base/file.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
-#include "firkin/bench/tuner.h"
 #include "firkin/plan/tensor_profile.h"
-#include "firkin/report/report.h"
 #include "language_model_job.h"
 #include "rank_flags.h"
+#include "report/report.h"
 #include "results.h"
 #include "rule_flags.h"
 #include "tune_output.h"

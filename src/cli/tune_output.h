@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "firkin/bench/tuner.h"
+#include "bench/tuner.h"
 
 namespace firkin::cli {
 

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "firkin/model/transformer_config.h"
+#include "model/transformer_config.h"
 
 #include <torch/nn/module.h>
 

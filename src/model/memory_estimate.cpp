@@ -1,6 +1,6 @@
-#include "firkin/model/memory_estimate.h"
+#include "model/memory_estimate.h"
 
-#include "firkin/model/transformer.h"
+#include "model/transformer.h"
 
 namespace firkin {
 namespace {

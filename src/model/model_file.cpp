@@ -1,4 +1,4 @@
-#include "firkin/model/model_file.h"
+#include "model/model_file.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
-#include "firkin/model/named_models.h"
+#include "model/named_models.h"
 
 namespace firkin {
 namespace {

@@ -1,4 +1,4 @@
-#include "firkin/model/named_models.h"
+#include "model/named_models.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "firkin/model/transformer.h"
+#include "model/transformer.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>

@@ -1,4 +1,4 @@
-#include "firkin/model/transformer_config.h"
+#include "model/transformer_config.h"
 
 #include <fmt/format.h>
 

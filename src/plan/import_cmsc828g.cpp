@@ -14,7 +14,6 @@
 namespace firkin {
 namespace {
 
-constexpr int64_t kFloatBytes = 4;
 constexpr const char* kParameters = "No. Params";
 
 const CsvColumns& size_columns() {

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "firkin/report/charts.h"
+#include "report/charts.h"
 #include "results.h"
 
 namespace firkin {

@@ -1,4 +1,4 @@
-#include "firkin/report/charts.h"
+#include "report/charts.h"
 
 #include "chart_builders.h"
 #include "palette.h"

@@ -1,4 +1,4 @@
-#include "firkin/report/comparison.h"
+#include "report/comparison.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

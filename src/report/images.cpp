@@ -1,4 +1,4 @@
-#include "firkin/report/images.h"
+#include "report/images.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -7,7 +7,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/report/comparison.h"
+#include "report/comparison.h"
 
 namespace firkin {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "answer.h"
-#include "firkin/report/charts.h"
+#include "report/charts.h"
 
 namespace firkin {
 

@@ -1,4 +1,4 @@
-#include "firkin/report/report.h"
+#include "report/report.h"
 
 #include <fmt/format.h>
 

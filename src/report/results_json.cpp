@@ -3,8 +3,8 @@
 
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
-#include "firkin/report/report.h"
 #include "json_fields.h"
+#include "report/report.h"
 #include "results.h"
 
 namespace firkin {

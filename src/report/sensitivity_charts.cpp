@@ -6,9 +6,9 @@
 
 #include "chart_parts.h"
 #include "firkin/base/units.h"
-#include "firkin/report/sensitivity_page.h"
 #include "numbers.h"
 #include "palette.h"
+#include "report/sensitivity_page.h"
 
 namespace firkin {
 namespace {

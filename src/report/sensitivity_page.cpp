@@ -1,4 +1,4 @@
-#include "firkin/report/sensitivity_page.h"
+#include "report/sensitivity_page.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "firkin/trace/recorder.h"
+#include "trace/recorder.h"
 
 #include <ATen/record_function.h>
 

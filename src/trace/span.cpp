@@ -1,4 +1,4 @@
-#include "firkin/trace/span.h"
+#include "trace/span.h"
 
 #include <algorithm>
 

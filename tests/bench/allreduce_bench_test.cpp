@@ -1,5 +1,5 @@
 // Bookkeeping of the all-reduce benchmark; how fast anything was is never checked.
-#include "firkin/bench/allreduce_bench.h"
+#include "bench/allreduce_bench.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

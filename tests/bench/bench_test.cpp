@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "../comm/thread_ranks.h"
-#include "firkin/bench/ready_profile.h"
-#include "firkin/bench/step_bench.h"
-#include "firkin/bench/tuner.h"
+#include "bench/ready_profile.h"
+#include "bench/step_bench.h"
+#include "bench/tuner.h"
 #include "small_workload.h"
 
 namespace firkin {

@@ -1,4 +1,4 @@
-#include "firkin/bench/chunks_bench.h"
+#include "bench/chunks_bench.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

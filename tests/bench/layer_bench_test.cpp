@@ -1,4 +1,4 @@
-#include "firkin/bench/layer_bench.h"
+#include "bench/layer_bench.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

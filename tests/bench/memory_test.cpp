@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "../comm/thread_ranks.h"
-#include "firkin/bench/step_memory.h"
-#include "firkin/bench/tensor_memory.h"
+#include "bench/step_memory.h"
+#include "bench/tensor_memory.h"
 #include "firkin/ddp/data_parallel.h"
-#include "firkin/model/memory_estimate.h"
-#include "firkin/model/transformer.h"
+#include "model/memory_estimate.h"
+#include "model/transformer.h"
 
 #include <torch/torch.h>
 

@@ -1,7 +1,7 @@
 // A workload that steps in a millisecond.
 #pragma once
 
-#include "firkin/bench/workload.h"
+#include "workload/workload.h"
 
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-#include "firkin/bench/step_trace.h"
+#include "bench/step_trace.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "firkin/model/transformer.h"
+#include "model/transformer.h"
 #include "seeded.h"
 
 #include <torch/torch.h>

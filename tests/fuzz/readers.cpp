@@ -12,7 +12,6 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
-#include "firkin/model/model_file.h"
 #include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/bucket_assignment.h"
 #include "firkin/plan/import_cmsc828g.h"
@@ -21,7 +20,8 @@
 #include "firkin/plan/stragglers.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/plan/timeline.h"
-#include "firkin/report/report.h"
+#include "model/model_file.h"
+#include "report/report.h"
 
 namespace firkin::fuzz {
 namespace {

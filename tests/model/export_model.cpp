@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "firkin/base/file.h"
-#include "firkin/model/transformer.h"
+#include "model/transformer.h"
 
 #include <torch/torch.h>
 

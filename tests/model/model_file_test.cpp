@@ -1,4 +1,4 @@
-#include "firkin/model/model_file.h"
+#include "model/model_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
-#include "firkin/model/named_models.h"
+#include "model/named_models.h"
 
 namespace firkin {
 namespace {

@@ -1,11 +1,11 @@
-#include "firkin/model/named_models.h"
+#include "model/named_models.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/model/transformer.h"
+#include "model/transformer.h"
 
 namespace firkin {
 namespace {

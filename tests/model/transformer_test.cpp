@@ -1,4 +1,4 @@
-#include "firkin/model/transformer.h"
+#include "model/transformer.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -7,7 +7,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/model/named_models.h"
+#include "model/named_models.h"
 
 #include <torch/torch.h>
 

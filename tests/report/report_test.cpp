@@ -1,11 +1,11 @@
-#include "firkin/report/report.h"
+#include "report/report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
-#include "firkin/report/charts.h"
+#include "report/charts.h"
 
 namespace firkin {
 namespace {

@@ -19,6 +19,10 @@ class CheckLayering(unittest.TestCase):
         found = self.violations_of("src/plan/timeline.cpp", '#include "firkin/ddp/data_parallel.h"')
         self.assertEqual(found, ["src/plan/timeline.cpp:2: plan/ includes ddp/, which is above it"])
 
+    def test_so_is_one_of_a_header_that_lies_beside_its_source(self):
+        found = self.violations_of("src/report/page.cpp", '#include "bench/tuner.h"')
+        self.assertEqual(found, ["src/report/page.cpp:2: report/ includes bench/, which is above it"])
+
     def test_libtorch_below_the_line_is_found_in_headers_too(self):
         found = self.violations_of("include/firkin/stats/summary.h", "#include <ATen/ATen.h>")
         self.assertEqual(len(found), 1)

@@ -1,4 +1,4 @@
-#include "firkin/trace/chrome_trace.h"
+#include "trace/chrome_trace.h"
 
 #include <gtest/gtest.h>
 

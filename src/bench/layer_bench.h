@@ -1,0 +1,61 @@
+// Where a step's time goes, layer by layer, and when each gradient is ready.
+//
+//   const LayerProfile profile = measure_layers(group, workload, {.steps = 20});
+//   profile.layers[3].name;              // "blocks.2"
+//   median(profile.layers[3].backward_s);
+//   profile.watched_to_bare.ratio;       // 1.002: looking on costs 0.2 % of a step
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "firkin/comm/process_group.h"
+#include "firkin/plan/tensor_profile.h"
+#include "firkin/stats/paired.h"
+#include "workload/workload.h"
+
+namespace firkin {
+
+// Called by a model during forward: with "" before the first layer, then after each layer with its name.
+using ForwardObserver = std::function<void(const std::string& layer)>;
+
+struct LayerBenchOptions {
+  int warmup_steps = 3;
+  int steps = 20;     // of each kind: watched, and bare; in pairs whose order is random
+  uint64_t seed = 0;  // of that order; the same on every rank
+  // Makes the model call an observer, or, given an empty one, no longer. Empty: forward is measured as a whole only.
+  std::function<void(ForwardObserver)> observe_forward;
+  std::function<void(const std::string& done)> on_progress;  // called after each pair; may be empty
+};
+
+// Times are seconds on the slowest rank, one per watched step.
+struct LayerTimes {
+  std::string name;                // see layer_of()
+  int64_t parameters = 0;          // elements
+  std::vector<double> forward_s;   // from the end of the layer before; empty when forward was not observed
+  std::vector<double> backward_s;  // from the last gradient of the layer that was ready before to the last of this one; empty when the
+                                   // layer has no parameters of its own (a tied head)
+};
+
+struct LayerProfile {
+  std::vector<LayerTimes> layers;  // in the order in which parameters are registered, then those without parameters
+  std::vector<double> forward_s;   // whole: with reading the batch, and with the loss
+  std::vector<double> backward_s;
+  std::vector<double> optimizer_s;
+  TensorProfile tensors;          // ready means: autograd has finished the gradient; medians over steps, made non-decreasing
+  PairedRatio watched_to_bare;    // time of a whole step with hooks and observer over that without
+  std::vector<double> watched_s;  // per pair, what it comes from
+  std::vector<double> bare_s;
+};
+
+// The layer that a parameter belongs to, by its name: up to the first part that is a number ("blocks.3" for "blocks.3.attn.q.weight"), else
+// its first part ("lm_head" for "lm_head.weight").
+std::string layer_of(const std::string& parameter);
+
+// Steps the workload, gradients not communicated. Collective: every rank gets the same result.
+// Throws InputError for a model that is not on the CPU, one without trainable parameters, and counts that are not positive.
+LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const LayerBenchOptions& options);
+
+}  // namespace firkin

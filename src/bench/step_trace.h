@@ -1,0 +1,35 @@
+// What ran when in training steps, on every rank.
+//
+//   const std::vector<std::vector<Span>> spans = trace_steps(group, workload, DataParallelOptions(), {});
+//   write_file_atomically("trace.json", chrome_trace(spans).dump());
+#pragma once
+
+#include <vector>
+
+#include "firkin/comm/process_group.h"
+#include "trace/span.h"
+#include "workload/workload.h"
+
+namespace firkin {
+
+struct StepTraceOptions {
+  int warmup_steps = 3;  // not recorded; at least 1, because a first step does not overlap
+  int steps = 3;         // recorded
+};
+
+// Wraps the workload in a DataParallel of these options and records steps, a barrier before each. The spans of every rank, in order of
+// start, on every rank; of what lies in a step only. Ranks on several machines differ by what their clocks differ. Recording makes steps
+// slower: for times without it use measure_steps(). Collective. One at a time in a process. Throws what DataParallel throws.
+std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
+                                           const StepTraceOptions& trace);
+
+// One recorded step of one rank.
+struct TracedStep {
+  Period period;
+  Overlap overlap;
+};
+
+// In the order in which they ran. `spans`: of one rank, by start.
+std::vector<TracedStep> traced_steps(const std::vector<Span>& spans);
+
+}  // namespace firkin

@@ -1,0 +1,56 @@
+#include "workload/workload.h"
+
+#include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace firkin {
+
+using Clock = std::chrono::steady_clock;
+
+void synchronize_device(const torch::nn::Module& module) {
+  const auto parameters = module.parameters();
+  if (parameters.empty() || parameters[0].is_cpu()) return;
+  const c10::Device device = parameters[0].device();
+  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+DataParallelOptions with_timed_synchronization(DataParallelOptions options) {
+  options.finish_with_backward = false;
+  return options;
+}
+
+StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step) {
+  RECORD_USER_SCOPE(kStepPhase);
+  const auto now = [&workload] {
+    synchronize_device(*workload.module);
+    return Clock::now();
+  };
+  const auto started = now();
+  // As zero_grad() does, less its detach_(), which gradients that are views of a c10d::Reducer's buckets refuse.
+  for (at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
+  at::Tensor loss;
+  {
+    RECORD_USER_SCOPE("forward");
+    loss = workload.loss(step);
+  }
+  {
+    RECORD_USER_SCOPE("backward");
+    loss.backward();
+  }
+  const auto backward_ended = now();
+  {
+    RECORD_USER_SCOPE("synchronisation");
+    ddp.finish_gradient_synchronization();
+  }
+  const auto synchronized = now();
+  {
+    RECORD_USER_SCOPE("optimiser");
+    workload.optimizer->step();
+  }
+  loss.reset();  // and the graph with it: training loops hold both until the next step
+  const auto ended = now();
+  const auto seconds = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };
+  return {.step_s = seconds(started, ended), .comm_s = seconds(backward_ended, synchronized)};
+}
+
+}  // namespace firkin
