@@ -245,7 +245,10 @@ AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int w
                      .stdev_s = isolated.stdev,
                      .min_s = isolated.min,
                      .max_s = isolated.max,
-                     .samples = isolated.count};
+                     .samples = isolated.count,
+                     .p99_s = isolated.p99,
+                     .calls_per_sample = size.calls_per_sample,
+                     .wrong = size.wrong};
     if (!size.gap_s.empty()) row.gap_s = median(size.gap_s);
     table.push_back(row);
   }

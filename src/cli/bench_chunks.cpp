@@ -2,12 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <filesystem>
 #include <memory>
 
 #include "bench/chunks_bench.h"
-#include "bench/known_sums.h"
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
@@ -17,10 +14,8 @@
 #include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
 #include "rank_flags.h"
-#include "report/report.h"
-#include "results.h"
+#include "run.h"
 #include "size_flags.h"
-#include "tune_output.h"
 
 namespace firkin::cli {
 namespace {
@@ -58,56 +53,24 @@ ChunksInput checked_input(const ChunksFlags& flags) {
   return input;
 }
 
-// JSON knows no infinity: the upper end of an interval from too few samples.
-nlohmann::json finite_or_null(double value) {
-  if (std::isfinite(value)) return value;
-  return nullptr;
-}
-
-nlohmann::json points_json(const std::vector<ChunksPoint>& points, uint64_t seed) {
-  nlohmann::json rows = nlohmann::json::array();
+std::vector<ChunksRow> rows_of(const std::vector<ChunksPoint>& points, int ranks, uint64_t seed) {
+  std::vector<ChunksRow> rows;
   for (const ChunksPoint& point : points) {
     const Summary total = summarize(point.total_s);
-    const Interval interval = bootstrap_median(point.total_s, seed);
-    rows.push_back({{"chunk_bytes", point.chunk_bytes},
-                    {"chunk_elements", point.chunk_bytes / kFloatBytes},
-                    {"calls", point.calls},
-                    {"total_s", total.median},
-                    {"total_ci_s", {{"low", interval.low}, {"high", finite_or_null(interval.high)}}},
-                    {"gap_s", point.gap_s},
-                    {"mean_s", total.mean},
-                    {"stdev_s", total.stdev},
-                    {"min_s", total.min},
-                    {"max_s", total.max},
-                    {"samples", total.count},
-                    {"wrong", point.wrong}});
+    rows.push_back({.chunk_bytes = point.chunk_bytes,
+                    .world_size = ranks,
+                    .calls = point.calls,
+                    .total_s = total.median,
+                    .total_ci_s = bootstrap_median(point.total_s, seed),
+                    .gap_s = point.gap_s,
+                    .mean_s = total.mean,
+                    .stdev_s = total.stdev,
+                    .min_s = total.min,
+                    .max_s = total.max,
+                    .samples = static_cast<int64_t>(total.count),
+                    .wrong = point.wrong});
   }
   return rows;
-}
-
-std::string chunks_csv(const nlohmann::json& rows, int ranks) {
-  std::string text = "bytes,elements,world_size,calls,median_s,low_s,high_s,gap_s,mean_s,stdev_s,min_s,max_s,samples\n";
-  for (const nlohmann::json& row : rows) {
-    fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{},{},{},{},{},{},{},{}\n", row["chunk_bytes"].get<int64_t>(),
-                   row["chunk_elements"].get<int64_t>(), ranks, row["calls"].get<int64_t>(), row["total_s"].get<double>(),
-                   row["total_ci_s"]["low"].get<double>(), row["total_ci_s"]["high"].is_null() ? "" : row["total_ci_s"]["high"].dump(),
-                   row["gap_s"].get<double>(), row["mean_s"].get<double>(), row["stdev_s"].get<double>(), row["min_s"].get<double>(),
-                   row["max_s"].get<double>(), row["samples"].get<int64_t>());
-  }
-  return text;
-}
-
-void print_chunks(const nlohmann::json& rows) {
-  fmt::print("{:>8} {:>10} {:>8} {:>9}  {:<19} {:>9} {:>7}\n", "chunk", "elements", "calls", "all", "95 % interval", "per call", "samples");
-  for (const nlohmann::json& row : rows) {
-    const auto ends = row["total_ci_s"];
-    const bool known = row["samples"].get<size_t>() >= kFewestSamples;
-    const std::string interval =
-        known ? fmt::format("{} - {}", format_seconds(ends["low"]), format_seconds(ends["high"])) : "too few samples";
-    fmt::print("{:>8} {:>10} {:>8} {:>9}  {:<19} {:>9} {:>7}\n", format_bytes(row["chunk_bytes"]), row["chunk_elements"].get<int64_t>(),
-               row["calls"].get<int64_t>(), format_seconds(row["total_s"]), interval, format_seconds(row["gap_s"]),
-               row["samples"].get<int64_t>());
-  }
 }
 
 std::vector<ChunksPoint> measure(const ChunksFlags& flags, const ChunksInput& input, const ProcessGroup& group) {
@@ -124,33 +87,22 @@ std::vector<ChunksPoint> measure(const ChunksFlags& flags, const ChunksInput& in
 }
 
 void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessGroup& group) {
+  Results results;
+  results.run = begin_run("bench-chunks", flags.common, flags.ranks, group);
   const std::vector<ChunksPoint> points = measure(flags, input, group);
   if (group.rank != 0) return;
-  nlohmann::json json = results_head("bench-chunks", flags.common.seed);
-  json["environment"] = environment(group.size, flags.ranks.backend);
-  json["elements"] = flags.elements;
-  json["chunks"] = points_json(points, flags.common.seed);
-  for (const ChunksPoint& point : points) json["samples"]["total_s"].push_back(point.total_s);
-  const std::filesystem::path out = flags.common.out;
-  std::string written = "results.json, chunks.csv, chunks.html";
-  std::string merged;
+  results.elements = flags.elements;
+  results.chunks = rows_of(points, group.size, flags.common.seed);
+  for (const ChunksPoint& point : points) results.chunk_totals_s.push_back(point.total_s);
+  std::vector<OutputFile> files = {{"chunks.csv", chunks_csv(results.chunks)}};
   if (!flags.allreduce.empty()) {
-    AllReduceTable table = input.table;
-    const int64_t rows = set_gaps(table, group.size, points);
-    json["allreduce"] = allreduce_json(table);
-    write_allreduce_csv(out / "allreduce.csv", table);
-    written += ", allreduce.csv";
-    merged = fmt::format("gap_s of {} of its {} rows is new in allreduce.csv ({})\n", rows, table.size(), flags.allreduce);
+    results.allreduce = input.table;
+    const int64_t rows = set_gaps(results.allreduce, group.size, points);
+    results.notes.push_back(
+        fmt::format("{} of {} rows of {} have a new gap in allreduce.csv.", rows, results.allreduce.size(), flags.allreduce));
+    files.push_back({"allreduce.csv", allreduce_csv(results.allreduce)});
   }
-  write_file_atomically(out / "results.json", json.dump(1) + "\n");
-  write_file_atomically(out / "chunks.csv", chunks_csv(json["chunks"], group.size));
-  write_file_atomically(out / "chunks.html", render_report(json));
-  if (flags.common.json) {
-    print_json(json);
-  } else {
-    print_chunks(json["chunks"]);
-    fmt::print("\n{}wrote {}/: {}\n", merged, out.string(), written);
-  }
+  finish_run(flags.common, results, files);
   int64_t wrong = 0;
   for (const ChunksPoint& point : points) wrong += point.wrong;
   if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results are not the sum over the ranks", wrong));
@@ -172,7 +124,7 @@ Run declare_bench_chunks(CLI::App& app) {
       "  firkin bench allreduce --ranks 2 --out run\n"
       "  firkin bench chunks --ranks 2 --allreduce run/allreduce.csv --out run\n"
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
-  add_common_flags(app, flags->common);
+  add_common_flags(app, flags->common, "bench-chunks");
   add_rank_flags(app, flags->ranks);
   add_size_flags(app, flags->sizes);
   app.add_option("--elements", flags->elements, "float32 elements of the data")->capture_default_str();

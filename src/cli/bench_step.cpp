@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <new>
 
@@ -16,9 +15,9 @@
 #include "firkin/base/units.h"
 #include "firkin/comm/rank_info.h"
 #include "model/memory_estimate.h"
-#include "results.h"
+#include "run.h"
 #include "step_matrix.h"
-#include "step_output.h"
+#include "step_rows.h"
 #include "workload/synthetic_workload.h"
 
 namespace firkin::cli {
@@ -83,11 +82,11 @@ std::string try_configuration(const MatrixRun& run, const Configuration& configu
   return agree_on_room(run, "a trial step took", peak);
 }
 
-nlohmann::json out_of_memory(const Configuration& configuration, const std::string& reason) {
-  return {{"model", configuration.description}, {"status", "out of memory"}, {"reason", reason}};
+StepConfiguration out_of_memory(const Configuration& configuration, const std::string& reason) {
+  return {.model = configuration.description, .status = "out of memory", .reason = reason, .strategies = {}, .samples = {}};
 }
 
-nlohmann::json measure_configuration(MatrixRun& run, const Configuration& configuration) {
+StepConfiguration measure_configuration(MatrixRun& run, const Configuration& configuration) {
   std::string reason = agree_on_room(run, "estimated", estimated_bytes(run.flags, configuration));
   std::optional<Workload> workload;
   if (reason.empty()) reason = try_configuration(run, configuration, workload);
@@ -108,55 +107,44 @@ nlohmann::json measure_configuration(MatrixRun& run, const Configuration& config
                                                 .seed = run.flags.common.seed,
                                                 .communication_alone = true,
                                                 .on_progress = [&run](const std::string& done) { run.progress->advance(done); }});
-  return measured_json(configuration, run.cells, result, memory, run.group.size, run.flags.common.seed);
+  return measured_configuration(configuration, run.cells, result, memory, run.group.size, run.flags.common.seed);
 }
 
 // The one of `before` that is this configuration; null when there is none.
-nlohmann::json measured_before(const nlohmann::json& before, const Configuration& configuration) {
-  const auto found = std::ranges::find_if(before, [&](const nlohmann::json& b) { return b["model"] == configuration.description; });
-  return found == before.end() ? nlohmann::json() : *found;
+const StepConfiguration* measured_before(const std::vector<StepConfiguration>& before, const Configuration& configuration) {
+  const auto found = std::ranges::find(before, configuration.description, &StepConfiguration::model);
+  return found == before.end() ? nullptr : &*found;
 }
 
 // Rank 0's word counts: other machines may not have the file.
-std::vector<bool> done_before(const ProcessGroup& group, const std::vector<Configuration>& configurations, const nlohmann::json& before) {
+std::vector<bool> done_before(const ProcessGroup& group, const std::vector<Configuration>& configurations,
+                              const std::vector<StepConfiguration>& before) {
   std::vector<double> done;
-  for (const Configuration& configuration : configurations) done.push_back(measured_before(before, configuration).is_null() ? 0 : 1);
+  for (const Configuration& configuration : configurations) done.push_back(measured_before(before, configuration) ? 1 : 0);
   const std::vector<double> on_rank0 = all_gather(group, done)[0];
   return {on_rank0.begin(), on_rank0.end()};
 }
 
-void write_results(const StepFlags& flags, const nlohmann::json& results) {
-  const std::filesystem::path out = flags.common.out;
-  write_file_atomically(out / "results.json", results.dump(1) + "\n");
-  write_file_atomically(out / "steps.csv", steps_csv(results["configurations"]));
-}
-
 void run_rank(const StepFlags& flags, const ProcessGroup& group) {
+  Results results;
+  results.run = begin_run("bench-step", flags.common, flags.ranks, group);
   const std::vector<Configuration> configurations = make_configurations(flags);
-  const nlohmann::json before = resumable_configurations(flags);
+  const std::vector<StepConfiguration> before = resumable_configurations(flags);
   const std::vector<bool> done = done_before(group, configurations, before);
   MatrixRun run{.flags = flags, .group = group, .cells = make_cells(flags), .memory_limit = memory_limit_of(flags), .progress = nullptr};
   const auto cells_to_measure = std::ranges::count(done, false) * static_cast<int64_t>(run.cells.size());
   run.progress = std::make_unique<Progress>("measuring steps", static_cast<int>(cells_to_measure) * flags.blocks, group.rank == 0);
-  nlohmann::json results = results_head("bench-step", flags.common.seed);
-  results["environment"] = environment(group.size, flags.ranks.backend);
-  results["settings"] = step_settings(flags);
-  results["configurations"] = nlohmann::json::array();
   for (size_t i = 0; i < configurations.size(); ++i) {
-    nlohmann::json configuration = done[i] ? measured_before(before, configurations[i]) : measure_configuration(run, configurations[i]);
+    StepConfiguration configuration = done[i] && group.rank == 0 ? *measured_before(before, configurations[i])
+                                      : done[i]                  ? StepConfiguration()
+                                                                 : measure_configuration(run, configurations[i]);
     if (group.rank != 0) continue;
-    if (!flags.common.json) fmt::print("{}{}{}", i > 0 ? "\n" : "", done[i] ? "measured before: " : "", configuration_table(configuration));
-    std::fflush(stdout);
-    results["configurations"].push_back(std::move(configuration));
-    results["complete"] = i + 1 == configurations.size();
-    write_results(flags, results);
+    results.configurations.push_back(std::move(configuration));
+    results.complete = i + 1 == configurations.size();
+    if (!results.complete) write_run_files(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}});
   }
-  if (group.rank != 0) return;
-  if (flags.common.json) {
-    print_json(results);
-  } else {
-    fmt::print("\nwrote {}/: results.json, steps.csv\n", flags.common.out);
-  }
+  run.progress.reset();
+  if (group.rank == 0) finish_run(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}});
 }
 
 void add_matrix_flags(CLI::App& app, StepFlags& flags) {
@@ -188,7 +176,7 @@ Run declare_bench_step(CLI::App& app) {
       "  firkin bench step --ranks 2 --model small,medium --resume\n"
       "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n"
       "  firkin bench step --ranks 2 --synthetic-tensors 500 --synthetic-bytes 10240\n");
-  add_common_flags(app, flags->common);
+  add_common_flags(app, flags->common, "bench-step");
   add_rank_flags(app, flags->ranks);
   add_matrix_flags(app, *flags);
   add_dtype_flag(app, flags->job.model);

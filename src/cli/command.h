@@ -33,10 +33,12 @@ const std::vector<std::string>& command_line();
 // Flags that every subcommand takes.
 struct CommonFlags {
   bool json = false;
-  std::string out = "firkin-out";
+  std::string out;
   uint64_t seed = 0;
+  const CLI::App* app = nullptr;  // that they were added to
 };
-void add_common_flags(CLI::App& app, CommonFlags& flags);
+// The default of --out is firkin-out/COMMAND.
+void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
 
 // The result on standard output, and nothing else there.
 void print_json(const nlohmann::json& result);

@@ -6,8 +6,6 @@
 #include "command.h"
 #include "compare_output.h"
 #include "firkin/base/error.h"
-#include "firkin/base/file.h"
-#include "firkin/base/json_text.h"
 #include "report/comparison.h"
 
 namespace firkin::cli {
@@ -21,9 +19,8 @@ struct CompareFlags {
 };
 
 // Complaints name the file that they are about.
-nlohmann::json read_results(const std::string& path) {
-  static const std::string kExpected = "the results.json of a subcommand";
-  nlohmann::json results = parse_json(read_text_file(path, kLongestJsonLine, kExpected), path, kExpected);
+Results read_measured(const std::string& path) {
+  Results results = read_results(path);
   try {
     measured_settings(results);
   } catch (const InputError& error) {
@@ -33,8 +30,8 @@ nlohmann::json read_results(const std::string& path) {
 }
 
 int run(const CompareFlags& flags) {
-  const nlohmann::json a = read_results(flags.a);
-  const nlohmann::json b = read_results(flags.b);
+  const Results a = read_measured(flags.a);
+  const Results b = read_measured(flags.b);
   const Comparison comparison = compare_results(a, b, flags.seed);
   if (flags.json) {
     nlohmann::json json = comparison_json(comparison);

@@ -59,28 +59,6 @@ nlohmann::json setting_json(const ComparedSetting& setting) {
           {"verdict", verdict_name(setting.verdict)}};
 }
 
-// Words on lines of 80 columns; the first starts with `head`, the others are indented as far.
-std::string wrapped(const std::string& head, const std::string& text) {
-  std::string lines = head;
-  size_t column = head.size();
-  for (size_t start = 0; start < text.size();) {
-    const size_t end = std::min(text.find(' ', start), text.size());
-    const bool first = column == head.size();
-    if (!first && column + 1 + end - start > kColumns) {
-      lines += '\n';
-      lines.append(head.size(), ' ');
-      column = head.size();
-    } else if (!first) {
-      lines += ' ';
-      ++column;
-    }
-    lines += text.substr(start, end - start);
-    column += end - start;
-    start = end + 1;
-  }
-  return lines + "\n";
-}
-
 struct Unit {
   double seconds;
   const char* name;

@@ -59,20 +59,12 @@ void check_job_flags(const JobFlags& flags) {
   }
 }
 
-nlohmann::json describe_job(const JobFlags& flags) {
-  const TransformerConfig config = model_config(flags.model);
-  const std::vector<TensorSpec> tensors = tensor_specs(config);
-  int64_t elements = 0;
-  for (const TensorSpec& tensor : tensors) elements += tensor.numel;
-  nlohmann::json description = config_json(flags.model, config);
-  description.update({{"parameters", elements},
-                      {"tensors", tensors.size()},
-                      {"dtype", c10::toString(model_dtype(flags.model))},
-                      {"gradient_bytes", elements * element_bytes(flags.model)},
-                      {"batch_size", flags.batch_size},
-                      {"sequence_length", flags.sequence_length},
-                      {"text", text_file(flags).filename().string()}});
-  return description;
+ModelDescription describe_job(const JobFlags& flags) {
+  ModelDescription model = describe_model(flags.model);
+  model.batch_size = flags.batch_size;
+  model.sequence_length = flags.sequence_length;
+  model.text = text_file(flags).filename().string();
+  return model;
 }
 
 Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed) {

@@ -1,7 +1,6 @@
 // The training job that the benchmarks step: a transformer language model on text.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "command.h"
@@ -26,8 +25,8 @@ void add_training_flags(CLI::App& app, JobFlags& flags);
 // Reads the text and checks everything that can be checked before ranks start. Throws InputError.
 void check_job_flags(const JobFlags& flags);
 
-// The `model` of results.json: names, sizes, bytes. Allocates no parameter.
-nlohmann::json describe_job(const JobFlags& flags);
+// The model and what it is trained on. Allocates no parameter.
+ModelDescription describe_job(const JobFlags& flags);
 
 // The same parameters on every rank (from the seed), and this rank's part of each global batch.
 Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed);

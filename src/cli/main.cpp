@@ -74,7 +74,9 @@ const std::vector<std::string>& command_line() {
   return stored_command_line();
 }
 
-void add_common_flags(CLI::App& app, CommonFlags& flags) {
+void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
+  flags.app = &app;
+  flags.out = "firkin-out/" + command;
   app.add_flag("--json", flags.json, "print the result as JSON on standard output");
   app.add_option("--out", flags.out, "folder for the files that are written")->capture_default_str();
   app.add_option("--seed", flags.seed, "seed of everything that is random")->capture_default_str();

@@ -7,6 +7,7 @@
 #include "firkin/base/error.h"
 #include "model/model_file.h"
 #include "model/named_models.h"
+#include "model/transformer.h"
 
 namespace firkin::cli {
 namespace {
@@ -63,12 +64,21 @@ TransformerConfig model_config(const ModelFlags& flags) {
   return config;
 }
 
-nlohmann::json config_json(const ModelFlags& flags, const TransformerConfig& config) {
-  nlohmann::json json = {{"name", flags.sizes.empty() ? flags.model : flags.model + " (changed)"},
-                         {"family", family_name(config.family)},
-                         {"tied", config.tied}};
-  for (const ConfigSize& size : kConfigSizes) json[std::string(size.name)] = config.*size.member;
-  return json;
+ModelDescription describe_model(const ModelFlags& flags) {
+  const TransformerConfig config = model_config(flags);
+  const std::vector<TensorSpec> tensors = tensor_specs(config);
+  int64_t elements = 0;
+  for (const TensorSpec& tensor : tensors) elements += tensor.numel;
+  ModelDescription model;
+  model.name = flags.sizes.empty() ? flags.model : flags.model + " (changed)";
+  model.family = family_name(config.family);
+  model.dtype = c10::toString(model_dtype(flags));
+  model.tied = config.tied;
+  for (const ConfigSize& size : kConfigSizes) model.sizes.emplace_back(size.name, config.*size.member);
+  model.parameters = elements;
+  model.tensors = static_cast<int64_t>(tensors.size());
+  model.gradient_bytes = elements * element_bytes(flags);
+  return model;
 }
 
 }  // namespace firkin::cli

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -10,6 +9,7 @@
 
 #include "command.h"
 #include "model/transformer_config.h"
+#include "results/run.h"
 
 namespace firkin::cli {
 
@@ -35,7 +35,7 @@ int64_t element_bytes(const ModelFlags& flags);
 // The configuration that the flags describe. Throws InputError.
 TransformerConfig model_config(const ModelFlags& flags);
 
-// The model for people and scripts: its name, or "custom", and its sizes.
-nlohmann::json config_json(const ModelFlags& flags, const TransformerConfig& config);
+// The model for people and scripts, without what it is trained on. Allocates no parameter.
+ModelDescription describe_model(const ModelFlags& flags);
 
 }  // namespace firkin::cli

@@ -14,7 +14,7 @@ namespace firkin::cli {
 namespace {
 
 struct ReportFlags {
-  std::string results = "firkin-out/results.json";
+  std::string results = "firkin-out/tune/results.json";
   std::string html, out;
   bool json = false;
   uint64_t seed = 0;
@@ -32,7 +32,7 @@ std::filesystem::path page_path(const ReportFlags& flags) {
 int run(const ReportFlags& flags) {
   const std::filesystem::path html = page_path(flags);
   const std::filesystem::path folder = html.has_parent_path() ? html.parent_path() : ".";
-  const nlohmann::json results = read_results_json(flags.results);
+  const Results results = read_results(flags.results);
   check_output_folder(folder, flags.html.empty() && !flags.out.empty() ? "--out" : "--html");
   write_file_atomically(html, render_report(results));
   std::vector<std::string> written = {html.string()};
@@ -54,9 +54,9 @@ int run(const ReportFlags& flags) {
 Run declare_report(CLI::App& app) {
   auto flags = std::make_shared<ReportFlags>();
   app.footer(
-      "  firkin report                              firkin-out/results.json\n"
+      "  firkin report                              firkin-out/tune/results.json\n"
       "  firkin report run7/results.json --svg      and each chart beside the page\n");
-  app.add_option("results", flags->results, "default firkin-out/results.json");
+  app.add_option("results", flags->results, "default firkin-out/tune/results.json");
   app.add_option("--html", flags->html, "the page (default: report.html beside the results)");
   app.add_flag("--png", flags->png, "every chart as a PNG file beside the page as well");
   app.add_flag("--svg", flags->svg, "every chart as an SVG file beside the page as well");

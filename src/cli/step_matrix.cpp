@@ -5,10 +5,9 @@
 #include <filesystem>
 
 #include "firkin/base/error.h"
-#include "firkin/base/file.h"
-#include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
-#include "firkin/comm/rank_info.h"
+#include "results/results.h"
+#include "run.h"
 #include "workload/synthetic_workload.h"
 
 namespace firkin::cli {
@@ -16,11 +15,12 @@ namespace {
 
 Configuration synthetic_configuration(const StepFlags& flags) {
   make_synthetic_workload({.count = 1, .bytes = flags.synthetic_bytes});  // checks the bytes
-  return {.job = std::nullopt,
-          .description = {{"name", fmt::format("{} tensors of {} bytes", flags.synthetic_tensors, flags.synthetic_bytes)},
-                          {"tensors", flags.synthetic_tensors},
-                          {"dtype", "Float"},
-                          {"gradient_bytes", flags.synthetic_tensors * flags.synthetic_bytes}}};
+  ModelDescription model;
+  model.name = fmt::format("{} tensors of {} bytes", flags.synthetic_tensors, flags.synthetic_bytes);
+  model.tensors = flags.synthetic_tensors;
+  model.dtype = c10::toString(at::kFloat);
+  model.gradient_bytes = flags.synthetic_tensors * flags.synthetic_bytes;
+  return {.job = std::nullopt, .description = std::move(model)};
 }
 
 template <typename T>
@@ -80,48 +80,17 @@ std::vector<Configuration> make_configurations(const StepFlags& flags) {
   return configurations;
 }
 
-nlohmann::json step_settings(const StepFlags& flags) {
-  const auto launched = rank_info_from_environment();
-  nlohmann::json settings = {{"models", flags.models},
-                             {"model_sizes", flags.job.model.sizes},
-                             {"batch_sizes", flags.batch_sizes},
-                             {"sequence_lengths", flags.sequence_lengths},
-                             {"dtype", flags.job.model.dtype},
-                             {"text", flags.job.text},
-                             {"learning_rate", flags.job.learning_rate},
-                             {"synthetic_tensors", flags.synthetic_tensors},
-                             {"synthetic_bytes", flags.synthetic_bytes},
-                             {"strategies", flags.strategies},
-                             {"caps_mib", flags.caps_mib},
-                             {"rule", flags.rule.rule},
-                             {"blocks", flags.blocks},
-                             {"warmup", flags.warmup},
-                             {"steps", flags.steps},
-                             {"world_size", launched ? launched->world_size : flags.ranks.ranks},
-                             {"threads", flags.ranks.threads}};
-  if (flags.rule.first_cap_mib) settings["first_cap_mib"] = *flags.rule.first_cap_mib;
-  if (flags.memory_limit_gib) settings["memory_limit_gib"] = *flags.memory_limit_gib;
-  return settings;
-}
-
-nlohmann::json resumable_configurations(const StepFlags& flags) {
+std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) {
   const std::filesystem::path file = std::filesystem::path(flags.common.out) / "results.json";
-  if (!flags.resume || !std::filesystem::exists(file)) return nlohmann::json::array();
-  static const std::string kExpected = "a result of firkin bench step";
-  const nlohmann::json found = parse_json(read_text_file(file, kLongestJsonLine, kExpected), file.string(), kExpected);
-  if (!found.is_object() || found.value("command", nlohmann::json()) != "bench-step" || !found.contains("configurations")) {
-    throw InputError(fmt::format("--resume: {}: expected {}", file.string(), kExpected));
+  if (!flags.resume || !std::filesystem::exists(file)) return {};
+  Results found = read_results(file);
+  if (found.run.command != "bench-step") {
+    throw InputError(fmt::format("--resume: {} is of {}; expected a result of firkin bench step", file.string(), found.run.command));
   }
-  const nlohmann::json ours = step_settings(flags);
-  if (found.value("seed", uint64_t{0}) != flags.common.seed || found.value("settings", nlohmann::json()) != ours) {
-    std::string differs = "seed";
-    for (const auto& [name, value] : ours.items()) {
-      if (found["settings"].value(name, nlohmann::json()) != value) differs = name;
-    }
-    throw InputError(fmt::format("--resume: {} was measured with other flags ({} differs); expected the same, or another --out",
-                                 file.string(), differs));
+  if (const std::string difference = difference_from(found.run, flags.common, flags.ranks); !difference.empty()) {
+    throw InputError(fmt::format("--resume: {} was measured with {}; expected the same, or another --out", file.string(), difference));
   }
-  return found["configurations"];
+  return std::move(found.configurations);
 }
 
 }  // namespace firkin::cli

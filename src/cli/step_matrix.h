@@ -1,7 +1,6 @@
 // The matrix that `firkin bench step` measures: models x batches x sequences, and strategies x caps for each.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "command.h"
 #include "language_model_job.h"
 #include "rank_flags.h"
+#include "results/steps.h"
 #include "rule_flags.h"
 
 namespace firkin::cli {
@@ -49,17 +49,14 @@ std::vector<Cell> make_cells(const StepFlags& flags);
 // What is trained: by itself one row of the matrix.
 struct Configuration {
   std::optional<JobFlags> job;  // none: the synthetic tensors
-  nlohmann::json description;   // the `model` of results.json
+  ModelDescription description;
 };
 
 // In the order in which they are measured. Checks each. Throws InputError.
 std::vector<Configuration> make_configurations(const StepFlags& flags);
 
-// What the result depends on, for results.json and for --resume.
-nlohmann::json step_settings(const StepFlags& flags);
-
 // The configurations that an earlier, interrupted run with the same settings left in --out; none when there is no results.json.
-// Throws InputError when that is no result of bench step, or was measured with other settings.
-nlohmann::json resumable_configurations(const StepFlags& flags);
+// Throws InputError when that is no result of bench step, or was measured with other settings, on another machine or by another version.
+std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags);
 
 }  // namespace firkin::cli

@@ -2,10 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 
-#include "bench/tuner.h"
+#include "bench/tune_sections.h"
 #include "command.h"
 #include "firkin/base/file.h"
 #include "firkin/base/progress.h"
@@ -13,10 +12,8 @@
 #include "firkin/plan/tensor_profile.h"
 #include "language_model_job.h"
 #include "rank_flags.h"
-#include "report/report.h"
-#include "results.h"
 #include "rule_flags.h"
-#include "tune_output.h"
+#include "run.h"
 
 namespace firkin::cli {
 namespace {
@@ -64,32 +61,36 @@ class PhaseProgress {
   std::unique_ptr<Progress> progress_;
 };
 
+std::vector<OutputFile> tables_of(const TuneResult& tuned) {
+  std::vector<OutputFile> files;
+  if (!tuned.profile.tensors.names.empty()) files.push_back({"tensors.csv", tensors_csv(tuned.profile.tensors)});
+  if (!tuned.allreduce.empty()) files.push_back({"allreduce.csv", allreduce_csv(tuned.allreduce)});
+  return files;
+}
+
 void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& group) {
   const bool speaks = group.rank == 0;
+  Results results;
+  results.run = begin_run("tune", flags.common, flags.ranks, group);
+  results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
   auto progress = std::make_shared<PhaseProgress>(speaks);
   options.on_progress = [progress](const std::string& phase, int units, const std::string& done) { (*progress)(phase, units, done); };
-  const TuneResult result = tune(group, workload, options);
+  if (speaks) {
+    options.on_partial = [&](const TuneResult& so_far) {
+      Results partial = results;
+      add_tune(so_far, partial);
+      write_run_files(flags.common, partial, tables_of(so_far));
+    };
+  }
+  const TuneResult tuned = tune(group, workload, options);
   progress.reset();
   options.on_progress = {};
   if (!speaks) return;
-
-  const std::string& warning = result.calibration.fit.warning;
+  const std::string& warning = tuned.calibration.fit.warning;
   if (!warning.empty()) fmt::print(stderr, "firkin: calibration: {}\n", warning);
-  nlohmann::json json = results_head("tune", flags.common.seed);
-  json["environment"] = environment(group.size, flags.ranks.backend);
-  json["model"] = describe_job(flags.job);
-  json.update(tune_json(result));
-  const std::filesystem::path out = flags.common.out;
-  write_file_atomically(out / "results.json", json.dump(1) + "\n");
-  write_file_atomically(out / "report.html", render_report(json));
-  write_tensors_csv(out / "tensors.csv", result.profile.tensors);
-  write_allreduce_csv(out / "allreduce.csv", result.allreduce);
-  if (flags.common.json) {
-    print_json(json);
-  } else {
-    fmt::print("{}\nwrote {}/: report.html, results.json, tensors.csv, allreduce.csv\n", tune_table(result), out.string());
-  }
+  add_tune(tuned, results);
+  finish_run(flags.common, results, tables_of(tuned));
 }
 
 }  // namespace
@@ -104,7 +105,7 @@ Run declare_tune(CLI::App& app) {
       "  torchrun --nproc-per-node 2 --no-python firkin tune\n\n"
       "--rule at-most: a tensor that would exceed the cap starts a new bucket;\n"
       "close-when-full: a bucket closes once it reaches the cap, as PyTorch's do.\n");
-  add_common_flags(app, flags->common);
+  add_common_flags(app, flags->common, "tune");
   add_rank_flags(app, flags->ranks);
   add_job_flags(app, flags->job);
   add_rule_flags(app, flags->rule);

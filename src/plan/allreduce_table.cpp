@@ -14,15 +14,18 @@
 namespace firkin {
 namespace {
 
+using Names = AllReduceColumns;
+
 const CsvColumns& table_columns() {
-  static const CsvColumns kColumns = {.required = {"bytes", "world_size"},
-                                      .optional = {"median_s", "time_s", "gap_s", "mean_s", "stdev_s", "min_s", "max_s", "samples"}};
+  static const CsvColumns kColumns = {
+      .required = {Names::kBytes, Names::kWorldSize},
+      .optional = {Names::kMedian, "time_s", Names::kGap, Names::kMean, Names::kStdev, Names::kMin, Names::kMax, Names::kSamples}};
   return kColumns;
 }
 
 // The column that holds a(x): a median where there is one, else the file's only other time column.
 std::string time_column(const CsvTable& table) {
-  for (const char* name : {"median_s", "time_s", "mean_s", "min_s", "max_s"}) {
+  for (const char* name : {Names::kMedian, "time_s", Names::kMean, Names::kMin, Names::kMax}) {
     if (table.has(name)) return name;
   }
   table.fail_at_end("no time column; expected median_s (or one of time_s, mean_s, min_s, max_s)");
@@ -52,18 +55,18 @@ AllReduceTable from_csv(const CsvTable& table) {
   AllReduceTable rows;
   for (size_t i = 0; i < table.rows(); ++i) {
     AllReduceRow row;
-    row.bytes = at_least_one(table, i, "bytes");
-    row.world_size = at_least_one(table, i, "world_size");
+    row.bytes = at_least_one(table, i, Names::kBytes);
+    row.world_size = at_least_one(table, i, Names::kWorldSize);
     row.median_s = positive(table, i, time);
-    row.gap_s = positive_or_absent(table, i, "gap_s");
-    row.mean_s = positive_or_absent(table, i, "mean_s");
-    row.min_s = positive_or_absent(table, i, "min_s");
-    row.max_s = positive_or_absent(table, i, "max_s");
-    if (table.has("stdev_s") && !table.empty(i, "stdev_s")) {
-      row.stdev_s = table.number(i, "stdev_s");
+    row.gap_s = positive_or_absent(table, i, Names::kGap);
+    row.mean_s = positive_or_absent(table, i, Names::kMean);
+    row.min_s = positive_or_absent(table, i, Names::kMin);
+    row.max_s = positive_or_absent(table, i, Names::kMax);
+    if (table.has(Names::kStdev) && !table.empty(i, Names::kStdev)) {
+      row.stdev_s = table.number(i, Names::kStdev);
       if (*row.stdev_s < 0) table.fail(i, fmt::format("stdev_s is {}; expected at least 0", *row.stdev_s));
     }
-    if (table.has("samples") && !table.empty(i, "samples")) row.samples = at_least_one(table, i, "samples");
+    if (table.has(Names::kSamples) && !table.empty(i, Names::kSamples)) row.samples = at_least_one(table, i, Names::kSamples);
     rows.push_back(row);
   }
   return rows;
@@ -84,13 +87,17 @@ AllReduceTable read_allreduce_csv(const std::filesystem::path& path) {
   return from_csv(read_csv(path, table_columns()));
 }
 
-void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table) {
+std::string allreduce_csv(const AllReduceTable& table) {
   std::string text = "bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples\n";
   for (const AllReduceRow& row : table) {
     fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{},{},{},{}\n", row.bytes, row.world_size, row.median_s, field(row.gap_s),
                    field(row.mean_s), field(row.stdev_s), field(row.min_s), field(row.max_s), field(row.samples));
   }
-  write_file_atomically(path, text);
+  return text;
+}
+
+void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table) {
+  write_file_atomically(path, allreduce_csv(table));
 }
 
 std::vector<int64_t> world_sizes(const AllReduceTable& table) {

@@ -136,7 +136,8 @@ std::vector<Result> results_of_table(std::string_view text, const std::string& f
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     const Where where = at_line(file, number);
-    if (line.size() > kLongestLine) fail(where, fmt::format("the line is longer than {} bytes; expected {}", kLongestLine, kExpectedOutput));
+    if (line.size() > kLongestLine)
+      fail(where, fmt::format("the line is longer than {} bytes; expected {}", kLongestLine, kExpectedOutput));
     std::vector<std::string_view> words = words_of(line);
     if (words.empty()) continue;
     if (words[0].starts_with('#')) {

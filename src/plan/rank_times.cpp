@@ -34,7 +34,8 @@ std::vector<double> times_of_csv(std::string_view text, const std::string& file)
 // The values of a results.json that are needed here, with complaints that name line and path.
 class ResultsSamples {
  public:
-  ResultsSamples(std::string_view text, const std::string& file) : text_(text), file_(file), document_(parse_json(text, file, kExpectedTimes)) {}
+  ResultsSamples(std::string_view text, const std::string& file)
+      : text_(text), file_(file), document_(parse_json(text, file, kExpectedTimes)) {}
 
   std::vector<double> times() const {
     const json& settings = array(member(document_, "samples", "samples"), "settings", "samples.settings");

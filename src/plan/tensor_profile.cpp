@@ -37,9 +37,9 @@ TensorProfile from_table(const CsvTable& table) {
   std::unordered_set<std::string> seen;
   int64_t total = 0;
   for (size_t row = 0; row < table.rows(); ++row) {
-    profile.names.push_back(table.text(row, "name"));
-    profile.bytes.push_back(table.integer(row, "bytes"));
-    profile.ready_s.push_back(table.number(row, "ready_s"));
+    profile.names.push_back(table.text(row, kTensorName));
+    profile.bytes.push_back(table.integer(row, kTensorBytes));
+    profile.ready_s.push_back(table.number(row, kTensorReady));
     if (profile.names.back().empty()) table.fail(row, "the name is empty; expected the tensor's name");
     if (!seen.insert(profile.names.back()).second) table.fail(row, fmt::format("tensor '{}' is there twice", profile.names.back()));
     if (const auto wrong = fault(profile, row, total)) table.fail(row, *wrong);
@@ -50,7 +50,7 @@ TensorProfile from_table(const CsvTable& table) {
 }
 
 const CsvColumns& profile_columns() {
-  static const CsvColumns kColumns = {.required = {"name", "bytes", "ready_s"}};
+  static const CsvColumns kColumns = {.required = {kTensorName, kTensorBytes, kTensorReady}};
   return kColumns;
 }
 
@@ -83,13 +83,17 @@ TensorProfile read_tensors_csv(const std::filesystem::path& path) {
   return from_table(read_csv(path, profile_columns()));
 }
 
-void write_tensors_csv(const std::filesystem::path& path, const TensorProfile& profile) {
+std::string tensors_csv(const TensorProfile& profile) {
   check_profile(profile);
   std::string text = "name,bytes,ready_s\n";
   for (size_t i = 0; i < profile.names.size(); ++i) {
     fmt::format_to(std::back_inserter(text), "{},{},{}\n", csv_field(profile.names[i]), profile.bytes[i], profile.ready_s[i]);
   }
-  write_file_atomically(path, text);
+  return text;
+}
+
+void write_tensors_csv(const std::filesystem::path& path, const TensorProfile& profile) {
+  write_file_atomically(path, tensors_csv(profile));
 }
 
 }  // namespace firkin

@@ -7,129 +7,84 @@
 #include <cmath>
 
 #include "firkin/base/units.h"
-#include "numbers.h"
+#include "firkin/stats/summary.h"
+#include "results/numbers.h"
 
 namespace firkin {
 namespace {
 
-std::string fact(const Facts& facts, const std::string& name) {
-  const auto found = std::ranges::find(facts, name, &Facts::value_type::first);
-  return found == facts.end() ? "" : found->second;
+// "bucketed 4 MiB"
+std::string setting_name(const StrategyRow& row) {
+  return row.cap_mib ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_mib)) : row.strategy;
 }
 
-// "8, 16 and 25"
-std::string enumerated(const std::vector<std::string>& items) {
-  if (items.size() < 2) return items.empty() ? "" : items[0];
-  return fmt::format("{} and {}", fmt::join(items.begin(), items.end() - 1, ", "), items.back());
-}
-
-std::vector<std::string> cap_texts(const std::vector<double>& caps_mib) {
-  std::vector<std::string> texts;
-  for (const double cap : caps_mib) texts.push_back(display_cap(cap));
-  return texts;
-}
-
-std::string bucket_count(const CurveRow& row) {
-  if (!row.buckets) return "";
-  return *row.buckets == 1 ? "1 bucket" : fmt::format("{} buckets", *row.buckets);
-}
-
-std::string interval_text(const std::optional<Interval>& interval) {
-  if (!interval) return "";
-  return fmt::format("95 % interval {} to {}", display_percent(interval->low), display_percent(interval->high));
-}
-
-bool all_tied(const Results& results) {
-  return results.answer->indifference_set.size() >= results.curve.size();
-}
-
-bool is_tied(const TuneAnswer& answer, double cap_mib) {
-  return std::ranges::any_of(answer.indifference_set, [&](double cap) { return std::abs(cap - cap_mib) < 1e-9 * cap_mib; });
-}
-
-std::string tune_heading(const Results& results) {
-  const TuneAnswer& answer = *results.answer;
-  const std::string cap = display_cap(answer.best_predicted.cap_mib);
-  if (answer.best_predicted.cap_mib == answer.best_measured.cap_mib) {
-    return fmt::format("A cap of {} MiB is best: the prediction and the measurement agree.", cap);
+// The fastest setting that communicates; null when none was measured.
+const StrategyRow* fastest(const std::vector<StrategyRow>& rows) {
+  const StrategyRow* best = nullptr;
+  for (const StrategyRow& row : rows) {
+    if (row.strategy != "none" && (!best || row.measured_s < best->measured_s)) best = &row;
   }
-  const std::string measured = display_cap(answer.best_measured.cap_mib);
-  if (all_tied(results)) {
-    return fmt::format("A cap of {} MiB is predicted to be best; all {} measured caps are tied.", cap, results.curve.size());
-  }
-  if (!is_tied(answer, answer.best_predicted.cap_mib)) {
-    return fmt::format("Predicted best: {} MiB. Measured best: {} MiB. Trusting the prediction costs {}.", cap, measured,
-                       display_percent(answer.regret));
-  }
-  return fmt::format("A cap of {} MiB is predicted to be best, and cannot be told from the measured best, {} MiB.", cap, measured);
+  return best;
 }
 
-std::string regret_sentence(const TuneAnswer& answer) {
-  const std::string interval = interval_text(answer.regret_ci);
-  return fmt::format("Trusting the prediction costs {} of the step time{}.", display_percent(answer.regret),
-                     interval.empty() ? "" : fmt::format(" ({})", interval));
-}
-
-std::string tie_sentence(const Results& results) {
-  const TuneAnswer& answer = *results.answer;
-  if (all_tied(results)) {
-    return "On this set-up the bucket size makes no difference that this measurement can show.";
+std::string steps_heading(const Results& results) {
+  std::vector<std::string> names, skipped;
+  std::string first;
+  for (const StepConfiguration& configuration : results.configurations) {
+    const StrategyRow* best = fastest(configuration.strategies);
+    if (configuration.strategies.empty()) skipped.push_back(name_of(configuration.model));
+    if (!best) continue;
+    if (first.empty()) {
+      first = fmt::format("Fastest for {}: {}, {} a step", name_of(configuration.model), setting_name(*best),
+                          display_seconds(best->measured_s));
+      if (best->exposed_s) first += fmt::format(", {} of it exposed communication", display_seconds(std::max(0.0, *best->exposed_s)));
+    }
+    names.push_back(setting_name(*best));
   }
-  if (answer.indifference_set.size() == 1) return "No other measured cap reaches it within the measurement's uncertainty.";
-  return fmt::format("The caps {} MiB cannot be told from the best.", enumerated(cap_texts(answer.indifference_set)));
+  if (first.empty()) return fmt::format("None of {} configurations fits into memory.", results.configurations.size());
+  std::string text = first + ".";
+  const auto wins = std::ranges::count(names, names.front());
+  if (names.size() > 1) text += fmt::format(" It is the fastest in {} of {} configurations.", wins, names.size());
+  if (!skipped.empty()) text += fmt::format(" {} did not fit into memory.", skipped.size());
+  return text;
 }
 
-std::vector<std::string> tune_lead(const Results& results) {
-  const TuneAnswer& answer = *results.answer;
-  std::string prediction = fmt::format("At {} MiB the model predicts {} a step", display_cap(answer.best_predicted.cap_mib),
-                                       display_seconds(*answer.best_predicted.predicted_s));
-  if (answer.best_predicted.measured_s) prediction += fmt::format("; {} was measured", display_seconds(*answer.best_predicted.measured_s));
-  prediction += ".";
-  if (answer.best_predicted.cap_mib != answer.best_measured.cap_mib) {
-    prediction += fmt::format(" The measured best is {} MiB with {}.", display_cap(answer.best_measured.cap_mib),
-                              display_seconds(*answer.best_measured.measured_s));
-    prediction += fmt::format(" {}", regret_sentence(answer));
+std::string trace_heading(const std::vector<TraceRow>& traces) {
+  const TraceRow* best = nullptr;
+  double most = -1;
+  for (const TraceRow& trace : traces) {
+    if (trace.ranks.empty() || trace.ranks[0].communication_s.empty()) continue;
+    const double communication_s = median(trace.ranks[0].communication_s);
+    if (communication_s <= 0) continue;
+    const double share = median(trace.ranks[0].overlapped_s) / communication_s;
+    if (share > most) {
+      most = share;
+      best = &trace;
+    }
   }
-  std::vector<std::string> lead = {fmt::format("{} {}", prediction, tie_sentence(results))};
-  if (!results.warning.empty()) lead.push_back(fmt::format("Warning: {}", results.warning));
-  return lead;
+  if (!best) return fmt::format("What ran when in a step, under {} settings.", traces.size());
+  return fmt::format("{} hides most: {} of its communication runs beside computation.", best->name, display_percent(most));
 }
 
-KeyFigure error_figure(const std::vector<CurveRow>& curve) {
-  std::vector<double> errors;
-  for (const CurveRow& row : curve) {
-    if (row.predicted_s && row.measured_s) errors.push_back(std::abs(*row.predicted_s / *row.measured_s - 1));
+std::string layers_heading(const LayersSection& section) {
+  const LayerRow* slowest = nullptr;
+  for (const LayerRow& layer : section.layers) {
+    if (!layer.backward_s.empty() && (!slowest || median(layer.backward_s) > median(slowest->backward_s))) slowest = &layer;
   }
-  std::ranges::sort(errors);
-  const size_t middle = errors.size() / 2;
-  const double median = errors.size() % 2 == 1 ? errors[middle] : (errors[middle - 1] + errors[middle]) / 2;
-  return {"Prediction error", display_percent(median),
-          fmt::format("median over {} caps; worst {}", errors.size(), display_percent(errors.back()))};
-}
-
-std::vector<KeyFigure> tune_figures(const Results& results) {
-  const TuneAnswer& answer = *results.answer;
-  const CurveRow& predicted = answer.best_predicted;
-  const CurveRow& measured = answer.best_measured;
-  const auto best_note = [](const CurveRow& row, const std::string& time) {
-    return row.buckets ? fmt::format("{}, {}", bucket_count(row), time) : time;
+  const auto time = [](const std::vector<double>& seconds) {
+    return seconds.empty() ? std::string("–") : display_seconds(median(seconds));
   };
-  std::vector<KeyFigure> figures = {
-      {"Predicted best cap", display_cap(predicted.cap_mib) + " MiB",
-       best_note(predicted, display_seconds(*predicted.predicted_s) + " predicted")},
-      {"Measured best cap", display_cap(measured.cap_mib) + " MiB",
-       best_note(measured, display_seconds(*measured.measured_s) + " measured")},
-      {"Cost of trusting it", display_percent(answer.regret), interval_text(answer.regret_ci)},
-      {"Tied with the best", fmt::format("{} of {} caps", answer.indifference_set.size(), results.curve.size()),
-       fmt::format("{} MiB", fmt::join(cap_texts(answer.indifference_set), ", "))},
-      error_figure(results.curve)};
-  const auto naive = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy);
-  if (naive != results.strategies.end()) {
-    figures.push_back(
-        {"Against naive", fmt::format("{:.2f} ×", naive->measured_s / *measured.measured_s),
-         fmt::format("as fast: {} instead of {}", display_seconds(*measured.measured_s), display_seconds(naive->measured_s))});
-  }
-  return figures;
+  std::string text = fmt::format("Forward takes {}, backward {}, the optimiser {}.", time(section.forward_s), time(section.backward_s),
+                                 time(section.optimizer_s));
+  if (slowest) text += fmt::format(" The longest part of backward is {} with {}.", slowest->name, time(slowest->backward_s));
+  return text;
+}
+
+std::string chunks_heading(const std::vector<ChunksRow>& chunks) {
+  const ChunksRow& first = chunks.front();
+  const ChunksRow& last = chunks.back();
+  return fmt::format("The data takes {} in {} chunks of {} and {} in {} of {}.", display_seconds(first.total_s), first.calls,
+                     format_bytes(first.chunk_bytes), display_seconds(last.total_s), last.calls, format_bytes(last.chunk_bytes));
 }
 
 std::string other_heading(const Results& results) {
@@ -140,31 +95,27 @@ std::string other_heading(const Results& results) {
     return fmt::format("The best cap is predicted to be {} MiB, at {} a step.", display_cap(best->cap_mib),
                        display_seconds(*best->predicted_s));
   }
+  if (!results.configurations.empty()) return steps_heading(results);
   if (!results.strategies.empty()) return fmt::format("Step times of {} strategies.", results.strategies.size());
-  if (!results.traces.empty()) return fmt::format("What ran when in a step, under {} settings.", results.traces.size());
-  if (!results.chunks.empty()) {
-    const ChunksRow& first = results.chunks.front();
-    const ChunksRow& last = results.chunks.back();
-    return fmt::format("The data takes {} in {} chunks of {} and {} in {} of {}.", display_seconds(first.total_s), first.calls,
-                       format_bytes(first.chunk_bytes), display_seconds(last.total_s), last.calls, format_bytes(last.chunk_bytes));
-  }
+  if (!results.traces.empty()) return trace_heading(results.traces);
+  if (results.layers) return layers_heading(*results.layers);
+  if (!results.chunks.empty()) return chunks_heading(results.chunks);
   if (!results.allreduce.empty()) {
     return fmt::format("An all-reduce takes {} for {} and {} for {}.", display_seconds(results.allreduce.front().median_s),
                        format_bytes(results.allreduce.front().bytes), display_seconds(results.allreduce.back().median_s),
                        format_bytes(results.allreduce.back().bytes));
   }
-  return fmt::format("Results of firkin {}.", results.command);
+  return fmt::format("Results of firkin {}.", results.run.command);
 }
 
-std::string kicker(const Results& results) {
-  std::vector<std::string> parts = {fmt::format("firkin {}", results.command)};
-  const std::string model = fact(results.model, "name");
-  const std::string world = fact(results.environment, "world size");
-  const std::string backend = fact(results.environment, "backend");
-  if (!model.empty()) parts.push_back(fmt::format("model {}", model));
-  if (!world.empty()) parts.push_back(world == "1" ? "1 rank" : world + " ranks");
-  if (!backend.empty()) parts.push_back(backend);
-  if (results.started.size() >= 10) parts.push_back(results.started.substr(0, 10));
+std::string kicker(const Run& run) {
+  std::vector<std::string> parts = {fmt::format("firkin {}", run.command)};
+  const Environment& environment = run.environment;
+  if (run.model) parts.push_back(fmt::format("model {}", run.model->name));
+  if (environment.world_size) parts.push_back(*environment.world_size == 1 ? "1 rank" : fmt::format("{} ranks", *environment.world_size));
+  if (environment.backend) parts.push_back(*environment.backend);
+  if (environment.link) parts.push_back("modelled link " + *environment.link);
+  if (run.started.size() >= 10) parts.push_back(run.started.substr(0, 10));
   return fmt::format("{}", fmt::join(parts, " · "));
 }
 
@@ -172,12 +123,20 @@ std::string kicker(const Results& results) {
 
 Answer put_in_words(const Results& results) {
   Answer answer;
-  answer.kicker = kicker(results);
+  answer.kicker = kicker(results.run);
   answer.title = answer.kicker;
   answer.heading = results.answer ? tune_heading(results) : other_heading(results);
+  if (!results.complete) answer.lead.push_back("This run is not complete: it was interrupted, or is still going on.");
+  if (results.run.environment.link) {
+    answer.lead.push_back(
+        fmt::format("Modelled link ({}): every time below that holds communication is one over this link, not over the one "
+                    "that carried the data.",
+                    *results.run.environment.link));
+  }
   if (!results.answer) return answer;
-  answer.lead = tune_lead(results);
+  for (std::string& paragraph : tune_lead(results)) answer.lead.push_back(std::move(paragraph));
   answer.figures = tune_figures(results);
+  answer.settings = tune_settings(results);
   return answer;
 }
 

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "results.h"
+#include "results/paste_settings.h"
+#include "results/results.h"
 
 namespace firkin {
 
@@ -21,8 +22,15 @@ struct Answer {
   std::string heading;            // one sentence
   std::vector<std::string> lead;  // paragraphs
   std::vector<KeyFigure> figures;
+  std::vector<PasteSetting> settings;  // what to do with it
 };
 
 Answer put_in_words(const Results& results);
+
+// Parts of it for `firkin tune`. results.answer must be there.
+std::string tune_heading(const Results& results);
+std::vector<std::string> tune_lead(const Results& results);
+std::vector<KeyFigure> tune_figures(const Results& results);
+std::vector<PasteSetting> tune_settings(const Results& results);
 
 }  // namespace firkin

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "report/charts.h"
-#include "results.h"
+#include "results/results.h"
 
 namespace firkin {
 
@@ -14,8 +14,6 @@ std::optional<Chart> chunks_chart(const Results& results);     // time of a fixe
 std::optional<Chart> ready_chart(const Results& results);      // gradient bytes ready over the time of backward
 std::optional<Chart> timeline_chart(const Results& results);   // when one step computed and when it communicated
 std::optional<Chart> strategy_chart(const Results& results);   // step times, split in compute and exposed communication
-
-std::vector<Chart> charts_for(const Results& results);
 
 // The rows of the strategies' chart and table: as measured, and the best measured cap as one more when the results name it.
 std::vector<StrategyRow> compared_strategies(const Results& results);

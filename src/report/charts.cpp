@@ -13,10 +13,6 @@ std::vector<Chart> charts_for(const Results& results) {
   return charts;
 }
 
-std::vector<Chart> charts_for(const nlohmann::json& results) {
-  return charts_for(parse_results(results));
-}
-
 nlohmann::json standalone_spec(const Chart& chart) {
   constexpr int kWidth = 820;
   constexpr int kMargin = 14;

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "results/results.h"
+
 namespace firkin {
 
 struct Chart {
@@ -21,8 +23,7 @@ struct Chart {
 
 // Charts for all that `results` holds, in this order: "curve", "allreduce", "chunks", "ready", "strategies". Sections that are absent give
 // no chart.
-// Throws InputError like render_report.
-std::vector<Chart> charts_for(const nlohmann::json& results);
+std::vector<Chart> charts_for(const Results& results);
 
 // The specification for an image file: title, a fixed width, a background, and the light palette's colours in place of CSS variables.
 nlohmann::json standalone_spec(const Chart& chart);

@@ -6,8 +6,8 @@
 #include "chart_builders.h"
 #include "chart_parts.h"
 #include "firkin/base/units.h"
-#include "numbers.h"
 #include "palette.h"
+#include "results/numbers.h"
 
 namespace firkin {
 namespace {

@@ -8,14 +8,9 @@
 
 #include "firkin/base/error.h"
 #include "firkin/stats/unpaired.h"
-#include "json_fields.h"
-#include "measured_settings.h"
-#include "results.h"
 
 namespace firkin {
 namespace {
-
-using nlohmann::json;
 
 Verdict verdict_of(const Interval& ratio) {
   if (std::isinf(ratio.high)) return Verdict::kUnknown;  // fewer than kFewestSamples
@@ -53,21 +48,20 @@ std::vector<std::string> missing_from(const std::vector<MeasuredSetting>& settin
 }
 
 // Whether each configuration of bench step was measured, and if not, why.
-Facts configuration_statuses(const json& results) {
+Facts configuration_statuses(const Results& results) {
   Facts facts;
-  for (const JsonFields& configuration : JsonFields(results, "").maybe_objects("configurations")) {
-    facts.emplace_back(configuration_name(configuration.object("model")), configuration.maybe_text("status").value_or("measured"));
-  }
+  for (const StepConfiguration& configuration : results.configurations)
+    facts.emplace_back(name_of(configuration.model), configuration.status);
   return facts;
 }
 
 // What there is to know about a run, apart from its times.
-Facts facts_of(const json& document) {
-  const Results results = parse_results(document);
-  Facts facts = results.environment;
-  for (const auto& [name, value] : results.model) facts.emplace_back(name == "name" ? "model" : name, value);
-  facts.emplace_back("command line", fmt::format("{}", fmt::join(results.command_line, " ")));
-  facts.emplace_back("started", results.started);
+Facts facts_of(const Run& run) {
+  Facts facts = facts_of(run.environment);
+  if (run.seed) facts.emplace_back("seed", fmt::format("{}", *run.seed));
+  for (const auto& [name, value] : run.model ? facts_of(*run.model) : Facts()) facts.emplace_back(name == "name" ? "model" : name, value);
+  facts.emplace_back("command line", fmt::format("{}", fmt::join(run.command_line, " ")));
+  facts.emplace_back("started", run.started);
   return facts;
 }
 
@@ -92,16 +86,15 @@ void compare_facts(const Facts& a, const Facts& b, Comparison& comparison) {
 
 }  // namespace
 
-Comparison compare_results(const json& a, const json& b, uint64_t seed) {
+Comparison compare_results(const Results& a, const Results& b, uint64_t seed) {
   const std::vector<MeasuredSetting> settings_a = measured_settings(a);
   const std::vector<MeasuredSetting> settings_b = measured_settings(b);
   Comparison comparison;
-  comparison.command = a.at("command");
-  if (b.at("command") != comparison.command) {
-    throw InputError(
-        fmt::format("a {} and a {}; expected two results of one subcommand", comparison.command, b.at("command").get<std::string>()));
+  comparison.command = a.run.command;
+  if (b.run.command != comparison.command) {
+    throw InputError(fmt::format("a {} and a {}; expected two results of one subcommand", comparison.command, b.run.command));
   }
-  compare_facts(facts_of(a), facts_of(b), comparison);
+  compare_facts(facts_of(a.run), facts_of(b.run), comparison);
   compare_facts(configuration_statuses(a), configuration_statuses(b), comparison);
   std::erase_if(comparison.same_facts, [](const auto& fact) { return fact.second == "measured"; });
   for (const MeasuredSetting& setting : settings_a) {

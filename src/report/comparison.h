@@ -1,17 +1,17 @@
-// Two results.json of the same subcommand, setting by setting.
+// Two results of the same subcommand, setting by setting.
 //
 //   const Comparison runs = compare_results(before, after, seed);
 //   runs.settings[0].verdict;  // Verdict::kFaster: `after` takes less time, and the interval of the ratio excludes 1
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "firkin/stats/interval.h"
+#include "results/results.h"
 
 namespace firkin {
 
@@ -65,12 +65,12 @@ struct Comparison {
   std::vector<std::string> only_b;
 };
 
-// What results.json of `tune`, `bench-allreduce` or `bench-step` measured, in the file's order.
-// Throws InputError naming the field when it is malformed, of another subcommand, or states a setting twice.
-std::vector<MeasuredSetting> measured_settings(const nlohmann::json& results);
+// What `tune`, `bench allreduce` or `bench step` measured, in the file's order. Throws InputError when the results are of another
+// subcommand, state a setting twice, or have samples of another number of settings.
+std::vector<MeasuredSetting> measured_settings(const Results& results);
 
 // Compares two independent runs. Deterministic for a seed. Throws InputError when the runs are of different subcommands; each is checked
 // before by measured_settings.
-Comparison compare_results(const nlohmann::json& a, const nlohmann::json& b, uint64_t seed);
+Comparison compare_results(const Results& a, const Results& b, uint64_t seed);
 
 }  // namespace firkin

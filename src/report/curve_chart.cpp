@@ -7,8 +7,8 @@
 
 #include "chart_builders.h"
 #include "chart_parts.h"
-#include "numbers.h"
 #include "palette.h"
+#include "results/numbers.h"
 
 namespace firkin {
 namespace {
@@ -165,15 +165,10 @@ void add_predicted_line(json& layers, const Results& results, const Frame& frame
                     {"encoding", {{"x", x_channel(frame)}, {"y", y_channel(frame, "time")}}}});
 }
 
-bool is_tied(const Results& results, double cap_mib) {
-  if (!results.answer) return false;
-  return std::ranges::any_of(results.answer->indifference_set, [&](double cap) { return std::abs(cap - cap_mib) < 1e-9 * cap_mib; });
-}
-
 json measured_row(const Results& results, const CurveRow& row, const Frame& frame) {
   json json_row = {{"cap", row.cap_mib},
                    {"time", frame.unit(*row.measured_s)},
-                   {"kind", is_tied(results, row.cap_mib) ? kTied : kMeasured},
+                   {"kind", results.answer && is_tied(*results.answer, row.cap_mib) ? kTied : kMeasured},
                    {"cap_text", display_cap(row.cap_mib) + " MiB"},
                    {"measured", display_seconds(*row.measured_s)}};
   if (row.buckets) json_row["buckets"] = *row.buckets;

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "results/table.h"
+
 namespace firkin {
 
 // Escapes & < > " ' so that `text` can stand in an element or a quoted attribute.
@@ -15,20 +17,6 @@ std::string escape_html(std::string_view text);
 // JSON for a <script type="application/json"> element: every "<" is written as an escape, so no content can end the element.
 // Strings that are not UTF-8 are repaired with U+FFFD.
 std::string json_for_script(const nlohmann::json& value);
-
-struct Table {
-  struct Column {
-    std::string title;
-    bool numeric = true;  // right-aligned
-  };
-  struct Row {
-    std::vector<std::string> cells;  // plain text
-    bool highlighted = false;
-  };
-  std::string caption;
-  std::vector<Column> columns;
-  std::vector<Row> rows;
-};
 
 // A <table> with caption and column headers; the first cell of a row is its header. It scrolls sideways where the page is too narrow.
 std::string html_table(const Table& table);

@@ -4,8 +4,8 @@
 #include "chart_builders.h"
 #include "chart_parts.h"
 #include "firkin/base/units.h"
-#include "numbers.h"
 #include "palette.h"
+#include "results/numbers.h"
 
 namespace firkin {
 namespace {
@@ -54,8 +54,8 @@ json tensor_layer(const json& rows, const TensorProfile& profile, const TimeUnit
 }  // namespace
 
 std::optional<Chart> ready_chart(const Results& results) {
-  if (!results.profile || results.profile->names.empty()) return std::nullopt;
-  const TensorProfile& profile = *results.profile;
+  if (!results.profile || results.profile->tensors.names.empty()) return std::nullopt;
+  const TensorProfile& profile = results.profile->tensors;
   const TimeUnit unit = time_unit(profile.backward_s);
   const json rows = ready_rows(profile, unit);
   const json x = time_channel(profile, unit);
@@ -83,8 +83,8 @@ std::optional<Chart> ready_chart(const Results& results) {
   chart.title = "When gradients become ready";
   chart.caption =
       "One point per tensor. A bucket can start once its last gradient is ready; what is ready late can no longer hide behind backward.";
-  if (results.hook_perturbation) {
-    chart.caption += fmt::format(" Taking these times changed backward by {}.", display_percent(*results.hook_perturbation, true));
+  if (results.profile->hook_perturbation) {
+    chart.caption += fmt::format(" Taking these times changed backward by {}.", display_percent(*results.profile->hook_perturbation, true));
   }
   chart.summary =
       fmt::format("{} gradients, {} in all, become ready during a backward pass of {}; the last after {}.", profile.names.size(),

@@ -8,26 +8,48 @@
 #include "page.h"
 #include "page_parts.h"
 #include "palette.h"
-#include "tables.h"
 
 namespace firkin {
 namespace {
-
-using nlohmann::json;
 
 std::string folded(const std::string& summary, const std::string& content) {
   return fmt::format("<details><summary>{}</summary>\n{}</details>\n", escape_html(summary), content);
 }
 
-std::string tables_html(const Results& results) {
+// What the answer says about a cap becomes a last column.
+Table remarked_curve(const Results& results) {
+  Table table = curve_table(results.curve, Medium::kPage);
+  if (!results.answer) return table;
+  table.columns.push_back({"", false});
+  for (size_t i = 0; i < table.rows.size(); ++i) {
+    const std::string remark = remark_on(*results.answer, results.curve[i].cap_mib);
+    table.rows[i].cells.push_back(remark);
+    table.rows[i].highlighted = remark.ends_with("best");
+  }
+  return table;
+}
+
+std::string tables_html(const Results& results, const Answer& answer) {
   std::string html;
-  if (!results.curve.empty()) html += html_table(curve_table(results));
-  if (!results.strategies.empty()) html += html_table(strategy_table(results));
+  if (!answer.settings.empty()) html += html_table(paste_table(answer.settings));
+  if (!results.curve.empty()) html += html_table(remarked_curve(results));
+  if (!results.strategies.empty()) html += html_table(strategy_table(compared_strategies(results), Medium::kPage));
+  for (const StepConfiguration& configuration : results.configurations) {
+    if (configuration.strategies.empty()) continue;
+    Table table = strategy_table(configuration.strategies, Medium::kPage);
+    table.caption = name_of(configuration.model);
+    html += html_table(table);
+  }
+  if (!results.traces.empty()) html += html_table(traces_table(results.traces, Medium::kPage));
+  if (results.layers) html += html_table(layers_table(*results.layers, Medium::kPage));
+  if (!results.chunks.empty()) html += html_table(chunks_table(results.chunks, Medium::kPage));
   if (!results.allreduce.empty()) {
-    html += folded(fmt::format("All-reduce times ({} sizes)", results.allreduce.size()), html_table(allreduce_table(results)));
+    const std::string table = html_table(allreduce_table(results.allreduce, Medium::kPage));
+    html += html.empty() ? table : folded(fmt::format("All-reduce times ({} sizes)", results.allreduce.size()), table);
   }
   if (results.profile) {
-    html += folded(fmt::format("Gradient-ready times ({} tensors)", results.profile->names.size()), html_table(ready_table(results)));
+    html += folded(fmt::format("Gradient-ready times ({} tensors)", results.profile->tensors.names.size()),
+                   html_table(profile_table(results.profile->tensors)));
   }
   return html.empty() ? "" : "<section class=\"tables\"><h2>The numbers</h2>\n" + html + "</section>\n";
 }
@@ -39,15 +61,16 @@ std::string facts_html(const std::string& title, const Facts& facts) {
   return html + "</dl></section>\n";
 }
 
-std::string origin_html(const Results& results) {
-  std::string html = facts_html("Environment", results.environment) + facts_html("Model", results.model);
-  return html + command_html(results.command_line, results.started);
+std::string origin_html(const Run& run) {
+  Facts environment = facts_of(run.environment);
+  if (run.seed) environment.emplace_back("seed", fmt::format("{}", *run.seed));
+  const Facts model = run.model ? facts_of(*run.model) : Facts();
+  return facts_html("Environment", environment) + facts_html("Model", model) + command_html(run.command_line, run.started);
 }
 
 }  // namespace
 
-std::string render_report(const json& document) {
-  const Results results = parse_results(document);
+std::string render_report(const Results& results) {
   const Answer answer = put_in_words(results);
   const std::vector<Chart> charts = charts_for(results);
   return fill_page(empty_page(), {{"title", escape_html(answer.title)},
@@ -58,12 +81,12 @@ std::string render_report(const json& document) {
                                   {"lead", paragraphs(answer.lead)},
                                   {"figures", figures_html(answer.figures)},
                                   {"charts", charts_html(charts)},
-                                  {"tables", tables_html(results)},
+                                  {"tables", tables_html(results, answer)},
                                   {"writer", "firkin report"},
                                   {"data file", "results.json"},
                                   {"reading hidden", results.answer ? "" : " hidden"},
-                                  {"origin", origin_html(results)},
-                                  {"results island", json_for_script(document)},
+                                  {"origin", origin_html(results.run)},
+                                  {"results island", json_for_script(results_json(results))},
                                   {"charts island", json_for_script(charts_island(charts))}});
 }
 

@@ -6,9 +6,9 @@
 
 #include "chart_parts.h"
 #include "firkin/base/units.h"
-#include "numbers.h"
 #include "palette.h"
 #include "report/sensitivity_page.h"
+#include "results/numbers.h"
 
 namespace firkin {
 namespace {

@@ -7,10 +7,10 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "html.h"
-#include "numbers.h"
 #include "page.h"
 #include "page_parts.h"
 #include "palette.h"
+#include "results/numbers.h"
 
 namespace firkin {
 namespace {

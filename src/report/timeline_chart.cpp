@@ -5,8 +5,8 @@
 
 #include "chart_builders.h"
 #include "chart_parts.h"
-#include "numbers.h"
 #include "palette.h"
+#include "results/numbers.h"
 
 namespace firkin {
 namespace {

@@ -7,8 +7,8 @@ import pathlib
 import re
 import sys
 
-ROOMS = ["base", "stats", "plan", "report", "trace", "comm", "model", "ddp", "workload", "bench", "cli"]  # bottom first
-WITHOUT_LIBTORCH = {"base", "stats", "plan", "report"}
+ROOMS = ["base", "stats", "plan", "results", "report", "trace", "comm", "model", "ddp", "workload", "bench", "cli"]  # bottom first
+WITHOUT_LIBTORCH = {"base", "stats", "plan", "results", "report"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 LIBTORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 

@@ -20,6 +20,23 @@ struct AllReduceRow {
   std::optional<double> gap_s = std::nullopt;  // queued back to back; absent: not measured
   std::optional<double> mean_s = std::nullopt, stdev_s = std::nullopt, min_s = std::nullopt, max_s = std::nullopt;
   std::optional<int64_t> samples = std::nullopt;
+  // Not in allreduce.csv:
+  std::optional<double> p99_s = std::nullopt;
+  std::optional<int64_t> calls_per_sample = std::nullopt;
+  std::optional<int64_t> wrong = std::nullopt;  // elements that were not the sum over the ranks
+};
+
+// The columns of allreduce.csv, and the fields of a size in results.json.
+struct AllReduceColumns {
+  static constexpr const char* kBytes = "bytes";
+  static constexpr const char* kWorldSize = "world_size";
+  static constexpr const char* kMedian = "median_s";
+  static constexpr const char* kGap = "gap_s";
+  static constexpr const char* kMean = "mean_s";
+  static constexpr const char* kStdev = "stdev_s";
+  static constexpr const char* kMin = "min_s";
+  static constexpr const char* kMax = "max_s";
+  static constexpr const char* kSamples = "samples";
 };
 
 using AllReduceTable = std::vector<AllReduceRow>;
@@ -29,6 +46,7 @@ using AllReduceTable = std::vector<AllReduceRow>;
 // Throws InputError with file and line for every malformed input; nothing is dropped.
 AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& file);  // `file`: the name that errors carry
 AllReduceTable read_allreduce_csv(const std::filesystem::path& path);
+std::string allreduce_csv(const AllReduceTable& table);  // the content of such a file
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table);
 
 // The world sizes in the table, ascending.

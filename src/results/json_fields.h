@@ -41,9 +41,14 @@ class JsonFields {
   std::optional<double> maybe_positive(const std::string& name) const;
   std::optional<int64_t> maybe_integer(const std::string& name) const;
   std::optional<std::string> maybe_text(const std::string& name) const;
+  std::optional<bool> maybe_boolean(const std::string& name) const;
   std::optional<JsonFields> maybe_object(const std::string& name) const;
   std::vector<JsonFields> maybe_objects(const std::string& name) const;  // empty when absent
   std::vector<double> maybe_positives(const std::string& name) const;    // an array of positive numbers
+  std::vector<double> maybe_numbers(const std::string& name) const;      // of finite numbers; null within becomes infinite
+  std::vector<int64_t> maybe_integers(const std::string& name) const;
+  std::vector<std::vector<double>> maybe_series(const std::string& name) const;                // an array of arrays of numbers
+  std::vector<std::vector<std::vector<double>>> nested_series(const std::string& name) const;  // arrays of these
   std::vector<std::string> maybe_texts(const std::string& name) const;
 
   const nlohmann::json& whole() const { return *object_; }
@@ -53,6 +58,8 @@ class JsonFields {
 
  private:
   const nlohmann::json* find(const std::string& name) const;
+  template <class T, class Accepts>
+  std::vector<T> list(const std::string& name, Accepts accepts, const char* expected) const;
   const nlohmann::json& array(const std::string& name) const;
   std::string path_of(const std::string& name) const;
 

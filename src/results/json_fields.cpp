@@ -1,4 +1,4 @@
-#include "json_fields.h"
+#include "results/json_fields.h"
 
 #include <fmt/format.h>
 
@@ -67,6 +67,13 @@ std::optional<std::string> JsonFields::maybe_text(const std::string& name) const
   return value->get<std::string>();
 }
 
+std::optional<bool> JsonFields::maybe_boolean(const std::string& name) const {
+  const json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_boolean()) fail(name, described(*value), "true or false");
+  return value->get<bool>();
+}
+
 std::optional<JsonFields> JsonFields::maybe_object(const std::string& name) const {
   const json* value = find(name);
   if (!value) return std::nullopt;
@@ -87,24 +94,58 @@ std::vector<JsonFields> JsonFields::maybe_objects(const std::string& name) const
   return list;
 }
 
-std::vector<double> JsonFields::maybe_positives(const std::string& name) const {
-  std::vector<double> list;
+template <class T, class Accepts>
+std::vector<T> JsonFields::list(const std::string& name, Accepts accepts, const char* expected) const {
+  std::vector<T> values;
   for (const json& value : array(name)) {
-    if (!value.is_number() || !(value.get<double>() > 0)) {
-      fail(fmt::format("{}[{}]", name, list.size()), described(value), "a positive number");
-    }
-    list.push_back(value.get<double>());
+    if (!accepts(value)) fail(fmt::format("{}[{}]", name, values.size()), described(value), expected);
+    values.push_back(value.is_null() ? T(HUGE_VAL) : value.get<T>());
   }
-  return list;
+  return values;
+}
+
+std::vector<double> JsonFields::maybe_positives(const std::string& name) const {
+  return list<double>(
+      name, [](const json& value) { return value.is_number() && value.get<double>() > 0; }, "a positive number");
+}
+
+std::vector<double> JsonFields::maybe_numbers(const std::string& name) const {
+  return list<double>(
+      name, [](const json& value) { return value.is_number() || value.is_null(); }, "a number");
+}
+
+std::vector<int64_t> JsonFields::maybe_integers(const std::string& name) const {
+  return list<int64_t>(
+      name, [](const json& value) { return value.is_number_integer(); }, "an integer");
+}
+
+std::vector<std::vector<double>> JsonFields::maybe_series(const std::string& name) const {
+  std::vector<std::vector<double>> series;
+  for (const json& values : array(name)) {
+    const std::string place = fmt::format("{}[{}]", name, series.size());
+    const json row = {{place, values}};
+    series.push_back(JsonFields(row, path_).maybe_numbers(place));
+  }
+  return series;
+}
+
+std::vector<std::vector<std::vector<double>>> JsonFields::nested_series(const std::string& name) const {
+  std::vector<std::vector<std::vector<double>>> nested;
+  for (const json& series : array(name)) {
+    const std::string place = fmt::format("{}[{}]", name, nested.size());
+    const json row = {{place, series}};
+    nested.push_back(JsonFields(row, path_).maybe_series(place));
+  }
+  return nested;
 }
 
 std::vector<std::string> JsonFields::maybe_texts(const std::string& name) const {
-  std::vector<std::string> list;
+  std::vector<std::string> texts;
   for (const json& value : array(name)) {
-    if (!value.is_string()) fail(fmt::format("{}[{}]", name, list.size()), described(value), "a string");
-    list.push_back(value.get<std::string>());
+    if (!value.is_string()) fail(fmt::format("{}[{}]", name, texts.size()), described(value), "a string");
+    texts.push_back(value.get<std::string>());
   }
-  return list;
+  return texts;
 }
 
 double JsonFields::number(const std::string& name) const {

@@ -1,7 +1,10 @@
 // Numbers as the page shows them: a real minus sign, a space before the unit, one unit in one column.
 #pragma once
 
+#include <cstdint>
 #include <string>
+
+#include "results/table.h"
 
 namespace firkin {
 
@@ -13,6 +16,9 @@ std::string display_percent(double ratio, bool sign = false);
 
 // A cap without its unit, three significant digits: "25", "0.5", "1024".
 std::string display_cap(double cap_mib);
+
+// A whole number: digits in groups of three on a page ("4,951,296"), plain in the terminal.
+std::string grouped(int64_t value, Medium medium);
 
 // The unit in which times up to some largest one read well.
 struct TimeUnit {

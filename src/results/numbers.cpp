@@ -1,4 +1,4 @@
-#include "numbers.h"
+#include "results/numbers.h"
 
 #include <fmt/format.h>
 
@@ -33,6 +33,14 @@ std::string display_percent(double ratio, bool sign) {
 
 std::string display_cap(double cap_mib) {
   return cap_mib >= 100 ? fmt::format("{:.0f}", cap_mib) : fmt::format("{:.3g}", cap_mib);
+}
+
+std::string grouped(int64_t value, Medium medium) {
+  std::string digits = fmt::format("{}", value);
+  if (medium == Medium::kTerminal) return digits;
+  const int first = value < 0 ? 1 : 0;
+  for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) digits.insert(static_cast<size_t>(at), 1, ',');
+  return with_real_minus(digits);
 }
 
 std::string TimeUnit::text(double seconds) const {

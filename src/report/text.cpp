@@ -1,0 +1,81 @@
+#include "report/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "answer.h"
+#include "firkin/base/units.h"
+#include "results/paste_settings.h"
+
+namespace firkin {
+namespace {
+
+std::string curve_in_text(const Results& results) {
+  std::vector<std::string> remarks;
+  for (const CurveRow& row : results.curve) {
+    const std::string remark = results.answer ? remark_on(*results.answer, row.cap_mib) : "";
+    remarks.push_back(remark.ends_with("best") ? "< " + remark : "");
+  }
+  return terminal_table(curve_table(results.curve, Medium::kTerminal), remarks);
+}
+
+// What makes wide intervals narrow; nothing when they are.
+std::string advice_on(const std::vector<StrategyRow>& rows) {
+  constexpr double kWide = 1.25;  // upper over lower end
+  const auto wide = std::ranges::count_if(
+      rows, [](const StrategyRow& row) { return row.measured_ci_s && row.measured_ci_s->high > kWide * row.measured_ci_s->low; });
+  if (wide == 0) return "";
+  return wrapped("", fmt::format("{} of {} intervals are wider than a quarter of the step: more --blocks, or a machine with less else to "
+                                 "do, make them narrower.",
+                                 wide, rows.size()));
+}
+
+// Page text has characters that some terminals lack.
+std::string plain(std::string text) {
+  for (const auto& [from, to] : {std::pair<std::string_view, std::string_view>{"µ", "u"}, {"−", "-"}, {"–", "-"}, {"×", "x"}}) {
+    for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+std::string answer_in_text(const Results& results) {
+  const Answer answer = put_in_words(results);
+  std::string text = wrapped("", plain(answer.heading));
+  for (const std::string& paragraph : answer.lead) text += wrapped("", plain(paragraph));
+  for (const PasteSetting& setting : answer.settings) {
+    text += fmt::format("\n{}: {}\n{}", setting.tool, setting.setting, wrapped("  ", setting.note));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string configuration_in_text(const StepConfiguration& configuration) {
+  const ModelDescription& model = configuration.model;
+  std::string title = name_of(model);
+  if (model.tensors && model.gradient_bytes)
+    title += fmt::format(": {} tensors, {} of gradients", *model.tensors, format_bytes(*model.gradient_bytes));
+  if (configuration.strategies.empty()) {
+    return fmt::format("{}\n{} (skipping this config): {}\n", title, configuration.status, configuration.reason.value_or(""));
+  }
+  return fmt::format("{}\n{}\n{}{}", title, terminal_table(strategy_table(configuration.strategies, Medium::kTerminal)),
+                     terminal_table(strategy_costs_table(configuration.strategies)), advice_on(configuration.strategies));
+}
+
+std::string results_in_text(const Results& results) {
+  std::string text;
+  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "\n") + part; };
+  if (!results.curve.empty()) add(curve_in_text(results));
+  if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, Medium::kTerminal)));
+  for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));
+  if (!results.traces.empty()) add(terminal_table(traces_table(results.traces, Medium::kTerminal)));
+  if (results.layers) add(terminal_table(layers_table(*results.layers, Medium::kTerminal)));
+  if (!results.chunks.empty()) add(terminal_table(chunks_table(results.chunks, Medium::kTerminal)));
+  if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, Medium::kTerminal)));
+  add(answer_in_text(results));
+  for (const std::string& note : results.notes) text += wrapped("", "Note: " + note);
+  return text;
+}
+
+}  // namespace firkin

@@ -1,0 +1,98 @@
+#include "results/allreduce.h"
+
+#include <algorithm>
+
+#include "firkin/base/units.h"
+
+namespace firkin {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kGiga = 1e9;
+
+// Bytes per second of one rank's data, and what the links carry of it, as nccl-tests defines them.
+double algorithm_bandwidth(const AllReduceRow& row) {
+  return static_cast<double>(row.bytes) / row.median_s;
+}
+double bus_bandwidth(const AllReduceRow& row) {
+  const auto ranks = static_cast<double>(row.world_size);
+  return algorithm_bandwidth(row) * 2 * (ranks - 1) / ranks;
+}
+
+// Figures that follow from others are stated only where the row was measured by `firkin bench allreduce`.
+Value if_measured(const AllReduceRow& row, Value value) {
+  return row.calls_per_sample ? std::move(value) : Value();
+}
+
+constexpr Field<AllReduceRow> kAllReduceFields[] = {
+    {AllReduceColumns::kBytes, &AllReduceRow::bytes, Unit::kBytes, "size"},
+    {AllReduceColumns::kWorldSize, &AllReduceRow::world_size, Unit::kCount, "ranks", kPage},
+    {"count", [](const AllReduceRow& row) { return if_measured(row, row.bytes / kFloatBytes); }, Unit::kCount, "count"},
+    {AllReduceColumns::kMedian, &AllReduceRow::median_s, Unit::kSeconds, "median"},
+    {AllReduceColumns::kGap, &AllReduceRow::gap_s, Unit::kSeconds, "gap"},
+    {"p99_s", &AllReduceRow::p99_s, Unit::kSeconds, "p99"},
+    {"cv", [](const AllReduceRow& row) { return if_measured(row, row.stdev_s.value_or(0) / row.mean_s.value_or(1)); }, Unit::kShare, "cv"},
+    {AllReduceColumns::kMean, &AllReduceRow::mean_s, Unit::kSeconds, "mean", kHidden},
+    {AllReduceColumns::kStdev, &AllReduceRow::stdev_s, Unit::kDifference, "deviation", kHidden},
+    {AllReduceColumns::kMin, &AllReduceRow::min_s, Unit::kSeconds, "least", kPage},
+    {AllReduceColumns::kMax, &AllReduceRow::max_s, Unit::kSeconds, "greatest", kPage},
+    {"algbw_bytes_per_s", [](const AllReduceRow& row) { return if_measured(row, algorithm_bandwidth(row)); }, Unit::kPlain, "", kHidden},
+    {"busbw_bytes_per_s", [](const AllReduceRow& row) { return if_measured(row, bus_bandwidth(row)); }, Unit::kPlain, "", kHidden},
+    {"algbw", [](const AllReduceRow& row) { return if_measured(row, algorithm_bandwidth(row) / kGiga); }, Unit::kPlain, "algbw",
+     kEverywhere | kNotInJson},
+    {"busbw", [](const AllReduceRow& row) { return if_measured(row, bus_bandwidth(row) / kGiga); }, Unit::kPlain, "busbw",
+     kEverywhere | kNotInJson},
+    {AllReduceColumns::kSamples, &AllReduceRow::samples, Unit::kCount, "samples", kPage},
+    {"calls_per_sample", &AllReduceRow::calls_per_sample, Unit::kCount, "", kHidden},
+    {"wrong", &AllReduceRow::wrong, Unit::kCount, "#wrong"}};
+
+constexpr Field<AlphaBeta> kAlphaBetaFields[] = {{"alpha_s", &AlphaBeta::alpha_s, Unit::kDifference},
+                                                 {"beta_s_per_byte", &AlphaBeta::beta_s_per_byte, Unit::kPlain},
+                                                 {"median_relative_error", &AlphaBeta::median_relative_error, Unit::kChange}};
+
+constexpr Field<AllReduceSamples> kSizeSamples[] = {{AllReduceColumns::kBytes, &AllReduceSamples::bytes, Unit::kCount}};
+constexpr const char* kIsolated = "isolated_s";
+
+}  // namespace
+
+json allreduce_json(const AllReduceTable& table) {
+  return rows_to_json<AllReduceRow>(kAllReduceFields, table);
+}
+
+AllReduceTable read_allreduce(const std::vector<JsonFields>& rows) {
+  AllReduceTable table;
+  for (const JsonFields& fields : rows) table.push_back(from_json<AllReduceRow>(kAllReduceFields, fields));
+  std::ranges::stable_sort(table, {}, [](const AllReduceRow& row) { return std::pair(row.world_size, row.bytes); });
+  return table;
+}
+
+json alpha_beta_json(const AlphaBeta& fit) {
+  return to_json<AlphaBeta>(kAlphaBetaFields, fit);
+}
+
+AlphaBeta read_alpha_beta(const JsonFields& fields) {
+  return from_json<AlphaBeta>(kAlphaBetaFields, fields);
+}
+
+json samples_json(const AllReduceSamples& samples) {
+  json object = to_json<AllReduceSamples>(kSizeSamples, samples);
+  object[kIsolated] = samples.isolated_s;
+  object[AllReduceColumns::kGap] = samples.gap_s;
+  return object;
+}
+
+AllReduceSamples read_allreduce_samples(const JsonFields& fields) {
+  AllReduceSamples samples = from_json<AllReduceSamples>(kSizeSamples, fields);
+  samples.isolated_s = fields.maybe_series(kIsolated);
+  samples.gap_s = fields.maybe_series(AllReduceColumns::kGap);
+  return samples;
+}
+
+Table allreduce_table(const AllReduceTable& table, Medium medium) {
+  Table shown = table_of<AllReduceRow>(kAllReduceFields, table, medium, medium == Medium::kPage ? kPage : kFirstTable);
+  shown.caption = "Time of an all-reduce by size (median a(x), gap g(x); bandwidths in GB/s)";
+  return shown;
+}
+
+}  // namespace firkin

@@ -1,0 +1,48 @@
+#include "results/chunks.h"
+
+#include "firkin/base/units.h"
+#include "firkin/plan/allreduce_table.h"
+
+namespace firkin {
+namespace {
+
+constexpr Field<ChunksRow> kChunksFields[] = {
+    {"chunk_bytes", &ChunksRow::chunk_bytes, Unit::kBytes, "chunk"},
+    {"chunk_elements", [](const ChunksRow& row) { return Value(row.chunk_bytes / kFloatBytes); }, Unit::kCount, "elements"},
+    {AllReduceColumns::kWorldSize, &ChunksRow::world_size, Unit::kCount, "ranks", kCsv},
+    {"calls", &ChunksRow::calls, Unit::kCount, "calls"},
+    {kChunkTotals, &ChunksRow::total_s, Unit::kSeconds, "all"},
+    {"total_ci_s", &ChunksRow::total_ci_s, Unit::kSeconds, "95 % interval"},
+    {AllReduceColumns::kGap, &ChunksRow::gap_s, Unit::kSeconds, "per call"},
+    {AllReduceColumns::kMean, &ChunksRow::mean_s, Unit::kSeconds, "mean", kCsv},
+    {AllReduceColumns::kStdev, &ChunksRow::stdev_s, Unit::kDifference, "deviation", kCsv},
+    {AllReduceColumns::kMin, &ChunksRow::min_s, Unit::kSeconds, "least", kCsv},
+    {AllReduceColumns::kMax, &ChunksRow::max_s, Unit::kSeconds, "greatest", kCsv},
+    {AllReduceColumns::kSamples, &ChunksRow::samples, Unit::kCount, "samples"},
+    {"wrong", &ChunksRow::wrong, Unit::kCount, "#wrong", kHidden}};
+
+}  // namespace
+
+nlohmann::json chunks_json(const std::vector<ChunksRow>& rows) {
+  return rows_to_json<ChunksRow>(kChunksFields, rows);
+}
+
+std::vector<ChunksRow> read_chunks(const std::vector<JsonFields>& rows) {
+  std::vector<ChunksRow> chunks;
+  for (const JsonFields& fields : rows) chunks.push_back(from_json<ChunksRow>(kChunksFields, fields));
+  return chunks;
+}
+
+std::string chunks_csv(const std::vector<ChunksRow>& rows) {
+  std::vector<std::vector<std::string>> lines;
+  for (const ChunksRow& row : rows) lines.push_back(csv_line<ChunksRow>(kChunksFields, row));
+  return csv_lines(csv_names<ChunksRow>(kChunksFields), lines);
+}
+
+Table chunks_table(const std::vector<ChunksRow>& rows, Medium medium) {
+  Table table = table_of<ChunksRow>(kChunksFields, rows, medium, medium == Medium::kPage ? kPage : kFirstTable);
+  table.caption = "The same data by the size of its chunks";
+  return table;
+}
+
+}  // namespace firkin

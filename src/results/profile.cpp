@@ -1,0 +1,69 @@
+#include "results/profile.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "firkin/base/units.h"
+#include "results/numbers.h"
+
+namespace firkin {
+namespace {
+
+using nlohmann::json;
+
+constexpr Field<ProfileSection> kProfileFields[] = {{"bare_backward_s", &ProfileSection::bare_backward_s, Unit::kSeconds},
+                                                    {"hook_perturbation", &ProfileSection::hook_perturbation, Unit::kChange},
+                                                    {"hook_perturbation_ci", &ProfileSection::hook_perturbation_ci, Unit::kChange}};
+
+// check_profile's rules, at the place where they are broken.
+void check_last_tensor(const TensorProfile& profile, bool new_name, const JsonFields& tensor) {
+  if (!new_name) tensor.fail(kTensorName, fmt::format("\"{}\" is there twice", profile.names.back()), "distinct names");
+  const double ready = profile.ready_s.back();
+  if (profile.bytes.back() < 0) tensor.fail(kTensorBytes, fmt::format("{}", profile.bytes.back()), "a number of bytes");
+  if (ready < 0) tensor.fail(kTensorReady, fmt::format("{}", ready), "seconds, at least 0");
+  const size_t before = profile.ready_s.size() - 1;
+  if (before > 0 && ready < profile.ready_s[before - 1]) {
+    tensor.fail(kTensorReady, fmt::format("{} after {}", ready, profile.ready_s[before - 1]), "gradient-ready order");
+  }
+}
+
+}  // namespace
+
+json profile_json(const ProfileSection& profile) {
+  json object = to_json<ProfileSection>(kProfileFields, profile);
+  object[kBackwardKey] = profile.tensors.backward_s;
+  json& tensors = object["tensors"] = json::array();
+  for (size_t i = 0; i < profile.tensors.names.size(); ++i) {
+    tensors.push_back(
+        {{kTensorName, profile.tensors.names[i]}, {kTensorBytes, profile.tensors.bytes[i]}, {kTensorReady, profile.tensors.ready_s[i]}});
+  }
+  return object;
+}
+
+ProfileSection read_profile(const JsonFields& fields) {
+  ProfileSection section = from_json<ProfileSection>(kProfileFields, fields);
+  TensorProfile& profile = section.tensors;
+  profile.backward_s = fields.positive(kBackwardKey);
+  std::set<std::string> seen;
+  for (const JsonFields& tensor : fields.objects("tensors")) {
+    profile.names.push_back(tensor.text(kTensorName));
+    profile.bytes.push_back(tensor.integer(kTensorBytes));
+    profile.ready_s.push_back(tensor.number(kTensorReady));
+    check_last_tensor(profile, seen.insert(profile.names.back()).second, tensor);
+  }
+  return section;
+}
+
+Table profile_table(const TensorProfile& profile) {
+  Table table{
+      "Gradients in the order in which they become ready", {{"Tensor", false}, {"Gradient"}, {"Ready after"}, {"Ready so far"}}, {}};
+  int64_t total = 0;
+  for (size_t i = 0; i < profile.names.size(); ++i) {
+    total += profile.bytes[i];
+    table.rows.push_back({{profile.names[i], format_bytes(profile.bytes[i]), display_seconds(profile.ready_s[i]), format_bytes(total)}});
+  }
+  return table;
+}
+
+}  // namespace firkin

@@ -1,0 +1,29 @@
+// When each gradient became ready, as a section of results.json.
+#pragma once
+
+#include <optional>
+
+#include "firkin/plan/tensor_profile.h"
+#include "results/field.h"
+
+namespace firkin {
+
+struct ProfileSection {
+  TensorProfile tensors;
+  std::optional<double> bare_backward_s;    // without hooks
+  std::optional<double> hook_perturbation;  // what looking on cost, as a fraction
+  std::optional<Interval> hook_perturbation_ci;
+};
+
+// A backward pass, wherever results.json states one.
+inline constexpr const char* kBackwardKey = "backward_s";
+
+nlohmann::json profile_json(const ProfileSection& profile);
+
+// Throws FieldError at the place where a rule of check_profile() is broken.
+ProfileSection read_profile(const JsonFields& fields);
+
+// One row per tensor, with the bytes that are ready so far.
+Table profile_table(const TensorProfile& profile);
+
+}  // namespace firkin

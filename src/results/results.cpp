@@ -1,0 +1,124 @@
+#include "results/results.h"
+
+#include <fmt/format.h>
+
+#include "firkin/base/file.h"
+#include "firkin/base/json_text.h"
+
+namespace firkin {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kExpected = "the results.json of a subcommand";
+constexpr const char* kProfile = "profile";
+constexpr const char* kAllReduce = "allreduce";
+constexpr const char* kAlphaBeta = "alpha_beta";
+constexpr const char* kCalibration = "calibration";
+constexpr const char* kCurve = "curve";
+constexpr const char* kDenseCurve = "dense_curve";
+constexpr const char* kChunks = "chunks";
+constexpr const char* kConfigurations = "configurations";
+constexpr const char* kTraces = "traces";
+constexpr std::string_view kTuneCommand = "tune", kLayersCommand = "bench-layers", kAllReduceCommand = "bench-allreduce",
+                           kChunksCommand = "bench-chunks";
+
+constexpr Field<Results> kResultsFields[] = {{"caches", &Results::caches},
+                                             {"elements", &Results::elements, Unit::kCount},
+                                             {"notes", &Results::notes},
+                                             {"complete", &Results::complete}};
+
+void write_tune(const Results& results, json& document) {
+  if (results.profile) document[kProfile] = profile_json(*results.profile);
+  if (!results.allreduce.empty()) document[kAllReduce] = allreduce_json(results.allreduce);
+  if (results.alpha_beta) document[kAlphaBeta] = alpha_beta_json(*results.alpha_beta);
+  if (results.calibration) document[kCalibration] = calibration_json(*results.calibration);
+  if (!results.curve.empty()) document[kCurve] = curve_json(results.curve);
+  if (!results.dense_curve.empty()) document[kDenseCurve] = curve_json(results.dense_curve);
+  if (!results.strategies.empty()) document[kStrategiesKey] = strategies_json(results.strategies);
+  if (results.answer) write_answer(*results.answer, document);
+  if (results.step_samples) document[kSamplesKey] = samples_json(*results.step_samples);
+}
+
+void read_tune(const JsonFields& document, Results& results) {
+  const bool answers = results.run.command == kTuneCommand && results.complete;
+  if (const auto fields = document.maybe_object(kProfile)) results.profile = read_profile(*fields);
+  results.allreduce = read_allreduce(document.maybe_objects(kAllReduce));
+  if (const auto fields = document.maybe_object(kAlphaBeta)) results.alpha_beta = read_alpha_beta(*fields);
+  if (const auto fields = document.maybe_object(kCalibration)) results.calibration = read_calibration(*fields);
+  const std::vector<JsonFields> curve = answers ? document.objects(kCurve) : document.maybe_objects(kCurve);
+  if (answers) {
+    for (const JsonFields& row : curve) require_times(row);
+  }
+  results.curve = read_curve(curve);
+  results.dense_curve = read_curve(document.maybe_objects(kDenseCurve));
+  results.strategies = read_strategies(answers ? document.objects(kStrategiesKey) : document.maybe_objects(kStrategiesKey));
+  if (answers) results.answer = read_answer(document);
+}
+
+// What the samples are of depends on the command.
+void read_samples(const JsonFields& document, Results& results) {
+  const auto samples = document.maybe_object(kSamplesKey);
+  if (!samples) return;
+  const std::string& command = results.run.command;
+  if (command == kLayersCommand) return;  // with the layers
+  if (command == kAllReduceCommand) {
+    results.allreduce_samples = read_allreduce_samples(*samples);
+  } else if (command == kChunksCommand) {
+    results.chunk_totals_s = samples->maybe_series(kChunkTotals);
+  } else {
+    results.step_samples = read_step_samples(*samples);
+  }
+}
+
+}  // namespace
+
+json results_json(const Results& results) {
+  json document = to_json<Results>(kResultsFields, results);
+  if (results.notes.empty()) document.erase(kResultsFields[2].key);
+  write_run(results.run, document);
+  write_tune(results, document);
+  if (results.allreduce_samples) document[kSamplesKey] = samples_json(*results.allreduce_samples);
+  if (!results.chunks.empty()) document[kChunks] = chunks_json(results.chunks);
+  if (!results.chunk_totals_s.empty()) document[kSamplesKey][kChunkTotals] = results.chunk_totals_s;
+  if (results.layers) write_layers(*results.layers, document);
+  if (!results.configurations.empty()) document[kConfigurations] = configurations_json(results.configurations);
+  if (!results.traces.empty()) document[kTraces] = traces_json(results.traces);
+  return document;
+}
+
+Results results_from_json(const json& document) {
+  const JsonFields fields(document, "");
+  Results results;
+  results.run = read_run(fields);
+  results.complete = fields.maybe_boolean(kResultsFields[3].key).value_or(true);
+  results.caches = fields.maybe_text(kResultsFields[0].key);
+  results.elements = fields.maybe_integer(kResultsFields[1].key);
+  results.notes = fields.maybe_texts(kResultsFields[2].key);
+  read_tune(fields, results);
+  read_samples(fields, results);
+  results.chunks = read_chunks(fields.maybe_objects(kChunks));
+  if (results.run.command == kLayersCommand) results.layers = read_layers(fields);
+  results.configurations = read_configurations(fields.maybe_objects(kConfigurations));
+  results.traces = read_traces(fields.maybe_objects(kTraces));
+  return results;
+}
+
+std::string results_text(const Results& results) {
+  return results_json(results).dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+Results parse_results(std::string_view text, const std::string& file) {
+  const json document = parse_json(text, file, kExpected);
+  try {
+    return results_from_json(document);
+  } catch (const FieldError& error) {
+    throw InputError(fmt::format("{}:{}: {}", file, json_line_of(text, error.path()), error.what()));
+  }
+}
+
+Results read_results(const std::filesystem::path& path) {
+  return parse_results(read_text_file(path, kLongestJsonLine, kExpected), path.string());
+}
+
+}  // namespace firkin

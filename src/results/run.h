@@ -1,0 +1,90 @@
+// Where a result comes from: the command, the machines, the model.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/tensor_profile.h"
+#include "results/field.h"
+
+namespace firkin {
+
+// One machine that ranks ran on, when the run started.
+struct Host {
+  std::string host;
+  std::string cpu;
+  std::string os;
+  int64_t cores = 0;                // that there are
+  int64_t usable_cores = 0;         // that affinity and quotas leave
+  std::optional<double> cpu_quota;  // of the control group, in cores
+  std::optional<std::string> governor;
+  std::optional<double> load;  // of the last minute
+  std::vector<int64_t> ranks;
+};
+
+struct Environment {
+  std::string firkin;  // version
+  std::optional<std::string> libtorch, backend, device, cpu, os;
+  std::optional<int64_t> cores, world_size, threads_per_rank;
+  std::optional<std::string> link;  // a modelled one, in words; absent: times are those of the real link
+  std::vector<Host> hosts;
+};
+
+// What was stepped. Sizes: by their names in a model file ("d_model").
+struct ModelDescription {
+  std::string name;
+  std::optional<std::string> family, dtype, text;
+  std::optional<bool> tied;
+  std::vector<std::pair<std::string, int64_t>> sizes;
+  std::optional<int64_t> parameters, tensors, gradient_bytes, batch_size, sequence_length;
+
+  friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
+};
+
+// The head of every results.json.
+struct Run {
+  std::string command;  // "bench-step"
+  std::vector<std::string> command_line;
+  std::string started;  // UTC, when measuring began
+  std::optional<int64_t> seed;
+  nlohmann::json settings;  // every flag by its name, as it was in force; an object, or null
+  Environment environment;
+  std::optional<ModelDescription> model;
+};
+
+// Every rank's machine, by rank -> every machine once, with its ranks. The first rank's figures count.
+std::vector<Host> by_host(const std::vector<Host>& of_ranks);
+
+nlohmann::json host_json(const Host& host);
+Host read_host(const JsonFields& fields);
+
+void write_run(const Run& run, nlohmann::json& document);
+Run read_run(const JsonFields& document);
+
+// Names that several sections have.
+inline constexpr const char* kModelKey = "model";
+inline constexpr const char* kStrategiesKey = "strategies";
+inline constexpr const char* kSamplesKey = AllReduceColumns::kSamples;
+inline constexpr const char* kNameKey = kTensorName;
+inline constexpr const char* kRanksKey = "ranks";
+
+nlohmann::json model_json(const ModelDescription& model);
+ModelDescription read_model(const JsonFields& fields);
+
+// The columns of a CSV file that say what was stepped, and their values.
+std::vector<std::string> model_csv_names();
+std::vector<std::string> model_csv(const ModelDescription& model);
+
+// "demo, batch 4, sequence 128, float32"
+std::string name_of(const ModelDescription& model);
+
+// For a page and for comparing runs.
+Facts facts_of(const Environment& environment);
+Facts facts_of(const ModelDescription& model);
+
+}  // namespace firkin

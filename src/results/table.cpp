@@ -1,0 +1,74 @@
+#include "results/table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace firkin {
+namespace {
+
+// Characters as a terminal counts them: UTF-8's continuation bytes take no column.
+size_t columns_of(const std::string& text) {
+  return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+std::string padded(const std::string& text, size_t width, bool right) {
+  const std::string space(width - std::min(width, columns_of(text)), ' ');
+  return right ? space + text : text + space;
+}
+
+}  // namespace
+
+std::string terminal_table(const Table& table, const std::vector<std::string>& remarks) {
+  std::vector<size_t> widths;
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    size_t width = columns_of(table.columns[i].title);
+    for (const Table::Row& row : table.rows) width = std::max(width, columns_of(row.cells[i]));
+    widths.push_back(width);
+  }
+  std::string text;
+  const auto add_line = [&](const auto& cell, const std::string& remark) {
+    std::string line;
+    for (size_t i = 0; i < widths.size(); ++i) line += (i > 0 ? "  " : "") + padded(cell(i), widths[i], table.columns[i].numeric);
+    line += remark;
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  };
+  add_line([&](size_t i) { return table.columns[i].title; }, "");
+  for (size_t row = 0; row < table.rows.size(); ++row) {
+    add_line([&](size_t i) { return table.rows[row].cells[i]; }, row < remarks.size() ? "  " + remarks[row] : "");
+  }
+  return text;
+}
+
+std::string wrapped(const std::string& head, const std::string& text) {
+  constexpr size_t kWidth = 80;
+  const size_t indent = columns_of(head);
+  std::string lines = head;
+  size_t column = indent;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find(' ', start), text.size());
+    const std::string word = text.substr(start, end - start);
+    const bool first = column == indent;
+    if (!first && column + 1 + columns_of(word) > kWidth) {
+      lines += '\n' + std::string(indent, ' ');
+      column = indent;
+    } else if (!first) {
+      lines += ' ';
+      ++column;
+    }
+    lines += word;
+    column += columns_of(word);
+    start = end + 1;
+  }
+  return lines + "\n";
+}
+
+std::string csv_lines(const std::vector<std::string>& names, const std::vector<std::vector<std::string>>& lines) {
+  std::string text = fmt::format("{}\n", fmt::join(names, ","));
+  for (const auto& line : lines) text += fmt::format("{}\n", fmt::join(line, ","));
+  return text;
+}
+
+}  // namespace firkin

@@ -1,0 +1,41 @@
+// What ran when in a few steps, as a section of results.json.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "results/field.h"
+
+namespace firkin {
+
+// A time in which rank 0 was busy with `activity` ("compute" or "communication"), in seconds since the step began.
+struct BusyPeriod {
+  std::string activity;
+  double start_s = 0;
+  double end_s = 0;
+};
+
+// One rank's steps in seconds: samples, and their medians.
+struct TraceFigures {
+  std::vector<double> step_s, compute_s, communication_s, overlapped_s;
+};
+
+// One setting of `firkin trace`.
+struct TraceRow {
+  std::string strategy;
+  std::string name;  // "bucketed 4 MiB"
+  std::optional<double> cap_mib;
+  std::string file;  // the Chrome trace
+  std::vector<TraceFigures> ranks;
+  std::vector<BusyPeriod> timeline;   // of the last step
+  std::vector<BusyPeriod> predicted;  // the same plan as the model sees it; empty where nothing was predicted
+};
+
+nlohmann::json traces_json(const std::vector<TraceRow>& traces);
+std::vector<TraceRow> read_traces(const std::vector<JsonFields>& rows);
+
+// Rank 0's medians.
+Table traces_table(const std::vector<TraceRow>& traces, Medium medium);
+
+}  // namespace firkin

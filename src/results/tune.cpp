@@ -1,0 +1,105 @@
+#include "results/tune.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace firkin {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kBestPredicted = "best_predicted";
+constexpr const char* kBestMeasured = "best_measured";
+constexpr const char* kOverDefault = "over_default";
+constexpr const char* kPlannedOverDefault = "planned_over_default";
+
+constexpr Field<TuneAnswer> kAnswerFields[] = {{"indifference_set", &TuneAnswer::indifference_set, Unit::kMib},
+                                               {"regret", &TuneAnswer::regret, Unit::kShare},
+                                               {"regret_ci", &TuneAnswer::regret_ci, Unit::kChange},
+                                               {"plan_mib", &TuneAnswer::plan_mib, Unit::kMib},
+                                               {"plan_caps_mib", &TuneAnswer::plan_caps_mib, Unit::kMib}};
+
+struct GainFields {
+  double ratio = 1;
+  std::optional<Interval> ratio_ci;
+};
+constexpr Field<GainFields> kGainFields[] = {{"ratio", &GainFields::ratio, Unit::kRatio},
+                                             {"ratio_ci", &GainFields::ratio_ci, Unit::kRatio}};
+
+constexpr Field<CalibrationRun> kCalibrationRunFields[] = {{kNameKey, &CalibrationRun::name},
+                                                           {kBucketsKey, &CalibrationRun::buckets, Unit::kCount},
+                                                           {kMeasuredKey, &CalibrationRun::measured_s, Unit::kSeconds}};
+
+constexpr Field<SimulationOptions> kSimulationFields[] = {{"overhead_s", &SimulationOptions::overhead_s, Unit::kDifference},
+                                                          {"copy_s_per_byte", &SimulationOptions::copy_s_per_byte, Unit::kPlain},
+                                                          {"compute_slowdown", &SimulationOptions::compute_slowdown, Unit::kRatio},
+                                                          {"comm_slowdown", &SimulationOptions::comm_slowdown, Unit::kRatio},
+                                                          {"channels", &SimulationOptions::channels, Unit::kCount}};
+
+constexpr Field<Calibration> kFitFields[] = {{"median_relative_error", &Calibration::median_relative_error, Unit::kChange},
+                                             {"fitted", &Calibration::fitted},
+                                             {"warning", &Calibration::warning}};
+
+json gain_json(const Gain& gain) {
+  return to_json<GainFields>(kGainFields, {gain.ratio, gain.ratio_ci});
+}
+
+std::optional<Gain> read_gain(const std::optional<JsonFields>& fields) {
+  if (!fields) return std::nullopt;
+  const auto read = from_json<GainFields>(kGainFields, *fields);
+  return Gain{read.ratio, read.ratio_ci.value_or(Interval{0, HUGE_VAL})};
+}
+
+}  // namespace
+
+void write_answer(const TuneAnswer& answer, json& document) {
+  document.update(to_json<TuneAnswer>(kAnswerFields, answer));
+  document[kBestPredicted] = curve_row_json(answer.best_predicted);
+  document[kBestMeasured] = curve_row_json(answer.best_measured);
+  if (answer.over_default) document[kOverDefault] = gain_json(*answer.over_default);
+  if (answer.planned_over_default) document[kPlannedOverDefault] = gain_json(*answer.planned_over_default);
+}
+
+TuneAnswer read_answer(const JsonFields& document) {
+  TuneAnswer answer = from_json<TuneAnswer>(kAnswerFields, document);
+  for (const auto& [key, row] : {std::pair{kBestPredicted, &answer.best_predicted}, {kBestMeasured, &answer.best_measured}}) {
+    require_times(document.object(key));
+    *row = read_curve_row(document.object(key));
+  }
+  if (answer.indifference_set.empty()) document.fail(kAnswerFields[0].key, "missing or empty", "an array of caps in MiB");
+  std::ranges::sort(answer.indifference_set);
+  answer.over_default = read_gain(document.maybe_object(kOverDefault));
+  answer.planned_over_default = read_gain(document.maybe_object(kPlannedOverDefault));
+  return answer;
+}
+
+json calibration_json(const CalibrationSection& calibration) {
+  json object = to_json<SimulationOptions>(kSimulationFields, calibration.fit.options);
+  object.update(to_json<Calibration>(kFitFields, calibration.fit));
+  object["runs"] = rows_to_json<CalibrationRun>(kCalibrationRunFields, calibration.runs);
+  return object;
+}
+
+CalibrationSection read_calibration(const JsonFields& fields) {
+  CalibrationSection calibration;
+  calibration.fit = from_json<Calibration>(kFitFields, fields);
+  calibration.fit.options = from_json<SimulationOptions>(kSimulationFields, fields);
+  for (const JsonFields& run : fields.maybe_objects("runs"))
+    calibration.runs.push_back(from_json<CalibrationRun>(kCalibrationRunFields, run));
+  return calibration;
+}
+
+bool is_tied(const TuneAnswer& answer, double cap_mib) {
+  return std::ranges::any_of(answer.indifference_set, [&](double cap) { return std::abs(cap - cap_mib) < 1e-9 * cap_mib; });
+}
+
+std::string remark_on(const TuneAnswer& answer, double cap_mib) {
+  const bool predicted = cap_mib == answer.best_predicted.cap_mib;
+  const bool measured = cap_mib == answer.best_measured.cap_mib;
+  if (predicted && measured) return "predicted and measured best";
+  if (predicted) return "predicted best";
+  if (measured) return "measured best";
+  return is_tied(answer, cap_mib) ? "tied" : "";
+}
+
+}  // namespace firkin

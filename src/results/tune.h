@@ -1,0 +1,55 @@
+// The answer of `firkin tune`, as sections of results.json.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "firkin/plan/calibration.h"
+#include "results/steps.h"
+
+namespace firkin {
+
+// A choice against another that was measured in the same blocks: its step over the other's.
+struct Gain {
+  double ratio = 1;
+  Interval ratio_ci;
+};
+
+struct TuneAnswer {
+  CurveRow best_predicted;
+  CurveRow best_measured;
+  std::vector<double> indifference_set;  // caps in MiB
+  double regret = 0;                     // step at best_predicted over step at best_measured, minus 1
+  std::optional<Interval> regret_ci;
+  std::optional<Gain> over_default;  // best_predicted, over PyTorch's default
+  std::optional<Gain> planned_over_default;
+  std::vector<double> plan_mib;       // buckets of the best plan in launch order
+  std::vector<double> plan_caps_mib;  // bucket_cap_mb_list that gives them; empty where none does
+};
+
+// A run that the model was calibrated on.
+struct CalibrationRun {
+  std::string name;
+  int64_t buckets = 0;
+  double measured_s = 0;
+};
+
+struct CalibrationSection {
+  std::vector<CalibrationRun> runs;
+  Calibration fit;
+};
+
+void write_answer(const TuneAnswer& answer, nlohmann::json& document);
+TuneAnswer read_answer(const JsonFields& document);
+
+nlohmann::json calibration_json(const CalibrationSection& calibration);
+CalibrationSection read_calibration(const JsonFields& fields);
+
+// Whether the measurement cannot tell a cap from the best one.
+bool is_tied(const TuneAnswer& answer, double cap_mib);
+
+// "predicted best", "measured best", "tied", or nothing.
+std::string remark_on(const TuneAnswer& answer, double cap_mib);
+
+}  // namespace firkin
