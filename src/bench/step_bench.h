@@ -17,15 +17,6 @@ struct StepSetting {
   DataParallelOptions options;
 };
 
-struct StepBenchOptions {
-  int blocks = 12;                   // in each block every setting runs once, in an order shuffled anew
-  int warmup_steps = 2;              // after each switch of the setting; at least 1, because a first step does not overlap
-  int steps_per_block = 2;           // timed
-  uint64_t seed = 0;                 // of the order; the same on every rank
-  bool communication_alone = false;  // after each block, time once what the setting sends, with nothing to hide behind
-  std::function<void(const std::string& done)> on_progress;  // called after each setting of each block; may be empty
-};
-
 struct StepBenchResult {
   // [setting][block]: median over the block's timed steps of the slowest rank's time, in seconds.
   std::vector<std::vector<double>> step_s;
@@ -36,6 +27,17 @@ struct StepBenchResult {
   // for the strategies none and torch.
   std::vector<std::vector<double>> communication_s;
   std::vector<int64_t> buckets;  // per setting
+};
+
+struct StepBenchOptions {
+  int blocks = 12;                   // in each block every setting runs once, in an order shuffled anew
+  int warmup_steps = 2;              // after each switch of the setting; at least 1, because a first step does not overlap
+  int steps_per_block = 2;           // timed
+  uint64_t seed = 0;                 // of the order; the same on every rank
+  bool communication_alone = false;  // after each block, time once what the setting sends, with nothing to hide behind
+  std::function<void(const std::string& done)> on_progress;  // called after each setting of each block; may be empty
+  // Called after each block with all blocks so far; may be empty. Other ranks wait meanwhile.
+  std::function<void(const StepBenchResult& so_far)> on_block = {};
 };
 
 // Runs all settings inside one process group, in randomised blocks, a barrier before every step. Collective: every rank gets the same

@@ -3,100 +3,35 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <numeric>
 
+#include "across_ranks.h"
 #include "bench/allreduce_bench.h"
+#include "bench/tune_choice.h"
+#include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/cap_sweep.h"
 #include "firkin/stats/summary.h"
+#include "tune_settings.h"
 
 namespace firkin {
 namespace {
-
-constexpr std::array kBaselines = {"none", "naive", "flat", "overlap"};  // none first: others are compared with it
 
 int64_t total_bytes(const TensorProfile& profile) {
   return std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0});
 }
 
-// Halved again and again from the power of two that holds everything.
-std::vector<int64_t> default_caps(int64_t total) {
-  constexpr int kCaps = 7;
-  std::vector<int64_t> caps;
-  for (auto cap = std::bit_ceil(static_cast<uint64_t>(total)); caps.size() < kCaps && cap > 1; cap /= 2) {
-    caps.push_back(static_cast<int64_t>(cap));
+void check_input(const Workload& workload, const TuneOptions& options) {
+  for (const int64_t cap : options.caps) {
+    if (cap < 1) throw InputError(fmt::format("tune: cap of {} bytes; expected at least 1", cap));
   }
-  return caps;
-}
-
-// Caps that lie evenly on a logarithmic axis, from a quarter of the smallest wanted cap to twice the gradients' size.
-std::vector<int64_t> dense_caps(int64_t smallest, int64_t total) {
-  constexpr double kPerOctave = 8;
-  std::vector<int64_t> caps;
-  const double first = std::log2(static_cast<double>(smallest)) - 2;
-  const double last = std::log2(static_cast<double>(std::max(total, smallest))) + 1;
-  for (double exponent = std::max(first, 1.0); exponent <= last; exponent += 1 / kPerOctave) {
-    caps.push_back(std::llround(std::exp2(exponent)));
+  const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
+  for (const NamedTensor& parameter : parameters) {
+    if (parameter.tensor.scalar_type() == parameters[0].tensor.scalar_type()) continue;
+    throw InputError(
+        fmt::format("tune: {} and {} are of two dtypes; expected one, since a bucket holds one", parameters[0].name, parameter.name));
   }
-  return caps;
-}
-
-// Predicts steps from what was measured: the step without communication, plus what the simulated backward with communication takes longer
-// than the bare backward.
-struct Predictor {
-  const TensorProfile& profile;
-  const CommCosts& costs;
-  const CapOptions& rule;
-  const SimulationOptions& simulation;
-  double none_step_s = 0;
-  double bare_backward_s = 0;
-
-  std::vector<Prediction> predict(const std::vector<int64_t>& caps) const {
-    std::vector<Prediction> predictions;
-    for (const SweepPoint& point : sweep_caps(profile, costs, rule, caps, simulation)) {
-      predictions.push_back(
-          {.cap_bytes = point.cap_bytes, .buckets = point.buckets, .step_s = none_step_s + point.backward_s - bare_backward_s});
-    }
-    return predictions;
-  }
-};
-
-// The fastest; among those within a thousandth of it, the one with the fewest buckets, and the smallest cap that gives them.
-const Prediction& best_of(const std::vector<Prediction>& predictions) {
-  constexpr double kTolerance = 1.001;
-  const Prediction* best = &*std::ranges::min_element(predictions, {}, &Prediction::step_s);
-  const double limit_s = best->step_s * kTolerance;
-  for (const Prediction& p : predictions) {
-    const auto rank = [](const Prediction& prediction) { return std::pair(prediction.buckets, prediction.cap_bytes); };
-    if (p.step_s <= limit_s && rank(p) < rank(*best)) best = &p;
-  }
-  return *best;
-}
-
-DataParallelOptions rewrap_options(const ReadyProfile& profile, std::string_view strategy) {
-  DataParallelOptions options;
-  options.strategy = find_strategy(strategy);
-  options.broadcast_parameters = false;  // the ranks are in step already
-  options.ready_order = profile.ready_order;
-  return options;
-}
-
-StepSetting cap_setting(const ReadyProfile& profile, const CapOptions& rule, int64_t cap) {
-  DataParallelOptions options = rewrap_options(profile, "bucketed");
-  options.cap = rule;
-  options.cap.cap_bytes = cap;
-  return {fmt::format("bucketed {}", format_bytes(cap)), options};
-}
-
-Measurement measurement_of(const StepBenchResult& steps, size_t setting, const std::string& name, uint64_t seed) {
-  return {.name = name,
-          .buckets = steps.buckets[setting],
-          .step_s = median(steps.step_s[setting]),
-          .step_ci = bootstrap_median(steps.step_s[setting], seed),
-          .comm_s = median(steps.comm_s[setting]),
-          .to_none = paired_ratio(steps.step_s[setting], steps.step_s[0], seed)};
 }
 
 std::function<void(const std::string&)> phase_progress(const TuneOptions& options, const std::string& phase, int units) {
@@ -105,113 +40,158 @@ std::function<void(const std::string&)> phase_progress(const TuneOptions& option
   };
 }
 
-StepBenchResult measure(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const std::string& phase,
-                        const std::vector<StepSetting>& settings, int blocks) {
-  StepBenchOptions steps = options.steps;
-  steps.blocks = blocks;
-  steps.seed = options.seed;
-  steps.on_progress = phase_progress(options, phase, blocks * static_cast<int>(settings.size()));
-  return measure_steps(group, workload, settings, steps);
+void tell(const TuneOptions& options, const TuneResult& result) {
+  if (options.on_partial) options.on_partial(result);
 }
 
 void measure_inputs(const ProcessGroup& group, Workload& workload, const TuneOptions& options, TuneResult& result) {
   ReadyProfileOptions profile{.steps = options.profile_steps, .seed = options.seed, .on_progress = {}};
   profile.on_progress = phase_progress(options, "profiling backward", options.profile_steps);
   result.profile = measure_ready_profile(group, workload, profile);
+  tell(options, result);
 
   const AllReduceBenchOptions allreduce{.sizes = allreduce_sizes(total_bytes(result.profile.tensors)),
                                         .seconds = options.allreduce_seconds,
                                         .seed = options.seed,
                                         .on_progress = phase_progress(options, "measuring all-reduce", kMostRounds)};
   result.allreduce = allreduce_table(measure_allreduce(group, allreduce), group.size);
+  result.alpha_beta = fit_alpha_beta(comm_costs(result.allreduce, group.size).isolated.points());
+  tell(options, result);
 }
 
-// Two overlapped runs with many and with few calls, which tell the cost of a call from that of sharing the machine.
-TuneCalibration calibrate_on_steps(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const ReadyProfile& profile,
-                                   const CommCosts& costs) {
-  const int64_t odd_cap = std::max<int64_t>(total_bytes(profile.tensors) / 6, 1);  // no half, quarter, ...: not among the default caps
-  std::vector<StepSetting> settings = {{"none", rewrap_options(profile, "none")}, {"overlap", rewrap_options(profile, "overlap")}};
-  settings.push_back(cap_setting(profile, options.rule, odd_cap));
-  const StepBenchResult steps = measure(group, workload, options, "calibrating", settings, options.calibration_blocks);
+// The steps of `settings` in `blocks` blocks; `on_block` may be empty.
+StepBenchResult measure(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const std::string& phase,
+                        const std::vector<StepSetting>& settings, int blocks, std::function<void(const StepBenchResult&)> on_block) {
+  StepBenchOptions steps = options.steps;
+  steps.blocks = blocks;
+  steps.seed = options.seed;
+  steps.on_progress = phase_progress(options, phase, blocks * static_cast<int>(settings.size()));
+  steps.on_block = std::move(on_block);
+  return measure_steps(group, workload, settings, steps);
+}
 
-  TuneCalibration calibration;
+TuneCalibration calibrate_on_steps(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const ReadyProfile& profile,
+                                   const CommCosts& costs, const std::vector<BucketPlan>& plans) {
+  std::vector<StepSetting> settings = {strategy_setting(profile, "none")};
+  for (const BucketPlan& plan : plans) settings.push_back(plan_setting(profile, plan));
+  const StepBenchResult steps = measure(group, workload, options, "calibrating", settings, options.calibration_blocks, {});
+
+  TuneCalibration calibration{.plans = plans, .runs = {}, .none_step_s = median(steps.step_s[0]), .fit = {}};
   std::vector<MeasuredRun> runs;
   for (size_t i = 1; i < settings.size(); ++i) {
     const Measurement measured = measurement_of(steps, i, settings[i].name, options.seed);
-    CapOptions rule = settings[i].options.cap;
-    if (settings[i].name == "overlap") rule = {.cap_bytes = 1, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
-    const double communication_s = median(steps.step_s[0]) * (measured.to_none.ratio - 1);
-    const double end_s = std::max(profile.bare_backward_s + communication_s, 1e-9);
-    runs.push_back({.plan = assign_buckets(profile.tensors.bytes, rule), .end_s = end_s});
+    const double communication_s = calibration.none_step_s * (measured.to_none.ratio - 1);
+    runs.push_back({.plan = plans[i - 1], .end_s = std::max(profile.bare_backward_s + communication_s, 1e-9)});
     calibration.runs.push_back(measured);
   }
   calibration.fit = calibrate(profile.tensors, costs, runs);
   return calibration;
 }
 
-// Adds `cap` to the sorted caps, unless one of them gives the same buckets. Returns the cap that stands for it.
-int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, const TensorProfile& profile, CapOptions rule) {
-  const auto plan_under = [&](int64_t bytes) {
-    rule.cap_bytes = bytes;
-    return assign_buckets(profile.bytes, rule);
+StepModel step_model(const TuneResult& result, const CommCosts& costs, double none_step_s) {
+  return {.profile = result.profile.tensors,
+          .costs = costs,
+          .simulation = result.calibration.fit.options,
+          .none_step_s = none_step_s,
+          .bare_backward_s = result.profile.bare_backward_s};
+}
+
+PlanPoint plan_point(const TensorProfile& profile, const BucketPlan& plan) {
+  return {.plan = plan, .bucket_bytes = bucket_bytes(plan, profile.bytes), .predicted_s = 0, .measured = {}, .to_torch_default = {}};
+}
+
+void predict(TuneResult& result, const StepModel& model, const CapOptions& rule, const std::vector<int64_t>& dense) {
+  result.dense_curve = predict_steps(model, rule, dense);
+  for (std::optional<PlanPoint>* point : {&result.torch_default, &result.planned}) {
+    if (*point) (*point)->predicted_s = predict_step(model, (*point)->plan);
+  }
+}
+
+// A rank whose library rounds otherwise must not choose otherwise.
+BucketPlan of_rank_0(const ProcessGroup& group, const BucketPlan& plan, size_t tensors) {
+  std::vector<double> counts(tensors, 0);
+  for (size_t k = 0; k < plan.buckets.size(); ++k) counts[k] = static_cast<double>(plan.buckets[k].count);
+  BucketPlan agreed;
+  int64_t first = 0;
+  for (const double count : all_gather(group, counts)[0]) {
+    if (count == 0) break;
+    agreed.buckets.push_back({first, static_cast<int64_t>(count)});
+    first += agreed.buckets.back().count;
+  }
+  return agreed;
+}
+
+void note_what_was_calibrated_on(TuneResult& result, const std::vector<int64_t>& caps, CapOptions rule) {
+  const auto check = [&](const std::string& name, const BucketPlan& plan) {
+    if (!calibrated_on(result.calibration.plans, plan)) return;
+    result.notes.push_back(fmt::format("the model was calibrated on the buckets of {}, for want of others: no test of it", name));
   };
-  const auto same = std::ranges::find(caps, plan_under(cap), plan_under);
-  if (same != caps.end()) return *same;
-  caps.insert(std::ranges::upper_bound(caps, cap), cap);
-  return cap;
+  for (const int64_t cap : caps) {
+    rule.cap_bytes = cap;
+    check(format_bytes(cap), assign_buckets(result.profile.tensors.bytes, rule));
+  }
+  if (result.torch_default) check("PyTorch's default", result.torch_default->plan);
+  check("the best plan", result.planned->plan);
 }
 
-size_t index_of_cap(const std::vector<CurvePoint>& curve, int64_t cap) {
-  const auto found = std::ranges::find(curve, cap, [](const CurvePoint& point) { return point.predicted.cap_bytes; });
-  return static_cast<size_t>(found - curve.begin());
-}
-
-void choose(const TuneOptions& options, int64_t best_cap, TuneResult& result) {
-  const std::vector<std::vector<double>> cap_steps(result.steps.step_s.begin() + kBaselines.size(), result.steps.step_s.end());
-  const IndifferenceSet indifference = indifference_set(cap_steps, options.seed);
-  result.best_predicted = index_of_cap(result.curve, best_cap);
-  result.best_measured = indifference.best;
-  result.indifference = indifference.members;
-  result.predicted_to_best = indifference.to_best[result.best_predicted];
+void verify(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const CommCosts& costs,
+            const std::vector<int64_t>& dense, const std::vector<int64_t>& caps, int64_t best_cap, TuneResult& result) {
+  const Settings list = settings_to_verify(result, options.rule, caps, best_cap);
+  if (*list.names.planned >= list.names.strategies.size()) {
+    const int64_t cap = caps[*list.names.planned - list.names.strategies.size()];
+    result.notes.push_back(fmt::format("the best plan has the buckets of {}: measured once", format_bytes(cap)));
+  }
+  const auto take = [&](const StepBenchResult& steps) {
+    const StepModel model = step_model(result, costs, median(steps.step_s[0]));
+    add_steps(result, steps, list.names, predict_steps(model, options.rule, caps), options.seed);
+    predict(result, model, options.rule, dense);
+  };
+  const int every = std::max(options.steps.blocks / 10, 1);  // often enough to lose little, seldom enough to cost nothing
+  const auto on_block = [&](const StepBenchResult& steps) {
+    const auto blocks = static_cast<int>(steps.step_s[0].size());
+    if (!options.on_partial || blocks == options.steps.blocks || (blocks > 1 && blocks % every != 0)) return;
+    take(steps);
+    tell(options, result);
+  };
+  take(measure(group, workload, options, "measuring steps", list.settings, options.steps.blocks, on_block));
 }
 
 }  // namespace
 
+std::string torch_default_left_out() {
+  const std::string reason = why_unavailable(find_strategy("torch"));
+  return reason.empty() ? "" : fmt::format("PyTorch's default is not measured: {}", reason);
+}
+
 TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options) {
+  check_input(workload, options);
   TuneResult result;
+  if (const std::string note = torch_default_left_out(); !note.empty()) result.notes.push_back(note);
   measure_inputs(group, workload, options, result);
+  const TensorProfile& profile = result.profile.tensors;
   const CommCosts costs = comm_costs(result.allreduce, group.size);
-  result.alpha_beta = fit_alpha_beta(costs.isolated.points());
-  result.calibration = calibrate_on_steps(group, workload, options, result.profile, costs);
-
-  const int64_t total = total_bytes(result.profile.tensors);
-  std::vector<int64_t> caps = options.caps.empty() ? default_caps(total) : options.caps;
-  std::ranges::sort(caps);
+  const int64_t total = total_bytes(profile);
+  auto [caps, notes] = distinct_caps(options.caps.empty() ? default_caps(total) : options.caps, profile.bytes, options.rule);
+  if (!options.caps.empty()) result.notes.insert(result.notes.end(), notes.begin(), notes.end());
   const std::vector<int64_t> dense = dense_caps(caps.front(), total);
-  Predictor predictor{.profile = result.profile.tensors,
-                      .costs = costs,
-                      .rule = options.rule,
-                      .simulation = result.calibration.fit.options,
-                      .bare_backward_s = result.profile.bare_backward_s};
-  const int64_t best_cap = add_cap(caps, best_of(predictor.predict(dense)).cap_bytes, result.profile.tensors, options.rule);
 
-  std::vector<StepSetting> settings;
-  for (const char* name : kBaselines) settings.push_back({name, rewrap_options(result.profile, name)});
-  for (const int64_t cap : caps) settings.push_back(cap_setting(result.profile, options.rule, cap));
-  result.steps = measure(group, workload, options, "measuring steps", settings, options.steps.blocks);
+  const size_t tensors = profile.bytes.size();
+  const BucketPlan torch_plan = assign_buckets(profile.bytes, kTorchDefaultCaps);
+  const std::vector<BucketPlan> verified = {one_tensor_per_bucket(tensors), one_bucket(tensors), torch_plan};
+  const std::vector<BucketPlan> calibration = calibration_plans(profile.bytes, options.rule, verified);
+  result.calibration = calibrate_on_steps(group, workload, options, result.profile, costs, calibration);
+  if (torch_default_left_out().empty()) result.torch_default = plan_point(profile, torch_plan);
+  const StepModel model = step_model(result, costs, result.calibration.none_step_s);
+  result.planned = plan_point(profile, of_rank_0(group, best_plan(model, calibration), tensors));
+  predict(result, model, options.rule, dense);
+  tell(options, result);
 
-  predictor.none_step_s = median(result.steps.step_s[0]);
-  result.dense_curve = predictor.predict(dense);
-  const std::vector<Prediction> predictions = predictor.predict(caps);
-  for (size_t i = 0; i < settings.size(); ++i) {
-    const Measurement measured = measurement_of(result.steps, i, settings[i].name, options.seed);
-    if (i < kBaselines.size()) {
-      result.strategies.push_back(measured);
-    } else {
-      result.curve.push_back({predictions[i - kBaselines.size()], measured});
-    }
-  }
-  choose(options, best_cap, result);
+  const int64_t found = result.dense_curve[best_prediction(result.dense_curve)].cap_bytes;
+  const auto agreed = static_cast<int64_t>(of_rank_0(group, static_cast<double>(found)));
+  const int64_t best_cap = add_cap(caps, agreed, profile.bytes, options.rule);
+  note_what_was_calibrated_on(result, caps, options.rule);
+  verify(group, workload, options, costs, dense, caps, best_cap, result);
+  result.complete = true;
   return result;
 }
 

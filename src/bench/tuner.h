@@ -3,19 +3,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "bench/ready_profile.h"
 #include "bench/step_bench.h"
+#include "bench/tune_result.h"
 #include "firkin/comm/process_group.h"
-#include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/bucket_assignment.h"
-#include "firkin/plan/calibration.h"
-#include "firkin/plan/cost_curve.h"
-#include "firkin/stats/indifference.h"
-#include "firkin/stats/interval.h"
 #include "workload/workload.h"
 
 namespace firkin {
@@ -30,52 +24,17 @@ struct TuneOptions {
   uint64_t seed = 0;
   // Called as work goes on: what is done now, how many units of it there are, and which unit ended.
   std::function<void(const std::string& phase, int units, const std::string& done)> on_progress;
+  // Called with what is known so far, on every rank: after the profile, after the all-reduce table, after the calibration, and up to a
+  // dozen times between blocks of steps. Other ranks wait meanwhile. The complete result is returned, not passed here.
+  std::function<void(const TuneResult& so_far)> on_partial;
 };
 
-// The predicted step time under one cap.
-struct Prediction {
-  int64_t cap_bytes = 0;
-  int64_t buckets = 0;
-  double step_s = 0;
-};
+// Why PyTorch's default is not measured with this LibTorch; empty when it is. To be shown before the measurement starts.
+std::string torch_default_left_out();
 
-// What was measured of one setting, over the blocks of the step benchmark.
-struct Measurement {
-  std::string name;
-  int64_t buckets = 0;
-  double step_s = 0;  // median
-  Interval step_ci;   // 95 %
-  double comm_s = 0;  // median time from the end of backward to the last gradient
-  PairedRatio to_none;
-};
-
-struct CurvePoint {
-  Prediction predicted;
-  Measurement measured;
-};
-
-// The model's contention and overheads, fitted to runs whose plans are not among the predicted ones.
-struct TuneCalibration {
-  std::vector<Measurement> runs;
-  Calibration fit;
-};
-
-struct TuneResult {
-  ReadyProfile profile;
-  AllReduceTable allreduce;
-  AlphaBeta alpha_beta;
-  TuneCalibration calibration;
-  std::vector<Prediction> dense_curve;  // by ascending cap, close enough to draw
-  std::vector<CurvePoint> curve;        // the measured caps, ascending
-  std::vector<Measurement> strategies;  // none, naive, flat, overlap
-  size_t best_predicted = 0;            // index into curve
-  size_t best_measured = 0;             // index into curve
-  std::vector<size_t> indifference;     // indices into curve: caps that cannot be told from the best measured one
-  PairedRatio predicted_to_best;        // measured time at the predicted best cap, divided by that at the measured best
-  StepBenchResult steps;                // raw samples; settings are strategies, then curve
-};
-
-// Collective: every rank gets the same result. Throws InputError for caps that are not positive.
+// Collective: every rank gets the same result. In the same blocks: the strategies none, naive, flat and overlap, PyTorch's default, the
+// best plan, the wanted caps and the cap that is predicted to be best. Throws InputError for caps that are not positive, and for a module
+// whose trainable parameters are of several dtypes.
 TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options);
 
 }  // namespace firkin

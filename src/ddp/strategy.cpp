@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <string>
-
 #include "firkin/base/error.h"
+#include "torch_reducer.h"
 
 namespace firkin {
 
@@ -16,6 +15,10 @@ const Strategy& find_strategy(std::string_view name) {
     names += strategy.name;
   }
   throw InputError(fmt::format("strategy {}: expected one of {}", name, names));
+}
+
+std::string why_unavailable(const Strategy& strategy) {
+  return strategy.launch == Launch::kByTorch ? torch_reducer_unavailable() : "";
 }
 
 }  // namespace firkin

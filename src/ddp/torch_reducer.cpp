@@ -13,6 +13,10 @@ namespace firkin {
 
 #ifdef FIRKIN_HAS_TORCH_REDUCER
 
+std::string torch_reducer_unavailable() {
+  return "";
+}
+
 struct TorchReducer::State {
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;  // the Reducer expects one
@@ -66,10 +70,14 @@ std::vector<int64_t> TorchReducer::bucket_bytes() const {
 
 #else
 
+std::string torch_reducer_unavailable() {
+  return "expected LibTorch 2.13 or later";
+}
+
 struct TorchReducer::State {};
 
 TorchReducer::TorchReducer(const ProcessGroup&, const std::vector<NamedTensor>&, const std::vector<int64_t>&, const TorchReducerOptions&) {
-  throw InputError("strategy torch: expected LibTorch 2.13 or later");
+  throw InputError("strategy torch: " + torch_reducer_unavailable());
 }
 void TorchReducer::prepare() {}
 void TorchReducer::mark_ready(size_t) {}

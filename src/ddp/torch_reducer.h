@@ -19,6 +19,9 @@ struct TorchReducerOptions {
   bool gradient_as_bucket_view = true;  // false: a second copy of every gradient, as in PyTorch's default
 };
 
+// Why the Reducer of this LibTorch cannot be used; empty when it can.
+std::string torch_reducer_unavailable();
+
 // One step: prepare(), then backward, in which its hooks reduce; when backward returns, gradients are reduced, unless a parameter got none.
 // Its hooks go with it.
 class TorchReducer {

@@ -5,7 +5,6 @@
 #include "../comm/thread_ranks.h"
 #include "bench/ready_profile.h"
 #include "bench/step_bench.h"
-#include "bench/tuner.h"
 #include "small_workload.h"
 
 namespace firkin {
@@ -40,9 +39,15 @@ TEST(StepBench, MeasuresEverySettingOnceABlock) {
       settings.push_back({name, options});
     }
     int progress = 0;
-    const StepBenchResult result = measure_steps(
-        group, workload, settings, {.blocks = 3, .steps_per_block = 2, .on_progress = [&](const std::string&) { ++progress; }});
+    std::vector<size_t> blocks;
+    StepBenchOptions options{.blocks = 3, .steps_per_block = 2, .on_progress = [&](const std::string&) { ++progress; }};
+    options.on_block = [&](const StepBenchResult& so_far) {
+      for (const auto& setting : so_far.step_s) EXPECT_THAT(setting, SizeIs(blocks.size() + 1));
+      blocks.push_back(so_far.step_s[0].size());
+    };
+    const StepBenchResult result = measure_steps(group, workload, settings, options);
     EXPECT_EQ(progress, 18);
+    EXPECT_THAT(blocks, ElementsAre(1, 2, 3));
     EXPECT_THAT(result.step_s, SizeIs(6));
     for (size_t s = 0; s < settings.size(); ++s) {
       EXPECT_THAT(result.step_s[s], SizeIs(3));
@@ -51,44 +56,6 @@ TEST(StepBench, MeasuresEverySettingOnceABlock) {
       EXPECT_THAT(result.raw_step_s[s], Each(SizeIs(2)));
     }
     EXPECT_THAT(result.buckets, ElementsAre(0, 6, 1, 6, 2, 2));
-  });
-}
-
-TEST(Tune, PredictsMeasuresAndChooses) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Workload workload = small_workload(64);
-    TuneOptions options;
-    options.profile_steps = 6;
-    options.allreduce_seconds = 0.2;
-    options.steps.blocks = 4;
-    const TuneResult result = tune(group, workload, options);
-    ASSERT_GE(result.curve.size(), 7);
-    EXPECT_EQ(result.strategies.size(), 4);
-    EXPECT_EQ(result.curve.back().predicted.buckets, 1);
-    for (const CurvePoint& point : result.curve) {
-      EXPECT_EQ(point.predicted.buckets, point.measured.buckets);
-      EXPECT_GT(point.predicted.step_s, 0);
-      EXPECT_LE(point.measured.step_ci.low, point.measured.step_s);
-    }
-    EXPECT_THAT(result.indifference, testing::Contains(result.best_measured));
-    EXPECT_GT(result.predicted_to_best.ratio, 0);
-    EXPECT_EQ(result.calibration.runs.size(), 2);
-    EXPECT_EQ(result.steps.step_s.size(), 4 + result.curve.size());
-  });
-}
-
-TEST(Tune, MeasuresTheCapsThatItIsGivenAndThePredictedBest) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Workload workload = small_workload();
-    TuneOptions options;
-    options.caps = {200, 100000};
-    options.profile_steps = 6;
-    options.allreduce_seconds = 0.1;
-    options.steps.blocks = 4;
-    const TuneResult result = tune(group, workload, options);
-    EXPECT_GE(result.curve.size(), 2);
-    EXPECT_LE(result.curve.size(), 3);
-    EXPECT_LT(result.best_predicted, result.curve.size());
   });
 }
 

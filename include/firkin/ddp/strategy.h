@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <string_view>
 
 namespace firkin {
@@ -42,5 +43,8 @@ inline constexpr std::array kStrategies = {
 
 // Throws InputError that lists the names.
 const Strategy& find_strategy(std::string_view name);
+
+// Why the strategy cannot be used with the LibTorch that this was built with; empty when it can.
+std::string why_unavailable(const Strategy& strategy);
 
 }  // namespace firkin

@@ -1,0 +1,132 @@
+#include "bench/tune_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+
+#include "firkin/base/units.h"
+#include "firkin/plan/cap_sweep.h"
+#include "firkin/plan/optimal_plan.h"
+#include "plan_cuts.h"
+
+namespace firkin {
+namespace {
+
+constexpr double kNoDifference = 1e-3;  // of a step: less is not worth a bucket
+
+double step_of_backward(const StepModel& model, double backward_s) {
+  if (!(model.none_step_s > 0)) throw std::invalid_argument("predicted steps: expected the time of a step without communication");
+  return model.none_step_s + backward_s - model.bare_backward_s;
+}
+
+CapOptions with_cap(CapOptions rule, int64_t cap) {
+  rule.cap_bytes = cap;
+  return rule;
+}
+
+}  // namespace
+
+double predict_step(const StepModel& model, const BucketPlan& plan) {
+  return step_of_backward(model, simulate(model.profile, plan, model.costs, model.simulation).end_s);
+}
+
+std::vector<Prediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps) {
+  std::vector<Prediction> predictions;
+  for (const SweepPoint& point : sweep_caps(model.profile, model.costs, rule, caps, model.simulation)) {
+    predictions.push_back({point.cap_bytes, point.buckets, step_of_backward(model, point.backward_s)});
+  }
+  return predictions;
+}
+
+size_t best_prediction(std::span<const Prediction> predictions) {
+  const double limit_s = std::ranges::min_element(predictions, {}, &Prediction::step_s)->step_s * (1 + kNoDifference);
+  const auto rank = [&](const Prediction& p) { return std::tuple(p.step_s > limit_s, p.buckets, p.cap_bytes); };
+  return static_cast<size_t>(std::ranges::min_element(predictions, {}, rank) - predictions.begin());
+}
+
+std::vector<int64_t> default_caps(int64_t total_bytes) {
+  constexpr int kCaps = 7;
+  std::vector<int64_t> caps;
+  for (auto cap = std::bit_ceil(static_cast<uint64_t>(total_bytes)); caps.size() < kCaps && cap > 0; cap /= 2) {
+    caps.push_back(static_cast<int64_t>(cap));
+  }
+  std::ranges::reverse(caps);
+  return caps;
+}
+
+std::vector<int64_t> dense_caps(int64_t smallest_cap, int64_t total_bytes) {
+  constexpr double kPerOctave = 8;
+  std::vector<int64_t> caps;
+  const double first = std::log2(static_cast<double>(smallest_cap)) - 2;
+  const double last = std::log2(static_cast<double>(std::max(total_bytes, smallest_cap))) + 1;
+  for (double exponent = std::max(first, 1.0); exponent <= last; exponent += 1 / kPerOctave) {
+    caps.push_back(std::llround(std::exp2(exponent)));
+  }
+  return caps;
+}
+
+DistinctCaps distinct_caps(std::vector<int64_t> caps, std::span<const int64_t> sizes, const CapOptions& rule) {
+  DistinctCaps result;
+  std::ranges::sort(caps);
+  for (const int64_t cap : caps) {
+    const int64_t measured = add_cap(result.caps, cap, sizes, rule);
+    if (measured == cap) continue;
+    result.notes.push_back(fmt::format("{} makes the same buckets as {}: measured once, as {}", format_bytes(cap), format_bytes(measured),
+                                       format_bytes(measured)));
+  }
+  return result;
+}
+
+int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t> sizes, const CapOptions& rule) {
+  const auto plan_under = [&](int64_t bytes) { return assign_buckets(sizes, with_cap(rule, bytes)); };
+  const auto same = std::ranges::find(caps, plan_under(cap), plan_under);
+  if (same != caps.end()) return *same;
+  caps.insert(std::ranges::upper_bound(caps, cap), cap);
+  return cap;
+}
+
+std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified) {
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const BucketPlan few = assign_buckets(sizes, with_cap(rule, std::max<int64_t>(total / 6, 1)));
+  std::vector<BucketPlan> plans;
+  for (const BucketPlan& wanted : {ones_and_twos(sizes.size()), few}) {
+    const auto is_free = [&](const BucketPlan& plan) {
+      return !calibrated_on(verified, plan) && !calibrated_on(plans, plan) && !is_made_by_a_cap(plan, sizes, rule);
+    };
+    plans.push_back(nearest_plan(wanted, is_free).value_or(wanted));
+  }
+  return plans;
+}
+
+bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan) {
+  return std::ranges::find(calibration, plan) != calibration.end();
+}
+
+BucketPlan best_plan(const StepModel& model, const std::vector<BucketPlan>& calibration) {
+  const PlannedBuckets best = find_optimal_plan(model.profile, model.costs, {.tolerance = kNoDifference, .simulation = model.simulation});
+  if (!calibrated_on(calibration, best.plan)) return best.plan;
+  std::vector<BucketPlan> others = neighbours(best.plan);
+  std::erase_if(others, [&](const BucketPlan& plan) { return calibrated_on(calibration, plan); });
+  if (others.empty()) return best.plan;
+  const auto rank = [&](const BucketPlan& plan) { return std::pair(predict_step(model, plan), plan.buckets.size()); };
+  return *std::ranges::min_element(others, {}, rank);
+}
+
+BucketPlan one_tensor_per_bucket(size_t tensors) {
+  BucketPlan plan;
+  for (size_t i = 0; i < tensors; ++i) plan.buckets.push_back({static_cast<int64_t>(i), 1});
+  return plan;
+}
+
+BucketPlan one_bucket(size_t tensors) {
+  if (tensors == 0) return {};
+  return {{{0, static_cast<int64_t>(tensors)}}, {}};
+}
+
+}  // namespace firkin

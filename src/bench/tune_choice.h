@@ -1,0 +1,82 @@
+// What `firkin tune` calibrates on, measures and recommends: decisions on numbers that were measured already.
+//
+//   const StepModel model{profile, costs, calibration.options, none_step_s, bare_backward_s};
+//   const std::vector<Prediction> curve = predict_steps(model, rule, caps);
+//   curve[best_prediction(curve)].cap_bytes;  // the cap to use
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/bucket_plan.h"
+#include "firkin/plan/cost_curve.h"
+#include "firkin/plan/tensor_profile.h"
+#include "firkin/plan/timeline.h"
+
+namespace firkin {
+
+// What PyTorch's DistributedDataParallel does unless told otherwise (bucket_cap_mb=None).
+inline constexpr CapOptions kTorchDefaultCaps = {.cap_bytes = 25 * kMiB, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = 1 * kMiB};
+
+// A step takes as long as without communication, and what the simulated backward takes longer than the bare backward.
+struct StepModel {
+  const TensorProfile& profile;
+  const CommCosts& costs;
+  SimulationOptions simulation;
+  double none_step_s = 0;      // measured, without communication: more than 0
+  double bare_backward_s = 0;  // measured, without hooks
+};
+
+// The predicted step time under one cap.
+struct Prediction {
+  int64_t cap_bytes = 0;
+  int64_t buckets = 0;
+  double step_s = 0;
+};
+
+// Seconds of a whole step under `plan`. Both throw std::invalid_argument when the step without communication is not known: differences of
+// plans are told by their share of a step, never by their share of what is exposed, which may be next to nothing.
+double predict_step(const StepModel& model, const BucketPlan& plan);
+// One per cap, in the order given. rule.cap_bytes is not used.
+std::vector<Prediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps);
+
+// The fastest; of those whose step takes at most a thousandth longer, the one with the fewest buckets, and the smallest cap that gives
+// them. Index into `predictions`, which is not empty.
+size_t best_prediction(std::span<const Prediction> predictions);
+
+// Seven, halved again and again from the power of two that holds everything. Ascending.
+std::vector<int64_t> default_caps(int64_t total_bytes);
+
+// Evenly on a logarithmic axis, eight to an octave, from a quarter of the smallest wanted cap to twice the gradients' size.
+std::vector<int64_t> dense_caps(int64_t smallest_cap, int64_t total_bytes);
+
+struct DistinctCaps {
+  std::vector<int64_t> caps;       // ascending, each with other buckets
+  std::vector<std::string> notes;  // one per cap that was dropped, and for which one it was
+};
+
+// Of caps that give the same buckets the smallest. Throws InputError for a cap that is not positive.
+DistinctCaps distinct_caps(std::vector<int64_t> caps, std::span<const int64_t> sizes, const CapOptions& rule);
+
+// Adds `cap` to the ascending caps, unless one of them gives the same buckets. Returns the cap that stands for it.
+int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t> sizes, const CapOptions& rule);
+
+// Two plans to calibrate on, which tell the cost of a call from that of sharing the machine: many calls (buckets of one and two tensors in
+// turn) and few (the buckets of a sixth of all bytes), each moved as little as needed to be a plan that no cap under `rule` makes and that
+// is not in `verified`. So whatever cap is measured or found best later, it was not calibrated on. With very few tensors there may be no
+// such plan (four suffice nearly always, one never): then one that is to be verified is calibrated on, and calibrated_on() tells.
+std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified);
+
+bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan);
+
+// The best of all plans, within a thousandth of backward; should it be among `calibration`, the best of those with one boundary more or
+// less than it that are not, and the plan itself where there is none.
+BucketPlan best_plan(const StepModel& model, const std::vector<BucketPlan>& calibration);
+
+BucketPlan one_tensor_per_bucket(size_t tensors);
+BucketPlan one_bucket(size_t tensors);
+
+}  // namespace firkin

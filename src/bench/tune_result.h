@@ -1,0 +1,92 @@
+// What `firkin tune` found: the inputs, the predictions, and the steps that they are checked with.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/ready_profile.h"
+#include "bench/step_bench.h"
+#include "bench/tune_choice.h"
+#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/bucket_plan.h"
+#include "firkin/plan/calibration.h"
+#include "firkin/plan/cost_curve.h"
+#include "firkin/stats/indifference.h"
+#include "firkin/stats/interval.h"
+#include "firkin/stats/paired.h"
+
+namespace firkin {
+
+// What was measured of one setting, over the blocks of the step benchmark.
+struct Measurement {
+  std::string name;
+  int64_t buckets = 0;
+  double step_s = 0;  // median
+  Interval step_ci;   // 95 %; unbounded with fewer than kFewestSamples blocks
+  double comm_s = 0;  // median time from the end of backward to the last gradient
+  PairedRatio to_none;
+};
+
+struct CurvePoint {
+  Prediction predicted;
+  Measurement measured;
+};
+
+// The model's contention and overheads, fitted to runs whose plans are not among the predicted ones.
+struct TuneCalibration {
+  std::vector<BucketPlan> plans;
+  std::vector<Measurement> runs;  // one per plan
+  double none_step_s = 0;         // median step without communication, in the same blocks
+  Calibration fit;
+};
+
+// A way to cut the gradients that is no cap of the curve.
+struct PlanPoint {
+  BucketPlan plan;                    // over profile.tensors
+  std::vector<int64_t> bucket_bytes;  // one per bucket
+  double predicted_s = 0;             // step
+  Measurement measured;               // empty until measured
+  // Its step divided by that of PyTorch's default: below 1, switching to it gains. Nothing when the default was not measured.
+  std::optional<PairedRatio> to_torch_default;
+};
+
+// While a measurement is under way, what is not known yet is empty: `curve` until the first block of steps is complete.
+struct TuneResult {
+  ReadyProfile profile;
+  AllReduceTable allreduce;
+  AlphaBeta alpha_beta;
+  TuneCalibration calibration;
+  std::vector<Prediction> dense_curve;     // by ascending cap, close enough to draw
+  std::vector<CurvePoint> curve;           // the measured caps, ascending
+  std::vector<Measurement> strategies;     // none, naive, flat, overlap, then torch default and planned where they were measured
+  std::optional<PlanPoint> torch_default;  // c10d::Reducer, 1 MiB and then 25 MiB; nothing where this LibTorch's cannot be used
+  std::optional<PlanPoint> planned;        // the best plan of any boundaries; measured with a cap's steps where one makes the same buckets
+  size_t best_predicted = 0;               // index into curve
+  size_t best_measured = 0;                // index into curve
+  std::vector<size_t> indifference;        // indices into curve: caps that cannot be told from the best measured one
+  PairedRatio predicted_to_best;           // measured time at the predicted best cap, divided by that at the measured best
+  std::optional<PairedRatio> predicted_to_torch_default;  // the same, divided by that of PyTorch's default: what switching gains
+  StepBenchResult steps;                                  // raw samples; settings are strategies, then curve
+  std::vector<std::string> notes;                         // what was left out, shared or not kept apart, one sentence each
+  int blocks_done = 0;                                    // of the steps
+  bool complete = false;
+};
+
+// What the settings of a step benchmark were: strategies first, none before all, then caps.
+struct SettingNames {
+  std::vector<std::string> strategies;
+  std::vector<int64_t> caps;            // ascending
+  int64_t best_cap = 0;                 // of `caps`, the one predicted to be best
+  std::optional<size_t> torch_default;  // index of the setting
+  std::optional<size_t> planned;        // index of the setting; a cap's when that has the same buckets
+};
+
+Measurement measurement_of(const StepBenchResult& steps, size_t setting, const std::string& name, uint64_t seed);
+
+// Fills everything that follows from the steps; `predicted`: of the caps, one each.
+void add_steps(TuneResult& result, const StepBenchResult& steps, const SettingNames& settings, const std::vector<Prediction>& predicted,
+               uint64_t seed);
+
+}  // namespace firkin

@@ -1,0 +1,74 @@
+#include "tune_settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "firkin/base/units.h"
+
+namespace firkin {
+namespace {
+
+constexpr std::array kBaselines = {"none", "naive", "flat", "overlap"};  // none first: others are compared with it
+
+DataParallelOptions rewrap_options(const ReadyProfile& profile, std::string_view strategy) {
+  DataParallelOptions options;
+  options.strategy = find_strategy(strategy);
+  options.broadcast_parameters = false;  // the ranks are in step already
+  options.ready_order = profile.ready_order;
+  return options;
+}
+
+}  // namespace
+
+StepSetting strategy_setting(const ReadyProfile& profile, std::string_view strategy) {
+  return {std::string(strategy), rewrap_options(profile, strategy)};
+}
+
+StepSetting cap_setting(const ReadyProfile& profile, const CapOptions& rule, int64_t cap) {
+  DataParallelOptions options = rewrap_options(profile, "bucketed");
+  options.cap = rule;
+  options.cap.cap_bytes = cap;
+  return {fmt::format("bucketed {}", format_bytes(cap)), options};
+}
+
+StepSetting plan_setting(const ReadyProfile& profile, const BucketPlan& plan) {
+  DataParallelOptions options = rewrap_options(profile, "planned");
+  options.plan = plan;
+  return {fmt::format("planned, {} buckets", plan.buckets.size()), options};
+}
+
+StepSetting torch_default_setting(const ReadyProfile& profile) {
+  DataParallelOptions options = rewrap_options(profile, "torch");
+  options.cap = kTorchDefaultCaps;
+  return {std::string(kTorchDefaultName), options};
+}
+
+Settings settings_to_verify(const TuneResult& result, const CapOptions& rule, const std::vector<int64_t>& caps, int64_t best_cap) {
+  Settings list;
+  list.names.caps = caps;
+  list.names.best_cap = best_cap;
+  const auto add_strategy = [&](StepSetting setting, const std::string& name) {
+    list.names.strategies.push_back(name);
+    list.settings.push_back(std::move(setting));
+    return list.settings.size() - 1;
+  };
+  for (const char* name : kBaselines) add_strategy(strategy_setting(result.profile, name), name);
+  if (result.torch_default) list.names.torch_default = add_strategy(torch_default_setting(result.profile), std::string(kTorchDefaultName));
+  const auto makes_the_plan = [&](int64_t cap) {
+    CapOptions options = rule;
+    options.cap_bytes = cap;
+    return assign_buckets(result.profile.tensors.bytes, options) == result.planned->plan;
+  };
+  const auto same = std::ranges::find_if(caps, makes_the_plan);
+  if (same == caps.end()) {
+    list.names.planned = add_strategy(plan_setting(result.profile, result.planned->plan), "planned");
+  } else {
+    list.names.planned = list.settings.size() + static_cast<size_t>(same - caps.begin());
+  }
+  for (const int64_t cap : caps) list.settings.push_back(cap_setting(result.profile, rule, cap));
+  return list;
+}
+
+}  // namespace firkin

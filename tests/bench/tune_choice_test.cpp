@@ -1,0 +1,166 @@
+// What tune calibrates on and recommends, from given numbers: nothing is measured here.
+#include "bench/tune_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <stdexcept>
+
+#include "../plan/random_instance.h"
+#include "bench/plan_cuts.h"
+#include "firkin/plan/uniform_cap.h"
+
+namespace firkin {
+namespace {
+
+using testing::Contains;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::SizeIs;
+
+constexpr CapOptions kBothRules[] = {{.rule = CapRule::kAtMost}, {.rule = CapRule::kCloseWhenFull}};
+
+// Sixty-four tensors of 1000 bytes, ready evenly over a tenth of a second, and a link on which almost nothing is exposed.
+struct AlmostNothingExposed {
+  TensorProfile profile = [] {
+    std::vector<double> ready_s(64);
+    for (size_t i = 0; i < ready_s.size(); ++i) ready_s[i] = 0.1 * static_cast<double>(i + 1) / 64;
+    return make_profile(std::vector<int64_t>(64, 1000), ready_s);
+  }();
+  CommCosts costs = linear_costs(1e-7, 1e-10);
+  StepModel model{.profile = profile, .costs = costs, .simulation = {}, .none_step_s = 0.3, .bare_backward_s = 0.1};
+  std::vector<int64_t> caps = {1000, 4000, 16000, 64000};
+};
+
+TEST(BestPrediction, TakesTheFewestBucketsWhereMicrosecondsAreExposed) {
+  const AlmostNothingExposed given;
+  const std::vector<Prediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
+  EXPECT_LT(curve.front().step_s, curve.back().step_s);  // by its share of what is exposed the smallest cap is far better
+  EXPECT_EQ(curve[best_prediction(curve)].buckets, 1);
+}
+
+TEST(BestPrediction, IsNotMadeWithoutTheTimeOfAStep) {
+  AlmostNothingExposed given;
+  given.model.none_step_s = 0;
+  EXPECT_THROW(predict_steps(given.model, kBothRules[0], given.caps), std::invalid_argument);
+  EXPECT_THROW(predict_step(given.model, one_bucket(64)), std::invalid_argument);
+}
+
+TEST(BestPrediction, IsNotMovedByTheOffsetOfTheBareBackward) {
+  AlmostNothingExposed given;
+  given.model.bare_backward_s = 0.11;  // hooks made backward faster, as noise can: what is exposed comes out below 0
+  const std::vector<Prediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
+  EXPECT_LT(curve.front().step_s, given.model.none_step_s);
+  EXPECT_EQ(curve[best_prediction(curve)].buckets, 1);
+}
+
+TEST(BestPrediction, IsTheFastestWhereItMattersAndTheSmallestCapOfItsBuckets) {
+  const std::vector<Prediction> curve = {{1, 9, 1.2}, {2, 5, 1.0005}, {3, 5, 1.0}, {4, 3, 1.002}, {5, 1, 1.1}};
+  EXPECT_EQ(best_prediction(curve), 1);
+}
+
+TEST(BestPrediction, IsThatOfAPlanUnderItsCap) {
+  const AlmostNothingExposed given;
+  const std::vector<Prediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
+  EXPECT_DOUBLE_EQ(curve.back().step_s, predict_step(given.model, one_bucket(64)));
+  EXPECT_DOUBLE_EQ(curve.front().step_s, predict_step(given.model, one_tensor_per_bucket(64)));
+}
+
+TEST(TorchDefault, IsOneMebibyteAndThenTwentyFive) {
+  const std::vector<int64_t> sizes(60, kMiB);
+  EXPECT_THAT(bucket_bytes(assign_buckets(sizes, kTorchDefaultCaps), sizes), ElementsAre(kMiB, 25 * kMiB, 25 * kMiB, 9 * kMiB));
+}
+
+TEST(DistinctCaps, MeasuresCapsWithTheSameBucketsOnce) {
+  const std::vector<int64_t> sizes = {1000, 1000, 1000};
+  const DistinctCaps distinct = distinct_caps({64 * kMiB, 1000, 32 * kMiB, 1000}, sizes, kBothRules[0]);
+  EXPECT_THAT(distinct.caps, ElementsAre(1000, 32 * kMiB));
+  EXPECT_THAT(distinct.notes, ElementsAre("64 MiB makes the same buckets as 32 MiB: measured once, as 32 MiB"));
+}
+
+TEST(DistinctCaps, LetsAMeasuredCapStandForTheBest) {
+  const std::vector<int64_t> sizes = {1000, 1000, 1000};
+  std::vector<int64_t> caps = {1000, 3000};
+  EXPECT_EQ(add_cap(caps, 5000, sizes, kBothRules[0]), 3000);
+  EXPECT_EQ(add_cap(caps, 2000, sizes, kBothRules[0]), 2000);
+  EXPECT_THAT(caps, ElementsAre(1000, 2000, 3000));
+}
+
+TEST(DefaultCaps, AreSevenAndTheLargestHoldsEverything) {
+  EXPECT_THAT(default_caps(3000), ElementsAre(64, 128, 256, 512, 1024, 2048, 4096));
+  EXPECT_THAT(default_caps(1), ElementsAre(1));
+}
+
+TEST(CalibrationPlans, AreOfNoCapAndNotVerified) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    RandomInstance random(seed);
+    const TensorProfile profile = random.profile(random.integer(5, 60));
+    CapOptions rule = kBothRules[seed % 2];
+    if (seed % 3 == 0) rule.first_cap_bytes = random.integer(1, 100000);
+    const size_t tensors = profile.bytes.size();
+    const std::vector<BucketPlan> verified = {one_tensor_per_bucket(tensors), one_bucket(tensors),
+                                              assign_buckets(profile.bytes, kTorchDefaultCaps)};
+    const std::vector<BucketPlan> plans = calibration_plans(profile.bytes, rule, verified);
+    ASSERT_THAT(plans, SizeIs(2));
+    EXPECT_NE(plans[0], plans[1]);
+    for (const BucketPlan& plan : plans) check_plan(plan, static_cast<int64_t>(tensors));
+    for (const BucketPlan& plan : verified) EXPECT_FALSE(calibrated_on(plans, plan)) << seed;
+    for (const DistinctPlan& of_cap : distinct_plans(profile, rule)) EXPECT_FALSE(calibrated_on(plans, of_cap.plan)) << seed;
+  }
+}
+
+TEST(CalibrationPlans, AreManyCallsAndFew) {
+  const std::vector<BucketPlan> plans = calibration_plans(std::vector<int64_t>(90, 1000), kBothRules[0], {one_tensor_per_bucket(90)});
+  EXPECT_THAT(plans[0].buckets, SizeIs(60));
+  EXPECT_THAT(plans[1].buckets, SizeIs(testing::AllOf(testing::Ge(5), testing::Le(7))));
+}
+
+TEST(CalibrationPlans, OfOneTensorAreWhatThereIs) {
+  const std::vector<int64_t> sizes = {4};
+  const std::vector<BucketPlan> plans = calibration_plans(sizes, kBothRules[0], {one_bucket(1)});
+  EXPECT_THAT(plans, Each(one_bucket(1)));
+  EXPECT_TRUE(calibrated_on(plans, one_bucket(1)));  // which the result says
+}
+
+TEST(BestPlan, IsAnotherWhereItWasCalibratedOn) {
+  const AlmostNothingExposed given;
+  const BucketPlan best = best_plan(given.model, {});
+  const BucketPlan other = best_plan(given.model, {best, one_tensor_per_bucket(64)});
+  EXPECT_NE(other, best);
+  check_plan(other, 64);
+  EXPECT_NEAR(predict_step(given.model, other), predict_step(given.model, best), 1e-3 * given.model.none_step_s);
+}
+
+TEST(PlanCuts, NeighboursDifferInOneCut) {
+  EXPECT_THAT(neighbours({{{0, 2}, {2, 1}}, {}}), ElementsAre(BucketPlan{{{0, 1}, {1, 1}, {2, 1}}, {}}, BucketPlan{{{0, 3}}, {}}));
+  EXPECT_THAT(neighbours(one_bucket(1)), IsEmpty());
+  EXPECT_THAT(neighbours(one_tensor_per_bucket(9)), SizeIs(8));
+}
+
+TEST(PlanCuts, TheNearestFreePlanIsFoundWhereOneIsLeft) {
+  const BucketPlan last = {{{0, 1}, {1, 3}}, {}};
+  EXPECT_EQ(nearest_plan(one_tensor_per_bucket(4), [&](const BucketPlan& plan) { return plan == last; }), last);
+  EXPECT_EQ(nearest_plan(one_bucket(4), [](const BucketPlan&) { return false; }), std::nullopt);
+}
+
+TEST(PlanCuts, KnowWhatACapMakes) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    RandomInstance random(seed);
+    const TensorProfile profile = random.profile(random.integer(1, 9));
+    const CapOptions& rule = kBothRules[seed % 2];
+    std::vector<BucketPlan> made;
+    for (const DistinctPlan& of_cap : distinct_plans(profile, rule)) made.push_back(of_cap.plan);
+    for (int i = 0; i < 50; ++i) {
+      const BucketPlan plan = random.plan(static_cast<int64_t>(profile.bytes.size()));
+      EXPECT_EQ(is_made_by_a_cap(plan, profile.bytes, rule), calibrated_on(made, plan));
+    }
+    for (const BucketPlan& plan : made) EXPECT_TRUE(is_made_by_a_cap(plan, profile.bytes, rule));
+  }
+}
+
+}  // namespace
+}  // namespace firkin
