@@ -108,7 +108,7 @@ void predict(TuneResult& result, const StepModel& model, const CapOptions& rule,
 }
 
 // A rank whose library rounds otherwise must not choose otherwise.
-BucketPlan of_rank_0(const ProcessGroup& group, const BucketPlan& plan, size_t tensors) {
+BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan, size_t tensors) {
   std::vector<double> counts(tensors, 0);
   for (size_t k = 0; k < plan.buckets.size(); ++k) counts[k] = static_cast<double>(plan.buckets[k].count);
   BucketPlan agreed;
@@ -182,7 +182,7 @@ TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions
   result.calibration = calibrate_on_steps(group, workload, options, result.profile, costs, calibration);
   if (torch_default_left_out().empty()) result.torch_default = plan_point(profile, torch_plan);
   const StepModel model = step_model(result, costs, result.calibration.none_step_s);
-  result.planned = plan_point(profile, of_rank_0(group, best_plan(model, calibration), tensors));
+  result.planned = plan_point(profile, plan_of_rank_0(group, best_plan(model, calibration), tensors));
   predict(result, model, options.rule, dense);
   tell(options, result);
 
