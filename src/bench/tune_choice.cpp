@@ -50,11 +50,16 @@ size_t best_prediction(std::span<const Prediction> predictions) {
   return static_cast<size_t>(std::ranges::min_element(predictions, {}, rank) - predictions.begin());
 }
 
-std::vector<int64_t> default_caps(int64_t total_bytes) {
+std::vector<int64_t> default_caps(std::span<const int64_t> sizes, const CapOptions& rule) {
   constexpr int kCaps = 7;
+  const auto total = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
   std::vector<int64_t> caps;
-  for (auto cap = std::bit_ceil(static_cast<uint64_t>(total_bytes)); caps.size() < kCaps && cap > 0; cap /= 2) {
-    caps.push_back(static_cast<int64_t>(cap));
+  BucketPlan last;
+  for (auto cap = static_cast<int64_t>(std::bit_ceil(total)); caps.size() < kCaps && cap > 0; cap /= 2) {
+    BucketPlan plan = assign_buckets(sizes, with_cap(rule, cap));
+    if (plan == last) continue;
+    caps.push_back(cap);
+    last = std::move(plan);
   }
   std::ranges::reverse(caps);
   return caps;

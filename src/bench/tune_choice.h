@@ -47,8 +47,9 @@ std::vector<Prediction> predict_steps(const StepModel& model, const CapOptions& 
 // them. Index into `predictions`, which is not empty.
 size_t best_prediction(std::span<const Prediction> predictions);
 
-// Seven, halved again and again from the power of two that holds everything. Ascending.
-std::vector<int64_t> default_caps(int64_t total_bytes);
+// Halved again and again from the power of two that holds everything: the seven largest with different buckets, fewer where there are
+// fewer. Ascending.
+std::vector<int64_t> default_caps(std::span<const int64_t> sizes, const CapOptions& rule);
 
 // Evenly on a logarithmic axis, eight to an octave, from a quarter of the smallest wanted cap to twice the gradients' size.
 std::vector<int64_t> dense_caps(int64_t smallest_cap, int64_t total_bytes);

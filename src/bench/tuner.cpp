@@ -111,9 +111,10 @@ void predict(TuneResult& result, const StepModel& model, const CapOptions& rule,
 BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan, size_t tensors) {
   std::vector<double> counts(tensors, 0);
   for (size_t k = 0; k < plan.buckets.size(); ++k) counts[k] = static_cast<double>(plan.buckets[k].count);
+  counts = all_gather(group, counts)[0];
   BucketPlan agreed;
   int64_t first = 0;
-  for (const double count : all_gather(group, counts)[0]) {
+  for (const double count : counts) {
     if (count == 0) break;
     agreed.buckets.push_back({first, static_cast<int64_t>(count)});
     first += agreed.buckets.back().count;
@@ -170,10 +171,10 @@ TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions
   measure_inputs(group, workload, options, result);
   const TensorProfile& profile = result.profile.tensors;
   const CommCosts costs = comm_costs(result.allreduce, group.size);
-  const int64_t total = total_bytes(profile);
-  auto [caps, notes] = distinct_caps(options.caps.empty() ? default_caps(total) : options.caps, profile.bytes, options.rule);
-  if (!options.caps.empty()) result.notes.insert(result.notes.end(), notes.begin(), notes.end());
-  const std::vector<int64_t> dense = dense_caps(caps.front(), total);
+  const std::vector<int64_t> wanted = options.caps.empty() ? default_caps(profile.bytes, options.rule) : options.caps;
+  auto [caps, notes] = distinct_caps(wanted, profile.bytes, options.rule);
+  result.notes.insert(result.notes.end(), notes.begin(), notes.end());
+  const std::vector<int64_t> dense = dense_caps(caps.front(), total_bytes(profile));
 
   const size_t tensors = profile.bytes.size();
   const BucketPlan torch_plan = assign_buckets(profile.bytes, kTorchDefaultCaps);

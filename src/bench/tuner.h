@@ -15,7 +15,7 @@
 namespace firkin {
 
 struct TuneOptions {
-  std::vector<int64_t> caps;   // bytes, to be measured; empty: seven, halved again and again from one bucket for everything
+  std::vector<int64_t> caps;   // bytes, to be measured; empty: default_caps()
   CapOptions rule;             // how buckets are filled; its cap is not used
   int calibration_blocks = 8;  // of the steps that calibrate the model
   int profile_steps = 20;

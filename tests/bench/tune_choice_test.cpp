@@ -90,9 +90,13 @@ TEST(DistinctCaps, LetsAMeasuredCapStandForTheBest) {
   EXPECT_THAT(caps, ElementsAre(1000, 2000, 3000));
 }
 
-TEST(DefaultCaps, AreSevenAndTheLargestHoldsEverything) {
-  EXPECT_THAT(default_caps(3000), ElementsAre(64, 128, 256, 512, 1024, 2048, 4096));
-  EXPECT_THAT(default_caps(1), ElementsAre(1));
+TEST(DefaultCaps, AreSevenFromOneBucketForEverythingDown) {
+  EXPECT_THAT(default_caps(std::vector<int64_t>(3000, 1), kBothRules[0]), ElementsAre(64, 128, 256, 512, 1024, 2048, 4096));
+}
+
+TEST(DefaultCaps, SkipThoseThatChangeNoBucket) {
+  EXPECT_THAT(default_caps(std::vector<int64_t>{1, 1, 1000, 1}, kBothRules[0]), ElementsAre(1, 512, 1024));
+  EXPECT_THAT(default_caps(std::vector<int64_t>{4}, kBothRules[0]), ElementsAre(4));
 }
 
 TEST(CalibrationPlans, AreOfNoCapAndNotVerified) {
