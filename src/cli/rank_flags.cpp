@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include "firkin/base/error.h"
@@ -27,6 +28,18 @@ void check_rank_flags(const RankFlags& flags) {
   if (flags.backend != "gloo") throw InputError(fmt::format("--backend {}: expected gloo", flags.backend));
 }
 
+// ranks: as many as there are.
+std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
+  if (flags.link.empty()) {
+    if (flags.link_world != 0) throw InputError(fmt::format("--link-world {}: expected --link with it", flags.link_world));
+    return std::nullopt;
+  }
+  if (flags.link_world != 0 && flags.link_world < ranks) {
+    throw InputError(fmt::format("--link-world {}: expected at least the number of ranks, {}", flags.link_world, ranks));
+  }
+  return parse_link(flags.link, flags.link_world == 0 ? ranks : flags.link_world);
+}
+
 int threads_per_rank(const RankFlags& flags, const RankInfo& info) {
   if (flags.threads > 0) return flags.threads;
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, info.local_world_size));
@@ -40,18 +53,21 @@ void add_rank_flags(CLI::App& app, RankFlags& flags) {
   app.add_option("--timeout", flags.timeout_s, "seconds after which a collective has failed")->capture_default_str();
   app.add_option("--backend", flags.backend, "c10d backend: gloo (CPU)")->capture_default_str();
   app.add_option("--threads", flags.threads, "compute threads per rank; 0: an equal share")->capture_default_str();
+  app.add_option("--link", flags.link, "collectives take the time of this link: 1gbit, or 200mbit,1ms (latency), or an allreduce.csv");
+  app.add_option("--link-world", flags.link_world, "ranks that --link is timed for; default: as many as there are");
 }
 
 int run_on_ranks(const RankFlags& flags, const std::function<void(const ProcessGroup&)>& body) {
   check_rank_flags(flags);
   const auto info = rank_info_from_environment();
+  const std::optional<ModelledLink> link = link_of(flags, info ? info->world_size : flags.ranks);
   if (!info) return launch_local_ranks(flags.ranks, command_line());
   if (flags.ranks_option->count() > 0 && flags.ranks != info->world_size) {
     throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", flags.ranks, info->world_size));
   }
   at::set_num_threads(threads_per_rank(flags, *info));
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000));
-  body(connect(*info, {.backend = flags.backend, .timeout = timeout}));
+  body(connect(*info, {.backend = flags.backend, .timeout = timeout, .link = link}));
   return 0;
 }
 

@@ -1,7 +1,9 @@
 // Flags of the subcommands that run on several ranks, and the way into those ranks.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <string>
 
 #include "command.h"
 #include "firkin/comm/process_group.h"
@@ -13,13 +15,14 @@ struct RankFlags {
   CLI::Option* ranks_option = nullptr;
   double timeout_s = 300;
   std::string backend = "gloo";
-  int threads = 0;  // per rank; 0: the machine's cores shared among its ranks
+  int threads = 0;         // per rank; 0: the machine's cores shared among its ranks
+  std::string link;        // of parse_link(); empty: none
+  int64_t link_world = 0;  // 0: as many as there are ranks
 };
 void add_rank_flags(CLI::App& app, RankFlags& flags);
 
 // Runs `body` in every rank: here, when a launcher (torchrun, mpirun, srun, or --ranks itself) started this process as a rank; otherwise it
-// starts
-// --ranks processes of this program, which come back here as ranks. Returns the exit code. Check all input before: then bad input is
+// starts --ranks processes of this program, which come back here as ranks. Returns the exit code. Check all input before: then bad input is
 // reported once, and before any rank starts.
 int run_on_ranks(const RankFlags& flags, const std::function<void(const ProcessGroup&)>& body);
 

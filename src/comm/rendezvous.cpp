@@ -16,6 +16,7 @@
 #include "gloo_backend.h"
 #include "group_state.h"
 #include "group_store.h"
+#include "linked_backend.h"
 #include "lost_group.h"
 #include "missing_ranks.h"
 
@@ -142,13 +143,21 @@ ProcessGroup form_group(const Meeting& meeting, const Store& store) {
   auto state = std::make_shared<GroupState>(group_store, store_name(store), meeting.store_host, meeting.options.timeout);
   if (!all_here) fail_to_form(meeting, state->store, "");
   auto group = c10::make_intrusive<LosableGroup>(group_store, meeting.rank, meeting.size, state);
-  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, connect_backend(meeting, group_store));
+  auto backend = connect_backend(meeting, group_store);
+  const std::optional<ModelledLink>& link = meeting.options.link;
+  if (link) backend = make_linked_backend(std::move(backend), *link);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, std::move(backend));
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-  return {meeting.rank, meeting.size, group_store, group, std::nullopt, state};
+  return {meeting.rank, meeting.size, group_store, group, std::nullopt, state, link ? describe(*link) : ""};
 }
 
 void check_backend(const std::string& backend) {
   if (backend != "gloo") throw InputError(fmt::format("backend {}: expected gloo", backend));
+}
+
+void check_link(const std::optional<ModelledLink>& link, int size) {
+  if (link && link->world < size)
+    throw InputError(fmt::format("a modelled link for {} ranks: expected at least the group's {}", link->world, size));
 }
 
 // A launcher may run the store itself: torchrun's agent does, and so does --ranks.
@@ -166,6 +175,7 @@ StoreHost store_host(int rank) {
 
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
   check_backend(options.backend);
+  check_link(options.link, info.world_size);
   const Meeting meeting{.rank = info.rank,
                         .size = info.world_size,
                         .address = info.master_address,
@@ -187,6 +197,7 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
 
 ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options) {
   check_backend(options.backend);
+  check_link(options.link, size);
   return form_group({.rank = rank, .size = size, .address = "127.0.0.1", .place = "", .options = options}, store);
 }
 

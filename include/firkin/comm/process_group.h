@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "firkin/comm/modelled_link.h"
 #include "firkin/comm/rank_info.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -29,6 +30,7 @@ namespace firkin {
 struct GroupOptions {
   std::string backend = "gloo";
   std::chrono::milliseconds timeout = std::chrono::seconds(300);  // of every collective and of the rendezvous
+  std::optional<ModelledLink> link = std::nullopt;                // collectives take the time that they would take over this one
 };
 
 class GroupState;  // of src/comm
@@ -41,6 +43,7 @@ struct ProcessGroup {
   c10::intrusive_ptr<c10d::ProcessGroup> c10d;
   std::optional<std::chrono::milliseconds> timeout;  // of a collective through this handle; without: GroupOptions::timeout
   std::shared_ptr<GroupState> state;                 // of all handles: what is known of a failure
+  std::string link;                                  // "1 Gbit/s, 50 us": describe(GroupOptions::link); empty: no modelled link
 };
 
 // A collective under way.
@@ -54,7 +57,8 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 // Throws RuntimeError, at the latest two seconds after options.timeout, when that fails. It names the ranks that have not arrived, or
 // have arrived and did not connect, as far as the meeting point can be reached. Throws InputError for an unknown backend.
 //
-// SIGPIPE is ignored in this process from then on, unless the program handles it: the backend writes to sockets that a dead rank has closed.
+// SIGPIPE is ignored in this process from then on, unless the program handles it: the backend writes to sockets that a dead rank has
+// closed.
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options);
 
 // Forms a group through a store that all ranks share already: threads of one process share a c10d::HashStore. Otherwise as connect().

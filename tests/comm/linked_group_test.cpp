@@ -1,0 +1,223 @@
+// Groups over a modelled link: the sums are real, and nothing is there before its time.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <latch>
+
+#include "../../src/comm/link_queue.h"
+#include "firkin/base/error.h"
+#include "firkin/comm/group_error.h"
+#include "firkin/comm/process_group.h"
+
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+namespace firkin {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+// 1 Mbit/s of payload: 125 bytes take a millisecond.
+ModelledLink slow_link(int64_t world, double latency_s = 0) {
+  return {.world = world, .bits_per_s = 1e6 * 1514 / 1448, .latency_s = latency_s};
+}
+
+at::Tensor bytes(int64_t count) {
+  return at::ones({count}, at::kByte);
+}
+
+// Ranks as threads, over `link`.
+void run_linked(int size, const ModelledLink& link, const std::function<void(const ProcessGroup&)>& body,
+                std::chrono::milliseconds timeout = 60s) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> threads;
+  std::latch done(size);
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const ProcessGroup group = make_process_group(store, rank, size, {.timeout = timeout, .link = link});
+      body(group);
+      done.arrive_and_wait();  // nobody goes while another still wants something
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+double seconds_of_all_reduce(const ProcessGroup& group, int64_t count) {
+  const auto started = Clock::now();
+  all_reduce(group, bytes(count));
+  return std::chrono::duration<double>(Clock::now() - started).count();
+}
+
+TEST(LinkedGroup, AllReduceSumsAndTakesTheLinksTime) {
+  run_linked(2, slow_link(2), [](const ProcessGroup& group) {
+    at::Tensor values = at::arange(3125, at::kFloat) + group.rank;
+    const auto started = Clock::now();
+    all_reduce(group, values);
+    EXPECT_GE(Clock::now() - started, 100ms);
+    EXPECT_TRUE(at::equal(values, 2 * at::arange(3125, at::kFloat) + 1));
+    EXPECT_EQ(group.link, "1.046 Mbit/s, 0 s, 2 ranks");
+  });
+}
+
+TEST(LinkedGroup, BroadcastPaysAndABarrierDoesNot) {
+  run_linked(2, slow_link(2, 1e-3), [](const ProcessGroup& group) {
+    at::Tensor values = at::full({25'000}, group.rank, at::kByte);
+    const auto started = Clock::now();
+    broadcast(group, {values}, 1);
+    EXPECT_GE(Clock::now() - started, 201ms);
+    EXPECT_TRUE(at::equal(values, at::ones({25'000}, at::kByte)));
+  });
+  run_linked(2, slow_link(2, 30), [](const ProcessGroup& group) {
+    const auto started = Clock::now();
+    barrier(group);
+    EXPECT_LT(Clock::now() - started, 30s);
+  });
+}
+
+TEST(LinkedGroup, OneRankOfManyPaysForAll) {
+  run_linked(1, slow_link(2048), [](const ProcessGroup& group) {
+    EXPECT_GE(seconds_of_all_reduce(group, 12'500), 0.199);
+    EXPECT_THAT(all_gather(group, {7.0}), ElementsAre(ElementsAre(7.0)));
+  });
+}
+
+TEST(LinkedGroup, CollectivesWaitForTheLinkInTheirOrder) {
+  run_linked(2, slow_link(2), [](const ProcessGroup& group) {
+    std::vector<at::Tensor> tensors{bytes(12'500), bytes(10), bytes(6'250)};
+    std::vector<Clock::time_point> ends(3);
+    std::vector<Work> under_way;
+    const auto started = Clock::now();
+    for (size_t i = 0; i < 3; ++i) {
+      under_way.push_back(start_all_reduce(group, tensors[i]));
+      under_way[i]->getFuture()->addCallback([&ends, i](c10::ivalue::Future&) { ends[i] = Clock::now(); }, false);
+    }
+    for (size_t i = 3; i-- > 0;) wait(group, under_way[i], "an all-reduce");  // the last first: nothing depends on who waits
+    EXPECT_GE(ends[0] - started, 100ms);
+    EXPECT_GE(ends[1], ends[0]);
+    EXPECT_GE(ends[2] - started, 150ms);
+    for (const at::Tensor& tensor : tensors) EXPECT_TRUE(tensor.eq(2).all().item<bool>());
+  });
+}
+
+TEST(LinkedGroup, TheLinkStartsWhenTheLastRankHasCome) {
+  std::atomic<Clock::rep> last{0};
+  run_linked(2, slow_link(2), [&](const ProcessGroup& group) {
+    if (group.rank == 1) {
+      std::this_thread::sleep_for(150ms);
+      last = Clock::now().time_since_epoch().count();
+    }
+    all_reduce(group, bytes(12'500));
+    EXPECT_GE(Clock::now().time_since_epoch() - Clock::duration(last.load()), 100ms);
+  });
+}
+
+TEST(LinkedGroup, AWorkIsIncompleteUntilItsTimeAndCanBeWaitedForTwice) {
+  run_linked(2, slow_link(2), [](const ProcessGroup& group) {
+    at::Tensor tensor = bytes(25'000);
+    const auto started = Clock::now();
+    const Work work = start_all_reduce(group, tensor);
+    while (!work->isCompleted()) std::this_thread::sleep_for(1ms);
+    EXPECT_GE(Clock::now() - started, 200ms);
+    EXPECT_TRUE(work->isSuccess());
+    wait(group, work, "an all-reduce");
+    wait(group, work, "an all-reduce");
+    EXPECT_TRUE(work->getFuture()->completed());
+    EXPECT_TRUE(work->getFuture()->value().isTensorList());  // as c10d's Reducer expects
+    EXPECT_TRUE(work->result().at(0).is_same(tensor));
+  });
+}
+
+TEST(LinkedGroup, WaitingUsesNoProcessor) {
+  const auto used = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  };
+  run_linked(2, slow_link(2), [&](const ProcessGroup& group) {
+    barrier(group);
+    const double before = used();
+    EXPECT_GE(seconds_of_all_reduce(group, 125'000), 1);
+    EXPECT_LT(used() - before, 0.5);  // of both ranks, which together have waited for two seconds
+  });
+}
+
+TEST(LinkedGroup, ARankThatDoesNotComeIsNamedLongBeforeTheLinksTime) {
+  std::vector<std::string> losses(2);
+  const auto started = Clock::now();
+  run_linked(
+      2, slow_link(2, 1000),
+      [&](const ProcessGroup& group) {
+        if (group.rank == 1) return;
+        const Work first = start_all_reduce(group, bytes(4));
+        const Work second = start_all_reduce(group, bytes(4));
+        for (const Work& work : {first, second}) {
+          try {
+            wait(group, work, "bucket 3 of step 17");
+          } catch (const GroupError& error) {
+            losses[work == first ? 0 : 1] = error.what();
+          }
+        }
+        EXPECT_TRUE(first->getFuture()->hasError());
+      },
+      1s);
+  EXPECT_LT(Clock::now() - started, 60s);
+  EXPECT_THAT(losses[0], testing::AllOf(HasSubstr("rank 1 ("), HasSubstr("did not reach bucket 3 of step 17 [Gloo: ")));
+  EXPECT_EQ(losses[1], losses[0]);
+}
+
+TEST(LinkedGroup, ARankThatGivesUpIsHeardOfWhileTheLinkIsBusy) {
+  const auto started = Clock::now();
+  run_linked(2, slow_link(2, 1000), [](const ProcessGroup& group) {
+    const Work work = start_all_reduce(group, bytes(4));
+    if (group.rank == 1) {
+      EXPECT_THROW(give_up(group, "out of memory"), GroupError);
+      return;
+    }
+    EXPECT_THROW(wait(group, work, "bucket 3"), GroupError);
+  });
+  EXPECT_LT(Clock::now() - started, 1000s);
+}
+
+TEST(LinkedGroup, EndsWhatIsUnderWayBeforeItGoes) {
+  std::atomic<int> ended = 0;
+  run_linked(2, slow_link(2), [&](const ProcessGroup& group) {
+    for (int i = 0; i < 3; ++i) {
+      start_all_reduce(group, bytes(1250))->getFuture()->addCallback([&](c10::ivalue::Future&) { ++ended; }, false);
+    }
+  });
+  EXPECT_EQ(ended, 6);
+}
+
+TEST(LinkedGroup, RefusesALinkForFewerRanksThanThereAre) {
+  EXPECT_THROW(make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 2, {.link = slow_link(1)}), InputError);
+}
+
+TEST(LinkQueue, AFailureDoesNotWaitForThoseBeforeIt) {
+  LinkQueue queue;
+  std::vector<std::string> order;
+  std::latch completed(1);
+  const auto first = std::make_shared<LinkTransfer>(LinkTransfer{.time = {0.05, 0}, .complete = [&](const std::exception_ptr&) {
+                                                                   order.emplace_back("first");
+                                                                   completed.count_down();
+                                                                 }});
+  const auto second = std::make_shared<LinkTransfer>(
+      LinkTransfer{.time = {0, 0}, .complete = [&](const std::exception_ptr& error) { order.emplace_back(error ? "failure" : "second"); }});
+  queue.add(first);
+  queue.add(second);
+  queue.fail(second, std::make_exception_ptr(RuntimeError("broken")));
+  queue.fail(second, std::make_exception_ptr(RuntimeError("broken again")));
+  EXPECT_THAT(order, ElementsAre("failure"));
+  queue.join(*first);
+  queue.move(*first);
+  completed.wait();
+  EXPECT_THAT(order, ElementsAre("failure", "first"));
+}
+
+}  // namespace
+}  // namespace firkin
