@@ -6,11 +6,11 @@
 #include <memory>
 #include <new>
 
-#include "bench/available_memory.h"
 #include "bench/step_memory.h"
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
+#include "firkin/base/machine.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/rank_info.h"
