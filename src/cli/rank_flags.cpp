@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <optional>
-#include <thread>
 
+#include "firkin/base/cpus.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/local_launch.h"
 #include "firkin/comm/rank_info.h"
@@ -40,11 +40,6 @@ std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
   return parse_link(flags.link, flags.link_world == 0 ? ranks : flags.link_world);
 }
 
-int threads_per_rank(const RankFlags& flags, const RankInfo& info) {
-  if (flags.threads > 0) return flags.threads;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, info.local_world_size));
-}
-
 }  // namespace
 
 void add_rank_flags(CLI::App& app, RankFlags& flags) {
@@ -52,9 +47,9 @@ void add_rank_flags(CLI::App& app, RankFlags& flags) {
   flags.ranks_option->capture_default_str();
   app.add_option("--timeout", flags.timeout_s, "seconds after which a collective has failed")->capture_default_str();
   app.add_option("--backend", flags.backend, "c10d backend: gloo (CPU)")->capture_default_str();
-  app.add_option("--threads", flags.threads, "compute threads per rank; 0: an equal share")->capture_default_str();
-  app.add_option("--link", flags.link, "collectives take the time of this link: 1gbit, or 200mbit,1ms (latency), or an allreduce.csv");
-  app.add_option("--link-world", flags.link_world, "ranks that --link is timed for; default: as many as there are");
+  app.add_option("--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share")->capture_default_str();
+  app.add_option("--link", flags.link, "collectives take the time of this link: 1gbit, or\n200mbit,1ms (latency), or an allreduce.csv");
+  app.add_option("--link-world", flags.link_world, "ranks that --link is timed for (default: those here)");
 }
 
 int run_on_ranks(const RankFlags& flags, const std::function<void(const ProcessGroup&)>& body) {
@@ -65,7 +60,7 @@ int run_on_ranks(const RankFlags& flags, const std::function<void(const ProcessG
   if (flags.ranks_option->count() > 0 && flags.ranks != info->world_size) {
     throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", flags.ranks, info->world_size));
   }
-  at::set_num_threads(threads_per_rank(flags, *info));
+  at::set_num_threads(flags.threads > 0 ? flags.threads : threads_per_rank(info->local_world_size));
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000));
   body(connect(*info, {.backend = flags.backend, .timeout = timeout, .link = link}));
   return 0;

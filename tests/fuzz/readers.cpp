@@ -22,6 +22,7 @@
 #include "firkin/plan/timeline.h"
 #include "model/model_file.h"
 #include "report/report.h"
+#include "report/text.h"
 
 namespace firkin::fuzz {
 namespace {
@@ -89,7 +90,10 @@ void read_rank_times(std::string_view text) {
 }
 
 void read_results(std::string_view text) {
-  render_report(parse_results_json(text, kFile));
+  const Results results = parse_results(text, kFile);
+  render_report(results);
+  results_in_text(results);
+  require(results_text(parse_results(results_text(results), kFile)) == results_text(results), "what is written is read back");
 }
 
 void read_model(std::string_view text) {

@@ -1,0 +1,82 @@
+#include "results/results.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "firkin/base/error.h"
+#include "firkin/base/file.h"
+
+namespace firkin {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+const std::filesystem::path kData = FIRKIN_SOURCE_DIR "/tests/report/data";
+
+json tune_document() {
+  return json::parse(read_file(kData / "tune.json"));
+}
+
+TEST(Results, EveryKindOfResultIsWrittenAsItWasRead) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kData)) {
+    const json document = json::parse(read_file(entry.path()));
+    EXPECT_EQ(results_json(results_from_json(document)), document) << entry.path();
+    ++files;
+  }
+  EXPECT_GE(files, 6);
+}
+
+TEST(Results, AMissingSectionOrFieldOfTuneIsNamed) {
+  json without_curve = tune_document();
+  without_curve.erase("curve");
+  EXPECT_THAT([&] { results_from_json(without_curve); }, ThrowsMessage<InputError>(HasSubstr("curve")));
+  json without_time = tune_document();
+  without_time["curve"][2].erase("measured_s");
+  EXPECT_THAT([&] { results_from_json(without_time); }, ThrowsMessage<InputError>(HasSubstr("curve[2].measured_s")));
+  json with_text = tune_document();
+  with_text["allreduce"][0]["median_s"] = "fast";
+  EXPECT_THAT([&] { results_from_json(with_text); }, ThrowsMessage<InputError>(HasSubstr("allreduce[0].median_s")));
+  EXPECT_THROW(results_from_json(json::array()), InputError);
+}
+
+TEST(Results, AnInterruptedTuneNeedsNoAnswer) {
+  json document = tune_document();
+  document["complete"] = false;
+  for (const char* section : {"curve", "strategies", "best_predicted", "best_measured", "indifference_set", "regret", "regret_ci"}) {
+    document.erase(section);
+  }
+  const Results results = results_from_json(document);
+  EXPECT_FALSE(results.complete);
+  EXPECT_FALSE(results.answer);
+  EXPECT_TRUE(results.profile);
+}
+
+TEST(Results, AnIntervalWithoutAnEndIsWrittenWithNullAndReadAsNone) {
+  Results results = results_from_json(tune_document());
+  results.curve[0].measured_ci_s = Interval{0, HUGE_VAL};
+  const json document = results_json(results);
+  EXPECT_EQ(document["curve"][0]["measured_ci_s"], (json{{"low", 0.0}, {"high", nullptr}}));
+  EXPECT_FALSE(results_from_json(document).curve[0].measured_ci_s);
+}
+
+TEST(Results, TextThatIsNoUtf8DoesNotLoseThem) {
+  Results results = results_from_json(tune_document());
+  results.run.command_line.push_back("--out=\xff\xfe");
+  EXPECT_EQ(parse_results(results_text(results), "results.json").run.command_line.back(), "--out=\xEF\xBF\xBD\xEF\xBF\xBD");
+}
+
+TEST(Results, RanksOfOneMachineAreOneHost) {
+  const std::vector<Host> hosts = by_host({{.host = "a", .load = 1}, {.host = "b"}, {.host = "a", .load = 9}});
+  ASSERT_EQ(hosts.size(), 2);
+  EXPECT_EQ(hosts[0].ranks, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(hosts[0].load, 1);
+  EXPECT_EQ(hosts[1].ranks, (std::vector<int64_t>{1}));
+}
+
+}  // namespace
+}  // namespace firkin
