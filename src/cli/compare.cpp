@@ -4,18 +4,17 @@
 #include <memory>
 
 #include "command.h"
-#include "compare_output.h"
+#include "finish_run.h"
 #include "firkin/base/error.h"
-#include "report/comparison.h"
+#include "firkin/base/file.h"
 
 namespace firkin::cli {
 namespace {
 
 struct CompareFlags {
+  CommonFlags common;
   std::string a;
   std::string b;
-  bool json = false;
-  uint64_t seed = 0;
 };
 
 // Complaints name the file that they are about.
@@ -30,17 +29,15 @@ Results read_measured(const std::string& path) {
 }
 
 int run(const CompareFlags& flags) {
+  check_output_folder(flags.common.out, "--out");
+  Results results;
+  results.run = start_run("compare", flags.common);
   const Results a = read_measured(flags.a);
   const Results b = read_measured(flags.b);
-  const Comparison comparison = compare_results(a, b, flags.seed);
-  if (flags.json) {
-    nlohmann::json json = comparison_json(comparison);
-    json["a"] = flags.a;
-    json["b"] = flags.b;
-    print_json(json);
-  } else {
-    fmt::print("A  {}\nB  {}\n\n{}", flags.a, flags.b, comparison_text(comparison));
-  }
+  results.comparison = compare_results(a, b, flags.common.seed);
+  results.comparison->a_file = flags.a;
+  results.comparison->b_file = flags.b;
+  finish_run(flags.common, results);
   return 0;
 }
 
@@ -49,12 +46,12 @@ int run(const CompareFlags& flags) {
 Run declare_compare(CLI::App& app) {
   auto flags = std::make_shared<CompareFlags>();
   app.footer(
-      "Reads results of tune, bench step and bench allreduce.\n\n"
+      "Reads results of tune, bench step and bench allreduce. B/A: medians, with the\n"
+      "95 % interval of their ratio; B is faster or slower where it excludes 1.\n\n"
       "  firkin compare before/results.json after/results.json\n");
   app.add_option("A", flags->a, "the first results.json")->required();
   app.add_option("B", flags->b, "the second; a ratio is B / A")->required();
-  app.add_flag("--json", flags->json, "print the result as JSON on standard output");
-  app.add_option("--seed", flags->seed, "seed of the bootstrap")->capture_default_str();
+  add_common_flags(app, flags->common, "compare");
   return [flags] { return run(*flags); };
 }
 

@@ -87,6 +87,13 @@ std::string chunks_heading(const std::vector<ChunksRow>& chunks) {
                      format_bytes(first.chunk_bytes), display_seconds(last.total_s), last.calls, format_bytes(last.chunk_bytes));
 }
 
+std::string comparison_heading(const Comparison& comparison) {
+  const auto count = [&comparison](Verdict verdict) { return std::ranges::count(comparison.settings, verdict, &ComparedSetting::verdict); };
+  return fmt::format("Of {} settings in both runs, B is faster in {}, slower in {}, and cannot be told from A in {}.",
+                     comparison.settings.size(), count(Verdict::kFaster), count(Verdict::kSlower),
+                     count(Verdict::kSame) + count(Verdict::kUnknown));
+}
+
 std::string other_heading(const Results& results) {
   const auto predicts = [](const CurveRow& row) { return row.predicted_s.has_value(); };
   const auto& rows = results.dense_curve.empty() ? results.curve : results.dense_curve;
@@ -95,6 +102,7 @@ std::string other_heading(const Results& results) {
     return fmt::format("The best cap is predicted to be {} MiB, at {} a step.", display_cap(best->cap_mib),
                        display_seconds(*best->predicted_s));
   }
+  if (results.comparison) return comparison_heading(*results.comparison);
   if (!results.configurations.empty()) return steps_heading(results);
   if (!results.strategies.empty()) return fmt::format("Step times of {} strategies.", results.strategies.size());
   if (!results.traces.empty()) return trace_heading(results.traces);
@@ -133,6 +141,7 @@ Answer put_in_words(const Results& results) {
                     "that carried the data.",
                     *results.run.environment.link));
   }
+  if (results.comparison) answer.lead = reading_aid(*results.comparison);
   if (!results.answer) return answer;
   for (std::string& paragraph : tune_lead(results)) answer.lead.push_back(std::move(paragraph));
   answer.figures = tune_figures(results);

@@ -32,6 +32,9 @@ Table remarked_curve(const Results& results) {
 std::string tables_html(const Results& results, const Answer& answer) {
   std::string html;
   if (!answer.settings.empty()) html += html_table(paste_table(answer.settings));
+  if (results.comparison) {
+    html += html_table(comparison_table(*results.comparison, Medium::kPage)) + html_table(difference_table(*results.comparison));
+  }
   if (!results.curve.empty()) html += html_table(remarked_curve(results));
   if (!results.strategies.empty()) html += html_table(strategy_table(compared_strategies(results), Medium::kPage));
   for (const StepConfiguration& configuration : results.configurations) {

@@ -39,6 +39,24 @@ std::string plain(std::string text) {
   return text;
 }
 
+std::string comparison_in_text(const Comparison& comparison) {
+  std::string same;
+  for (const auto& [name, value] : comparison.same_facts) same += (same.empty() ? "" : "; ") + name + " " + value;
+  std::string text = fmt::format("A  {}\nB  {}\n\n", comparison.a_file, comparison.b_file);
+  text += wrapped("In both: ", same.empty() ? "nothing" : same);
+  text += comparison.different_facts.empty() ? "Nothing known about the runs differs.\n" : "Different:\n";
+  for (const DifferentFact& fact : comparison.different_facts) {
+    text += wrapped("  ", fact.name);
+    text += wrapped("    A  ", fact.a.empty() ? "not stated" : fact.a);
+    text += wrapped("    B  ", fact.b.empty() ? "not stated" : fact.b);
+  }
+  text +=
+      comparison.settings.empty() ? "\nNo setting is in both.\n" : "\n" + terminal_table(comparison_table(comparison, Medium::kTerminal));
+  for (const std::string& name : comparison.only_a) text += wrapped("Only in A: ", name);
+  for (const std::string& name : comparison.only_b) text += wrapped("Only in B: ", name);
+  return text;
+}
+
 std::string answer_in_text(const Results& results) {
   const Answer answer = put_in_words(results);
   std::string text = wrapped("", plain(answer.heading));
@@ -73,6 +91,7 @@ std::string results_in_text(const Results& results) {
   if (results.layers) add(terminal_table(layers_table(*results.layers, Medium::kTerminal)));
   if (!results.chunks.empty()) add(terminal_table(chunks_table(results.chunks, Medium::kTerminal)));
   if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, Medium::kTerminal)));
+  if (results.comparison) add(comparison_in_text(*results.comparison));
   add(answer_in_text(results));
   for (const std::string& note : results.notes) text += wrapped("", "Note: " + note);
   return text;

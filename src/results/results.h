@@ -13,6 +13,7 @@
 
 #include "results/allreduce.h"
 #include "results/chunks.h"
+#include "results/comparison_section.h"
 #include "results/layers.h"
 #include "results/profile.h"
 #include "results/run.h"
@@ -45,6 +46,8 @@ struct Results {
   std::optional<LayersSection> layers;
   std::vector<StepConfiguration> configurations;
   std::vector<TraceRow> traces;
+  // compare
+  std::optional<Comparison> comparison;
 };
 
 nlohmann::json results_json(const Results& results);

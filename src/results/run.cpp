@@ -13,7 +13,6 @@ using nlohmann::json;
 
 constexpr std::string_view kSchema = "firkin.results/";
 constexpr const char* kHosts = "hosts";
-constexpr const char* kSettings = "settings";
 
 constexpr Field<Host> kHostFields[] = {{"host", &Host::host, Unit::kText, "host"},
                                        {"cpu", &Host::cpu, Unit::kText, "cpu"},
@@ -101,7 +100,7 @@ void write_run(const Run& run, json& document) {
   if (!run.environment.hosts.empty()) environment[kHosts] = rows_to_json<Host>(kHostFields, run.environment.hosts);
   document["environment"] = environment;
   if (run.model) document[kModelKey] = model_json(*run.model);
-  if (!run.settings.is_null()) document[kSettings] = run.settings;
+  if (!run.settings.is_null()) document[kSettingsKey] = run.settings;
 }
 
 Run read_run(const JsonFields& document) {
@@ -119,7 +118,7 @@ Run read_run(const JsonFields& document) {
     for (const JsonFields& host : fields->maybe_objects(kHosts)) run.environment.hosts.push_back(read_host(host));
   }
   if (const auto fields = document.maybe_object(kModelKey)) run.model = read_model(*fields);
-  if (const auto fields = document.maybe_object(kSettings)) run.settings = fields->whole();
+  if (const auto fields = document.maybe_object(kSettingsKey)) run.settings = fields->whole();
   return run;
 }
 

@@ -72,6 +72,9 @@ inline constexpr const char* kStrategiesKey = "strategies";
 inline constexpr const char* kSamplesKey = AllReduceColumns::kSamples;
 inline constexpr const char* kNameKey = kTensorName;
 inline constexpr const char* kRanksKey = "ranks";
+inline constexpr const char* kSettingsKey = "settings";
+inline constexpr const char* kRatioKey = "ratio";
+inline constexpr const char* kRatioIntervalKey = "ratio_ci";
 
 nlohmann::json model_json(const ModelDescription& model);
 ModelDescription read_model(const JsonFields& fields);

@@ -46,7 +46,7 @@ constexpr Field<StrategyRow> kStrategyFields[] = {
 
 constexpr Field<StepConfiguration> kConfigurationFields[] = {{"status", &StepConfiguration::status, Unit::kText, "status"},
                                                              {"reason", &StepConfiguration::reason, Unit::kText, "reason", kHidden}};
-constexpr Field<StepSamples> kSampleFields[] = {{"settings", &StepSamples::settings}};
+constexpr Field<StepSamples> kSampleFields[] = {{kSettingsKey, &StepSamples::settings}};
 constexpr const char* kComm = kStrategyFields[7].key;
 constexpr const char* kRaw = "raw_step_s_by_rank";
 

@@ -23,8 +23,8 @@ struct GainFields {
   double ratio = 1;
   std::optional<Interval> ratio_ci;
 };
-constexpr Field<GainFields> kGainFields[] = {{"ratio", &GainFields::ratio, Unit::kRatio},
-                                             {"ratio_ci", &GainFields::ratio_ci, Unit::kRatio}};
+constexpr Field<GainFields> kGainFields[] = {{kRatioKey, &GainFields::ratio, Unit::kRatio},
+                                             {kRatioIntervalKey, &GainFields::ratio_ci, Unit::kRatio}};
 
 constexpr Field<CalibrationRun> kCalibrationRunFields[] = {{kNameKey, &CalibrationRun::name},
                                                            {kBucketsKey, &CalibrationRun::buckets, Unit::kCount},

@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "firkin/stats/interval.h"
-#include "results/results.h"
+#include "results/field.h"
 
 namespace firkin {
+
+struct Results;  // results.h
 
 // What an interval was made from. Of two runs, the weaker counts.
 enum class Evidence {
@@ -58,6 +60,7 @@ struct DifferentFact {
 
 struct Comparison {
   std::string command;
+  std::string a_file, b_file;  // where they were read
   std::vector<std::pair<std::string, std::string>> same_facts;
   std::vector<DifferentFact> different_facts;
   std::vector<ComparedSetting> settings;  // in the order of a

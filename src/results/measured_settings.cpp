@@ -6,7 +6,8 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "report/comparison.h"
+#include "results/comparison.h"
+#include "results/results.h"
 
 namespace firkin {
 namespace {

@@ -1,4 +1,5 @@
-#include "report/comparison.h"
+#include "results/comparison.h"
+#include "results/results.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
