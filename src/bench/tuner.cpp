@@ -11,7 +11,6 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
-#include "firkin/plan/cap_sweep.h"
 #include "firkin/stats/summary.h"
 #include "tune_settings.h"
 
