@@ -46,7 +46,8 @@ class TemporaryFile {
   void rename_to_target() {
     const mode_t mask = umask(0);  // mkstemp made it private; give it the mode of an ordinary new file
     umask(mask);
-    if (fchmod(descriptor_, 0666 & ~mask) != 0 || fsync(descriptor_) != 0) fail();
+    if (fchmod(descriptor_, 0666 & ~mask) != 0) fail();
+    if (fsync(descriptor_) != 0 && errno != EINVAL) fail();  // EINVAL: a file system that cannot
     const int closed = close(descriptor_);
     descriptor_ = -1;
     if (closed != 0 || std::rename(name_.c_str(), target_.c_str()) != 0) fail();
@@ -54,7 +55,10 @@ class TemporaryFile {
   }
 
  private:
-  [[noreturn]] void fail() const { throw RuntimeError(fmt::format("{}: cannot be written: {}", target_.string(), std::strerror(errno))); }
+  [[noreturn]] void fail() const {
+    const int reason = errno;
+    throw RuntimeError(fmt::format("{}: cannot be written: {}", target_.string(), std::strerror(reason)));
+  }
 
   std::filesystem::path target_;
   std::string name_;
@@ -113,18 +117,6 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   TemporaryFile file(path);
   file.write_all(content);
   file.rename_to_target();
-}
-
-void check_output_folder(const std::filesystem::path& folder, const std::string& what) {
-  std::filesystem::path existing = std::filesystem::absolute(folder);
-  std::error_code ignored;
-  while (!std::filesystem::exists(existing, ignored) && existing.has_relative_path()) existing = existing.parent_path();
-  if (!std::filesystem::is_directory(existing, ignored)) {
-    throw InputError(fmt::format("{} {}: {} is no folder", what, folder.string(), existing.string()));
-  }
-  if (access(existing.c_str(), W_OK | X_OK) != 0) {
-    throw InputError(fmt::format("{} {}: {} cannot be written to", what, folder.string(), existing.string()));
-  }
 }
 
 }  // namespace firkin

@@ -20,7 +20,9 @@ std::string read_text_file(const std::filesystem::path& path, size_t longest_lin
 // Throws RuntimeError when that fails; `path` is then as it was, and the temporary file is gone.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// Throws InputError unless files can be written into `folder`, which need not exist yet. Creates nothing. `what` names it in the message.
+// Throws InputError unless files can be written into `folder`, which need not exist yet: "WHAT FOLDER: PLACE is no folder", "...: PLACE
+// cannot be written to: REASON", "...: NAME cannot be made: REASON". It tries, with a small file and the missing folders, under names of
+// its own, and leaves nothing behind; any number of processes may do so at once.
 void check_output_folder(const std::filesystem::path& folder, const std::string& what);
 
 }  // namespace firkin

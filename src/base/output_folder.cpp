@@ -1,0 +1,175 @@
+#include "firkin/base/output_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+#include <vector>
+
+#include "base/made_folders.h"
+#include "firkin/base/error.h"
+#include "firkin/base/file.h"
+
+namespace firkin {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kAttempts = 100;
+constexpr const char* kTrialName = ".firkin-check-XXXXXX";
+
+[[noreturn]] void throw_not_writable(const fs::path& folder, const std::string& what, int reason) {
+  throw InputError(
+      fmt::format("{} {}: {} cannot be written to: {}", what, folder.string(), fs::absolute(folder).string(), std::strerror(reason)));
+}
+
+// Writes a small file into `folder` and removes it. Returns 0 or errno.
+int try_to_write(const fs::path& folder) {
+  std::string name = (folder / kTrialName).string();
+  const int file = mkostemp(name.data(), O_CLOEXEC);
+  if (file < 0) return errno;
+  const std::string block(4096, '\n');  // more than what some file systems hold within the file's own entry
+  const ssize_t written = write(file, block.data(), block.size());
+  int reason = written < 0 ? errno : 0;
+  if (written >= 0 && written < static_cast<ssize_t>(block.size())) reason = ENOSPC;
+  if (close(file) != 0 && reason == 0) reason = errno;
+  unlink(name.c_str());
+  return reason;
+}
+
+// A folder that exists, and the names that are missing below it.
+struct Place {
+  fs::path existing;
+  std::vector<fs::path> missing;
+};
+
+Place find_place(const fs::path& folder, const std::string& prefix) {
+  Place place;
+  for (const fs::path& part : fs::absolute(folder)) {
+    struct stat status {};
+    const fs::path next = place.existing / part;
+    if (!place.missing.empty() || stat(next.c_str(), &status) != 0) {
+      if (place.missing.empty() && lstat(next.c_str(), &status) == 0) {
+        throw InputError(fmt::format("{}: {} is a link to what does not exist; expected a folder", prefix, next.string()));
+      }
+      if (!part.empty() && part != "." && part != "..") place.missing.push_back(part);
+    } else if (!S_ISDIR(status.st_mode)) {
+      throw InputError(fmt::format("{}: {} is no folder", prefix, next.string()));
+    } else {
+      place.existing = next;
+    }
+  }
+  return place;
+}
+
+// Tries where it is safe from others that try as well: in a folder of its own, beside those that are missing. Returns 0 or errno.
+int try_to_make(const Place& place, const std::string& prefix) {
+  std::string trial = (place.existing / kTrialName).string();
+  if (mkdtemp(trial.data()) == nullptr) return errno;
+  fs::path made = trial;
+  int reason = 0;
+  std::string not_made;
+  for (const fs::path& part : place.missing) {
+    made /= part;
+    if (not_made.empty() && mkdir(made.c_str(), 0777) != 0) {
+      not_made = fmt::format("{}: {} cannot be made: {}", prefix, part.string(), std::strerror(errno));
+    }
+  }
+  if (not_made.empty()) reason = try_to_write(made);
+  std::error_code ignored;
+  fs::remove_all(trial, ignored);
+  if (!not_made.empty()) throw InputError(not_made);
+  return reason;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string owner_text(pid_t process) {
+  return fmt::format("process {} on {}", process, host_name());
+}
+
+std::string first_line(int file) {
+  char text[512];
+  const ssize_t size = pread(file, text, sizeof text, 0);
+  const std::string content(text, size > 0 ? static_cast<size_t>(size) : 0);
+  return content.substr(0, content.find('\n'));
+}
+
+bool is_same_file(int file, const fs::path& path) {
+  struct stat opened {};
+  struct stat named {};
+  return fstat(file, &opened) == 0 && stat(path.c_str(), &named) == 0 && opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+}  // namespace
+
+void check_output_folder(const fs::path& folder, const std::string& what) {
+  if (folder.empty()) throw InputError(fmt::format("{}: no name; expected a folder", what));
+  const std::string prefix = fmt::format("{} {}", what, folder.string());
+  Place place;
+  int reason = ENOENT;
+  for (int attempt = 0; reason == ENOENT && attempt < kAttempts; ++attempt) {  // a run that ends may take its empty folder away meanwhile
+    place = find_place(folder, prefix);
+    reason = place.missing.empty() ? try_to_write(place.existing) : try_to_make(place, prefix);
+  }
+  if (reason != 0) throw InputError(fmt::format("{}: {} cannot be written to: {}", prefix, place.existing.string(), std::strerror(reason)));
+}
+
+struct OutputFolderLock::State {
+  State(const fs::path& folder, const std::string& what) : folders(folder, what), path(folder / ".firkin-lock") {}
+  ~State() {
+    if (file < 0) return;
+    if (locked) unlink(path.c_str());
+    close(file);
+  }
+
+  // False: the holder has just gone, and its file with it.
+  bool take(const fs::path& folder, const std::string& what) {
+    file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0 && errno == ENOENT) return false;
+    if (file < 0) throw_not_writable(folder, what, errno);
+    if (flock(file, LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) {  // a file system without locks
+        unlink(path.c_str());
+        return true;
+      }
+      const std::string owner = first_line(file);
+      if (owner == owner_text(getppid())) return true;
+      throw InputError(fmt::format("{} {}: another run ({}) is writing into it; expected a folder for each", what, folder.string(),
+                                   owner.empty() ? "which has just begun" : owner));
+    }
+    if (!is_same_file(file, path)) return false;
+    locked = true;
+    const std::string owner = owner_text(getpid()) + "\n";
+    [[maybe_unused]] const bool said = ftruncate(file, 0) == 0 && write(file, owner.data(), owner.size()) > 0;  // for messages
+    return true;
+  }
+
+  MadeFolders folders;
+  fs::path path;
+  int file = -1;
+  bool locked = false;
+};
+
+OutputFolderLock::OutputFolderLock(const fs::path& folder, const std::string& what) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    state_.reset();  // it may take folders away
+    state_ = std::make_unique<State>(folder, what);
+    if (state_->take(fs::absolute(folder), what)) return;
+  }
+  throw_not_writable(folder, what, ENOENT);
+}
+
+OutputFolderLock::~OutputFolderLock() = default;
+
+}  // namespace firkin
