@@ -1,26 +1,42 @@
 #include "firkin/base/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cstdio>
-
 namespace firkin {
+namespace {
 
 using std::chrono::steady_clock;
 
-Progress::Progress(std::string what, int total, bool enabled)
+// Characters in a row of the terminal; 80 where it does not say.
+size_t columns_of(std::FILE* terminal) {
+  winsize size{};
+  if (ioctl(fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
+
+// The first `count` characters of UTF-8 text.
+std::string first_characters(const std::string& text, size_t count) {
+  size_t characters = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool begins = (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80;
+    if (begins && ++characters > count) return text.substr(0, i);
+  }
+  return text;
+}
+
+}  // namespace
+
+Progress::Progress(std::string what, int total, bool enabled, std::FILE* out)
     : what_(std::move(what)),
       total_(total),
       enabled_(enabled),
-      terminal_(isatty(STDERR_FILENO) == 1),
+      out_(out),
+      terminal_(isatty(fileno(out)) == 1),
       started_(steady_clock::now()),
       printed_(started_) {
   if (enabled_) print("");
-}
-
-Progress::~Progress() {
-  if (enabled_ && terminal_) std::fputc('\n', stderr);
 }
 
 void Progress::advance(const std::string& detail) {
@@ -29,19 +45,29 @@ void Progress::advance(const std::string& detail) {
   constexpr auto kLogInterval = std::chrono::seconds(10);
   const bool last = done_ == total_;
   if (terminal_ || last || steady_clock::now() - printed_ >= kLogInterval) print(detail);
+  if (last) finish();
+}
+
+void Progress::finish() {
+  if (!line_is_open_) return;
+  line_is_open_ = false;
+  std::fputc('\n', out_);
+  std::fflush(out_);
 }
 
 void Progress::print(const std::string& detail) {
   printed_ = steady_clock::now();
   const double elapsed = std::chrono::duration<double>(printed_ - started_).count();
   const std::string line = fmt::format("{} {}/{}  {:.0f} s  {}", what_, done_, total_, elapsed, detail);
-  const std::string shown = line.substr(0, 79);  // one terminal row
   if (terminal_) {
-    fmt::print(stderr, "\r\x1b[K{}", shown);
+    constexpr const char* kClearLine = "\r\x1b[K";
+    // The last column stays free: a terminal that wraps there would begin a row that is never cleared.
+    fmt::print(out_, "{}{}", kClearLine, first_characters(line, columns_of(out_) - 1));
+    line_is_open_ = true;
   } else {
-    fmt::print(stderr, "{}\n", shown);
+    fmt::print(out_, "{}\n", line);
   }
-  std::fflush(stderr);
+  std::fflush(out_);
 }
 
 }  // namespace firkin

@@ -2,24 +2,31 @@
 #pragma once
 
 #include <chrono>
+#include <cstdio>
 #include <string>
 
 namespace firkin {
 
-// One line that is rewritten in place on a terminal, and a line every ten seconds elsewhere (a log file).
+// One line that is rewritten in place on a terminal, cut to its width, and a line every ten seconds elsewhere (a log file).
+// The line is ended when the last unit is done, so that what is printed next starts on a line of its own; finish() ends it earlier.
 // A disabled Progress does nothing, so ranks other than 0 run the same code. Not thread-safe.
 //
 //   Progress progress("measuring", 12, rank == 0);
 //   for (...) progress.advance("cap 4 MiB");
+//   fmt::print(table);
 class Progress {
  public:
-  Progress(std::string what, int total, bool enabled);
-  ~Progress();  // ends the line
+  // out: must outlive it; standard error but for tests.
+  Progress(std::string what, int total, bool enabled, std::FILE* out = stderr);
+  ~Progress() { finish(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   // One of `total` units is done; `detail` says which.
   void advance(const std::string& detail);
+
+  // Ends the line, if one is begun: before something else is printed while units are left. advance() begins another.
+  void finish();
 
  private:
   void print(const std::string& detail);
@@ -27,7 +34,9 @@ class Progress {
   std::string what_;
   int total_;
   bool enabled_;
+  std::FILE* out_;
   bool terminal_;
+  bool line_is_open_ = false;
   int done_ = 0;
   std::chrono::steady_clock::time_point started_;
   std::chrono::steady_clock::time_point printed_;
