@@ -171,4 +171,8 @@ int64_t json_line_of(std::string_view text, std::string_view path) {
   return finder.found_line();
 }
 
+std::string dump_json(const Json& json, int indent) {
+  return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
 }  // namespace firkin

@@ -71,5 +71,22 @@ TEST(JsonLine, OfAMissingValueIsThatOfWhatIsAroundIt) {
   EXPECT_EQ(json_line_of(kDocument, "abc"), 1);
 }
 
+TEST(DumpJson, ReplacesBytesThatAreNotUtf8) {
+  const nlohmann::json json = {{"word",
+                                "a\xff"
+                                "b\xe2\x82"},
+                               {"\xc3", "\xc3\xa9"}};
+  EXPECT_THROW(json.dump(), nlohmann::json::exception);
+  const nlohmann::json read = parse_json(dump_json(json, 1), "f.json", "an object");
+  EXPECT_EQ(read.at("word"), "a\uFFFDb\uFFFD");
+  EXPECT_EQ(read.at("\uFFFD"), "\u00E9");
+}
+
+TEST(DumpJson, IsTheUsualTextOtherwise) {
+  const nlohmann::json json = {{"a", {1, 2.5}}, {"b", "\u00E9"}};
+  EXPECT_EQ(dump_json(json), json.dump());
+  EXPECT_EQ(dump_json(json, 2), json.dump(2));
+}
+
 }  // namespace
 }  // namespace firkin

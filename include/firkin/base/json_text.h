@@ -24,4 +24,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& file, const 
 // the whole. Where there is no such value, the line of the innermost one around its place. The text must be what parse_json accepts.
 int64_t json_line_of(std::string_view text, std::string_view path);
 
+// The text of `json` for a file or standard output. Bytes that are not UTF-8 (a path or a word of the command line may hold any) become
+// U+FFFD, where nlohmann::json's own dump() throws. indent: spaces per level; -1 puts all on one line.
+std::string dump_json(const nlohmann::json& json, int indent = -1);
+
 }  // namespace firkin
