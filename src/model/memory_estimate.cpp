@@ -1,5 +1,9 @@
 #include "model/memory_estimate.h"
 
+#include <fmt/format.h>
+
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "model/transformer.h"
 
 namespace firkin {
@@ -29,6 +33,23 @@ MemoryEstimate estimate_training_memory(const TransformerConfig& config, int64_t
   const int64_t per_token = config.num_layers * (kept.d_model * config.d_model + kept.d_ff * config.d_ff) * element_bytes +
                             kLogitCopies * config.vocab_size * kLogitBytes;
   return {.parameters = parameters * element_bytes, .gradients = parameters * element_bytes, .activations = batch * sequence * per_token};
+}
+
+int64_t process_bytes(const MemoryEstimate& estimate) {
+  constexpr int64_t kLibTorchBytes = 200 * kMiB;
+  return estimate.total() + estimate.total() / 5 * 2 + kLibTorchBytes;
+}
+
+void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int64_t available_bytes) {
+  const int64_t ranks = std::max(1, local_ranks);
+  const int64_t rank_bytes = process_bytes(estimate);
+  if (rank_bytes <= available_bytes / ranks) return;
+  throw InputError(fmt::format(
+      "training takes about {} of memory a rank (parameters {}, gradients {}, activations {}), {} for {} here; {} are available; expected "
+      "a "
+      "smaller model, batch or sequence, or fewer ranks on this machine",
+      format_bytes(rank_bytes), format_bytes(estimate.parameters), format_bytes(estimate.gradients), format_bytes(estimate.activations),
+      format_bytes(rank_bytes * ranks), ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks), format_bytes(available_bytes)));
 }
 
 }  // namespace firkin
