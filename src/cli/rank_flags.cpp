@@ -30,14 +30,14 @@ void check_rank_flags(const RankFlags& flags) {
 
 // ranks: as many as there are.
 std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
-  if (flags.link.empty()) {
-    if (flags.link_world != 0) throw InputError(fmt::format("--link-world {}: expected --link with it", flags.link_world));
+  if (!flags.link) {
+    if (flags.link_world) throw InputError(fmt::format("--link-world {}: expected --link with it", *flags.link_world));
     return std::nullopt;
   }
-  if (flags.link_world != 0 && flags.link_world < ranks) {
-    throw InputError(fmt::format("--link-world {}: expected at least the number of ranks, {}", flags.link_world, ranks));
+  if (flags.link_world && *flags.link_world < ranks) {
+    throw InputError(fmt::format("--link-world {}: expected at least the number of ranks, {}", *flags.link_world, ranks));
   }
-  return parse_link(flags.link, flags.link_world == 0 ? ranks : flags.link_world);
+  return parse_link(*flags.link, flags.link_world.value_or(ranks));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "command.h"
@@ -15,9 +16,9 @@ struct RankFlags {
   CLI::Option* ranks_option = nullptr;
   double timeout_s = 300;
   std::string backend = "gloo";
-  int threads = 0;         // per rank; 0: the machine's cores shared among its ranks
-  std::string link;        // of parse_link(); empty: none
-  int64_t link_world = 0;  // 0: as many as there are ranks
+  int threads = 0;                    // per rank; 0: the machine's cores shared among its ranks
+  std::optional<std::string> link;    // of parse_link()
+  std::optional<int64_t> link_world;  // without: as many as there are ranks
 };
 void add_rank_flags(CLI::App& app, RankFlags& flags);
 

@@ -43,7 +43,7 @@ struct ProcessGroup {
   c10::intrusive_ptr<c10d::ProcessGroup> c10d;
   std::optional<std::chrono::milliseconds> timeout;  // of a collective through this handle; without: GroupOptions::timeout
   std::shared_ptr<GroupState> state;                 // of all handles: what is known of a failure
-  std::string link;                                  // "1 Gbit/s, 50 us": describe(GroupOptions::link); empty: no modelled link
+  std::string link;                                  // describe(GroupOptions::link); empty: no modelled link
 };
 
 // A collective under way.
