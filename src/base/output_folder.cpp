@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kAttempts = 100;
+constexpr int kLockAttempts = 100;
 constexpr const char* kTrialName = ".firkin-check-XXXXXX";
 
 [[noreturn]] void throw_not_writable(const fs::path& folder, const std::string& what, int reason) {
@@ -118,7 +118,7 @@ void check_output_folder(const fs::path& folder, const std::string& what) {
   const std::string prefix = fmt::format("{} {}", what, folder.string());
   Place place;
   int reason = ENOENT;
-  for (int attempt = 0; reason == ENOENT && attempt < kAttempts; ++attempt) {  // a run that ends may take its empty folder away meanwhile
+  for (int attempt = 0; reason == ENOENT && attempt < kLockAttempts; ++attempt) {  // a run that ends may take its empty folder away meanwhile
     place = find_place(folder, prefix);
     reason = place.missing.empty() ? try_to_write(place.existing) : try_to_make(place, prefix);
   }
@@ -162,7 +162,7 @@ struct OutputFolderLock::State {
 };
 
 OutputFolderLock::OutputFolderLock(const fs::path& folder, const std::string& what) {
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
     state_.reset();  // it may take folders away
     state_ = std::make_unique<State>(folder, what);
     if (state_->take(fs::absolute(folder), what)) return;

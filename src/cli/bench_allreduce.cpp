@@ -6,7 +6,6 @@
 #include "bench/allreduce_bench.h"
 #include "command.h"
 #include "firkin/base/error.h"
-#include "firkin/base/file.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "rank_flags.h"
@@ -76,7 +75,7 @@ Run declare_bench_allreduce(CLI::App& app) {
   app.add_flag("--cold", flags->cold, "every call on a buffer that is in no cache");
   return [flags] {
     const std::vector<int64_t> sizes = checked_sizes(flags->sizes);
-    check_output_folder(flags->common.out, "--out");
+    claim_output_folder(flags->common, writes_results());
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, sizes, group); });
   };
 }

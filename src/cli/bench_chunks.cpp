@@ -7,7 +7,6 @@
 #include "bench/chunks_bench.h"
 #include "command.h"
 #include "firkin/base/error.h"
-#include "firkin/base/file.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/rank_info.h"
@@ -132,7 +131,7 @@ Run declare_bench_chunks(CLI::App& app) {
   app.add_option("--allreduce", flags->allreduce, "put g(x) into this table's gap_s: OUT/allreduce.csv");
   return [flags] {
     const ChunksInput input = checked_input(*flags);
-    check_output_folder(flags->common.out, "--out");
+    claim_output_folder(flags->common, writes_results());
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, input, group); });
   };
 }

@@ -6,7 +6,6 @@
 #include "bench/layer_bench.h"
 #include "command.h"
 #include "firkin/base/error.h"
-#include "firkin/base/file.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/tensor_profile.h"
@@ -105,7 +104,8 @@ Run declare_bench_layers(CLI::App& app) {
   app.add_flag("--force", flags->force, "write the result even if watching changes the step");
   return [flags] {
     check_job_flags(flags->job);
-    check_output_folder(flags->common.out, "--out");
+    check_job_memory(flags->job, flags->ranks);
+    claim_output_folder(flags->common, writes_results());
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, group); });
   };
 }

@@ -9,7 +9,6 @@
 #include "bench/step_memory.h"
 #include "command.h"
 #include "firkin/base/error.h"
-#include "firkin/base/file.h"
 #include "firkin/base/machine.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
@@ -33,16 +32,15 @@ struct MatrixRun {
 };
 
 int64_t memory_limit_of(const StepFlags& flags) {
-  if (flags.memory_limit_gib) return static_cast<int64_t>(*flags.memory_limit_gib * static_cast<double>(kGiB));
+  if (flags.job.memory_limit_gib) return static_cast<int64_t>(*flags.job.memory_limit_gib * static_cast<double>(kGiB));
   const auto info = rank_info_from_environment();
   return available_memory_bytes() / std::max(1, info ? info->local_world_size : 1);
 }
 
 int64_t estimated_bytes(const StepFlags& flags, const Configuration& configuration) {
   if (!configuration.job) return 3 * flags.synthetic_tensors * flags.synthetic_bytes;
-  return estimate_training_memory(model_config(configuration.job->model), configuration.job->batch_size, configuration.job->sequence_length,
-                                  element_bytes(configuration.job->model))
-      .total();
+  return process_bytes(estimate_training_memory(model_config(configuration.job->model), configuration.job->batch_size,
+                                                configuration.job->sequence_length, element_bytes(configuration.job->model)));
 }
 
 // The most that any rank asks for beyond its limit decides for all. Empty: every rank has room.
@@ -156,9 +154,6 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   app.add_option("--synthetic-tensors", flags.synthetic_tensors, "that many equal tensors instead of models")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
   app.add_option("--synthetic-bytes", flags.synthetic_bytes, "bytes of each")->capture_default_str();
-  app.add_option("--memory-limit-gib", flags.memory_limit_gib,
-                 "per rank; configurations beyond it are skipped\n(default: what is available)")
-      ->check(CLI::PositiveNumber);
   app.add_flag("--resume", flags.resume, "keep what an interrupted run left in --out");
 }
 
@@ -182,6 +177,7 @@ Run declare_bench_step(CLI::App& app) {
   add_dtype_flag(app, flags->job.model);
   add_model_size_flags(app, flags->job.model);
   add_training_flags(app, flags->job);
+  add_memory_flag(app, flags->job);
   add_rule_flags(app, flags->rule);
   app.add_option("--blocks", flags->blocks, "blocks; each runs every setting once")->capture_default_str()->check(CLI::Range(4, 100000));
   app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));
@@ -189,8 +185,9 @@ Run declare_bench_step(CLI::App& app) {
   return [flags] {
     make_cells(*flags);
     make_configurations(*flags);
-    check_output_folder(flags->common.out, "--out");
+    claim_output_folder(flags->common, writes_results());
     resumable_configurations(*flags);
+    if (flags->resume && flags->common.folder) flags->common.folder->older_result_is_kept = true;  // what is there goes on
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, group); });
   };
 }

@@ -6,6 +6,7 @@
 #include <CLI/Formatter.hpp>
 
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -30,12 +31,15 @@ std::span<const Command> commands();
 // The words that this process was started with after the program's name.
 const std::vector<std::string>& command_line();
 
+struct OutputFolder;  // finish_run.h
+
 // Flags that every subcommand takes.
 struct CommonFlags {
   bool json = false;
   std::string out;
   uint64_t seed = 0;
-  const CLI::App* app = nullptr;  // that they were added to
+  const CLI::App* app = nullptr;         // that they were added to
+  std::shared_ptr<OutputFolder> folder;  // once it is claimed; null on ranks that write nothing
 };
 // The default of --out is firkin-out/COMMAND.
 void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command);

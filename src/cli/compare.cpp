@@ -6,7 +6,6 @@
 #include "command.h"
 #include "finish_run.h"
 #include "firkin/base/error.h"
-#include "firkin/base/file.h"
 
 namespace firkin::cli {
 namespace {
@@ -28,8 +27,8 @@ Results read_measured(const std::string& path) {
   return results;
 }
 
-int run(const CompareFlags& flags) {
-  check_output_folder(flags.common.out, "--out");
+int run(CompareFlags& flags) {
+  claim_output_folder(flags.common);
   Results results;
   results.run = start_run("compare", flags.common);
   const Results a = read_measured(flags.a);

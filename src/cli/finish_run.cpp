@@ -15,6 +15,8 @@
 namespace firkin::cli {
 namespace {
 
+constexpr const char* kPageFile = "report.html";
+
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -50,10 +52,24 @@ Run start_run(const std::string& command, const CommonFlags& common) {
   return run;
 }
 
+void claim_output_folder(CommonFlags& common, bool writes) {
+  check_output_folder(common.out, "--out");
+  if (writes) common.folder = std::make_shared<OutputFolder>(OutputFolderLock(common.out, "--out"));
+}
+
 void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
   const std::filesystem::path out = common.out;
-  write_file_atomically(out / "results.json", results_text(results));
-  write_file_atomically(out / "report.html", render_report(results));
+  Results written = results;
+  written.run.files = {kResultsFile, kPageFile};
+  for (const OutputFile& file : files) written.run.files.push_back(file.name);
+  if (common.folder && !common.folder->older_result_is_kept) {
+    if (const auto older = keep_older_result(out, written.run.files)) {
+      fmt::print(stderr, "firkin: the result that was in {} is now in {}\n", out.string(), older->string());
+    }
+    common.folder->older_result_is_kept = true;
+  }
+  write_file_atomically(out / kResultsFile, results_text(written));
+  write_file_atomically(out / kPageFile, render_report(written));
   for (const OutputFile& file : files) write_file_atomically(out / file.name, file.content);
 }
 
@@ -68,7 +84,7 @@ void finish_run(const CommonFlags& common, const Results& results, const std::ve
     fmt::print("{}", results_text(results));
   } else {
     fmt::print("{}", results_in_text(results));
-    std::string names = "report.html, results.json";
+    std::string names = fmt::format("{}, {}", kPageFile, kResultsFile);
     for (const OutputFile& file : files) names += ", " + file.name;
     if (!not_written) fmt::print("\n{}", wrapped("wrote ", fmt::format("{}/: {}", common.out, names)));
   }

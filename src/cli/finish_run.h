@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "command.h"
+#include "firkin/base/output_folder.h"
 #include "results/results.h"
 
 namespace firkin::cli {
@@ -15,10 +16,21 @@ struct OutputFile {
   std::string content;
 };
 
+// A folder that this process writes into, and no other until it ends.
+struct OutputFolder {
+  OutputFolderLock lock;
+  bool older_result_is_kept = false;  // moved to older/N, or there is none
+};
+
+// Before anything is measured: throws InputError when --out cannot be written to, or another run is writing into it. `writes`: whether this
+// process is the one that will write (rank 0, or the one that starts the ranks).
+void claim_output_folder(CommonFlags& common, bool writes = true);
+
 // The head of a result that started now, with every flag as it is in force. `environment` holds the version only.
 Run start_run(const std::string& command, const CommonFlags& common);
 
-// results.json, report.html and `files`, as far as they are known. Throws RuntimeError when the disk does not take them.
+// results.json, report.html and `files`, as far as they are known. What an earlier run left is kept beside them, which is said. Throws
+// RuntimeError when the disk does not take them.
 void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files = {});
 
 // Writes the files, prints the result (all of it in text, or with --json as JSON), and says what was written. When the files cannot be

@@ -5,6 +5,10 @@
 #include <cmath>
 
 #include "firkin/base/error.h"
+#include "firkin/base/machine.h"
+#include "firkin/base/units.h"
+#include "firkin/comm/rank_info.h"
+#include "model/memory_estimate.h"
 #include "model/transformer.h"
 #include "workload/text_data.h"
 
@@ -25,6 +29,13 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
   app.add_option("--batch", flags.batch_size, "sequences per rank and step")->capture_default_str();
   app.add_option("--sequence", flags.sequence_length, "tokens per sequence")->capture_default_str();
   add_training_flags(app, flags);
+  add_memory_flag(app, flags);
+}
+
+void add_memory_flag(CLI::App& app, JobFlags& flags) {
+  app.add_option("--memory-limit-gib", flags.memory_limit_gib,
+                 "per rank; what needs more is refused, or skipped\n(default: what is available)")
+      ->check(CLI::PositiveNumber);
 }
 
 void add_training_flags(CLI::App& app, JobFlags& flags) {
@@ -57,6 +68,16 @@ void check_job_flags(const JobFlags& flags) {
     throw InputError(fmt::format("--batch {}: {} tokens; expected at most the {} bytes of {}", flags.batch_size,
                                  flags.batch_size * flags.sequence_length, text.size(), text_file(flags).string()));
   }
+}
+
+void check_job_memory(const JobFlags& flags, const RankFlags& ranks) {
+  const auto launched = rank_info_from_environment();
+  const MemoryEstimate estimate =
+      estimate_training_memory(model_config(flags.model), flags.batch_size, flags.sequence_length, element_bytes(flags.model));
+  const int local_ranks = launched ? launched->local_world_size : ranks.ranks;
+  const double limit_gib = flags.memory_limit_gib.value_or(0) * local_ranks;
+  check_training_memory(estimate, local_ranks,
+                        limit_gib > 0 ? static_cast<int64_t>(limit_gib * static_cast<double>(kGiB)) : available_memory_bytes());
 }
 
 ModelDescription describe_job(const JobFlags& flags) {

@@ -1,11 +1,13 @@
 // The training job that the benchmarks step: a transformer language model on text.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "command.h"
 #include "firkin/comm/process_group.h"
 #include "model_flags.h"
+#include "rank_flags.h"
 #include "workload/workload.h"
 
 namespace firkin::cli {
@@ -16,14 +18,21 @@ struct JobFlags {
   int64_t sequence_length = 128;  // tokens
   std::string text;               // file; empty: the text that Firkin ships
   double learning_rate = 0.01;
+  std::optional<double> memory_limit_gib;  // per rank; without: what is available
 };
 void add_job_flags(CLI::App& app, JobFlags& flags);
 
 // The part of them that a benchmark over several models and shapes shares: --text, --learning-rate.
 void add_training_flags(CLI::App& app, JobFlags& flags);
 
+// --memory-limit-gib
+void add_memory_flag(CLI::App& app, JobFlags& flags);
+
 // Reads the text and checks everything that can be checked before ranks start. Throws InputError.
 void check_job_flags(const JobFlags& flags);
+
+// Throws InputError unless all ranks of this machine can train the job in the memory that is free, or that --memory-limit-gib names.
+void check_job_memory(const JobFlags& flags, const RankFlags& ranks);
 
 // The model and what it is trained on. Allocates no parameter.
 ModelDescription describe_job(const JobFlags& flags);

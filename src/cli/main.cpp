@@ -3,11 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <string_view>
 
 #include "command.h"
 #include "firkin/base/error.h"
+#include "firkin/base/json_text.h"
 
 namespace firkin::cli {
 namespace {
@@ -83,7 +85,7 @@ void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& comm
 }
 
 void print_json(const nlohmann::json& result) {
-  fmt::print("{}\n", result.dump(2));
+  fmt::print("{}\n", dump_json(result, 2));
   std::fflush(stdout);
 }
 
@@ -92,6 +94,7 @@ void print_json(const nlohmann::json& result) {
 int main(int argc, char** argv) {
   using namespace firkin;
   cli::stored_command_line().assign(argv + 1, argv + argc);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write(), with a message
   try {
     return cli::run(argc, argv);
   } catch (const InputError& error) {

@@ -52,6 +52,11 @@ void add_rank_flags(CLI::App& app, RankFlags& flags) {
   app.add_option("--link-world", flags.link_world, "ranks that --link is timed for (default: those here)");
 }
 
+bool writes_results() {
+  const auto info = rank_info_from_environment();
+  return !info || info->rank == 0;
+}
+
 int run_on_ranks(const RankFlags& flags, const std::function<void(const ProcessGroup&)>& body) {
   check_rank_flags(flags);
   const auto info = rank_info_from_environment();

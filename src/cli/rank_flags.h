@@ -22,6 +22,9 @@ struct RankFlags {
 };
 void add_rank_flags(CLI::App& app, RankFlags& flags);
 
+// Whether this process writes the result: it is rank 0, or the one that starts the ranks.
+bool writes_results();
+
 // Runs `body` in every rank: here, when a launcher (torchrun, mpirun, srun, or --ranks itself) started this process as a rank; otherwise it
 // starts --ranks processes of this program, which come back here as ranks. Returns the exit code. Check all input before: then bad input is
 // reported once, and before any rank starts.

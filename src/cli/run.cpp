@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "bench/across_ranks.h"
+#include "firkin/base/json_text.h"
 #include "firkin/base/machine.h"
 #include "firkin/comm/rank_info.h"
 
@@ -26,8 +27,7 @@ Host this_host() {
 
 std::vector<Host> hosts_of(const ProcessGroup& group) {
   std::vector<Host> of_ranks;
-  for (const std::string& text :
-       gather_texts(group, host_json(this_host()).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
+  for (const std::string& text : gather_texts(group, dump_json(host_json(this_host())))) {
     const auto document = nlohmann::json::parse(text);
     of_ranks.push_back(read_host(JsonFields(document, "")));
   }

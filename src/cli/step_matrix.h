@@ -29,7 +29,6 @@ struct StepFlags {
   int blocks = 20;
   int warmup = 1;
   int steps = 2;
-  std::optional<double> memory_limit_gib;  // per rank
   bool resume = false;
 };
 

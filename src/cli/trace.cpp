@@ -5,7 +5,7 @@
 
 #include "bench/step_trace.h"
 #include "command.h"
-#include "firkin/base/file.h"
+#include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
 #include "language_model_job.h"
 #include "rank_flags.h"
@@ -81,7 +81,7 @@ void run_rank(const TraceFlags& flags, const std::vector<Cell>& cells, const Pro
       const SpansByRank spans = trace_steps(group, workload, cell.setting.options, {.warmup_steps = flags.warmup, .steps = flags.steps});
       if (group.rank != 0) continue;
       results.traces.push_back(row_of(cell, spans));
-      files.push_back({file_name(cell), chrome_trace(spans).dump() + "\n"});
+      files.push_back({file_name(cell), dump_json(chrome_trace(spans)) + "\n"});
       progress.advance(cell.setting.name);
     }
   }
@@ -113,8 +113,9 @@ Run declare_trace(CLI::App& app) {
   app.add_option("--steps", flags->steps, "recorded steps")->capture_default_str()->check(CLI::Range(1, 1000));
   return [flags] {
     check_job_flags(flags->job);
+    check_job_memory(flags->job, flags->ranks);
     const std::vector<Cell> cells = make_cells(flags->strategies, flags->caps_mib, flags->rule);
-    check_output_folder(flags->common.out, "--out");
+    claim_output_folder(flags->common, writes_results());
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, cells, group); });
   };
 }

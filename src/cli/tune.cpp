@@ -6,7 +6,6 @@
 
 #include "bench/tune_sections.h"
 #include "command.h"
-#include "firkin/base/file.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/tensor_profile.h"
@@ -50,6 +49,7 @@ class PhaseProgress {
  public:
   explicit PhaseProgress(bool enabled) : enabled_(enabled) {}
   void operator()(const std::string& phase, int units, const std::string& done) {
+    if (phase != phase_ && progress_) progress_->finish();
     if (phase != phase_) progress_ = std::make_unique<Progress>(phase, units, enabled_);
     phase_ = phase;
     progress_->advance(done);
@@ -74,6 +74,7 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   results.run = begin_run("tune", flags.common, flags.ranks, group);
   results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
+  if (const std::string left_out = torch_default_left_out(); speaks && !left_out.empty()) fmt::print(stderr, "firkin: {}\n", left_out);
   auto progress = std::make_shared<PhaseProgress>(speaks);
   options.on_progress = [progress](const std::string& phase, int units, const std::string& done) { (*progress)(phase, units, done); };
   if (speaks) {
@@ -122,7 +123,8 @@ Run declare_tune(CLI::App& app) {
   return [flags] {
     const TuneOptions options = checked_options(*flags);
     check_job_flags(flags->job);
-    check_output_folder(flags->common.out, "--out");
+    check_job_memory(flags->job, flags->ranks);
+    claim_output_folder(flags->common, writes_results());
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, options, group); });
   };
 }

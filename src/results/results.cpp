@@ -108,7 +108,7 @@ Results results_from_json(const json& document) {
 }
 
 std::string results_text(const Results& results) {
-  return results_json(results).dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  return dump_json(results_json(results), 1) + "\n";
 }
 
 Results parse_results(std::string_view text, const std::string& file) {

@@ -47,8 +47,11 @@ constexpr Field<ModelDescription> kModelFields[] = {
     {"sequence_length", &ModelDescription::sequence_length, Unit::kCount, "sequence length"},
     {"text", &ModelDescription::text, Unit::kText, "text", kPage}};
 
-constexpr Field<Run> kRunFields[] = {
-    {"command", &Run::command}, {"command_line", &Run::command_line}, {"started", &Run::started}, {"seed", &Run::seed, Unit::kCount}};
+constexpr Field<Run> kRunFields[] = {{"command", &Run::command},
+                                     {"command_line", &Run::command_line},
+                                     {"started", &Run::started},
+                                     {"seed", &Run::seed, Unit::kCount},
+                                     {"files", &Run::files}};
 
 std::string words(std::string name) {
   std::ranges::replace(name, '_', ' ');
@@ -96,6 +99,7 @@ Host read_host(const JsonFields& fields) {
 void write_run(const Run& run, json& document) {
   document["schema"] = std::string(kSchema) + "1";
   document.update(to_json<Run>(kRunFields, run));
+  if (run.files.empty()) document.erase(kRunFields[4].key);
   json environment = to_json<Environment>(kEnvironmentFields, run.environment);
   if (!run.environment.hosts.empty()) environment[kHosts] = rows_to_json<Host>(kHostFields, run.environment.hosts);
   document["environment"] = environment;
@@ -111,6 +115,7 @@ Run read_run(const JsonFields& document) {
   run.command_line = document.maybe_texts(kRunFields[1].key);
   run.started = document.maybe_text(kRunFields[2].key).value_or("");
   run.seed = document.maybe_integer(kRunFields[3].key);
+  run.files = document.maybe_texts(kRunFields[4].key);
   if (const auto fields = document.maybe_object("environment")) {
     for (const auto& field : kEnvironmentFields) {
       if (fields->has(field.key)) field_details::set(field, run.environment, *fields);

@@ -52,7 +52,8 @@ struct Run {
   std::vector<std::string> command_line;
   std::string started;  // UTC, when measuring began
   std::optional<int64_t> seed;
-  nlohmann::json settings;  // every flag by its name, as it was in force; an object, or null
+  std::vector<std::string> files;  // written beside it, and itself
+  nlohmann::json settings;         // every flag by its name, as it was in force; an object, or null
   Environment environment;
   std::optional<ModelDescription> model;
 };
