@@ -1,6 +1,6 @@
 #include "linked_backend.h"
 
-#include <ATen/core/ivalue_inl.h>
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 
