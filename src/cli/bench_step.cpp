@@ -14,6 +14,7 @@
 #include "firkin/base/units.h"
 #include "firkin/comm/rank_info.h"
 #include "model/memory_estimate.h"
+#include "report/text.h"
 #include "run.h"
 #include "step_matrix.h"
 #include "step_rows.h"
@@ -137,12 +138,17 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
                                       : done[i]                  ? StepConfiguration()
                                                                  : measure_configuration(run, configurations[i]);
     if (group.rank != 0) continue;
+    if (!flags.common.json) {
+      run.progress->finish();
+      fmt::print("{}{}{}", i > 0 ? "\n" : "", done[i] ? "measured before: " : "", configuration_in_text(configuration));
+      std::fflush(stdout);
+    }
     results.configurations.push_back(std::move(configuration));
     results.complete = i + 1 == configurations.size();
     if (!results.complete) write_run_files(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}});
   }
-  run.progress.reset();
-  if (group.rank == 0) finish_run(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}});
+  if (group.rank != 0) return;
+  finish_run(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}}, "\n" + answer_in_text(results));
 }
 
 void add_matrix_flags(CLI::App& app, StepFlags& flags) {

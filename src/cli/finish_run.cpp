@@ -38,10 +38,33 @@ nlohmann::json settings_of(const CLI::App& app) {
   return settings;
 }
 
+Results with_files(Results results, const std::vector<OutputFile>& files) {
+  results.run.files = {kPageFile, kResultsFile};
+  for (const OutputFile& file : files) results.run.files.push_back(file.name);
+  return results;
+}
+
+// What an earlier run left in the folder is moved away before the first file is written.
+void keep_older(const CommonFlags& common, const std::vector<std::string>& names) {
+  if (!common.folder || common.folder->older_result_is_kept) return;
+  if (const auto older = keep_older_result(common.out, names)) {
+    fmt::print(stderr, "firkin: the result that was in {} is now in {}\n", common.out, older->string());
+  }
+  common.folder->older_result_is_kept = true;
+}
+
+void write_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
+  const std::filesystem::path out = common.out;
+  keep_older(common, results.run.files);
+  write_file_atomically(out / kResultsFile, results_text(results));
+  write_file_atomically(out / kPageFile, render_report(results));
+  for (const OutputFile& file : files) write_file_atomically(out / file.name, file.content);
+}
+
 }  // namespace
 
-Run start_run(const std::string& command, const CommonFlags& common) {
-  Run run;
+RunHead start_run(const std::string& command, const CommonFlags& common) {
+  RunHead run;
   run.command = command;
   run.command_line = command_line();
   run.command_line.insert(run.command_line.begin(), "firkin");
@@ -54,39 +77,27 @@ Run start_run(const std::string& command, const CommonFlags& common) {
 
 void claim_output_folder(CommonFlags& common, bool writes) {
   check_output_folder(common.out, "--out");
-  if (writes) common.folder = std::make_shared<OutputFolder>(OutputFolderLock(common.out, "--out"));
+  if (writes) common.folder = std::make_shared<OutputFolder>(common.out);
 }
 
 void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
-  const std::filesystem::path out = common.out;
-  Results written = results;
-  written.run.files = {kResultsFile, kPageFile};
-  for (const OutputFile& file : files) written.run.files.push_back(file.name);
-  if (common.folder && !common.folder->older_result_is_kept) {
-    if (const auto older = keep_older_result(out, written.run.files)) {
-      fmt::print(stderr, "firkin: the result that was in {} is now in {}\n", out.string(), older->string());
-    }
-    common.folder->older_result_is_kept = true;
-  }
-  write_file_atomically(out / kResultsFile, results_text(written));
-  write_file_atomically(out / kPageFile, render_report(written));
-  for (const OutputFile& file : files) write_file_atomically(out / file.name, file.content);
+  write_files(common, with_files(results, files), files);
 }
 
-void finish_run(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
+void finish_run(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files,
+                const std::optional<std::string>& text) {
+  const Results written = with_files(results, files);
   std::exception_ptr not_written;
   try {
-    write_run_files(common, results, files);
+    write_files(common, written, files);
   } catch (...) {
     not_written = std::current_exception();
   }
   if (common.json) {
-    fmt::print("{}", results_text(results));
+    fmt::print("{}", results_text(written));
   } else {
-    fmt::print("{}", results_in_text(results));
-    std::string names = fmt::format("{}, {}", kPageFile, kResultsFile);
-    for (const OutputFile& file : files) names += ", " + file.name;
-    if (!not_written) fmt::print("\n{}", wrapped("wrote ", fmt::format("{}/: {}", common.out, names)));
+    fmt::print("{}", text ? *text : results_in_text(written));
+    if (!not_written) fmt::print("\n{}", wrapped("wrote ", fmt::format("{}/: {}", common.out, fmt::join(written.run.files, ", "))));
   }
   std::fflush(stdout);
   if (not_written) std::rethrow_exception(not_written);

@@ -36,8 +36,8 @@ std::vector<Host> hosts_of(const ProcessGroup& group) {
 
 }  // namespace
 
-Run begin_run(const std::string& command, const CommonFlags& common, const RankFlags& ranks, const ProcessGroup& group) {
-  Run run = start_run(command, common);
+RunHead begin_run(const std::string& command, const CommonFlags& common, const RankFlags& ranks, const ProcessGroup& group) {
+  RunHead run = start_run(command, common);
   Environment& environment = run.environment;
   environment.libtorch = TORCH_VERSION;
   environment.backend = ranks.backend;
@@ -52,7 +52,7 @@ Run begin_run(const std::string& command, const CommonFlags& common, const RankF
   return run;
 }
 
-std::string difference_from(const Run& earlier, const CommonFlags& common, const RankFlags& ranks) {
+std::string difference_from(const RunHead& earlier, const CommonFlags& common, const RankFlags& ranks) {
   const auto launched = rank_info_from_environment();
   const Host here = this_host();
   const std::vector<Host>& hosts = earlier.environment.hosts;

@@ -15,9 +15,9 @@
 namespace firkin::cli {
 
 // start_run(), and the machines of all ranks. Collective.
-Run begin_run(const std::string& command, const CommonFlags& common, const RankFlags& ranks, const ProcessGroup& group);
+RunHead begin_run(const std::string& command, const CommonFlags& common, const RankFlags& ranks, const ProcessGroup& group);
 
 // What differs between an earlier run and one that these flags would start here: "batch 4, now 2", "host a, now b"; empty: nothing.
-std::string difference_from(const Run& earlier, const CommonFlags& common, const RankFlags& ranks);
+std::string difference_from(const RunHead& earlier, const CommonFlags& common, const RankFlags& ranks);
 
 }  // namespace firkin::cli

@@ -116,7 +116,7 @@ std::string other_heading(const Results& results) {
   return fmt::format("Results of firkin {}.", results.run.command);
 }
 
-std::string kicker(const Run& run) {
+std::string kicker(const RunHead& run) {
   std::vector<std::string> parts = {fmt::format("firkin {}", run.command)};
   const Environment& environment = run.environment;
   if (run.model) parts.push_back(fmt::format("model {}", run.model->name));

@@ -64,7 +64,7 @@ std::string facts_html(const std::string& title, const Facts& facts) {
   return html + "</dl></section>\n";
 }
 
-std::string origin_html(const Run& run) {
+std::string origin_html(const RunHead& run) {
   Facts environment = facts_of(run.environment);
   if (run.seed) environment.emplace_back("seed", fmt::format("{}", *run.seed));
   const Facts model = run.model ? facts_of(*run.model) : Facts();

@@ -57,6 +57,8 @@ std::string comparison_in_text(const Comparison& comparison) {
   return text;
 }
 
+}  // namespace
+
 std::string answer_in_text(const Results& results) {
   const Answer answer = put_in_words(results);
   std::string text = wrapped("", plain(answer.heading));
@@ -64,10 +66,9 @@ std::string answer_in_text(const Results& results) {
   for (const PasteSetting& setting : answer.settings) {
     text += fmt::format("\n{}: {}\n{}", setting.tool, setting.setting, wrapped("  ", setting.note));
   }
+  for (const std::string& note : results.notes) text += wrapped("", "Note: " + note);
   return text;
 }
-
-}  // namespace
 
 std::string configuration_in_text(const StepConfiguration& configuration) {
   const ModelDescription& model = configuration.model;
@@ -93,7 +94,6 @@ std::string results_in_text(const Results& results) {
   if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, Medium::kTerminal)));
   if (results.comparison) add(comparison_in_text(*results.comparison));
   add(answer_in_text(results));
-  for (const std::string& note : results.notes) text += wrapped("", "Note: " + note);
   return text;
 }
 

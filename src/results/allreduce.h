@@ -12,9 +12,9 @@ namespace firkin {
 
 // Every sample of `firkin bench allreduce`, size by size, in the order measured. Seconds per call.
 struct AllReduceSamples {
-  std::vector<int64_t> bytes;
-  std::vector<std::vector<double>> isolated_s;
-  std::vector<std::vector<double>> gap_s;
+  std::vector<int64_t> bytes = {};
+  std::vector<std::vector<double>> isolated_s = {};
+  std::vector<std::vector<double>> gap_s = {};
 };
 
 nlohmann::json allreduce_json(const AllReduceTable& table);

@@ -13,13 +13,13 @@ namespace firkin {
 // One chunk size of `firkin bench chunks`: the same data in `calls` all-reduces that are under way together. Seconds.
 struct ChunksRow {
   int64_t chunk_bytes = 0;
-  std::optional<int64_t> world_size;
+  std::optional<int64_t> world_size = {};
   int64_t calls = 0;
-  double total_s = 0;                  // median, of all calls together
-  std::optional<Interval> total_ci_s;  // 95 %
-  std::optional<double> gap_s;         // per call
-  std::optional<double> mean_s, stdev_s, min_s, max_s;
-  std::optional<int64_t> samples, wrong;
+  double total_s = 0;                       // median, of all calls together
+  std::optional<Interval> total_ci_s = {};  // 95 %
+  std::optional<double> gap_s = {};         // per call
+  std::optional<double> mean_s = {}, stdev_s = {}, min_s = {}, max_s = {};
+  std::optional<int64_t> samples = {}, wrong = {};
 };
 
 nlohmann::json chunks_json(const std::vector<ChunksRow>& rows);

@@ -57,7 +57,7 @@ Facts configuration_statuses(const Results& results) {
 }
 
 // What there is to know about a run, apart from its times.
-Facts facts_of(const Run& run) {
+Facts facts_of(const RunHead& run) {
   Facts facts = facts_of(run.environment);
   if (run.seed) facts.emplace_back("seed", fmt::format("{}", *run.seed));
   for (const auto& [name, value] : run.model ? facts_of(*run.model) : Facts()) facts.emplace_back(name == "name" ? "model" : name, value);

@@ -30,9 +30,9 @@ struct MeasuredSetting {
   std::string configuration;  // "demo, batch 4, sequence 128, float32", or empty where a run has only one
   std::string name;           // "bucketed 25 MiB"
   double median_s = 0;
-  std::optional<Interval> interval;  // 95 %, seconds
+  std::optional<Interval> interval = {};  // 95 %, seconds
   Evidence evidence = Evidence::kNone;
-  std::vector<double> samples_s;  // empty unless evidence is kSamples
+  std::vector<double> samples_s = {};  // empty unless evidence is kSamples
 };
 
 enum class Verdict {
@@ -46,7 +46,7 @@ struct ComparedSetting {
   MeasuredSetting a;
   MeasuredSetting b;  // of the same configuration and name
   double ratio = 1;   // b / a
-  std::optional<Interval> ratio_interval;
+  std::optional<Interval> ratio_interval = {};
   Evidence evidence = Evidence::kNone;
   Verdict verdict = Verdict::kUnknown;
 };
@@ -61,11 +61,11 @@ struct DifferentFact {
 struct Comparison {
   std::string command;
   std::string a_file, b_file;  // where they were read
-  std::vector<std::pair<std::string, std::string>> same_facts;
-  std::vector<DifferentFact> different_facts;
-  std::vector<ComparedSetting> settings;  // in the order of a
-  std::vector<std::string> only_a;        // "CONFIGURATION: NAME", with the reason where the run states one
-  std::vector<std::string> only_b;
+  std::vector<std::pair<std::string, std::string>> same_facts = {};
+  std::vector<DifferentFact> different_facts = {};
+  std::vector<ComparedSetting> settings = {};  // in the order of a
+  std::vector<std::string> only_a = {};        // "CONFIGURATION: NAME", with the reason where the run states one
+  std::vector<std::string> only_b = {};
 };
 
 // What `tune`, `bench allreduce` or `bench step` measured, in the file's order. Throws InputError when the results are of another

@@ -13,15 +13,15 @@ namespace firkin {
 // One layer, or the whole model. Samples are seconds on the slowest rank, one per watched step.
 struct LayerRow {
   std::string name;
-  int64_t parameters = 0;          // elements
-  std::vector<double> forward_s;   // samples; empty when not observed
-  std::vector<double> backward_s;  // samples; empty for a layer without parameters of its own
+  int64_t parameters = 0;               // elements
+  std::vector<double> forward_s = {};   // samples; empty when not observed
+  std::vector<double> backward_s = {};  // samples; empty for a layer without parameters of its own
 };
 
 struct LayersSection {
-  std::vector<LayerRow> layers;
-  std::vector<double> forward_s, backward_s, optimizer_s;  // of the whole model; samples
-  std::vector<double> watched_step_s, bare_step_s;         // per pair
+  std::vector<LayerRow> layers = {};
+  std::vector<double> forward_s = {}, backward_s = {}, optimizer_s = {};  // of the whole model; samples
+  std::vector<double> watched_step_s = {}, bare_step_s = {};              // per pair
 };
 
 // {"layers": [medians], "samples": {...}}; `document` gets both.

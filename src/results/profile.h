@@ -10,9 +10,9 @@ namespace firkin {
 
 struct ProfileSection {
   TensorProfile tensors;
-  std::optional<double> bare_backward_s;    // without hooks
-  std::optional<double> hook_perturbation;  // what looking on cost, as a fraction
-  std::optional<Interval> hook_perturbation_ci;
+  std::optional<double> bare_backward_s = {};    // without hooks
+  std::optional<double> hook_perturbation = {};  // what looking on cost, as a fraction
+  std::optional<Interval> hook_perturbation_ci = {};
 };
 
 // A backward pass, wherever results.json states one.

@@ -24,30 +24,30 @@
 namespace firkin {
 
 struct Results {
-  Run run;
+  RunHead run;
   bool complete = true;  // false: the run was interrupted, or is still going on
   // tune
-  std::optional<ProfileSection> profile;  // and bench layers
-  AllReduceTable allreduce;               // and bench allreduce
-  std::optional<AlphaBeta> alpha_beta;
-  std::optional<CalibrationSection> calibration;
-  std::vector<CurveRow> curve;        // by ascending cap
-  std::vector<CurveRow> dense_curve;  // by ascending cap, predictions only
-  std::vector<StrategyRow> strategies;
-  std::optional<TuneAnswer> answer;
-  std::optional<StepSamples> step_samples;
-  std::vector<std::string> notes;  // what else a reader has to know
+  std::optional<ProfileSection> profile = {};  // and bench layers
+  AllReduceTable allreduce;                    // and bench allreduce
+  std::optional<AlphaBeta> alpha_beta = {};
+  std::optional<CalibrationSection> calibration = {};
+  std::vector<CurveRow> curve = {};        // by ascending cap
+  std::vector<CurveRow> dense_curve = {};  // by ascending cap, predictions only
+  std::vector<StrategyRow> strategies = {};
+  std::optional<TuneAnswer> answer = {};
+  std::optional<StepSamples> step_samples = {};
+  std::vector<std::string> notes = {};  // what else a reader has to know
   // bench allreduce, chunks, layers, step; trace
-  std::optional<std::string> caches;  // "warm" or "cold"
-  std::optional<AllReduceSamples> allreduce_samples;
-  std::optional<int64_t> elements;  // float32, of all chunks together
-  std::vector<ChunksRow> chunks;
-  std::vector<std::vector<double>> chunk_totals_s;  // [chunk size][sample]
-  std::optional<LayersSection> layers;
-  std::vector<StepConfiguration> configurations;
-  std::vector<TraceRow> traces;
+  std::optional<std::string> caches = {};  // "warm" or "cold"
+  std::optional<AllReduceSamples> allreduce_samples = {};
+  std::optional<int64_t> elements = {};  // float32, of all chunks together
+  std::vector<ChunksRow> chunks = {};
+  std::vector<std::vector<double>> chunk_totals_s = {};  // [chunk size][sample]
+  std::optional<LayersSection> layers = {};
+  std::vector<StepConfiguration> configurations = {};
+  std::vector<TraceRow> traces = {};
   // compare
-  std::optional<Comparison> comparison;
+  std::optional<Comparison> comparison = {};
 };
 
 nlohmann::json results_json(const Results& results);

@@ -47,11 +47,11 @@ constexpr Field<ModelDescription> kModelFields[] = {
     {"sequence_length", &ModelDescription::sequence_length, Unit::kCount, "sequence length"},
     {"text", &ModelDescription::text, Unit::kText, "text", kPage}};
 
-constexpr Field<Run> kRunFields[] = {{"command", &Run::command},
-                                     {"command_line", &Run::command_line},
-                                     {"started", &Run::started},
-                                     {"seed", &Run::seed, Unit::kCount},
-                                     {"files", &Run::files}};
+constexpr Field<RunHead> kRunFields[] = {{"command", &RunHead::command},
+                                         {"command_line", &RunHead::command_line},
+                                         {"started", &RunHead::started},
+                                         {"seed", &RunHead::seed, Unit::kCount},
+                                         {"files", &RunHead::files}};
 
 std::string words(std::string name) {
   std::ranges::replace(name, '_', ' ');
@@ -96,9 +96,9 @@ Host read_host(const JsonFields& fields) {
   return from_json<Host>(kHostFields, fields);
 }
 
-void write_run(const Run& run, json& document) {
+void write_run(const RunHead& run, json& document) {
   document["schema"] = std::string(kSchema) + "1";
-  document.update(to_json<Run>(kRunFields, run));
+  document.update(to_json<RunHead>(kRunFields, run));
   if (run.files.empty()) document.erase(kRunFields[4].key);
   json environment = to_json<Environment>(kEnvironmentFields, run.environment);
   if (!run.environment.hosts.empty()) environment[kHosts] = rows_to_json<Host>(kHostFields, run.environment.hosts);
@@ -107,10 +107,10 @@ void write_run(const Run& run, json& document) {
   if (!run.settings.is_null()) document[kSettingsKey] = run.settings;
 }
 
-Run read_run(const JsonFields& document) {
+RunHead read_run(const JsonFields& document) {
   const std::string schema = document.text("schema");
   if (!schema.starts_with(kSchema)) document.fail("schema", fmt::format("\"{}\"", schema), fmt::format("\"{}1\"", kSchema));
-  Run run;
+  RunHead run;
   run.command = document.text(kRunFields[0].key);
   run.command_line = document.maybe_texts(kRunFields[1].key);
   run.started = document.maybe_text(kRunFields[2].key).value_or("");

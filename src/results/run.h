@@ -19,43 +19,43 @@ struct Host {
   std::string host;
   std::string cpu;
   std::string os;
-  int64_t cores = 0;                // that there are
-  int64_t usable_cores = 0;         // that affinity and quotas leave
-  std::optional<double> cpu_quota;  // of the control group, in cores
-  std::optional<std::string> governor;
-  std::optional<double> load;  // of the last minute
-  std::vector<int64_t> ranks;
+  int64_t cores = 0;                     // that there are
+  int64_t usable_cores = 0;              // that affinity and quotas leave
+  std::optional<double> cpu_quota = {};  // of the control group, in cores
+  std::optional<std::string> governor = {};
+  std::optional<double> load = {};  // of the last minute
+  std::vector<int64_t> ranks = {};
 };
 
 struct Environment {
   std::string firkin;  // version
-  std::optional<std::string> libtorch, backend, device, cpu, os;
-  std::optional<int64_t> cores, world_size, threads_per_rank;
-  std::optional<std::string> link;  // a modelled one, in words; absent: times are those of the real link
-  std::vector<Host> hosts;
+  std::optional<std::string> libtorch = {}, backend = {}, device = {}, cpu = {}, os = {};
+  std::optional<int64_t> cores = {}, world_size = {}, threads_per_rank = {};
+  std::optional<std::string> link = {};  // a modelled one, in words; absent: times are those of the real link
+  std::vector<Host> hosts = {};
 };
 
 // What was stepped. Sizes: by their names in a model file ("d_model").
 struct ModelDescription {
   std::string name;
-  std::optional<std::string> family, dtype, text;
-  std::optional<bool> tied;
-  std::vector<std::pair<std::string, int64_t>> sizes;
-  std::optional<int64_t> parameters, tensors, gradient_bytes, batch_size, sequence_length;
+  std::optional<std::string> family = {}, dtype = {}, text = {};
+  std::optional<bool> tied = {};
+  std::vector<std::pair<std::string, int64_t>> sizes = {};
+  std::optional<int64_t> parameters = {}, tensors = {}, gradient_bytes = {}, batch_size = {}, sequence_length = {};
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
 
 // The head of every results.json.
-struct Run {
+struct RunHead {
   std::string command;  // "bench-step"
-  std::vector<std::string> command_line;
+  std::vector<std::string> command_line = {};
   std::string started;  // UTC, when measuring began
-  std::optional<int64_t> seed;
-  std::vector<std::string> files;  // written beside it, and itself
-  nlohmann::json settings;         // every flag by its name, as it was in force; an object, or null
+  std::optional<int64_t> seed = {};
+  std::vector<std::string> files = {};  // written beside it, and itself
+  nlohmann::json settings;              // every flag by its name, as it was in force; an object, or null
   Environment environment;
-  std::optional<ModelDescription> model;
+  std::optional<ModelDescription> model = {};
 };
 
 // Every rank's machine, by rank -> every machine once, with its ranks. The first rank's figures count.
@@ -64,8 +64,8 @@ std::vector<Host> by_host(const std::vector<Host>& of_ranks);
 nlohmann::json host_json(const Host& host);
 Host read_host(const JsonFields& fields);
 
-void write_run(const Run& run, nlohmann::json& document);
-Run read_run(const JsonFields& document);
+void write_run(const RunHead& run, nlohmann::json& document);
+RunHead read_run(const JsonFields& document);
 
 // Names that several sections have.
 inline constexpr const char* kModelKey = "model";

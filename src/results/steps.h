@@ -13,47 +13,47 @@ namespace firkin {
 // One bucket cap. Times are seconds a step.
 struct CurveRow {
   double cap_mib = 0;
-  std::optional<int64_t> buckets;
-  std::optional<double> predicted_s;
-  std::optional<double> measured_s;
-  std::optional<Interval> measured_ci_s;  // 95 %
-  std::optional<double> error;            // predicted / measured - 1
+  std::optional<int64_t> buckets = {};
+  std::optional<double> predicted_s = {};
+  std::optional<double> measured_s = {};
+  std::optional<Interval> measured_ci_s = {};  // 95 %
+  std::optional<double> error = {};            // predicted / measured - 1
 };
 
 // One strategy, or one strategy under one cap. Seconds a step, and bytes a rank.
 struct StrategyRow {
   std::string strategy;
-  std::optional<double> cap_mib;
-  std::optional<int64_t> buckets;
+  std::optional<double> cap_mib = {};
+  std::optional<int64_t> buckets = {};
   double measured_s = 0;
-  std::optional<Interval> measured_ci_s;
-  std::optional<double> predicted_s;
-  std::optional<double> exposed_s;        // measured_s minus the step without communication; noise can make it negative
-  std::optional<double> comm_s;           // from the end of backward to the last gradient
-  std::optional<double> comm_share;       // comm_s / measured_s
-  std::optional<double> rank_spread;      // slowest rank less fastest, as a fraction
-  std::optional<double> communication_s;  // of its collectives alone
-  std::optional<double> overlap_percent;  // of communication_s, hidden behind backward (OSU's definition)
-  std::optional<double> per_tensor_us;    // exposed_s per tensor, microseconds
-  std::optional<double> tokens_per_s;     // of all ranks
-  std::optional<int64_t> peak_memory_bytes, memory_between_steps_bytes;
-  std::optional<double> ratio_to_torch;  // paired
-  std::optional<Interval> ratio_to_torch_ci;
+  std::optional<Interval> measured_ci_s = {};
+  std::optional<double> predicted_s = {};
+  std::optional<double> exposed_s = {};        // measured_s minus the step without communication; noise can make it negative
+  std::optional<double> comm_s = {};           // from the end of backward to the last gradient
+  std::optional<double> comm_share = {};       // comm_s / measured_s
+  std::optional<double> rank_spread = {};      // slowest rank less fastest, as a fraction
+  std::optional<double> communication_s = {};  // of its collectives alone
+  std::optional<double> overlap_percent = {};  // of communication_s, hidden behind backward (OSU's definition)
+  std::optional<double> per_tensor_us = {};    // exposed_s per tensor, microseconds
+  std::optional<double> tokens_per_s = {};     // of all ranks
+  std::optional<int64_t> peak_memory_bytes = {}, memory_between_steps_bytes = {};
+  std::optional<double> ratio_to_torch = {};  // paired
+  std::optional<Interval> ratio_to_torch_ci = {};
 };
 
 // Raw times in seconds; [setting][block], the last [setting][step][rank].
 struct StepSamples {
-  std::vector<std::string> settings;
-  std::vector<std::vector<double>> step_s, comm_s, communication_s;
-  std::vector<std::vector<std::vector<double>>> raw_step_s_by_rank;
+  std::vector<std::string> settings = {};
+  std::vector<std::vector<double>> step_s = {}, comm_s = {}, communication_s = {};
+  std::vector<std::vector<std::vector<double>>> raw_step_s_by_rank = {};
 };
 
 // One model and shape of `firkin bench step`.
 struct StepConfiguration {
   ModelDescription model;
   std::string status;  // "measured", or "out of memory"
-  std::optional<std::string> reason;
-  std::vector<StrategyRow> strategies;
+  std::optional<std::string> reason = {};
+  std::vector<StrategyRow> strategies = {};
   StepSamples samples;
 };
 

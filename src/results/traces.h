@@ -18,18 +18,18 @@ struct BusyPeriod {
 
 // One rank's steps in seconds: samples, and their medians.
 struct TraceFigures {
-  std::vector<double> step_s, compute_s, communication_s, overlapped_s;
+  std::vector<double> step_s = {}, compute_s = {}, communication_s = {}, overlapped_s = {};
 };
 
 // One setting of `firkin trace`.
 struct TraceRow {
   std::string strategy;
   std::string name;  // "bucketed 4 MiB"
-  std::optional<double> cap_mib;
+  std::optional<double> cap_mib = {};
   std::string file;  // the Chrome trace
-  std::vector<TraceFigures> ranks;
-  std::vector<BusyPeriod> timeline;   // of the last step
-  std::vector<BusyPeriod> predicted;  // the same plan as the model sees it; empty where nothing was predicted
+  std::vector<TraceFigures> ranks = {};
+  std::vector<BusyPeriod> timeline = {};   // of the last step
+  std::vector<BusyPeriod> predicted = {};  // the same plan as the model sees it; empty where nothing was predicted
 };
 
 nlohmann::json traces_json(const std::vector<TraceRow>& traces);

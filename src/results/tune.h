@@ -19,13 +19,13 @@ struct Gain {
 struct TuneAnswer {
   CurveRow best_predicted;
   CurveRow best_measured;
-  std::vector<double> indifference_set;  // caps in MiB
-  double regret = 0;                     // step at best_predicted over step at best_measured, minus 1
-  std::optional<Interval> regret_ci;
-  std::optional<Gain> over_default;  // best_predicted, over PyTorch's default
-  std::optional<Gain> planned_over_default;
-  std::vector<double> plan_mib;       // buckets of the best plan in launch order
-  std::vector<double> plan_caps_mib;  // bucket_cap_mb_list that gives them; empty where none does
+  std::vector<double> indifference_set = {};  // caps in MiB
+  double regret = 0;                          // step at best_predicted over step at best_measured, minus 1
+  std::optional<Interval> regret_ci = {};
+  std::optional<Gain> over_default = {};  // best_predicted, over PyTorch's default
+  std::optional<Gain> planned_over_default = {};
+  std::vector<double> plan_mib = {};       // buckets of the best plan in launch order
+  std::vector<double> plan_caps_mib = {};  // bucket_cap_mb_list that gives them; empty where none does
 };
 
 // A run that the model was calibrated on.
@@ -36,7 +36,7 @@ struct CalibrationRun {
 };
 
 struct CalibrationSection {
-  std::vector<CalibrationRun> runs;
+  std::vector<CalibrationRun> runs = {};
   Calibration fit;
 };
 

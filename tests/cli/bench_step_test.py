@@ -128,7 +128,29 @@ class Matrix(unittest.TestCase):
 
         result = bench_step(*shape, "--resume", blocks=31)
         self.assertEqual(result.returncode, 2)
-        self.assertIn("blocks differs", result.stderr)
+        self.assertIn("--blocks 30, now 31", result.stderr)
+
+    def test_a_resume_on_another_machine_or_version_is_refused_and_says_which(self):
+        shape = ["--batch", "1", "--sequence", "16", "--strategies", "flat", "--out", str(self.out)]
+        self.assertEqual(bench_step(*shape).returncode, 0)
+        file = self.out / "results.json"
+        for path, value, mentions in [
+            (["environment", "firkin"], "0.0.1", "firkin 0.0.1, now"),
+            (["environment", "libtorch"], "1.0", "libtorch 1.0, now"),
+            (["environment", "hosts", 0, "host"], "elsewhere", "host elsewhere, now"),
+            (["settings", "warmup"], "7", "--warmup 7, now 1"),
+        ]:
+            with self.subTest(mentions=mentions):
+                changed = self.results()
+                place = changed
+                for step in path[:-1]:
+                    place = place[step]
+                kept, place[path[-1]] = file.read_text(), value
+                file.write_text(json.dumps(changed))
+                result = bench_step(*shape, "--resume")
+                self.assertEqual(result.returncode, 2)
+                self.assertIn(mentions, result.stderr)
+                file.write_text(kept)
 
     def test_bad_input_is_one_line_before_any_rank_starts(self):
         short = pathlib.Path(self.folder.name) / "short.txt"

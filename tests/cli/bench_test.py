@@ -117,9 +117,10 @@ class Chunks(InFolder):
             self.assertLessEqual(point["total_ci_s"]["low"], point["total_s"])
             self.assertLessEqual(point["total_s"], point["total_ci_s"]["high"])
             self.assertEqual(point["wrong"], 0)
-        self.assertEqual(sorted(f.name for f in self.out.iterdir()), ["allreduce.csv", "chunks.csv", "chunks.html", "results.json"])
-        self.assertEqual([row["elements"] for row in self.rows("chunks.csv")], ["256", "1024", "4096"])
-        self.assertIn("chart-chunks", (self.out / "chunks.html").read_text())
+        files = sorted(f.name for f in self.out.iterdir() if not f.name.startswith("."))
+        self.assertEqual(files, ["allreduce.csv", "chunks.csv", "report.html", "results.json"])
+        self.assertEqual([row["chunk_elements"] for row in self.rows("chunks.csv")], ["256", "1024", "4096"])
+        self.assertIn("chart-chunks", (self.out / "report.html").read_text())
         kept, first, second, other_world = self.rows("allreduce.csv")
         self.assertEqual(float(kept["gap_s"]), 0.0005)
         self.assertAlmostEqual(float(first["gap_s"]), answer["chunks"][0]["gap_s"])
@@ -131,7 +132,7 @@ class Chunks(InFolder):
         for point, row in zip(answer["chunks"], self.rows("chunks.csv")):
             self.assertEqual(point["samples"], 1)
             self.assertEqual(point["total_ci_s"], {"low": 0, "high": None})
-            self.assertEqual(row["high_s"], "")
+            self.assertEqual(row["total_high_s"], "")
 
     def test_without_a_table_none_is_written(self):
         self.bench("chunks", "--elements", "256", "-b", "256", "--seconds", "0.3")
@@ -174,7 +175,7 @@ class Layers(InFolder):
         self.assertEqual(answer["layers"][0]["name"], "token_embeddings")
         self.assertEqual(len(answer["samples"]["watched_step_s"]), 4)
         self.assertEqual(len(answer["samples"]["bare_step_s"]), 4)
-        self.assertGreater(answer["layers"][1]["forward_s"]["median"], 0)
+        self.assertGreater(answer["layers"][1]["forward_s"], 0)
 
 
 if __name__ == "__main__":

@@ -112,14 +112,56 @@ class Tune(unittest.TestCase):
             self.assertLessEqual({"cap_mib", "buckets", "predicted_s", "measured_s", "measured_ci_s"}, point.keys())
             self.assertLessEqual(point["measured_ci_s"]["low"], point["measured_s"])
             self.assertGreaterEqual(point["measured_ci_s"]["high"], point["measured_s"])
-        self.assertEqual([s["strategy"] for s in answer["strategies"]], ["none", "naive", "flat", "overlap"])
+        strategies = [s["strategy"] for s in answer["strategies"]]
+        self.assertEqual(strategies[:5], ["none", "naive", "flat", "overlap", "torch default"])
+        self.assertIn(strategies[5:], (["planned"], []))  # none where a cap makes the planned buckets
+        self.assertGreater(answer["over_default"]["ratio"], 0)
+        self.assertLessEqual(answer["over_default"]["ratio_ci"]["low"], answer["over_default"]["ratio_ci"]["high"])
+        self.assertEqual(answer["environment"]["hosts"][0]["ranks"], [0, 1])
+        self.assertEqual(answer["settings"]["blocks"], "4")
         caps = [point["cap_mib"] for point in answer["curve"]]
         self.assertIn(answer["best_predicted"]["cap_mib"], caps)
         self.assertIn(answer["best_measured"]["cap_mib"], answer["indifference_set"])
         self.assertGreaterEqual(answer["regret"], 0)
         self.assertIn("measuring steps", stderr)
         self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
-        self.assertEqual(sorted(f.name for f in self.out.iterdir()), ["allreduce.csv", "report.html", "results.json", "tensors.csv"])
+        written = ["allreduce.csv", "report.html", "results.json", "tensors.csv"]
+        self.assertEqual(sorted(f.name for f in self.out.iterdir() if not f.name.startswith(".")), written)
+        self.assertEqual(sorted(answer["files"]), written)
+
+    def test_an_older_result_is_kept_beside_the_new_one(self):
+        for run in range(2):
+            process = self.start(*TINY_RUN, "--seed", str(run))
+            _, stderr = process.communicate(timeout=DEADLINE_S)
+            self.assertEqual(process.returncode, 0, stderr)
+        self.assertIn("older", stderr)
+        self.assertEqual(json.loads((self.out / "results.json").read_text())["seed"], 1)
+        self.assertEqual(json.loads((self.out / "older" / "1" / "results.json").read_text())["seed"], 0)
+
+    def test_two_runs_into_one_folder_are_kept_apart(self):
+        first = self.start("--blocks", "100000")
+        wait_for_ranks(first.pid, 2)
+        second = firkin("tune", "--ranks", "2", *TINY_MODEL, *TINY_RUN, "--out", str(self.out))
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=DEADLINE_S)
+        self.assertEqual((second.returncode, len(second.stderr.splitlines())), (2, 1), second.stderr)
+        self.assertIn("another run", second.stderr)
+
+    def test_the_answer_in_text_fits_into_80_columns_and_has_settings_to_paste(self):
+        process = self.start(*TINY_RUN)
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+        self.assertEqual(process.returncode, 0, stderr)
+        for setting in ["bucket_cap_mb=", "ddp_bucket_cap_mb=", "reduce_bucket_size", "--ddp-bucket-size", "HOROVOD_FUSION_THRESHOLD="]:
+            self.assertIn(setting, stdout)
+        self.assertIn("PyTorch's default", stdout)
+        for line in stdout.splitlines():
+            self.assertTrue(len(line) <= 80 or "bucket_cap_mb_list" in line or str(self.out) in line, line)
+
+    def test_what_the_memory_cannot_hold_is_refused_before_any_rank_starts(self):
+        result = firkin("tune", "--ranks", "2", "--model", "xl", "--memory-limit-gib", "8", "--out", str(self.out))
+        self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
+        self.assertIn("GiB", result.stderr)
+        self.assertFalse(self.out.exists())
 
     def test_two_at_once_do_not_meet(self):
         first, second = self.start(*TINY_RUN, "--json"), self.start(*TINY_RUN, "--json", out=self.out / "second")
@@ -140,7 +182,8 @@ class Tune(unittest.TestCase):
                 self.assertEqual(process.returncode, 1)
                 self.assertIn(f"firkin: rank {victim} was ended by signal 9 (Killed); ending the other ranks", stderr)
                 self.assertEqual(stdout, "")
-                self.assertFalse(self.out.exists())
+                if (self.out / "results.json").exists():  # what was known by then
+                    self.assertFalse(json.loads((self.out / "results.json").read_text())["complete"])
                 self.assertFalse(any(is_running(pid) for pid in ranks.values()))
 
     def test_ranks_do_not_outlive_a_killed_launcher(self):
@@ -153,15 +196,21 @@ class Tune(unittest.TestCase):
             time.sleep(0.05)
         self.assertFalse(any(is_running(pid) for pid in ranks.values()))
 
-    def test_an_interrupt_ends_all_ranks_and_leaves_no_half_file(self):
-        process = self.start("--blocks", "100000")
+    def test_an_interrupt_ends_all_ranks_and_keeps_what_is_known(self):
+        process = self.start("--blocks", "100000", "--allreduce-seconds", "0.5")
         ranks = wait_for_ranks(process.pid, 2)
+        deadline = time.monotonic() + DEADLINE_S
+        while not (self.out / "tensors.csv").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=DEADLINE_S)
         self.assertEqual(process.returncode, 128 + signal.SIGINT)
         self.assertIn("ending the ranks", stderr)
         self.assertFalse(any(is_running(pid) for pid in ranks.values()))
-        self.assertFalse(self.out.exists())
+        kept = json.loads((self.out / "results.json").read_text())
+        self.assertFalse(kept["complete"])
+        self.assertGreater(len(kept["profile"]["tensors"]), 0)
+        self.assertEqual(firkin("report", str(self.out / "results.json")).returncode, 0)
 
     def test_an_output_folder_that_cannot_be_made_is_an_error_before_any_rank_starts(self):
         blocked = self.out.parent / "file"

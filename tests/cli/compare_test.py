@@ -68,12 +68,15 @@ class Compare(unittest.TestCase):
 
     def compare(self, a, b, *words):
         paths = [self.file("a.json", a), self.file("b.json", b)]
-        return subprocess.run([FIRKIN, "compare", *paths, *words], capture_output=True, text=True, timeout=60)
+        self.out = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        return subprocess.run([FIRKIN, "compare", *paths, "--out", str(self.out), *words], capture_output=True, text=True, timeout=60)
 
     def answer(self, a, b, *words):
         result = self.compare(a, b, "--json", *words)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
-        return json.loads(result.stdout)
+        self.assertEqual(json.loads((self.out / "results.json").read_text()), json.loads(result.stdout))
+        self.assertIn("<h1>", (self.out / "report.html").read_text())
+        return json.loads(result.stdout)["comparison"]
 
     def text(self, a, b):
         """What is printed, which fits a terminal of 80 columns."""
@@ -217,10 +220,10 @@ class Rejects(Compare):
         for bad, mentions in [
             ("", "b.json:1: not JSON"),
             ("[1, 2", "b.json:1: not JSON"),
-            ("[1, 2]", "b.json: results: [1,2]; expected an object"),
-            ({"schema": "other/1", "command": "tune"}, 'b.json: results: schema: "other/1"'),
-            (head("predict"), "expected tune, bench-step or bench-allreduce"),
-            (head("bench-step"), "configurations: missing"),
+            ("[1, 2]", "b.json:1: results: [1,2]; expected an object"),
+            ({"schema": "other/1", "command": "tune"}, 'b.json:1: results: schema: "other/1"'),
+            (head("predict"), "expected those of tune, bench-step or bench-allreduce"),
+            (head("bench-step"), "no settings"),
             (head("bench-allreduce") | {"allreduce": [{"bytes": 4, "world_size": 2, "median_s": -1}]}, "allreduce[0].median_s: -1"),
         ]:
             with self.subTest(bad=bad):
@@ -237,12 +240,12 @@ class Rejects(Compare):
     def test_samples_that_do_not_fit_the_rows(self):
         good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))
         bad["configurations"][0]["samples"]["step_s"].append([1, 2, 3])
-        self.assert_rejected(good, bad, "samples.step_s: 2 rows; expected 1")
+        self.assert_rejected(good, bad, "samples of 2 settings; expected 1")
 
     def test_an_interval_beside_its_median(self):
         good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))
         bad["configurations"][0]["strategies"][0]["measured_ci_s"] = {"low": 1, "high": 2}
-        self.assert_rejected(good, bad, "measured_ci_s: does not hold the median")
+        self.assert_rejected(good, bad, "does not hold the median")
 
     def test_a_setting_that_is_there_twice(self):
         good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))

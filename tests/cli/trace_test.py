@@ -60,7 +60,7 @@ class Trace(unittest.TestCase):
                 self.assertLessEqual(rank["overlapped_s"], rank["communication_s"])
                 self.assertLess(rank["compute_s"], rank["step_s"])
                 self.assertEqual(rank["communication_s"] > 0, one["strategy"] != "none")
-        self.assertIn("chart-timeline", (self.out / "trace.html").read_text())
+        self.assertIn("chart-timeline", (self.out / "report.html").read_text())
 
     def test_the_table_fits_into_80_columns(self):
         table = self.trace("--strategies", "flat,bucketed", "--cap-mib", "0.25").stdout
