@@ -16,6 +16,7 @@ Run declare_predict(CLI::App& app);
 Run declare_import(CLI::App& app);
 Run declare_compare(CLI::App& app);
 Run declare_report(CLI::App& app);
+Run declare_completions(CLI::App& app);
 
 std::span<const Command> commands() {
   static constexpr std::array kCommands = {
@@ -30,6 +31,7 @@ std::span<const Command> commands() {
       Command{"import", "other people's measurements as tensors.csv and allreduce.csv", declare_import},
       Command{"compare", "two results.json of one subcommand: what differs, and is it real", declare_compare},
       Command{"report", "results.json -> report.html, and charts as images", declare_report},
+      Command{"completions", "the completion script for bash, zsh or fish", declare_completions},
   };
   return kCommands;
 }

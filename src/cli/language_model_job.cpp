@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "data_folder.h"
 #include "firkin/base/error.h"
 #include "firkin/base/machine.h"
 #include "firkin/base/units.h"
@@ -19,7 +20,7 @@ namespace firkin::cli {
 namespace {
 
 std::filesystem::path text_file(const JobFlags& flags) {
-  return flags.text.empty() ? std::filesystem::path(FIRKIN_DATA_DIR) / "text" / "cooperage.txt" : std::filesystem::path(flags.text);
+  return flags.text.empty() ? data_folder() / "text" / "cooperage.txt" : std::filesystem::path(flags.text);
 }
 
 }  // namespace

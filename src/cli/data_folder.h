@@ -1,0 +1,14 @@
+// Where the files lie that Firkin ships: the text that it trains on, published measurements.
+//
+//   data_folder() / "text" / "cooperage.txt"
+#pragma once
+
+#include <filesystem>
+
+namespace firkin::cli {
+
+// $FIRKIN_DATA; or share/firkin beside the folder that the running program is in (installed; the two may be moved together); or data/ of
+// the source tree (not installed). Throws InputError when $FIRKIN_DATA is no folder, RuntimeError when there is none of the others.
+std::filesystem::path data_folder();
+
+}  // namespace firkin::cli
