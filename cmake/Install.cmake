@@ -1,6 +1,6 @@
-# `cmake --install build --prefix DIR`: the data-parallel library for other projects.
+# `cmake --install build --prefix DIR`: the program firkin, and the data-parallel library for other projects.
 #
-# Headers and static libraries of base, stats, plan, comm and ddp, and a package file:
+# The program with its data and shell completions; DIR may be moved afterwards, LibTorch may not. Headers and static libraries of base, stats, plan, comm and ddp, and a package file:
 #   find_package(firkin CONFIG REQUIRED)
 #   target_link_libraries(app PRIVATE firkin::ddp)      # or firkin::plan, without LibTorch
 
@@ -28,3 +28,22 @@ install(FILES ${CMAKE_BINARY_DIR}/firkinConfig.cmake ${CMAKE_BINARY_DIR}/firkinC
 if(FIRKIN_WITH_TORCH)
   install(FILES cmake/FirkinPython.cmake cmake/LibTorch.cmake DESTINATION ${package_dir})
 endif()
+
+# The program. LibTorch is found where it was built with.
+set_target_properties(firkin PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+if(FIRKIN_WITH_TORCH)
+  set_property(TARGET firkin APPEND PROPERTY INSTALL_RPATH ${FIRKIN_LIBTORCH}/lib)
+endif()
+install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/firkin)
+
+# Completions: the built program prints them.
+set(completions ${CMAKE_BINARY_DIR}/completions)
+install(CODE "
+  file(MAKE_DIRECTORY \"${completions}\")
+  foreach(shell bash zsh fish)
+    execute_process(COMMAND \"$<TARGET_FILE:firkin>\" completions \${shell} OUTPUT_FILE \"${completions}/\${shell}\" COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()")
+install(FILES ${completions}/bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME firkin)
+install(FILES ${completions}/zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _firkin)
+install(FILES ${completions}/fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME firkin.fish)

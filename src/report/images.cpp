@@ -18,9 +18,12 @@
 namespace firkin {
 namespace {
 
+// An installed program may outlive the Python that it was built with.
 std::string python() {
   const char* named = std::getenv("FIRKIN_PYTHON");
-  return named && *named ? named : FIRKIN_BUILD_PYTHON;
+  if (named && *named) return named;
+  std::error_code ignored;
+  return std::filesystem::exists(FIRKIN_BUILD_PYTHON, ignored) ? FIRKIN_BUILD_PYTHON : "python3";
 }
 
 // A file that is gone at the end.
@@ -78,7 +81,9 @@ std::vector<std::filesystem::path> write_chart_images(std::span<const Chart> cha
   const ScratchFile log_file(log, "");
   const int code = run_program({python(), "-c", std::string(render_charts_script()), input.string(), suffix, folder.string()}, log);
   if (code != 0) {
-    throw RuntimeError(fmt::format("{}: the charts were not rendered (exit code {}): {}", python(), code, last_line(read_file(log))));
+    throw RuntimeError(
+        fmt::format("{}: the charts were not rendered (exit code {}): {}; FIRKIN_PYTHON names a Python with vl-convert-python", python(),
+                    code, last_line(read_file(log))));
   }
   std::vector<std::filesystem::path> paths;
   for (const Chart& chart : charts) paths.push_back(folder / fmt::format("{}.{}", chart.id, suffix));
