@@ -1,10 +1,31 @@
 #include "chart_parts.h"
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
+#include <fmt/format.h>
+
+#include <map>
+#include <stdexcept>
 
 #include "palette.h"
+#include "results/numbers.h"
+
+// The assembler includes the file as it is, ended by a zero. FIRKIN_CHARTS: the folder, from CMake.
+#define FIRKIN_CHART_FILE(symbol, file)                                                                              \
+  asm(".section .rodata\n.global firkin_chart_" #symbol "\nfirkin_chart_" #symbol ":\n.incbin \"" FIRKIN_CHARTS file \
+      "\"\n.byte 0\n.previous\n");                                                                                   \
+  extern "C" const char firkin_chart_##symbol[];
+
+FIRKIN_CHART_FILE(config, "/config.json")
+FIRKIN_CHART_FILE(allreduce, "/allreduce.vl.json")
+FIRKIN_CHART_FILE(chunks, "/chunks.vl.json")
+FIRKIN_CHART_FILE(curve, "/curve.vl.json")
+FIRKIN_CHART_FILE(heat_map, "/heat_map.vl.json")
+FIRKIN_CHART_FILE(layers, "/layers.vl.json")
+FIRKIN_CHART_FILE(ratios, "/ratios.vl.json")
+FIRKIN_CHART_FILE(ready, "/ready.vl.json")
+FIRKIN_CHART_FILE(step_matrix, "/step_matrix.vl.json")
+FIRKIN_CHART_FILE(strategies, "/strategies.vl.json")
+FIRKIN_CHART_FILE(timeline, "/timeline.vl.json")
+#undef FIRKIN_CHART_FILE
 
 namespace firkin {
 
@@ -12,141 +33,56 @@ using nlohmann::json;
 
 namespace {
 
-json axis_config() {
-  return {{"labelColor", chart_colour("muted")},
-          {"titleColor", chart_colour("ink")},
-          {"gridColor", chart_colour("grid")},
-          {"domainColor", chart_colour("muted")},
-          {"tickColor", chart_colour("muted")},
-          {"labelFontSize", kSmallLabelSize},
-          {"titleFontSize", kLabelSize},
-          {"titleFontWeight", "normal"},
-          {"titlePadding", 8},
-          {"labelOverlap", "greedy"},
-          {"labelSeparation", 6},
-          {"labelFlush", false}};
-}
-
-json legend_config(int columns) {
-  return {{"orient", "top"},
-          {"title", nullptr},
-          {"labelColor", chart_colour("ink")},
-          {"labelFontSize", kLabelSize},
-          {"columns", columns},
-          {"labelLimit", 320},
-          {"symbolSize", 70},
-          {"symbolStrokeWidth", 2},
-          {"columnPadding", 12},
-          {"rowPadding", 4},
-          {"offset", 10}};
-}
+const std::map<std::string, const char*> kTemplates = {
+    {"allreduce", firkin_chart_allreduce}, {"chunks", firkin_chart_chunks},           {"curve", firkin_chart_curve},
+    {"heat_map", firkin_chart_heat_map},   {"layers", firkin_chart_layers},           {"ratios", firkin_chart_ratios},
+    {"ready", firkin_chart_ready},         {"step_matrix", firkin_chart_step_matrix}, {"strategies", firkin_chart_strategies},
+    {"timeline", firkin_chart_timeline},
+};
 
 }  // namespace
 
-json chart_frame(int height, int key_columns) {
-  const json config = {{"font", "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"},
-                       {"axis", axis_config()},
-                       {"legend", legend_config(key_columns)},
-                       {"view", {{"stroke", nullptr}}},
-                       {"text", {{"fontSize", kLabelSize}, {"color", chart_colour("ink")}}},
-                       {"aria", false}};  // the page's element carries one label for the whole chart
-  return {{"$schema", "https://vega.github.io/schema/vega-lite/v6.json"},
-          {"width", "container"},
-          {"height", height},
-          {"padding", {{"left", 2}, {"top", 2}, {"right", 6}, {"bottom", 2}}},
-          {"autosize", {{"type", "fit-x"}, {"contains", "padding"}}},
-          {"background", nullptr},
-          {"config", config}};
+std::vector<std::string> chart_template_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, text] : kTemplates) names.push_back(name);
+  return names;
 }
 
-json inline_data(json rows) {
-  return {{"values", std::move(rows)}};
+json chart_template(const std::string& name) {
+  return json::parse(kTemplates.at(name));
 }
 
-json key_encoding(const std::vector<KeyEntry>& entries) {
-  json names = json::array(), shapes = json::array(), strokes = json::array(), fills = json::array();
-  for (const KeyEntry& entry : entries) {
-    names.push_back(entry.name);
-    shapes.push_back(entry.shape);
-    strokes.push_back(chart_colour(entry.stroke));
-    fills.push_back(chart_colour(entry.fill));
+json filled_chart(const std::string& name, json datasets) {
+  json spec = chart_template(name);
+  const json examples = std::exchange(spec["datasets"], json::object());
+  spec["width"] = "container";
+  spec["autosize"] = {{"type", "fit-x"}, {"contains", "padding"}};  // marks beside the plot make it narrower
+  spec["padding"] = {{"left", 2}, {"top", 2}, {"right", 6}, {"bottom", 2}};
+  spec["config"] = json::parse(firkin_chart_config);
+  spec = with_page_colours(std::move(spec));
+  for (const auto& [dataset, rows] : datasets.items()) {
+    if (!examples.contains(dataset)) throw std::logic_error(fmt::format("chart {}: no data set '{}'", name, dataset));
   }
-  const auto channel = [&names](const json& range) {
-    return json{{"field", "kind"}, {"type", "nominal"}, {"title", nullptr}, {"scale", {{"domain", names}, {"range", range}}}};
-  };
-  return {{"shape", channel(shapes)}, {"stroke", channel(strokes)}, {"fill", channel(fills)}};
+  if (datasets.size() != examples.size()) throw std::logic_error(fmt::format("chart {}: a data set would be left empty", name));
+  spec["datasets"] = std::move(datasets);
+  return spec;
 }
 
-json named_rows(const std::string& field, const std::vector<std::string>& names, double padding) {
-  return {{"field", field},
-          {"type", "nominal"},
-          {"sort", names},
-          {"scale", {{"paddingInner", padding}, {"paddingOuter", 0.3}}},
-          {"axis",
-           {{"title", nullptr},
-            {"labelColor", chart_colour("ink")},
-            {"labelFontSize", kLabelSize},
-            {"labelLimit", 150},
-            {"ticks", false},
-            {"domain", false},
-            {"labelPadding", 8},
-            {"labelOverlap", false}}}};
-}
-
-std::vector<double> power_of_two_ticks(double low, double high, size_t most) {
-  constexpr double kSlack = 1e-9;  // a limit that is a power of two counts as reached
-  const int first = static_cast<int>(std::ceil(std::log2(low) - kSlack));
-  const int last = static_cast<int>(std::floor(std::log2(high) + kSlack));
-  std::vector<double> ticks;
-  if (last < first || most == 0) return ticks;
-  const int step = (last - first) / static_cast<int>(most) + 1;
-  // Multiples of the step, so that charts of similar ranges share their ticks.
-  for (int power = first + ((-first % step) + step) % step; power <= last; power += step) ticks.push_back(std::exp2(power));
-  return ticks;
-}
-
-std::vector<double> log_ticks(double low, double high) {
-  constexpr double kSlack = 1e-9;
-  const int first = static_cast<int>(std::floor(std::log10(low)));
-  const int last = static_cast<int>(std::ceil(std::log10(high)));
-  const bool wide = high / low > 100;
-  std::vector<double> ticks;
-  for (int power = first; power <= last; ++power) {
-    for (const double factor : {1.0, 2.0, 5.0}) {
-      const double tick = factor * std::pow(10.0, power);
-      if ((factor == 1 || !wide) && tick >= low * (1 - kSlack) && tick <= high * (1 + kSlack)) ticks.push_back(tick);
-    }
+void set_param(json& spec, const std::string& name, json value) {
+  for (json& param : spec["params"]) {
+    if (param["name"] != name) continue;
+    param["value"] = std::move(value);
+    return;
   }
-  return ticks;
+  throw std::logic_error(fmt::format("a chart without the parameter '{}'", name));
 }
 
-std::string bytes_label_expression() {
-  return "datum.value < 1024 ? format(datum.value, '~g') + ' B' : datum.value < 1048576 ? format(datum.value / 1024, '~g') + ' KiB' : "
-         "datum.value < 1073741824 ? format(datum.value / 1048576, '~g') + ' MiB' : format(datum.value / 1073741824, '~g') + ' GiB'";
-}
-
-std::string seconds_label_expression() {
-  return "datum.value < 0.0009995 ? format(datum.value * 1e6, '.3~r') + ' µs' : datum.value < 0.9995 ? "
-         "format(datum.value * 1e3, '.3~r') + ' ms' : format(datum.value, '.3~r') + ' s'";
-}
-
-std::vector<double> spread_apart(const std::vector<double>& wanted, double gap, double low, double high) {
-  std::vector<size_t> order(wanted.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&wanted](size_t a, size_t b) { return wanted[a] < wanted[b]; });
-  // Up: each at least a gap above its neighbour. Down again: none beyond `high`.
-  std::vector<double> up(wanted.size()), placed(wanted.size());
-  double floor = low;
-  for (const size_t i : order) {
-    up[i] = std::max(wanted[i], floor);
-    floor = up[i] + gap;
-  }
-  double ceiling = high;
-  for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    placed[*it] = std::min(up[*it], ceiling);
-    ceiling = placed[*it] - gap;
-  }
-  return placed;
+void add_interval(json& row, const std::optional<Interval>& interval) {
+  row["interval"] = "–";
+  if (!interval) return;
+  row["low"] = interval->low;
+  row["high"] = interval->high;
+  row["interval"] = fmt::format("{} to {}", display_seconds(interval->low), display_seconds(interval->high));
 }
 
 }  // namespace firkin

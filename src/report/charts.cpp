@@ -1,13 +1,54 @@
 #include "report/charts.h"
 
+#include <fmt/format.h>
+
 #include "chart_builders.h"
+#include "firkin/stats/summary.h"
 #include "palette.h"
+#include "results/numbers.h"
 
 namespace firkin {
+namespace {
+
+std::optional<double> median_of(const std::vector<double>& seconds) {
+  if (seconds.empty()) return std::nullopt;
+  return median(seconds);
+}
+
+std::optional<Chart> layers_of(const Results& results) {
+  if (!results.layers) return std::nullopt;
+  std::vector<LayerBar> bars;
+  for (const LayerRow& layer : results.layers->layers) {
+    bars.push_back({layer.name, median_of(layer.forward_s), median_of(layer.backward_s).value_or(0)});
+  }
+  return layers_chart(bars);
+}
+
+std::optional<Chart> step_matrix_of(const Results& results) {
+  std::vector<StepDot> dots;
+  for (const StepConfiguration& configuration : results.configurations) {
+    const std::string name = name_of(configuration.model);
+    if (configuration.strategies.empty()) dots.push_back({name, "", {}, {}, configuration.status});
+    for (const StrategyRow& row : configuration.strategies) {
+      const std::string setting = row.cap_mib ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_mib)) : row.strategy;
+      dots.push_back({name, setting, row.measured_s, row.measured_ci_s, ""});
+    }
+  }
+  if (dots.empty()) return std::nullopt;
+  return step_matrix_chart(dots);
+}
+
+std::optional<Chart> ratios_of(const Results& results) {
+  if (!results.comparison || results.comparison->settings.empty()) return std::nullopt;
+  return ratios_chart(results.comparison->settings);
+}
+
+}  // namespace
 
 std::vector<Chart> charts_for(const Results& results) {
   std::vector<Chart> charts;
-  for (const auto& build : {curve_chart, allreduce_chart, chunks_chart, ready_chart, timeline_chart, strategy_chart}) {
+  for (const auto& build :
+       {curve_chart, step_matrix_of, ratios_of, allreduce_chart, chunks_chart, layers_of, ready_chart, timeline_chart, strategy_chart}) {
     if (auto chart = build(results)) charts.push_back(std::move(*chart));
   }
   return charts;

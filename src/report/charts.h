@@ -21,8 +21,7 @@ struct Chart {
   nlohmann::json spec;  // Vega-Lite 6; width "container"; the data inside
 };
 
-// Charts for all that `results` holds, in this order: "curve", "allreduce", "chunks", "ready", "strategies". Sections that are absent give
-// no chart.
+// Charts for all that `results` holds. Sections that are absent give no chart.
 std::vector<Chart> charts_for(const Results& results);
 
 // The specification for an image file: title, a fixed width, a background, and the light palette's colours in place of CSS variables.

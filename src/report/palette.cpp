@@ -19,6 +19,20 @@ constexpr std::array kRoles = {
     Role{"gap", "#0a7f5f", "#3ecf9f"},     Role{"compute", "#9fb3c8", "#51657b"},
 };
 
+// change_of: of a role, which string becomes which.
+template <class ChangeOf>
+nlohmann::json with_strings_replaced(nlohmann::json spec, const ChangeOf& change_of) {
+  if (spec.is_structured()) {
+    for (auto& child : spec) child = with_strings_replaced(std::move(child), change_of);
+  } else if (spec.is_string()) {
+    for (const Role& role : kRoles) {
+      const auto [from, to] = change_of(role);
+      if (spec == from) return to;
+    }
+  }
+  return spec;
+}
+
 }  // namespace
 
 std::string chart_colour(const std::string& role) {
@@ -32,14 +46,13 @@ std::string colour_declarations(Scheme scheme) {
 }
 
 nlohmann::json with_light_colours(nlohmann::json spec) {
-  if (spec.is_structured()) {
-    for (auto& child : spec) child = with_light_colours(std::move(child));
-  } else if (spec.is_string()) {
-    for (const Role& role : kRoles) {
-      if (spec == chart_colour(role.name)) return role.light;
-    }
-  }
-  return spec;
+  return with_strings_replaced(std::move(spec),
+                               [](const Role& role) { return std::pair(chart_colour(role.name), std::string(role.light)); });
+}
+
+nlohmann::json with_page_colours(nlohmann::json spec) {
+  return with_strings_replaced(std::move(spec),
+                               [](const Role& role) { return std::pair(std::string(role.light), chart_colour(role.name)); });
 }
 
 }  // namespace firkin

@@ -19,4 +19,7 @@ std::string colour_declarations(Scheme scheme);
 // Every "var(--chart-ROLE)" within `spec` becomes the light scheme's colour.
 nlohmann::json with_light_colours(nlohmann::json spec);
 
+// The other way round: every colour of the light scheme becomes its "var(--chart-ROLE)".
+nlohmann::json with_page_colours(nlohmann::json spec);
+
 }  // namespace firkin

@@ -6,7 +6,6 @@
 
 #include "chart_parts.h"
 #include "firkin/base/units.h"
-#include "palette.h"
 #include "report/sensitivity_page.h"
 #include "results/numbers.h"
 
@@ -14,10 +13,6 @@ namespace firkin {
 namespace {
 
 using nlohmann::json;
-
-constexpr int kMapRowHeight = 44;
-// Opacity of the least and the greatest value. Beyond this, text on it has less than 4.5 times its contrast (WCAG 2, AA) in one scheme.
-constexpr double kFaintest = 0.06, kStrongest = 0.55;
 
 struct Cell {
   std::string column;
@@ -41,77 +36,27 @@ double regret(const SensitivityPoint& point) {
   return std::max(0.0, point.kept_backward_s / point.backward_s - 1);
 }
 
-json cell_rows(const std::vector<Cell>& cells) {
-  const auto [least, most] = std::ranges::minmax_element(cells, {}, &Cell::shade);
-  const double range = most->shade - least->shade;
-  json rows = json::array();
-  for (const Cell& cell : cells) {
-    const double strength = range > 0 ? (cell.shade - least->shade) / range : 0;
-    rows.push_back({{"column", cell.column},
-                    {"row", cell.row},
-                    {"opacity", kFaintest + (kStrongest - kFaintest) * strength},
-                    {"label", cell.label},
-                    {"cap", display_cap(mib(cell.point->cap_bytes)) + " MiB"},
-                    {"time", display_seconds(cell.point->backward_s)},
-                    {"exposed", display_seconds(cell.point->exposed_s)},
-                    {"keep", display_percent(regret(*cell.point), true)}});
-  }
-  return rows;
-}
-
-// Distinct values in the order in which they appear.
-json in_order(const std::vector<Cell>& cells, std::string Cell::*name) {
-  json names = json::array();
-  for (const Cell& cell : cells) {
-    if (std::find(names.begin(), names.end(), cell.*name) == names.end()) names.push_back(cell.*name);
-  }
-  return names;
-}
-
-json axis_channel(const char* field, const json& order, const std::string& title) {
-  const json axis = {{"title", title.empty() ? json() : json(title)},
-                     {"domain", false},
-                     {"ticks", false},
-                     {"labelAngle", 0},
-                     {"labelPadding", 6},
-                     {"labelOverlap", false},
-                     {"grid", false},
-                     {"labelColor", chart_colour("ink")},
-                     {"orient", std::string(field) == "column" ? "top" : "left"}};
-  return {{"field", field}, {"type", "ordinal"}, {"sort", order}, {"scale", {{"paddingInner", 0.04}, {"paddingOuter", 0}}}, {"axis", axis}};
-}
-
 Chart heat_map(std::string id, std::string title, std::string caption, std::string summary, const HeatMap& map) {
-  const json rows = in_order(map.cells, &Cell::row);
-  const json x = axis_channel("column", in_order(map.cells, &Cell::column), map.column_title);
-  const json y = axis_channel("row", rows, map.row_title);
-  const std::vector<std::pair<const char*, std::string>> shown = {{"row", map.row_title.empty() ? "input" : map.row_title},
-                                                                  {"column", map.column_title},
-                                                                  {"cap", "best cap"},
-                                                                  {"time", "backward"},
-                                                                  {"exposed", "exposed"},
-                                                                  {"keep", "keeping today's cap"}};
-  json tooltip = json::array();
-  for (const auto& [field, name] : shown) tooltip.push_back({{"field", field}, {"title", name}});
-  Chart chart = {std::move(id), std::move(title), std::move(caption), std::move(summary),
-                 chart_frame(kMapRowHeight * static_cast<int>(rows.size()), 1)};
-  chart.spec["data"] = inline_data(cell_rows(map.cells));
-  chart.spec["layer"] = {
-      {{"mark", {{"type", "rect"}, {"cornerRadius", 3}, {"color", chart_colour("predicted")}}},
-       {"encoding",
-        {{"x", x},
-         {"y", y},
-         {"tooltip", tooltip},
-         {"opacity", {{"field", "opacity"}, {"type", "quantitative"}, {"scale", nullptr}, {"legend", nullptr}}}}}},
-      {{"mark", {{"type", "text"}}},
-       {"encoding",
-        {{"x", x}, {"y", y}, {"tooltip", tooltip}, {"text", {{"field", "label"}}}, {"color", {{"value", chart_colour("ink")}}}}}}};
-  return chart;
+  json cells = json::array();
+  for (const Cell& cell : map.cells) {
+    cells.push_back({{"column", cell.column},
+                     {"row", cell.row},
+                     {"shade", cell.shade},
+                     {"label", cell.label},
+                     {"cap", display_cap(mib(cell.point->cap_bytes)) + " MiB"},
+                     {"time", display_seconds(cell.point->backward_s)},
+                     {"exposed", display_seconds(cell.point->exposed_s)},
+                     {"keep", display_percent(regret(*cell.point), true)}});
+  }
+  json spec = filled_chart("heat_map", {{"cells", std::move(cells)}});
+  spec["encoding"]["x"]["axis"]["title"] = map.column_title;
+  spec["encoding"]["y"]["axis"]["title"] = map.row_title;
+  return {std::move(id), std::move(title), std::move(caption), std::move(summary), std::move(spec)};
 }
 
 // Each input by factor.
 HeatMap by_influence(const SensitivityReport& report) {
-  HeatMap map = {"times its value", "", {}};
+  HeatMap map = {"times its value", "input", {}};
   for (const SensitivityPoint& point : report.points) {
     map.cells.push_back({factor_label(point.factor), name_of(point.influence), 0, "", &point});
   }

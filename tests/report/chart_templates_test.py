@@ -1,0 +1,60 @@
+"""Every chart template is a Vega-Lite file that draws as it stands: example rows, light colours, and with the shared look."""
+
+import json
+import pathlib
+import re
+import sys
+import unittest
+
+import vl_convert
+
+SOURCE = pathlib.Path(__file__).parents[2]
+CHARTS = SOURCE / "src" / "report" / "charts"
+sys.path.insert(0, str(SOURCE / "tools"))
+from render_charts import VEGA_LITE  # noqa: E402
+
+
+def references(value):
+    """The names of all data sets that a specification draws from."""
+    if isinstance(value, list):
+        return {name for child in value for name in references(child)}
+    if not isinstance(value, dict):
+        return set()
+    own = {value["data"]["name"]} if isinstance(value.get("data"), dict) and "name" in value["data"] else set()
+    return own | {name for key, child in value.items() if key != "datasets" for name in references(child)}
+
+
+class Templates(unittest.TestCase):
+    def setUp(self):
+        self.specs = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(CHARTS.glob("*.vl.json"))}
+        self.assertGreater(len(self.specs), 5)
+
+    def check_drawing(self, name, spec):
+        svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
+        with self.subTest(name):
+            self.assertGreater(svg.count("<path"), 5)
+            self.assertIsNone(re.search(r".{60}(NaN|undefined|null)", svg))
+
+    def test_a_template_draws_as_it_stands(self):
+        for name, spec in self.specs.items():
+            self.check_drawing(name, spec)
+
+    def test_a_template_draws_with_the_shared_look(self):
+        config = json.loads((CHARTS / "config.json").read_text(encoding="utf-8"))
+        for name, spec in self.specs.items():
+            self.check_drawing(name, {**spec, "config": config})
+
+    def test_a_template_draws_every_one_of_its_data_sets(self):
+        for name, spec in self.specs.items():
+            with self.subTest(name):
+                self.assertEqual(set(spec["datasets"]), references(spec))
+
+    def test_a_template_says_what_it_shows(self):
+        for name, spec in self.specs.items():
+            with self.subTest(name):
+                self.assertEqual(spec["$schema"], "https://vega.github.io/schema/vega-lite/v6.json")
+                self.assertGreater(len(spec["description"]), 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
