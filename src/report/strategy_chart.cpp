@@ -16,10 +16,8 @@ nlohmann::json strategy_bar(const StrategyRow& row, bool split) {
   const double exposed_s = std::clamp(row.exposed_s.value_or(0), 0.0, row.measured_s);
   nlohmann::json bar = {{"strategy", row.strategy}, {"measured", display_seconds(row.measured_s)}, {"end", row.measured_s}};
   bar[split ? "computation" : "step"] = row.measured_s - exposed_s;
-  if (split) {
-    bar["exposed communication"] = exposed_s;
-    bar["exposed"] = display_seconds(exposed_s);
-  }
+  bar["exposed"] = split ? display_seconds(exposed_s) : "–";
+  if (split) bar["exposed communication"] = exposed_s;
   add_interval(bar, row.measured_ci_s);
   if (row.measured_ci_s) bar["end"] = std::max(row.measured_s, row.measured_ci_s->high);
   return bar;
