@@ -14,10 +14,9 @@ namespace firkin::cli {
 namespace {
 
 struct ReportFlags {
-  std::string results = "firkin-out/tune/results.json";
+  std::vector<std::string> results = {"firkin-out/tune/results.json"};
   std::string html, out;
   bool json = false;
-  uint64_t seed = 0;
   bool png = false;
   bool svg = false;
 };
@@ -26,18 +25,31 @@ struct ReportFlags {
 std::filesystem::path page_path(const ReportFlags& flags) {
   if (!flags.html.empty()) return flags.html;
   if (!flags.out.empty()) return std::filesystem::path(flags.out) / "report.html";
-  return std::filesystem::path(flags.results).replace_filename("report.html");
+  return std::filesystem::path(flags.results[0]).replace_filename("report.html");
+}
+
+// Those of the second file and later are named after their place: curve-2.
+std::vector<Chart> charts_of(const std::vector<Results>& several) {
+  std::vector<Chart> all;
+  for (size_t i = 0; i < several.size(); ++i) {
+    for (Chart& chart : charts_for(several[i])) {
+      if (i > 0) chart.id += fmt::format("-{}", i + 1);
+      all.push_back(std::move(chart));
+    }
+  }
+  return all;
 }
 
 int run(const ReportFlags& flags) {
   const std::filesystem::path html = page_path(flags);
   const std::filesystem::path folder = html.has_parent_path() ? html.parent_path() : ".";
-  const Results results = read_results(flags.results);
+  std::vector<Results> several;
+  for (const std::string& file : flags.results) several.push_back(read_results(file));
   check_output_folder(folder, flags.html.empty() && !flags.out.empty() ? "--out" : "--html");
-  write_file_atomically(html, render_report(results));
+  write_file_atomically(html, render_reports(several));
   std::vector<std::string> written = {html.string()};
   const auto write_images = [&](ImageFormat format) {
-    for (const std::filesystem::path& image : write_chart_images(charts_for(results), format, folder)) written.push_back(image.string());
+    for (const std::filesystem::path& image : write_chart_images(charts_of(several), format, folder)) written.push_back(image.string());
   };
   if (flags.png) write_images(ImageFormat::kPng);
   if (flags.svg) write_images(ImageFormat::kSvg);
@@ -55,14 +67,14 @@ Run declare_report(CLI::App& app) {
   auto flags = std::make_shared<ReportFlags>();
   app.footer(
       "  firkin report                              firkin-out/tune/results.json\n"
-      "  firkin report run7/results.json --svg      and each chart beside the page\n");
-  app.add_option("results", flags->results, "default firkin-out/tune/results.json");
+      "  firkin report run7/results.json --svg      and each chart beside the page\n"
+      "  firkin report a/results.json b/results.json --html both.html\n");
+  app.add_option("results", flags->results, "one or several (default firkin-out/tune/results.json)");
   app.add_option("--html", flags->html, "the page (default: report.html beside the results)");
   app.add_flag("--png", flags->png, "every chart as a PNG file beside the page as well");
   app.add_flag("--svg", flags->svg, "every chart as an SVG file beside the page as well");
   app.add_option("--out", flags->out, "folder for report.html, without --html");
   app.add_flag("--json", flags->json, "print the files' names as JSON on standard output");
-  app.add_option("--seed", flags->seed, "no effect: nothing here is random");
   return [flags] { return run(*flags); };
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <map>
+
 #include "answer.h"
 #include "chart_builders.h"
 #include "html.h"
@@ -71,26 +73,65 @@ std::string origin_html(const RunHead& run) {
   return facts_html("Environment", environment) + facts_html("Model", model) + command_html(run.command_line, run.started);
 }
 
+// One of several results: its answer above its charts.
+std::string answer_html(const Answer& answer) {
+  return "<header class=\"run\"><p class=\"kicker\">" + escape_html(answer.kicker) + "</p>\n" + element("h2", answer.heading) +
+         paragraphs(answer.lead) + "</header>\n";
+}
+
+std::string page_of(std::map<std::string, std::string> parts, const std::vector<Chart>& charts, const nlohmann::json& data) {
+  parts.merge(std::map<std::string, std::string>{{"light colours", colour_declarations(Scheme::kLight)},
+                                                 {"dark colours", colour_declarations(Scheme::kDark)},
+                                                 {"writer", "firkin report"},
+                                                 {"data file", "results.json"},
+                                                 {"results island", json_for_script(data)},
+                                                 {"charts island", json_for_script(charts_island(charts))}});
+  return fill_page(empty_page(), parts);
+}
+
 }  // namespace
 
 std::string render_report(const Results& results) {
   const Answer answer = put_in_words(results);
   const std::vector<Chart> charts = charts_for(results);
-  return fill_page(empty_page(), {{"title", escape_html(answer.title)},
-                                  {"light colours", colour_declarations(Scheme::kLight)},
-                                  {"dark colours", colour_declarations(Scheme::kDark)},
-                                  {"kicker", escape_html(answer.kicker)},
-                                  {"heading", escape_html(answer.heading)},
-                                  {"lead", paragraphs(answer.lead)},
-                                  {"figures", figures_html(answer.figures)},
-                                  {"charts", charts_html(charts)},
-                                  {"tables", tables_html(results, answer)},
-                                  {"writer", "firkin report"},
-                                  {"data file", "results.json"},
-                                  {"reading hidden", results.answer ? "" : " hidden"},
-                                  {"origin", origin_html(results.run)},
-                                  {"results island", json_for_script(results_json(results))},
-                                  {"charts island", json_for_script(charts_island(charts))}});
+  return page_of({{"title", escape_html(answer.title)},
+                  {"kicker", escape_html(answer.kicker)},
+                  {"heading", escape_html(answer.heading)},
+                  {"lead", paragraphs(answer.lead)},
+                  {"figures", figures_html(answer.figures)},
+                  {"charts", charts_html(charts)},
+                  {"tables", tables_html(results, answer)},
+                  {"reading hidden", results.answer ? "" : " hidden"},
+                  {"origin", origin_html(results.run)}},
+                 charts, results_json(results));
+}
+
+std::string render_reports(const std::vector<Results>& several) {
+  if (several.size() == 1) return render_report(several[0]);
+  std::string charts_part, tables, origins;
+  std::vector<Chart> all_charts;
+  nlohmann::json data = nlohmann::json::array();
+  for (const Results& results : several) {
+    const Answer answer = put_in_words(results);
+    std::vector<Chart> charts = charts_for(results);
+    for (Chart& chart : charts) chart.id += data.empty() ? "" : fmt::format("-{}", data.size() + 1);
+    charts_part += answer_html(answer) + charts_html(charts);
+    tables += tables_html(results, answer);
+    origins += origin_html(results.run);
+    all_charts.insert(all_charts.end(), charts.begin(), charts.end());
+    data.push_back(results_json(results));
+  }
+  const std::string title = fmt::format("{} results", several.size());
+  return page_of({{"title", title},
+                  {"kicker", "firkin report"},
+                  {"heading", title},
+                  {"lead", ""},
+                  {"figures", ""},
+                  {"charts", charts_part},
+                  {"tables", tables},
+                  {"reading hidden", " hidden"},
+                  {"origin", origins}},
+                 all_charts, data);
 }
 
 }  // namespace firkin

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "results/results.h"
 
@@ -15,5 +16,8 @@ namespace firkin {
 // The page for the results of any subcommand; what a subcommand did not measure is left out. Strings in `results` may hold anything.
 // Thread-safe.
 std::string render_report(const Results& results);
+
+// One page for several results, in the order given: the answer, charts and tables of each. Of one, the page above.
+std::string render_reports(const std::vector<Results>& several);
 
 }  // namespace firkin
