@@ -60,6 +60,7 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
 Run declare_bench_allreduce(CLI::App& app) {
   auto flags = std::make_shared<AllReduceFlags>();
   app.footer(
+      "Takes --seconds, and a little more. Sizes in bytes, bandwidths in GB/s.\n"
       "median, p99, cv: one all-reduce after another, on the slowest rank; short calls\n"
       "are timed several in a row. gap: seconds per call when up to 16 are\n"
       "queued back to back (the model's g; not for sizes above 128 MiB).\n"

@@ -155,8 +155,7 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   app.add_option("--model", flags.models, "named models (firkin models lists them) or .json\nfiles")->delimiter(',')->capture_default_str();
   app.add_option("--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',')->capture_default_str();
   app.add_option("--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',')->capture_default_str();
-  app.add_option("--strategies", flags.strategies, "which; `none` is always measured")->delimiter(',')->capture_default_str();
-  app.add_option("--cap-mib", flags.caps_mib, "caps of bucketed and torch, MiB")->delimiter(',')->capture_default_str();
+  add_strategy_flags(app, flags.strategies, flags.caps_mib);
   app.add_option("--synthetic-tensors", flags.synthetic_tensors, "that many equal tensors instead of models")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
   app.add_option("--synthetic-bytes", flags.synthetic_bytes, "bytes of each")->capture_default_str();
@@ -168,6 +167,11 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
 Run declare_bench_step(CLI::App& app) {
   auto flags = std::make_shared<StepFlags>();
   app.footer(
+      "strategies: none communicates nothing; naive one tensor after another, after\n"
+      "backward; flat all in one call after backward; overlap each tensor when its\n"
+      "gradient is ready; bucketed whole buckets when ready; torch PyTorch's own engine\n"
+      "(c10d::Reducer) under the same caps.\n\n"
+      "Takes about blocks x settings x (warmup + steps) steps per configuration.\n"
       "step: median over blocks of the slowest rank's step. spread: slowest rank less\n"
       "fastest. after bw, share: from the end of backward to the last gradient.\n"
       "ovlp: part of the communication that backward hid. exposed: step less the step\n"

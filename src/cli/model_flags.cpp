@@ -28,13 +28,11 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
 }
 
 void add_dtype_flag(CLI::App& app, ModelFlags& flags) {
-  app.add_option("--dtype", flags.dtype, "of parameters and gradients: fp32 or bf16")->capture_default_str();
+  app.add_option("--dtype", flags.dtype, "of parameters and gradients")->capture_default_str()->check(CLI::IsMember({"fp32", "bf16"}));
 }
 
 at::ScalarType model_dtype(const ModelFlags& flags) {
-  if (flags.dtype == "fp32") return at::kFloat;
-  if (flags.dtype == "bf16") return at::kBFloat16;
-  throw InputError(fmt::format("--dtype {}: expected fp32 or bf16", flags.dtype));
+  return flags.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
 }
 
 int64_t element_bytes(const ModelFlags& flags) {
@@ -72,7 +70,7 @@ ModelDescription describe_model(const ModelFlags& flags) {
   ModelDescription model;
   model.name = flags.sizes.empty() ? flags.model : flags.model + " (changed)";
   model.family = family_name(config.family);
-  model.dtype = c10::toString(model_dtype(flags));
+  model.dtype = flags.dtype;
   model.tied = config.tied;
   for (const ConfigSize& size : kConfigSizes) model.sizes.emplace_back(size.name, config.*size.member);
   model.parameters = elements;

@@ -28,7 +28,6 @@ void add_model_size_flags(CLI::App& app, ModelFlags& flags);
 // Only --dtype.
 void add_dtype_flag(CLI::App& app, ModelFlags& flags);
 
-// Throws InputError unless the flag is fp32 or bf16.
 at::ScalarType model_dtype(const ModelFlags& flags);
 int64_t element_bytes(const ModelFlags& flags);
 

@@ -25,7 +25,6 @@ void check_rank_flags(const RankFlags& flags) {
     throw InputError(fmt::format("--timeout {}: expected seconds, more than 0", flags.timeout_s));
   }
   if (flags.threads < 0) throw InputError(fmt::format("--threads {}: expected 0 or more", flags.threads));
-  if (flags.backend != "gloo") throw InputError(fmt::format("--backend {}: expected gloo", flags.backend));
 }
 
 // ranks: as many as there are.
@@ -46,7 +45,7 @@ void add_rank_flags(CLI::App& app, RankFlags& flags) {
   flags.ranks_option = app.add_option("--ranks", flags.ranks, "processes to start here, without a launcher");
   flags.ranks_option->capture_default_str();
   app.add_option("--timeout", flags.timeout_s, "seconds after which a collective has failed")->capture_default_str();
-  app.add_option("--backend", flags.backend, "c10d backend: gloo (CPU)")->capture_default_str();
+  app.add_option("--backend", flags.backend, "of c10d; gloo: CPU")->capture_default_str()->check(CLI::IsMember({"gloo"}));
   app.add_option("--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share")->capture_default_str();
   app.add_option("--link", flags.link, "collectives take the time of this link: 1gbit, or\n200mbit,1ms (latency), or an allreduce.csv");
   app.add_option("--link-world", flags.link_world, "ranks that --link is timed for (default: those here)");

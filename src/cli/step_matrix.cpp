@@ -18,7 +18,7 @@ Configuration synthetic_configuration(const StepFlags& flags) {
   ModelDescription model;
   model.name = fmt::format("{} tensors of {} bytes", flags.synthetic_tensors, flags.synthetic_bytes);
   model.tensors = flags.synthetic_tensors;
-  model.dtype = c10::toString(at::kFloat);
+  model.dtype = "fp32";
   model.gradient_bytes = flags.synthetic_tensors * flags.synthetic_bytes;
   return {.job = std::nullopt, .description = std::move(model)};
 }
@@ -29,6 +29,14 @@ void check_not_empty(const char* flag, const std::vector<T>& values) {
 }
 
 }  // namespace
+
+void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<double>& caps_mib) {
+  app.add_option("--strategies", strategies, "how gradients are synchronised")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "naive", "flat", "overlap", "bucketed", "torch"}));
+  app.add_option("--cap-mib", caps_mib, "caps of bucketed and torch, MiB")->delimiter(',')->capture_default_str();
+}
 
 std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const std::vector<double>& caps_mib, const RuleFlags& rule) {
   check_not_empty("--strategies", strategies);

@@ -32,6 +32,9 @@ struct StepFlags {
   bool resume = false;
 };
 
+// --strategies, with the names that it takes, and --cap-mib.
+void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<double>& caps_mib);
+
 // One line of a configuration's table.
 struct Cell {
   std::string strategy;

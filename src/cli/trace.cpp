@@ -93,11 +93,15 @@ void run_rank(const TraceFlags& flags, const std::vector<Cell>& cells, const Pro
 Run declare_trace(CLI::App& app) {
   auto flags = std::make_shared<TraceFlags>();
   app.footer(
+      "strategies: none communicates nothing; naive one tensor after another, after\n"
+      "backward; flat all in one call after backward; overlap each tensor when its\n"
+      "gradient is ready; bucketed whole buckets when ready; torch PyTorch's own engine\n"
+      "(c10d::Reducer) under the same caps.\n\n"
       "Records a few steps per strategy: operators and collectives, on every rank.\n"
       "compute: at least one operator ran. communication: the transport had taken up at\n"
       "least one collective. overlapped: the part of that with an operator beside it;\n"
       "exposed: the rest. Rank 0, medians over steps, which recording makes slower: for\n"
-      "times take firkin bench step.\n\n"
+      "times take firkin bench step. Takes half a minute for five strategies.\n\n"
       "report.html shows the last step of each strategy. trace-STRATEGY.json has every\n"
       "operator of every rank: drop it on https://ui.perfetto.dev (it stays on your\n"
       "machine) or load it in chrome://tracing.\n\n"
@@ -106,8 +110,7 @@ Run declare_trace(CLI::App& app) {
   add_common_flags(app, flags->common, "trace");
   add_rank_flags(app, flags->ranks);
   add_job_flags(app, flags->job);
-  app.add_option("--strategies", flags->strategies, "which")->delimiter(',')->capture_default_str();
-  app.add_option("--cap-mib", flags->caps_mib, "caps of bucketed and torch, MiB")->delimiter(',')->capture_default_str();
+  add_strategy_flags(app, flags->strategies, flags->caps_mib);
   add_rule_flags(app, flags->rule);
   app.add_option("--warmup", flags->warmup, "steps before the recorded ones")->capture_default_str()->check(CLI::Range(1, 100000));
   app.add_option("--steps", flags->steps, "recorded steps")->capture_default_str()->check(CLI::Range(1, 1000));

@@ -150,7 +150,7 @@ std::vector<KeyFigure> tune_figures(const Results& results) {
 
 std::vector<PasteSetting> tune_settings(const Results& results) {
   const std::optional<ModelDescription>& model = results.run.model;
-  const bool half = model && model->dtype && *model->dtype == "BFloat16";
+  const bool half = model && model->dtype && *model->dtype == "bf16";
   return paste_settings(std::llround(results.answer->best_predicted.cap_mib * static_cast<double>(kMiB)), half ? 2 : 4,
                         results.answer->plan_caps_mib);
 }

@@ -257,7 +257,7 @@ class Predict(WithFolder):
         for words, mentions in [
             (["predict"], "--"),
             (["predict", "--tensors", bad, "--allreduce", ALLREDUCE], "bad.csv:3: tensor 'a' is there twice"),
-            (["predict", *self.inputs(), "--rule", "random"], "expected at-most or close-when-full"),
+            (["predict", *self.inputs(), "--rule", "random"], "{at-most,close-when-full}"),
             (["predict", *self.inputs(), "--cap-mib", "0"], "--cap-mib: 0 is not a size"),
             (["predict", *self.inputs(), "--world", "-3"], "--world -3: expected at least 1"),
             (["predict", *self.inputs(), "--copy-gbps", "0"], "--copy-gbps 0: expected more than 0"),
