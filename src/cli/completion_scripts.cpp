@@ -10,10 +10,10 @@
 namespace firkin::cli {
 namespace {
 
-using Kind = CompletionValue::Kind;
+using ValueKind = CompletionValue::Kind;
 
 // In single quotes, as bash and zsh read them.
-std::string quoted(std::string_view text) {
+std::string shell_quoted(std::string_view text) {
   std::string out = "'";
   for (const char c : text) {
     if (c == '\'') {
@@ -44,10 +44,10 @@ std::vector<std::string> flag_names(const CompletionCommand& command) {
   return names;
 }
 
-// Patterns of a `case` in bash: every subcommand's path; none matches where there are no subcommands.
+// The pattern of a `case` in bash that matches every path.
 std::string path_patterns(const std::vector<CompletionCommand>& commands) {
   std::vector<std::string> paths;
-  for (const CompletionCommand& command : commands) paths.push_back(quoted(command.path));
+  for (const CompletionCommand& command : commands) paths.push_back(shell_quoted(command.path));
   return fmt::format("{}", fmt::join(paths, " | "));
 }
 
@@ -55,13 +55,13 @@ std::string path_patterns(const std::vector<CompletionCommand>& commands) {
 std::string bash_values(const CompletionCommand& command) {
   std::string text;
   for (const CompletionFlag& flag : command.flags) {
-    if (flag.value.kind == Kind::kNone) continue;
+    if (flag.value.kind == ValueKind::kNone) continue;
     std::vector<std::string> patterns;
-    for (const std::string& name : flag.names) patterns.push_back(quoted(command.path + " " + name));
-    const std::string offer = flag.value.kind == Kind::kWords
-                                  ? fmt::format("words={}", quoted(fmt::format("{}", fmt::join(flag.value.words, " "))))
-                              : flag.value.kind == Kind::kFile ? std::string("files=yes")
-                                                               : std::string("return");
+    for (const std::string& name : flag.names) patterns.push_back(shell_quoted(command.path + " " + name));
+    const std::string offer = flag.value.kind == ValueKind::kWords
+                                  ? fmt::format("words={}", shell_quoted(fmt::format("{}", fmt::join(flag.value.words, " "))))
+                              : flag.value.kind == ValueKind::kFile ? std::string("files=yes")
+                                                                    : std::string("return");
     text += fmt::format("    {}) {} ;;\n", fmt::join(patterns, " | "), offer);
   }
   return text;
@@ -71,20 +71,21 @@ std::string bash_values(const CompletionCommand& command) {
 std::string bash_next(const CompletionCommand& command) {
   std::vector<std::string> words = command.argument.words;
   for (const auto& [name, summary] : command.subcommands) words.push_back(name);
-  return fmt::format("        {}) words={} flags={} files={} ;;\n", quoted(command.path), quoted(fmt::format("{}", fmt::join(words, " "))),
-                     quoted(fmt::format("{}", fmt::join(flag_names(command), " "))), command.argument.kind == Kind::kFile ? "yes" : "");
+  return fmt::format(
+      "        {}) words={} flags={} files={} ;;\n", shell_quoted(command.path), shell_quoted(fmt::format("{}", fmt::join(words, " "))),
+      shell_quoted(fmt::format("{}", fmt::join(flag_names(command), " "))), command.argument.kind == ValueKind::kFile ? "yes" : "");
 }
 
 // What _arguments of zsh expects after a flag, or for an argument.
 std::string zsh_value(const CompletionValue& value) {
   switch (value.kind) {
-    case Kind::kNone:
+    case ValueKind::kNone:
       return "";
-    case Kind::kOther:
+    case ValueKind::kOther:
       return ":value: ";
-    case Kind::kWords:
+    case ValueKind::kWords:
       return fmt::format(":value:({})", fmt::join(value.words, " "));
-    case Kind::kFile:
+    case ValueKind::kFile:
       return ":file:_files";
   }
   return "";
@@ -93,11 +94,11 @@ std::string zsh_value(const CompletionValue& value) {
 std::string zsh_flag(const CompletionFlag& flag) {
   std::string text;
   for (const std::string& name : flag.names) {
-    const bool takes_value = flag.value.kind != Kind::kNone;
+    const bool takes_value = flag.value.kind != ValueKind::kNone;
     const std::string_view suffix = !takes_value ? "" : name.starts_with("--") ? "=" : "+";
     const std::string spec = fmt::format("({}){}{}[{}]{}", fmt::join(flag.names, " "), name, suffix,
                                          with_backslashes(flag.summary, "[]:\\"), zsh_value(flag.value));
-    text += fmt::format(" \\\n    {}", quoted(spec));
+    text += fmt::format(" \\\n    {}", shell_quoted(spec));
   }
   return text;
 }
@@ -114,12 +115,12 @@ std::string zsh_command(const CompletionCommand& command) {
   for (const CompletionFlag& flag : command.flags) flags += zsh_flag(flag);
   if (command.subcommands.empty()) {
     const std::string argument =
-        command.argument.kind == Kind::kNone ? "" : fmt::format(" \\\n    {}", quoted("*" + zsh_value(command.argument)));
+        command.argument.kind == ValueKind::kNone ? "" : fmt::format(" \\\n    {}", shell_quoted("*" + zsh_value(command.argument)));
     return fmt::format("{}() {{\n  _arguments{}{}\n}}\n", zsh_function(command.path), flags, argument);
   }
   std::string names, branches;
   for (const auto& [name, summary] : command.subcommands) {
-    names += fmt::format("    {}\n", quoted(with_backslashes(name, ":\\") + ":" + with_backslashes(summary, "\\")));
+    names += fmt::format("    {}\n", shell_quoted(with_backslashes(name, ":\\") + ":" + with_backslashes(summary, "\\")));
     branches += fmt::format("        {}) {} ;;\n", name, zsh_function(command.path + " " + name));
   }
   return fmt::format(R"({}() {{
@@ -144,13 +145,13 @@ std::string zsh_command(const CompletionCommand& command) {
 // After `complete -c firkin -n ...`: -F offers files, -x a value without them.
 std::string fish_value(const CompletionValue& value) {
   switch (value.kind) {
-    case Kind::kNone:
+    case ValueKind::kNone:
       return "";
-    case Kind::kOther:
+    case ValueKind::kOther:
       return " -x";
-    case Kind::kWords:
+    case ValueKind::kWords:
       return fmt::format(" -x -a {}", fish_quoted(fmt::format("{}", fmt::join(value.words, " "))));
-    case Kind::kFile:
+    case ValueKind::kFile:
       return " -r -F";
   }
   return "";
@@ -160,9 +161,9 @@ std::string fish_command(const std::string& program, const CompletionCommand& co
   const std::string start = fmt::format("complete -c {} -n {}", program, fish_quoted("__firkin_at " + command.path));
   std::string text;
   for (const auto& [name, summary] : command.subcommands) text += fmt::format("{} -a {} -d {}\n", start, name, fish_quoted(summary));
-  if (command.argument.kind == Kind::kWords) {
+  if (command.argument.kind == ValueKind::kWords) {
     text += fmt::format("{} -a {}\n", start, fish_quoted(fmt::format("{}", fmt::join(command.argument.words, " "))));
-  } else if (command.argument.kind == Kind::kFile) {
+  } else if (command.argument.kind == ValueKind::kFile) {
     text += fmt::format("{} -F\n", start);
   }
   for (const CompletionFlag& flag : command.flags) {

@@ -28,14 +28,13 @@ std::vector<std::string> listed_words(const std::string& type) {
 }
 
 CompletionValue value_of(const CLI::Option& option) {
-  using Kind = CompletionValue::Kind;
   if (option.get_items_expected_max() == 0) return {};
   const std::string type = option.get_type_name();
-  CompletionValue value{.kind = Kind::kOther, .words = listed_words(type)};
+  CompletionValue value{.kind = CompletionValue::Kind::kOther, .words = listed_words(type)};
   if (!value.words.empty()) {
-    value.kind = Kind::kWords;
+    value.kind = CompletionValue::Kind::kWords;
   } else if (type.starts_with("TEXT")) {
-    value.kind = Kind::kFile;
+    value.kind = CompletionValue::Kind::kFile;
   }
   return value;
 }
