@@ -45,7 +45,8 @@ std::string steps_heading(const Results& results) {
   std::string text = first + ".";
   const auto wins = std::ranges::count(names, names.front());
   if (names.size() > 1) text += fmt::format(" It is the fastest in {} of {} configurations.", wins, names.size());
-  if (!skipped.empty()) text += fmt::format(" {} did not fit into memory.", skipped.size());
+  if (!skipped.empty())
+    text += fmt::format(" {} of {} configurations did not fit into memory.", skipped.size(), results.configurations.size());
   return text;
 }
 
@@ -137,8 +138,8 @@ Answer put_in_words(const Results& results) {
   if (!results.complete) answer.lead.push_back("This run is not complete: it was interrupted, or is still going on.");
   if (results.run.environment.link) {
     answer.lead.push_back(
-        fmt::format("Modelled link ({}): every time below that holds communication is one over this link, not over the one "
-                    "that carried the data.",
+        fmt::format("Modelled link ({}): every time that holds communication is one over this link, not over the one that carried "
+                    "the data.",
                     *results.run.environment.link));
   }
   if (results.comparison) answer.lead = reading_aid(*results.comparison);

@@ -50,8 +50,16 @@ std::string comparison_in_text(const Comparison& comparison) {
     text += wrapped("    A  ", fact.a.empty() ? "not stated" : fact.a);
     text += wrapped("    B  ", fact.b.empty() ? "not stated" : fact.b);
   }
-  text +=
-      comparison.settings.empty() ? "\nNo setting is in both.\n" : "\n" + terminal_table(comparison_table(comparison, Medium::kTerminal));
+  if (comparison.settings.empty()) text += "\nNo setting is in both.\n";
+  for (auto first = comparison.settings.begin(); first != comparison.settings.end();) {
+    const std::string configuration = first->a.configuration;
+    const auto last =
+        std::find_if(first, comparison.settings.end(), [&](const auto& setting) { return setting.a.configuration != configuration; });
+    Comparison part;
+    part.settings.assign(first, last);
+    text += "\n" + (configuration.empty() ? "" : wrapped("", configuration)) + terminal_table(comparison_table(part, Medium::kTerminal));
+    first = last;
+  }
   for (const std::string& name : comparison.only_a) text += wrapped("Only in A: ", name);
   for (const std::string& name : comparison.only_b) text += wrapped("Only in B: ", name);
   return text;

@@ -13,7 +13,8 @@ import unittest
 
 FIRKIN = os.environ["FIRKIN"]
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
-RESULTS = pathlib.Path(__file__).parent / "data" / "tune.json"
+DATA = pathlib.Path(__file__).parent / "data"
+RESULTS = DATA / "tune.json"
 REPORT_CHARTS = ["curve", "allreduce", "ready", "strategies"]
 HEAT_MAPS = ["sensitivity-time", "sensitivity-cap", "latency-bandwidth-cap", "latency-bandwidth-keep"]
 
@@ -41,9 +42,15 @@ class Page(unittest.TestCase):
         """The page's document after its scripts ran, and what the browser logged."""
         command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--enable-logging=stderr"]
         command += ["--disable-background-networking", "--disable-component-update", "--disable-sync", f"--window-size={width},{height}"]
-        command += [f"--user-data-dir={self.folder / 'profile'}", "--virtual-time-budget=10000", "--dump-dom", page.as_uri()]
+        command += [f"--user-data-dir={self.folder / 'profile'}", "--virtual-time-budget=10000", "--dump-dom"]
+        command += [f"--log-net-log={self.folder / 'net.json'}", page.as_uri()]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120)
         return result.stdout, result.stderr
+
+    def requested_urls(self):
+        """What the browser asked for on behalf of the last page, as its network log says; its own errands have no page as their origin."""
+        log = (self.folder / "net.json").read_text()
+        return re.findall(r'"initiator":"(?:file|null)[^}]*?"url":"([^"]+)"', log) + re.findall(r'"url":"([^"]+)"[^}]*?"initiator":"(?:file|null)', log)
 
     def check(self, page, charts, width, height):
         document, log = self.open(page, width, height)
@@ -60,6 +67,29 @@ class Page(unittest.TestCase):
 
     def test_all_charts_draw_in_a_narrow_window(self):
         self.check(self.report(), REPORT_CHARTS, 380, 800)
+
+    def test_the_page_of_every_command_has_an_answer_a_chart_and_no_errors(self):
+        """On a laptop and on a telephone: a headline, a chart that is drawn, nothing on the console, nothing from the network."""
+        files = sorted(DATA.glob("*.json"))
+        self.assertGreaterEqual(len(files), 6)
+        for file in files:
+            page = self.folder / f"{file.stem}.html"
+            subprocess.run([FIRKIN, "report", str(file), "--html", str(page)], check=True, capture_output=True, timeout=60)
+            for width, height in [(1280, 800), (390, 844)]:
+                with self.subTest(page=file.stem, width=width):
+                    document, log = self.open(page, width, height)
+                    self.assertRegex(document, r"<h1>[^<]{20,}</h1>")
+                    self.assertIn('data-charts="drawn"', document)
+                    self.assertGreaterEqual(document.count('data-state="drawn"'), 1)
+                    self.assertNotRegex(log, r"CONSOLE")
+                    requests = [url for url in self.requested_urls() if not url.startswith(("file:", "data:", "blob:", "chrome", "devtools"))]
+                    self.assertEqual(requests, [])
+
+    def test_several_results_share_a_page(self):
+        page = self.folder / "several.html"
+        files = [str(DATA / name) for name in ("tune.json", "bench-chunks.json", "bench-allreduce.json")]
+        subprocess.run([FIRKIN, "report", *files, "--html", str(page)], check=True, capture_output=True, timeout=60)
+        self.check(page, ["curve", "chunks-2", "allreduce-3"], 1280, 800)
 
     def test_all_heat_maps_of_the_sensitivity_page_draw(self):
         self.check(self.sensitivity(), HEAT_MAPS, 1200, 1000)
