@@ -29,11 +29,8 @@ if(FIRKIN_WITH_TORCH)
   install(FILES cmake/FirkinPython.cmake cmake/LibTorch.cmake DESTINATION ${package_dir})
 endif()
 
-# The program. LibTorch is found where it was built with.
+# The program. It finds LibTorch where it was built with (the run path in the link options of LibTorch.cmake stays), or in lib/ beside bin/.
 set_target_properties(firkin PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-if(FIRKIN_WITH_TORCH)
-  set_property(TARGET firkin APPEND PROPERTY INSTALL_RPATH ${FIRKIN_LIBTORCH}/lib)
-endif()
 install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/firkin)
 

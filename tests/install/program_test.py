@@ -3,7 +3,6 @@
 FIRKIN_BINARY_DIR is the build to install, CMAKE_COMMAND its CMake.
 """
 
-import json
 import os
 import pathlib
 import re
