@@ -31,10 +31,14 @@ void check_not_empty(const char* flag, const std::vector<T>& values) {
 }  // namespace
 
 void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<double>& caps_mib) {
+  std::vector<std::string> names;
+  for (const Strategy& strategy : kStrategies) {
+    if (strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
+  }
   app.add_option("--strategies", strategies, "how gradients are synchronised")
       ->delimiter(',')
       ->capture_default_str()
-      ->check(CLI::IsMember({"none", "naive", "flat", "overlap", "bucketed", "torch"}));
+      ->check(CLI::IsMember(names));
   app.add_option("--cap-mib", caps_mib, "caps of bucketed and torch, MiB")->delimiter(',')->capture_default_str();
 }
 

@@ -13,6 +13,7 @@
 #include "run.h"
 #include "step_matrix.h"
 #include "trace/chrome_trace.h"
+#include "trace_prediction.h"
 
 namespace firkin::cli {
 namespace {
@@ -26,6 +27,7 @@ struct TraceFlags {
   std::vector<double> caps_mib = {4};
   int warmup = 3;
   int steps = 3;
+  double allreduce_seconds = 3;
 };
 
 using SpansByRank = std::vector<std::vector<Span>>;
@@ -62,6 +64,15 @@ std::vector<BusyPeriod> timeline_of(const std::vector<Span>& spans) {
   return timeline;
 }
 
+// When the last step's backward began, in seconds since the step did.
+double backward_start(const std::vector<Span>& spans) {
+  const Period step = traced_steps(spans).back().period;
+  for (const Span& span : spans_between(spans, step.start_ns, step.end_ns)) {
+    if (span.activity == Activity::kPhase && span.name == kBackwardPhase) return seconds_of({step.start_ns, span.start_ns});
+  }
+  return 0;
+}
+
 TraceRow row_of(const Cell& cell, const SpansByRank& spans) {
   TraceRow row{.strategy = cell.strategy, .name = cell.setting.name, .cap_mib = cell.cap_mib, .file = file_name(cell)};
   for (const auto& rank : spans) row.ranks.push_back(figures_of(rank));
@@ -74,6 +85,8 @@ void run_rank(const TraceFlags& flags, const std::vector<Cell>& cells, const Pro
   results.run = begin_run("trace", flags.common, flags.ranks, group);
   results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
+  std::optional<ModelInputs> inputs;
+  if (flags.allreduce_seconds > 0) inputs = measure_model_inputs(group, workload, flags.allreduce_seconds, flags.common.seed);
   std::vector<OutputFile> files;
   {
     Progress progress("tracing", static_cast<int>(cells.size()), group.rank == 0);
@@ -81,6 +94,9 @@ void run_rank(const TraceFlags& flags, const std::vector<Cell>& cells, const Pro
       const SpansByRank spans = trace_steps(group, workload, cell.setting.options, {.warmup_steps = flags.warmup, .steps = flags.steps});
       if (group.rank != 0) continue;
       results.traces.push_back(row_of(cell, spans));
+      if (inputs) {
+        results.traces.back().predicted = predicted_timeline(*inputs, group.size, cell.setting.options, backward_start(spans[0]));
+      }
       files.push_back({file_name(cell), dump_json(chrome_trace(spans)) + "\n"});
       progress.advance(cell.setting.name);
     }
@@ -114,6 +130,9 @@ Run declare_trace(CLI::App& app) {
   add_rule_flags(app, flags->rule);
   app.add_option("--warmup", flags->warmup, "steps before the recorded ones")->capture_default_str()->check(CLI::Range(1, 100000));
   app.add_option("--steps", flags->steps, "recorded steps")->capture_default_str()->check(CLI::Range(1, 1000));
+  app.add_option("--allreduce-seconds", flags->allreduce_seconds, "to measure a(x) for the predicted timelines; 0: none")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
   return [flags] {
     check_job_flags(flags->job);
     check_job_memory(flags->job, flags->ranks);

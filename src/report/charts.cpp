@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "chart_builders.h"
 #include "firkin/stats/summary.h"
 #include "palette.h"
@@ -24,10 +26,17 @@ std::optional<Chart> layers_of(const Results& results) {
   return layers_chart(bars);
 }
 
+// What tells the configurations of a run apart: without the model's name where all have the same.
+std::string short_name(const std::vector<StepConfiguration>& all, const ModelDescription& model) {
+  const bool one_model = std::ranges::all_of(all, [&model](const auto& other) { return other.model.name == model.name; });
+  if (!one_model || !model.batch_size || !model.sequence_length) return name_of(model);
+  return fmt::format("batch {}, sequence {}", *model.batch_size, *model.sequence_length);
+}
+
 std::optional<Chart> step_matrix_of(const Results& results) {
   std::vector<StepDot> dots;
   for (const StepConfiguration& configuration : results.configurations) {
-    const std::string name = name_of(configuration.model);
+    const std::string name = short_name(results.configurations, configuration.model);
     if (configuration.strategies.empty()) dots.push_back({name, "", {}, {}, configuration.status});
     for (const StrategyRow& row : configuration.strategies) {
       const std::string setting = row.cap_mib ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_mib)) : row.strategy;

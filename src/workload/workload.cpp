@@ -34,7 +34,7 @@ StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step) {
     loss = workload.loss(step);
   }
   {
-    RECORD_USER_SCOPE("backward");
+    RECORD_USER_SCOPE(kBackwardPhase);
     loss.backward();
   }
   const auto backward_ended = now();

@@ -31,6 +31,7 @@ struct StepTimes {
 
 // The phase (trace/) that is a whole step.
 inline constexpr const char* kStepPhase = "step";
+inline constexpr const char* kBackwardPhase = "backward";  // and the part of it
 
 // What run_step() needs to tell backward from what comes after it: the step ends with finish_gradient_synchronization().
 DataParallelOptions with_timed_synchronization(DataParallelOptions options);
