@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <limits>
 #include <map>
 
 namespace firkin {
@@ -91,11 +89,7 @@ class Events {
 }  // namespace
 
 json chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank) {
-  int64_t origin_ns = std::numeric_limits<int64_t>::max();
-  for (const auto& spans : spans_by_rank) {
-    for (const Span& span : spans) origin_ns = std::min(origin_ns, span.start_ns);
-  }
-  Events events(origin_ns);
+  Events events(first_start_ns(spans_by_rank));
   for (size_t rank = 0; rank < spans_by_rank.size(); ++rank) events.add_rank(static_cast<int>(rank), spans_by_rank[rank]);
   return {{"displayTimeUnit", "ms"}, {"traceEvents", events.take()}};
 }

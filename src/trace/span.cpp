@@ -1,6 +1,7 @@
 #include "trace/span.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace firkin {
 namespace {
@@ -57,6 +58,14 @@ std::vector<Span> spans_between(const std::vector<Span>& spans, int64_t start_ns
     if (span.start_ns >= start_ns && span.start_ns < end_ns) within.push_back(span);
   }
   return within;
+}
+
+int64_t first_start_ns(const std::vector<std::vector<Span>>& spans_by_rank) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const auto& spans : spans_by_rank) {
+    for (const Span& span : spans) first = std::min(first, span.start_ns);
+  }
+  return first;
 }
 
 }  // namespace firkin
