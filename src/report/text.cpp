@@ -57,7 +57,9 @@ std::string comparison_in_text(const Comparison& comparison) {
         std::find_if(first, comparison.settings.end(), [&](const auto& setting) { return setting.a.configuration != configuration; });
     Comparison part;
     part.settings.assign(first, last);
-    text += "\n" + (configuration.empty() ? "" : wrapped("", configuration)) + terminal_table(comparison_table(part, Medium::kTerminal));
+    text += '\n';
+    if (!configuration.empty()) text += wrapped("", configuration);
+    text += terminal_table(comparison_table(part, Medium::kTerminal));
     first = last;
   }
   for (const std::string& name : comparison.only_a) text += wrapped("Only in A: ", name);

@@ -17,22 +17,22 @@ constexpr int64_t kOrigin = 1'700'000'000'000'000'000;  // a Unix time: the trac
 constexpr uint64_t kTraining = 70;
 constexpr uint64_t kAutograd = 71;
 
-Span span(const std::string& name, Activity activity, int64_t start_ns, int64_t end_ns, uint64_t thread = kTraining) {
+Span span_of(const std::string& name, Activity activity, int64_t start_ns, int64_t end_ns, uint64_t thread = kTraining) {
   return {.name = name, .activity = activity, .thread = thread, .start_ns = kOrigin + start_ns, .end_ns = kOrigin + end_ns, .elements = 0};
 }
 
 // Two steps. In each, two collectives are under way from 200 to 600 together, and operators beside them from 200 to 400: 50 %.
 const std::vector<Span> kTwoSteps = {
-    span("step", Activity::kPhase, 0, 1000),
-    span("aten::linear", Activity::kOperator, 0, 400),
-    span("aten::mm", Activity::kOperator, 100, 300),
-    span("gloo:all_reduce", Activity::kCollective, 200, 500),
-    span("gloo:all_reduce", Activity::kCollective, 250, 600),
-    span("step", Activity::kPhase, 2000, 3000),
-    span("backward", Activity::kPhase, 2000, 2400),
-    span("MmBackward", Activity::kOperator, 2000, 2400, kAutograd),
-    span("gloo:all_reduce", Activity::kCollective, 2200, 2600),
-    span("gloo:all_reduce", Activity::kCollective, 2300, 2500),
+    span_of("step", Activity::kPhase, 0, 1000),
+    span_of("aten::linear", Activity::kOperator, 0, 400),
+    span_of("aten::mm", Activity::kOperator, 100, 300),
+    span_of("gloo:all_reduce", Activity::kCollective, 200, 500),
+    span_of("gloo:all_reduce", Activity::kCollective, 250, 600),
+    span_of("step", Activity::kPhase, 2000, 3000),
+    span_of("backward", Activity::kPhase, 2000, 2400),
+    span_of("MmBackward", Activity::kOperator, 2000, 2400, kAutograd),
+    span_of("gloo:all_reduce", Activity::kCollective, 2200, 2600),
+    span_of("gloo:all_reduce", Activity::kCollective, 2300, 2500),
 };
 
 json trace_of(const std::vector<Span>& spans) {
@@ -53,7 +53,7 @@ std::vector<Span> kernels_as_spans(const json& trace) {
   for (const json& kernel : events_in(trace, "kernel")) {
     const auto start_ns = std::llround(1e3 * kernel["ts"].get<double>());
     const auto end_ns = start_ns + std::llround(1e3 * kernel["dur"].get<double>());
-    spans.push_back(span(kernel["name"], kernel["tid"] >= 100 ? Activity::kCollective : Activity::kOperator, start_ns, end_ns));
+    spans.push_back(span_of(kernel["name"], kernel["tid"] >= 100 ? Activity::kCollective : Activity::kOperator, start_ns, end_ns));
   }
   return spans;
 }
@@ -79,7 +79,7 @@ TEST(KinetoTrace, DoublesAnOperatorAsAKernelUnlessItIsWithinAnother) {
 
 TEST(KinetoTrace, OperatorsOfTwoThreadsAreOnTwoStreams) {
   const std::vector<json> kernels = events_in(
-      trace_of({span("aten::mm", Activity::kOperator, 0, 100, kTraining), span("aten::add", Activity::kOperator, 10, 20, kAutograd)}),
+      trace_of({span_of("aten::mm", Activity::kOperator, 0, 100, kTraining), span_of("aten::add", Activity::kOperator, 10, 20, kAutograd)}),
       "kernel");
   ASSERT_EQ(kernels.size(), 2u);
   EXPECT_EQ(kernels[0]["args"]["stream"], 1);
@@ -87,9 +87,9 @@ TEST(KinetoTrace, OperatorsOfTwoThreadsAreOnTwoStreams) {
 }
 
 TEST(KinetoTrace, CollectivesOfOneStreamDoNotOverlap) {
-  const json trace = trace_of({span("gloo:a", Activity::kCollective, 0, 100), span("gloo:b", Activity::kCollective, 10, 50),
-                               span("gloo:c", Activity::kCollective, 50, 70), span("gloo:d", Activity::kCollective, 60, 90),
-                               span("gloo:e", Activity::kCollective, 100, 110)});
+  const json trace = trace_of({span_of("gloo:a", Activity::kCollective, 0, 100), span_of("gloo:b", Activity::kCollective, 10, 50),
+                               span_of("gloo:c", Activity::kCollective, 50, 70), span_of("gloo:d", Activity::kCollective, 60, 90),
+                               span_of("gloo:e", Activity::kCollective, 100, 110)});
   std::map<std::string, int> stream_of;
   for (const json& kernel : events_in(trace, "kernel")) stream_of[kernel["name"]] = kernel["args"]["stream"];
   EXPECT_EQ(stream_of, (std::map<std::string, int>{{"gloo:a", 100}, {"gloo:b", 101}, {"gloo:c", 101}, {"gloo:d", 102}, {"gloo:e", 100}}));
@@ -106,8 +106,8 @@ TEST(KinetoTrace, KernelsBelongToTheStepThatBeganLast) {
 }
 
 TEST(KinetoTrace, WhatStartsTogetherIsTakenFromTheOutside) {
-  const json trace = trace_of({span("aten::mm", Activity::kOperator, 0, 50), span("aten::linear", Activity::kOperator, 0, 100),
-                               span("step", Activity::kPhase, 0, 200)});
+  const json trace = trace_of({span_of("aten::mm", Activity::kOperator, 0, 50), span_of("aten::linear", Activity::kOperator, 0, 100),
+                               span_of("step", Activity::kPhase, 0, 200)});
   const std::vector<json> kernels = events_in(trace, "kernel");
   ASSERT_EQ(kernels.size(), 1u);
   EXPECT_EQ(kernels[0]["name"], "aten::linear");
@@ -133,7 +133,7 @@ TEST(KinetoTrace, StartsWithTheNamesOfItsProcesses) {
 }
 
 TEST(KinetoTrace, OfACollectiveHasItsSize) {
-  Span all_reduce = span("gloo:all_reduce", Activity::kCollective, 0, 10);
+  Span all_reduce = span_of("gloo:all_reduce", Activity::kCollective, 0, 10);
   all_reduce.elements = 64;
   const json args = events_in(trace_of({all_reduce}), "kernel").at(0)["args"];
   EXPECT_EQ(args["Collective name"], "all_reduce");
