@@ -8,7 +8,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/rank_times.h"
+#include "results/rank_times.h"
 #include "predict_output.h"
 #include "report/images.h"
 #include "rule_flags.h"

@@ -108,7 +108,8 @@ std::vector<MeasuredSetting> settings_of(const Results& results) {
 
 std::vector<MeasuredSetting> measured_settings(const Results& results) {
   std::vector<MeasuredSetting> settings = settings_of(results);
-  if (settings.empty()) throw InputError(fmt::format("results of {}: no settings; expected at least one that was measured", results.run.command));
+  if (settings.empty())
+    throw InputError(fmt::format("results of {}: no settings; expected at least one that was measured", results.run.command));
   std::set<std::pair<std::string, std::string>> seen;
   for (const MeasuredSetting& setting : settings) {
     if (seen.emplace(setting.configuration, setting.name).second) continue;

@@ -48,7 +48,6 @@ constexpr Field<StepConfiguration> kConfigurationFields[] = {{"status", &StepCon
                                                              {"reason", &StepConfiguration::reason, Unit::kText, "reason", kHidden}};
 constexpr Field<StepSamples> kSampleFields[] = {{kSettingsKey, &StepSamples::settings}};
 constexpr const char* kComm = kStrategyFields[7].key;
-constexpr const char* kRaw = "raw_step_s_by_rank";
 
 }  // namespace
 
@@ -87,7 +86,7 @@ std::vector<StrategyRow> read_strategies(const std::vector<JsonFields>& rows) {
 }
 
 json samples_json(const StepSamples& samples) {
-  json object = {{kStepSecondsKey, samples.step_s}, {kComm, samples.comm_s}, {kRaw, samples.raw_step_s_by_rank}};
+  json object = {{kStepSecondsKey, samples.step_s}, {kComm, samples.comm_s}, {kRawStepsKey, samples.raw_step_s_by_rank}};
   if (!samples.settings.empty()) object.update(to_json<StepSamples>(kSampleFields, samples));
   if (!samples.communication_s.empty()) object[kCommunicationSecondsKey] = samples.communication_s;
   return object;
@@ -98,7 +97,7 @@ StepSamples read_step_samples(const JsonFields& fields) {
   samples.step_s = fields.maybe_series(kStepSecondsKey);
   samples.comm_s = fields.maybe_series(kComm);
   samples.communication_s = fields.maybe_series(kCommunicationSecondsKey);
-  if (fields.has(kRaw)) samples.raw_step_s_by_rank = fields.nested_series(kRaw);
+  if (fields.has(kRawStepsKey)) samples.raw_step_s_by_rank = fields.nested_series(kRawStepsKey);
   return samples;
 }
 

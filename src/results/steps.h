@@ -63,6 +63,7 @@ inline constexpr const char* kCapKey = "cap_mib";
 inline constexpr const char* kBucketsKey = "buckets";
 inline constexpr const char* kMeasuredKey = "measured_s";
 inline constexpr const char* kStepSecondsKey = "step_s";
+inline constexpr const char* kRawStepsKey = "raw_step_s_by_rank";
 inline constexpr const char* kCommunicationSecondsKey = "communication_s";
 
 nlohmann::json curve_json(const std::vector<CurveRow>& curve);

@@ -16,7 +16,7 @@
 #include "firkin/plan/bucket_assignment.h"
 #include "firkin/plan/import_cmsc828g.h"
 #include "firkin/plan/import_nccl_tests.h"
-#include "firkin/plan/rank_times.h"
+#include "results/rank_times.h"
 #include "firkin/plan/stragglers.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/plan/timeline.h"

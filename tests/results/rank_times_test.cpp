@@ -1,9 +1,9 @@
-#include "firkin/plan/rank_times.h"
+#include "results/rank_times.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "helpers.h"
+#include "firkin/base/error.h"
 
 namespace firkin {
 namespace {
@@ -12,7 +12,12 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string parse_error(const std::string& text) {
-  return error_of([&] { parse_rank_times(text, "r"); });
+  try {
+    parse_rank_times(text, "r");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
 }
 
 std::string results_with(const std::string& samples) {
@@ -36,13 +41,13 @@ TEST(RankTimes, RejectsMalformedLinesByFileAndLine) {
 }
 
 TEST(RankTimes, RejectsMalformedResultsByFileAndLine) {
-  EXPECT_THAT(parse_error("{}"), HasSubstr("r:1: samples: missing"));
-  EXPECT_THAT(parse_error(results_with("{}")), HasSubstr("r:2: samples.settings: missing"));
+  EXPECT_THAT(parse_error("{}"), HasSubstr("r:1: results: samples: missing"));
+  EXPECT_THAT(parse_error(results_with("{}")), HasSubstr("r:2: results: samples.settings: no times of the setting 'none'"));
   EXPECT_THAT(parse_error(results_with(R"({"settings": ["naive"], "raw_step_s_by_rank": [[[1]]]})")),
-              HasSubstr("r:2: samples: no times of the setting 'none'"));
+              HasSubstr("r:2: results: samples.settings: no times of the setting 'none'"));
   EXPECT_THAT(parse_error(results_with(R"({"settings": ["none"], "raw_step_s_by_rank": [[]]})")), HasSubstr("no times"));
   EXPECT_THAT(parse_error(results_with("{\"settings\": [\"none\"], \"raw_step_s_by_rank\": [[[1],\n[0]]]}")),
-              HasSubstr("r:3: samples.raw_step_s_by_rank[0][1]: a time is 0"));
+              HasSubstr("r:3: results: samples.raw_step_s_by_rank[0][1]: a time is 0"));
 }
 
 }  // namespace
