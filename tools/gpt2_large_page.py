@@ -37,14 +37,14 @@ time of its all-reduce.
 
 {predict}
 
-`gpt2/sensitivity.html` holds the table above as heat maps; two of them:
+`gpt2/report.html` holds T(b) as a chart and the last table as heat maps; two of them:
 
 ![The best cap by input and factor](images/gpt2_large_sensitivity_cap.svg)
 ![What keeping the cap costs, by latency and bandwidth](images/gpt2_large_keep_cap.svg)
 
 ## What the output says
 
-- **alpha and beta**: the line above the table. Latency is milliseconds, not microseconds: so large a cost per call is why one bucket per tensor doubles the
+- **alpha and beta**: the line `a(x) fits`. Latency is milliseconds, not microseconds: so large a cost per call is why one bucket per tensor doubles the
   backward time.
 - **b\\***: a cap of about 50 MiB, but everything from 8 to 64 MiB lies within 1 % of it, which is far less than the scatter of the measured a(x). PyTorch's
   default of 25 MiB loses 0.4 % here.

@@ -36,17 +36,17 @@ double predict_step(const StepModel& model, const BucketPlan& plan) {
   return step_of_backward(model, simulate(model.profile, plan, model.costs, model.simulation).end_s);
 }
 
-std::vector<Prediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps) {
-  std::vector<Prediction> predictions;
+std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps) {
+  std::vector<CapPrediction> predictions;
   for (const SweepPoint& point : sweep_caps(model.profile, model.costs, rule, caps, model.simulation)) {
     predictions.push_back({point.cap_bytes, point.buckets, step_of_backward(model, point.backward_s)});
   }
   return predictions;
 }
 
-size_t best_prediction(std::span<const Prediction> predictions) {
-  const double limit_s = std::ranges::min_element(predictions, {}, &Prediction::step_s)->step_s * (1 + kNoDifference);
-  const auto rank = [&](const Prediction& p) { return std::tuple(p.step_s > limit_s, p.buckets, p.cap_bytes); };
+size_t best_prediction(std::span<const CapPrediction> predictions) {
+  const double limit_s = std::ranges::min_element(predictions, {}, &CapPrediction::step_s)->step_s * (1 + kNoDifference);
+  const auto rank = [&](const CapPrediction& p) { return std::tuple(p.step_s > limit_s, p.buckets, p.cap_bytes); };
   return static_cast<size_t>(std::ranges::min_element(predictions, {}, rank) - predictions.begin());
 }
 

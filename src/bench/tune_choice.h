@@ -1,7 +1,7 @@
 // What `firkin tune` calibrates on, measures and recommends: decisions on numbers that were measured already.
 //
 //   const StepModel model{profile, costs, calibration.options, none_step_s, bare_backward_s};
-//   const std::vector<Prediction> curve = predict_steps(model, rule, caps);
+//   const std::vector<CapPrediction> curve = predict_steps(model, rule, caps);
 //   curve[best_prediction(curve)].cap_bytes;  // the cap to use
 #pragma once
 
@@ -31,7 +31,7 @@ struct StepModel {
 };
 
 // The predicted step time under one cap.
-struct Prediction {
+struct CapPrediction {
   int64_t cap_bytes = 0;
   int64_t buckets = 0;
   double step_s = 0;
@@ -41,11 +41,11 @@ struct Prediction {
 // plans are told by their share of a step, never by their share of what is exposed, which may be next to nothing.
 double predict_step(const StepModel& model, const BucketPlan& plan);
 // One per cap, in the order given. rule.cap_bytes is not used.
-std::vector<Prediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps);
+std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps);
 
 // The fastest; of those whose step takes at most a thousandth longer, the one with the fewest buckets, and the smallest cap that gives
 // them. Index into `predictions`, which is not empty.
-size_t best_prediction(std::span<const Prediction> predictions);
+size_t best_prediction(std::span<const CapPrediction> predictions);
 
 // Halved again and again from the power of two that holds everything: the seven largest with different buckets, fewer where there are
 // fewer. Ascending.

@@ -30,7 +30,7 @@ Measurement measurement_of(const StepBenchResult& steps, size_t setting, const s
           .to_none = paired_ratio(steps.step_s[setting], steps.step_s[0], seed)};
 }
 
-void add_steps(TuneResult& result, const StepBenchResult& steps, const SettingNames& settings, const std::vector<Prediction>& predicted,
+void add_steps(TuneResult& result, const StepBenchResult& steps, const SettingNames& settings, const std::vector<CapPrediction>& predicted,
                uint64_t seed) {
   const size_t first_cap = settings.strategies.size();
   result.steps = steps;

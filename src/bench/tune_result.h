@@ -30,7 +30,7 @@ struct Measurement {
 };
 
 struct CurvePoint {
-  Prediction predicted;
+  CapPrediction predicted;
   Measurement measured;
 };
 
@@ -58,7 +58,7 @@ struct TuneResult {
   AllReduceTable allreduce;
   AlphaBeta alpha_beta;
   TuneCalibration calibration;
-  std::vector<Prediction> dense_curve;     // by ascending cap, close enough to draw
+  std::vector<CapPrediction> dense_curve;  // by ascending cap, close enough to draw
   std::vector<CurvePoint> curve;           // the measured caps, ascending
   std::vector<Measurement> strategies;     // none, naive, flat, overlap, then torch default and planned where they were measured
   std::optional<PlanPoint> torch_default;  // c10d::Reducer, 1 MiB and then 25 MiB; nothing where this LibTorch's cannot be used
@@ -86,7 +86,7 @@ struct SettingNames {
 Measurement measurement_of(const StepBenchResult& steps, size_t setting, const std::string& name, uint64_t seed);
 
 // Fills everything that follows from the steps; `predicted`: of the caps, one each.
-void add_steps(TuneResult& result, const StepBenchResult& steps, const SettingNames& settings, const std::vector<Prediction>& predicted,
+void add_steps(TuneResult& result, const StepBenchResult& steps, const SettingNames& settings, const std::vector<CapPrediction>& predicted,
                uint64_t seed);
 
 }  // namespace firkin

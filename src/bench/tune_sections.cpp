@@ -66,7 +66,7 @@ void add_tune(const TuneResult& tuned, Results& results) {
     results.calibration = CalibrationSection{.runs = {}, .fit = tuned.calibration.fit};
     for (const Measurement& run : tuned.calibration.runs) results.calibration->runs.push_back({run.name, run.buckets, run.step_s});
   }
-  for (const Prediction& predicted : tuned.dense_curve) {
+  for (const CapPrediction& predicted : tuned.dense_curve) {
     CurveRow row;
     row.cap_mib = mib(predicted.cap_bytes);
     row.buckets = predicted.buckets;

@@ -1,16 +1,17 @@
 // firkin predict: T(b), the best uniform cap and the best plan, from tensors.csv and allreduce.csv.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <memory>
 
 #include "command.h"
+#include "finish_run.h"
 #include "firkin/base/error.h"
-#include "firkin/base/file.h"
 #include "firkin/base/units.h"
-#include "results/rank_times.h"
-#include "predict_output.h"
 #include "report/images.h"
+#include "report/text.h"
+#include "results/rank_times.h"
 #include "rule_flags.h"
 
 namespace firkin::cli {
@@ -30,9 +31,7 @@ struct PredictFlags {
   std::optional<double> largest_bucket_mib;
   bool sensitivity = false;
   bool svg = false;
-  std::string out;
-  bool json = false;
-  uint64_t seed = 0;
+  CommonFlags common;  // --out: empty: nothing is written
 };
 
 SearchOptions search_options(const PredictFlags& flags) {
@@ -52,57 +51,46 @@ SearchOptions search_options(const PredictFlags& flags) {
   return search;
 }
 
-PredictInputs read_inputs(const PredictFlags& flags) {
+// The one that is asked for, or the only one that was measured.
+int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
+  const std::vector<int64_t> worlds = world_sizes(table);
+  if (flags.world != 0) return flags.world;
+  if (worlds.size() == 1) return worlds[0];
+  throw InputError(fmt::format("{}: has several world sizes; expected --world with one of {}, or another to extrapolate to",
+                               flags.allreduce, fmt::join(worlds, ", ")));
+}
+
+PredictionInputs read_inputs(const PredictFlags& flags) {
   if (flags.world < 0) throw InputError(fmt::format("--world {}: expected at least 1", flags.world));
-  if (flags.svg && (!flags.sensitivity || flags.out.empty())) throw InputError("--svg: expected --sensitivity and --out as well");
-  if (!flags.out.empty()) check_output_folder(flags.out, "--out");
-  PredictInputs inputs;
+  if (flags.svg && flags.common.out.empty()) throw InputError("--svg: expected --out as well");
+  PredictionInputs inputs;
   inputs.rule = cap_options(flags.rule);
-  inputs.rule_name = flags.rule.rule;
   inputs.search = search_options(flags);
   for (const double mib : flags.caps_mib) inputs.caps.push_back(bytes_from_mib(mib, "--cap-mib"));
   for (const double mb : flags.caps_mb) inputs.caps.push_back(bytes_from_mb(mb, "--cap-mb"));
   inputs.profile = read_tensors_csv(flags.tensors);
   inputs.table = read_allreduce_csv(flags.allreduce);
-  inputs.table_file = flags.allreduce;
-  inputs.world_size = flags.world;
+  inputs.world_size = world_size(flags, inputs.table);
   if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);
   inputs.sensitivity = flags.sensitivity;
   return inputs;
 }
 
-// predict.json, and with --sensitivity the page and its charts. Returns the paths.
-std::vector<std::filesystem::path> write_files(const PredictFlags& flags, const PredictResult& result, const nlohmann::json& json) {
-  const std::filesystem::path folder = flags.out;
-  std::vector<std::filesystem::path> paths = {folder / "predict.json"};
-  write_file_atomically(paths[0], json.dump(2) + "\n");
-  if (!result.sensitivity) return paths;
-  SensitivityReport report = sensitivity_report(result);
-  report.command_line = command_line();
-  report.command_line.insert(report.command_line.begin(), "firkin");
-  paths.push_back(folder / "sensitivity.html");
-  write_file_atomically(paths[1], render_sensitivity(report, json));
-  if (!flags.svg) return paths;
-  for (std::filesystem::path& image : write_chart_images(sensitivity_charts(report), ImageFormat::kSvg, folder)) {
-    paths.push_back(std::move(image));
-  }
-  return paths;
-}
-
-int run(const PredictFlags& flags) {
-  const PredictResult result = predict(read_inputs(flags));
-  nlohmann::json json = predict_json(result);
-  json["schema"] = "firkin.predict/1";
-  json["command_line"] = command_line();
-  std::vector<std::filesystem::path> written;
-  if (!flags.out.empty()) written = write_files(flags, result, json);
-  if (flags.json) {
-    print_json(json);
+int run(PredictFlags& flags) {
+  const PredictionInputs inputs = read_inputs(flags);
+  if (!flags.common.out.empty()) claim_output_folder(flags.common);
+  Results results;
+  results.run = start_run(std::string(kPredictCommand), flags.common);
+  results.prediction = predict(inputs);
+  if (flags.common.out.empty()) {
+    fmt::print("{}", flags.common.json ? results_text(results) : results_in_text(results));
     return 0;
   }
-  fmt::print("{}", predict_table(result));
-  if (!written.empty()) fmt::print("\n");
-  for (const std::filesystem::path& path : written) fmt::print("wrote {}\n", path.string());
+  finish_run(flags.common, results);
+  if (!flags.svg) return 0;
+  for (const std::filesystem::path& image : write_chart_images(charts_for(results), ImageFormat::kSvg, flags.common.out)) {
+    if (!flags.common.json) fmt::print("wrote {}\n", image.string());
+  }
   return 0;
 }
 
@@ -110,6 +98,7 @@ int run(const PredictFlags& flags) {
 
 Run declare_predict(CLI::App& app) {
   auto flags = std::make_shared<PredictFlags>();
+  flags->common.app = &app;
   app.footer(
       "  firkin predict --tensors firkin-out/tensors.csv \\\n"
       "    --allreduce firkin-out/allreduce.csv\n"
@@ -129,11 +118,11 @@ Run declare_predict(CLI::App& app) {
   app.add_option("--comm-slowdown", flags->comm_slowdown, "of all-reduces while computing")->capture_default_str();
   app.add_option("--channels", flags->channels, "all-reduces in flight at once")->capture_default_str();
   app.add_option("--max-bucket-mib", flags->largest_bucket_mib, "limit for buckets of several tensors, MiB");
-  app.add_flag("--sensitivity", flags->sensitivity, "1/8 to 8 times each input; a page with --out");
-  app.add_flag("--svg", flags->svg, "with --sensitivity and --out: charts as SVG files");
-  app.add_option("--out", flags->out, "folder for predict.json (default: not written)");
-  app.add_flag("--json", flags->json, "print the result as JSON on standard output");
-  app.add_option("--seed", flags->seed, "no effect: nothing here is random");
+  app.add_flag("--sensitivity", flags->sensitivity, "1/8 to 8 times each input; heat maps with --out");
+  app.add_flag("--svg", flags->svg, "with --out: every chart as an SVG file as well");
+  app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
+  app.add_flag("--json", flags->common.json, "print the result as JSON on standard output");
+  app.add_option("--seed", flags->common.seed, "no effect: nothing here is random");
   return [flags] { return run(*flags); };
 }
 

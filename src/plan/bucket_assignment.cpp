@@ -26,6 +26,10 @@ void check_options(std::span<const int64_t> sizes, const CapOptions& options) {
 
 }  // namespace
 
+std::string name_of(CapRule rule) {
+  return rule == CapRule::kAtMost ? "at-most" : "close-when-full";
+}
+
 BucketPlan assign_buckets(std::span<const int64_t> sizes, const CapOptions& options) {
   check_options(sizes, options);
   BucketPlan plan;

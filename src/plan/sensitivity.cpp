@@ -14,8 +14,6 @@
 namespace firkin {
 namespace {
 
-constexpr std::array kInfluences = {Influence::kTotalBytes, Influence::kLatency, Influence::kBandwidth, Influence::kBackward,
-                                    Influence::kContention};
 constexpr std::array kFactors = {0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0};
 
 CostCurve scale_curve(const CostCurve& curve, Influence influence, double factor) {

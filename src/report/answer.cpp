@@ -96,6 +96,7 @@ std::string comparison_heading(const Comparison& comparison) {
 }
 
 std::string other_heading(const Results& results) {
+  if (results.prediction) return prediction_heading(*results.prediction);
   const auto predicts = [](const CurveRow& row) { return row.predicted_s.has_value(); };
   const auto& rows = results.dense_curve.empty() ? results.curve : results.dense_curve;
   if (std::ranges::any_of(rows, predicts)) {
@@ -117,11 +118,13 @@ std::string other_heading(const Results& results) {
   return fmt::format("Results of firkin {}.", results.run.command);
 }
 
-std::string kicker(const RunHead& run) {
+std::string kicker(const Results& results) {
+  const RunHead& run = results.run;
   std::vector<std::string> parts = {fmt::format("firkin {}", run.command)};
   const Environment& environment = run.environment;
   if (run.model) parts.push_back(fmt::format("model {}", run.model->name));
   if (environment.world_size) parts.push_back(*environment.world_size == 1 ? "1 rank" : fmt::format("{} ranks", *environment.world_size));
+  if (results.prediction) parts.push_back(fmt::format("{} ranks", results.prediction->workload.world_size));
   if (environment.backend) parts.push_back(*environment.backend);
   if (environment.link) parts.push_back("modelled link " + *environment.link);
   if (run.started.size() >= 10) parts.push_back(run.started.substr(0, 10));
@@ -132,7 +135,7 @@ std::string kicker(const RunHead& run) {
 
 Answer put_in_words(const Results& results) {
   Answer answer;
-  answer.kicker = kicker(results.run);
+  answer.kicker = kicker(results);
   answer.title = answer.kicker;
   answer.heading = results.answer ? tune_heading(results) : other_heading(results);
   if (!results.complete) answer.lead.push_back("This run is not complete: it was interrupted, or is still going on.");
@@ -143,6 +146,11 @@ Answer put_in_words(const Results& results) {
                     *results.run.environment.link));
   }
   if (results.comparison) answer.lead = reading_aid(*results.comparison);
+  if (results.prediction) {
+    for (std::string& paragraph : prediction_lead(*results.prediction)) answer.lead.push_back(std::move(paragraph));
+    answer.figures = prediction_figures(*results.prediction);
+    answer.settings = prediction_settings(*results.prediction);
+  }
   if (!results.answer) return answer;
   for (std::string& paragraph : tune_lead(results)) answer.lead.push_back(std::move(paragraph));
   answer.figures = tune_figures(results);

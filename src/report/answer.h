@@ -33,4 +33,10 @@ std::vector<std::string> tune_lead(const Results& results);
 std::vector<KeyFigure> tune_figures(const Results& results);
 std::vector<PasteSetting> tune_settings(const Results& results);
 
+// And for `firkin predict`.
+std::string prediction_heading(const Prediction& prediction);
+std::vector<std::string> prediction_lead(const Prediction& prediction);
+std::vector<KeyFigure> prediction_figures(const Prediction& prediction);
+std::vector<PasteSetting> prediction_settings(const Prediction& prediction);
+
 }  // namespace firkin

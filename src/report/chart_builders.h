@@ -17,6 +17,9 @@ std::optional<Chart> ready_chart(const Results& results);      // [ready] gradie
 std::optional<Chart> timeline_chart(const Results& results);   // [timeline] when one step computed and when it communicated
 std::optional<Chart> strategy_chart(const Results& results);   // [strategies] step times, split in compute and exposed communication
 
+// T(b), and the heat maps of its sensitivity where that was computed.
+std::vector<Chart> prediction_charts(const Prediction& prediction);
+
 // The rows of the strategies' chart and table: as measured, and the best measured cap as one more when the results name it.
 std::vector<StrategyRow> compared_strategies(const Results& results);
 

@@ -55,6 +55,7 @@ std::optional<Chart> ratios_of(const Results& results) {
 }  // namespace
 
 std::vector<Chart> charts_for(const Results& results) {
+  if (results.prediction) return prediction_charts(*results.prediction);
   std::vector<Chart> charts;
   for (const auto& build :
        {curve_chart, step_matrix_of, ratios_of, allreduce_chart, chunks_chart, layers_of, ready_chart, timeline_chart, strategy_chart}) {

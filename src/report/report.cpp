@@ -37,6 +37,9 @@ std::string tables_html(const Results& results, const Answer& answer) {
   if (results.comparison) {
     html += html_table(comparison_table(*results.comparison, Medium::kPage)) + html_table(difference_table(*results.comparison));
   }
+  if (results.prediction) {
+    for (const Table& table : prediction_tables(*results.prediction, Medium::kPage)) html += html_table(table);
+  }
   if (!results.curve.empty()) html += html_table(remarked_curve(results));
   if (!results.strategies.empty()) html += html_table(strategy_table(compared_strategies(results), Medium::kPage));
   for (const StepConfiguration& configuration : results.configurations) {

@@ -20,6 +20,13 @@ std::string curve_in_text(const Results& results) {
   return terminal_table(curve_table(results.curve, Medium::kTerminal), remarks);
 }
 
+// Caption and rows, with a mark behind the highlighted one.
+std::string captioned_in_text(const Table& table) {
+  std::vector<std::string> remarks;
+  for (const Table::Row& row : table.rows) remarks.push_back(row.highlighted ? "<" : "");
+  return wrapped("", table.caption) + terminal_table(table, remarks);
+}
+
 // What makes wide intervals narrow; nothing when they are.
 std::string advice_on(const std::vector<StrategyRow>& rows) {
   constexpr double kWide = 1.25;  // upper over lower end
@@ -74,7 +81,7 @@ std::string answer_in_text(const Results& results) {
   std::string text = wrapped("", plain(answer.heading));
   for (const std::string& paragraph : answer.lead) text += wrapped("", plain(paragraph));
   for (const PasteSetting& setting : answer.settings) {
-    text += fmt::format("\n{}: {}\n{}", setting.tool, setting.setting, wrapped("  ", setting.note));
+    text += "\n" + wrapped("", fmt::format("{}: {}", setting.tool, setting.setting)) + wrapped("  ", setting.note);
   }
   for (const std::string& note : results.notes) text += wrapped("", "Note: " + note);
   return text;
@@ -95,6 +102,9 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
 std::string results_in_text(const Results& results) {
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "\n") + part; };
+  if (results.prediction) {
+    for (const Table& table : prediction_tables(*results.prediction, Medium::kTerminal)) add(captioned_in_text(table));
+  }
   if (!results.curve.empty()) add(curve_in_text(results));
   if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, Medium::kTerminal)));
   for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));

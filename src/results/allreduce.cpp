@@ -49,7 +49,7 @@ constexpr Field<AllReduceRow> kAllReduceFields[] = {
 
 constexpr Field<AlphaBeta> kAlphaBetaFields[] = {{"alpha_s", &AlphaBeta::alpha_s, Unit::kDifference},
                                                  {"beta_s_per_byte", &AlphaBeta::beta_s_per_byte, Unit::kPlain},
-                                                 {"median_relative_error", &AlphaBeta::median_relative_error, Unit::kChange}};
+                                                 {kMedianErrorKey, &AlphaBeta::median_relative_error, Unit::kChange}};
 
 constexpr Field<AllReduceSamples> kSizeSamples[] = {{AllReduceColumns::kBytes, &AllReduceSamples::bytes, Unit::kCount}};
 constexpr const char* kIsolated = "isolated_s";

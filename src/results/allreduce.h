@@ -17,6 +17,10 @@ struct AllReduceSamples {
   std::vector<std::vector<double>> gap_s = {};
 };
 
+// Of a fit, wherever results.json states one.
+inline constexpr const char* kAlphaBetaKey = "alpha_beta";
+inline constexpr const char* kMedianErrorKey = "median_relative_error";
+
 nlohmann::json allreduce_json(const AllReduceTable& table);
 AllReduceTable read_allreduce(const std::vector<JsonFields>& rows);  // by world size, then size
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <limits>
 
 #include "firkin/base/csv.h"
 #include "firkin/base/units.h"
@@ -27,6 +28,7 @@ std::string text_of_number(double value, Unit unit, Medium medium) {
     case Unit::kBytes:
       return format_bytes(static_cast<int64_t>(value));
     case Unit::kMib:
+    case Unit::kBytesAsMib:
       return display_cap(value);
     case Unit::kShare:
       return medium == Medium::kPage ? display_percent(value) : fmt::format("{:.1f} %", 100 * value);
@@ -43,7 +45,10 @@ std::string text_of_number(double value, Unit unit, Medium medium) {
   return fmt::format("{:.4g}", value);
 }
 
+constexpr double kMostMib = 8796093022208;  // 8 EiB
+
 bool accepts(Unit unit, double value) {
+  if (unit == Unit::kBytesAsMib) return value >= 0 && value <= kMostMib;
   const bool positive = unit == Unit::kBytes || unit == Unit::kMib || unit == Unit::kSeconds || unit == Unit::kRatio;
   return std::isfinite(value) && (!positive || value > 0);
 }
@@ -62,7 +67,36 @@ Value interval_from(const JsonFields& parent, const char* key) {
   return Interval{*low, *high};
 }
 
+// The bytes of a size that was read in MiB.
+Value bytes_from(const JsonFields& fields, const char* key, const Value& like) {
+  const auto checked = [&](double size_mib) {
+    if (!accepts(Unit::kBytesAsMib, size_mib)) fields.fail(key, fmt::format("{}", size_mib), "a size in MiB");
+    return size_mib * static_cast<double>(kMiB);
+  };
+  if (std::holds_alternative<std::vector<double>>(like)) {
+    std::vector<double> sizes = fields.maybe_numbers(key);
+    for (double& size : sizes) size = checked(size);
+    return sizes;
+  }
+  const auto size_mib = fields.maybe_number(key);
+  if (!size_mib) return {};
+  const double bytes = checked(*size_mib);
+  if (std::holds_alternative<double>(like)) return bytes;
+  return *size_mib == kMostMib ? std::numeric_limits<int64_t>::max() : static_cast<int64_t>(std::llround(bytes));
+}
+
 }  // namespace
+
+Value mib_of(const Value& bytes) {
+  if (const auto* whole = std::get_if<int64_t>(&bytes)) return mib(*whole);
+  if (const auto* size = std::get_if<double>(&bytes)) return mib(*size);
+  if (const auto* list = std::get_if<std::vector<double>>(&bytes)) {
+    std::vector<double> sizes;
+    for (const double size : *list) sizes.push_back(mib(size));
+    return sizes;
+  }
+  return bytes;
+}
 
 json json_of(const Value& value) {
   return std::visit(Overloaded{[](std::monostate) { return json(); },
@@ -127,6 +161,7 @@ const char* expected_of(const Value& like, Unit unit) {
 }
 
 Value value_from(const JsonFields& fields, const char* key, const Value& like, Unit unit) {
+  if (unit == Unit::kBytesAsMib) return bytes_from(fields, key, like);
   const auto value = [](auto optional) { return optional ? Value(std::move(*optional)) : Value(); };
   const auto read = Overloaded{
       [&](const Interval&) { return interval_from(fields, key); },

@@ -31,6 +31,7 @@ enum class Unit {
   kCount,
   kBytes,       // positive
   kMib,         // positive
+  kBytesAsMib,  // bytes in the struct, MiB for everybody else; at least 0
   kSeconds,     // positive
   kDifference,  // seconds, of either sign
   kShare,       // a fraction, shown in percent
@@ -85,6 +86,9 @@ const char* expected_of(const Value& like, Unit unit);
 // The value of `key` if it is there, of the type that `like` has. Throws FieldError when it is of another type, or not what `unit` accepts.
 Value value_from(const JsonFields& fields, const char* key, const Value& like, Unit unit);
 
+// Bytes as MiB: of a number, or of each in a list.
+Value mib_of(const Value& bytes);
+
 namespace field_details {
 
 template <class T>
@@ -100,7 +104,7 @@ struct Unwrapped<std::optional<T>> {
 
 template <class Row>
 Value get(const Field<Row>& field, const Row& row) {
-  return std::visit(
+  const Value value = std::visit(
       [&row](auto member) -> Value {
         if constexpr (std::is_member_object_pointer_v<decltype(member)>) {
           using T = std::remove_cvref_t<decltype(row.*member)>;
@@ -114,6 +118,7 @@ Value get(const Field<Row>& field, const Row& row) {
         }
       },
       field.member);
+  return field.unit == Unit::kBytesAsMib ? mib_of(value) : value;
 }
 
 // Whether a field's values are intervals, which take two columns of a CSV file.

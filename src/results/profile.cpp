@@ -6,6 +6,7 @@
 
 #include "firkin/base/units.h"
 #include "results/numbers.h"
+#include "results/run.h"
 
 namespace firkin {
 namespace {
@@ -33,7 +34,7 @@ void check_last_tensor(const TensorProfile& profile, bool new_name, const JsonFi
 json profile_json(const ProfileSection& profile) {
   json object = to_json<ProfileSection>(kProfileFields, profile);
   object[kBackwardKey] = profile.tensors.backward_s;
-  json& tensors = object["tensors"] = json::array();
+  json& tensors = object[kTensorsKey] = json::array();
   for (size_t i = 0; i < profile.tensors.names.size(); ++i) {
     tensors.push_back(
         {{kTensorName, profile.tensors.names[i]}, {kTensorBytes, profile.tensors.bytes[i]}, {kTensorReady, profile.tensors.ready_s[i]}});
@@ -46,7 +47,7 @@ ProfileSection read_profile(const JsonFields& fields) {
   TensorProfile& profile = section.tensors;
   profile.backward_s = fields.positive(kBackwardKey);
   std::set<std::string> seen;
-  for (const JsonFields& tensor : fields.objects("tensors")) {
+  for (const JsonFields& tensor : fields.objects(kTensorsKey)) {
     profile.names.push_back(tensor.text(kTensorName));
     profile.bytes.push_back(tensor.integer(kTensorBytes));
     profile.ready_s.push_back(tensor.number(kTensorReady));

@@ -13,9 +13,7 @@ using nlohmann::json;
 constexpr const char* kExpected = "the results.json of a subcommand";
 constexpr const char* kProfile = "profile";
 constexpr const char* kAllReduce = "allreduce";
-constexpr const char* kAlphaBeta = "alpha_beta";
 constexpr const char* kCalibration = "calibration";
-constexpr const char* kCurve = "curve";
 constexpr const char* kDenseCurve = "dense_curve";
 constexpr const char* kChunks = "chunks";
 constexpr const char* kConfigurations = "configurations";
@@ -32,9 +30,9 @@ constexpr Field<Results> kResultsFields[] = {{"caches", &Results::caches},
 void write_tune(const Results& results, json& document) {
   if (results.profile) document[kProfile] = profile_json(*results.profile);
   if (!results.allreduce.empty()) document[kAllReduce] = allreduce_json(results.allreduce);
-  if (results.alpha_beta) document[kAlphaBeta] = alpha_beta_json(*results.alpha_beta);
+  if (results.alpha_beta) document[kAlphaBetaKey] = alpha_beta_json(*results.alpha_beta);
   if (results.calibration) document[kCalibration] = calibration_json(*results.calibration);
-  if (!results.curve.empty()) document[kCurve] = curve_json(results.curve);
+  if (!results.curve.empty()) document[kCurveKey] = curve_json(results.curve);
   if (!results.dense_curve.empty()) document[kDenseCurve] = curve_json(results.dense_curve);
   if (!results.strategies.empty()) document[kStrategiesKey] = strategies_json(results.strategies);
   if (results.answer) write_answer(*results.answer, document);
@@ -45,9 +43,9 @@ void read_tune(const JsonFields& document, Results& results) {
   const bool answers = results.run.command == kTuneCommand && results.complete;
   if (const auto fields = document.maybe_object(kProfile)) results.profile = read_profile(*fields);
   results.allreduce = read_allreduce(document.maybe_objects(kAllReduce));
-  if (const auto fields = document.maybe_object(kAlphaBeta)) results.alpha_beta = read_alpha_beta(*fields);
+  if (const auto fields = document.maybe_object(kAlphaBetaKey)) results.alpha_beta = read_alpha_beta(*fields);
   if (const auto fields = document.maybe_object(kCalibration)) results.calibration = read_calibration(*fields);
-  const std::vector<JsonFields> curve = answers ? document.objects(kCurve) : document.maybe_objects(kCurve);
+  const std::vector<JsonFields> curve = answers ? document.objects(kCurveKey) : document.maybe_objects(kCurveKey);
   if (answers) {
     for (const JsonFields& row : curve) require_times(row);
   }
@@ -79,6 +77,7 @@ json results_json(const Results& results) {
   if (results.notes.empty()) document.erase(kResultsFields[2].key);
   write_run(results.run, document);
   write_tune(results, document);
+  if (results.prediction) write_prediction(*results.prediction, document);
   if (results.allreduce_samples) document[kSamplesKey] = samples_json(*results.allreduce_samples);
   if (!results.chunks.empty()) document[kChunks] = chunks_json(results.chunks);
   if (!results.chunk_totals_s.empty()) document[kSamplesKey][kChunkTotals] = results.chunk_totals_s;
@@ -97,6 +96,10 @@ Results results_from_json(const json& document) {
   results.caches = fields.maybe_text(kResultsFields[0].key);
   results.elements = fields.maybe_integer(kResultsFields[1].key);
   results.notes = fields.maybe_texts(kResultsFields[2].key);
+  if (results.run.command == kPredictCommand) {
+    results.prediction = read_prediction(fields);
+    return results;
+  }
   read_tune(fields, results);
   read_samples(fields, results);
   results.chunks = read_chunks(fields.maybe_objects(kChunks));

@@ -15,6 +15,7 @@
 #include "results/chunks.h"
 #include "results/comparison_section.h"
 #include "results/layers.h"
+#include "results/prediction.h"
 #include "results/profile.h"
 #include "results/run.h"
 #include "results/steps.h"
@@ -48,6 +49,8 @@ struct Results {
   std::vector<TraceRow> traces = {};
   // compare
   std::optional<Comparison> comparison = {};
+  // predict
+  std::optional<Prediction> prediction = {};
 };
 
 nlohmann::json results_json(const Results& results);

@@ -41,8 +41,8 @@ constexpr Field<ModelDescription> kModelFields[] = {
     {"dtype", &ModelDescription::dtype, Unit::kText, "dtype"},
     {"tied", &ModelDescription::tied, Unit::kText, "tied", kPage},
     {"parameters", &ModelDescription::parameters, Unit::kCount, "parameters", kPage},
-    {"tensors", &ModelDescription::tensors, Unit::kCount, "tensors", kPage},
-    {"gradient_bytes", &ModelDescription::gradient_bytes, Unit::kBytes, "gradient size"},
+    {kTensorsKey, &ModelDescription::tensors, Unit::kCount, "tensors", kPage},
+    {kGradientBytesKey, &ModelDescription::gradient_bytes, Unit::kBytes, "gradient size"},
     {"batch_size", &ModelDescription::batch_size, Unit::kCount, "batch size"},
     {"sequence_length", &ModelDescription::sequence_length, Unit::kCount, "sequence length"},
     {"text", &ModelDescription::text, Unit::kText, "text", kPage}};
@@ -122,7 +122,9 @@ RunHead read_run(const JsonFields& document) {
     }
     for (const JsonFields& host : fields->maybe_objects(kHosts)) run.environment.hosts.push_back(read_host(host));
   }
-  if (const auto fields = document.maybe_object(kModelKey)) run.model = read_model(*fields);
+  if (run.command != kPredictCommand) {
+    if (const auto fields = document.maybe_object(kModelKey)) run.model = read_model(*fields);
+  }
   if (const auto fields = document.maybe_object(kSettingsKey)) run.settings = fields->whole();
   return run;
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -76,6 +77,11 @@ inline constexpr const char* kRanksKey = "ranks";
 inline constexpr const char* kSettingsKey = "settings";
 inline constexpr const char* kRatioKey = "ratio";
 inline constexpr const char* kRatioIntervalKey = "ratio_ci";
+inline constexpr const char* kTensorsKey = "tensors";
+inline constexpr const char* kGradientBytesKey = "gradient_bytes";
+
+// Its "model" is not one that was stepped.
+inline constexpr std::string_view kPredictCommand = "predict";
 
 nlohmann::json model_json(const ModelDescription& model);
 ModelDescription read_model(const JsonFields& fields);

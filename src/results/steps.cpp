@@ -34,7 +34,7 @@ constexpr Field<StrategyRow> kStrategyFields[] = {
     {"rank_spread", &StrategyRow::rank_spread, Unit::kShare, "spread", kAside},
     {"comm_s", &StrategyRow::comm_s, Unit::kDifference, "after bw"},
     {"comm_share", &StrategyRow::comm_share, Unit::kShare, "share", kAside},
-    {"exposed_s", &StrategyRow::exposed_s, Unit::kDifference, "exposed"},
+    {kExposedKey, &StrategyRow::exposed_s, Unit::kDifference, "exposed"},
     {"overlap_percent", &StrategyRow::overlap_percent, Unit::kPlain, "ovlp %", kAside},
     {kCommunicationSecondsKey, &StrategyRow::communication_s, Unit::kDifference, "alone", kHidden},
     {"per_tensor_us", &StrategyRow::per_tensor_us, Unit::kPlain, "per tensor", kCsv},

@@ -32,8 +32,8 @@ constexpr Field<TraceFigures> kFigureSamples[] = {{kStep, &TraceFigures::step_s,
                                                   {kOverlapped, &TraceFigures::overlapped_s, Unit::kPlain}};
 
 constexpr Field<BusyPeriod> kPeriodFields[] = {{"activity", &BusyPeriod::activity},
-                                               {"start_s", &BusyPeriod::start_s, Unit::kDifference},
-                                               {"end_s", &BusyPeriod::end_s, Unit::kSeconds}};
+                                               {kStartKey, &BusyPeriod::start_s, Unit::kDifference},
+                                               {kEndKey, &BusyPeriod::end_s, Unit::kSeconds}};
 
 constexpr Field<TraceRow> kTraceFields[] = {
     {kStrategyKey, &TraceRow::strategy}, {kNameKey, &TraceRow::name}, {kCapKey, &TraceRow::cap_mib, Unit::kMib}, {"file", &TraceRow::file}};

@@ -32,6 +32,10 @@ struct TraceRow {
   std::vector<BusyPeriod> predicted = {};  // the same plan as the model sees it; empty where nothing was predicted
 };
 
+// From when to when, wherever results.json states it.
+inline constexpr const char* kStartKey = "start_s";
+inline constexpr const char* kEndKey = "end_s";
+
 nlohmann::json traces_json(const std::vector<TraceRow>& traces);
 std::vector<TraceRow> read_traces(const std::vector<JsonFields>& rows);
 

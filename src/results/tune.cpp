@@ -14,7 +14,7 @@ constexpr const char* kOverDefault = "over_default";
 constexpr const char* kPlannedOverDefault = "planned_over_default";
 
 constexpr Field<TuneAnswer> kAnswerFields[] = {{"indifference_set", &TuneAnswer::indifference_set, Unit::kMib},
-                                               {"regret", &TuneAnswer::regret, Unit::kShare},
+                                               {kRegretKey, &TuneAnswer::regret, Unit::kShare},
                                                {"regret_ci", &TuneAnswer::regret_ci, Unit::kChange},
                                                {"plan_mib", &TuneAnswer::plan_mib, Unit::kMib},
                                                {"plan_caps_mib", &TuneAnswer::plan_caps_mib, Unit::kMib}};
@@ -30,13 +30,13 @@ constexpr Field<CalibrationRun> kCalibrationRunFields[] = {{kNameKey, &Calibrati
                                                            {kBucketsKey, &CalibrationRun::buckets, Unit::kCount},
                                                            {kMeasuredKey, &CalibrationRun::measured_s, Unit::kSeconds}};
 
-constexpr Field<SimulationOptions> kSimulationFields[] = {{"overhead_s", &SimulationOptions::overhead_s, Unit::kDifference},
+constexpr Field<SimulationOptions> kSimulationFields[] = {{kOverheadKey, &SimulationOptions::overhead_s, Unit::kDifference},
                                                           {"copy_s_per_byte", &SimulationOptions::copy_s_per_byte, Unit::kPlain},
                                                           {"compute_slowdown", &SimulationOptions::compute_slowdown, Unit::kRatio},
                                                           {"comm_slowdown", &SimulationOptions::comm_slowdown, Unit::kRatio},
                                                           {"channels", &SimulationOptions::channels, Unit::kCount}};
 
-constexpr Field<Calibration> kFitFields[] = {{"median_relative_error", &Calibration::median_relative_error, Unit::kChange},
+constexpr Field<Calibration> kFitFields[] = {{kMedianErrorKey, &Calibration::median_relative_error, Unit::kChange},
                                              {"fitted", &Calibration::fitted},
                                              {"warning", &Calibration::warning}};
 
@@ -51,6 +51,14 @@ std::optional<Gain> read_gain(const std::optional<JsonFields>& fields) {
 }
 
 }  // namespace
+
+json simulation_json(const SimulationOptions& options) {
+  return to_json<SimulationOptions>(kSimulationFields, options);
+}
+
+SimulationOptions read_simulation(const JsonFields& fields) {
+  return from_json<SimulationOptions>(kSimulationFields, fields);
+}
 
 void write_answer(const TuneAnswer& answer, json& document) {
   document.update(to_json<TuneAnswer>(kAnswerFields, answer));
@@ -74,7 +82,7 @@ TuneAnswer read_answer(const JsonFields& document) {
 }
 
 json calibration_json(const CalibrationSection& calibration) {
-  json object = to_json<SimulationOptions>(kSimulationFields, calibration.fit.options);
+  json object = simulation_json(calibration.fit.options);
   object.update(to_json<Calibration>(kFitFields, calibration.fit));
   object["runs"] = rows_to_json<CalibrationRun>(kCalibrationRunFields, calibration.runs);
   return object;
@@ -83,7 +91,7 @@ json calibration_json(const CalibrationSection& calibration) {
 CalibrationSection read_calibration(const JsonFields& fields) {
   CalibrationSection calibration;
   calibration.fit = from_json<Calibration>(kFitFields, fields);
-  calibration.fit.options = from_json<SimulationOptions>(kSimulationFields, fields);
+  calibration.fit.options = read_simulation(fields);
   for (const JsonFields& run : fields.maybe_objects("runs"))
     calibration.runs.push_back(from_json<CalibrationRun>(kCalibrationRunFields, run));
   return calibration;

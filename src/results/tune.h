@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "firkin/plan/calibration.h"
+#include "results/allreduce.h"
 #include "results/steps.h"
 
 namespace firkin {
@@ -40,11 +41,18 @@ struct CalibrationSection {
   Calibration fit;
 };
 
+// Names that a prediction has as well.
+inline constexpr const char* kRegretKey = "regret";
+inline constexpr const char* kOverheadKey = "overhead_s";
+
 void write_answer(const TuneAnswer& answer, nlohmann::json& document);
 TuneAnswer read_answer(const JsonFields& document);
 
 nlohmann::json calibration_json(const CalibrationSection& calibration);
 CalibrationSection read_calibration(const JsonFields& fields);
+
+nlohmann::json simulation_json(const SimulationOptions& options);
+SimulationOptions read_simulation(const JsonFields& fields);
 
 // Whether the measurement cannot tell a cap from the best one.
 bool is_tied(const TuneAnswer& answer, double cap_mib);

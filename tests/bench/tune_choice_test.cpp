@@ -38,7 +38,7 @@ struct AlmostNothingExposed {
 
 TEST(BestPrediction, TakesTheFewestBucketsWhereMicrosecondsAreExposed) {
   const AlmostNothingExposed given;
-  const std::vector<Prediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
+  const std::vector<CapPrediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
   EXPECT_LT(curve.front().step_s, curve.back().step_s);  // by its share of what is exposed the smallest cap is far better
   EXPECT_EQ(curve[best_prediction(curve)].buckets, 1);
 }
@@ -53,19 +53,19 @@ TEST(BestPrediction, IsNotMadeWithoutTheTimeOfAStep) {
 TEST(BestPrediction, IsNotMovedByTheOffsetOfTheBareBackward) {
   AlmostNothingExposed given;
   given.model.bare_backward_s = 0.11;  // hooks made backward faster, as noise can: what is exposed comes out below 0
-  const std::vector<Prediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
+  const std::vector<CapPrediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
   EXPECT_LT(curve.front().step_s, given.model.none_step_s);
   EXPECT_EQ(curve[best_prediction(curve)].buckets, 1);
 }
 
 TEST(BestPrediction, IsTheFastestWhereItMattersAndTheSmallestCapOfItsBuckets) {
-  const std::vector<Prediction> curve = {{1, 9, 1.2}, {2, 5, 1.0005}, {3, 5, 1.0}, {4, 3, 1.002}, {5, 1, 1.1}};
+  const std::vector<CapPrediction> curve = {{1, 9, 1.2}, {2, 5, 1.0005}, {3, 5, 1.0}, {4, 3, 1.002}, {5, 1, 1.1}};
   EXPECT_EQ(best_prediction(curve), 1);
 }
 
 TEST(BestPrediction, IsThatOfAPlanUnderItsCap) {
   const AlmostNothingExposed given;
-  const std::vector<Prediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
+  const std::vector<CapPrediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
   EXPECT_DOUBLE_EQ(curve.back().step_s, predict_step(given.model, one_bucket(64)));
   EXPECT_DOUBLE_EQ(curve.front().step_s, predict_step(given.model, one_tensor_per_bucket(64)));
 }

@@ -184,14 +184,14 @@ class Predict(WithFolder):
         folder = self.out / "study"
         result = firkin("predict", *self.inputs(), "--sensitivity", "--svg", "--out", folder)
         self.assertEqual(result.returncode, 0, result.stderr)
-        images = ["latency-bandwidth-cap.svg", "latency-bandwidth-keep.svg", "sensitivity-cap.svg", "sensitivity-time.svg"]
-        self.assertEqual(sorted(f.name for f in folder.iterdir()), sorted(["predict.json", "sensitivity.html", *images]))
+        images = ["curve.svg", "latency-bandwidth-cap.svg", "latency-bandwidth-keep.svg", "sensitivity-cap.svg", "sensitivity-time.svg"]
+        self.assertEqual(sorted(f.name for f in folder.iterdir()), sorted(["results.json", "report.html", *images]))
         for name in images:
             self.assertIn(b"<svg", (folder / name).read_bytes())
-        page = (folder / "sensitivity.html").read_text()
+        page = (folder / "report.html").read_text()
         for chart in images:
             self.assertIn(f'id="chart-{chart.removesuffix(".svg")}"', page)
-        self.assert_rejected("predict", *self.inputs(), "--svg", mentions="expected --sensitivity and --out as well")
+        self.assert_rejected("predict", *self.inputs(), "--svg", mentions="--svg: expected --out as well")
 
     def test_the_best_plan_is_shown_and_can_be_pasted_into_pytorch(self):
         plan = self.predict()["best_plan"]
@@ -207,7 +207,7 @@ class Predict(WithFolder):
         text = firkin("predict", *self.inputs(), "--max-bucket-mib", "16").stdout
         count = len(self.predict("--max-bucket-mib", "16")["best_plan"]["buckets"])
         self.assertGreater(count, 12)
-        table = text[text.index("    bucket "):text.index("baseline")].splitlines()
+        table = text[text.index("bucket  tensors"):].splitlines()
         self.assertEqual([row.split()[0] for row in table[1:12]],
                          ["1", "2", "3", "4", "5", "6", "...", *[str(count - back) for back in (3, 2, 1, 0)]])
 
@@ -247,9 +247,18 @@ class Predict(WithFolder):
         self.assertLess(time.monotonic() - started, 20)  # a hang, not a benchmark
         self.assertEqual(result.returncode, 0)
         self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
-        self.assertFalse((self.out / "predict.json").exists())
+        self.assertFalse((self.out / "results.json").exists())
         answer = self.predict("--out", self.out)
-        self.assertEqual(json.loads((self.out / "predict.json").read_text()), answer)
+        self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
+
+    def test_its_results_have_the_head_of_all_results_and_report_makes_the_same_page_of_them(self):
+        answer = self.predict("--sensitivity", "--out", self.out)
+        self.assertEqual((answer["schema"], answer["command"], answer["command_line"][:2]), ("firkin.results/1", "predict", ["firkin", "predict"]))
+        self.assertRegex(answer["started"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        self.assertTrue(answer["environment"]["firkin"])
+        again = self.out / "again.html"
+        self.assertEqual(firkin("report", self.out / "results.json", "--html", again).returncode, 0)
+        self.assertEqual(again.read_text(), (self.out / "report.html").read_text())
 
     def test_bad_flags_and_files_exit_2_with_one_line(self):
         bad = self.out / "bad.csv"

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "firkin/base/units.h"
 #include "firkin/plan/bucket_plan.h"
@@ -14,6 +15,8 @@ enum class CapRule {
   kAtMost,         // start a new bucket when the next tensor would exceed the cap (CS336 hand-out)
   kCloseWhenFull,  // append, then close once the size reaches the cap (PyTorch)
 };
+
+std::string name_of(CapRule rule);  // "at-most", "close-when-full"
 
 struct CapOptions {
   int64_t cap_bytes = 25 * kMiB;  // PyTorch's default

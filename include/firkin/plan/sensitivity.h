@@ -4,6 +4,7 @@
 //     fmt::print("{} x {}: best cap {}\n", name_of(p.influence), p.factor, format_bytes(p.cap_bytes));
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ enum class Influence {
   kContention,  // what the two slowdowns have above 1
 };
 
+inline constexpr std::array kInfluences = {Influence::kTotalBytes, Influence::kLatency, Influence::kBandwidth, Influence::kBackward,
+                                           Influence::kContention};
 std::string name_of(Influence influence);  // "total bytes", "latency", "bandwidth", "backward time", "contention"
 
 // The inputs of a simulation with one of them multiplied by `factor` (more than 0).

@@ -1,0 +1,139 @@
+// Everything that the performance model says about one workload: T(b), the best uniform cap, the best plan, and how sure that is.
+//
+//   const Prediction prediction = predict({.profile = read_tensors_csv("tensors.csv"), .table = read_allreduce_csv("allreduce.csv"),
+//                                          .world_size = 8});
+//   prediction.best_uniform.cap_bytes;
+//   prediction.best_plan.gain;  // of unequal buckets, over that
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/analytic.h"
+#include "firkin/plan/curve_quality.h"
+#include "firkin/plan/optimal_plan.h"
+#include "firkin/plan/pytorch_caps.h"
+#include "firkin/plan/sensitivity.h"
+#include "firkin/plan/tensor_profile.h"
+
+namespace firkin {
+
+// What was predicted from.
+struct PredictedWorkload {
+  int64_t world_size = 0;
+  bool extrapolated = false;  // the world, or the slowest of its ranks
+  int64_t tensors = 0;
+  int64_t gradient_bytes = 0;
+  double backward_s = 0;  // without communication, of the slowest rank
+  std::string rule;
+  std::optional<int64_t> first_cap_bytes;
+  bool gap_measured = false;
+  SimulationOptions simulation;
+  std::optional<LeaveOneOut> curve_quality, alpha_beta_quality;  // of a(x); none with fewer than three sizes
+};
+
+// One way to cut the gradients: a point of T(b), the best uniform cap, a baseline. backward_s is with its communication.
+struct PredictedBucketing {
+  std::optional<std::string> name, description;  // of a baseline
+  std::optional<int64_t> cap_bytes;
+  std::optional<int64_t> lowest_cap_bytes, highest_cap_bytes;  // of the caps that make the same buckets
+  int64_t buckets = 0;
+  double backward_s = 0;
+  double exposed_s = 0;
+  // Of extrapolated times: the least and the most over the forms of a(x) and, beyond the measured stragglers, with and without a tail.
+  std::optional<double> low_s, high_s;
+  std::optional<double> regret;  // over the best plan's time, less 1; at least 0
+  std::optional<int64_t> partitions_tried;
+  std::optional<bool> exhaustive;
+};
+
+struct PredictedBucket {
+  int64_t bytes = 0;
+  std::vector<std::string> tensors;
+  double ready_s = 0, start_s = 0, end_s = 0;
+};
+
+// The best buckets of any sizes.
+struct PredictedPlan {
+  std::vector<PredictedBucket> buckets;  // in launch order
+  double backward_s = 0;
+  double exposed_s = 0;
+  std::optional<double> low_s, high_s;
+  // Over the best uniform cap, as a fraction of its time. At least 0: a plan with fewer buckets may be slower by less than the search's
+  // tolerance, and then it is taken for equal.
+  double gain = 0;
+  bool exact = false;
+  PyTorchCaps pytorch;
+};
+
+// The model in closed form, with the alpha and beta that were fitted to a(x).
+struct AnalyticPrediction {
+  EvenWorkload workload;
+  EqualBuckets balanced, even;
+  std::optional<GrowingBuckets> growing;  // only when communication takes at least as long as computation
+};
+
+// All ranks wait for the slowest, so the profile that is predicted from is the measured one times `factor`.
+struct StragglerPrediction {
+  int64_t samples = 0;
+  int64_t ranks = 0;
+  double factor = 1;
+  double tail_factor = 1;
+  bool beyond_samples = false;
+  double median_backward_s = 0;  // of the profile before
+};
+
+// One way in which a(x) may grow with the world, and what is best if it is right.
+struct FormPrediction {
+  std::string form;
+  double median_relative_error = 0;
+  PredictedBucketing best;
+  double safest_backward_s = 0;  // with the safest cap
+};
+
+// A world that was not measured. The safest cap: of find_minimax_regret_cap().
+struct Extrapolation {
+  std::vector<int64_t> fitted_worlds;
+  std::vector<FormPrediction> forms;
+  int64_t safest_cap_bytes = 0;
+  int64_t safest_buckets = 0;
+  double largest_regret = 0;
+};
+
+struct SensitivityPrediction {
+  std::vector<SensitivityPoint> points;
+  SensitivityMap map;
+  std::vector<Elasticity> elasticities;
+};
+
+struct PredictionInputs {
+  TensorProfile profile;
+  AllReduceTable table;
+  int64_t world_size = 0;  // ranks; extrapolated to when the table has other worlds only
+  CapOptions rule = {};    // its cap is ignored
+  SearchOptions search = {};
+  std::vector<int64_t> caps = {};       // of the curve, bytes; empty: powers of two
+  std::vector<double> rank_times = {};  // seconds of ranks, without communication; empty: every rank is as fast as the profile's
+  bool sensitivity = false;
+};
+
+struct Prediction {
+  PredictedWorkload workload;
+  AlphaBeta alpha_beta;  // of a(x)
+  std::vector<PredictedBucketing> curve;
+  PredictedBucketing best_uniform;
+  PredictedPlan best_plan;
+  std::vector<PredictedBucketing> baselines;
+  std::optional<AnalyticPrediction> analytic;  // none when the fit has no latency, or no bandwidth limit
+  std::optional<StragglerPrediction> stragglers;
+  std::optional<Extrapolation> extrapolation;  // none at a measured world; else costs are the median of its forms
+  std::optional<SensitivityPrediction> sensitivity;
+};
+
+// Throws InputError when the inputs do not pass the checks of the functions that it joins, or all of them take no time. Thread-safe.
+Prediction predict(PredictionInputs inputs);
+
+}  // namespace firkin

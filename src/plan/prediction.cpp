@@ -1,0 +1,222 @@
+#include "firkin/plan/prediction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+#include "firkin/plan/baselines.h"
+#include "firkin/plan/cap_sweep.h"
+#include "firkin/plan/scaling.h"
+#include "firkin/plan/stragglers.h"
+
+namespace firkin {
+namespace {
+
+// One of the futures that an extrapolated prediction stands for.
+struct Scenario {
+  TensorProfile profile;
+  CommCosts costs;
+};
+
+// What times are predicted from.
+struct PredictionModel {
+  TensorProfile profile;
+  CommCosts costs;
+  CapOptions rule;
+  SearchOptions search;
+  std::vector<Scenario> scenarios;  // none when nothing is extrapolated
+};
+
+// The caps asked for, or powers of two from 1/4 MiB until one holds everything.
+std::vector<int64_t> caps_of(const PredictionInputs& inputs, int64_t total_bytes) {
+  if (!inputs.caps.empty()) return inputs.caps;
+  std::vector<int64_t> caps = {kMiB / 4};
+  while (caps.back() < total_bytes) caps.push_back(2 * caps.back());
+  return caps;
+}
+
+TensorProfile slower(const TensorProfile& profile, const CommCosts& costs, double factor) {
+  return scale_inputs({profile, costs, {}}, Influence::kBackward, factor).profile;
+}
+
+// Every form of a(x), each with every rank as slow as the measured ones can tell and, when more ranks are drawn than were measured, with a
+// tail beyond them. Nothing when neither is extrapolated.
+std::vector<Scenario> scenarios_of(const std::optional<ScalingModel>& scaling, const PredictionModel& model, const Prediction& result) {
+  const bool tail = result.stragglers && result.stragglers->beyond_samples;
+  std::vector<Scenario> scenarios;
+  if (!scaling && !tail) return scenarios;
+  std::vector<CommCosts> all_costs = {model.costs};
+  if (scaling) {
+    for (const FormFit& fit : scaling->fits()) all_costs.push_back(scaling->costs(fit.form, result.workload.world_size));
+  }
+  for (const CommCosts& form : all_costs) {
+    scenarios.push_back({model.profile, form});
+    if (tail) scenarios.push_back({slower(model.profile, model.costs, result.stragglers->tail_factor / result.stragglers->factor), form});
+  }
+  return scenarios;
+}
+
+// Which times the scenarios give to a plan, around the middle one.
+void set_range(const PredictionModel& model, const BucketPlan& plan, auto& row) {
+  if (model.scenarios.empty()) return;
+  row.low_s = row.high_s = row.backward_s;
+  for (const Scenario& scenario : model.scenarios) {
+    const double end_s = simulate(scenario.profile, plan, scenario.costs, model.search.simulation).end_s;
+    row.low_s = std::min(*row.low_s, end_s);
+    row.high_s = std::max(*row.high_s, end_s);
+  }
+}
+
+PredictedBucketing bucketing(const BucketPlan& plan, const Timeline& timeline) {
+  PredictedBucketing row;
+  row.buckets = static_cast<int64_t>(plan.buckets.size());
+  row.backward_s = timeline.end_s;
+  row.exposed_s = timeline.exposed_s;
+  return row;
+}
+
+PredictedBucketing uniform(const UniformCap& best) {
+  PredictedBucketing row = bucketing(best.plan, best.timeline);
+  row.cap_bytes = best.cap_bytes;
+  row.lowest_cap_bytes = best.lowest_cap_bytes;
+  row.highest_cap_bytes = best.highest_cap_bytes;
+  row.partitions_tried = best.partitions_tried;
+  row.exhaustive = best.exhaustive;
+  return row;
+}
+
+std::vector<PredictedBucketing> predicted_curve(const PredictionModel& model, const std::vector<int64_t>& caps) {
+  std::vector<PredictedBucketing> rows;
+  CapOptions options = model.rule;
+  for (const int64_t cap : caps) {
+    options.cap_bytes = cap;
+    const BucketPlan plan = assign_buckets(model.profile.bytes, options);
+    rows.push_back(bucketing(plan, simulate(model.profile, plan, model.costs, model.search.simulation)));
+    rows.back().cap_bytes = cap;
+    set_range(model, plan, rows.back());
+  }
+  return rows;
+}
+
+std::vector<PredictedBucketing> predicted_baselines(const PredictionModel& model, double best_s) {
+  std::vector<PredictedBucketing> rows;
+  for (const Baseline& baseline : simulate_baselines(model.profile, model.costs, model.search.simulation, best_s)) {
+    rows.push_back(bucketing(baseline.plan, baseline.timeline));
+    rows.back().name = baseline.name;
+    rows.back().description = baseline.description;
+    rows.back().regret = std::max(0.0, baseline.regret);
+    set_range(model, baseline.plan, rows.back());
+  }
+  return rows;
+}
+
+PredictedPlan predicted_plan(const PredictionModel& model, const UniformCap& uniform_cap) {
+  PlannedBuckets best = find_optimal_plan(model.profile, model.costs, model.search);
+  if (best.timeline.end_s > uniform_cap.timeline.end_s && !best.exact) best = {uniform_cap.plan, uniform_cap.timeline, false};
+  const double best_s = best.timeline.end_s;
+  if (!(best_s > 0)) throw InputError("the tensors take no time to compute and to send; expected some ready_s or bytes above 0");
+  PredictedPlan plan;
+  for (const BucketSpan& span : best.timeline.buckets) {
+    const Bucket& bucket = best.plan.buckets[static_cast<size_t>(span.bucket)];
+    const auto first = model.profile.names.begin() + bucket.first;
+    plan.buckets.push_back({span.bytes, {first, first + bucket.count}, span.ready_s, span.start_s, span.end_s});
+  }
+  plan.backward_s = best_s;
+  plan.exposed_s = best.timeline.exposed_s;
+  plan.gain = std::max(0.0, 1 - best_s / uniform_cap.timeline.end_s);
+  plan.exact = best.exact;
+  plan.pytorch = pytorch_caps(best.plan, model.profile.bytes);
+  set_range(model, best.plan, plan);
+  return plan;
+}
+
+std::optional<AnalyticPrediction> analytic_of(const AlphaBeta& fit, const PredictedWorkload& workload) {
+  const auto total_bytes = static_cast<double>(workload.gradient_bytes);
+  if (fit.alpha_s <= 0 || fit.beta_s_per_byte <= 0 || workload.backward_s <= 0 || total_bytes <= 0) return std::nullopt;
+  AnalyticPrediction analytic;
+  analytic.workload = {.total_bytes = total_bytes,
+                       .backward_s = workload.backward_s,
+                       .overhead_s = fit.alpha_s,
+                       .bandwidth_bytes_s = 1 / fit.beta_s_per_byte};
+  analytic.balanced = best_balanced_buckets(analytic.workload);
+  analytic.even = best_even_buckets(analytic.workload);
+  if (total_bytes * fit.beta_s_per_byte >= workload.backward_s) analytic.growing = best_growing_buckets(analytic.workload);
+  return analytic;
+}
+
+Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& model, int64_t world) {
+  Extrapolation extrapolation{.fitted_worlds = scaling.fitted_worlds(), .forms = {}};
+  std::vector<CommCosts> all_costs;
+  for (const FormFit& fit : scaling.fits()) all_costs.push_back(scaling.costs(fit.form, world));
+  const MinimaxRegretCap safest = find_minimax_regret_cap(model.profile, all_costs, model.rule, model.search);
+  for (size_t i = 0; i < all_costs.size(); ++i) {
+    const FormFit& fit = scaling.fits()[i];
+    extrapolation.forms.push_back({name_of(fit.form), fit.median_relative_error,
+                                   uniform(find_best_uniform_cap(model.profile, all_costs[i], model.rule, model.search)), safest.end_s[i]});
+  }
+  extrapolation.safest_cap_bytes = safest.cap_bytes;
+  extrapolation.safest_buckets = static_cast<int64_t>(safest.plan.buckets.size());
+  extrapolation.largest_regret = safest.largest_regret;
+  return extrapolation;
+}
+
+PredictedWorkload workload_of(const PredictionModel& model, int64_t world) {
+  PredictedWorkload workload;
+  workload.world_size = world;
+  workload.extrapolated = !model.scenarios.empty();
+  workload.tensors = static_cast<int64_t>(model.profile.names.size());
+  workload.gradient_bytes = std::accumulate(model.profile.bytes.begin(), model.profile.bytes.end(), int64_t{0});
+  workload.backward_s = model.profile.backward_s;
+  workload.rule = name_of(model.rule.rule);
+  workload.first_cap_bytes = model.rule.first_cap_bytes;
+  workload.simulation = model.search.simulation;
+  workload.curve_quality = leave_one_out_of_curve(model.costs.isolated.points());
+  workload.alpha_beta_quality = leave_one_out_of_alpha_beta(model.costs.isolated.points());
+  return workload;
+}
+
+}  // namespace
+
+Prediction predict(PredictionInputs inputs) {
+  const int64_t world = inputs.world_size;
+  const bool measured = std::ranges::binary_search(world_sizes(inputs.table), world);
+  std::optional<ScalingModel> scaling;
+  if (!measured) scaling.emplace(inputs.table);
+  PredictionModel model{
+      std::move(inputs.profile), measured ? comm_costs(inputs.table, world) : scaling->median_costs(world), inputs.rule, inputs.search, {}};
+  Prediction result;
+  result.workload.world_size = world;
+  if (!inputs.rank_times.empty()) {
+    const Straggler slowest = expected_straggler(inputs.rank_times, world);
+    result.stragglers = {static_cast<int64_t>(inputs.rank_times.size()),
+                         world,
+                         slowest.factor,
+                         slowest.tail_factor,
+                         slowest.beyond_samples,
+                         model.profile.backward_s};
+    model.profile = slower(model.profile, model.costs, slowest.factor);
+  }
+  model.scenarios = scenarios_of(scaling, model, result);
+  result.workload = workload_of(model, world);
+  result.workload.gap_measured =
+      std::ranges::any_of(inputs.table, [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); });
+  result.alpha_beta = fit_alpha_beta(model.costs.isolated.points());
+  const UniformCap best = find_best_uniform_cap(model.profile, model.costs, model.rule, model.search);
+  result.best_uniform = uniform(best);
+  set_range(model, best.plan, result.best_uniform);
+  result.curve = predicted_curve(model, caps_of(inputs, result.workload.gradient_bytes));
+  result.best_plan = predicted_plan(model, best);
+  result.baselines = predicted_baselines(model, result.best_plan.backward_s);
+  result.analytic = analytic_of(result.alpha_beta, result.workload);
+  if (scaling) result.extrapolation = extrapolate(*scaling, model, world);
+  if (inputs.sensitivity) {
+    result.sensitivity = {sensitivity_table(model.profile, model.costs, model.rule, model.search),
+                          sensitivity_map(model.profile, model.costs, model.rule, model.search),
+                          elasticities(model.profile, model.costs, model.rule, model.search)};
+  }
+  return result;
+}
+
+}  // namespace firkin
