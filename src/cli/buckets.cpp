@@ -117,7 +117,7 @@ Run declare_buckets(CLI::App& app) {
       "Tensors are taken in gradient-ready order: a file's own, or the reverse of a\n"
       "model's registration. Gradients of models are float32.\n\n"
       "  firkin buckets --model xl --cap-mib 1,10,100,1000 --rule at-most\n"
-      "  firkin buckets --tensors firkin-out/tensors.csv --cap-mib 4 --list\n");
+      "  firkin buckets --tensors firkin-out/tune/tensors.csv --cap-mib 4 --list\n");
   add_model_flags(app, flags->model);
   add_rule_flags(app, flags->rule);
   app.add_option("--tensors", flags->tensors_file, "a tensors.csv (name,bytes,ready_s) instead of a model");

@@ -100,8 +100,8 @@ Run declare_predict(CLI::App& app) {
   auto flags = std::make_shared<PredictFlags>();
   flags->common.app = &app;
   app.footer(
-      "  firkin predict --tensors firkin-out/tensors.csv \\\n"
-      "    --allreduce firkin-out/allreduce.csv\n"
+      "  firkin predict --tensors firkin-out/tune/tensors.csv \\\n"
+      "    --allreduce firkin-out/tune/allreduce.csv\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --world 1024 --json\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --cap-mib 1,5,25,100\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n");
