@@ -81,7 +81,7 @@ std::string answer_in_text(const Results& results) {
   std::string text = wrapped("", plain(answer.heading));
   for (const std::string& paragraph : answer.lead) text += wrapped("", plain(paragraph));
   for (const PasteSetting& setting : answer.settings) {
-    text += "\n" + wrapped("", fmt::format("{}: {}", setting.tool, setting.setting)) + wrapped("  ", setting.note);
+    text += fmt::format("\n{}{}", wrapped("", fmt::format("{}: {}", setting.tool, setting.setting)), wrapped("  ", setting.note));
   }
   for (const std::string& note : results.notes) text += wrapped("", "Note: " + note);
   return text;

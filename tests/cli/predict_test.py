@@ -185,7 +185,7 @@ class Predict(WithFolder):
         result = firkin("predict", *self.inputs(), "--sensitivity", "--svg", "--out", folder)
         self.assertEqual(result.returncode, 0, result.stderr)
         images = ["curve.svg", "latency-bandwidth-cap.svg", "latency-bandwidth-keep.svg", "sensitivity-cap.svg", "sensitivity-time.svg"]
-        self.assertEqual(sorted(f.name for f in folder.iterdir()), sorted(["results.json", "report.html", *images]))
+        self.assertEqual(sorted(f.name for f in folder.iterdir() if not f.name.startswith(".")), sorted(["results.json", "report.html", *images]))
         for name in images:
             self.assertIn(b"<svg", (folder / name).read_bytes())
         page = (folder / "report.html").read_text()
