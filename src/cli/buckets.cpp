@@ -12,6 +12,8 @@
 #include "firkin/plan/tensor_profile.h"
 #include "model/transformer.h"
 #include "model_flags.h"
+#include "results/profile.h"
+#include "results/steps.h"
 #include "rule_flags.h"
 
 namespace firkin::cli {
@@ -50,7 +52,7 @@ Gradients gradients_of(const BucketsFlags& flags) {
 
 nlohmann::json assignment_json(const Gradients& gradients, double cap_mib, const BucketPlan& plan, bool list) {
   const std::vector<int64_t> bytes = bucket_bytes(plan, gradients.bytes);
-  nlohmann::json json = {{"cap_mib", cap_mib},
+  nlohmann::json json = {{kCapKey, cap_mib},
                          {"buckets", plan.buckets.size()},
                          {"smallest_bytes", *std::ranges::min_element(bytes)},
                          {"largest_bytes", *std::ranges::max_element(bytes)}};
@@ -63,7 +65,7 @@ nlohmann::json assignment_json(const Gradients& gradients, double cap_mib, const
 }
 
 void print_assignment(const nlohmann::json& assignment) {
-  fmt::print("\ncap {} MiB\n", assignment["cap_mib"].get<double>());
+  fmt::print("\ncap {} MiB\n", assignment[kCapKey].get<double>());
   size_t index = 0;
   for (const nlohmann::json& bucket : assignment["assignment"]) {
     const auto& tensors = bucket["tensors"];
@@ -75,10 +77,10 @@ void print_assignment(const nlohmann::json& assignment) {
 
 void print_buckets(const nlohmann::json& result) {
   fmt::print("{}: {} tensors, {} of gradients; rule {}\n\n", result["source"].get<std::string>(), result["tensors"].get<size_t>(),
-             format_bytes(result["gradient_bytes"]), result["rule"].get<std::string>());
+             format_bytes(result[kGradientBytesKey]), result["rule"].get<std::string>());
   fmt::print("{:>10} {:>8} {:>12} {:>12}\n", "cap MiB", "buckets", "smallest", "largest");
   for (const nlohmann::json& row : result["caps"]) {
-    fmt::print("{:>10} {:>8} {:>12} {:>12}\n", row["cap_mib"].get<double>(), row["buckets"].get<size_t>(),
+    fmt::print("{:>10} {:>8} {:>12} {:>12}\n", row[kCapKey].get<double>(), row["buckets"].get<size_t>(),
                format_bytes(row["smallest_bytes"]), format_bytes(row["largest_bytes"]));
   }
   for (const nlohmann::json& row : result["caps"]) {
@@ -94,7 +96,7 @@ int run(const BucketsFlags& flags) {
   nlohmann::json result = {{"source", gradients.source},
                            {"rule", flags.rule.rule},
                            {"tensors", gradients.bytes.size()},
-                           {"gradient_bytes", std::accumulate(gradients.bytes.begin(), gradients.bytes.end(), int64_t{0})}};
+                           {kGradientBytesKey, std::accumulate(gradients.bytes.begin(), gradients.bytes.end(), int64_t{0})}};
   for (size_t i = 0; i < caps.size(); ++i) {
     options.cap_bytes = caps[i];
     const BucketPlan plan = assign_buckets(gradients.bytes, options);

@@ -11,6 +11,8 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/import_cmsc828g.h"
 #include "firkin/plan/import_nccl_tests.h"
+#include "results/profile.h"
+#include "results/steps.h"
 
 namespace firkin::cli {
 namespace {
@@ -33,8 +35,8 @@ void finish(const ImportFlags& flags, const nlohmann::json& result) {
   say(result["notes"]);
   if (flags.common.json) return print_json(result);
   if (result.contains("tensors")) {
-    fmt::print("{} tensors, {} of gradients, ready within {}\n", result["tensors"].get<size_t>(), format_bytes(result["gradient_bytes"]),
-               format_seconds(result["backward_s"]));
+    fmt::print("{} tensors, {} of gradients, ready within {}\n", result["tensors"].get<size_t>(), format_bytes(result[kGradientBytesKey]),
+               format_seconds(result[kBackwardKey]));
   }
   fmt::print("{} all-reduce times\n", result["measurements"].get<size_t>());
   for (const nlohmann::json& file : result["files"]) fmt::print("wrote {}\n", file.get<std::string>());
@@ -57,8 +59,8 @@ int import_cmsc828g(const ImportFlags& flags) {
   result["source"] = "cmsc828g";
   result["model"] = flags.model;
   result["tensors"] = bytes.size();
-  result["gradient_bytes"] = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
-  result["backward_s"] = imported.profile.backward_s;
+  result[kGradientBytesKey] = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  result[kBackwardKey] = imported.profile.backward_s;
   result["notes"] = imported.notes;
   result["files"] = {(out / "tensors.csv").string(), (out / "allreduce.csv").string()};
   finish(flags, result);

@@ -108,7 +108,7 @@ std::vector<MeasuredSetting> settings_of(const Results& results) {
 
 std::vector<MeasuredSetting> measured_settings(const Results& results) {
   std::vector<MeasuredSetting> settings = settings_of(results);
-  if (settings.empty())
+  if (settings.empty() && results.configurations.empty())
     throw InputError(fmt::format("results of {}: no settings; expected at least one that was measured", results.run.command));
   std::set<std::pair<std::string, std::string>> seen;
   for (const MeasuredSetting& setting : settings) {

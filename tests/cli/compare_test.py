@@ -171,8 +171,7 @@ class Text(Compare):
         run = json.loads(TUNE.read_text())
         text = self.text(run, run)
         self.assertIn("Nothing known about the runs differs.", text)
-        self.assertNotIn("slower", text)
-        self.assertNotIn("faster", text)
+        self.assertFalse([line for line in text.splitlines() if line.endswith(("  slower", "  faster"))], text)
 
 
 class Tune(Compare):
@@ -210,7 +209,7 @@ class AllReduce(Compare):
 
     def test_medians_alone_give_ratios_without_a_verdict(self):
         row = self.answer(allreduce_run(1, 1e-4), allreduce_run(1, 2e-4))["settings"][0]
-        self.assertEqual((row["verdict"], row["ratio_ci"]), ("unknown", None))
+        self.assertEqual((row["verdict"], row.get("ratio_ci")), ("unknown", None))
         self.assertAlmostEqual(row["ratio"], 2)
 
 
@@ -222,7 +221,7 @@ class Rejects(Compare):
             ("[1, 2", "b.json:1: not JSON"),
             ("[1, 2]", "b.json:1: results: [1,2]; expected an object"),
             ({"schema": "other/1", "command": "tune"}, 'b.json:1: results: schema: "other/1"'),
-            (head("predict"), "expected those of tune, bench-step or bench-allreduce"),
+            (head("trace"), "expected those of tune, bench-step or bench-allreduce"),
             (head("bench-step"), "no settings"),
             (head("bench-allreduce") | {"allreduce": [{"bytes": 4, "world_size": 2, "median_s": -1}]}, "allreduce[0].median_s: -1"),
         ]:

@@ -12,12 +12,14 @@ import unittest
 ROOT = pathlib.Path(sys.argv.pop(1))
 DATA = ROOT / "tests" / "report" / "data"
 
-# Words of other formats, or of the interface, that happen to be fields as well.
+# Fields whose name other formats or messages have as well. Names of one word ("samples") are words of the interface, too, and not looked for.
 ELSEWHERE = {
-    "name": "Chrome traces, model files, tensors.csv",
-    "bytes": "tensors.csv and allreduce.csv",
-    "model": "a flag's group and messages",
-    "description": "firkin models",
+    "world_size": "traces for HolisticTraceAnalysis, other projects' files, messages of the text reader",
+    "sequence_length": "messages of the text reader",
+    "alpha_s": "a parameter of the all-reduce chart's template",
+    "beta_s_per_byte": "a parameter of the all-reduce chart's template",
+    "cap_mib": "a column of the curve chart's template",
+    "ready_s": "a column of the ready chart's template",
 }
 
 
@@ -34,10 +36,12 @@ def keys(value):
 
 class OnePlace(unittest.TestCase):
     def test_a_field_name_is_in_one_source_file(self):
-        sources = {p: p.read_text() for p in [*ROOT.glob("src/**/*.cpp"), *ROOT.glob("src/**/*.h"), *ROOT.glob("include/**/*.h")]}
-        sizes = re.findall(r'\{"(\w+)", &TransformerConfig', (ROOT / "src/model/transformer_config.cpp").read_text())
-        names = {key for file in DATA.glob("*.json") for key in keys(json.loads(file.read_text()))} - ELSEWHERE.keys() - set(sizes)
-        self.assertGreater(len(names), 60)
+        code = lambda path: re.sub(r"//[^\n]*", "", path.read_text())  # noqa: E731
+        sources = {p: code(p) for p in [*ROOT.glob("src/**/*.cpp"), *ROOT.glob("src/**/*.h"), *ROOT.glob("include/**/*.h")]}
+        sizes = re.findall(r'"(\w+)"', (ROOT / "src/model/transformer_config.h").read_text())
+        named = {key for file in DATA.glob("*.json") for key in keys(json.loads(file.read_text())) if "_" in key}
+        names = named - ELSEWHERE.keys() - set(sizes)
+        self.assertGreater(len(names), 50)
         for name in sorted(names):
             with self.subTest(name=name):
                 files = [str(p.relative_to(ROOT)) for p, text in sources.items() if f'"{name}"' in text]

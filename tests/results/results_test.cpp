@@ -70,8 +70,15 @@ TEST(Results, TextThatIsNoUtf8DoesNotLoseThem) {
   EXPECT_EQ(parse_results(results_text(results), "results.json").run.command_line.back(), "--out=\xEF\xBF\xBD\xEF\xBF\xBD");
 }
 
+Host host_with_load(const std::string& name, double load) {
+  Host host;
+  host.host = name;
+  host.load = load;
+  return host;
+}
+
 TEST(Results, RanksOfOneMachineAreOneHost) {
-  const std::vector<Host> hosts = by_host({{.host = "a", .load = 1}, {.host = "b"}, {.host = "a", .load = 9}});
+  const std::vector<Host> hosts = by_host({host_with_load("a", 1), host_with_load("b", 2), host_with_load("a", 9)});
   ASSERT_EQ(hosts.size(), 2);
   EXPECT_EQ(hosts[0].ranks, (std::vector<int64_t>{0, 2}));
   EXPECT_EQ(hosts[0].load, 1);
