@@ -11,16 +11,20 @@
 namespace firkin {
 namespace {
 
+// Few letters: the widest rows leave a dozen columns.
+std::string short_remark(const TuneAnswer& answer, double cap_mib) {
+  const std::string remark = remark_on(answer, cap_mib);
+  if (!remark.ends_with("best")) return "";
+  if (remark.starts_with("predicted and")) return "< best";
+  return "< " + remark.substr(0, remark.find(' '));
+}
+
 std::string curve_in_text(const Results& results) {
   std::vector<std::string> remarks;
-  for (const CurveRow& row : results.curve) {
-    const std::string remark = results.answer ? remark_on(*results.answer, row.cap_mib) : "";
-    remarks.push_back(remark.ends_with("best") ? "< " + remark : "");
-  }
+  for (const CurveRow& row : results.curve) remarks.push_back(results.answer ? short_remark(*results.answer, row.cap_mib) : "");
   return terminal_table(curve_table(results.curve, Medium::kTerminal), remarks);
 }
 
-// Caption and rows, with a mark behind the highlighted one.
 std::string captioned_in_text(const Table& table) {
   std::vector<std::string> remarks;
   for (const Table::Row& row : table.rows) remarks.push_back(row.highlighted ? "<" : "");
