@@ -77,7 +77,7 @@ std::string best_text(const Prediction& prediction) {
   const PredictedBucketing& uniform = prediction.best_uniform;
   const PredictedPlan& plan = prediction.best_plan;
   std::string text;
-  if (uniform.lowest_cap_bytes && uniform.highest_cap_bytes && *uniform.highest_cap_bytes < mib(prediction.workload.gradient_bytes)) {
+  if (uniform.lowest_cap_bytes && uniform.highest_cap_bytes && *uniform.highest_cap_bytes < prediction.workload.gradient_bytes) {
     text = fmt::format("Caps from {} to {} MiB make the same buckets. ", exact_cap(uniform.lowest_cap_bytes),
                        exact_cap(uniform.highest_cap_bytes));
   }

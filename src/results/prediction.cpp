@@ -46,10 +46,10 @@ constexpr Field<PredictedBucketing> kBucketingFields[] = {
     {kCapKey, &PredictedBucketing::cap_bytes, Unit::kBytesAsMib, "cap MiB"},
     {"same_buckets_from_mib", &PredictedBucketing::lowest_cap_bytes, Unit::kBytesAsMib, "", kHidden},
     {"same_buckets_to_mib", &PredictedBucketing::highest_cap_bytes, Unit::kBytesAsMib, "", kHidden},
-    {kBucketsKey, &PredictedBucketing::buckets, Unit::kCount, "buckets"},
+    {kBucketsKey, &PredictedBucketing::buckets, Unit::kCount, kBucketsKey},
     {kBackwardKey, &PredictedBucketing::backward_s, Unit::kSeconds, "backward"},
     {kExposedKey, &PredictedBucketing::exposed_s, Unit::kDifference, "exposed"},
-    {kRegretKey, &PredictedBucketing::regret, Unit::kShare, "regret"},
+    {kRegretKey, &PredictedBucketing::regret, Unit::kShare, kRegretKey},
     {"", spread, Unit::kSeconds, "extrapolated, spread", kOnlyShown},
     {kLow, &PredictedBucketing::low_s, Unit::kSeconds, "", kHidden},
     {kHigh, &PredictedBucketing::high_s, Unit::kSeconds, "", kHidden},
@@ -110,7 +110,7 @@ constexpr Field<SensitivityPoint> kPointFields[] = {
     {kCapKey, &SensitivityPoint::cap_bytes, Unit::kBytesAsMib, "cap MiB"},
     {"within_1_percent_from_mib", &SensitivityPoint::near_low_bytes, Unit::kBytesAsMib, "within 1 % from", kPage},
     {"within_1_percent_to_mib", &SensitivityPoint::near_high_bytes, Unit::kBytesAsMib, "to MiB", kPage},
-    {kBucketsKey, &SensitivityPoint::buckets, Unit::kCount, "buckets"},
+    {kBucketsKey, &SensitivityPoint::buckets, Unit::kCount, kBucketsKey},
     {kBackwardKey, &SensitivityPoint::backward_s, Unit::kSeconds, "backward"},
     {kExposedKey, &SensitivityPoint::exposed_s, Unit::kDifference, "exposed"},
     {"kept_backward_s", &SensitivityPoint::kept_backward_s, Unit::kSeconds, "", kHidden},
@@ -271,7 +271,7 @@ Table predicted_curve_table(const std::vector<PredictedBucketing>& curve, Medium
 Table plan_table(const std::vector<PredictedBucket>& buckets, Medium medium) {
   constexpr size_t kMost = 12, kFirst = 6, kLast = 4;
   Table table = table_of<PredictedBucket>(kBucketFields, buckets, medium, kFirstTable);
-  table.columns.insert(table.columns.begin(), {{"bucket"}, {"tensors"}});
+  table.columns.insert(table.columns.begin(), {{"bucket"}, {kTensorsKey}});
   size_t tensors = 0;
   for (size_t k = 0; k < buckets.size(); ++k) {
     const size_t first = tensors + 1;

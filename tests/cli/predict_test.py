@@ -208,7 +208,7 @@ class Predict(WithFolder):
         text = firkin("predict", *self.inputs(), "--max-bucket-mib", "16").stdout
         count = len(self.predict("--max-bucket-mib", "16")["best_plan"]["buckets"])
         self.assertGreater(count, 12)
-        table = text[re.search(r"bucket +tensors", text).start():].splitlines()
+        table = text[re.search(r"^bucket +tensors", text, re.M).start():].splitlines()
         self.assertEqual([row.split()[0] for row in table[1:12]],
                          ["1", "2", "3", "4", "5", "6", "...", *[str(count - back) for back in (3, 2, 1, 0)]])
 
