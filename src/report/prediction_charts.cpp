@@ -6,21 +6,25 @@
 #include "report/sensitivity_page.h"
 
 namespace firkin {
+namespace {
+
+CurveRow drawn_row(const PredictedBucketing& row) {
+  CurveRow drawn;
+  drawn.cap_mib = mib(row.cap_bytes.value_or(0));
+  drawn.buckets = row.buckets;
+  drawn.predicted_s = row.backward_s;
+  return drawn;
+}
+
+}  // namespace
 
 std::vector<Chart> prediction_charts(const Prediction& prediction) {
-  Results drawn;
-  for (const PredictedBucketing& row : prediction.curve) {
-    CurveRow& point = drawn.curve.emplace_back();
-    point.cap_mib = mib(row.cap_bytes.value_or(0));
-    point.buckets = row.buckets;
-    point.predicted_s = row.backward_s;
-  }
-  std::ranges::stable_sort(drawn.curve, {}, &CurveRow::cap_mib);
+  std::vector<CurveRow> curve;
+  for (const PredictedBucketing& row : prediction.curve) curve.push_back(drawn_row(row));
+  std::ranges::stable_sort(curve, {}, &CurveRow::cap_mib);
   std::vector<Chart> charts;
-  if (auto chart = curve_chart(drawn)) {
-    chart->title = "Backward time over bucket size: predicted";
+  if (auto chart = predicted_chart(curve, drawn_row(prediction.best_uniform), prediction.best_plan.backward_s))
     charts.push_back(std::move(*chart));
-  }
   if (!prediction.sensitivity) return charts;
   for (Chart& chart : sensitivity_charts({prediction.sensitivity->points, prediction.sensitivity->map})) charts.push_back(std::move(chart));
   return charts;

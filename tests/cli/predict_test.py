@@ -185,7 +185,7 @@ class Predict(WithFolder):
         folder = self.out / "study"
         result = firkin("predict", *self.inputs(), "--sensitivity", "--svg", "--out", folder)
         self.assertEqual(result.returncode, 0, result.stderr)
-        images = ["curve.svg", "latency-bandwidth-cap.svg", "latency-bandwidth-keep.svg", "sensitivity-cap.svg", "sensitivity-time.svg"]
+        images = ["latency-bandwidth-cap.svg", "latency-bandwidth-keep.svg", "predicted.svg", "sensitivity-cap.svg", "sensitivity-time.svg"]
         self.assertEqual(sorted(f.name for f in folder.iterdir() if not f.name.startswith(".")), sorted(["results.json", "report.html", *images]))
         for name in images:
             self.assertIn(b"<svg", (folder / name).read_bytes())

@@ -25,7 +25,7 @@ AllReduceTable measured_on(const std::vector<int64_t>& worlds) {
   return table;
 }
 
-TEST(Prediction, NoCapOfTheCurveBeatsTheBestOneNorThatThePlan) {
+TEST(Prediction, NoCapOfTheCurveBeatsTheBestOneAndThatNotThePlan) {
   const Prediction prediction = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4});
   EXPECT_EQ(prediction.curve.back().cap_bytes, 16 * kMiB);  // powers of two until one holds everything
   for (const PredictedBucketing& point : prediction.curve) EXPECT_LE(prediction.best_uniform.backward_s, point.backward_s * (1 + 1e-5));
@@ -50,8 +50,8 @@ TEST(Prediction, TheSlowestRankStretchesBackward) {
   EXPECT_DOUBLE_EQ(prediction.workload.backward_s, 0.12 * prediction.stragglers->factor);
 }
 
-TEST(Prediction, InputsThatTakeNoTimeAreAnError) {
-  EXPECT_NE(error_of([] { predict({.profile = make_profile({0}, {0}), .table = measured_on({4}), .world_size = 4}); }), "no error");
+TEST(Prediction, OneRankAloneSaysNothingAboutEight) {
+  EXPECT_NE(error_of([] { predict({.profile = even_profile(), .table = measured_on({1}), .world_size = 8}); }), "no error");
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ class Page(unittest.TestCase):
         self.check(page, ["curve", "chunks-2", "allreduce-3"], 1280, 800)
 
     def test_the_curve_and_all_heat_maps_of_a_prediction_draw(self):
-        self.check(self.prediction(), ["curve", *HEAT_MAPS], 1200, 1000)
+        self.check(self.prediction(), ["predicted", *HEAT_MAPS], 1200, 1000)
 
 
 if __name__ == "__main__":
