@@ -86,9 +86,14 @@ std::vector<StrategyRow> read_strategies(const std::vector<JsonFields>& rows) {
 }
 
 json samples_json(const StepSamples& samples) {
-  json object = {{kStepSecondsKey, samples.step_s}, {kComm, samples.comm_s}, {kRawStepsKey, samples.raw_step_s_by_rank}};
-  if (!samples.settings.empty()) object.update(to_json<StepSamples>(kSampleFields, samples));
-  if (!samples.communication_s.empty()) object[kCommunicationSecondsKey] = samples.communication_s;
+  json object = {{kStepSecondsKey, samples.step_s}};
+  const auto add = [&object](const char* key, const auto& values) {
+    if (!values.empty()) object[key] = values;
+  };
+  add(kSampleFields[0].key, samples.settings);
+  add(kComm, samples.comm_s);
+  add(kCommunicationSecondsKey, samples.communication_s);
+  add(kRawStepsKey, samples.raw_step_s_by_rank);
   return object;
 }
 

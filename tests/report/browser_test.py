@@ -81,7 +81,7 @@ class Page(unittest.TestCase):
                     self.assertRegex(document, r"<h1>[^<]{20,}</h1>")
                     self.assertIn('data-charts="drawn"', document)
                     self.assertGreaterEqual(document.count('data-state="drawn"'), 1)
-                    self.assertNotRegex(log, r"CONSOLE")
+                    self.assertNotRegex(log, r"CONSOLE.*(Error|Refused|violates|Uncaught)")
                     requests = [url for url in self.requested_urls() if not url.startswith(("file:", "data:", "blob:", "chrome", "devtools"))]
                     self.assertEqual(requests, [])
 
