@@ -72,7 +72,7 @@ ModelDescription describe_model(const ModelFlags& flags) {
   model.family = family_name(config.family);
   model.dtype = flags.dtype;
   model.tied = config.tied;
-  for (const ConfigSize& size : kConfigSizes) model.sizes.emplace_back(size.name, config.*size.member);
+  for (const ConfigSize& size : kConfigSizes) model.sizes.emplace(size.name, config.*size.member);
   model.parameters = elements;
   model.tensors = static_cast<int64_t>(tensors.size());
   model.gradient_bytes = elements * element_bytes(flags);

@@ -1,7 +1,6 @@
 // firkin models: the named configurations.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 
 #include "command.h"
@@ -12,16 +11,11 @@
 namespace firkin::cli {
 namespace {
 
-int64_t size_of(const ModelDescription& model, std::string_view name) {
-  const auto found = std::ranges::find(model.sizes, name, &std::pair<std::string, int64_t>::first);
-  return found == model.sizes.end() ? 0 : found->second;
-}
-
 void print_models(const std::vector<ModelDescription>& models, const std::string& dtype) {
   fmt::print("{:<12} {:>14} {:>8} {:>10}   {}\n", "model", "parameters", "tensors", "gradients", "layers x width, vocabulary");
   for (const ModelDescription& model : models) {
     fmt::print("{:<12} {:>14} {:>8} {:>10}   {} x {}, {}\n", model.name, *model.parameters, *model.tensors,
-               format_bytes(*model.gradient_bytes), size_of(model, "num_layers"), size_of(model, "d_model"), size_of(model, "vocab_size"));
+               format_bytes(*model.gradient_bytes), model.sizes.at("num_layers"), model.sizes.at("d_model"), model.sizes.at("vocab_size"));
   }
   fmt::print("\nGradients in {}. Any size can be changed: firkin tune --model small --num-layers 4\n", dtype);
 }

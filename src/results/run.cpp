@@ -70,7 +70,7 @@ ModelDescription read_model(const JsonFields& fields) {
   ModelDescription model = from_json<ModelDescription>(kModelFields, fields);
   for (const auto& [name, value] : fields.whole().items()) {
     const bool known = std::ranges::any_of(kModelFields, [&name = name](const auto& field) { return name == field.key; });
-    if (!known && value.is_number_integer()) model.sizes.emplace_back(name, value.get<int64_t>());
+    if (!known && value.is_number_integer()) model.sizes.emplace(name, value.get<int64_t>());
   }
   return model;
 }

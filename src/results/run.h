@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -41,7 +42,7 @@ struct ModelDescription {
   std::string name;
   std::optional<std::string> family = {}, dtype = {}, text = {};
   std::optional<bool> tied = {};
-  std::vector<std::pair<std::string, int64_t>> sizes = {};
+  std::map<std::string, int64_t> sizes = {};
   std::optional<int64_t> parameters = {}, tensors = {}, gradient_bytes = {}, batch_size = {}, sequence_length = {};
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
