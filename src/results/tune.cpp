@@ -62,6 +62,8 @@ SimulationOptions read_simulation(const JsonFields& fields) {
 
 void write_answer(const TuneAnswer& answer, json& document) {
   document.update(to_json<TuneAnswer>(kAnswerFields, answer));
+  if (answer.plan_mib.empty()) document.erase(kAnswerFields[3].key);
+  if (answer.plan_caps_mib.empty()) document.erase(kAnswerFields[4].key);
   document[kBestPredicted] = curve_row_json(answer.best_predicted);
   document[kBestMeasured] = curve_row_json(answer.best_measured);
   if (answer.over_default) document[kOverDefault] = gain_json(*answer.over_default);
