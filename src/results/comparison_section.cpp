@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "results/run.h"
+
 namespace firkin {
 namespace {
 

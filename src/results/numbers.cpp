@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "firkin/base/units.h"
 
 namespace firkin {
@@ -41,19 +38,6 @@ std::string grouped(int64_t value, Medium medium) {
   const int first = value < 0 ? 1 : 0;
   for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) digits.insert(static_cast<size_t>(at), 1, ',');
   return with_real_minus(digits);
-}
-
-std::string TimeUnit::text(double seconds) const {
-  return with_real_minus(fmt::format("{:.{}f}", seconds * per_second, decimals));
-}
-
-TimeUnit time_unit(double largest_s) {
-  TimeUnit unit{1, "s", 0};
-  if (largest_s < 2) unit = {1e3, "ms", 0};
-  if (largest_s < 1e-3) unit = {1e6, "µs", 0};
-  const double largest = std::max(unit(largest_s), 1e-6);
-  unit.decimals = std::clamp(3 - static_cast<int>(std::floor(std::log10(largest))), 0, 6);
-  return unit;
 }
 
 }  // namespace firkin

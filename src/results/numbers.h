@@ -1,4 +1,4 @@
-// Numbers as the page shows them: a real minus sign, a space before the unit, one unit in one column.
+// Numbers as the page shows them: a real minus sign, a space before the unit.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,5 @@ std::string display_cap(double cap_mib);
 
 // A whole number: digits in groups of three on a page ("4,951,296"), plain in the terminal.
 std::string grouped(int64_t value, Medium medium);
-
-// The unit in which times up to some largest one read well.
-struct TimeUnit {
-  double per_second = 1;     // 1000 for milliseconds
-  const char* symbol = "s";  // "ms"
-  int decimals = 3;          // that give the largest time four digits
-
-  double operator()(double seconds) const { return seconds * per_second; }
-  std::string text(double seconds) const;  // without the symbol
-};
-TimeUnit time_unit(double largest_s);
 
 }  // namespace firkin

@@ -22,7 +22,7 @@ struct Host {
   std::string cpu;
   std::string os;
   int64_t cores = 0;                     // that there are
-  int64_t usable_cores = 0;              // that affinity and quotas leave
+  int64_t usable_cores = 0;              // that affinity leaves
   std::optional<double> cpu_quota = {};  // of the control group, in cores
   std::optional<std::string> governor = {};
   std::optional<double> load = {};  // of the last minute
