@@ -42,6 +42,7 @@ BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<
 }
 
 PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes) {
+  if (has_parts(plan)) throw InputError("the plan splits a tensor; expected whole tensors: PyTorch's caps cannot split one");
   PyTorchCaps caps;
   std::vector<int64_t> caps_bytes;
   const std::vector<int64_t> bytes_of = bucket_bytes(plan, sizes);

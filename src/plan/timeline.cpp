@@ -46,13 +46,9 @@ Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const Co
   check_options(options);
   Timeline timeline;
   timeline.buckets.reserve(plan.buckets.size());
-  std::vector<int64_t> bytes_before(plan.buckets.size() + 1, 0);
-  size_t next_tensor = 0;
-  for (size_t k = 0; k < plan.buckets.size(); ++k) {
-    int64_t bytes = 0;
-    for (int64_t i = 0; i < plan.buckets[k].count; ++i) bytes += profile.bytes[next_tensor++];
-    bytes_before[k + 1] = bytes_before[k] + bytes;
-  }
+  const std::vector<int64_t> bytes_of = bucket_bytes(plan, profile.bytes);
+  std::vector<int64_t> bytes_before(profile.bytes.size() + 1, 0);  // of the tensors before tensor i
+  for (size_t i = 0; i < profile.bytes.size(); ++i) bytes_before[i + 1] = bytes_before[i] + profile.bytes[i];
 
   std::vector<Launch> launches;
   launches.reserve(plan.buckets.size());
@@ -60,12 +56,12 @@ Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const Co
   for (size_t position = 0; position < plan.buckets.size(); ++position) {
     const size_t k = plan.launch_order.empty() ? position : static_cast<size_t>(plan.launch_order[position]);
     last_needed = std::max(last_needed, k);
-    const auto ready_s = [&](size_t bucket) {
-      return profile.ready_s[static_cast<size_t>(plan.buckets[bucket].first + plan.buckets[bucket].count - 1)];
-    };
-    const double copies_s = options.copy_s_per_byte * static_cast<double>(bytes_before[last_needed + 1]);
+    const auto tensors_until = [&](size_t bucket) { return static_cast<size_t>(plan.buckets[bucket].first + plan.buckets[bucket].count); };
+    const auto ready_s = [&](size_t bucket) { return profile.ready_s[tensors_until(bucket) - 1]; };
+    // A split tensor is copied as a whole before its first part goes.
+    const double copies_s = options.copy_s_per_byte * static_cast<double>(bytes_before[tensors_until(last_needed)]);
     const double calls_s = options.overhead_s * static_cast<double>(position + 1);
-    BucketSpan span{.bytes = bytes_before[k + 1] - bytes_before[k], .ready_s = ready_s(k), .bucket = static_cast<int64_t>(k)};
+    BucketSpan span{.bytes = bytes_of[k], .ready_s = ready_s(k), .bucket = static_cast<int64_t>(k)};
     const auto bytes = static_cast<double>(span.bytes);
     launches.push_back({ready_s(last_needed) + copies_s + calls_s, costs.isolated(bytes), costs.gap(bytes)});
     timeline.buckets.push_back(span);

@@ -60,6 +60,14 @@ TEST(PyTorchCaps, ReproduceEveryPlanOfNonEmptyTensors) {
   }
 }
 
+TEST(PyTorchCaps, CannotSplitATensor) {
+  const std::vector<int64_t> sizes = {8};
+  EXPECT_EQ(error_of([&] {
+              pytorch_caps({.buckets = {{0, 1, 0, 2}, {0, 1, 1, 2}}}, sizes);
+            }),
+            "the plan splits a tensor; expected whole tensors: PyTorch's caps cannot split one");
+}
+
 TEST(PyTorchCaps, SayWhenTensorsOfZeroBytesPreventIt) {
   const std::vector<int64_t> sizes = {8, 0, 8};
   EXPECT_FALSE(pytorch_caps({.buckets = {{0, 2}, {2, 1}}}, sizes).reproduces_plan);

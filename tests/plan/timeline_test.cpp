@@ -76,6 +76,26 @@ TEST(Simulate, ABucketThatIsNotReadyHoldsUpThoseLaunchedAfterIt) {
   EXPECT_DOUBLE_EQ(timeline.buckets[1].end_s, 8);
 }
 
+TEST(Simulate, ThePartsOfASplitTensorAreReadyTogetherAndTravelOneByOne) {
+  // 16 bytes ready at 1 as two parts of 8: 2 s each; the second tensor, ready at 2, goes between them.
+  const BucketPlan plan = plan_of({{0, 1, 0, 2}, {0, 1, 1, 2}, {1, 1}}, {0, 2, 1});
+  const Timeline timeline = simulate(make_profile({16, 8}, {1, 2}), plan, kCosts);
+  EXPECT_EQ(timeline.buckets[0].bytes, 8);
+  EXPECT_DOUBLE_EQ(timeline.buckets[0].end_s, 3);
+  EXPECT_EQ(timeline.buckets[1].bucket, 2);
+  EXPECT_DOUBLE_EQ(timeline.buckets[1].end_s, 5);
+  EXPECT_DOUBLE_EQ(timeline.buckets[2].ready_s, 1);
+  EXPECT_DOUBLE_EQ(timeline.buckets[2].end_s, 7);
+}
+
+TEST(Simulate, ASplitTensorIsCopiedAsAWholeBeforeItsFirstPartGoes) {
+  // 16 bytes at 0.25 s a byte: ready at 1, copied at 5.
+  const Timeline timeline = simulate(make_profile({16}, {1}), plan_of({{0, 1, 0, 2}, {0, 1, 1, 2}}), kCosts, {.copy_s_per_byte = 0.25});
+  EXPECT_DOUBLE_EQ(timeline.buckets[0].launch_s, 5);
+  EXPECT_DOUBLE_EQ(timeline.buckets[1].launch_s, 5);
+  EXPECT_DOUBLE_EQ(timeline.end_s, 9);
+}
+
 TEST(Simulate, WithoutTensorsThereIsOnlyBackward) {
   TensorProfile profile;
   profile.backward_s = 3;

@@ -21,6 +21,7 @@ struct PyTorchCaps {
   bool reproduces_plan = false;
 };
 
+// Of the plan's buckets; its launch order has no counterpart in PyTorch. Throws InputError when the plan splits a tensor.
 PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes);
 
 }  // namespace firkin
