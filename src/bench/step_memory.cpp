@@ -27,10 +27,13 @@ StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, co
   forget_gradients(workload);
   TensorMemory memory;
   DataParallel ddp(*workload.module, group, options);
-  run_step(workload, ddp, 0);
+  OverlappedOptimizer optimizer(ddp, *workload.optimizer);
+  int64_t step = 0;
+  while (step < 1 + steps_to_learn(options.strategy)) run_step(workload, ddp, optimizer, step++);
   forget_gradients(workload);
   memory.reset_peak();
-  run_step(workload, ddp, 1);
+  run_step(workload, ddp, optimizer, step);
+  optimizer.drain();
   const auto lasting = static_cast<double>(lasting_bytes(workload));
   const std::vector<double> most =
       max_over_ranks(group, {lasting + static_cast<double>(memory.peak_bytes()), lasting + static_cast<double>(memory.now_bytes())});

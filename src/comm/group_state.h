@@ -4,9 +4,12 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "bounded_store.h"
+#include "firkin/comm/process_group.h"
 
 namespace firkin {
 
@@ -19,8 +22,15 @@ enum class StoreHost {
 // Thread-safe.
 class GroupState {
  public:
-  GroupState(c10::intrusive_ptr<c10d::Store> group_store, std::string name, StoreHost host, std::chrono::milliseconds limit)
-      : store(std::move(group_store)), store_name(std::move(name)), store_host(host), timeout(limit) {}
+  // address: of the meeting point.
+  GroupState(c10::intrusive_ptr<c10d::Store> group_store, std::string name, StoreHost host, std::string meeting_address,
+             const GroupOptions& options)
+      : store(std::move(group_store)),
+        store_name(std::move(name)),
+        store_host(host),
+        address(std::move(meeting_address)),
+        timeout(options.timeout),
+        link(options.link) {}
 
   bool lost() const { return lost_; }
 
@@ -41,7 +51,9 @@ class GroupState {
   BoundedStore store;
   const std::string store_name;  // "the store at 127.0.0.1:29500"
   const StoreHost store_host;
+  const std::string address;
   const std::chrono::milliseconds timeout;  // GroupOptions::timeout
+  const std::optional<ModelledLink> link;   // GroupOptions::link
 
  private:
   mutable std::mutex mutex_;

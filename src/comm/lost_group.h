@@ -19,6 +19,9 @@ class LosableGroup final : public c10d::ProcessGroup {
       : c10d::ProcessGroup(store, rank, size), state_(std::move(state)) {}
   ~LosableGroup() override { leave_backend(); }
 
+  // Of companion(): made once, and kept as long as this group.
+  c10::intrusive_ptr<c10d::ProcessGroup> companion;
+
   void release_resources() override {
     leave_backend();
     c10d::ProcessGroup::release_resources();

@@ -14,12 +14,14 @@
 #include "firkin/base/units.h"
 #include "firkin/comm/process_group.h"
 #include "gloo_backend.h"
+#include "group_failure.h"
 #include "group_state.h"
 #include "group_store.h"
 #include "linked_backend.h"
 #include "lost_group.h"
 #include "missing_ranks.h"
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 namespace firkin {
@@ -136,19 +138,30 @@ c10::intrusive_ptr<c10d::Backend> connect_backend(const Meeting& meeting, const 
   fail_to_form(meeting, store, error);
 }
 
+// All ranks are there.
+c10::intrusive_ptr<LosableGroup> connect_group(const Meeting& meeting, const Store& store, const std::shared_ptr<GroupState>& state) {
+  auto group = c10::make_intrusive<LosableGroup>(store, meeting.rank, meeting.size, state);
+  auto backend = connect_backend(meeting, store);
+  if (meeting.options.link) backend = make_linked_backend(std::move(backend), *meeting.options.link);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, std::move(backend));
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  return group;
+}
+
 ProcessGroup form_group(const Meeting& meeting, const Store& store) {
   const Store group_store = meet(meeting, [store, rank = meeting.rank, size = meeting.size] { return arrive(store, rank, size); });
   const auto until = meeting.started + meeting.options.timeout;
   const bool all_here = meet(meeting, [group_store, until] { return await_all(*group_store, until); });
-  auto state = std::make_shared<GroupState>(group_store, store_name(store), meeting.store_host, meeting.options.timeout);
+  const auto state = std::make_shared<GroupState>(group_store, store_name(store), meeting.store_host, meeting.address, meeting.options);
   if (!all_here) fail_to_form(meeting, state->store, "");
-  auto group = c10::make_intrusive<LosableGroup>(group_store, meeting.rank, meeting.size, state);
-  auto backend = connect_backend(meeting, group_store);
   const std::optional<ModelledLink>& link = meeting.options.link;
-  if (link) backend = make_linked_backend(std::move(backend), *link);
-  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, std::move(backend));
-  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-  return {meeting.rank, meeting.size, group_store, group, std::nullopt, state, link ? describe(*link) : ""};
+  return {meeting.rank,
+          meeting.size,
+          group_store,
+          connect_group(meeting, group_store, state),
+          std::nullopt,
+          state,
+          link ? describe(*link) : ""};
 }
 
 void check_backend(const std::string& backend) {
@@ -193,6 +206,29 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
     return c10::make_intrusive<c10d::TCPStore>(address, store_options);
   });
   return form_group(meeting, store);
+}
+
+ProcessGroup companion(const ProcessGroup& group) {
+  throw_if_lost(group);
+  auto& losable = dynamic_cast<LosableGroup&>(*group.c10d);
+  if (!losable.companion) {
+    const GroupState& state = *group.state;
+    const Meeting meeting{.rank = group.rank,
+                          .size = group.size,
+                          .address = state.address,
+                          .place = "",
+                          .store_host = state.store_host,
+                          .options = {.timeout = state.timeout, .link = state.link}};
+    const Store store = c10::make_intrusive<c10d::PrefixStore>("companion", group.store);
+    meet(meeting, [store, rank = group.rank] {
+      announce_host(*store, rank);
+      return true;
+    });
+    losable.companion = connect_group(meeting, store, group.state);
+  }
+  ProcessGroup result = group;
+  result.c10d = losable.companion;
+  return result;
 }
 
 ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options) {

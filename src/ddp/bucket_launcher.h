@@ -31,15 +31,23 @@ class BucketLauncher {
   int64_t next_bucket() const { return bucket_at(launched_); }
   void launch_next();
 
-  // Wait for the bucket that was launched last, or for all. Throw as firkin::wait() does.
+  // Waits for the bucket that was launched last. Throws as firkin::wait() does.
   void wait_for_last(c10::function_ref<std::string()> what) { flight(bucket_at(launched_ - 1)).wait(group_, what); }
-  void wait_for_all(c10::function_ref<std::string()> what);
 
-  // Once all buckets of the step were waited for: what arrived goes to the gradients' own dtype and counts as used.
-  void consume();
+  // Waits for a bucket; what came goes to the gradients' own dtype and counts as used. Once a step. Throws as firkin::wait() does.
+  void receive(int64_t bucket, c10::function_ref<std::string()> what);
 
-  // How the buckets fared in the step that was consumed last, in launch order.
+  // Buckets of the step that were launched and not received, in launch order.
+  std::vector<int64_t> not_received() const;
+  bool is_received(int64_t bucket) const { return flight(bucket).state() == BucketFlight::State::kConsumed; }
+  // The sum is there: receive() would not wait.
+  bool has_come(int64_t bucket) const { return !flight(bucket).is_pending(); }
+
+  // How the buckets fared when they were received last, in launch order.
   const std::vector<BucketStats>& stats() const { return stats_; }
+
+  // From the next step on; between steps, everything received. order: as BucketPlan::launch_order.
+  void set_launch_order(std::vector<int64_t> order);
 
   // "bucket 3 (blocks.2.w1.weight and 4 more, 4.2 MiB)": the first in launch order whose sum is not there. Empty when all are there.
   std::string first_pending() const;
@@ -54,6 +62,8 @@ class BucketLauncher {
   GradientHook hook_;
   std::unique_ptr<GradientBuckets> buckets_;
   std::vector<std::string> names_;
+  std::vector<int64_t> launch_order_;  // empty: as they lie
+  std::vector<size_t> launch_index_;   // of each bucket
   std::vector<BucketFlight> flights_;
   std::vector<BucketStats> stats_;
   size_t launched_ = 0;

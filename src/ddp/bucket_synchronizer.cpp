@@ -17,6 +17,7 @@ void BucketSynchronizer::build_buckets() {
   launcher_.reset();  // first: two sets of buckets are twice the gradients
   const std::vector<int64_t>& order = communication_.order;
   position_of_.assign(order.size(), 0);
+  placed_.assign(order.size(), false);
   std::vector<at::Tensor> tensors;
   std::vector<std::string> names;
   for (size_t position = 0; position < order.size(); ++position) {
@@ -32,6 +33,7 @@ void BucketSynchronizer::build_buckets() {
 
 void BucketSynchronizer::begin_gradients(int64_t step) {
   if (launcher_ == nullptr) build_buckets();
+  placed_.assign(placed_.size(), false);
   counter_.begin_step();
   launcher_->begin(step);
 }
@@ -43,6 +45,7 @@ void BucketSynchronizer::gradient_ready(size_t parameter) {
       return;
     case ReadyCounter::Arrival::kComplete:
       launcher_->buckets().place(position_of_[parameter]);
+      placed_[static_cast<size_t>(position_of_[parameter])] = true;
       launcher_->tensor_placed(position_of_[parameter]);
       return;
     case ReadyCounter::Arrival::kTooMany:
@@ -58,8 +61,9 @@ bool BucketSynchronizer::has_gradient(size_t parameter) const {
 void BucketSynchronizer::place_bucket(int64_t bucket) {
   const Bucket& tensors = launcher_->buckets().plan().buckets[static_cast<size_t>(bucket)];
   for (int64_t position = tensors.first; position < tensors.first + tensors.count; ++position) {
-    const auto parameter = static_cast<size_t>(communication_.order[static_cast<size_t>(position)]);
-    if (!sends_when_ready() || !counter_.is_complete(parameter)) launcher_->buckets().place(position);
+    if (placed_[static_cast<size_t>(position)]) continue;
+    launcher_->buckets().place(position);
+    placed_[static_cast<size_t>(position)] = true;
   }
 }
 
@@ -81,24 +85,46 @@ std::exception_ptr BucketSynchronizer::send_gradients(RankState state) {
 }
 
 void BucketSynchronizer::receive_gradients(const StepAgreement& agreement) {
-  launcher_->wait_for_all([this] { return where(); });
-  launcher_->consume();
-  bucket_stats_ = launcher_->stats();
-  const int ranks_with_data = agreement.ranks_with_data();
-  if (ranks_with_data < setup().group.size) {
-    launcher_->buckets().scale(static_cast<double>(setup().group.size) / ranks_with_data);
+  scale_ = static_cast<double>(setup().group.size) / agreement.ranks_with_data();
+  used_.resize(position_of_.size());
+  for (size_t parameter = 0; parameter < used_.size(); ++parameter) used_[parameter] = agreement.is_used(parameter);
+  for (const int64_t bucket : launcher_->not_received()) {
+    if (!may_arrive_later(bucket)) adopt(receive(bucket, [this] { return where(); }));
   }
-  for (size_t parameter = 0; parameter < position_of_.size(); ++parameter) {
-    if (agreement.is_used(parameter)) launcher_->buckets().adopt(position_of_[parameter]);
-  }
+  keep_stats();
   if (!sends_when_ready()) return;
   if (!counter_.has_learned()) return learn(agreement.first_with_data(), agreement.has_data(setup().group.rank));
   counter_.learn(counter_.received());
 }
 
 void BucketSynchronizer::drop_gradients() {
-  launcher_->wait_for_all([this] { return where(); });
-  launcher_->consume();
+  for (const int64_t bucket : launcher_->not_received()) launcher_->receive(bucket, [this] { return where(); });
+}
+
+std::vector<int64_t> BucketSynchronizer::receive(int64_t bucket, c10::function_ref<std::string()> what) {
+  const GradientBuckets& buckets = launcher_->buckets();
+  launcher_->receive(bucket, what);
+  if (scale_ != 1) launcher_->buckets().scale(bucket, scale_);
+  std::vector<int64_t> complete;
+  const Bucket& tensors = buckets.plan().buckets[static_cast<size_t>(bucket)];
+  for (int64_t position = tensors.first; position < tensors.first + tensors.count; ++position) {
+    if (!used_[static_cast<size_t>(communication_.order[static_cast<size_t>(position)])]) continue;
+    bool is_complete = true;
+    for (int64_t part = buckets.bucket_of(position); part <= buckets.last_bucket_of(position); ++part) {
+      is_complete = is_complete && launcher_->is_received(part);
+    }
+    if (is_complete) complete.push_back(position);
+  }
+  return complete;
+}
+
+void BucketSynchronizer::adopt(const std::vector<int64_t>& positions) {
+  for (const int64_t position : positions) launcher_->buckets().adopt(position);
+}
+
+void BucketSynchronizer::set_launch_order(std::vector<int64_t> order) {
+  communication_.plan.launch_order = order;
+  launcher_->set_launch_order(std::move(order));
 }
 
 // The root's order becomes everybody's; its counts only those of a rank that had no backward of its own.
@@ -111,7 +137,7 @@ void BucketSynchronizer::learn(int root, bool we_had_data) {
     return std::vector<int64_t>(first, first + tensor.numel());
   };
   counter_.learn(we_had_data ? counter_.received() : list(roots_counts));
-  if (!setup().options.ready_order.empty() || setup().options.strategy.grouping == Grouping::kPlan) return;
+  if (!setup().options.ready_order.empty() || takes_plan(setup().options)) return;
   ready_order_ = list(roots_order);
   CommunicationPlan communication = plan_communication(setup().parameters, ready_order_, setup().options);
   if (communication.order == communication_.order && communication.plan == communication_.plan) return;

@@ -42,6 +42,10 @@ CommunicationPlan use_explicit_plan(const std::vector<NamedTensor>& parameters, 
   for (const Bucket& bucket : options.plan->buckets) {
     const auto tensor_at = [&](int64_t position) { return parameters[static_cast<size_t>(ready_order[static_cast<size_t>(position)])]; };
     const NamedTensor& first = tensor_at(bucket.first);
+    if (bucket.parts > first.tensor.numel() && bucket.parts > 1) {
+      throw InputError(
+          fmt::format("bucket plan: {} in {} parts; expected at most its {} elements", first.name, bucket.parts, first.tensor.numel()));
+    }
     for (int64_t i = bucket.first; i < bucket.first + bucket.count; ++i) {
       if (kind_of(tensor_at(i).tensor) == kind_of(first.tensor)) continue;
       throw InputError(
@@ -55,7 +59,7 @@ CommunicationPlan use_explicit_plan(const std::vector<NamedTensor>& parameters, 
 
 CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
                                      const DataParallelOptions& options) {
-  if (options.strategy.grouping == Grouping::kPlan) return use_explicit_plan(parameters, ready_order, options);
+  if (takes_plan(options)) return use_explicit_plan(parameters, ready_order, options);
 
   std::map<Kind, std::vector<int64_t>> positions_by_kind;
   for (size_t position = 0; position < ready_order.size(); ++position) {

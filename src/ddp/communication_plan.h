@@ -16,6 +16,11 @@ struct CommunicationPlan {
   BucketPlan plan;
 };
 
+// Whether DataParallelOptions::plan decides. The strategy ordered takes a plan where there is one.
+inline bool takes_plan(const DataParallelOptions& options) {
+  return options.strategy.grouping == Grouping::kPlan || (options.strategy.wait == Wait::kAtFirstUse && options.plan.has_value());
+}
+
 // Buckets never mix dtypes or devices: each kind of tensor is grouped by itself, and buckets are ordered by when their last
 // gradient is ready. Throws InputError when an explicit plan does not cover the parameters or mixes kinds in one bucket.
 CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,

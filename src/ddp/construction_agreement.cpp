@@ -16,8 +16,10 @@ namespace {
 
 std::string describe_plan(const std::optional<BucketPlan>& plan) {
   if (!plan) return "none";
-  std::vector<int64_t> counts;
-  for (const Bucket& bucket : plan->buckets) counts.push_back(bucket.count);
+  std::vector<std::string> counts;
+  for (const Bucket& bucket : plan->buckets) {
+    counts.push_back(bucket.parts == 1 ? fmt::to_string(bucket.count) : fmt::format("1/{}", bucket.parts));
+  }
   return fmt::format("buckets of {} tensors, launch order [{}]", fmt::join(counts, ", "), fmt::join(plan->launch_order, ", "));
 }
 
@@ -58,8 +60,8 @@ std::string first_difference(const std::string& of_rank_0, const std::string& th
 std::vector<std::string> describe(const DataParallelOptions& options, const torch::nn::Module& module) {
   const Strategy& strategy = options.strategy;
   std::vector<std::string> lines = {
-      fmt::format("strategy {} (grouping {}, launch {})", strategy.name, static_cast<int>(strategy.grouping),
-                  static_cast<int>(strategy.launch)),
+      fmt::format("strategy {} (grouping {}, launch {}, wait {})", strategy.name, static_cast<int>(strategy.grouping),
+                  static_cast<int>(strategy.launch), static_cast<int>(strategy.wait)),
       fmt::format("cap {} bytes", options.cap.cap_bytes),
       fmt::format("cap rule {}", options.cap.rule == CapRule::kAtMost ? "at-most" : "close-when-full"),
       options.cap.first_cap_bytes ? fmt::format("first cap {} bytes", *options.cap.first_cap_bytes) : "first cap none",

@@ -10,6 +10,7 @@
 #include "firkin/base/error.h"
 #include "module_state.h"
 #include "no_synchronizer.h"
+#include "ordered_synchronizer.h"
 #include "torch_synchronizer.h"
 
 namespace firkin {
@@ -26,6 +27,7 @@ std::vector<int64_t> first_ready_order(const std::vector<int64_t>& given, size_t
 // What this rank can see by itself. Throws InputError.
 SynchronizerSetup prepare(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options) {
   SynchronizerSetup setup{.group = std::move(group),
+                          .control = {},
                           .options = std::move(options),
                           .parameters = trainable_parameters(module),
                           .buffers = module.buffers(),
@@ -39,7 +41,7 @@ SynchronizerSetup prepare(torch::nn::Module& module, ProcessGroup group, DataPar
   return setup;
 }
 
-std::unique_ptr<Synchronizer> choose_synchronizer(SynchronizerSetup setup) {
+std::unique_ptr<Synchronizer> choose_synchronizer(torch::nn::Module& module, SynchronizerSetup setup) {
   switch (setup.options.strategy.launch) {
     case Launch::kNever:
       return std::make_unique<NoSynchronizer>(setup.parameters, setup.ready_order);
@@ -49,6 +51,7 @@ std::unique_ptr<Synchronizer> choose_synchronizer(SynchronizerSetup setup) {
     case Launch::kWhenReady:
       break;
   }
+  if (setup.options.strategy.wait == Wait::kAtFirstUse) return std::make_unique<OrderedSynchronizer>(module, std::move(setup));
   return std::make_unique<BucketSynchronizer>(std::move(setup));
 }
 
@@ -63,17 +66,18 @@ std::unique_ptr<Synchronizer> make_synchronizer(torch::nn::Module& module, const
     problem = error.what();
   }
   agree_at_construction(group, lines, problem);
+  setup->control = setup->options.strategy.wait == Wait::kAtFirstUse ? companion(setup->group) : setup->group;
   if (broadcasts) {
     broadcast_together(setup->group, module.parameters(), 0);
     broadcast_together(setup->group, setup->buffers, 0);
   }
-  return choose_synchronizer(std::move(*setup));
+  return choose_synchronizer(module, std::move(*setup));
 }
 
 }  // namespace
 
 DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options)
-    : synchronizer_(make_synchronizer(module, group, std::move(options))) {}
+    : module_(&module), synchronizer_(make_synchronizer(module, group, std::move(options))) {}
 
 DataParallel::~DataParallel() = default;
 
@@ -103,6 +107,19 @@ void DataParallel::Join::finish(const std::function<void()>& step) {
 DataParallel::Join DataParallel::join() {
   synchronizer_->check_can_join();
   return Join(*synchronizer_);
+}
+
+void DataParallel::step(torch::optim::Optimizer& optimizer) {
+  synchronizer_->step(optimizer);
+}
+
+void DataParallel::drain() {
+  synchronizer_->drain();
+}
+
+torch::nn::Module& DataParallel::module() {
+  drain();
+  return *module_;
 }
 
 void DataParallel::abandon_step(const std::string& reason) {

@@ -48,10 +48,25 @@ GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan 
   check_plan(plan_, static_cast<int64_t>(parameters_.size()));
   views_.reserve(parameters_.size());
   wire_views_.reserve(parameters_.size());
-  for (const Bucket& bucket : plan_.buckets) add_bucket(bucket, wire_dtype);
+  Memory whole;
+  for (const Bucket& bucket : plan_.buckets) {
+    if (bucket.part == 0) whole = make_memory(bucket, wire_dtype);
+    if (bucket.parts == 1) {
+      buckets_.push_back(std::move(whole));
+      continue;
+    }
+    const at::Tensor& split = parameters_[static_cast<size_t>(bucket.first)];
+    const int64_t begin = part_begin(split.numel(), bucket.part, bucket.parts);
+    const int64_t elements = part_begin(split.numel(), bucket.part + 1, bucket.parts) - begin;
+    const at::Tensor flat = whole.flat.narrow(0, begin, elements);
+    buckets_.push_back({.flat = flat,
+                        .wire = whole.wire.is_same(whole.flat) ? flat : whole.wire.narrow(0, begin, elements),
+                        .gradient_bytes = elements * static_cast<int64_t>(split.element_size())});
+  }
 }
 
-void GradientBuckets::add_bucket(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype) {
+// Of all tensors of the bucket; with the first part of a split one, of the whole tensor.
+GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype) {
   const auto first = parameters_.begin() + bucket.first;
   const auto element_bytes = static_cast<int64_t>(first->element_size());
   std::vector<int64_t> offsets;
@@ -71,7 +86,7 @@ void GradientBuckets::add_bucket(const Bucket& bucket, std::optional<at::ScalarT
     views_.push_back(view_like(first[i], memory.flat, offsets[static_cast<size_t>(i)]));
     wire_views_.push_back(compresses ? view_like(first[i], memory.wire, offsets[static_cast<size_t>(i)]) : views_.back());
   }
-  buckets_.push_back(std::move(memory));
+  return memory;
 }
 
 void GradientBuckets::place(int64_t tensor) {
@@ -104,8 +119,8 @@ void GradientBuckets::fill_with_zeros() {
   for (const Memory& memory : buckets_) memory.wire.zero_();
 }
 
-void GradientBuckets::scale(double factor) {
-  for (const Memory& memory : buckets_) memory.flat.mul_(factor);
+void GradientBuckets::scale(int64_t bucket, double factor) {
+  buckets_[static_cast<size_t>(bucket)].flat.mul_(factor);
 }
 
 void GradientBuckets::adopt(int64_t tensor) {

@@ -12,8 +12,8 @@ namespace firkin {
 
 StepSynchronizer::StepSynchronizer(SynchronizerSetup setup)
     : setup_(std::move(setup)),
-      agreement_(setup_.group, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0),
-      buffers_(setup_.group, setup_.options.broadcast_buffers ? setup_.buffers : std::vector<at::Tensor>{}),
+      agreement_(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0),
+      buffers_(setup_.control, setup_.options.broadcast_buffers ? setup_.buffers : std::vector<at::Tensor>{}),
       watch_({.ended = [this] { on_backward_ended(); }, .failed = [this](const std::string& reason) { on_backward_failed(reason); }}),
       used_(setup_.parameters.size(), true) {}
 
@@ -54,7 +54,7 @@ void StepSynchronizer::on_gradient(size_t parameter) {
     throw RuntimeError("DataParallel: " + *open_->failure);
   }
   has_gradient_since_failure_ = true;
-  if (!synchronizes_) return;
+  if (!synchronizes_) return gradient_accumulated(parameter);
   if (!open_) begin_step();
   watch_.attach();
   gradient_ready(parameter);
@@ -220,7 +220,6 @@ void StepSynchronizer::throw_if_failed() const {
   if (last_failure_) throw StepError(*last_failure_);
 }
 
-// What this rank owes the others of this step it cannot give any more.
 void StepSynchronizer::lose_group(const std::exception& error) {
   std::string why = first_line(error.what());
   if (dynamic_cast<const GroupError*>(&error) == nullptr) {

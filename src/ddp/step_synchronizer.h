@@ -19,7 +19,8 @@
 namespace firkin {
 
 struct SynchronizerSetup {
-  ProcessGroup group;
+  ProcessGroup group;    // of the gradients
+  ProcessGroup control;  // of all else: the same, or its companion where gradients are under way when the step ends
   DataParallelOptions options;
   std::vector<NamedTensor> parameters;
   std::vector<at::Tensor> buffers;
@@ -56,10 +57,12 @@ class StepSynchronizer : public Synchronizer {
   // Sends what is not sent yet. Where state is not kWithData, what the parameters hold is of no interest. Returns what is wrong with a
   // gradient of this rank (it is sparse, say): then everything is sent all the same, and the step fails.
   virtual std::exception_ptr send_gradients(RankState state) = 0;
-  // The sums arrive, and are the parameters' gradients. No rank has failed, and some rank has data.
+  // The sums arrive, and are the parameters' gradients, or some are left to arrive later. No rank has failed, and some rank has data.
   virtual void receive_gradients(const StepAgreement& agreement) = 0;
   // Some rank has failed, or none has data: waits for what is under way.
   virtual void drop_gradients() = 0;
+  // A gradient was accumulated on this rank only. What it throws comes out of backward().
+  virtual void gradient_accumulated(size_t /*parameter*/) {}
   // What is awaited now, for errors: "bucket 3 (...)"; empty when it is the agreement.
   virtual std::string place() const = 0;
   // Backward is over on this rank; called from within it.
@@ -75,6 +78,10 @@ class StepSynchronizer : public Synchronizer {
   // The sentence "rank 1 did not reach ..." goes on with this.
   std::string where() const;
   void forget_all_gradients();
+  // What this rank owes the others of this step it cannot give any more. Throws GroupError.
+  [[noreturn]] void lose_group(const std::exception& error);
+  void throw_if_lost() const;
+  bool is_step_open() const { return open_.has_value(); }
   const SynchronizerSetup& setup() const { return setup_; }
   int64_t steps_finished() const { return steps_finished_; }
   double exposed_wait_s() const { return exposed_wait_s_; }
@@ -98,9 +105,7 @@ class StepSynchronizer : public Synchronizer {
   void fail(int first_failed);
   void note_missing_gradients();
   void lose_unfinished_step();
-  [[noreturn]] void lose_group(const std::exception& error);
   void throw_if_failed() const;
-  void throw_if_lost() const;
 
   SynchronizerSetup setup_;
   StepAgreement agreement_;

@@ -7,10 +7,12 @@
 
 #include "firkin/ddp/data_parallel.h"
 
+#include <torch/optim/optimizer.h>
+
 namespace firkin {
 
-// Three of them: in our own buckets, through c10d::Reducer, and not at all. The methods do what those of DataParallel of the same name
-// promise.
+// Four of them: in our own buckets, in these and behind the next forward as well, through c10d::Reducer, and not at all. The methods do
+// what those of DataParallel of the same name promise.
 class Synchronizer {
  public:
   virtual ~Synchronizer() = default;
@@ -23,6 +25,9 @@ class Synchronizer {
   virtual bool take_part_without_data() { return false; }
   // Returns what was set before.
   virtual bool set_gradient_synchronization(bool /*on*/) { return true; }
+
+  virtual void step(torch::optim::Optimizer& optimizer) { optimizer.step(); }
+  virtual void drain() {}
 
   virtual const std::optional<StepFailure>& last_failure() const = 0;
   virtual DataParallelStats stats() const = 0;

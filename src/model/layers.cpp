@@ -9,6 +9,8 @@
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/zeros.h>
 
+#include "firkin/ddp/await_parameters.h"
+
 namespace firkin {
 namespace {
 
@@ -29,6 +31,7 @@ LinearLayer::LinearLayer(int64_t in, int64_t out, bool with_bias, double stdev, 
 }
 
 at::Tensor LinearLayer::forward(const at::Tensor& x) const {
+  await_parameters(*this);
   return at::linear(x, weight_, bias_);
 }
 
@@ -36,6 +39,7 @@ EmbeddingLayer::EmbeddingLayer(int64_t count, int64_t width, double stdev, const
     : weight_(register_parameter("weight", normal_parameter({count, width}, stdev, options))) {}
 
 at::Tensor EmbeddingLayer::forward(const at::Tensor& indices) const {
+  await_parameters(*this);
   return at::embedding(weight_, indices);
 }
 
@@ -45,6 +49,7 @@ NormLayer::NormLayer(NormKind kind, int64_t width, const at::TensorOptions& opti
 }
 
 at::Tensor NormLayer::forward(const at::Tensor& x) const {
+  await_parameters(*this);
   if (bias_.defined()) return at::layer_norm(x, {width_}, weight_, bias_, kNormEpsilon);
   return at::rms_norm(x, {width_}, weight_, kNormEpsilon);
 }

@@ -19,7 +19,7 @@ DataParallelOptions with_timed_synchronization(DataParallelOptions options) {
   return options;
 }
 
-StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step) {
+StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer& optimizer, int64_t step) {
   RECORD_USER_SCOPE(kStepPhase);
   const auto now = [&workload] {
     synchronize_device(*workload.module);
@@ -45,7 +45,7 @@ StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step) {
   const auto synchronized = now();
   {
     RECORD_USER_SCOPE("optimiser");
-    workload.optimizer->step();
+    optimizer.step();
   }
   loss.reset();  // and the graph with it: training loops hold both until the next step
   const auto ended = now();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "firkin/ddp/data_parallel.h"
+#include "firkin/ddp/overlapped_optimizer.h"
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -36,8 +37,14 @@ inline constexpr const char* kBackwardPhase = "backward";  // and the part of it
 // What run_step() needs to tell backward from what comes after it: the step ends with finish_gradient_synchronization().
 DataParallelOptions with_timed_synchronization(DataParallelOptions options);
 
+// Steps beyond the first that the strategy takes until it works as it will.
+inline int steps_to_learn(const Strategy& strategy) {
+  return strategy.wait == Wait::kAtFirstUse ? 2 : 0;
+}
+
 // One training step. `step` picks the batch. A profiler sees it as phases: step, and in it forward, backward, synchronisation, optimiser.
-StepTimes run_step(Workload& workload, DataParallel& ddp, int64_t step);
+// optimizer: over `ddp` and the workload's.
+StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer& optimizer, int64_t step);
 
 // Waits until the device has done everything that was asked of it. Does nothing for the CPU.
 void synchronize_device(const torch::nn::Module& module);

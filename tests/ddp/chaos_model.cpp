@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint.h"
+#include "firkin/ddp/await_parameters.h"
 #include "throw_in_backward.h"
 
 namespace firkin {
@@ -24,6 +25,7 @@ ChaosModel::ChaosModel(const ChaosModelSpec& spec) : spec_(spec) {
 at::Tensor ChaosModel::checkpointed(const at::Tensor& h, const ChaosPass& pass, const std::string& text) {
   const bool throws = pass.throw_at == kThrowInCheckpoint;
   inner_body_ = [this, throws, text](const at::Tensor& x) {
+    await_parameters(*inner_);
     const at::Tensor y = torch::tanh(inner_->forward(x));
     return throws ? ThrowInBackward::apply(y, text) : y;
   };
@@ -36,6 +38,7 @@ at::Tensor ChaosModel::loss(const at::Tensor& x, const ChaosPass& pass, const st
   const auto guard = [&](const at::Tensor& h, int position) { return pass.throw_at == position ? ThrowInBackward::apply(h, text) : h; };
   at::Tensor h = x.detach().requires_grad_();  // so that backward gets to the very beginning
   for (int i = 0; i < spec_.depth; ++i) {
+    await_parameters(*layers_[static_cast<size_t>(i)]);
     h = torch::tanh(layers_[static_cast<size_t>(i)]->forward(guard(h, i)));
     if (i > 0) continue;
     if (norm_) h = norm_->forward(h);
@@ -44,6 +47,7 @@ at::Tensor ChaosModel::loss(const at::Tensor& x, const ChaosPass& pass, const st
   }
   if (extra_.defined() && pass.uses_extra) h = h + extra_;
   if (spec_.tied) h = torch::tanh(at::matmul(h, layers_[0]->weight));
+  await_parameters(*out_);
   h = out_->forward(guard(h, spec_.depth));
   return guard(h.pow(2).mean(), spec_.depth + 1);
 }

@@ -63,7 +63,7 @@ ChaosModelSpec draw_model(Draw& draw) {
 }
 
 void draw_options(Draw& draw, ChaosPlan& plan) {
-  constexpr std::array kDrawn = {"naive", "flat", "overlap", "bucketed", "planned"};
+  constexpr std::array kDrawn = {"naive", "flat", "overlap", "bucketed", "planned", "ordered"};
   plan.strategy = kDrawn[static_cast<size_t>(draw.below(kDrawn.size()))];
   plan.cap.cap_bytes = draw.between(1, 4000);
   plan.cap.rule = draw.one_in(2) ? CapRule::kAtMost : CapRule::kCloseWhenFull;

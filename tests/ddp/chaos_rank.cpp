@@ -59,6 +59,17 @@ ChaosRank::ChaosRank(const ChaosPlan& plan, const ProcessGroup& group, ChaosMeet
   seed_parameters(*model_, 1000 * plan.seed + 100 * static_cast<uint64_t>(group.rank));  // rank 0's are broadcast
   ddp_ = std::make_unique<DataParallel>(*model_, group_, options());
   optimizer_ = make_optimizer(plan_, model_->parameters());
+  overlapped_ = std::make_unique<OverlappedOptimizer>(*ddp_, *optimizer_);
+}
+
+// Under the strategy ordered, every other step leaves gradients on their way into what comes next, and has nothing to compare yet.
+bool ChaosRank::leaves_late(int step) const {
+  return find_strategy(plan_.strategy).wait == Wait::kAtFirstUse && step % 2 == 1;
+}
+
+void ChaosRank::step_optimizer(int step) {
+  if (!leaves_late(step)) overlapped_->drain();
+  overlapped_->step();
 }
 
 DataParallelOptions ChaosRank::options() const {
@@ -107,7 +118,7 @@ void ChaosRank::run_joined(const ChaosSection& section) {
   for (bool ended = false; !ended;) {
     try {
       join.finish([&] {
-        optimizer_->step();
+        step_optimizer(section.steps[next].number);
         meet_after_step_of_others("");
       });
       ended = true;
@@ -130,7 +141,8 @@ void ChaosRank::run_step(const ChaosStep& step) {
   const std::optional<StepFailure> failure_before = ddp_->last_failure();
   const std::vector<at::Tensor> before = gradients_of(trainable_);
   std::vector<at::Tensor> alone;
-  if (step.outcome != ChaosOutcome::kFails) alone = gradients_alone(step, action);
+  const bool waits_in_forward = find_strategy(plan_.strategy).wait == Wait::kAtFirstUse;
+  if (step.outcome != ChaosOutcome::kFails && !waits_in_forward) alone = gradients_alone(step, action);
   std::string error;
   bool own_fault = false;
   try {
@@ -146,11 +158,14 @@ void ChaosRank::run_step(const ChaosStep& step) {
     error = refused.what();
   }
   if (error.empty()) {
-    optimizer_->step();
+    if (waits_in_forward) alone = gradients_alone(step, action);  // only now the parameters are complete that forward has used
+    step_optimizer(step.number);
   } else {
     recover(step, action, own_fault);
+    ddp_->drain();
   }
   ChaosReport report = report_on(step);
+  if (error.empty() && leaves_late(step.number)) alone.clear();
   report.error = error;
   report.failure_before = failure_before;
   report.before = before;
@@ -238,6 +253,11 @@ ChaosReport ChaosRank::report_on(const ChaosStep& step) const {
   report.knows_mean = step.knows_mean;
   report.tolerance = plan_.compresses ? 0.03 : 1e-4;
   report.last_failure = ddp_->last_failure();
+  if (leaves_late(step.number) && !ddp_->last_failure()) {
+    report.knows_mean = false;
+    if (plan_.broadcast_buffers) report.buffers = copies_of(model_->buffers());
+    return report;
+  }
   report.parameters = copies_of(model_->parameters());
   if (plan_.broadcast_buffers) report.buffers = copies_of(model_->buffers());
   report.gradients = gradients_of(trainable_);

@@ -10,6 +10,7 @@
 #include "chaos_plan.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
+#include "firkin/ddp/overlapped_optimizer.h"
 
 #include <torch/optim/optimizer.h>
 
@@ -31,6 +32,8 @@ class ChaosRank {
   bool may_be_refused(const std::string& what) const;
   void recover(const ChaosStep& step, const ChaosAction& action, bool own_fault);
   void finish_again();
+  bool leaves_late(int step) const;
+  void step_optimizer(int step);
   void zero_gradients(ZeroGrad how);
 
   at::Tensor input(const ChaosStep& step, int micro) const;
@@ -48,6 +51,7 @@ class ChaosRank {
   std::vector<at::Tensor> reference_trainable_;
   std::unique_ptr<DataParallel> ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<OverlappedOptimizer> overlapped_;  // goes first
 };
 
 }  // namespace firkin

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-ROOMS = ["base", "stats", "plan", "results", "report", "trace", "comm", "model", "ddp", "workload", "bench", "cli"]  # bottom first
+ROOMS = ["base", "stats", "plan", "results", "report", "trace", "comm", "ddp", "model", "workload", "bench", "cli"]  # bottom first
 WITHOUT_LIBTORCH = {"base", "stats", "plan", "results", "report"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 LIBTORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")

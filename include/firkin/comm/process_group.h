@@ -64,6 +64,11 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options);
 // Forms a group through a store that all ranks share already: threads of one process share a c10d::HashStore. Otherwise as connect().
 ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options);
 
+// The same ranks over connections of their own, so that a small message need not wait for the large ones that are under way in `group`.
+// Formed at the first call, which is collective, and kept with the group. Both fail together: when one is lost, so is the other. Over a
+// modelled link it has that link's rate and latency, and a queue of its own. Throws RuntimeError as connect() does.
+ProcessGroup companion(const ProcessGroup& group);
+
 // Starts summing `tensor` (contiguous, the same shape and dtype on every rank) over the ranks, in place.
 // The tensor must stay alive, and its content is undefined, until wait() has returned. Throws GroupError when the group is lost.
 Work start_all_reduce(const ProcessGroup& group, at::Tensor tensor);

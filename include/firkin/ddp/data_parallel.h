@@ -29,13 +29,17 @@
 
 #include <torch/nn/module.h>
 
+namespace torch::optim {
+class Optimizer;
+}
+
 namespace firkin {
 
 // Every rank must give the same options, timeout apart.
 struct DataParallelOptions {
   Strategy strategy = find_strategy("bucketed");
   CapOptions cap;                  // for Grouping::kCap
-  std::optional<BucketPlan> plan;  // for Grouping::kPlan: over the tensors in ready order
+  std::optional<BucketPlan> plan;  // for Grouping::kPlan, and for Wait::kAtFirstUse if given: over the tensors in ready order
   // The order in which gradients become ready, as indices of the trainable parameters in registration order. Without it: the reverse of
   // registration, and, once the first backward has shown it, rank 0's observed order. Given, it is kept.
   std::vector<int64_t> ready_order;
@@ -62,6 +66,8 @@ struct DataParallelStats {
   std::vector<BucketStats> buckets;  // in launch order, of the last finished step
   double exposed_wait_s = 0;         // from the end of the last backward's gradients to the end of the step
   int64_t steps = 0;                 // finished without an error
+  double forward_wait_s = 0;         // strategy ordered: spent in await_parameters(), optimiser included, in the forward of that step
+  int64_t awaited_bytes = 0;         // strategy ordered: of the gradients that a step may leave on their way, because modules await them
 };
 
 class Synchronizer;
@@ -76,6 +82,11 @@ class Synchronizer;
 // unnoticed, as does a forward: the handler calls abandon_step(). Without that call the others wait for this rank's next backward, and take
 // it for their step. When a collective fails, the group is lost: every call throws a GroupError that names the ranks that are missing, a
 // new group is needed, and ranks may be a step apart (docs/data_parallel.md, "After a failure").
+//
+// Under the strategy `ordered` a step ends, as far as the ranks agree on it, before all gradients have arrived. Gradients of parameters
+// that a module awaits (await_parameters.h) stay undefined after backward; OverlappedOptimizer::step() uses them when they come, and
+// drain() waits for all. Whatever reads parameters otherwise than in a forward that awaits them reads them through module(), or after
+// drain().
 //
 // Construction and steps are collective: every rank takes part, in the same order. One thread at a time may use an object; autograd may run
 // its hooks on other threads. The destructor removes every hook, and waits for nobody; gradients of finished steps stay valid. It must not
@@ -137,6 +148,14 @@ class DataParallel {
   // Throws InputError under the strategy torch.
   [[nodiscard]] Join join();
 
+  // Strategy ordered: waits for the gradients of the last step that are still on their way. Where the optimiser has stepped already
+  // (OverlappedOptimizer), their parameters are stepped too; otherwise they are the parameters' gradients now. Does nothing under other
+  // strategies. Not collective. Throws GroupError when a collective failed.
+  void drain();
+
+  // The wrapped module, drained: for evaluation, checkpoints, named_parameters().
+  torch::nn::Module& module();
+
   // This rank cannot do the step that the others are in (its forward threw, say): takes part as failed, so that every rank throws a
   // StepError with this reason from that step, and forgets this step's gradients. Does nothing when the last step failed already and no
   // gradient has come since, so that a handler may call it whatever happened; a second forward in a row that throws is not told therefore.
@@ -154,6 +173,10 @@ class DataParallel {
   const std::vector<int64_t>& ready_order() const;
 
  private:
+  friend class OverlappedOptimizer;
+  void step(torch::optim::Optimizer& optimizer);
+
+  torch::nn::Module* module_;
   std::unique_ptr<Synchronizer> synchronizer_;
 };
 

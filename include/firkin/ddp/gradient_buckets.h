@@ -13,7 +13,8 @@ namespace firkin {
 
 // Gradients exist once: place() moves a parameter's gradient into its bucket, adopt() makes its place there the gradient again, with the
 // parameter's strides where they are dense. Between the two the parameter has no gradient, so that nothing that accumulates can write into
-// a bucket under way. Buckets, and every tensor in them, begin at multiples of 256 bytes. Not thread-safe.
+// a bucket under way. Buckets, and every tensor in them, begin at multiples of 256 bytes; the parts of a split tensor lie one behind the
+// other. Not thread-safe.
 class GradientBuckets {
  public:
   // parameters: in the order that the plan speaks of; those of one bucket must agree in dtype and device.
@@ -24,7 +25,11 @@ class GradientBuckets {
 
   const BucketPlan& plan() const { return plan_; }
   int64_t bucket_count() const { return static_cast<int64_t>(buckets_.size()); }
+  // The bucket that holds the tensor; of a split one, the first. Its others follow: bucket_of() + parts - 1 is the last.
   int64_t bucket_of(int64_t tensor) const { return bucket_of_[static_cast<size_t>(tensor)]; }
+  int64_t last_bucket_of(int64_t tensor) const {
+    return bucket_of(tensor) + plan_.buckets[static_cast<size_t>(bucket_of(tensor))].parts - 1;
+  }
   // What travels: the bucket itself, or its tensor of wire_dtype.
   const at::Tensor& wire(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].wire; }
   // Bytes of the gradients in it, without the gaps of alignment.
@@ -41,8 +46,8 @@ class GradientBuckets {
   // All buckets: what a rank without data adds to the sum.
   void fill_with_zeros();
 
-  // All buckets, and with them the gradients that live there.
-  void scale(double factor);
+  // The bucket, and with it the gradients that live there.
+  void scale(int64_t bucket, double factor);
 
   // Makes its place in the bucket the parameter's gradient, whatever that was.
   void adopt(int64_t tensor);
@@ -53,7 +58,7 @@ class GradientBuckets {
     at::Tensor wire;  // flat itself, or of wire_dtype
     int64_t gradient_bytes = 0;
   };
-  void add_bucket(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype);
+  Memory make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype);
 
   BucketPlan plan_;
   std::vector<at::Tensor> parameters_;

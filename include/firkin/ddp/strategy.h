@@ -1,7 +1,7 @@
-// The ways to synchronise gradients: what travels together, and when it is sent.
+// The ways to synchronise gradients: what travels together, when it is sent, and when it is waited for.
 //
-// A strategy is data: a grouping and a time of launch. `flat` is one bucket sent after backward; `overlap` is one tensor a bucket, each
-// sent as soon as it is ready.
+// A strategy is data: a grouping, a time of launch, a time of waiting. `flat` is one bucket sent after backward; `overlap` is one tensor a
+// bucket, each sent as soon as it is ready.
 #pragma once
 
 #include <array>
@@ -24,11 +24,17 @@ enum class Launch {
   kByTorch,        // as c10d::Reducer sees fit
 };
 
+enum class Wait {
+  kAtStepEnd,
+  kAtFirstUse,  // in the next forward, before the first module that uses the parameters (await_parameters.h)
+};
+
 struct Strategy {
   std::string_view name;
   Grouping grouping;
   Launch launch;
   std::string_view summary;
+  Wait wait = Wait::kAtStepEnd;
 };
 
 inline constexpr std::array kStrategies = {
@@ -38,6 +44,8 @@ inline constexpr std::array kStrategies = {
     Strategy{"overlap", Grouping::kOneTensorPerBucket, Launch::kWhenReady, "one all-reduce per tensor, during backward"},
     Strategy{"bucketed", Grouping::kCap, Launch::kWhenReady, "one all-reduce per bucket up to a cap, during backward"},
     Strategy{"planned", Grouping::kPlan, Launch::kWhenReady, "one all-reduce per bucket of an explicit plan, during backward"},
+    Strategy{"ordered", Grouping::kCap, Launch::kWhenReady,
+             "as bucketed or planned, what the next forward needs first goes first and is waited for there", Wait::kAtFirstUse},
     Strategy{"torch", Grouping::kCap, Launch::kByTorch, "c10d::Reducer, PyTorch's own: the peer that the others are compared with"},
 };
 
