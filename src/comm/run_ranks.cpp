@@ -3,14 +3,12 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string_view>
-#include <thread>
 
+#include "firkin/base/cpus.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/local_launch.h"
 #include "firkin/comm/rank_info.h"
@@ -52,12 +50,6 @@ RankArguments parse_arguments(int argc, const char* const* argv) {
   return result;
 }
 
-// LibTorch takes every core for each process; ranks of one machine would then crowd each other out.
-void share_cores(int local_ranks) {
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  at::set_num_threads(std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, local_ranks)));
-}
-
 int run(const RankArguments& arguments, const RankBody& body, const GroupOptions& options) {
   const std::optional<RankInfo> info = rank_info_from_environment();
   if (!info && arguments.ranks) return launch_local_ranks(*arguments.ranks, arguments.others);
@@ -65,7 +57,7 @@ int run(const RankArguments& arguments, const RankBody& body, const GroupOptions
   if (arguments.ranks && *arguments.ranks != info->world_size) {
     throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", *arguments.ranks, info->world_size));
   }
-  share_cores(info->local_world_size);
+  at::set_num_threads(threads_per_rank(info->local_world_size));  // LibTorch would take every core in each process
   return body(connect(*info, options), arguments.others);
 }
 
