@@ -158,7 +158,7 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   add_strategy_flags(app, flags.strategies, flags.caps_mib);
   app.add_option("--synthetic-tensors", flags.synthetic_tensors, "that many equal tensors instead of models")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
-  app.add_option("--synthetic-bytes", flags.synthetic_bytes, "bytes of each")->capture_default_str();
+  app.add_option("--synthetic-bytes", flags.synthetic_bytes, "bytes of each")->capture_default_str()->needs("--synthetic-tensors");
   app.add_flag("--resume", flags.resume, "keep what an interrupted run left in --out");
 }
 
@@ -192,7 +192,9 @@ Run declare_bench_step(CLI::App& app) {
   app.add_option("--blocks", flags->blocks, "blocks; each runs every setting once")->capture_default_str()->check(CLI::Range(4, 100000));
   app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));
   app.add_option("--steps", flags->steps, "timed steps per block and setting")->capture_default_str()->check(CLI::Range(1, 100000));
-  return [flags] {
+  return [flags, &app] {
+    check_alone(app, "--synthetic-tensors", model_flag_names());
+    check_alone(app, "--synthetic-tensors", {"--batch", "--sequence", "--text", "--learning-rate"});
     make_cells(*flags);
     make_configurations(*flags);
     claim_output_folder(flags->common, writes_results());

@@ -117,7 +117,7 @@ Run declare_buckets(CLI::App& app) {
   auto flags = std::make_shared<BucketsFlags>();
   app.footer(
       "Tensors are taken in gradient-ready order: a file's own, or the reverse of a\n"
-      "model's registration. Gradients of models are float32.\n\n"
+      "model's registration.\n\n"
       "  firkin buckets --model xl --cap-mib 1,10,100,1000 --rule at-most\n"
       "  firkin buckets --tensors firkin-out/tune/tensors.csv --cap-mib 4 --list\n");
   add_model_flags(app, flags->model);
@@ -126,7 +126,10 @@ Run declare_buckets(CLI::App& app) {
   app.add_option("--cap-mib", flags->caps_mib, "caps, MiB")->delimiter(',')->capture_default_str();
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
   app.add_flag("--json", flags->json, "print the result as JSON on standard output");
-  return [flags] { return run(*flags); };
+  return [flags, &app] {
+    check_alone(app, "--tensors", model_flag_names());
+    return run(*flags);
+  };
 }
 
 }  // namespace firkin::cli

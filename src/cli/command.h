@@ -33,16 +33,22 @@ const std::vector<std::string>& command_line();
 
 struct OutputFolder;  // finish_run.h
 
-// Flags that every subcommand takes.
+// Flags that subcommands share.
 struct CommonFlags {
   bool json = false;
   std::string out;
-  uint64_t seed = 0;
+  uint64_t seed = 0;                     // where something is random
   const CLI::App* app = nullptr;         // that they were added to
   std::shared_ptr<OutputFolder> folder;  // once it is claimed; null on ranks that write nothing
 };
-// The default of --out is firkin-out/COMMAND.
+// --json and --out, whose default is firkin-out/COMMAND.
+void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
+
+// Those, and --seed.
 void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
+
+// Throws InputError when `flag` was given and one of `others` too, which it takes the place of. Names with their dashes.
+void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others);
 
 // The result on standard output, and nothing else there.
 void print_json(const nlohmann::json& result);

@@ -69,7 +69,7 @@ RunHead start_run(const std::string& command, const CommonFlags& common) {
   run.command_line = command_line();
   run.command_line.insert(run.command_line.begin(), "firkin");
   run.started = utc_now();
-  run.seed = static_cast<int64_t>(common.seed);
+  if (common.app->get_option_no_throw("--seed")) run.seed = static_cast<int64_t>(common.seed);
   run.settings = settings_of(*common.app);
   run.environment.firkin = FIRKIN_VERSION;
   return run;

@@ -100,15 +100,17 @@ Run declare_import(CLI::App& app) {
   cmsc->add_option("--sizes", flags->sizes, "layer sizes: Name, No. Params")->required();
   cmsc->add_option("--times", flags->times, "gradient times: Name, mean (seconds)")->required();
   cmsc->add_option("--allreduce", flags->allreduce, "all-reduce times (seconds)")->required();
-  cmsc->add_option("--model", flags->model, "gpt2, gpt2-medium, gpt2-large or gpt2-xl")->capture_default_str();
-  add_common_flags(*cmsc, flags->common, "import");
+  cmsc->add_option("--model", flags->model, "whose layers these are")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}));
+  add_output_flags(*cmsc, flags->common, "import");
   cmsc->final_callback([flags, chosen] { *chosen = [flags] { return import_cmsc828g(*flags); }; });
 
   CLI::App* nccl = app.add_subcommand("nccl-tests", "the table or the JSON file of all_reduce_perf");
   nccl->add_option("FILE", flags->file, "what all_reduce_perf printed, or wrote with -J")->required();
   nccl->add_option("--world", flags->world, "ranks that took part")->required();
   nccl->add_flag("--in-place", flags->in_place, "take the in-place times");
-  add_common_flags(*nccl, flags->common, "import");
+  add_output_flags(*nccl, flags->common, "import");
   nccl->final_callback([flags, chosen] { *chosen = [flags] { return import_nccl_tests(*flags); }; });
   return [chosen] { return (*chosen)(); };
 }

@@ -76,12 +76,23 @@ const std::vector<std::string>& command_line() {
   return stored_command_line();
 }
 
-void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
+void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
   flags.app = &app;
   flags.out = "firkin-out/" + command;
   app.add_flag("--json", flags.json, "print the result as JSON on standard output");
   app.add_option("--out", flags.out, "folder for the files that are written")->capture_default_str();
+}
+
+void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
+  add_output_flags(app, flags, command);
   app.add_option("--seed", flags.seed, "seed of everything that is random")->capture_default_str();
+}
+
+void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others) {
+  if (app.count(flag) == 0) return;
+  for (const std::string& other : others) {
+    if (app.count(other) > 0) throw InputError(fmt::format("{}: expected no {}, which takes its place", other, flag));
+  }
 }
 
 void print_json(const nlohmann::json& result) {

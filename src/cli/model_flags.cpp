@@ -27,6 +27,12 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
   add_model_size_flags(app, flags);
 }
 
+std::vector<std::string> model_flag_names() {
+  std::vector<std::string> names = {"--model", "--dtype"};
+  for (const ConfigSize& size : kConfigSizes) names.push_back(flag_name(size.name));
+  return names;
+}
+
 void add_dtype_flag(CLI::App& app, ModelFlags& flags) {
   app.add_option("--dtype", flags.dtype, "of parameters and gradients")->capture_default_str()->check(CLI::IsMember({"fp32", "bf16"}));
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/ScalarType.h>
 
@@ -24,6 +25,9 @@ void add_model_flags(CLI::App& app, ModelFlags& flags);
 
 // Only the flags for the sizes.
 void add_model_size_flags(CLI::App& app, ModelFlags& flags);
+
+// The names of all of them, with their dashes.
+std::vector<std::string> model_flag_names();
 
 // Only --dtype.
 void add_dtype_flag(CLI::App& app, ModelFlags& flags);

@@ -122,7 +122,6 @@ Run declare_predict(CLI::App& app) {
   app.add_flag("--svg", flags->svg, "with --out: every chart as an SVG file as well");
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
   app.add_flag("--json", flags->common.json, "print the result as JSON on standard output");
-  app.add_option("--seed", flags->common.seed, "no effect: nothing here is random");
   return [flags] { return run(*flags); };
 }
 

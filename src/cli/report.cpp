@@ -70,10 +70,10 @@ Run declare_report(CLI::App& app) {
       "  firkin report run7/results.json --svg      and each chart beside the page\n"
       "  firkin report a/results.json b/results.json --html both.html\n");
   app.add_option("results", flags->results, "one or several (default firkin-out/tune/results.json)");
-  app.add_option("--html", flags->html, "the page (default: report.html beside the results)");
+  CLI::Option* html = app.add_option("--html", flags->html, "the page (default: report.html beside the results)");
   app.add_flag("--png", flags->png, "every chart as a PNG file beside the page as well");
   app.add_flag("--svg", flags->svg, "every chart as an SVG file beside the page as well");
-  app.add_option("--out", flags->out, "folder for report.html, without --html");
+  app.add_option("--out", flags->out, "folder for report.html")->excludes(html);
   app.add_flag("--json", flags->json, "print the files' names as JSON on standard output");
   return [flags] { return run(*flags); };
 }

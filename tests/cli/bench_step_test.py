@@ -18,8 +18,8 @@ DEADLINE_S = 180
 TINY = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2"]
 
 
-def bench_step(*words, blocks=4):
-    command = [FIRKIN, "bench", "step", "--ranks", "2", *TINY, "--blocks", str(blocks), *words]
+def bench_step(*words, blocks=4, model=TINY):
+    command = [FIRKIN, "bench", "step", "--ranks", "2", *model, "--blocks", str(blocks), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
@@ -167,14 +167,25 @@ class Matrix(unittest.TestCase):
             (["--memory-limit-gib", "0"], "--memory-limit-gib"),
             (["--config", "missing.toml"], "missing.toml"),
             (["--out", str(short / "out")], "--out"),
-            (["--synthetic-tensors", "3", "--synthetic-bytes", "6"], "multiple of 4"),
         ]:
-            with self.subTest(words=words):
-                result = bench_step(*words)
-                self.assertEqual(result.returncode, 2, result)
-                self.assertEqual(result.stdout, "")
-                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-                self.assertIn(mentions, result.stderr)
+            self.assert_rejected(bench_step(*words), mentions)
+
+    def test_synthetic_tensors_take_the_place_of_models(self):
+        for words, mentions in [
+            (["--synthetic-tensors", "3", "--synthetic-bytes", "6"], "multiple of 4"),
+            (["--synthetic-tensors", "3", "--model", "demo"], "--model: expected no --synthetic-tensors"),
+            (["--synthetic-tensors", "3", "--num-layers", "2"], "--num-layers: expected no --synthetic-tensors"),
+            (["--synthetic-tensors", "3", "--batch", "2"], "--batch: expected no --synthetic-tensors"),
+            (["--synthetic-bytes", "8"], "--synthetic-bytes requires --synthetic-tensors"),
+        ]:
+            self.assert_rejected(bench_step(*words, model=[]), mentions)
+
+    def assert_rejected(self, result, mentions):
+        with self.subTest(mentions):
+            self.assertEqual(result.returncode, 2, result)
+            self.assertEqual(result.stdout, "")
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+            self.assertIn(mentions, result.stderr)
 
 
 if __name__ == "__main__":

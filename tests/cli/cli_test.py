@@ -59,6 +59,8 @@ class Usage(unittest.TestCase):
             (["buckets", "--cap-mib", "0"], "--cap-mib: 0 is not a size"),
             (["buckets", "--model", "huge"], "expected demo, small"),
             (["buckets", "--tensors", "missing.csv"], "missing.csv"),
+            (["buckets", "--tensors", "tensors.csv", "--model", "xl"], "--model: expected no --tensors"),
+            (["buckets", "--tensors", "tensors.csv", "--dtype", "bf16"], "--dtype: expected no --tensors"),
             (["report", "missing.json"], "missing.json: cannot be read"),
         ]:
             with self.subTest(words=words):

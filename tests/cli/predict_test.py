@@ -257,6 +257,7 @@ class Predict(WithFolder):
         self.assertEqual((answer["schema"], answer["command"], answer["command_line"][:2]), ("firkin.results/1", "predict", ["firkin", "predict"]))
         self.assertRegex(answer["started"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
         self.assertTrue(answer["environment"]["firkin"])
+        self.assertNotIn("seed", answer)
         again = self.out / "again.html"
         self.assertEqual(firkin("report", self.out / "results.json", "--html", again).returncode, 0)
         self.assertEqual(again.read_text(), (self.out / "report.html").read_text())
@@ -275,6 +276,10 @@ class Predict(WithFolder):
             (["predict", *self.inputs(), "--channels", "0"], "channels"),
             (["predict", *self.inputs(), "--overhead-us", "nan"], "overhead"),
             (["import"], "subcommand"),
+            (["predict", *self.inputs(), "--seed", "1"], "--seed"),  # nothing is random
+            (["import", "nccl-tests", "log.txt", "--world", "8", "--seed", "1"], "--seed"),
+            (["import", "cmsc828g", "--sizes", SIZES, "--times", TIMES, "--allreduce", ALLREDUCE, "--model", "gpt3"], "gpt2-xl"),
+            (["report", "--html", "page.html", "--out", "folder"], "--out"),
         ]:
             with self.subTest(words=words):
                 self.assert_rejected(*words, mentions=mentions)
