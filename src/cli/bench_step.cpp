@@ -152,7 +152,10 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
 }
 
 void add_matrix_flags(CLI::App& app, StepFlags& flags) {
-  app.add_option("--model", flags.models, "named models (firkin models lists them) or .json\nfiles")->delimiter(',')->capture_default_str();
+  app.add_option("--model", flags.models, "named models (firkin models lists them) or .json\nfiles")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->type_name(kModelType);
   app.add_option("--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',')->capture_default_str();
   app.add_option("--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',')->capture_default_str();
   add_strategy_flags(app, flags.strategies, flags.caps_mib);

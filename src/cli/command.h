@@ -25,6 +25,9 @@ struct Command {
   Run (*declare)(CLI::App& app);
 };
 
+// The type, for CLI11, of a value that is a model's name or file.
+inline constexpr const char* kModelType = "MODEL";
+
 // In the order in which --help lists them.
 std::span<const Command> commands();
 

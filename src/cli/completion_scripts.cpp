@@ -51,6 +51,13 @@ std::string path_patterns(const std::vector<CompletionCommand>& commands) {
   return fmt::format("{}", fmt::join(paths, " | "));
 }
 
+// bash's assignments of what is offered for a value.
+std::string bash_offer(const CompletionValue& value) {
+  if (value.kind == ValueKind::kOther) return "return";
+  return fmt::format("words={} files={}", shell_quoted(fmt::format("{}", fmt::join(value.words, " "))),
+                     value.kind == ValueKind::kFile ? "yes" : "");
+}
+
 // A branch of bash's `case "$path $previous"` for each flag with a value.
 std::string bash_values(const CompletionCommand& command) {
   std::string text;
@@ -58,11 +65,7 @@ std::string bash_values(const CompletionCommand& command) {
     if (flag.value.kind == ValueKind::kNone) continue;
     std::vector<std::string> patterns;
     for (const std::string& name : flag.names) patterns.push_back(shell_quoted(command.path + " " + name));
-    const std::string offer = flag.value.kind == ValueKind::kWords
-                                  ? fmt::format("words={}", shell_quoted(fmt::format("{}", fmt::join(flag.value.words, " "))))
-                              : flag.value.kind == ValueKind::kFile ? std::string("files=yes")
-                                                                    : std::string("return");
-    text += fmt::format("    {}) {} ;;\n", fmt::join(patterns, " | "), offer);
+    text += fmt::format("    {}) {} ;;\n", fmt::join(patterns, " | "), bash_offer(flag.value));
   }
   return text;
 }
@@ -86,6 +89,7 @@ std::string zsh_value(const CompletionValue& value) {
     case ValueKind::kWords:
       return fmt::format(":value:({})", fmt::join(value.words, " "));
     case ValueKind::kFile:
+      if (!value.words.empty()) return fmt::format(":value:{{compadd {}; _files}}", fmt::join(value.words, " "));
       return ":file:_files";
   }
   return "";
@@ -152,6 +156,7 @@ std::string fish_value(const CompletionValue& value) {
     case ValueKind::kWords:
       return fmt::format(" -x -a {}", fish_quoted(fmt::format("{}", fmt::join(value.words, " "))));
     case ValueKind::kFile:
+      if (!value.words.empty()) return fmt::format(" -r -F -a {}", fish_quoted(fmt::format("{}", fmt::join(value.words, " "))));
       return " -r -F";
   }
   return "";

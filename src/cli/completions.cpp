@@ -7,6 +7,9 @@
 #include <sstream>
 
 #include "command.h"
+#ifdef FIRKIN_WITH_TORCH
+#include "model/named_models.h"
+#endif
 
 namespace firkin::cli {
 namespace {
@@ -27,9 +30,19 @@ std::vector<std::string> listed_words(const std::string& type) {
   return words;
 }
 
+// Flags that name a model take a file as well, so that no list checks their values.
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+#ifdef FIRKIN_WITH_TORCH
+  for (const NamedModel& model : named_models()) names.emplace_back(model.name);
+#endif
+  return names;
+}
+
 CompletionValue value_of(const CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return {};
   const std::string type = option.get_type_name();
+  if (type == kModelType) return {.kind = CompletionValue::Kind::kFile, .words = model_names()};
   CompletionValue value{.kind = CompletionValue::Kind::kOther, .words = listed_words(type)};
   if (!value.words.empty()) {
     value.kind = CompletionValue::Kind::kWords;

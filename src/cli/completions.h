@@ -17,7 +17,7 @@ struct CompletionValue {
     kNone,   // nothing follows
     kOther,  // a number: nothing to offer
     kWords,  // one of `words`
-    kFile,   // any other text: files are offered
+    kFile,   // one of `words`, where there are any, or a file: any other text
   };
   Kind kind = Kind::kNone;
   std::vector<std::string> words;

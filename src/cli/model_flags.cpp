@@ -22,7 +22,9 @@ std::string flag_name(std::string_view size) {
 }  // namespace
 
 void add_model_flags(CLI::App& app, ModelFlags& flags) {
-  app.add_option("--model", flags.model, "a named model (firkin models lists them) or a\n.json file")->capture_default_str();
+  app.add_option("--model", flags.model, "a named model (firkin models lists them) or a\n.json file")
+      ->capture_default_str()
+      ->type_name(kModelType);
   add_dtype_flag(app, flags);
   add_model_size_flags(app, flags);
 }

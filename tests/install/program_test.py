@@ -3,6 +3,7 @@
 FIRKIN_BINARY_DIR is the build to install, CMAKE_COMMAND its CMake.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -131,6 +132,17 @@ class InstalledProgram(unittest.TestCase):
         self.assertEqual(self.completed("firkin", "report", "wor", folder=self.folder), ["words.txt"])
         self.assertEqual(self.completed("firkin", "tune", "--blocks", ""), [])
 
+    def test_bash_offers_the_models_that_firkin_lists_and_files(self):
+        (self.folder / "gpt2-mine.json").touch()
+        listed = [model["name"] for model in json.loads(self.answer("models", "--json"))["models"]]
+        for command in ["tune"], ["trace"], ["buckets"], ["bench", "step"], ["bench", "layers"]:
+            with self.subTest(command=command):
+                offered = self.completed("firkin", *command, "--model", "", folder=self.folder)
+                self.assertEqual(offered[: len(listed)], listed)
+                self.assertEqual(set(offered[len(listed) :]), {file.name for file in self.folder.iterdir()})
+        offered = self.completed("firkin", "tune", "--model", "gpt2-", folder=self.folder)
+        self.assertEqual(offered, ["gpt2-medium", "gpt2-large", "gpt2-xl", "gpt2-mine.json"])
+
     def test_zsh_loads_the_completions(self):
         if not shutil.which("zsh"):
             self.skipTest("no zsh on this machine")
@@ -144,7 +156,8 @@ class InstalledProgram(unittest.TestCase):
             self.skipTest("no fish on this machine")
         file = self.prefix / "share/fish/vendor_completions.d/firkin.fish"
         for line, expected in [("firkin pre", ["predict"]), ("firkin bench st", ["step"]), ("firkin bench step --warm", ["--warmup"]),
-                               ("firkin tune --blocks ", []), ("firkin completions z", ["zsh"])]:  # fmt: skip
+                               ("firkin tune --blocks ", []), ("firkin completions z", ["zsh"]),
+                               ("firkin tune --model gpt2-", ["gpt2-large", "gpt2-medium", "gpt2-xl"])]:  # fmt: skip
             with self.subTest(line=line):
                 result = run("fish", "--no-config", "-c", 'source $argv[1]; complete -C "$argv[2]"', file, line, HOME=str(self.folder))
                 self.assertEqual([offer.split("\t")[0] for offer in result.stdout.splitlines()], expected, result)
