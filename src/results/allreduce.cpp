@@ -61,8 +61,7 @@ json allreduce_json(const AllReduceTable& table) {
 }
 
 AllReduceTable read_allreduce(const std::vector<JsonFields>& rows) {
-  AllReduceTable table;
-  for (const JsonFields& fields : rows) table.push_back(from_json<AllReduceRow>(kAllReduceFields, fields));
+  AllReduceTable table = rows_from_json<AllReduceRow>(kAllReduceFields, rows);
   std::ranges::stable_sort(table, {}, [](const AllReduceRow& row) { return std::pair(row.world_size, row.bytes); });
   return table;
 }
@@ -90,9 +89,8 @@ AllReduceSamples read_allreduce_samples(const JsonFields& fields) {
 }
 
 Table allreduce_table(const AllReduceTable& table, Medium medium) {
-  Table shown = table_of<AllReduceRow>(kAllReduceFields, table, medium, medium == Medium::kPage ? kPage : kFirstTable);
-  shown.caption = "Time of an all-reduce by size (median a(x), gap g(x); bandwidths in GB/s)";
-  return shown;
+  return table_of<AllReduceRow>(kAllReduceFields, table, medium,
+                                "Time of an all-reduce by size (median a(x), gap g(x); bandwidths in GB/s)");
 }
 
 }  // namespace firkin

@@ -28,9 +28,7 @@ nlohmann::json chunks_json(const std::vector<ChunksRow>& rows) {
 }
 
 std::vector<ChunksRow> read_chunks(const std::vector<JsonFields>& rows) {
-  std::vector<ChunksRow> chunks;
-  for (const JsonFields& fields : rows) chunks.push_back(from_json<ChunksRow>(kChunksFields, fields));
-  return chunks;
+  return rows_from_json<ChunksRow>(kChunksFields, rows);
 }
 
 std::string chunks_csv(const std::vector<ChunksRow>& rows) {
@@ -40,9 +38,7 @@ std::string chunks_csv(const std::vector<ChunksRow>& rows) {
 }
 
 Table chunks_table(const std::vector<ChunksRow>& rows, Medium medium) {
-  Table table = table_of<ChunksRow>(kChunksFields, rows, medium, medium == Medium::kPage ? kPage : kFirstTable);
-  table.caption = "The same data by the size of its chunks";
-  return table;
+  return table_of<ChunksRow>(kChunksFields, rows, medium, "The same data by the size of its chunks");
 }
 
 }  // namespace firkin

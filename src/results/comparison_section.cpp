@@ -104,25 +104,18 @@ Comparison read_comparison(const JsonFields& fields) {
   Comparison comparison = from_json<Comparison>(kComparisonFields, fields);
   const JsonFields same = fields.object("same");
   for (const auto& [name, value] : same.whole().items()) comparison.same_facts.emplace_back(name, same.text(name));
-  for (const JsonFields& fact : fields.objects("different")) {
-    comparison.different_facts.push_back(from_json<DifferentFact>(kFactFields, fact));
-  }
-  for (const JsonFields& row : fields.objects(kSettingsKey)) {
-    comparison.settings.push_back(setting_of(from_json<ComparedRow>(kComparedFields, row)));
-  }
+  comparison.different_facts = rows_from_json<DifferentFact>(kFactFields, fields.objects("different"));
+  for (const ComparedRow& row : rows_from_json<ComparedRow>(kComparedFields, fields.objects(kSettingsKey)))
+    comparison.settings.push_back(setting_of(row));
   return comparison;
 }
 
 Table comparison_table(const Comparison& comparison, Medium medium) {
-  Table table = table_of<ComparedRow>(kComparedFields, rows_of(comparison), medium, medium == Medium::kPage ? kPage : kFirstTable);
-  table.caption = "Setting by setting";
-  return table;
+  return table_of<ComparedRow>(kComparedFields, rows_of(comparison), medium, "Setting by setting");
 }
 
 Table difference_table(const Comparison& comparison) {
-  Table table = table_of<DifferentFact>(kFactFields, comparison.different_facts, Medium::kPage, kPage);
-  table.caption = "What is known to differ between the runs";
-  return table;
+  return table_of<DifferentFact>(kFactFields, comparison.different_facts, Medium::kPage, "What is known to differ between the runs");
 }
 
 std::vector<std::string> reading_aid(const Comparison& comparison) {

@@ -172,6 +172,13 @@ Row from_json(std::span<const Field<Row>> fields, const JsonFields& json) {
   return row;
 }
 
+template <class Row>
+std::vector<Row> rows_from_json(std::span<const Field<Row>> fields, const std::vector<JsonFields>& rows) {
+  std::vector<Row> read;
+  for (const JsonFields& row : rows) read.push_back(from_json(fields, row));
+  return read;
+}
+
 // The rows as a table with the columns that are shown in one of `shown`. A column of which no row has a value is left out.
 template <class Row>
 Table table_of(std::span<const Field<Row>> fields, const std::vector<std::type_identity_t<Row>>& rows, Medium medium, unsigned shown) {
@@ -189,6 +196,14 @@ Table table_of(std::span<const Field<Row>> fields, const std::vector<std::type_i
     table.columns.push_back({field.heading, field.unit != Unit::kText});
     for (size_t i = 0; i < rows.size(); ++i) table.rows[i].cells.push_back(text_of(values[i], field.unit, medium));
   }
+  return table;
+}
+
+// With the columns that are shown on a page, or first in the terminal.
+template <class Row>
+Table table_of(std::span<const Field<Row>> fields, const std::vector<std::type_identity_t<Row>>& rows, Medium medium, const char* caption) {
+  Table table = table_of(fields, rows, medium, medium == Medium::kPage ? kPage : kFirstTable);
+  table.caption = caption;
   return table;
 }
 

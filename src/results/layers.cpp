@@ -98,9 +98,7 @@ Table layers_table(const LayersSection& section, Medium medium) {
   LayerRow all{.name = "all", .parameters = 0, .forward_s = section.forward_s, .backward_s = section.backward_s};
   for (const LayerRow& row : rows) all.parameters += row.parameters;
   rows.push_back(std::move(all));
-  Table table = table_of<LayerRow>(kLayerFields, rows, medium, medium == Medium::kPage ? kPage : kFirstTable);
-  table.caption = "Median time of every layer";
-  return table;
+  return table_of<LayerRow>(kLayerFields, rows, medium, "Median time of every layer");
 }
 
 std::string layer_sizes_csv(const LayersSection& section) {

@@ -52,9 +52,7 @@ std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_byte
 }
 
 Table paste_table(const std::vector<PasteSetting>& settings) {
-  Table table = table_of<PasteSetting>(kPasteFields, settings, Medium::kPage, kPage);
-  table.caption = "Settings to paste";
-  return table;
+  return table_of<PasteSetting>(kPasteFields, settings, Medium::kPage, "Settings to paste");
 }
 
 }  // namespace firkin

@@ -64,8 +64,7 @@ CurveRow read_curve_row(const JsonFields& fields) {
 }
 
 std::vector<CurveRow> read_curve(const std::vector<JsonFields>& rows) {
-  std::vector<CurveRow> curve;
-  for (const JsonFields& fields : rows) curve.push_back(read_curve_row(fields));
+  std::vector<CurveRow> curve = rows_from_json<CurveRow>(kCurveFields, rows);
   std::ranges::stable_sort(curve, {}, &CurveRow::cap_mib);
   return curve;
 }
@@ -80,9 +79,7 @@ json strategies_json(const std::vector<StrategyRow>& rows) {
 }
 
 std::vector<StrategyRow> read_strategies(const std::vector<JsonFields>& rows) {
-  std::vector<StrategyRow> strategies;
-  for (const JsonFields& fields : rows) strategies.push_back(from_json<StrategyRow>(kStrategyFields, fields));
-  return strategies;
+  return rows_from_json<StrategyRow>(kStrategyFields, rows);
 }
 
 json samples_json(const StepSamples& samples) {
@@ -135,15 +132,11 @@ std::vector<StepConfiguration> read_configurations(const std::vector<JsonFields>
 }
 
 Table curve_table(const std::vector<CurveRow>& curve, Medium medium) {
-  Table table = table_of<CurveRow>(kCurveFields, curve, medium, medium == Medium::kPage ? kPage : kFirstTable);
-  table.caption = "Step time by bucket cap (error: predicted / measured − 1)";
-  return table;
+  return table_of<CurveRow>(kCurveFields, curve, medium, "Step time by bucket cap (error: predicted / measured − 1)");
 }
 
 Table strategy_table(const std::vector<StrategyRow>& rows, Medium medium) {
-  Table table = table_of<StrategyRow>(kStrategyFields, rows, medium, medium == Medium::kPage ? kPage : kFirstTable);
-  table.caption = "Step time by strategy";
-  return table;
+  return table_of<StrategyRow>(kStrategyFields, rows, medium, "Step time by strategy");
 }
 
 Table strategy_costs_table(const std::vector<StrategyRow>& rows) {

@@ -112,9 +112,7 @@ std::vector<TraceRow> read_traces(const std::vector<JsonFields>& rows) {
 Table traces_table(const std::vector<TraceRow>& traces, Medium medium) {
   std::vector<ShownTrace> rows;
   for (const TraceRow& trace : traces) rows.push_back(shown(trace));
-  Table table = table_of<ShownTrace>(kShownFields, rows, medium, kPage | kFirstTable);
-  table.caption = "Rank 0, medians over the recorded steps";
-  return table;
+  return table_of<ShownTrace>(kShownFields, rows, medium, "Rank 0, medians over the recorded steps");
 }
 
 }  // namespace firkin

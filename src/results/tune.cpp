@@ -94,8 +94,7 @@ CalibrationSection read_calibration(const JsonFields& fields) {
   CalibrationSection calibration;
   calibration.fit = from_json<Calibration>(kFitFields, fields);
   calibration.fit.options = read_simulation(fields);
-  for (const JsonFields& run : fields.maybe_objects("runs"))
-    calibration.runs.push_back(from_json<CalibrationRun>(kCalibrationRunFields, run));
+  calibration.runs = rows_from_json<CalibrationRun>(kCalibrationRunFields, fields.maybe_objects("runs"));
   return calibration;
 }
 
