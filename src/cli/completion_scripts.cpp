@@ -111,15 +111,16 @@ std::string zsh_flag(const CompletionFlag& flag) {
 std::string zsh_function(std::string path) {
   std::ranges::replace(path, ' ', '_');
   std::ranges::replace(path, '-', '_');
-  return "_" + path;
+  return fmt::format("_{}", path);
 }
 
 std::string zsh_command(const CompletionCommand& command) {
   std::string flags;
   for (const CompletionFlag& flag : command.flags) flags += zsh_flag(flag);
   if (command.subcommands.empty()) {
-    const std::string argument =
-        command.argument.kind == ValueKind::kNone ? "" : fmt::format(" \\\n    {}", shell_quoted("*" + zsh_value(command.argument)));
+    const std::string argument = command.argument.kind == ValueKind::kNone
+                                     ? ""
+                                     : fmt::format(" \\\n    {}", shell_quoted(fmt::format("*{}", zsh_value(command.argument))));
     return fmt::format("{}() {{\n  _arguments{}{}\n}}\n", zsh_function(command.path), flags, argument);
   }
   std::string names, branches;
@@ -163,7 +164,7 @@ std::string fish_value(const CompletionValue& value) {
 }
 
 std::string fish_command(const std::string& program, const CompletionCommand& command) {
-  const std::string start = fmt::format("complete -c {} -n {}", program, fish_quoted("__firkin_at " + command.path));
+  const std::string start = fmt::format("complete -c {} -n {}", program, fish_quoted(fmt::format("__firkin_at {}", command.path)));
   std::string text;
   for (const auto& [name, summary] : command.subcommands) text += fmt::format("{} -a {} -d {}\n", start, name, fish_quoted(summary));
   if (command.argument.kind == ValueKind::kWords) {
@@ -173,7 +174,8 @@ std::string fish_command(const std::string& program, const CompletionCommand& co
   }
   for (const CompletionFlag& flag : command.flags) {
     std::string names;
-    for (const std::string& name : flag.names) names += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
+    for (const std::string& name : flag.names)
+      names += name.starts_with("--") ? fmt::format(" -l {}", name.substr(2)) : fmt::format(" -s {}", name.substr(1));
     text += fmt::format("{}{}{} -d {}\n", start, names, fish_value(flag.value), fish_quoted(flag.summary));
   }
   return text;
@@ -217,7 +219,7 @@ complete -F _firkin {0}
 
 std::string zsh_completions(const std::vector<CompletionCommand>& commands) {
   std::string functions;
-  for (const CompletionCommand& command : commands) functions += "\n" + zsh_command(command);
+  for (const CompletionCommand& command : commands) functions += fmt::format("\n{}", zsh_command(command));
   // Loaded by compinit, the file is the function itself, and runs at the first use; read by `source`, it only defines and registers.
   return fmt::format(
       "#compdef {0}\n# Made by: firkin completions zsh\n{1}\nif [[ $funcstack[1] == {2} ]]; then {2}; else compdef {2} {0}; fi\n",
