@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 #include "palette.h"
 #include "results/numbers.h"
@@ -40,6 +42,34 @@ const std::map<std::string, const char*> kTemplates = {
     {"timeline", firkin_chart_timeline},
 };
 
+bool has_field(const json& rows, const std::string& field) {
+  return std::ranges::any_of(rows, [&field](const json& row) { return row.contains(field); });
+}
+
+// Whether there is nothing to draw: no rows, or none with a field that a layer takes from them as they are.
+bool is_empty(const json& layer, const json& rows) {
+  if (rows.empty()) return true;
+  if (layer.contains("transform") || !layer.contains("encoding")) return false;
+  for (const auto& [channel, encoding] : layer["encoding"].items()) {
+    const bool is_position = channel.starts_with('x') || channel.starts_with('y');
+    if (is_position && encoding.contains("field") && !has_field(rows, encoding["field"])) return true;
+  }
+  return false;
+}
+
+// Vega warns of the infinite extent of what is not there. `data`: the name of the data set that the layers of `spec` inherit.
+void leave_out_empty_layers(json& spec, const json& datasets, const std::string& data) {
+  if (!spec.contains("layer")) return;
+  json layers = json::array();
+  for (json& layer : spec["layer"]) {
+    const std::string name = layer.contains("data") ? layer["data"]["name"].get<std::string>() : data;
+    if (is_empty(layer, datasets.at(name))) continue;
+    leave_out_empty_layers(layer, datasets, name);
+    layers.push_back(std::move(layer));
+  }
+  spec["layer"] = std::move(layers);
+}
+
 }  // namespace
 
 std::vector<std::string> chart_template_names() {
@@ -64,6 +94,7 @@ json filled_chart(const std::string& name, json datasets) {
     if (!examples.contains(dataset)) throw std::logic_error(fmt::format("chart {}: no data set '{}'", name, dataset));
   }
   if (datasets.size() != examples.size()) throw std::logic_error(fmt::format("chart {}: a data set would be left empty", name));
+  leave_out_empty_layers(spec, datasets, spec.contains("data") ? spec["data"]["name"].get<std::string>() : "");
   spec["datasets"] = std::move(datasets);
   return spec;
 }

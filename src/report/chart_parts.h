@@ -23,8 +23,8 @@ std::vector<std::string> chart_template_names();
 // The template as it stands in its file. Throws std::out_of_range when there is none of this name.
 nlohmann::json chart_template(const std::string& name);
 
-// The page's specification: the template with `datasets` (name -> array of objects). Throws std::logic_error unless they are exactly those
-// of the template.
+// The page's specification: the template with `datasets` (name -> array of objects), without the layers that would have nothing to draw.
+// Throws std::logic_error unless the data sets are exactly those of the template.
 nlohmann::json filled_chart(const std::string& name, nlohmann::json datasets);
 
 // Throws std::logic_error when the template has no such parameter.

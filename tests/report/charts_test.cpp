@@ -77,7 +77,7 @@ TEST(Charts, AnImageFileHasTheColoursOfTheTemplate) {
 TEST(Charts, OnlyTheDataSetsOfATemplateCanBeFilled) {
   EXPECT_THROW(filled_chart("chunks", {{"chunk", json::array()}}), std::logic_error);
   EXPECT_THROW(filled_chart("ready", {{"tensors", json::array()}}), std::logic_error);
-  json spec = filled_chart("allreduce", {{"points", json::array()}});
+  json spec = filled_chart("chunks", {{"chunks", json::array()}});
   EXPECT_THROW(set_param(spec, "fitted", 1), std::logic_error);
 }
 
@@ -126,11 +126,30 @@ TEST(Charts, TheAllReduceKeyNamesOnlyWhatIsDrawn) {
   Results results;
   results.allreduce = {{.bytes = 1024, .world_size = 2, .median_s = 1e-4}, {.bytes = 4096, .world_size = 2, .median_s = 2e-4}};
   EXPECT_EQ(param(allreduce_chart(results)->spec, "key").size(), 1);
-  EXPECT_TRUE(param(allreduce_chart(results)->spec, "fit").is_null());
+  EXPECT_TRUE(allreduce_chart(results)->spec["datasets"]["fit"].empty());
   results.allreduce[0].gap_s = 5e-5;
   results.alpha_beta = AlphaBeta{.alpha_s = 1e-4, .beta_s_per_byte = 1e-9};
   EXPECT_EQ(param(allreduce_chart(results)->spec, "key").size(), 3);
-  EXPECT_EQ(param(allreduce_chart(results)->spec, "fit")["alpha_s"], 1e-4);
+  const json fit = allreduce_chart(results)->spec["datasets"]["fit"][0];
+  EXPECT_EQ(fit["alpha_s"], 1e-4);
+  EXPECT_EQ(fit["most"], 4096);
+  EXPECT_EQ(fit["shortest"], 5e-5);
+}
+
+// Vega would warn of the infinite extent of a field that no row has.
+TEST(Charts, ALayerWithoutAnythingToDrawIsLeftOut) {
+  const auto layers = [](const Results& results) { return allreduce_chart(results)->spec["layer"].size(); };
+  const size_t all = chart_template("allreduce")["layer"].size();
+  Results results;
+  results.allreduce = {{.bytes = 1024, .world_size = 2, .median_s = 1e-4}, {.bytes = 4096, .world_size = 2, .median_s = 2e-4}};
+  EXPECT_EQ(layers(results), 1);  // the points
+  results.alpha_beta = AlphaBeta{.alpha_s = 1e-4, .beta_s_per_byte = 1e-9};
+  EXPECT_EQ(layers(results), 2);
+  results.allreduce[0].min_s = 9e-5;
+  results.allreduce[0].max_s = 3e-4;
+  EXPECT_EQ(layers(results), 3);
+  results.allreduce[1].world_size = 4;
+  EXPECT_EQ(layers(results), all);
 }
 
 TEST(Charts, TheTimelineShowsThePredictionBesideTheMeasurement) {
