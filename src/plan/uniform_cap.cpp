@@ -127,7 +127,8 @@ CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOpti
 
 int64_t roundest_cap(const CapInterval& interval) {
   constexpr int kLargestPower = 62;
-  const int64_t low = interval.lowest_cap_bytes;
+  const bool all_alone = interval.lowest_cap_bytes == 1 && interval.highest_cap_bytes != kNoLimit;  // only the upper end says something
+  const int64_t low = all_alone ? (interval.highest_cap_bytes + 1) / 2 : interval.lowest_cap_bytes;
   const int64_t high = low > kNoLimit / 2 ? interval.highest_cap_bytes : std::min(interval.highest_cap_bytes, 2 * low);
   for (int power = kLargestPower; power > 0; --power) {
     const int64_t unit = int64_t{1} << power;

@@ -44,6 +44,7 @@ std::vector<DistinctPlan> distinct_plans(const TensorProfile& profile, const Cap
                                          int64_t effort = 4000000);
 
 // The number of the interval that is a multiple of the largest power of two, so 26 MiB rather than 25.39 MiB; at most twice the lowest.
+// From 1 byte on, where every tensor is alone, at least half the highest instead: 2 bytes would do, but tell nobody anything.
 int64_t roundest_cap(const CapInterval& interval);
 
 // Tries every distinct partition that a uniform cap can make: from each cap to the next at which a bucket changes. options.cap_bytes is
