@@ -64,7 +64,7 @@ std::string trace_heading(const std::vector<TraceRow>& traces) {
     }
   }
   if (!best) return fmt::format("What ran when in a step, under {} settings.", traces.size());
-  return fmt::format("{} hides most: {} of its communication runs beside computation.", best->name, display_percent(most));
+  return fmt::format("Most is hidden by {}: {} of its communication runs beside computation.", best->name, display_percent(most));
 }
 
 std::string layers_heading(const LayersSection& section) {

@@ -14,7 +14,8 @@ namespace {
 
 std::string chart_html(const Chart& chart) {
   return fmt::format(
-      "<figure id=\"figure-{0}\"><h2>{1}</h2>\n<div class=\"chart\" id=\"chart-{0}\" role=\"img\" aria-label=\"{2}\"></div>\n"
+      "<figure id=\"figure-{0}\"><h2>{1}</h2>\n<div class=\"drawing\"><div class=\"chart\" id=\"chart-{0}\" role=\"img\" "
+      "aria-label=\"{2}\"></div></div>\n"
       "<figcaption>{3}</figcaption></figure>\n",
       chart.id, escape_html(chart.title), escape_html(chart.summary), escape_html(chart.caption));
 }

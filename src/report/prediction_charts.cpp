@@ -19,7 +19,7 @@ CurveRow drawn_row(const PredictedBucketing& row) {
 }  // namespace
 
 std::vector<Chart> prediction_charts(const Prediction& prediction) {
-  std::vector<CurveRow> curve;
+  std::vector<CurveRow> curve = {drawn_row(prediction.best_uniform)};
   for (const PredictedBucketing& row : prediction.curve) curve.push_back(drawn_row(row));
   std::ranges::stable_sort(curve, {}, &CurveRow::cap_mib);
   std::vector<Chart> charts;

@@ -35,7 +35,8 @@ std::string tables_html(const Results& results, const Answer& answer) {
   std::string html;
   if (!answer.settings.empty()) html += html_table(paste_table(answer.settings));
   if (results.comparison) {
-    html += html_table(comparison_table(*results.comparison, Medium::kPage)) + html_table(difference_table(*results.comparison));
+    html += html_table(difference_table(*results.comparison));
+    for (const Comparison& part : by_configuration(*results.comparison)) html += html_table(comparison_table(part, Medium::kPage));
   }
   if (results.prediction) {
     for (const Table& table : prediction_tables(*results.prediction, Medium::kPage)) html += html_table(table);

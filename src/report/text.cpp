@@ -62,16 +62,11 @@ std::string comparison_in_text(const Comparison& comparison) {
     text += wrapped("    B  ", fact.b.empty() ? "not stated" : fact.b);
   }
   if (comparison.settings.empty()) text += "\nNo setting is in both.\n";
-  for (auto first = comparison.settings.begin(); first != comparison.settings.end();) {
-    const std::string configuration = first->a.configuration;
-    const auto last =
-        std::find_if(first, comparison.settings.end(), [&](const auto& setting) { return setting.a.configuration != configuration; });
-    Comparison part;
-    part.settings.assign(first, last);
+  for (const Comparison& part : by_configuration(comparison)) {
+    const std::string& configuration = part.settings[0].a.configuration;
     text += '\n';
     if (!configuration.empty()) text += wrapped("", configuration);
     text += terminal_table(comparison_table(part, Medium::kTerminal));
-    first = last;
   }
   for (const std::string& name : comparison.only_a) text += wrapped("Only in A: ", name);
   for (const std::string& name : comparison.only_b) text += wrapped("Only in B: ", name);

@@ -26,7 +26,7 @@ struct ComparedRow {
   std::string evidence, verdict;
 };
 
-constexpr Field<ComparedRow> kComparedFields[] = {{"configuration", &ComparedRow::configuration, Unit::kText, "configuration", kPage},
+constexpr Field<ComparedRow> kComparedFields[] = {{"configuration", &ComparedRow::configuration, Unit::kText, "configuration", kHidden},
                                                   {"setting", &ComparedRow::setting, Unit::kText, "setting"},
                                                   {"a_s", &ComparedRow::a_s, Unit::kSeconds, "A"},
                                                   {"a_ci_s", &ComparedRow::a_ci_s, Unit::kSeconds, "95 % interval", kPage},
@@ -110,12 +110,25 @@ Comparison read_comparison(const JsonFields& fields) {
   return comparison;
 }
 
+std::vector<Comparison> by_configuration(const Comparison& comparison) {
+  std::vector<Comparison> parts;
+  for (const ComparedSetting& setting : comparison.settings) {
+    if (parts.empty() || parts.back().settings[0].a.configuration != setting.a.configuration) parts.emplace_back();
+    parts.back().settings.push_back(setting);
+  }
+  return parts;
+}
+
 Table comparison_table(const Comparison& comparison, Medium medium) {
-  return table_of<ComparedRow>(kComparedFields, rows_of(comparison), medium, "Setting by setting");
+  const std::vector<ComparedRow> rows = rows_of(comparison);
+  const bool named = !rows.empty() && !rows[0].configuration.empty();
+  return table_of<ComparedRow>(kComparedFields, rows, medium, named ? rows[0].configuration.c_str() : "Setting by setting");
 }
 
 Table difference_table(const Comparison& comparison) {
-  return table_of<DifferentFact>(kFactFields, comparison.different_facts, Medium::kPage, "What is known to differ between the runs");
+  std::vector<DifferentFact> facts = {{"file", comparison.a_file, comparison.b_file}};
+  facts.insert(facts.end(), comparison.different_facts.begin(), comparison.different_facts.end());
+  return table_of<DifferentFact>(kFactFields, facts, Medium::kPage, "What is known to differ between the runs");
 }
 
 std::vector<std::string> reading_aid(const Comparison& comparison) {

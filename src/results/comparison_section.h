@@ -11,10 +11,13 @@ namespace firkin {
 nlohmann::json comparison_json(const Comparison& comparison);
 Comparison read_comparison(const JsonFields& fields);  // without raw samples
 
-// One row per setting: both medians, their ratio and what it says.
+// The settings alone, configuration by configuration.
+std::vector<Comparison> by_configuration(const Comparison& comparison);
+
+// One row per setting, all of one configuration: both medians, their ratio and what it says.
 Table comparison_table(const Comparison& comparison, Medium medium);
 
-// Facts in which the runs differ.
+// The two files, and the facts in which the runs differ.
 Table difference_table(const Comparison& comparison);
 
 // How the intervals came about and what they leave open, a paragraph each.

@@ -33,7 +33,7 @@ constexpr Field<StrategyRow> kStrategyFields[] = {
     {kPredicted, &StrategyRow::predicted_s, Unit::kSeconds, "predicted"},
     {"rank_spread", &StrategyRow::rank_spread, Unit::kShare, "spread", kAside},
     {"comm_s", &StrategyRow::comm_s, Unit::kDifference, "after bw"},
-    {"comm_share", &StrategyRow::comm_share, Unit::kShare, "share", kAside},
+    {"comm_share", &StrategyRow::comm_share, Unit::kShare, "share", kSecondTable | kCsv},
     {kExposedKey, &StrategyRow::exposed_s, Unit::kDifference, "exposed"},
     {"overlap_percent", &StrategyRow::overlap_percent, Unit::kPlain, "ovlp %", kAside},
     {kCommunicationSecondsKey, &StrategyRow::communication_s, Unit::kDifference, "alone", kHidden},

@@ -194,9 +194,19 @@ TEST(Charts, ARatioSaysWhichRunIsFaster) {
   faster.ratio_interval = Interval{0.4, 0.6};
   faster.verdict = Verdict::kFaster;
   const json row = ratios_chart({faster})->spec["datasets"]["settings"][0];
-  EXPECT_EQ(row["verdict"], "b is faster");
+  EXPECT_EQ(row["verdict"], "B is faster");
   EXPECT_EQ(row["change"], "−50.0 %");
   EXPECT_EQ(row["high"], 0.6);
+}
+
+TEST(Charts, RatiosAreNamedByWhatTellsThemApart) {
+  ComparedSetting first, second;
+  first.a.configuration = "demo, batch 1, sequence 32, fp32";
+  second.a.configuration = "demo, batch 2, sequence 32, fp32";
+  first.a.name = second.a.name = "naive";
+  const auto name_of_first = [](const Chart& chart) { return chart.spec["datasets"]["settings"][0]["setting"]; };
+  EXPECT_EQ(name_of_first(*ratios_chart({first, second})), "batch 1: naive");
+  EXPECT_EQ(name_of_first(*ratios_chart({first})), "naive");
 }
 
 }  // namespace
