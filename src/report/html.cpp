@@ -55,7 +55,8 @@ std::string html_table(const Table& table) {
   const auto alignment = [&table](size_t column) { return table.columns[column].numeric ? " class=\"number\"" : ""; };
   const std::string caption = escape_html(table.caption);
   std::string html = fmt::format(
-      "<div class=\"table\" role=\"region\" aria-label=\"{0}\" tabindex=\"0\"><table><caption><span>{0}</span></caption>\n<thead><tr>", caption);
+      "<div class=\"table\" role=\"region\" aria-label=\"{0}\" tabindex=\"0\"><table><caption><span>{0}</span></caption>\n<thead><tr>",
+      caption);
   for (size_t i = 0; i < table.columns.size(); ++i) {
     html += fmt::format("<th scope=\"col\"{}>{}</th>", alignment(i), escape_html(table.columns[i].title));
   }

@@ -8,6 +8,7 @@
 #include "firkin/base/units.h"
 #include "report/sensitivity_page.h"
 #include "results/numbers.h"
+#include "results/prediction.h"
 
 namespace firkin {
 namespace {
@@ -32,10 +33,6 @@ std::string factor_label(double factor) {
   return factor < 1 ? fmt::format("1/{:g}", 1 / factor) : fmt::format("{:g}", factor);
 }
 
-double regret(const SensitivityPoint& point) {
-  return std::max(0.0, point.kept_backward_s / point.backward_s - 1);
-}
-
 Chart heat_map(std::string id, std::string title, std::string caption, std::string summary, const HeatMap& map) {
   json cells = json::array();
   for (const Cell& cell : map.cells) {
@@ -46,7 +43,7 @@ Chart heat_map(std::string id, std::string title, std::string caption, std::stri
                      {"cap", display_cap(mib(cell.point->cap_bytes)) + " MiB"},
                      {"time", display_seconds(cell.point->backward_s)},
                      {"exposed", display_seconds(cell.point->exposed_s)},
-                     {"keep", display_percent(regret(*cell.point), true)}});
+                     {"keep", display_percent(cost_of_keeping(*cell.point), true)}});
   }
   json spec = filled_chart("heat_map", {{"cells", std::move(cells)}});
   spec["encoding"]["x"]["axis"]["title"] = map.column_title;
@@ -89,15 +86,9 @@ void show_cap(HeatMap& map) {
 
 void show_regret(HeatMap& map) {
   for (Cell& cell : map.cells) {
-    cell.shade = regret(*cell.point);
+    cell.shade = cost_of_keeping(*cell.point);
     cell.label = display_percent(cell.shade);
   }
-}
-
-double worst_regret(const SensitivityReport& report) {
-  double worst = 0;
-  for (const SensitivityPoint& point : report.map.cells) worst = std::max(worst, regret(point));
-  return worst;
 }
 
 }  // namespace
@@ -109,6 +100,7 @@ std::vector<Chart> sensitivity_charts(const SensitivityReport& report) {
   show_cap(cap);
   show_cap(both_cap);
   show_regret(keep);
+  const double worst = cost_of_keeping(*std::ranges::max_element(report.map.cells, {}, cost_of_keeping));
   return {heat_map("sensitivity-time", "Backward time, with the best cap",
                    "Each row multiplies one input and leaves the others. The column 1 is the operating point.",
                    "A heat map of the backward time by input and factor; the table holds its numbers.", time),
@@ -120,7 +112,7 @@ std::vector<Chart> sensitivity_charts(const SensitivityReport& report) {
                    "A heat map of the best cap by latency and bandwidth.", both_cap),
           heat_map("latency-bandwidth-keep", "What keeping today's cap would cost there",
                    "Backward time with the cap that is best at the operating point, over that with the best cap there, minus one.",
-                   fmt::format("Keeping the cap costs at most {} on any of these networks.", display_percent(worst_regret(report))), keep)};
+                   fmt::format("Keeping the cap costs at most {} on any of these networks.", display_percent(worst)), keep)};
 }
 
 }  // namespace firkin

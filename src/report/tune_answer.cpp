@@ -7,6 +7,7 @@
 
 #include "answer.h"
 #include "firkin/base/units.h"
+#include "firkin/stats/summary.h"
 #include "results/numbers.h"
 
 namespace firkin {
@@ -73,11 +74,8 @@ KeyFigure error_figure(const std::vector<CurveRow>& curve) {
   for (const CurveRow& row : curve) {
     if (row.predicted_s && row.measured_s) errors.push_back(std::abs(*row.predicted_s / *row.measured_s - 1));
   }
-  std::ranges::sort(errors);
-  const size_t middle = errors.size() / 2;
-  const double median = errors.size() % 2 == 1 ? errors[middle] : (errors[middle - 1] + errors[middle]) / 2;
-  return {"Prediction error", display_percent(median),
-          fmt::format("median over {} caps; worst {}", errors.size(), display_percent(errors.back()))};
+  return {"Prediction error", display_percent(median(errors)),
+          fmt::format("median over {} caps; worst {}", errors.size(), display_percent(std::ranges::max(errors)))};
 }
 
 }  // namespace
@@ -135,7 +133,8 @@ std::vector<KeyFigure> tune_figures(const Results& results) {
        best_note(predicted, display_seconds(*predicted.predicted_s) + " predicted")},
       {"Measured best cap", display_cap(measured.cap_mib) + " MiB",
        best_note(measured, display_seconds(*measured.measured_s) + " measured")},
-      {"Cost of trusting it", display_percent(answer.regret), interval_text(answer.regret_ci)},
+      {"Cost of trusting it", display_percent(answer.regret),
+       predicted.cap_mib == measured.cap_mib ? "it names the measured best" : interval_text(answer.regret_ci)},
       {"Tied with the best", fmt::format("{} of {} caps", answer.indifference_set.size(), results.curve.size()),
        fmt::format("{} MiB", fmt::join(cap_texts(answer.indifference_set), ", "))},
       error_figure(results.curve)};

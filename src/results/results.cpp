@@ -49,6 +49,7 @@ void read_tune(const JsonFields& document, Results& results) {
   if (answers) {
     for (const JsonFields& row : curve) require_times(row);
   }
+  if (answers && curve.empty()) document.fail(kCurveKey, "empty", "at least one cap");
   results.curve = read_curve(curve);
   results.dense_curve = read_curve(document.maybe_objects(kDenseCurve));
   results.strategies = read_strategies(answers ? document.objects(kStrategiesKey) : document.maybe_objects(kStrategiesKey));

@@ -35,6 +35,9 @@ TEST(Results, AMissingSectionOrFieldOfTuneIsNamed) {
   json without_curve = tune_document();
   without_curve.erase("curve");
   EXPECT_THAT([&] { results_from_json(without_curve); }, ThrowsMessage<InputError>(HasSubstr("curve")));
+  json without_caps = tune_document();
+  without_caps["curve"] = json::array();
+  EXPECT_THAT([&] { results_from_json(without_caps); }, ThrowsMessage<InputError>(HasSubstr("curve: empty; expected at least one cap")));
   json without_time = tune_document();
   without_time["curve"][2].erase("measured_s");
   EXPECT_THAT([&] { results_from_json(without_time); }, ThrowsMessage<InputError>(HasSubstr("curve[2].measured_s")));
