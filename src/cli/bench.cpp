@@ -1,6 +1,5 @@
 // firkin bench: the experiments, one subcommand each.
 #include <array>
-#include <memory>
 
 #include "command.h"
 
@@ -18,14 +17,7 @@ Run declare_bench(CLI::App& app) {
       Command{"chunks", "the same data in chunks of different size: DDP paper, Figure 2", declare_bench_chunks},
       Command{"layers", "forward and backward time of every layer; ready time of every tensor", declare_bench_layers},
   };
-  app.require_subcommand(1);
-  auto chosen = std::make_shared<Run>();
-  for (const Command& experiment : kExperiments) {
-    CLI::App* subcommand = app.add_subcommand(experiment.name, experiment.summary);
-    Run declared = experiment.declare(*subcommand);
-    subcommand->final_callback([chosen, declared] { *chosen = declared; });
-  }
-  return [chosen] { return (*chosen)(); };
+  return add_commands(app, kExperiments);
 }
 
 }  // namespace firkin::cli

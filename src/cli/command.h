@@ -31,6 +31,9 @@ inline constexpr const char* kModelType = "MODEL";
 // In the order in which --help lists them.
 std::span<const Command> commands();
 
+// Adds each as a subcommand of `app`, which then needs one; what is returned runs the one that the user chose.
+Run add_commands(CLI::App& app, std::span<const Command> commands);
+
 // The words that this process was started with after the program's name.
 const std::vector<std::string>& command_line();
 

@@ -1,6 +1,7 @@
 // firkin import: other people's measurements as tensors.csv and allreduce.csv.
 #include <fmt/format.h>
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <numeric>
@@ -83,36 +84,41 @@ int import_nccl_tests(const ImportFlags& flags) {
   return 0;
 }
 
+Run declare_cmsc828g(CLI::App& app) {
+  auto flags = std::make_shared<ImportFlags>();
+  app.add_option("--sizes", flags->sizes, "layer sizes: Name, No. Params")->required();
+  app.add_option("--times", flags->times, "gradient times: Name, mean (seconds)")->required();
+  app.add_option("--allreduce", flags->allreduce, "all-reduce times (seconds)")->required();
+  app.add_option("--model", flags->model, "whose layers these are")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}));
+  add_output_flags(app, flags->common, "import");
+  return [flags] { return import_cmsc828g(*flags); };
+}
+
+Run declare_nccl_tests(CLI::App& app) {
+  auto flags = std::make_shared<ImportFlags>();
+  app.add_option("FILE", flags->file, "what all_reduce_perf printed, or wrote with -J")->required();
+  app.add_option("--world", flags->world, "ranks that took part")->required();
+  app.add_flag("--in-place", flags->in_place, "take the in-place times");
+  add_output_flags(app, flags->common, "import");
+  return [flags] { return import_nccl_tests(*flags); };
+}
+
 }  // namespace
 
 Run declare_import(CLI::App& app) {
-  auto flags = std::make_shared<ImportFlags>();
-  auto chosen = std::make_shared<Run>();
-  app.require_subcommand(1);
+  static constexpr std::array kFormats = {
+      Command{"cmsc828g", "the files of CMSC 828G's assignment 2", declare_cmsc828g},
+      Command{"nccl-tests", "the table or the JSON file of all_reduce_perf", declare_nccl_tests},
+  };
   app.footer(
       "  firkin import cmsc828g --sizes layer-sizes.csv --times layer-times.csv \\\n"
       "    --allreduce allreduce-times.csv --model gpt2-large --out imported\n"
       "  firkin import nccl-tests all_reduce.txt --world 16 --out imported\n"
       "  firkin predict --tensors imported/tensors.csv \\\n"
       "    --allreduce imported/allreduce.csv\n");
-
-  CLI::App* cmsc = app.add_subcommand("cmsc828g", "the files of CMSC 828G's assignment 2");
-  cmsc->add_option("--sizes", flags->sizes, "layer sizes: Name, No. Params")->required();
-  cmsc->add_option("--times", flags->times, "gradient times: Name, mean (seconds)")->required();
-  cmsc->add_option("--allreduce", flags->allreduce, "all-reduce times (seconds)")->required();
-  cmsc->add_option("--model", flags->model, "whose layers these are")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}));
-  add_output_flags(*cmsc, flags->common, "import");
-  cmsc->final_callback([flags, chosen] { *chosen = [flags] { return import_cmsc828g(*flags); }; });
-
-  CLI::App* nccl = app.add_subcommand("nccl-tests", "the table or the JSON file of all_reduce_perf");
-  nccl->add_option("FILE", flags->file, "what all_reduce_perf printed, or wrote with -J")->required();
-  nccl->add_option("--world", flags->world, "ranks that took part")->required();
-  nccl->add_flag("--in-place", flags->in_place, "take the in-place times");
-  add_output_flags(*nccl, flags->common, "import");
-  nccl->final_callback([flags, chosen] { *chosen = [flags] { return import_nccl_tests(*flags); }; });
-  return [chosen] { return (*chosen)(); };
+  return add_commands(app, kFormats);
 }
 
 }  // namespace firkin::cli

@@ -49,17 +49,10 @@ int run(int argc, char** argv) {
                            measures ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
   app.name("firkin");
   app.set_version_flag("--version", FIRKIN_VERSION);
-  app.require_subcommand(1);
   app.get_formatter()->column_width(26);
   app.set_config("--config", "", "file of flags: [bench.step], batch = [2, 4]");
   app.allow_config_extras(CLI::config_extras_mode::error);
-  Run chosen;
-  for (const Command& command : commands()) {
-    CLI::App* subcommand = app.add_subcommand(command.name, command.summary);
-    subcommand->fallthrough();  // so that --config may stand anywhere
-    Run declared = command.declare(*subcommand);
-    subcommand->final_callback([&chosen, declared] { chosen = declared; });
-  }
+  const Run chosen = add_commands(app, commands());
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
@@ -71,6 +64,17 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
+
+Run add_commands(CLI::App& app, std::span<const Command> commands) {
+  app.require_subcommand(1);
+  auto chosen = std::make_shared<Run>();
+  for (const Command& command : commands) {
+    CLI::App* subcommand = app.add_subcommand(command.name, command.summary);
+    subcommand->fallthrough();  // so that --config may stand anywhere
+    subcommand->final_callback([chosen, declared = command.declare(*subcommand)] { *chosen = declared; });
+  }
+  return [chosen] { return (*chosen)(); };
+}
 
 const std::vector<std::string>& command_line() {
   return stored_command_line();
