@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <optional>
@@ -16,41 +17,53 @@ namespace {
 
 constexpr int64_t kLargestTotal = int64_t{1} << 53;  // bytes; beyond it a double no longer counts single bytes
 
-constexpr double kLatestReady = 1e9;  // seconds: 31 years
+constexpr double kLongest = 1e9;  // seconds: 31 years
+
+std::optional<std::string> time_fault(const char* what, double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return fmt::format("{} is {}; expected seconds, at least 0", what, seconds);
+  if (seconds > kLongest) return fmt::format("{} is {}; expected seconds, at most {}", what, seconds, kLongest);
+  return std::nullopt;
+}
 
 // What is wrong with tensor i, given the checked tensors before it, or nothing.
 std::optional<std::string> fault(const TensorProfile& profile, size_t i, int64_t total_before) {
   if (profile.bytes[i] < 0) return fmt::format("bytes is {}; expected at least 0", profile.bytes[i]);
   if (profile.bytes[i] > kLargestTotal - total_before) return fmt::format("the total exceeds {} bytes", kLargestTotal);
   const double ready = profile.ready_s[i];
-  if (!std::isfinite(ready) || ready < 0) return fmt::format("ready_s is {}; expected seconds, at least 0", ready);
-  if (ready > kLatestReady) return fmt::format("ready_s is {}; expected seconds, at most {}", ready, kLatestReady);
+  if (auto wrong = time_fault(kTensorReady, ready)) return wrong;
   if (i > 0 && ready < profile.ready_s[i - 1]) {
     return fmt::format("ready_s is {} after {}; expected gradient-ready order", ready, profile.ready_s[i - 1]);
   }
-  return std::nullopt;
+  if (!profile.needed_s.empty()) {
+    if (auto wrong = time_fault(kTensorNeeded, profile.needed_s[i])) return wrong;
+  }
+  return profile.update_s.empty() ? std::nullopt : time_fault(kTensorUpdate, profile.update_s[i]);
 }
 
 TensorProfile from_table(const CsvTable& table) {
   if (table.rows() == 0) table.fail_at_end("no tensors; expected lines of name,bytes,ready_s");
   TensorProfile profile;
+  const bool needed = table.has(kTensorNeeded), update = table.has(kTensorUpdate);
   std::unordered_set<std::string> seen;
   int64_t total = 0;
   for (size_t row = 0; row < table.rows(); ++row) {
     profile.names.push_back(table.text(row, kTensorName));
     profile.bytes.push_back(table.integer(row, kTensorBytes));
     profile.ready_s.push_back(table.number(row, kTensorReady));
+    if (needed) profile.needed_s.push_back(table.empty(row, kTensorNeeded) ? 0 : table.number(row, kTensorNeeded));
+    if (update) profile.update_s.push_back(table.number(row, kTensorUpdate));
     if (profile.names.back().empty()) table.fail(row, "the name is empty; expected the tensor's name");
     if (!seen.insert(profile.names.back()).second) table.fail(row, fmt::format("tensor '{}' is there twice", profile.names.back()));
     if (const auto wrong = fault(profile, row, total)) table.fail(row, *wrong);
     total += profile.bytes.back();
   }
   profile.backward_s = profile.ready_s.back();
+  if (needed) profile.forward_s = std::ranges::max(profile.needed_s);
   return profile;
 }
 
 const CsvColumns& profile_columns() {
-  static const CsvColumns kColumns = {.required = {kTensorName, kTensorBytes, kTensorReady}};
+  static const CsvColumns kColumns = {.required = {kTensorName, kTensorBytes, kTensorReady}, .optional = {kTensorNeeded, kTensorUpdate}};
   return kColumns;
 }
 
@@ -62,6 +75,12 @@ void check_profile(const TensorProfile& profile) {
     throw InputError(fmt::format("the profile has {} names, {} sizes and {} ready times; expected as many of each", count,
                                  profile.bytes.size(), profile.ready_s.size()));
   }
+  const auto check_count = [count](const char* what, size_t times) {
+    if (times != 0 && times != count)
+      throw InputError(fmt::format("the profile has {} names and {} {}; expected as many", count, times, what));
+  };
+  check_count(kTensorNeeded, profile.needed_s.size());
+  check_count(kTensorUpdate, profile.update_s.size());
   std::unordered_set<std::string> seen;
   int64_t total = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -72,6 +91,10 @@ void check_profile(const TensorProfile& profile) {
   const double last = count == 0 ? 0 : profile.ready_s.back();
   if (!std::isfinite(profile.backward_s) || profile.backward_s < last) {
     throw InputError(fmt::format("backward_s is {}; expected at least the last ready time, {}", profile.backward_s, last));
+  }
+  const double last_use = profile.needed_s.empty() ? 0 : std::ranges::max(profile.needed_s);
+  if (!std::isfinite(profile.forward_s) || profile.forward_s < last_use || profile.forward_s > kLongest) {
+    throw InputError(fmt::format("forward_s is {}; expected at least the largest needed_s, {}", profile.forward_s, last_use));
   }
 }
 
@@ -85,9 +108,17 @@ TensorProfile read_tensors_csv(const std::filesystem::path& path) {
 
 std::string tensors_csv(const TensorProfile& profile) {
   check_profile(profile);
-  std::string text = "name,bytes,ready_s\n";
+  const bool needed = !profile.needed_s.empty(), update = !profile.update_s.empty();
+  std::string text = "name,bytes,ready_s";
+  if (needed) text += ",needed_s";
+  if (update) text += ",update_s";
+  text += '\n';
   for (size_t i = 0; i < profile.names.size(); ++i) {
-    fmt::format_to(std::back_inserter(text), "{},{},{}\n", csv_field(profile.names[i]), profile.bytes[i], profile.ready_s[i]);
+    const auto out = std::back_inserter(text);
+    fmt::format_to(out, "{},{},{}", csv_field(profile.names[i]), profile.bytes[i], profile.ready_s[i]);
+    if (needed) fmt::format_to(out, ",{}", profile.needed_s[i]);
+    if (update) fmt::format_to(out, ",{}", profile.update_s[i]);
+    text += '\n';
   }
   return text;
 }

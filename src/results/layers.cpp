@@ -21,21 +21,20 @@ Value median_if_any(const std::vector<double>& seconds) {
   return seconds.empty() ? Value() : Value(median(seconds));
 }
 
-constexpr const char* kForward = "forward_s";
 constexpr const char* kBackward = kBackwardKey;
 constexpr const char* kOptimizer = "optimizer_s";
 
 constexpr Field<LayerRow> kLayerFields[] = {
     {kTensorName, &LayerRow::name, Unit::kText, "layer"},
     {"parameters", &LayerRow::parameters, Unit::kCount, "parameters"},
-    {kForward, [](const LayerRow& row) { return median_if_any(row.forward_s); }, Unit::kDifference, "forward"},
+    {kForwardKey, [](const LayerRow& row) { return median_if_any(row.forward_s); }, Unit::kDifference, "forward"},
     {kBackward, [](const LayerRow& row) { return median_if_any(row.backward_s); }, Unit::kDifference, "backward"}};
 
 constexpr Field<LayerRow> kLayerSamples[] = {{kLayerFields[0].key, &LayerRow::name},
-                                             {kForward, &LayerRow::forward_s, Unit::kPlain},
+                                             {kForwardKey, &LayerRow::forward_s, Unit::kPlain},
                                              {kBackward, &LayerRow::backward_s, Unit::kPlain}};
 
-constexpr Field<LayersSection> kSectionSamples[] = {{kForward, &LayersSection::forward_s, Unit::kPlain},
+constexpr Field<LayersSection> kSectionSamples[] = {{kForwardKey, &LayersSection::forward_s, Unit::kPlain},
                                                     {kBackward, &LayersSection::backward_s, Unit::kPlain},
                                                     {kOptimizer, &LayersSection::optimizer_s, Unit::kPlain},
                                                     {"watched_step_s", &LayersSection::watched_step_s, Unit::kPlain},
@@ -74,7 +73,7 @@ void write_layers(const LayersSection& section, json& document) {
   json samples = to_json<LayersSection>(kSectionSamples, section);
   samples[kLayers] = rows_to_json<LayerRow>(kLayerSamples, section.layers);
   document[kSamplesKey] = samples;
-  if (!section.forward_s.empty()) document[kForward] = median(section.forward_s);
+  if (!section.forward_s.empty()) document[kForwardKey] = median(section.forward_s);
   if (!section.backward_s.empty()) document[kBackward] = median(section.backward_s);
   if (!section.optimizer_s.empty()) document[kOptimizer] = median(section.optimizer_s);
 }

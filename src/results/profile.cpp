@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
+#include <vector>
 
 #include "firkin/base/units.h"
 #include "results/numbers.h"
@@ -29,15 +31,35 @@ void check_last_tensor(const TensorProfile& profile, bool new_name, const JsonFi
   }
 }
 
+// The times that only a profile with a forward pass has: for all tensors or for none.
+void read_forward(const JsonFields& fields, const std::vector<JsonFields>& tensors, TensorProfile& profile) {
+  const auto read = [&](const char* name, std::vector<double>& times) {
+    for (const JsonFields& tensor : tensors) {
+      if (tensors.front().has(name)) times.push_back(tensor.number(name));
+      if (!times.empty() && times.back() < 0) tensor.fail(name, fmt::format("{}", times.back()), "seconds, at least 0");
+    }
+  };
+  read(kTensorNeeded, profile.needed_s);
+  read(kTensorUpdate, profile.update_s);
+  profile.forward_s = fields.maybe_number(kForwardKey).value_or(0);
+  const double last_use = profile.needed_s.empty() ? 0 : std::ranges::max(profile.needed_s);
+  if (profile.forward_s < last_use) {
+    fields.fail(kForwardKey, fmt::format("{}", profile.forward_s), fmt::format("at least the largest needed_s, {}", last_use));
+  }
+}
+
 }  // namespace
 
 json profile_json(const ProfileSection& profile) {
   json object = to_json<ProfileSection>(kProfileFields, profile);
   object[kBackwardKey] = profile.tensors.backward_s;
+  if (profile.tensors.knows_forward()) object[kForwardKey] = profile.tensors.forward_s;
   json& tensors = object[kTensorsKey] = json::array();
   for (size_t i = 0; i < profile.tensors.names.size(); ++i) {
     tensors.push_back(
         {{kTensorName, profile.tensors.names[i]}, {kTensorBytes, profile.tensors.bytes[i]}, {kTensorReady, profile.tensors.ready_s[i]}});
+    if (!profile.tensors.needed_s.empty()) tensors.back()[kTensorNeeded] = profile.tensors.needed_s[i];
+    if (!profile.tensors.update_s.empty()) tensors.back()[kTensorUpdate] = profile.tensors.update_s[i];
   }
   return object;
 }
@@ -47,12 +69,14 @@ ProfileSection read_profile(const JsonFields& fields) {
   TensorProfile& profile = section.tensors;
   profile.backward_s = fields.positive(kBackwardKey);
   std::set<std::string> seen;
-  for (const JsonFields& tensor : fields.objects(kTensorsKey)) {
+  const std::vector<JsonFields> tensors = fields.objects(kTensorsKey);
+  for (const JsonFields& tensor : tensors) {
     profile.names.push_back(tensor.text(kTensorName));
     profile.bytes.push_back(tensor.integer(kTensorBytes));
     profile.ready_s.push_back(tensor.number(kTensorReady));
     check_last_tensor(profile, seen.insert(profile.names.back()).second, tensor);
   }
+  read_forward(fields, tensors, profile);
   return section;
 }
 

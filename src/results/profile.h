@@ -17,6 +17,8 @@ struct ProfileSection {
 
 // A backward pass, wherever results.json states one.
 inline constexpr const char* kBackwardKey = "backward_s";
+// A forward pass.
+inline constexpr const char* kForwardKey = "forward_s";
 
 nlohmann::json profile_json(const ProfileSection& profile);
 

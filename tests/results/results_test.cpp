@@ -59,6 +59,21 @@ TEST(Results, AnInterruptedTuneNeedsNoAnswer) {
   EXPECT_TRUE(results.profile);
 }
 
+TEST(Results, AProfileMaySayWhenForwardNeedsItsTensors) {
+  json document = tune_document();
+  document["profile"]["forward_s"] = 0.25;
+  for (json& tensor : document["profile"]["tensors"]) {
+    tensor["needed_s"] = 0.125;
+    tensor["update_s"] = 0.001;
+  }
+  EXPECT_EQ(results_json(results_from_json(document)), document);
+  json early = document;
+  early["profile"]["forward_s"] = 0.1;
+  EXPECT_THAT([&] { results_from_json(early); }, ThrowsMessage<InputError>(HasSubstr("profile.forward_s")));
+  document["profile"]["tensors"][1].erase("needed_s");
+  EXPECT_THAT([&] { results_from_json(document); }, ThrowsMessage<InputError>(HasSubstr("profile.tensors[1].needed_s")));
+}
+
 TEST(Results, AnIntervalWithoutAnEndIsWrittenWithNullAndReadAsNone) {
   Results results = results_from_json(tune_document());
   results.curve[0].measured_ci_s = Interval{0, HUGE_VAL};

@@ -1,4 +1,5 @@
-// When each gradient of a model becomes ready in the backward pass: the left input of the performance model.
+// When each gradient of a model becomes ready in the backward pass, and when the next forward pass uses its parameter: the left input of
+// the performance model.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +10,35 @@
 
 namespace firkin {
 
-// Tensors in gradient-ready order. The three vectors have one entry per tensor; ready_s does not decrease.
+// Tensors in gradient-ready order. The vectors have one entry per tensor; ready_s does not decrease. The last two may be empty: not
+// measured.
 struct TensorProfile {
   std::vector<std::string> names;
   std::vector<int64_t> bytes;   // of the gradient
   std::vector<double> ready_s;  // seconds from the start of backward
   double backward_s = 0;        // end of the backward pass without communication; at least the last ready_s
+
+  // For communication that goes on under the next forward pass.
+  std::vector<double> needed_s = {};  // first use of the parameter, seconds from the start of forward; 0: before forward begins
+  std::vector<double> update_s = {};  // the optimiser's step on the tensor
+  double forward_s = 0;               // end of the forward pass without waiting; at least the largest needed_s
+
+  bool knows_forward() const { return !needed_s.empty(); }
 };
 
 // The columns of tensors.csv, and the fields of a tensor in results.json.
 inline constexpr const char* kTensorName = "name";
 inline constexpr const char* kTensorBytes = "bytes";
 inline constexpr const char* kTensorReady = "ready_s";
+inline constexpr const char* kTensorNeeded = "needed_s";
+inline constexpr const char* kTensorUpdate = "update_s";
 
-// Throws InputError unless the vectors agree in length, names are distinct, and times are finite, not negative, and do not decrease.
+// Throws InputError unless the vectors agree in length, names are distinct, times are finite and not negative, ready_s does not decrease,
+// and no time lies behind the end of its pass.
 void check_profile(const TensorProfile& profile);
 
-// tensors.csv: `name,bytes,ready_s` in gradient-ready order. backward_s becomes the last ready time.
+// tensors.csv: `name,bytes,ready_s` in gradient-ready order, and if known `needed_s` (an empty field: 0) and `update_s`. The file does not
+// hold the ends of the passes: backward_s becomes the last ready time, and forward_s the largest needed_s.
 // Throws InputError with file and line for every malformed input; nothing is dropped.
 TensorProfile parse_tensors_csv(std::string_view text, const std::string& file);  // `file`: the name that errors carry
 TensorProfile read_tensors_csv(const std::filesystem::path& path);
