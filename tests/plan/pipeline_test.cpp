@@ -1,0 +1,290 @@
+#include "firkin/plan/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "helpers.h"
+#include "random_instance.h"
+
+namespace firkin {
+namespace {
+
+// All-reduce of x bytes: 1 s + x / 8 s on an idle link.
+const CommCosts kPipelineCosts = linear_costs(1, 0.125);
+
+// Two tensors of 8 bytes, ready at 1 and 2 s; the second is needed when forward begins, the first after 3 of 4 s.
+TensorProfile two_tensors() {
+  TensorProfile profile = make_profile({8, 8}, {1, 2});
+  profile.needed_s = {3, 0};
+  profile.forward_s = 4;
+  return profile;
+}
+
+const BucketPlan kTwoBuckets = {.buckets = {{0, 1}, {1, 1}}};
+
+TEST(SimulatePipeline, ForwardWaitsForWhatItNeedsAndHidesTheRest) {
+  // In ready order: bucket 0 arrives at 3, bucket 1 at 5. Forward begins at 2, waits until 5, and ends at 9.
+  const Pipeline ready_order = simulate_pipeline(two_tensors(), kTwoBuckets, kPipelineCosts);
+  EXPECT_DOUBLE_EQ(ready_order.period_s, 9);
+  EXPECT_DOUBLE_EQ(ready_order.waited_s, 3);
+  EXPECT_DOUBLE_EQ(ready_order.computation_s, 6);
+  EXPECT_DOUBLE_EQ(ready_order.communication_s, 4);
+  ASSERT_EQ(ready_order.waits.size(), 1U);
+  EXPECT_EQ(ready_order.waits[0].bucket, 1);
+
+  // The later bucket first: it arrives at 4, the other at 6, when forward needs it at 7 at the earliest.
+  const Pipeline by_need = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kPipelineCosts);
+  EXPECT_DOUBLE_EQ(by_need.period_s, 8);
+  EXPECT_DOUBLE_EQ(by_need.waited_s, 2);
+}
+
+TEST(SimulatePipeline, SpansAreSecondsFromTheStartOfForward) {
+  const Pipeline step = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kPipelineCosts);
+  EXPECT_DOUBLE_EQ(step.waits[0].start_s, 0);
+  EXPECT_DOUBLE_EQ(step.waits[0].end_s, 2);
+  EXPECT_DOUBLE_EQ(step.forward_end_s, 6);
+  EXPECT_DOUBLE_EQ(step.backward_end_s, 8);
+  ASSERT_EQ(step.buckets.size(), 2U);
+  EXPECT_EQ(step.buckets[0].bucket, 1);
+  EXPECT_EQ(step.buckets[0].bytes, 8);
+  EXPECT_DOUBLE_EQ(step.buckets[0].ready_s, 8);
+  EXPECT_DOUBLE_EQ(step.buckets[0].start_s, 8);
+  EXPECT_DOUBLE_EQ(step.buckets[0].end_s, 10);  // in the next step's forward
+  EXPECT_DOUBLE_EQ(step.buckets[1].ready_s, 7);
+  EXPECT_DOUBLE_EQ(step.buckets[1].start_s, 10);
+  EXPECT_DOUBLE_EQ(step.buckets[1].end_s, 12);
+}
+
+TEST(SimulatePipeline, TheOptimiserRunsOnOtherBucketsWhileForwardIsBlocked) {
+  // Bucket 0 has arrived at 3 when forward, at 2, waits for bucket 1 until 5: its update takes the second from 3 to 4.
+  TensorProfile profile = two_tensors();
+  profile.update_s = {1, 0.5};
+  const Pipeline step = simulate_pipeline(profile, kTwoBuckets, kPipelineCosts);
+  EXPECT_DOUBLE_EQ(step.period_s, 9.5);
+  EXPECT_DOUBLE_EQ(step.waited_s, 2);
+  ASSERT_EQ(step.updates.size(), 2U);
+  EXPECT_EQ(step.updates[0].bucket, 0);
+  EXPECT_DOUBLE_EQ(step.updates[0].start_s, 1);
+  EXPECT_DOUBLE_EQ(step.updates[0].end_s, 2);
+  EXPECT_DOUBLE_EQ(step.updates[1].start_s, 3);
+  EXPECT_DOUBLE_EQ(step.updates[1].end_s, 3.5);
+  EXPECT_EQ(step.waits.size(), 2U);
+}
+
+TEST(SimulatePipeline, ASplitTensorIsThereWithItsLastPart) {
+  // Two parts of 8 bytes, needed at once: they arrive at 3 and 5 after a backward that ends at 1.
+  TensorProfile profile = make_profile({16}, {1});
+  profile.needed_s = {0};
+  profile.update_s = {1};
+  profile.forward_s = 2;
+  const Pipeline step = simulate_pipeline(profile, {.buckets = {{0, 1, 0, 2}, {0, 1, 1, 2}}, .launch_order = {1, 0}}, kPipelineCosts);
+  EXPECT_DOUBLE_EQ(step.period_s, 8);
+  ASSERT_EQ(step.updates.size(), 1U);
+  EXPECT_DOUBLE_EQ(step.updates[0].start_s, 4);
+  ASSERT_EQ(step.waits.size(), 1U);
+  EXPECT_EQ(step.waits[0].bucket, 0);
+}
+
+TEST(SimulatePipeline, TheAgreementDelaysForwardAndNotTheBuckets) {
+  const Pipeline step = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kPipelineCosts, {.agreement_s = 1.5});
+  EXPECT_DOUBLE_EQ(step.period_s, 8);  // it is over at 3.5; the bucket comes at 4
+  EXPECT_DOUBLE_EQ(step.waited_s, 0.5);
+}
+
+TEST(SimulatePipeline, WithoutAKnownForwardIsBackwardThenUpdatesThenForward) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    RandomInstance random(seed);
+    const int64_t tensors = random.integer(1, 20);
+    TensorProfile profile = random.profile(tensors);
+    profile.forward_s = random.uniform(0, 1);
+    const BucketPlan plan = random.plan(tensors, seed % 2 == 0);
+    SimulationOptions simulation;
+    if (seed % 3 > 0) simulation = {.channels = random.integer(1, 3), .overhead_s = 1e-3, .copy_s_per_byte = 1e-8};
+    if (seed % 5 > 2) simulation.compute_slowdown = random.uniform(1, 2);
+    if (seed % 7 > 3) simulation.comm_slowdown = random.uniform(1, 2);
+    const CommCosts costs = random.costs();
+    const Timeline backward = simulate(profile, plan, costs, simulation);
+    const Pipeline step = simulate_pipeline(profile, plan, costs, {.simulation = simulation});
+    EXPECT_NEAR(step.period_s, backward.end_s + profile.forward_s, 1e-9 * step.period_s) << "seed " << seed;
+    EXPECT_NEAR(step.backward_end_s - step.forward_end_s, backward.compute_end_s, 1e-9 * step.period_s) << "seed " << seed;
+    for (size_t k = 0; k < backward.buckets.size(); ++k) {
+      EXPECT_NEAR(step.buckets[k].start_s - step.forward_end_s, backward.buckets[k].start_s, 1e-9 * step.period_s) << "seed " << seed;
+      EXPECT_NEAR(step.buckets[k].end_s - step.forward_end_s, backward.buckets[k].end_s, 1e-9 * step.period_s) << "seed " << seed;
+      EXPECT_EQ(step.buckets[k].channel, backward.buckets[k].channel) << "seed " << seed;
+    }
+  }
+}
+
+// Random tensors whose forward needs them at random, or in reverse, and whose updates take time.
+TensorProfile with_forward(TensorProfile profile, RandomInstance& random) {
+  const size_t count = profile.bytes.size();
+  const bool reverse = random.integer(0, 2) > 0;
+  profile.forward_s = random.uniform(0.1, 1);
+  for (size_t i = 0; i < count; ++i) {
+    profile.needed_s.push_back(reverse ? profile.forward_s * (1 - profile.ready_s[i] / std::max(profile.backward_s, 1e-9))
+                                       : profile.forward_s * random.uniform(0, 1));
+  }
+  if (random.integer(0, 1) == 0) {
+    for (size_t i = 0; i < count; ++i) profile.update_s.push_back(random.integer(0, 3) == 0 ? 0 : random.uniform(0, 0.05));
+  }
+  return profile;
+}
+
+// Several steps one after another without contention, each tensor on its own, from the words in pipeline.h.
+class ConsecutiveSteps {
+ public:
+  ConsecutiveSteps(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const PipelineOptions& options)
+      : profile_(profile), plan_(plan), costs_(costs), options_(options), bytes_(bucket_bytes(plan, profile.bytes)) {}
+
+  // The time between the starts of the last two of `steps` steps.
+  double last_period(int steps) {
+    double previous = 0;
+    for (int step = 0; step < steps; ++step) {
+      previous = now_;
+      backward();
+      now_ += options_.agreement_s;
+      forward();
+    }
+    return now_ - previous;
+  }
+
+ private:
+  void backward() {
+    EXPECT_TRUE(arrival_.empty());  // all have been awaited: the link is idle, and starts anew
+    double link_free = -std::numeric_limits<double>::infinity();
+    double launch = now_, copied = 0, host_extra = 0;
+    std::vector<double> ready(profile_.bytes.size());
+    for (size_t i = 0; i < ready.size(); ++i) {
+      copied += static_cast<double>(profile_.bytes[i]) * options_.simulation.copy_s_per_byte;
+      ready[i] = now_ + profile_.ready_s[i] + copied;
+    }
+    for (size_t position = 0; position < plan_.buckets.size(); ++position) {
+      const size_t k = plan_.launch_order.empty() ? position : static_cast<size_t>(plan_.launch_order[position]);
+      host_extra += options_.simulation.overhead_s;
+      const Bucket& bucket = plan_.buckets[k];
+      launch = std::max(launch, ready[static_cast<size_t>(bucket.first + bucket.count - 1)]);
+      const auto bytes = static_cast<double>(bytes_[k]);
+      link_free = std::max(launch + host_extra + costs_.isolated(bytes), link_free + costs_.gap(bytes));
+      const int64_t key = bucket.parts > 1 ? plan_first(bucket) : static_cast<int64_t>(k);
+      arrival_[key] = std::max(arrival_[key], link_free);
+    }
+    now_ += profile_.backward_s + copied + host_extra;
+  }
+
+  int64_t plan_first(const Bucket& part) const {
+    for (size_t k = 0; k < plan_.buckets.size(); ++k) {
+      if (plan_.buckets[k].first == part.first) return static_cast<int64_t>(k);
+    }
+    return -1;
+  }
+
+  void run_update(int64_t key) {
+    const Bucket& bucket = plan_.buckets[static_cast<size_t>(key)];
+    for (int64_t i = bucket.first; i < bucket.first + bucket.count; ++i) {
+      now_ += profile_.update_s.empty() ? 0 : profile_.update_s[static_cast<size_t>(i)];
+    }
+    arrival_.erase(key);
+  }
+
+  void forward() {
+    std::vector<size_t> tensors(profile_.bytes.size());
+    std::iota(tensors.begin(), tensors.end(), size_t{0});
+    std::ranges::stable_sort(tensors, {}, [&](size_t i) { return profile_.needed_s[i]; });
+    double computed = 0;
+    for (const size_t tensor : tensors) {
+      now_ += profile_.needed_s[tensor] - computed;
+      computed = profile_.needed_s[tensor];
+      const auto holder = std::ranges::find_if(plan_.buckets, [&](const Bucket& bucket) {
+        return bucket.first <= static_cast<int64_t>(tensor) && static_cast<int64_t>(tensor) < bucket.first + bucket.count;
+      });
+      const int64_t key = holder - plan_.buckets.begin();
+      while (arrival_.contains(key)) {
+        const auto first = std::ranges::min_element(arrival_, {}, [](const auto& item) { return item.second; });
+        if (arrival_[key] <= now_) {
+          run_update(key);
+        } else if (first->second <= now_) {
+          run_update(first->first);
+        } else {
+          now_ = first->second;
+        }
+      }
+    }
+    now_ += profile_.forward_s - computed;
+  }
+
+  const TensorProfile& profile_;
+  const BucketPlan& plan_;
+  const CommCosts& costs_;
+  const PipelineOptions& options_;
+  std::vector<int64_t> bytes_;
+  std::map<int64_t, double> arrival_;  // of a bucket, or of a split tensor by its first part
+  double now_ = 0;
+};
+
+TEST(SimulatePipeline, EqualsManyConsecutiveStepsSimulatedTensorByTensor) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    RandomInstance random(seed);
+    const int64_t tensors = random.integer(1, 15);
+    const TensorProfile profile = with_forward(random.profile(tensors), random);
+    const BucketPlan plan = random.plan_with_parts(tensors);
+    const CommCosts costs = random.costs();
+    PipelineOptions options;
+    if (seed % 2 == 0) options = {{.overhead_s = 2e-3, .copy_s_per_byte = 1e-8}, 3e-3};
+    const double expected = ConsecutiveSteps(profile, plan, costs, options).last_period(5);
+    EXPECT_NEAR(simulate_pipeline(profile, plan, costs, options).period_s, expected, 1e-9 * expected) << "seed " << seed;
+  }
+}
+
+TEST(SimulatePipeline, ContentionSlowsForwardWhileBucketsAreInFlight) {
+  // One bucket of 8 bytes, ready at 1, needed at the end of forward. Its 2 s take 4 beside computation, and 4 s of wall time compute 2 s.
+  TensorProfile profile = make_profile({8}, {1});
+  profile.needed_s = {5};
+  profile.forward_s = 5;
+  const Pipeline step =
+      simulate_pipeline(profile, {.buckets = {{0, 1}}}, kPipelineCosts, {.simulation = {.compute_slowdown = 2, .comm_slowdown = 2}});
+  EXPECT_DOUBLE_EQ(step.period_s, 1 + 4 + 3);
+  EXPECT_DOUBLE_EQ(step.buckets[0].end_s - step.buckets[0].start_s, 4);
+}
+
+TEST(SimulatePipeline, ABlockedForwardDoesNotSlowTheLink) {
+  // Needed at 0: the computation stands still, and the bucket takes its 2 s.
+  TensorProfile profile = make_profile({8}, {1});
+  profile.needed_s = {0};
+  profile.forward_s = 5;
+  const PipelineOptions options = {.simulation = {.compute_slowdown = 2, .comm_slowdown = 2}};
+  EXPECT_DOUBLE_EQ(simulate_pipeline(profile, {.buckets = {{0, 1}}}, kPipelineCosts, options).period_s, 1 + 2 + 5);
+}
+
+TEST(PipelineBound, NoPlanIsFaster) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    RandomInstance random(seed);
+    const int64_t tensors = random.integer(1, 15);
+    const TensorProfile profile = with_forward(random.profile(tensors), random);
+    const CommCosts costs = random.costs();
+    const PipelineOptions options = {{.channels = random.integer(1, 2), .overhead_s = 1e-3}, 1e-3};
+    const double period = simulate_pipeline(profile, random.plan_with_parts(tensors), costs, options).period_s;
+    EXPECT_LE(pipeline_bound_s(profile, costs, options), period * (1 + 1e-12)) << "seed " << seed;
+  }
+}
+
+TEST(PipelineBound, IsTheLargerOfComputationAndCommunication) {
+  TensorProfile profile = two_tensors();
+  EXPECT_DOUBLE_EQ(pipeline_bound_s(profile, kPipelineCosts), 6);
+  EXPECT_DOUBLE_EQ(pipeline_bound_s(profile, linear_costs(1, 2)), 33);  // the sixteen bytes in one call
+}
+
+TEST(PipelineOptions, AreChecked) {
+  EXPECT_EQ(error_of([] { check_options(PipelineOptions{.agreement_s = -1}); }), "the time to agree is -1; expected at least 0");
+  EXPECT_EQ(error_of([] { check_options(PipelineOptions{.simulation = {.channels = 0}}); }),
+            "the number of channels is 0; expected 1 to 1024");
+}
+
+}  // namespace
+}  // namespace firkin
