@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 #include <queue>
+#include <tuple>
 
 namespace firkin {
 namespace {
@@ -82,9 +83,11 @@ void PipelineRun::set_buckets(std::span<const Bucket> buckets) {
   }
 }
 
-void PipelineRun::order_by_need(std::vector<int64_t>& order) {
+void PipelineRun::order_by_need(std::vector<int64_t>& order, bool patient) {
   const SimulationOptions& simulation = options_.simulation;
-  using Candidate = std::pair<double, size_t>;  // when it is needed, and which
+  // Of buckets that are needed at once, one with a long update first: it runs while the others arrive.
+  using Candidate = std::tuple<double, double, size_t>;
+  const auto candidate = [&](size_t k) { return Candidate(units_[pieces_[k].unit].needed_s, -units_[pieces_[k].unit].update_s, k); };
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> ready;
   const double backward_end = profile_.backward_s * simulation.compute_slowdown;
   channel_free_.assign(static_cast<size_t>(simulation.channels), kLongAgo);
@@ -96,14 +99,19 @@ void PipelineRun::order_by_need(std::vector<int64_t>& order) {
     const auto channel = std::ranges::min_element(channel_free_);
     now = std::max(now, *channel);
     if (ready.empty()) now = std::max(now, ready_s(next));
-    for (; next < pieces_.size() && ready_s(next) <= now; ++next) ready.emplace(units_[pieces_[next].unit].needed_s, next);
-    const size_t k = ready.top().second;
+    for (; next < pieces_.size() && ready_s(next) <= now; ++next) ready.push(candidate(next));
+    const size_t k = std::get<size_t>(ready.top());
+    const CallCost& cost = pieces_[k].cost;
+    const double slowdown = now < backward_end ? simulation.comm_slowdown : 1;
+    const double end = std::max(std::max(launch, ready_s(k)) + cost.isolated_s * slowdown, *channel + cost.gap_s * slowdown);
+    if (patient && next < pieces_.size() && candidate(next) < ready.top() && ready_s(next) < end) {
+      now = ready_s(next);
+      continue;
+    }
     ready.pop();
     order.push_back(static_cast<int64_t>(k));
     launch = std::max(launch, ready_s(k));
-    const double slowdown = now < backward_end ? simulation.comm_slowdown : 1;
-    const CallCost& cost = pieces_[k].cost;
-    *channel = std::max(launch + cost.isolated_s * slowdown, *channel + cost.gap_s * slowdown);
+    *channel = end;
   }
 }
 

@@ -51,7 +51,8 @@ class PipelineRun {
   void set_buckets(std::span<const Bucket> buckets);
 
   // A launch order by need: whenever a channel is free, of the buckets that are ready, the one whose tensors the next forward needs first.
-  void order_by_need(std::vector<int64_t>& order);
+  // `patient`: rather waits for one that is needed earlier and will be ready before that has been sent.
+  void order_by_need(std::vector<int64_t>& order, bool patient);
 
   // The period of the buckets in this launch order. With `pipeline`, it is filled as well.
   double period_s(std::span<const int64_t> order, Pipeline* pipeline = nullptr);

@@ -122,21 +122,6 @@ TEST(SimulatePipeline, WithoutAKnownForwardIsBackwardThenUpdatesThenForward) {
   }
 }
 
-// Random tensors whose forward needs them at random, or in reverse, and whose updates take time.
-TensorProfile with_forward(TensorProfile profile, RandomInstance& random) {
-  const size_t count = profile.bytes.size();
-  const bool reverse = random.integer(0, 2) > 0;
-  profile.forward_s = random.uniform(0.1, 1);
-  for (size_t i = 0; i < count; ++i) {
-    profile.needed_s.push_back(reverse ? profile.forward_s * (1 - profile.ready_s[i] / std::max(profile.backward_s, 1e-9))
-                                       : profile.forward_s * random.uniform(0, 1));
-  }
-  if (random.integer(0, 1) == 0) {
-    for (size_t i = 0; i < count; ++i) profile.update_s.push_back(random.integer(0, 3) == 0 ? 0 : random.uniform(0, 0.05));
-  }
-  return profile;
-}
-
 // Several steps one after another without contention, each tensor on its own, from the words in pipeline.h.
 class ConsecutiveSteps {
  public:
@@ -232,7 +217,7 @@ TEST(SimulatePipeline, EqualsManyConsecutiveStepsSimulatedTensorByTensor) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     RandomInstance random(seed);
     const int64_t tensors = random.integer(1, 15);
-    const TensorProfile profile = with_forward(random.profile(tensors), random);
+    const TensorProfile profile = random.profile_with_forward(tensors);
     const BucketPlan plan = random.plan_with_parts(tensors);
     const CommCosts costs = random.costs();
     PipelineOptions options;
@@ -266,7 +251,7 @@ TEST(PipelineBound, NoPlanIsFaster) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     RandomInstance random(seed);
     const int64_t tensors = random.integer(1, 15);
-    const TensorProfile profile = with_forward(random.profile(tensors), random);
+    const TensorProfile profile = random.profile_with_forward(tensors);
     const CommCosts costs = random.costs();
     const PipelineOptions options = {{.channels = random.integer(1, 2), .overhead_s = 1e-3}, 1e-3};
     const double period = simulate_pipeline(profile, random.plan_with_parts(tensors), costs, options).period_s;

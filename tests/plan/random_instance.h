@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "firkin/plan/bucket_plan.h"
 #include "helpers.h"
 
 namespace firkin {
@@ -31,6 +32,20 @@ class RandomInstance {
     }
     TensorProfile result = make_profile(std::move(bytes), std::move(ready_s));
     if (integer(0, 1) == 0) result.backward_s += uniform(0, 0.2);
+    return result;
+  }
+
+  // The same with a forward pass that needs the tensors in reverse, or at random; updates take time, or none.
+  TensorProfile profile_with_forward(int64_t tensor_count) {
+    TensorProfile result = profile(tensor_count);
+    const bool reverse = integer(0, 2) > 0;
+    result.forward_s = uniform(0.1, 1);
+    for (const double ready_s : result.ready_s) {
+      result.needed_s.push_back(result.forward_s * (reverse ? 1 - ready_s / std::max(result.backward_s, 1e-9) : uniform(0, 1)));
+    }
+    if (integer(0, 1) == 0) {
+      for (int64_t i = 0; i < tensor_count; ++i) result.update_s.push_back(integer(0, 3) == 0 ? 0 : uniform(0, 0.05));
+    }
     return result;
   }
 

@@ -1,0 +1,50 @@
+// Buckets, split tensors and launch order for the strategy `ordered`, which hides communication behind the next forward pass as well.
+//
+//   const OrderedPlan best = find_ordered_plan(profile, costs);
+//   best.plan.launch_order;      // what the next forward needs first goes first, of what is ready
+//   best.pipeline.period_s;      // of a step
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "firkin/base/units.h"
+#include "firkin/plan/pipeline.h"
+
+namespace firkin {
+
+// The launch order of these buckets by the rule: whenever a channel is free, of the buckets that are ready then, the one whose tensors the
+// next forward needs first (earliest due date of what has been released; Jackson 1955). During backward late layers go because nothing else
+// is ready, afterwards early layers come first. From simulated times, so that all ranks find the same order. Empty when it is the ready
+// order. The profile and the plan must have passed their checks; plan.launch_order is ignored. O(n log n).
+std::vector<int64_t> launch_order_by_need(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
+                                          const PipelineOptions& options = {});
+
+struct OrderedSearchOptions {
+  PipelineOptions pipeline = {};
+  // Plans whose period is within this fraction of the best are taken for equal; of those, one with fewer buckets is returned.
+  double tolerance = 1e-6;
+  int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();  // no bucket of several tensors holds more
+  // A tensor is split into at most so many parts, and none into parts of fewer bytes than these.
+  int64_t most_parts = 64;
+  int64_t smallest_part_bytes = 64 * kKiB;
+};
+
+struct OrderedPlan {
+  BucketPlan plan;
+  Pipeline pipeline;   // its steady step
+  double bound_s = 0;  // pipeline_bound_s(): no plan is faster
+};
+
+// A search, not exact: starts are the partitions of uniform caps, whole or with what is larger than the cap split, and the best plan for a
+// single backward pass, each launched by need; the best of them are improved by local moves (merge, move a boundary, cut a bucket, split a
+// tensor into more or fewer parts, move a bucket in the launch order), each judged by simulate_pipeline(). Deterministic.
+//
+// How good: on 5,000 random instances of up to 5 tensors, 13 results are more than 0.1 % above the best of all partitions, splits in two
+// and launch orders, the worst by 2.5 %. How fast: 436 tensors in half a second at most, 600 random ones as well.
+//
+// Throws InputError when the profile or the options do not pass their checks.
+OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const OrderedSearchOptions& options = {});
+
+}  // namespace firkin

@@ -1,0 +1,215 @@
+#include "firkin/plan/ordered_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "firkin/base/file.h"
+#include "firkin/plan/import_cmsc828g.h"
+#include "firkin/plan/optimal_plan.h"
+#include "firkin/plan/uniform_cap.h"
+#include "helpers.h"
+#include "random_instance.h"
+
+namespace firkin {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+BucketPlan one_tensor_each(size_t tensors) {
+  BucketPlan plan;
+  for (size_t i = 0; i < tensors; ++i) plan.buckets.push_back({static_cast<int64_t>(i), 1});
+  return plan;
+}
+
+// Five layers of 8 bytes, one ready each second, needed in reverse by a forward pass of 5 s.
+TensorProfile five_layers() {
+  TensorProfile profile = make_profile({8, 8, 8, 8, 8}, {1, 2, 3, 4, 5});
+  profile.needed_s = {4, 3, 2, 1, 0};
+  profile.forward_s = 5;
+  return profile;
+}
+
+TEST(LaunchOrderByNeed, SendsWhatIsReadyAndOfThatWhatForwardNeedsFirst) {
+  // Each takes 2 s: from 1, 3, 5, ... At 3 s tensors 1 and 2 are ready, and 2 is needed earlier; at 5 s tensors 1, 3 and 4.
+  EXPECT_THAT(launch_order_by_need(five_layers(), one_tensor_each(5), linear_costs(1, 0.125)), ElementsAre(0, 2, 4, 3, 1));
+}
+
+TEST(LaunchOrderByNeed, IsTheReadyOrderWhereTheLinkKeepsUp) {
+  EXPECT_THAT(launch_order_by_need(five_layers(), one_tensor_each(5), linear_costs(0.5, 0.01)), IsEmpty());
+}
+
+TEST(LaunchOrderByNeed, SendsThePartsOfAnEarlyNeededTensorTogether) {
+  TensorProfile profile = make_profile({8, 16}, {1, 1});
+  profile.needed_s = {1, 0};
+  profile.forward_s = 1;
+  const BucketPlan plan = {.buckets = {{0, 1}, {1, 1, 0, 2}, {1, 1, 1, 2}}};
+  EXPECT_THAT(launch_order_by_need(profile, plan, linear_costs(1, 0.125)), ElementsAre(1, 2, 0));
+}
+
+TEST(OrderedPlan, IsFasterThanAnyPlanThatWaitsForItsLastBucket) {
+  const TensorProfile profile = five_layers();
+  const CommCosts costs = linear_costs(0.1, 0.2);  // 40 bytes take 8 s of a computation of 10 s
+  const double bucketed_s = find_optimal_plan(profile, costs).timeline.end_s + profile.forward_s;
+  const OrderedPlan ordered = find_ordered_plan(profile, costs, {.smallest_part_bytes = 1});
+  EXPECT_LT(ordered.pipeline.period_s, 0.9 * bucketed_s);
+  EXPECT_GE(ordered.pipeline.period_s, ordered.bound_s);
+  EXPECT_NO_THROW(check_plan(ordered.plan, 5));
+}
+
+TEST(OrderedPlan, SplitsALargeTensorSoThatWhatIsNeededFirstDoesNotWaitBehindIt) {
+  // 100 bytes, ready at 0 and needed in the middle of forward, take the link 100 s; a tensor that is needed first is ready at 10 s.
+  TensorProfile profile = make_profile({100, 1}, {0, 10});
+  profile.needed_s = {50, 0};
+  profile.forward_s = 100;
+  const CommCosts costs = linear_costs(0.01, 1);
+  const OrderedPlan whole = find_ordered_plan(profile, costs, {.most_parts = 1, .smallest_part_bytes = 1});
+  const OrderedPlan split = find_ordered_plan(profile, costs, {.smallest_part_bytes = 1});
+  EXPECT_FALSE(has_parts(whole.plan));
+  EXPECT_TRUE(has_parts(split.plan));
+  EXPECT_NEAR(whole.pipeline.period_s, 161, 1);  // the small one first: the link is idle for ten seconds
+  EXPECT_NEAR(split.pipeline.period_s, 151, 1);
+}
+
+TEST(OrderedPlan, RespectsItsLimits) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    RandomInstance random(seed);
+    const int64_t tensors = random.integer(1, 25);
+    const TensorProfile profile = random.profile_with_forward(tensors);
+    const OrderedSearchOptions options = {.largest_bucket_bytes = 100000, .most_parts = 3, .smallest_part_bytes = 20000};
+    const OrderedPlan found = find_ordered_plan(profile, random.costs(), options);
+    ASSERT_NO_THROW(check_plan(found.plan, tensors)) << "seed " << seed;
+    const std::vector<int64_t> bytes = bucket_bytes(found.plan, profile.bytes);
+    for (size_t k = 0; k < bytes.size(); ++k) {
+      const Bucket& bucket = found.plan.buckets[k];
+      EXPECT_TRUE(bucket.count == 1 || bytes[k] <= 100000) << "seed " << seed;
+      EXPECT_TRUE(bucket.parts == 1 || (bucket.parts <= 3 && bytes[k] >= 20000)) << "seed " << seed;
+    }
+  }
+}
+
+TEST(OrderedPlan, OfAProfileWithoutForwardIsNoSlowerThanTheBestPlan) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    RandomInstance random(seed);
+    const TensorProfile profile = random.profile(random.integer(1, 25));
+    const CommCosts costs = random.costs();
+    const double best = find_optimal_plan(profile, costs).timeline.end_s;
+    EXPECT_LE(find_ordered_plan(profile, costs).pipeline.period_s, best * (1 + 3e-6)) << "seed " << seed;
+  }
+}
+
+TEST(OrderedPlan, WithoutTensorsIsTheComputation) {
+  TensorProfile profile;
+  profile.backward_s = 3;
+  profile.forward_s = 2;
+  EXPECT_DOUBLE_EQ(find_ordered_plan(profile, linear_costs(1, 1)).pipeline.period_s, 5);
+}
+
+TEST(OrderedPlan, RejectsOptionsOutOfBounds) {
+  const auto error = [](const OrderedSearchOptions& options) {
+    return error_of([&] { find_ordered_plan(make_profile({1}, {1}), linear_costs(1, 1), options); });
+  };
+  EXPECT_EQ(error({.tolerance = -1}), "the tolerance is -1; expected at least 0");
+  EXPECT_EQ(error({.most_parts = 0}), "the most parts of a tensor is 0; expected at least 1");
+  EXPECT_EQ(error({.largest_bucket_bytes = 0}), "the largest bucket, bytes, is 0; expected at least 1");
+}
+
+// gpt2-large's layer times on an A100 (data/cmsc828g) at a sixteenth of its bytes, with a forward pass half as long as backward.
+TensorProfile small_gpt2_large() {
+  const std::string folder = FIRKIN_SOURCE_DIR "/data/cmsc828g/";
+  TensorProfile profile = parse_cmsc828g_profile(read_file(folder + "layer-sizes-gpt2_large-bs4.csv"), "sizes",
+                                                 read_file(folder + "layer-times-gpt2_large-bs4.csv"), "times", "gpt2-large")
+                              .profile;
+  profile.forward_s = profile.backward_s / 2;
+  for (size_t i = 0; i < profile.bytes.size(); ++i) {
+    profile.bytes[i] /= 16;
+    profile.needed_s.push_back(profile.forward_s * (1 - profile.ready_s[i] / profile.backward_s));
+  }
+  return profile;
+}
+
+TEST(OrderedPlan, OfGpt2LargeIsNearTheBoundWhereCommunicationDominates) {
+  const TensorProfile profile = small_gpt2_large();
+  const CommCosts costs = linear_costs(2e-4, 1 / 0.1216e9);  // 1 Gbit/s, two ranks
+  const double bucketed_s = find_best_uniform_cap(profile, costs, {.rule = CapRule::kAtMost}).timeline.end_s + profile.forward_s;
+  const OrderedPlan ordered = find_ordered_plan(profile, costs);
+  EXPECT_LE(ordered.pipeline.period_s, 0.82 * bucketed_s);
+  EXPECT_LE(ordered.pipeline.period_s, 1.07 * ordered.bound_s);
+}
+
+TEST(OrderedPlan, OfGpt2LargeIsNoSlowerThanTheBestCapWhereComputationDominates) {
+  const TensorProfile profile = small_gpt2_large();
+  const CommCosts costs = linear_costs(2e-5, 1 / 1.216e9);
+  const double bucketed_s = find_best_uniform_cap(profile, costs, {.rule = CapRule::kAtMost}).timeline.end_s + profile.forward_s;
+  EXPECT_LE(find_ordered_plan(profile, costs).pipeline.period_s, bucketed_s * (1 + 1e-6));
+}
+
+// Every partition with every tensor whole or in two parts, in every launch order.
+class EveryOrderedPlan {
+ public:
+  EveryOrderedPlan(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options)
+      : profile_(profile), costs_(costs), options_(options) {
+    add_buckets(0);
+  }
+
+  double best_s() const { return best_s_; }
+
+ private:
+  void add_buckets(int64_t first) {
+    const auto tensors = static_cast<int64_t>(profile_.bytes.size());
+    if (first == tensors) try_orders();
+    for (int64_t count = 1; first + count <= tensors; ++count) {
+      plan_.buckets.push_back({first, count});
+      add_buckets(first + count);
+      plan_.buckets.pop_back();
+    }
+    if (first == tensors || profile_.bytes[static_cast<size_t>(first)] < 2) return;
+    plan_.buckets.push_back({first, 1, 0, 2});
+    plan_.buckets.push_back({first, 1, 1, 2});
+    add_buckets(first + 1);
+    plan_.buckets.resize(plan_.buckets.size() - 2);
+  }
+
+  void try_orders() {
+    plan_.launch_order.resize(plan_.buckets.size());
+    std::iota(plan_.launch_order.begin(), plan_.launch_order.end(), int64_t{0});
+    do {
+      best_s_ = std::min(best_s_, simulate_pipeline(profile_, plan_, costs_, options_).period_s);
+    } while (std::ranges::next_permutation(plan_.launch_order).found);
+  }
+
+  const TensorProfile& profile_;
+  const CommCosts& costs_;
+  const PipelineOptions& options_;
+  BucketPlan plan_;
+  double best_s_ = std::numeric_limits<double>::infinity();
+};
+
+TEST(OrderedPlan, IsWithinOnePercentOfBruteForceAndMostlyEqualOn400RandomInstances) {
+  int above_tolerance = 0;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    RandomInstance random(seed);
+    const TensorProfile profile = random.profile_with_forward(random.integer(1, seed % 40 == 0 ? 4 : 3));
+    const CommCosts costs = random.costs();
+    OrderedSearchOptions options = {.most_parts = 2, .smallest_part_bytes = 1};
+    if (seed % 3 == 0) options.pipeline.simulation = {.overhead_s = 1e-3, .copy_s_per_byte = 1e-8};
+    if (seed % 4 == 0) options.pipeline.simulation.compute_slowdown = random.uniform(1, 1.5);
+    if (seed % 4 == 0) options.pipeline.simulation.comm_slowdown = random.uniform(1, 1.5);
+    const double best = EveryOrderedPlan(profile, costs, options.pipeline).best_s();
+    const double found = find_ordered_plan(profile, costs, options).pipeline.period_s;
+    EXPECT_GE(found, best * (1 - 1e-9)) << "seed " << seed;
+    EXPECT_LE(found, best * 1.01) << "seed " << seed;
+    if (found > best * (1 + 3e-6)) ++above_tolerance;
+  }
+  EXPECT_LE(above_tolerance, 6);
+}
+
+}  // namespace
+}  // namespace firkin
