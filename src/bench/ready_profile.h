@@ -1,4 +1,4 @@
-// When each gradient becomes ready in the backward pass, measured on the real model.
+// When each gradient becomes ready in the backward pass, and when forward needs its parameter, measured on the real model.
 #pragma once
 
 #include <functional>
@@ -21,14 +21,15 @@ struct ReadyProfileOptions {
 
 struct ReadyProfile {
   // Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order. Times are the median
-  // over steps of the slowest rank's, made non-decreasing.
+  // over steps of the slowest rank's, made non-decreasing. The forward pass is known where modules await their parameters; what the
+  // optimiser takes is shared out by bytes.
   TensorProfile tensors;
   std::vector<int64_t> ready_order;  // the same order, as DataParallelOptions::ready_order takes it
   double bare_backward_s = 0;        // backward with no hook at all: median over steps of the slowest rank
   PairedRatio hooked_to_bare;        // what hooks and writing gradients into buckets cost
 };
 
-// Collective: every rank gets rank 0's order and the same times. Steps the workload without communicating gradients.
+// Collective: every rank gets rank 0's order and the same times. Steps the workload, optimiser included, without communicating gradients.
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options);
 
 }  // namespace firkin

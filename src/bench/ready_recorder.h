@@ -40,7 +40,7 @@ std::vector<double> column_medians(const std::vector<std::vector<double>>& rows)
 // Indices by ascending time; equal times in their own order.
 std::vector<int64_t> order_of_times(const std::vector<double>& times);
 
-// ready_s: per parameter, seconds from the start of backward.
+// ready_s: per parameter, seconds from the start of backward. Without the forward pass.
 TensorProfile profile_in_ready_order(const std::vector<NamedTensor>& parameters, const std::vector<double>& ready_s, double backward_s);
 
 }  // namespace firkin

@@ -54,7 +54,7 @@ std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& 
 std::vector<TracedStep> traced_steps(const std::vector<Span>& spans) {
   std::vector<TracedStep> steps;
   for (const Period& period : steps_in(spans)) {
-    steps.push_back({period, overlap_of(spans_between(spans, period.start_ns, period.end_ns))});
+    steps.push_back({period, overlap_of(spans_cut_to(spans, period.start_ns, period.end_ns))});
   }
   return steps;
 }

@@ -13,6 +13,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/cap_sweep.h"
 #include "firkin/plan/optimal_plan.h"
+#include "firkin/plan/ordered_prediction.h"
 #include "plan_cuts.h"
 
 namespace firkin {
@@ -42,6 +43,16 @@ std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOption
     predictions.push_back({point.cap_bytes, point.buckets, step_of_backward(model, point.backward_s)});
   }
   return predictions;
+}
+
+double predict_ordered_step(const StepModel& model, const BucketPlan& plan) {
+  const Pipeline step = simulate_pipeline(model.profile, plan, model.costs, pipeline_options(model.costs, model.simulation));
+  const double updates_s = std::accumulate(model.profile.update_s.begin(), model.profile.update_s.end(), 0.0);
+  return step_of_backward(model, step.period_s - model.profile.forward_s - updates_s);
+}
+
+BucketPlan ordered_plan(const StepModel& model) {
+  return find_ordered_plan(model.profile, model.costs, {.pipeline = pipeline_options(model.costs, model.simulation)}).plan;
 }
 
 size_t best_prediction(std::span<const CapPrediction> predictions) {

@@ -43,6 +43,11 @@ double predict_step(const StepModel& model, const BucketPlan& plan);
 // One per cap, in the order given. rule.cap_bytes is not used.
 std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps);
 
+// Seconds of a whole step under the strategy ordered. The profile must know its forward pass.
+double predict_ordered_step(const StepModel& model, const BucketPlan& plan);
+// Buckets, splits and launch order for it.
+BucketPlan ordered_plan(const StepModel& model);
+
 // The fastest; of those whose step takes at most a thousandth longer, the one with the fewest buckets, and the smallest cap that gives
 // them. Index into `predictions`, which is not empty.
 size_t best_prediction(std::span<const CapPrediction> predictions);

@@ -16,7 +16,21 @@ void compare_with_torch_default(TuneResult& result, const SettingNames& settings
   const auto ratio = [&](size_t setting) { return paired_ratio(result.steps.step_s[setting], reference, seed); };
   result.predicted_to_torch_default = ratio(settings.strategies.size() + result.best_predicted);
   if (settings.planned) result.planned->to_torch_default = ratio(*settings.planned);
+  if (settings.ordered) result.ordered->to_torch_default = ratio(*settings.ordered);
   result.torch_default->to_torch_default = PairedRatio{1, {1, 1}};
+}
+
+void compare_with_best_cap(TuneResult& result, const SettingNames& settings, uint64_t seed) {
+  const std::vector<double>& reference = result.steps.step_s[settings.strategies.size() + result.best_predicted];
+  const auto ratio = [&](size_t setting) { return paired_ratio(result.steps.step_s[setting], reference, seed); };
+  if (settings.ordered) {
+    result.ordered->measured = result.strategies[*settings.ordered];
+    result.ordered_to_best_cap = ratio(*settings.ordered);
+  }
+  for (size_t i = 0; i < settings.hooks.size(); ++i) {
+    result.hooks[i].measured = result.strategies[settings.hooks[i]];
+    result.hooks[i].to_best_cap = ratio(settings.hooks[i]);
+  }
 }
 
 }  // namespace
@@ -56,6 +70,7 @@ void add_steps(TuneResult& result, const StepBenchResult& steps, const SettingNa
     result.planned->measured = i < first_cap ? result.strategies[i] : result.curve[i - first_cap].measured;
   }
   compare_with_torch_default(result, settings, seed);
+  compare_with_best_cap(result, settings, seed);
 }
 
 }  // namespace firkin

@@ -52,6 +52,14 @@ struct PlanPoint {
   std::optional<PairedRatio> to_torch_default;
 };
 
+// The best cap with gradients in another type on the wire.
+struct HookPoint {
+  std::string hook;         // "bf16"
+  CapPrediction predicted;  // its cap in bytes of the gradients, as all caps
+  Measurement measured;     // empty until measured
+  PairedRatio to_best_cap;  // its step divided by that at the predicted best cap
+};
+
 // While a measurement is under way, what is not known yet is empty: `curve` until the first block of steps is complete.
 struct TuneResult {
   ReadyProfile profile;
@@ -60,13 +68,16 @@ struct TuneResult {
   TuneCalibration calibration;
   std::vector<CapPrediction> dense_curve;  // by ascending cap, close enough to draw
   std::vector<CurvePoint> curve;           // the measured caps, ascending
-  std::vector<Measurement> strategies;     // none, naive, flat, overlap, then torch default and planned where they were measured
+  std::vector<Measurement> strategies;     // none, naive, flat, overlap, then torch default, planned, ordered, hooks where measured
   std::optional<PlanPoint> torch_default;  // c10d::Reducer, 1 MiB and then 25 MiB; nothing where this LibTorch's cannot be used
   std::optional<PlanPoint> planned;        // the best plan of any boundaries; measured with a cap's steps where one makes the same buckets
-  size_t best_predicted = 0;               // index into curve
-  size_t best_measured = 0;                // index into curve
-  std::vector<size_t> indifference;        // indices into curve: caps that cannot be told from the best measured one
-  PairedRatio predicted_to_best;           // measured time at the predicted best cap, divided by that at the measured best
+  std::optional<PlanPoint> ordered;        // nothing where no module awaits its parameters
+  std::optional<PairedRatio> ordered_to_best_cap;         // its step divided by that at the predicted best cap
+  std::vector<HookPoint> hooks;                           // those asked for
+  size_t best_predicted = 0;                              // index into curve
+  size_t best_measured = 0;                               // index into curve
+  std::vector<size_t> indifference;                       // indices into curve: caps that cannot be told from the best measured one
+  PairedRatio predicted_to_best;                          // measured time at the predicted best cap, divided by that at the measured best
   std::optional<PairedRatio> predicted_to_torch_default;  // the same, divided by that of PyTorch's default: what switching gains
   StepBenchResult steps;                                  // raw samples; settings are strategies, then curve
   std::vector<std::string> notes;                         // what was left out, shared or not kept apart, one sentence each
@@ -81,6 +92,8 @@ struct SettingNames {
   int64_t best_cap = 0;                 // of `caps`, the one predicted to be best
   std::optional<size_t> torch_default;  // index of the setting
   std::optional<size_t> planned;        // index of the setting; a cap's when that has the same buckets
+  std::optional<size_t> ordered;        // index of the setting
+  std::vector<size_t> hooks;            // indices of the settings
 };
 
 Measurement measurement_of(const StepBenchResult& steps, size_t setting, const std::string& name, uint64_t seed);

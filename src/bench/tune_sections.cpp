@@ -21,8 +21,11 @@ StrategyRow strategy_row(const Measurement& measured, const Measurement& none, c
   StrategyRow row{.strategy = measured.name, .buckets = measured.buckets, .measured_s = measured.step_s, .measured_ci_s = measured.step_ci};
   row.exposed_s = none.step_s * (measured.to_none.ratio - 1);
   row.comm_s = measured.comm_s;
-  for (const auto* plan : {&tuned.torch_default, &tuned.planned}) {
+  for (const auto* plan : {&tuned.torch_default, &tuned.planned, &tuned.ordered}) {
     if (*plan && (*plan)->measured.name == measured.name) row.predicted_s = (*plan)->predicted_s;
+  }
+  for (const HookPoint& hook : tuned.hooks) {
+    if (hook.measured.name == measured.name) row.predicted_s = hook.predicted.step_s;
   }
   return row;
 }
@@ -41,6 +44,16 @@ TuneAnswer answer_of(const TuneResult& tuned) {
   answer.regret = std::max(0.0, tuned.predicted_to_best.ratio - 1);
   answer.regret_ci = Interval{tuned.predicted_to_best.interval.low - 1, tuned.predicted_to_best.interval.high - 1};
   answer.over_default = gain_of(tuned.predicted_to_torch_default);
+  answer.ordered_over_best_cap = gain_of(tuned.ordered_to_best_cap);
+  if (tuned.ordered) answer.ordered_over_default = gain_of(tuned.ordered->to_torch_default);
+  for (const HookPoint& hook : tuned.hooks) {
+    answer.hooks.push_back({.hook = hook.hook,
+                            .cap_mib = mib(hook.predicted.cap_bytes),
+                            .predicted_s = hook.predicted.step_s,
+                            .measured_s = hook.measured.step_s,
+                            .ratio = hook.to_best_cap.ratio,
+                            .ratio_ci = hook.to_best_cap.interval});
+  }
   if (!tuned.planned) return answer;
   answer.planned_over_default = gain_of(tuned.planned->to_torch_default);
   for (const int64_t bytes : tuned.planned->bucket_bytes) answer.plan_mib.push_back(mib(bytes));

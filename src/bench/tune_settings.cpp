@@ -39,6 +39,19 @@ StepSetting plan_setting(const ReadyProfile& profile, const BucketPlan& plan) {
   return {fmt::format("planned, {} buckets", plan.buckets.size()), options};
 }
 
+StepSetting ordered_setting(const ReadyProfile& profile, const BucketPlan& plan) {
+  DataParallelOptions options = rewrap_options(profile, kOrderedName);
+  options.plan = plan;
+  return {std::string(kOrderedName), options};
+}
+
+StepSetting hook_setting(const ReadyProfile& profile, const CapOptions& rule, const HookPoint& hook) {
+  StepSetting setting = cap_setting(profile, rule, hook.predicted.cap_bytes);
+  if (hook.hook == kBf16Hook) setting.options.gradient_hook = bf16_compression();
+  setting.name += fmt::format(", {}", hook.hook);
+  return setting;
+}
+
 StepSetting torch_default_setting(const ReadyProfile& profile) {
   DataParallelOptions options = rewrap_options(profile, "torch");
   options.cap = kTorchDefaultCaps;
@@ -62,11 +75,16 @@ Settings settings_to_verify(const TuneResult& result, const CapOptions& rule, co
     return assign_buckets(result.profile.tensors.bytes, options) == result.planned->plan;
   };
   const auto same = std::ranges::find_if(caps, makes_the_plan);
-  if (same == caps.end()) {
-    list.names.planned = add_strategy(plan_setting(result.profile, result.planned->plan), "planned");
-  } else {
-    list.names.planned = list.settings.size() + static_cast<size_t>(same - caps.begin());
+  if (same == caps.end()) list.names.planned = add_strategy(plan_setting(result.profile, result.planned->plan), "planned");
+  if (result.ordered) {
+    list.names.ordered = add_strategy(ordered_setting(result.profile, result.ordered->plan), std::string(kOrderedName));
   }
+  for (const HookPoint& hook : result.hooks) {
+    StepSetting setting = hook_setting(result.profile, rule, hook);
+    const std::string name = setting.name;
+    list.names.hooks.push_back(add_strategy(std::move(setting), name));
+  }
+  if (same != caps.end()) list.names.planned = list.settings.size() + static_cast<size_t>(same - caps.begin());
   for (const int64_t cap : caps) list.settings.push_back(cap_setting(result.profile, rule, cap));
   return list;
 }

@@ -15,11 +15,16 @@
 namespace firkin {
 
 inline constexpr std::string_view kTorchDefaultName = "torch default";
+inline constexpr std::string_view kOrderedName = "ordered";
 
 // All keep the profile's ready order, so that plans mean the same tensors everywhere.
 StepSetting strategy_setting(const ReadyProfile& profile, std::string_view strategy);
 StepSetting cap_setting(const ReadyProfile& profile, const CapOptions& rule, int64_t cap);
 StepSetting plan_setting(const ReadyProfile& profile, const BucketPlan& plan);
+// The strategy ordered with these buckets, in their launch order.
+StepSetting ordered_setting(const ReadyProfile& profile, const BucketPlan& plan);
+// A cap with gradients in another type on the wire.
+StepSetting hook_setting(const ReadyProfile& profile, const CapOptions& rule, const HookPoint& hook);
 // Gradients are views of the Reducer's buckets, which spares it a copy that PyTorch's default makes: what is gained over it comes from the
 // buckets.
 StepSetting torch_default_setting(const ReadyProfile& profile);
@@ -29,7 +34,8 @@ struct Settings {
   SettingNames names;
 };
 
-// none, naive, flat, overlap, PyTorch's default where `result` has it, the plan of `result.planned` unless a cap makes it, and the caps.
+// none, naive, flat, overlap, PyTorch's default where `result` has it, the plan of `result.planned` unless a cap makes it, ordered and the
+// hooks that `result` has, and the caps.
 Settings settings_to_verify(const TuneResult& result, const CapOptions& rule, const std::vector<int64_t>& caps, int64_t best_cap);
 
 }  // namespace firkin

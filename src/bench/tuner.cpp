@@ -1,8 +1,11 @@
 #include "bench/tuner.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 
 #include "across_ranks.h"
@@ -11,6 +14,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
+#include "firkin/plan/compression.h"
 #include "firkin/stats/summary.h"
 #include "tune_settings.h"
 
@@ -25,6 +29,7 @@ void check_input(const Workload& workload, const TuneOptions& options) {
   for (const int64_t cap : options.caps) {
     if (cap < 1) throw InputError(fmt::format("tune: cap of {} bytes; expected at least 1", cap));
   }
+  for (const std::string& hook : options.hooks) find_compression(hook, 0);
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.scalar_type() == parameters[0].tensor.scalar_type()) continue;
@@ -104,21 +109,72 @@ void predict(TuneResult& result, const StepModel& model, const CapOptions& rule,
   for (std::optional<PlanPoint>* point : {&result.torch_default, &result.planned}) {
     if (*point) (*point)->predicted_s = predict_step(model, (*point)->plan);
   }
+  if (result.ordered) result.ordered->predicted_s = predict_ordered_step(model, result.ordered->plan);
 }
 
 // A rank whose library rounds otherwise must not choose otherwise.
-BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan, size_t tensors) {
-  std::vector<double> counts(tensors, 0);
-  for (size_t k = 0; k < plan.buckets.size(); ++k) counts[k] = static_cast<double>(plan.buckets[k].count);
-  counts = all_gather(group, counts)[0];
-  BucketPlan agreed;
-  int64_t first = 0;
-  for (const double count : counts) {
-    if (count == 0) break;
-    agreed.buckets.push_back({first, static_cast<int64_t>(count)});
-    first += agreed.buckets.back().count;
+BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan) {
+  std::vector<double> ours;
+  for (const Bucket& bucket : plan.buckets) {
+    for (const int64_t value : {bucket.first, bucket.count, bucket.part, bucket.parts}) ours.push_back(static_cast<double>(value));
   }
+  const auto count = static_cast<size_t>(of_rank_0(group, static_cast<double>(plan.buckets.size())));
+  constexpr size_t kFields = 4;
+  ours.resize(kFields * count);
+  for (const int64_t bucket : plan.launch_order) ours.push_back(static_cast<double>(bucket));
+  ours.resize((kFields + 1) * count, -1);
+  const std::vector<double> values = all_gather(group, ours)[0];
+  const auto value = [&](size_t i) { return static_cast<int64_t>(values[i]); };
+  BucketPlan agreed;
+  for (size_t k = 0; k < count; ++k) {
+    agreed.buckets.push_back({value(kFields * k), value(kFields * k + 1), value(kFields * k + 2), value(kFields * k + 3)});
+  }
+  for (size_t i = kFields * count; i < values.size() && values[i] >= 0; ++i) agreed.launch_order.push_back(value(i));
   return agreed;
+}
+
+// Seconds per byte of float32 for the way to bfloat16 and back, on the slowest rank.
+double conversion_s_per_byte(const ProcessGroup& group) {
+  constexpr int64_t kElements = 1 << 20;
+  const at::Tensor gradient = at::ones({kElements}, at::kFloat);
+  const at::Tensor wire = at::empty({kElements}, at::kBFloat16);
+  std::vector<double> times;
+  for (int i = 0; i < 9; ++i) {
+    const auto started = std::chrono::steady_clock::now();
+    wire.copy_(gradient);
+    gradient.copy_(wire);
+    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
+  }
+  return max_over_ranks(group, {median(times)})[0] / static_cast<double>(gradient.nbytes());
+}
+
+// The best cap under each hook.
+std::vector<HookPoint> predict_hooks(const TuneOptions& options, const StepModel& model, double conversion_s,
+                                     const std::vector<int64_t>& dense) {
+  std::vector<HookPoint> points;
+  for (const std::string& name : options.hooks) {
+    const CommCosts costs = compressed(model.costs, find_compression(name, conversion_s));
+    const StepModel hooked{model.profile, costs, model.simulation, model.none_step_s, model.bare_backward_s};
+    const std::vector<CapPrediction> curve = predict_steps(hooked, options.rule, dense);
+    points.push_back({.hook = name, .predicted = curve[best_prediction(curve)], .measured = {}, .to_best_cap = {}});
+  }
+  return points;
+}
+
+// What is worth measuring beside the caps.
+void choose_plans(const ProcessGroup& group, const TuneOptions& options, const StepModel& model, const std::vector<int64_t>& dense,
+                  TuneResult& result) {
+  const TensorProfile& profile = model.profile;
+  result.planned = plan_point(profile, plan_of_rank_0(group, best_plan(model, result.calibration.plans)));
+  if (profile.knows_forward()) {
+    result.ordered = plan_point(profile, plan_of_rank_0(group, ordered_plan(model)));
+  } else {
+    result.notes.emplace_back("ordered is not measured: no module awaits its parameters, see await_parameters()");
+  }
+  result.hooks = predict_hooks(options, model, options.hooks.empty() ? 0 : conversion_s_per_byte(group), dense);
+  for (HookPoint& hook : result.hooks) {
+    hook.predicted.cap_bytes = static_cast<int64_t>(of_rank_0(group, static_cast<double>(hook.predicted.cap_bytes)));
+  }
 }
 
 void note_what_was_calibrated_on(TuneResult& result, const std::vector<int64_t>& caps, CapOptions rule) {
@@ -182,7 +238,7 @@ TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions
   result.calibration = calibrate_on_steps(group, workload, options, result.profile, costs, calibration);
   if (torch_default_left_out().empty()) result.torch_default = plan_point(profile, torch_plan);
   const StepModel model = step_model(result, costs, result.calibration.none_step_s);
-  result.planned = plan_point(profile, plan_of_rank_0(group, best_plan(model, calibration), tensors));
+  choose_plans(group, options, model, dense, result);
   predict(result, model, options.rule, dense);
   tell(options, result);
 

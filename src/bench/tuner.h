@@ -15,9 +15,10 @@
 namespace firkin {
 
 struct TuneOptions {
-  std::vector<int64_t> caps;   // bytes, to be measured; empty: default_caps()
-  CapOptions rule;             // how buckets are filled; its cap is not used
-  int calibration_blocks = 8;  // of the steps that calibrate the model
+  std::vector<int64_t> caps;       // bytes, to be measured; empty: default_caps()
+  CapOptions rule;                 // how buckets are filled; its cap is not used
+  std::vector<std::string> hooks;  // names of find_compression(), to compare with gradients as they are
+  int calibration_blocks = 8;      // of the steps that calibrate the model
   int profile_steps = 20;
   double allreduce_seconds = 10;  // for the whole table
   StepBenchOptions steps;
@@ -33,8 +34,9 @@ struct TuneOptions {
 std::string torch_default_left_out();
 
 // Collective: every rank gets the same result. In the same blocks: the strategies none, naive, flat and overlap, PyTorch's default, the
-// best plan, the wanted caps and the cap that is predicted to be best. Throws InputError for caps that are not positive, and for a module
-// whose trainable parameters are of several dtypes.
+// best plan, the strategy ordered where modules await their parameters, hooks, the wanted caps and the cap that is predicted to be best.
+// Throws InputError for caps that are not positive, for hooks that there are not, and for a module whose trainable parameters are of
+// several dtypes.
 TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options);
 
 }  // namespace firkin

@@ -40,8 +40,7 @@ int64_t memory_limit_of(const StepFlags& flags) {
 
 int64_t estimated_bytes(const StepFlags& flags, const Configuration& configuration) {
   if (!configuration.job) return 3 * flags.synthetic_tensors * flags.synthetic_bytes;
-  return process_bytes(estimate_training_memory(model_config(configuration.job->model), configuration.job->batch_size,
-                                                configuration.job->sequence_length, element_bytes(configuration.job->model)));
+  return process_bytes(estimate_job_memory(*configuration.job));
 }
 
 // The most that any rank asks for beyond its limit decides for all. Empty: every rank has room.
@@ -162,6 +161,7 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   app.add_option("--synthetic-tensors", flags.synthetic_tensors, "that many equal tensors instead of models")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
   app.add_option("--synthetic-bytes", flags.synthetic_bytes, "bytes of each")->capture_default_str()->needs("--synthetic-tensors");
+  add_replay_flags(app, flags.job);
   app.add_flag("--resume", flags.resume, "keep what an interrupted run left in --out");
 }
 
@@ -196,8 +196,9 @@ Run declare_bench_step(CLI::App& app) {
   app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));
   app.add_option("--steps", flags->steps, "timed steps per block and setting")->capture_default_str()->check(CLI::Range(1, 100000));
   return [flags, &app] {
+    check_replay_alone(app);
     check_alone(app, "--synthetic-tensors", model_flag_names());
-    check_alone(app, "--synthetic-tensors", {"--batch", "--sequence", "--text", "--learning-rate"});
+    check_alone(app, "--synthetic-tensors", {"--batch", "--sequence", "--text", "--learning-rate", "--replay"});
     make_cells(*flags);
     make_configurations(*flags);
     claim_output_folder(flags->common, writes_results());

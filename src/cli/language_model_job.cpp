@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "data_folder.h"
 #include "firkin/base/error.h"
@@ -23,7 +25,43 @@ std::filesystem::path text_file(const JobFlags& flags) {
   return flags.text.empty() ? data_folder() / "text" / "cooperage.txt" : std::filesystem::path(flags.text);
 }
 
+TensorProfile replayed_profile(const JobFlags& flags) {
+  TensorProfile profile = read_tensors_csv(flags.replay);
+  if (!profile.knows_forward()) profile = with_forward(std::move(profile), profile.backward_s / 2);
+  return scaled(profile, flags.replay_scale);
+}
+
+int64_t gradient_bytes(const TensorProfile& profile) {
+  return std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0});
+}
+
+ModelDescription describe_replay(const JobFlags& flags) {
+  const TensorProfile profile = replayed_profile(flags);
+  ModelDescription model;
+  model.name = fmt::format("replay of {}", std::filesystem::path(flags.replay).filename().string());
+  if (flags.replay_scale.bytes != 1) model.name += fmt::format(", bytes x {}", flags.replay_scale.bytes);
+  if (flags.replay_scale.time != 1) model.name += fmt::format(", times x {}", flags.replay_scale.time);
+  model.dtype = "fp32";
+  model.tensors = static_cast<int64_t>(profile.bytes.size());
+  model.gradient_bytes = gradient_bytes(profile);
+  model.parameters = *model.gradient_bytes / kFloatBytes;
+  return model;
+}
+
 }  // namespace
+
+void add_replay_flags(CLI::App& app, JobFlags& flags) {
+  app.add_option("--replay", flags.replay,
+                 "a tensors.csv instead of a model: gradients of its\nsizes at its times, computation slept through")
+      ->check(CLI::ExistingFile);
+  app.add_option("--scale-bytes", flags.replay_scale.bytes, "of the replay's gradients")->capture_default_str()->needs("--replay");
+  app.add_option("--scale-time", flags.replay_scale.time, "of the replay's computation")->capture_default_str()->needs("--replay");
+}
+
+void check_replay_alone(const CLI::App& app) {
+  check_alone(app, "--replay", model_flag_names());
+  check_alone(app, "--replay", {"--batch", "--sequence", "--text", "--learning-rate"});
+}
 
 void add_job_flags(CLI::App& app, JobFlags& flags) {
   add_model_flags(app, flags.model);
@@ -45,6 +83,10 @@ void add_training_flags(CLI::App& app, JobFlags& flags) {
 }
 
 void check_job_flags(const JobFlags& flags) {
+  if (!flags.replay.empty()) {
+    replayed_profile(flags);
+    return;
+  }
   static constexpr int64_t kLargest = 1 << 20;
   const auto check_size = [](const char* flag, int64_t value) {
     if (value < 1 || value > kLargest) throw InputError(fmt::format("{} {}: expected 1 to {}", flag, value, kLargest));
@@ -71,10 +113,17 @@ void check_job_flags(const JobFlags& flags) {
   }
 }
 
+MemoryEstimate estimate_job_memory(const JobFlags& flags) {
+  if (flags.replay.empty()) {
+    return estimate_training_memory(model_config(flags.model), flags.batch_size, flags.sequence_length, element_bytes(flags.model));
+  }
+  const int64_t bytes = gradient_bytes(replayed_profile(flags));
+  return {.parameters = bytes, .gradients = bytes};
+}
+
 void check_job_memory(const JobFlags& flags, const RankFlags& ranks) {
   const auto launched = rank_info_from_environment();
-  const MemoryEstimate estimate =
-      estimate_training_memory(model_config(flags.model), flags.batch_size, flags.sequence_length, element_bytes(flags.model));
+  const MemoryEstimate estimate = estimate_job_memory(flags);
   const int local_ranks = launched ? launched->local_world_size : ranks.ranks;
   const double limit_gib = flags.memory_limit_gib.value_or(0) * local_ranks;
   check_training_memory(estimate, local_ranks,
@@ -82,6 +131,7 @@ void check_job_memory(const JobFlags& flags, const RankFlags& ranks) {
 }
 
 ModelDescription describe_job(const JobFlags& flags) {
+  if (!flags.replay.empty()) return describe_replay(flags);
   ModelDescription model = describe_model(flags.model);
   model.batch_size = flags.batch_size;
   model.sequence_length = flags.sequence_length;
@@ -90,6 +140,7 @@ ModelDescription describe_job(const JobFlags& flags) {
 }
 
 Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed) {
+  if (!flags.replay.empty()) return make_replay_workload(replayed_profile(flags));
   torch::manual_seed(seed);
   TransformerLM model(model_config(flags.model), at::TensorOptions(model_dtype(flags.model)));
   const BatchShape shape{

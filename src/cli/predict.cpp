@@ -29,6 +29,9 @@ struct PredictFlags {
   double comm_slowdown = 1;
   int64_t channels = 1;
   std::optional<double> largest_bucket_mib;
+  std::optional<double> forward_ms;
+  std::vector<std::string> hooks;
+  double conversion_s_per_gib = 0;
   bool sensitivity = false;
   bool svg = false;
   CommonFlags common;  // --out: empty: nothing is written
@@ -60,6 +63,21 @@ int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
                                flags.allreduce, fmt::join(worlds, ", ")));
 }
 
+// tensors.csv does not say when forward ends.
+void set_forward(const PredictFlags& flags, TensorProfile& profile) {
+  if (!flags.forward_ms) return;
+  if (!profile.knows_forward()) {
+    throw InputError(fmt::format("--forward-ms {}: {} has no column {}; expected one", *flags.forward_ms, flags.tensors, kTensorNeeded));
+  }
+  constexpr double kMillisecond = 1e-3;
+  const double forward_s = *flags.forward_ms * kMillisecond;
+  if (!(forward_s >= profile.forward_s)) {
+    throw InputError(fmt::format("--forward-ms {}: expected at least the largest {}, {} ms", *flags.forward_ms, kTensorNeeded,
+                                 profile.forward_s / kMillisecond));
+  }
+  profile.forward_s = forward_s;
+}
+
 PredictionInputs read_inputs(const PredictFlags& flags) {
   if (flags.world < 0) throw InputError(fmt::format("--world {}: expected at least 1", flags.world));
   if (flags.svg && flags.common.out.empty()) throw InputError("--svg: expected --out as well");
@@ -69,6 +87,10 @@ PredictionInputs read_inputs(const PredictFlags& flags) {
   for (const double mib : flags.caps_mib) inputs.caps.push_back(bytes_from_mib(mib, "--cap-mib"));
   for (const double mb : flags.caps_mb) inputs.caps.push_back(bytes_from_mb(mb, "--cap-mb"));
   inputs.profile = read_tensors_csv(flags.tensors);
+  set_forward(flags, inputs.profile);
+  for (const std::string& hook : flags.hooks) {
+    inputs.hooks.push_back(find_compression(hook, flags.conversion_s_per_gib / static_cast<double>(kGiB)));
+  }
   inputs.table = read_allreduce_csv(flags.allreduce);
   inputs.world_size = world_size(flags, inputs.table);
   if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);
@@ -105,7 +127,7 @@ Run declare_predict(CLI::App& app) {
       "  firkin predict --tensors t.csv --allreduce a.csv --world 1024 --json\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --cap-mib 1,5,25,100\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n");
-  app.add_option("--tensors", flags->tensors, "name,bytes,ready_s in gradient-ready order")->required();
+  app.add_option("--tensors", flags->tensors, "name,bytes,ready_s[,needed_s,update_s] in gradient-ready order")->required();
   app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,...")->required();
   app.add_option("--world", flags->world, "ranks; extrapolates to what was not measured");
   app.add_option("--stragglers", flags->stragglers, "times of ranks: column 'seconds', or results.json");
@@ -118,6 +140,9 @@ Run declare_predict(CLI::App& app) {
   app.add_option("--comm-slowdown", flags->comm_slowdown, "of all-reduces while computing")->capture_default_str();
   app.add_option("--channels", flags->channels, "all-reduces in flight at once")->capture_default_str();
   app.add_option("--max-bucket-mib", flags->largest_bucket_mib, "limit for buckets of several tensors, MiB");
+  app.add_option("--forward-ms", flags->forward_ms, "end of forward (default: the largest needed_s)");
+  app.add_option("--hooks", flags->hooks, "none, bf16: gradients in these types on the wire")->delimiter(',');
+  app.add_option("--conversion-seconds-per-gib", flags->conversion_s_per_gib, "of gradients, to bf16 and back")->capture_default_str();
   app.add_flag("--sensitivity", flags->sensitivity, "1/8 to 8 times each input; heat maps with --out");
   app.add_flag("--svg", flags->svg, "with --out: every chart as an SVG file as well");
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");

@@ -73,6 +73,10 @@ std::vector<Cell> make_cells(const StepFlags& flags) {
 
 std::vector<Configuration> make_configurations(const StepFlags& flags) {
   if (flags.synthetic_tensors > 0) return {synthetic_configuration(flags)};
+  if (!flags.job.replay.empty()) {
+    check_job_flags(flags.job);
+    return {{flags.job, describe_job(flags.job)}};
+  }
   check_not_empty("--model", flags.models);
   check_not_empty("--batch", flags.batch_sizes);
   check_not_empty("--sequence", flags.sequence_lengths);

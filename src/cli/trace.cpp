@@ -1,6 +1,8 @@
 // firkin trace: what ran when in a few training steps, per strategy, as Chrome traces.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "bench/step_trace.h"
@@ -63,18 +65,26 @@ TraceFigures figures_of(const std::vector<Span>& spans) {
   return figures;
 }
 
-// The last step: when it computed and when it communicated, in seconds since it began. Gaps too short to be seen are closed.
+// The last step: when it computed, communicated, waited in forward and ran the optimiser, in seconds since it began. Gaps too short to be
+// seen are closed.
 std::vector<BusyPeriod> timeline_of(const std::vector<Span>& spans) {
   constexpr int64_t kGapsPerStep = 500;  // shorter ones are closed
   const Period step = traced_steps(spans).back().period;
   const int64_t least_gap_ns = (step.end_ns - step.start_ns) / kGapsPerStep;
-  const std::vector<Span> last = spans_between(spans, step.start_ns, step.end_ns);
+  const std::vector<Span> last = spans_cut_to(spans, step.start_ns, step.end_ns);
   const auto since_start = [&step](int64_t time_ns) { return seconds_of({step.start_ns, time_ns}); };
   std::vector<BusyPeriod> timeline;
-  for (const auto& [activity, name] : {std::pair{Activity::kOperator, "compute"}, {Activity::kCollective, "communication"}}) {
-    for (const Period& period : busy_periods(last, activity, least_gap_ns)) {
+  const auto add = [&](const std::vector<Span>& of, Activity activity, const char* name) {
+    for (const Period& period : busy_periods(of, activity, least_gap_ns)) {
       timeline.push_back({name, since_start(period.start_ns), since_start(period.end_ns)});
     }
+  };
+  add(last, Activity::kOperator, kComputeActivity);
+  add(last, Activity::kCollective, kCommunicationActivity);
+  for (const auto& [phase, name] : {std::pair{kForwardWaitPhase, kForwardWaitActivity}, {kOptimizerPhase, kOptimizerActivity}}) {
+    std::vector<Span> of_phase;
+    std::ranges::copy_if(last, std::back_inserter(of_phase), [&](const Span& span) { return span.name == phase; });
+    add(of_phase, Activity::kPhase, name);
   }
   return timeline;
 }
@@ -142,6 +152,7 @@ Run declare_trace(CLI::App& app) {
   add_common_flags(app, flags->common, "trace");
   add_rank_flags(app, flags->ranks);
   add_job_flags(app, flags->job);
+  add_replay_flags(app, flags->job);
   add_strategy_flags(app, flags->strategies, flags->caps_mib);
   add_rule_flags(app, flags->rule);
   app.add_option("--warmup", flags->warmup, "steps before the recorded ones")->capture_default_str()->check(CLI::Range(1, 100000));
@@ -150,7 +161,8 @@ Run declare_trace(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));
   app.add_flag("--kineto", flags->kineto, "one file per rank for HolisticTraceAnalysis as well");
-  return [flags] {
+  return [flags, &app] {
+    check_replay_alone(app);
     check_job_flags(flags->job);
     check_job_memory(flags->job, flags->ranks);
     const std::vector<Cell> cells = make_cells(flags->strategies, flags->caps_mib, flags->rule);

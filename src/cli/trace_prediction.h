@@ -19,8 +19,8 @@ struct ModelInputs {
 // Steps the workload a few times and spends `seconds` on all-reduces. Collective: every rank gets the same.
 ModelInputs measure_model_inputs(const ProcessGroup& group, Workload& workload, double seconds, uint64_t seed);
 
-// When the step computes and communicates, in seconds since it began; backward_start_s: when its backward did. Uncalibrated: an idle
-// processor beside an idle link.
+// When the step computes and communicates, in seconds since it began; backward_start_s: when its backward did, but under the strategy
+// ordered, whose forward is predicted as well. Uncalibrated: an idle processor beside an idle link.
 std::vector<BusyPeriod> predicted_timeline(const ModelInputs& inputs, int world_size, const DataParallelOptions& options,
                                            double backward_start_s);
 

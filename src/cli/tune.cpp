@@ -8,6 +8,7 @@
 #include "command.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
+#include "firkin/plan/compression.h"
 #include "firkin/plan/tensor_profile.h"
 #include "language_model_job.h"
 #include "rank_flags.h"
@@ -23,6 +24,7 @@ struct TuneFlags {
   JobFlags job;
   RuleFlags rule;
   std::vector<double> caps_mib;
+  std::vector<std::string> hooks;
   int blocks = 20;
   int warmup = 1;
   int steps = 2;
@@ -34,6 +36,10 @@ TuneOptions checked_options(const TuneFlags& flags) {
   TuneOptions options;
   for (const double mib : flags.caps_mib) options.caps.push_back(bytes_from_mib(mib, "--cap-mib"));
   options.rule = cap_options(flags.rule);
+  for (const std::string& hook : flags.hooks) {
+    find_compression(hook, 0);
+    if (hook != kNoHook && std::ranges::find(options.hooks, hook) == options.hooks.end()) options.hooks.push_back(hook);
+  }
   options.profile_steps = flags.profile_steps;
   options.allreduce_seconds = flags.allreduce_seconds;
   options.seed = flags.common.seed;
@@ -103,8 +109,10 @@ Run declare_tune(CLI::App& app) {
       "every bucket size, and checks the prediction against real steps: of several\n"
       "caps, of none (no communication), naive (one call per tensor after backward),\n"
       "flat (one call after backward), overlap (each tensor when ready), PyTorch's\n"
-      "default (its own engine, 1 MiB and then 25 MiB) and planned (the best buckets\n"
-      "of unequal size). Takes 3 to 10 minutes; what is known so far is in --out.\n\n"
+      "default (its own engine, 1 MiB and then 25 MiB), planned (the best buckets of\n"
+      "unequal size) and ordered (communication goes on under the next forward pass;\n"
+      "recommended when its interval excludes no gain). Takes 3 to 10 minutes; what is\n"
+      "known so far is in --out.\n\n"
       "predicted, measured: seconds a step; error: predicted / measured - 1.\n"
       "exposed: step less the step without communication. after bw: from the end of\n"
       "backward to the last gradient.\n\n"
@@ -117,8 +125,10 @@ Run declare_tune(CLI::App& app) {
   add_common_flags(app, flags->common, "tune");
   add_rank_flags(app, flags->ranks);
   add_job_flags(app, flags->job);
+  add_replay_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
   app.add_option("--cap-mib", flags->caps_mib, "caps to measure, MiB (default: seven, from\nthe model's size down)")->delimiter(',');
+  app.add_option("--hooks", flags->hooks, "gradients on the wire to compare: none,bf16")->delimiter(',');
   app.add_option("--blocks", flags->blocks, "blocks; each runs every setting once")->capture_default_str()->check(CLI::Range(4, 100000));
   app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));
   app.add_option("--steps", flags->steps, "timed steps per block and setting")->capture_default_str()->check(CLI::Range(1, 100000));
@@ -128,7 +138,8 @@ Run declare_tune(CLI::App& app) {
   app.add_option("--allreduce-seconds", flags->allreduce_seconds, "time for the all-reduce table")
       ->capture_default_str()
       ->check(CLI::Range(0.1, 1e6));
-  return [flags] {
+  return [flags, &app] {
+    check_replay_alone(app);
     const TuneOptions options = checked_options(*flags);
     check_job_flags(flags->job);
     check_job_memory(flags->job, flags->ranks);

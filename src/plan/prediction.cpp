@@ -37,8 +37,13 @@ std::vector<int64_t> caps_of(const PredictionInputs& inputs, int64_t total_bytes
   return caps;
 }
 
+// All of its computation takes longer by this factor.
 TensorProfile slower(const TensorProfile& profile, const CommCosts& costs, double factor) {
-  return scale_inputs({profile, costs, {}}, Influence::kBackward, factor).profile;
+  TensorProfile result = scale_inputs({profile, costs, {}}, Influence::kBackward, factor).profile;
+  for (double& needed_s : result.needed_s) needed_s *= factor;
+  for (double& update_s : result.update_s) update_s *= factor;
+  result.forward_s *= factor;
+  return result;
 }
 
 // Every form of a(x), each with every rank as slow as the measured ones can tell and, when more ranks are drawn than were measured, with a
@@ -132,6 +137,34 @@ PredictedPlan predicted_plan(const PredictionModel& model, const UniformCap& uni
   return plan;
 }
 
+PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed_backward_s) {
+  PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search);
+  if (model.scenarios.empty()) return ordered;
+  ordered.low_s = ordered.high_s = ordered.period_s;
+  for (const Scenario& scenario : model.scenarios) {
+    const PipelineOptions options = pipeline_options(scenario.costs, model.search.simulation);
+    const double period_s = simulate_pipeline(scenario.profile, ordered.plan, scenario.costs, options).period_s;
+    ordered.low_s = std::min(*ordered.low_s, period_s);
+    ordered.high_s = std::max(*ordered.high_s, period_s);
+  }
+  return ordered;
+}
+
+PredictedHook predicted_hook(const PredictionModel& model, const Compression& compression) {
+  const CommCosts costs = compressed(model.costs, compression);
+  const UniformCap best = find_best_uniform_cap(model.profile, costs, model.rule, model.search);
+  PredictedHook hook{.name = compression.name,
+                     .cap_bytes = best.cap_bytes,
+                     .buckets = static_cast<int64_t>(best.plan.buckets.size()),
+                     .backward_s = best.timeline.end_s,
+                     .exposed_s = best.timeline.exposed_s};
+  if (!model.profile.knows_forward()) return hook;
+  const PredictedOrdered ordered = predict_ordered(model.profile, costs, best.timeline.end_s, model.search);
+  hook.bucketed_period_s = ordered.bucketed_period_s;
+  hook.ordered_period_s = ordered.period_s;
+  return hook;
+}
+
 std::optional<AnalyticPrediction> analytic_of(const AlphaBeta& fit, const PredictedWorkload& workload) {
   const auto total_bytes = static_cast<double>(workload.gradient_bytes);
   if (fit.alpha_s <= 0 || fit.beta_s_per_byte <= 0 || workload.backward_s <= 0 || total_bytes <= 0) return std::nullopt;
@@ -209,6 +242,8 @@ Prediction predict(PredictionInputs inputs) {
   result.curve = predicted_curve(model, caps_of(inputs, result.workload.gradient_bytes));
   result.best_plan = predicted_plan(model, best);
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);
+  if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, best.timeline.end_s);
+  for (const Compression& hook : inputs.hooks) result.hooks.push_back(predicted_hook(model, hook));
   result.analytic = analytic_of(result.alpha_beta, result.workload);
   if (scaling) result.extrapolation = extrapolate(*scaling, model, world);
   if (inputs.sensitivity) {

@@ -69,6 +69,16 @@ const CsvColumns& profile_columns() {
 
 }  // namespace
 
+TensorProfile with_forward(TensorProfile profile, double forward_s) {
+  profile.forward_s = forward_s;
+  profile.needed_s.clear();
+  for (const double ready_s : profile.ready_s) {
+    const double share = profile.backward_s > 0 ? ready_s / profile.backward_s : 1;
+    profile.needed_s.push_back(forward_s * std::max(0.0, 1 - share));
+  }
+  return profile;
+}
+
 void check_profile(const TensorProfile& profile) {
   const size_t count = profile.names.size();
   if (profile.bytes.size() != count || profile.ready_s.size() != count) {

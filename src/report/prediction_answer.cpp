@@ -25,9 +25,10 @@ std::string spread_text(const auto& row) {
   return fmt::format("{} to {}", display_seconds(row.low_s.value_or(row.backward_s)), display_seconds(row.high_s.value_or(row.backward_s)));
 }
 
+constexpr double kLeastGainShown = 5e-4;
+
 std::string gain_text(double gain) {
-  constexpr double kLeastShown = 5e-4;
-  return gain < kLeastShown ? "gains nothing" : fmt::format("gains {}", display_percent(gain));
+  return gain < kLeastGainShown ? "gains nothing" : fmt::format("gains {}", display_percent(gain));
 }
 
 // What was not measured, and what the ranges span.
@@ -86,6 +87,26 @@ std::string best_text(const Prediction& prediction) {
                             buckets_text(plan.buckets.size()), display_seconds(plan.backward_s), display_seconds(plan.exposed_s));
 }
 
+// What hiding communication behind the next forward pass as well is worth; the plan is in a table.
+std::string ordered_text(const PredictedOrdered& ordered) {
+  const bool gains = ordered.gain >= kLeastGainShown;
+  std::string text =
+      fmt::format("Launched by need and awaited in the next forward pass (ordered), a step takes {} instead of {} with the best cap",
+                  display_seconds(ordered.period_s), display_seconds(ordered.bucketed_period_s));
+  text += gains ? fmt::format(", {} less", display_percent(ordered.gain)) : std::string(", which gains nothing");
+  text += fmt::format("; no plan takes less than {}.", display_seconds(ordered.bound_s));
+  if (ordered.low_s && ordered.high_s) {
+    text += fmt::format(" Extrapolated: {} to {}.", display_seconds(*ordered.low_s), display_seconds(*ordered.high_s));
+  }
+  return text + fmt::format(" It has {}; forward waits for {}.", buckets_text(ordered.buckets.size()), display_seconds(ordered.waited_s));
+}
+
+std::string hook_text(const PredictedHook& hook, const PredictedHook& none) {
+  const double change = hook.backward_s / none.backward_s - 1;
+  return fmt::format("With {} on the wire, backward takes {} with its best cap ({}). It rounds every gradient: compare the loss as well.",
+                     hook.name, display_seconds(hook.backward_s), display_percent(change, true));
+}
+
 }  // namespace
 
 std::string prediction_heading(const Prediction& prediction) {
@@ -107,6 +128,11 @@ std::vector<std::string> prediction_lead(const Prediction& prediction) {
                                stragglers->samples));
   }
   lead.push_back(best_text(prediction));
+  if (prediction.ordered) lead.push_back(ordered_text(*prediction.ordered));
+  const auto none = std::ranges::find(prediction.hooks, "none", &PredictedHook::name);
+  for (const PredictedHook& hook : prediction.hooks) {
+    if (none != prediction.hooks.end() && hook.name != none->name) lead.push_back(hook_text(hook, *none));
+  }
   if (prediction.analytic) {
     const EqualBuckets& even = prediction.analytic->even;
     lead.push_back(fmt::format("Closed form (equal buckets, gradients at an even rate): {:.4g} MiB, {:.3g} buckets, {} exposed.",
@@ -127,6 +153,9 @@ std::vector<KeyFigure> prediction_figures(const Prediction& prediction) {
       {"Best cap", exact_cap(best.cap_bytes) + " MiB", buckets_text(best.buckets)},
       {"Backward with it", display_seconds(best.backward_s), display_seconds(best.exposed_s) + " of it exposed"},
       {"Best plan", display_seconds(plan.backward_s), fmt::format("{}, {}", buckets_text(plan.buckets.size()), gain_text(plan.gain))}};
+  if (const auto& ordered = prediction.ordered) {
+    figures.push_back({"Step, ordered", display_seconds(ordered->period_s), gain_text(ordered->gain) + " over the best cap"});
+  }
   if (!prediction.sensitivity) return figures;
   const std::vector<SensitivityPoint>& points = prediction.sensitivity->points;
   const SensitivityPoint& now = *std::ranges::find(points, 1.0, &SensitivityPoint::factor);

@@ -13,7 +13,7 @@ namespace {
 void add_periods(nlohmann::json& rows, const std::string& setting, const std::vector<BusyPeriod>& periods, const std::string& prefix) {
   for (const BusyPeriod& period : periods) {
     rows.push_back({{"setting", setting},
-                    {"kind", prefix + (period.activity == "compute" ? "computation" : period.activity)},
+                    {"kind", prefix + (period.activity == kComputeActivity ? "computation" : period.activity)},
                     {"from_s", period.start_s},
                     {"to_s", period.end_s},
                     {"start", display_seconds(period.start_s)},
@@ -42,7 +42,8 @@ std::optional<Chart> timeline_chart_of(const std::vector<TimelineRow>& rows) {
   chart.title = "One step of rank 0: when it computed, and when it communicated";
   chart.caption =
       "Computation: at least one operator ran. Communication: the transport had taken up at least one collective. Communication beside "
-      "computation is hidden, and it is only free where it does not take the processor from it.";
+      "computation is hidden, and it is only free where it does not take the processor from it. Under the strategy ordered, what is "
+      "communicated at the start of the step are gradients of the step before.";
   if (has_predicted) chart.caption += " Below each: the same step as the model predicts it.";
   chart.summary = fmt::format("Periods of computation and of communication in one step{}, for {} settings.",
                               has_predicted ? ", measured and predicted" : "", rows.size());

@@ -25,19 +25,47 @@ std::vector<std::string> cap_texts(const std::vector<double>& caps_mib) {
   return texts;
 }
 
+bool excludes_no_gain(const Gain& gain) {
+  return gain.ratio_ci.high < 1;
+}
+
 // "28.4 % less time than PyTorch's default (95 % interval 26.1 % to 30.2 %)"
-std::string against_default(const Gain& gain) {
+std::string against(const Gain& gain, const std::string& other) {
   const Interval saved{1 - gain.ratio_ci.high, 1 - gain.ratio_ci.low};
-  if (!std::isfinite(saved.low))
-    return fmt::format("{} times as long as PyTorch's default, from too few samples for an interval", fmt::format("{:.3f}", gain.ratio));
+  if (!std::isfinite(saved.low)) {
+    return fmt::format("{:.3f} times as long as {}, from too few samples for an interval", gain.ratio, other);
+  }
   if (saved.low <= 0 && saved.high >= 0) {
-    return fmt::format("as long as PyTorch's default, as far as this measurement can tell (95 % interval of the difference {} to {})",
+    return fmt::format("as long as {}, as far as this measurement can tell (95 % interval of the difference {} to {})", other,
                        display_percent(-saved.high, true), display_percent(-saved.low, true));
   }
   const bool gains = gain.ratio < 1;
   const double low = gains ? saved.low : -saved.high, high = gains ? saved.high : -saved.low;
-  return fmt::format("{} {} time than PyTorch's default (95 % interval {} to {})", display_percent(std::abs(1 - gain.ratio)),
-                     gains ? "less" : "more", display_percent(low), display_percent(high));
+  return fmt::format("{} {} time than {} (95 % interval {} to {})", display_percent(std::abs(1 - gain.ratio)), gains ? "less" : "more",
+                     other, display_percent(low), display_percent(high));
+}
+
+std::string against_default(const Gain& gain) {
+  return against(gain, "PyTorch's default");
+}
+
+std::string ordered_sentence(const TuneAnswer& answer) {
+  const std::string takes = against(*answer.ordered_over_best_cap, "the best cap");
+  if (!excludes_no_gain(*answer.ordered_over_best_cap)) {
+    return fmt::format("The strategy ordered, which hides communication behind the next forward pass too, takes {}.", takes);
+  }
+  const std::string over_default =
+      answer.ordered_over_default ? fmt::format(", and {}", against_default(*answer.ordered_over_default)) : "";
+  return fmt::format("Recommended: the strategy ordered, which hides communication behind the next forward pass too. It takes {}{}.", takes,
+                     over_default);
+}
+
+std::string hook_sentence(const HookGain& hook) {
+  const Gain gain{hook.ratio, hook.ratio_ci.value_or(Interval{0, HUGE_VAL})};
+  return fmt::format(
+      "With gradients as {} on the wire, {} MiB is predicted to be best ({}), and a step takes {}. It rounds gradients to 8 "
+      "significant bits: compare the loss before you keep it.",
+      hook.hook, display_cap(hook.cap_mib), display_seconds(hook.predicted_s), against(gain, "without"));
 }
 
 std::string bucket_count(const CurveRow& row) {
@@ -115,6 +143,8 @@ std::vector<std::string> tune_lead(const Results& results) {
     lead.push_back(fmt::format("The best plan of unequal buckets ({} of them) takes {}.", answer.plan_mib.size(),
                                against_default(*answer.planned_over_default)));
   }
+  if (answer.ordered_over_best_cap) lead.push_back(ordered_sentence(answer));
+  for (const HookGain& hook : answer.hooks) lead.push_back(hook_sentence(hook));
   if (results.calibration && !results.calibration->fit.warning.empty()) {
     lead.push_back(fmt::format("Warning: {}", results.calibration->fit.warning));
   }

@@ -6,6 +6,7 @@
 
 #include "firkin/base/units.h"
 #include "results/numbers.h"
+#include "results/ordered_prediction.h"
 #include "results/profile.h"
 #include "results/traces.h"
 #include "results/tune.h"
@@ -16,8 +17,6 @@ namespace {
 using nlohmann::json;
 
 constexpr unsigned kOnlyShown = kFirstTable | kPage | kNotInJson;
-constexpr const char* kLow = "low_s";
-constexpr const char* kHigh = "high_s";
 constexpr const char* kExtrapolated = "extrapolated";
 constexpr const char* kInfluence = "influence";
 constexpr const char* kBestUniform = "best_uniform";
@@ -51,8 +50,8 @@ constexpr Field<PredictedBucketing> kBucketingFields[] = {
     {kExposedKey, &PredictedBucketing::exposed_s, Unit::kDifference, "exposed"},
     {kRegretKey, &PredictedBucketing::regret, Unit::kShare, kRegretKey},
     {"", spread, Unit::kSeconds, "extrapolated, spread", kOnlyShown},
-    {kLow, &PredictedBucketing::low_s, Unit::kSeconds, "", kHidden},
-    {kHigh, &PredictedBucketing::high_s, Unit::kSeconds, "", kHidden},
+    {kLowKey, &PredictedBucketing::low_s, Unit::kSeconds, "", kHidden},
+    {kHighKey, &PredictedBucketing::high_s, Unit::kSeconds, "", kHidden},
     {"description", &PredictedBucketing::description, Unit::kText, "what it is", kPage},
     {"partitions_tried", &PredictedBucketing::partitions_tried, Unit::kCount, "", kHidden},
     {"exhaustive", &PredictedBucketing::exhaustive, Unit::kText, "", kHidden}};
@@ -66,8 +65,8 @@ constexpr Field<PredictedBucket> kBucketFields[] = {
     {kEndKey, &PredictedBucket::end_s, Unit::kDifference, "reduced"}};
 constexpr Field<PredictedPlan> kPlanFields[] = {{kBackwardKey, &PredictedPlan::backward_s, Unit::kSeconds},
                                                 {kExposedKey, &PredictedPlan::exposed_s, Unit::kDifference},
-                                                {kLow, &PredictedPlan::low_s, Unit::kSeconds},
-                                                {kHigh, &PredictedPlan::high_s, Unit::kSeconds},
+                                                {kLowKey, &PredictedPlan::low_s, Unit::kSeconds},
+                                                {kHighKey, &PredictedPlan::high_s, Unit::kSeconds},
                                                 {"gain", &PredictedPlan::gain, Unit::kShare},
                                                 {"exact", &PredictedPlan::exact}};
 constexpr Field<PyTorchCaps> kPyTorchFields[] = {{"bucket_cap_mb_list", &PyTorchCaps::mib, Unit::kPlain},
@@ -121,7 +120,7 @@ constexpr Field<Elasticity> kElasticityFields[] = {{"elasticity", &Elasticity::v
                                                    {"words", &Elasticity::words}};
 
 constexpr const char *kBestPlan = "best_plan", *kBaselines = "baselines", *kAnalytic = "analytic", *kStragglers = "stragglers",
-                     *kExtrapolation = "extrapolation", *kSensitivity = "sensitivity";
+                     *kExtrapolation = "extrapolation", *kSensitivity = "sensitivity", *kOrdered = "ordered";
 
 constexpr std::span<const Field<PredictedBucketing>> kBucketing = kBucketingFields;
 
@@ -269,7 +268,6 @@ Table predicted_curve_table(const std::vector<PredictedBucketing>& curve, Medium
 }
 
 Table plan_table(const std::vector<PredictedBucket>& buckets, Medium medium) {
-  constexpr size_t kMost = 12, kFirst = 6, kLast = 4;
   Table table = table_of<PredictedBucket>(kBucketFields, buckets, medium, kFirstTable);
   table.columns.insert(table.columns.begin(), {{"bucket"}, {kTensorsKey}});
   size_t tensors = 0;
@@ -279,12 +277,7 @@ Table plan_table(const std::vector<PredictedBucket>& buckets, Medium medium) {
     const std::string range = first == tensors ? fmt::format("{}", first) : fmt::format("{} - {}", first, tensors);
     table.rows[k].cells.insert(table.rows[k].cells.begin(), {fmt::format("{}", k + 1), range});
   }
-  if (medium == Medium::kTerminal && table.rows.size() > kMost) {
-    const auto end = table.rows.end() - kLast;
-    table.rows.erase(table.rows.begin() + kFirst + 1, end);
-    table.rows[kFirst].cells.assign(table.columns.size(), "");
-    table.rows[kFirst].cells[0] = "...";
-  }
+  if (medium == Medium::kTerminal) keep_first_and_last(table);
   return captioned(std::move(table),
                    "The best plan: buckets in the order in which they are sent; tensors by their place in gradient-ready order");
 }
@@ -309,6 +302,8 @@ void write_prediction(const Prediction& prediction, json& document) {
   if (prediction.stragglers) document[kStragglers] = to_json<StragglerPrediction>(kStragglerFields, *prediction.stragglers);
   if (prediction.extrapolation) document[kExtrapolation] = extrapolation_json(*prediction.extrapolation);
   if (prediction.sensitivity) document[kSensitivity] = sensitivity_json(*prediction.sensitivity);
+  if (prediction.ordered) document[kOrdered] = ordered_json(*prediction.ordered);
+  if (!prediction.hooks.empty()) document[kHooksKey] = hooks_json(prediction.hooks);
 }
 
 Prediction read_prediction(const JsonFields& document) {
@@ -324,6 +319,8 @@ Prediction read_prediction(const JsonFields& document) {
     prediction.stragglers = from_json<StragglerPrediction>(kStragglerFields, *fields);
   if (const auto fields = document.maybe_object(kExtrapolation)) prediction.extrapolation = read_extrapolation(*fields);
   if (const auto fields = document.maybe_object(kSensitivity)) prediction.sensitivity = read_sensitivity(*fields);
+  if (const auto fields = document.maybe_object(kOrdered)) prediction.ordered = read_ordered(*fields);
+  prediction.hooks = read_hooks(document.maybe_objects(kHooksKey));
   return prediction;
 }
 
@@ -336,6 +333,8 @@ std::vector<Table> prediction_tables(const Prediction& prediction, Medium medium
   std::vector<Table> tables;
   if (!prediction.curve.empty()) tables.push_back(predicted_curve_table(prediction.curve, medium));
   tables.push_back(plan_table(prediction.best_plan.buckets, medium));
+  if (prediction.ordered) tables.push_back(ordered_table(*prediction.ordered, medium));
+  if (!prediction.hooks.empty()) tables.push_back(hooks_table(prediction.hooks, medium));
   if (prediction.extrapolation) {
     tables.push_back(captioned(table_of<FormPrediction>(kFormFields, prediction.extrapolation->forms, medium, shown),
                                "How all-reduces may grow with the number of ranks: three models, extrapolated"));

@@ -14,8 +14,8 @@ Prediction read_prediction(const JsonFields& document);
 // What staying with the cap that is best at factor 1 costs there, as a fraction.
 double cost_of_keeping(const SensitivityPoint& point);
 
-// T(b), the best plan's buckets (in the terminal the first and the last of many), what the extrapolations disagree on, baselines,
-// sensitivity: those that there are. The best row of T(b) is highlighted.
+// T(b), the best plan's buckets (in the terminal the first and the last of many), the ordered plan's, hooks, what the extrapolations
+// disagree on, baselines, sensitivity: those that there are. The best row of T(b) is highlighted.
 std::vector<Table> prediction_tables(const Prediction& prediction, Medium medium);
 
 }  // namespace firkin

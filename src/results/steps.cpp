@@ -14,12 +14,11 @@ using nlohmann::json;
 constexpr unsigned kAside = kSecondTable | kPage | kCsv;
 
 // Fields that both kinds of rows have.
-constexpr const char* kPredicted = "predicted_s";
 constexpr const char* kMeasuredInterval = "measured_ci_s";
 
 constexpr Field<CurveRow> kCurveFields[] = {{kCapKey, &CurveRow::cap_mib, Unit::kMib, "cap MiB"},
                                             {kBucketsKey, &CurveRow::buckets, Unit::kCount, "buckets"},
-                                            {kPredicted, &CurveRow::predicted_s, Unit::kSeconds, "predicted"},
+                                            {kPredictedKey, &CurveRow::predicted_s, Unit::kSeconds, "predicted"},
                                             {kMeasuredKey, &CurveRow::measured_s, Unit::kSeconds, "measured"},
                                             {kMeasuredInterval, &CurveRow::measured_ci_s, Unit::kSeconds, "95 % interval"},
                                             {"error", &CurveRow::error, Unit::kChange, "error"}};
@@ -30,7 +29,7 @@ constexpr Field<StrategyRow> kStrategyFields[] = {
     {kBucketsKey, &StrategyRow::buckets, Unit::kCount, "buckets"},
     {kMeasuredKey, &StrategyRow::measured_s, Unit::kSeconds, "step"},
     {kMeasuredInterval, &StrategyRow::measured_ci_s, Unit::kSeconds, "95 % interval"},
-    {kPredicted, &StrategyRow::predicted_s, Unit::kSeconds, "predicted"},
+    {kPredictedKey, &StrategyRow::predicted_s, Unit::kSeconds, "predicted"},
     {"rank_spread", &StrategyRow::rank_spread, Unit::kShare, "spread", kAside},
     {"comm_s", &StrategyRow::comm_s, Unit::kDifference, "after bw"},
     {"comm_share", &StrategyRow::comm_share, Unit::kShare, "share", kSecondTable | kCsv},
@@ -70,7 +69,7 @@ std::vector<CurveRow> read_curve(const std::vector<JsonFields>& rows) {
 }
 
 void require_times(const JsonFields& fields) {
-  fields.positive(kPredicted);
+  fields.positive(kPredictedKey);
   fields.positive(kMeasuredKey);
 }
 

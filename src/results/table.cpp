@@ -65,6 +65,14 @@ std::string wrapped(const std::string& head, const std::string& text) {
   return lines + "\n";
 }
 
+void keep_first_and_last(Table& table) {
+  constexpr size_t kMost = 12, kFirst = 6, kLast = 4;
+  if (table.rows.size() <= kMost) return;
+  table.rows.erase(table.rows.begin() + kFirst + 1, table.rows.end() - kLast);
+  table.rows[kFirst].cells.assign(table.columns.size(), "");
+  table.rows[kFirst].cells[0] = "...";
+}
+
 std::string csv_lines(const std::vector<std::string>& names, const std::vector<std::vector<std::string>>& lines) {
   std::string text = fmt::format("{}\n", fmt::join(names, ","));
   for (const auto& line : lines) text += fmt::format("{}\n", fmt::join(line, ","));

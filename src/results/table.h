@@ -30,6 +30,9 @@ struct Table {
 // Headings and rows in aligned columns, two spaces apart, each line ended. `remarks`: what stands behind the rows; one per row, or none.
 std::string terminal_table(const Table& table, const std::vector<std::string>& remarks = {});
 
+// Of many rows the first six and the last four, with a row of "..." between.
+void keep_first_and_last(Table& table);
+
 // Words on lines of at most 80 columns; the first starts with `head`, the others are indented as far.
 std::string wrapped(const std::string& head, const std::string& text);
 

@@ -9,7 +9,13 @@
 
 namespace firkin {
 
-// A time in which rank 0 was busy with `activity` ("compute" or "communication"), in seconds since the step began.
+// What rank 0 was busy with, or stood still for.
+inline constexpr const char* kComputeActivity = "compute";
+inline constexpr const char* kCommunicationActivity = "communication";
+inline constexpr const char* kForwardWaitActivity = "forward waits";  // strategy ordered: a module awaited its parameters
+inline constexpr const char* kOptimizerActivity = "optimiser";
+
+// A time of it, in seconds since the step began.
 struct BusyPeriod {
   std::string activity;
   double start_s = 0;

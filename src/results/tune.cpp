@@ -10,8 +10,13 @@ using nlohmann::json;
 
 constexpr const char* kBestPredicted = "best_predicted";
 constexpr const char* kBestMeasured = "best_measured";
-constexpr const char* kOverDefault = "over_default";
-constexpr const char* kPlannedOverDefault = "planned_over_default";
+
+// Choices against others, those that were measured.
+constexpr std::pair<const char*, std::optional<Gain> TuneAnswer::*> kGains[] = {
+    {"over_default", &TuneAnswer::over_default},
+    {"planned_over_default", &TuneAnswer::planned_over_default},
+    {"ordered_over_default", &TuneAnswer::ordered_over_default},
+    {"ordered_over_best_cap", &TuneAnswer::ordered_over_best_cap}};
 
 constexpr Field<TuneAnswer> kAnswerFields[] = {{"indifference_set", &TuneAnswer::indifference_set, Unit::kMib},
                                                {kRegretKey, &TuneAnswer::regret, Unit::kShare},
@@ -40,6 +45,13 @@ constexpr Field<Calibration> kFitFields[] = {{kMedianErrorKey, &Calibration::med
                                              {"fitted", &Calibration::fitted},
                                              {"warning", &Calibration::warning}};
 
+constexpr Field<HookGain> kHookGainFields[] = {{kHookKey, &HookGain::hook},
+                                               {kCapKey, &HookGain::cap_mib, Unit::kMib},
+                                               {kPredictedKey, &HookGain::predicted_s, Unit::kSeconds},
+                                               {kMeasuredKey, &HookGain::measured_s, Unit::kSeconds},
+                                               {kRatioKey, &HookGain::ratio, Unit::kRatio},
+                                               {kRatioIntervalKey, &HookGain::ratio_ci, Unit::kRatio}};
+
 json gain_json(const Gain& gain) {
   return to_json<GainFields>(kGainFields, {gain.ratio, gain.ratio_ci});
 }
@@ -66,8 +78,10 @@ void write_answer(const TuneAnswer& answer, json& document) {
   if (answer.plan_caps_mib.empty()) document.erase(kAnswerFields[4].key);
   document[kBestPredicted] = curve_row_json(answer.best_predicted);
   document[kBestMeasured] = curve_row_json(answer.best_measured);
-  if (answer.over_default) document[kOverDefault] = gain_json(*answer.over_default);
-  if (answer.planned_over_default) document[kPlannedOverDefault] = gain_json(*answer.planned_over_default);
+  for (const auto& [key, gain] : kGains) {
+    if (answer.*gain) document[key] = gain_json(*(answer.*gain));
+  }
+  if (!answer.hooks.empty()) document[kHooksKey] = rows_to_json<HookGain>(kHookGainFields, answer.hooks);
 }
 
 TuneAnswer read_answer(const JsonFields& document) {
@@ -78,8 +92,8 @@ TuneAnswer read_answer(const JsonFields& document) {
   }
   if (answer.indifference_set.empty()) document.fail(kAnswerFields[0].key, "missing or empty", "an array of caps in MiB");
   std::ranges::sort(answer.indifference_set);
-  answer.over_default = read_gain(document.maybe_object(kOverDefault));
-  answer.planned_over_default = read_gain(document.maybe_object(kPlannedOverDefault));
+  for (const auto& [key, gain] : kGains) answer.*gain = read_gain(document.maybe_object(key));
+  answer.hooks = rows_from_json<HookGain>(kHookGainFields, document.maybe_objects(kHooksKey));
   return answer;
 }
 

@@ -17,6 +17,16 @@ struct Gain {
   Interval ratio_ci;
 };
 
+// The best cap with gradients in another type on the wire, against best_predicted.
+struct HookGain {
+  std::string hook;
+  double cap_mib = 0;  // of the gradients, as all caps
+  double predicted_s = 0;
+  double measured_s = 0;
+  double ratio = 1;  // of measured steps
+  std::optional<Interval> ratio_ci = {};
+};
+
 struct TuneAnswer {
   CurveRow best_predicted;
   CurveRow best_measured;
@@ -25,6 +35,9 @@ struct TuneAnswer {
   std::optional<Interval> regret_ci = {};
   std::optional<Gain> over_default = {};  // best_predicted, over PyTorch's default
   std::optional<Gain> planned_over_default = {};
+  std::optional<Gain> ordered_over_default = {};
+  std::optional<Gain> ordered_over_best_cap = {};  // best_predicted
+  std::vector<HookGain> hooks = {};
   std::vector<double> plan_mib = {};       // buckets of the best plan in launch order
   std::vector<double> plan_caps_mib = {};  // bucket_cap_mb_list that gives them; empty where none does
 };

@@ -60,6 +60,17 @@ std::vector<Span> spans_between(const std::vector<Span>& spans, int64_t start_ns
   return within;
 }
 
+std::vector<Span> spans_cut_to(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns) {
+  std::vector<Span> within;
+  for (const Span& span : spans) {
+    if (span.start_ns >= end_ns || span.end_ns <= start_ns) continue;
+    within.push_back(span);
+    within.back().start_ns = std::max(span.start_ns, start_ns);
+    within.back().end_ns = std::min(span.end_ns, end_ns);
+  }
+  return within;
+}
+
 int64_t first_start_ns(const std::vector<std::vector<Span>>& spans_by_rank) {
   int64_t first = std::numeric_limits<int64_t>::max();
   for (const auto& spans : spans_by_rank) {

@@ -35,6 +35,9 @@ Overlap overlap_of(const std::vector<Span>& spans);
 // Those that start between start_ns (included) and end_ns (not included).
 std::vector<Span> spans_between(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns);
 
+// What of each span lies between start_ns and end_ns: a collective may begin in one step and end in the next.
+std::vector<Span> spans_cut_to(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns);
+
 // When the first span of any rank starts; the latest int64_t where there is none.
 int64_t first_start_ns(const std::vector<std::vector<Span>>& spans_by_rank);
 

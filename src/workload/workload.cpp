@@ -44,7 +44,7 @@ StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer& o
   }
   const auto synchronized = now();
   {
-    RECORD_USER_SCOPE("optimiser");
+    RECORD_USER_SCOPE(kOptimizerPhase);
     optimizer.step();
   }
   loss.reset();  // and the graph with it: training loops hold both until the next step

@@ -32,7 +32,9 @@ struct StepTimes {
 
 // The phase (trace/) that is a whole step.
 inline constexpr const char* kStepPhase = "step";
-inline constexpr const char* kBackwardPhase = "backward";  // and the part of it
+inline constexpr const char* kBackwardPhase = "backward";  // and parts of it
+inline constexpr const char* kOptimizerPhase = "optimiser";
+inline constexpr const char* kForwardWaitPhase = "forward waits";  // strategy ordered
 
 // What run_step() needs to tell backward from what comes after it: the step ends with finish_gradient_synchronization().
 DataParallelOptions with_timed_synchronization(DataParallelOptions options);

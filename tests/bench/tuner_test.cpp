@@ -6,6 +6,7 @@
 
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
+#include "model/layers.h"
 #include "small_workload.h"
 
 namespace firkin {
@@ -74,6 +75,54 @@ TEST(Tune, MeasuresPyTorchsDefaultAndTheBestPlanInTheSameBlocks) {
     EXPECT_TRUE(result.predicted_to_torch_default->interval.contains(result.predicted_to_torch_default->ratio));
     ASSERT_TRUE(result.planned->to_torch_default);
     EXPECT_GT(result.planned->to_torch_default->ratio, 0);
+  });
+}
+
+// Modules that await their parameters.
+Workload awaiting_workload() {
+  auto net = std::make_shared<torch::nn::Module>("net");
+  const auto first = net->register_module("first", std::make_shared<LinearLayer>(64, 64, true, 0.1, at::kFloat));
+  const auto second = net->register_module("second", std::make_shared<LinearLayer>(64, 64, true, 0.1, at::kFloat));
+  Workload workload;
+  workload.module = net;
+  workload.parameters = net->parameters();
+  workload.loss = [first, second](int64_t step) { return second->forward(first->forward(at::full({4, 64}, 0.1 * step))).mean(); };
+  workload.optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 0.001);
+  return workload;
+}
+
+TEST(Tune, MeasuresOrderedWhereModulesAwaitAndHooksThatAreAskedFor) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Workload workload = awaiting_workload();
+    TuneOptions options = quick_tune();
+    options.hooks = {"bf16"};
+    const TuneResult result = tune(group, workload, options);
+    check_result(result);
+    const TensorProfile& profile = result.profile.tensors;
+    ASSERT_TRUE(profile.knows_forward());
+    EXPECT_LT(profile.needed_s.back(), profile.needed_s.front());  // ready last, needed first
+    EXPECT_GT(profile.needed_s.back(), 0);
+    EXPECT_GE(profile.forward_s, profile.needed_s.front());
+    EXPECT_GT(profile.update_s[0], 0);
+    ASSERT_TRUE(result.ordered && result.ordered_to_best_cap);
+    EXPECT_GT(result.ordered->predicted_s, 0);
+    EXPECT_EQ(result.ordered->measured.name, "ordered");
+    EXPECT_GT(result.ordered->measured.step_s, 0);
+    EXPECT_EQ(result.ordered->measured.buckets, static_cast<int64_t>(result.ordered->plan.buckets.size()));
+    ASSERT_EQ(result.hooks.size(), 1U);
+    EXPECT_THAT(result.hooks[0].measured.name, testing::EndsWith(", bf16"));
+    EXPECT_GT(result.hooks[0].to_best_cap.ratio, 0);
+    EXPECT_GT(result.hooks[0].predicted.step_s, 0);
+  });
+}
+
+TEST(Tune, SaysThatNobodyAwaits) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Workload workload = small_workload();
+    const TuneResult result = tune(group, workload, quick_tune());
+    EXPECT_FALSE(result.profile.tensors.knows_forward());
+    EXPECT_FALSE(result.ordered);
+    EXPECT_THAT(result.notes, testing::Contains(testing::HasSubstr("no module awaits")));
   });
 }
 
@@ -154,6 +203,9 @@ TEST(Tune, RefusesACapOfNothingAndTwoDtypesBeforeItMeasures) {
     options.caps = {4096, 0};
     EXPECT_THROW(tune(group, workload, options), InputError);
     options.caps = {};
+    options.hooks = {"fp8"};
+    EXPECT_THROW(tune(group, workload, options), InputError);
+    options.hooks = {};
     workload.module->parameters()[0].set_data(workload.module->parameters()[0].to(at::kDouble));
     EXPECT_THROW(tune(group, workload, options), InputError);
   });

@@ -212,6 +212,63 @@ class Predict(WithFolder):
         self.assertEqual([row.split()[0] for row in table[1:12]],
                          ["1", "2", "3", "4", "5", "6", "...", *[str(count - back) for back in (3, 2, 1, 0)]])
 
+    def add_forward(self):
+        """Forward needs the tensors in reverse and takes half as long as backward."""
+        with open(self.out / "tensors.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        forward_s = float(rows[-1]["ready_s"]) / 2
+        with open(self.out / "tensors.csv", "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["name", "bytes", "ready_s", "needed_s"])
+            for row in rows:
+                writer.writerow([row["name"], row["bytes"], row["ready_s"], forward_s - float(row["ready_s"]) / 2])
+        return forward_s
+
+    def slow_table(self):
+        table = self.out / "allreduce.csv"
+        table.write_text("bytes,world_size,median_s\n" + "".join(f"{4 ** k},8,{2e-4 + 4 ** k / 2e9}\n" for k in range(5, 17)))
+
+    def test_a_profile_that_knows_forward_says_what_ordered_gains(self):
+        forward_s = self.add_forward()
+        self.slow_table()
+        answer = self.predict()
+        ordered = answer["ordered"]
+        self.assertAlmostEqual(ordered["bucketed_period_s"], answer["best_uniform"]["backward_s"] + forward_s, places=2)
+        self.assertGreater(ordered["gain"], 0.1)
+        self.assertGreaterEqual(ordered["period_s"], ordered["bound_s"])
+        parts = {}
+        for bucket in ordered["buckets"]:
+            for name in bucket["tensors"]:
+                parts.setdefault(name, []).append((bucket["part"], bucket["parts"]))
+        self.assertEqual(sum(bucket["bytes"] for bucket in ordered["buckets"]), answer["model"]["gradient_bytes"])
+        self.assertEqual(len(parts), answer["model"]["tensors"])
+        for found in parts.values():
+            self.assertEqual(sorted(found), [(i, found[0][1]) for i in range(found[0][1])])
+        self.assertEqual(sorted(bucket["bucket"] for bucket in ordered["buckets"]), list(range(len(ordered["buckets"]))))
+        self.assertGreater(self.predict("--forward-ms", forward_s * 2000)["ordered"]["computation_s"], ordered["computation_s"] + forward_s / 2)
+        text = firkin("predict", *self.inputs()).stdout
+        self.assertIn("(ordered), a step takes", " ".join(text.split()))
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+
+    def test_without_the_forward_pass_nothing_is_said_of_ordered(self):
+        self.assertNotIn("ordered", self.predict())
+        self.assert_rejected("predict", *self.inputs(), "--forward-ms", 3, mentions="tensors.csv has no column needed_s")
+        self.add_forward()
+        self.assert_rejected("predict", *self.inputs(), "--forward-ms", 3, mentions="expected at least the largest needed_s")
+
+    def test_hooks_are_compared(self):
+        self.slow_table()
+        none, bf16 = self.predict("--hooks", "none,bf16")["hooks"]
+        self.assertEqual((none["hook"], bf16["hook"]), ("none", "bf16"))
+        self.assertLess(bf16["backward_s"], 0.75 * none["backward_s"])
+        slow = self.predict("--hooks", "bf16", "--conversion-seconds-per-gib", 10)["hooks"][0]
+        self.assertGreater(slow["backward_s"], none["backward_s"])
+        self.assertAlmostEqual(none["backward_s"], self.predict()["best_uniform"]["backward_s"])
+        text = firkin("predict", *self.inputs(), "--hooks", "none,bf16").stdout
+        self.assertIn("With bf16 on the wire", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        self.assert_rejected("predict", *self.inputs(), "--hooks", "fp8", mentions="unknown hook 'fp8'; expected one of none, bf16")
+
     def test_stragglers_stretch_backward_by_the_expected_slowest_rank(self):
         times = self.out / "ranks.csv"
         times.write_text("seconds\n" + "\n".join(str(1 + i / 100) for i in range(9)) + "\n")  # 1.00 ... 1.08, median 1.04

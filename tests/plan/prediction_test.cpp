@@ -50,6 +50,54 @@ TEST(Prediction, TheSlowestRankStretchesBackward) {
   EXPECT_DOUBLE_EQ(prediction.workload.backward_s, 0.12 * prediction.stragglers->factor);
 }
 
+// The same, needed in reverse by a forward pass of 60 ms.
+TensorProfile even_profile_with_forward() {
+  TensorProfile profile = even_profile();
+  profile.forward_s = 0.06;
+  for (size_t i = 0; i < profile.bytes.size(); ++i) profile.needed_s.push_back(0.055 - 0.005 * static_cast<double>(i));
+  profile.update_s.assign(profile.bytes.size(), 0.001);
+  return profile;
+}
+
+TEST(Prediction, OfAProfileThatKnowsItsForwardSaysWhatOrderedGains) {
+  AllReduceTable slow = measured_on({4});
+  for (AllReduceRow& row : slow) row.median_s *= 8;  // 12 MiB take 0.2 s
+  const Prediction prediction = predict({.profile = even_profile_with_forward(), .table = slow, .world_size = 4});
+  ASSERT_TRUE(prediction.ordered);
+  const PredictedOrdered& ordered = *prediction.ordered;
+  EXPECT_DOUBLE_EQ(ordered.bucketed_period_s, 0.06 + prediction.best_uniform.backward_s + 0.012);
+  EXPECT_GT(ordered.gain, 0.1);
+  EXPECT_DOUBLE_EQ(ordered.gain, 1 - ordered.period_s / ordered.bucketed_period_s);
+  EXPECT_LE(ordered.bound_s, ordered.period_s);
+  int64_t bytes = 0;
+  for (const PredictedOrderedBucket& bucket : ordered.buckets) bytes += bucket.bytes;
+  EXPECT_EQ(bytes, 12 * kMiB);
+  EXPECT_EQ(ordered.buckets.size(), ordered.plan.buckets.size());
+  EXPECT_FALSE(ordered.low_s);
+}
+
+TEST(Prediction, OfAProfileWithoutForwardSaysNothingOfOrdered) {
+  EXPECT_FALSE(predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4}).ordered);
+}
+
+TEST(Prediction, AnExtrapolatedOrderedPeriodHasARange) {
+  const Prediction prediction = predict({.profile = even_profile_with_forward(), .table = measured_on({4, 8, 16}), .world_size = 256});
+  ASSERT_TRUE(prediction.ordered && prediction.ordered->low_s && prediction.ordered->high_s);
+  EXPECT_LE(*prediction.ordered->low_s, prediction.ordered->period_s);
+  EXPECT_GE(*prediction.ordered->high_s, prediction.ordered->period_s);
+}
+
+TEST(Prediction, ComparesHooks) {
+  const Prediction prediction = predict({.profile = even_profile_with_forward(),
+                                         .table = measured_on({4}),
+                                         .world_size = 4,
+                                         .hooks = {find_compression("none", 0), find_compression("bf16", 1e-12)}});
+  ASSERT_EQ(prediction.hooks.size(), 2U);
+  EXPECT_DOUBLE_EQ(prediction.hooks[0].backward_s, prediction.best_uniform.backward_s);
+  EXPECT_DOUBLE_EQ(*prediction.hooks[0].ordered_period_s, prediction.ordered->period_s);
+  EXPECT_LT(prediction.hooks[1].backward_s, prediction.hooks[0].backward_s);
+}
+
 TEST(Prediction, OneRankAloneSaysNothingAboutEight) {
   EXPECT_NE(error_of([] { predict({.profile = even_profile(), .table = measured_on({1}), .world_size = 8}); }), "no error");
 }

@@ -72,5 +72,17 @@ TEST(SpansBetween, HoldsWhatStartsThere) {
   EXPECT_EQ(within[1].end_ns, 90);
 }
 
+TEST(SpansCutTo, KeepsWhatLiesInsideOfEverySpan) {
+  const std::vector<Span> within =
+      spans_cut_to({compute(0, 100), compute(5, 10), compute(8, 12), compute(20, 25), compute(30, 31)}, 10, 30);
+  ASSERT_EQ(within.size(), 3);
+  EXPECT_EQ(within[0].start_ns, 10);
+  EXPECT_EQ(within[0].end_ns, 30);
+  EXPECT_EQ(within[1].start_ns, 10);
+  EXPECT_EQ(within[1].end_ns, 12);
+  EXPECT_EQ(within[2].start_ns, 20);
+  EXPECT_EQ(within[2].end_ns, 25);
+}
+
 }  // namespace
 }  // namespace firkin

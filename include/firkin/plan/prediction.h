@@ -13,8 +13,10 @@
 
 #include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/analytic.h"
+#include "firkin/plan/compression.h"
 #include "firkin/plan/curve_quality.h"
 #include "firkin/plan/optimal_plan.h"
+#include "firkin/plan/ordered_prediction.h"
 #include "firkin/plan/pytorch_caps.h"
 #include "firkin/plan/sensitivity.h"
 #include "firkin/plan/tensor_profile.h"
@@ -109,6 +111,16 @@ struct SensitivityPrediction {
   std::vector<Elasticity> elasticities;
 };
 
+// The same workload with gradients in another type on the wire.
+struct PredictedHook {
+  std::string name;
+  int64_t cap_bytes = 0;  // of the best uniform cap; of the gradient's bytes, as all caps
+  int64_t buckets = 0;
+  double backward_s = 0;
+  double exposed_s = 0;
+  std::optional<double> bucketed_period_s = {}, ordered_period_s = {};  // of a profile that knows its forward pass
+};
+
 struct PredictionInputs {
   TensorProfile profile;
   AllReduceTable table;
@@ -117,6 +129,7 @@ struct PredictionInputs {
   SearchOptions search = {};
   std::vector<int64_t> caps = {};       // of the curve, bytes; empty: powers of two
   std::vector<double> rank_times = {};  // seconds of ranks, without communication; empty: every rank is as fast as the profile's
+  std::vector<Compression> hooks = {};  // to compare
   bool sensitivity = false;
 };
 
@@ -131,6 +144,8 @@ struct Prediction {
   std::optional<StragglerPrediction> stragglers;
   std::optional<Extrapolation> extrapolation;  // none at a measured world; else costs are the median of its forms
   std::optional<SensitivityPrediction> sensitivity;
+  std::optional<PredictedOrdered> ordered;  // of a profile that knows its forward pass
+  std::vector<PredictedHook> hooks;         // those asked for
 };
 
 // Throws InputError when the inputs do not pass the checks of the functions that it joins, or all of them take no time. Thread-safe.
