@@ -11,7 +11,7 @@ struct Line {
   double slope = 0;
 };
 
-// A line below the curve on [begin, end]. Between two points a curve is a power of x, beyond them a line: either way convex or concave.
+// A line below the curve on [begin, end].
 Line line_below(const CostCurve& curve, double begin, double end) {
   constexpr double kMargin = 1e-12;  // for rounding
   const double first = curve(begin), last = curve(end);
@@ -23,16 +23,8 @@ Line line_below(const CostCurve& curve, double begin, double end) {
     for (auto p = inside; p != points.end() && static_cast<double>(p->bytes) < end; ++p) least = std::min(least, p->seconds);
     return {least * (1 - kMargin), 0};
   }
-  const double chord = (last - first) / (end - begin);
-  const double middle = (begin + end) / 2;
-  const double at_middle = curve(middle);
-  const double scale = std::max(first, last);
-  if (at_middle >= first + chord * (middle - begin) - kMargin * scale) {  // concave or straight: the chord
-    return {first - chord * begin - 3 * kMargin * (scale + std::abs(chord) * begin), chord};
-  }
-  const double exponent = std::log(last / first) / std::log(end / begin);  // convex: the tangent at the middle
-  const double tangent = exponent * at_middle / middle;
-  return {at_middle - tangent * middle - 3 * kMargin * (scale + std::abs(tangent) * end), tangent};
+  const double slope = (last - first) / (end - begin);
+  return {first - slope * begin - 3 * kMargin * (std::max(first, last) + std::abs(slope) * begin), slope};
 }
 
 }  // namespace

@@ -10,8 +10,9 @@
 
 namespace firkin {
 
-// The sizes are divided into 64 cells an octave; in each cell, each curve is bounded from below by a line that is off by a few parts in a
-// million. A cell is found from the bits of the size as a double: its exponent and the first six of its mantissa.
+// The sizes are divided into 64 cells an octave; in each cell, each curve is bounded from below by a line: the curve
+// itself, but where a measured point lies inside the cell. A cell is found from the bits of the size as a double: its exponent and the
+// first six of its mantissa.
 class CostBounds {
  public:
   struct Cell {

@@ -21,6 +21,9 @@ void check_points(const std::vector<CostPoint>& points) {
   }
 }
 
+constexpr double kLeastPart = 0.1;  // of what was measured at an end, beyond it
+constexpr int64_t kFarRatio = 16;   // between the largest size and the one that its slope is checked with
+
 double slope(const CostPoint& a, const CostPoint& b) {
   return (b.seconds - a.seconds) / static_cast<double>(b.bytes - a.bytes);
 }
@@ -43,16 +46,14 @@ std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points) {
 CostCurve::CostCurve(std::vector<CostPoint> points) {
   check_points(points);
   points_ = merge_repeated_sizes(std::move(points));
-  for (const CostPoint& point : points_) log_bytes_.push_back(std::log2(static_cast<double>(point.bytes)));
-  for (size_t i = 0; i + 1 < points_.size(); ++i) {
-    const double rise = std::log2(points_[i + 1].seconds / points_[i].seconds);
-    exponents_.push_back(rise / (log_bytes_[i + 1] - log_bytes_[i]));
-  }
   const CostPoint& first = points_.front();
   const CostPoint& last = points_.back();
-  const double proportional = first.seconds / static_cast<double>(first.bytes);
-  low_slope_ = points_.size() == 1 ? 0 : std::clamp(slope(points_[0], points_[1]), 0.0, proportional);
-  high_slope_ = points_.size() == 1 ? proportional : std::max(slope(points_[points_.size() - 2], last), 0.0);
+  high_slope_ = last.seconds / static_cast<double>(last.bytes);
+  if (points_.size() == 1) return;
+  low_slope_ = std::clamp(slope(points_[0], points_[1]), 0.0, (1 - kLeastPart) * first.seconds / static_cast<double>(first.bytes));
+  const auto far = std::ranges::find_if(points_.rbegin() + 1, points_.rend(),
+                                        [&](const CostPoint& point) { return point.bytes <= last.bytes / kFarRatio || &point == &first; });
+  high_slope_ = std::max({slope(points_[points_.size() - 2], last), slope(*far, last) / 2, kLeastPart * high_slope_});
 }
 
 double CostCurve::operator()(double bytes) const {
@@ -62,8 +63,8 @@ double CostCurve::operator()(double bytes) const {
   if (bytes >= largest) return points_.back().seconds + high_slope_ * (bytes - largest);
   const auto above = std::upper_bound(points_.begin(), points_.end(), bytes,
                                       [](double value, const CostPoint& point) { return value < static_cast<double>(point.bytes); });
-  const auto i = static_cast<size_t>(above - points_.begin()) - 1;
-  return points_[i].seconds * std::exp2(exponents_[i] * (std::log2(bytes) - log_bytes_[i]));
+  const CostPoint& below = *(above - 1);
+  return below.seconds + slope(below, *above) * (bytes - static_cast<double>(below.bytes));
 }
 
 AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points) {

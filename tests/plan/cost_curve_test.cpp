@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "helpers.h"
 
@@ -17,15 +18,18 @@ TEST(CostCurve, PassesThroughItsPointsInWhateverOrderTheyCome) {
   EXPECT_DOUBLE_EQ(curve(4000), 8e-3);
 }
 
-TEST(CostCurve, InterpolatesLogarithms) {
-  // From (1000, 1 ms) to (4000, 9 ms) a straight line in log-log; half way, at 2000 bytes, is the geometric mean: 3 ms.
-  const CostCurve curve({{1000, 1e-3}, {4000, 9e-3}});
-  EXPECT_NEAR(curve(2000), 3e-3, 1e-15);
+TEST(CostCurve, InterpolatesLatencyAndBandwidthExactly) {
+  // 20 us + 0.1 ns a byte, at sizes a factor of 4 apart: on logarithmic axes 800 kB would come out 5 % too slow.
+  const auto line = [](double bytes) { return 20e-6 + 1e-10 * bytes; };
+  std::vector<CostPoint> points;
+  for (int64_t bytes = 1024; bytes <= 1 << 24; bytes *= 4) points.push_back({bytes, line(static_cast<double>(bytes))});
+  const CostCurve curve(points);
+  for (const double bytes : {2000.0, 100e3, 200e3, 800e3, 5e6}) EXPECT_NEAR(curve(bytes) / line(bytes), 1, 1e-12) << bytes;
 }
 
 TEST(CostCurve, KeepsMeasurementsThatFall) {
   const CostCurve curve({{100, 4e-3}, {400, 1e-3}, {1600, 2e-3}});
-  EXPECT_NEAR(curve(200), 2e-3, 1e-15);
+  EXPECT_NEAR(curve(200), 3e-3, 1e-15);
 }
 
 TEST(CostCurve, IsLinearBeyondTheLargestSize) {
@@ -39,13 +43,26 @@ TEST(CostCurve, IsLinearBelowTheSmallestSize) {
   EXPECT_DOUBLE_EQ(curve(500), 2.5e-3);
 }
 
-TEST(CostCurve, NoiseAtTheEndsNeverMakesATimeNegativeOrShrinking) {
+TEST(CostCurve, OfALineStaysThatLineBeyondItsEnds) {
+  const CostCurve curve({{1 << 10, 1e-3 + 1e-9 * (1 << 10)}, {1 << 14, 1e-3 + 1e-9 * (1 << 14)}, {1 << 20, 1e-3 + 1e-9 * (1 << 20)}});
+  EXPECT_NEAR(curve(1 << 28), 1e-3 + 1e-9 * (1 << 28), 1e-12);
+  EXPECT_NEAR(curve(0), 1e-3, 1e-12);
+}
+
+TEST(CostCurve, AFlatLastSegmentMakesNoLargerAllReduceFree) {
+  // Noise: the time of the last size but one is that of the last.
+  const CostCurve noisy({{1 << 20, 1e-3}, {1 << 22, 4e-3}, {1 << 24, 16e-3}, {1 << 26, 64e-3}, {1 << 28, 64e-3}});
+  EXPECT_GT(noisy(1 << 30), 1.5 * 64e-3);
+  const CostCurve falling({{1000, 3e-3}, {2000, 1e-3}});
+  EXPECT_DOUBLE_EQ(falling(22000), 2e-3);  // a tenth of 1 ms per 2000 bytes
+}
+
+TEST(CostCurve, ASteepFirstSegmentMakesNoSmallerAllReduceFree) {
+  const CostCurve steep({{1000, 1e-3}, {2000, 5e-3}});
+  EXPECT_DOUBLE_EQ(steep(0), 0.1e-3);
+  EXPECT_DOUBLE_EQ(steep(500), 0.55e-3);
   const CostCurve falling({{1000, 3e-3}, {2000, 1e-3}});
   EXPECT_DOUBLE_EQ(falling(0), 3e-3);
-  EXPECT_DOUBLE_EQ(falling(9000), 1e-3);
-  const CostCurve steep({{1000, 1e-3}, {2000, 5e-3}});
-  EXPECT_DOUBLE_EQ(steep(500), 0.5e-3);
-  EXPECT_DOUBLE_EQ(steep(0), 0);
 }
 
 TEST(CostCurve, OfOnePointIsConstantBelowAndProportionalAbove) {

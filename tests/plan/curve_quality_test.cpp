@@ -8,8 +8,7 @@ namespace firkin {
 namespace {
 
 TEST(LeaveOneOutOfCurve, PredictsEachInnerSizeFromItsNeighbours) {
-  // Without 2000: from (1000, 1) to (4000, 4) in log-log is 2 there, measured 4: half. Without 4000: from (2000, 4) to (8000, 4) is 4,
-  // exact.
+  // Without 2000: from (1000, 1) to (4000, 4) is 2 there, measured 4: half. Without 4000: from (2000, 4) to (8000, 4) is 4, exact.
   const auto quality = leave_one_out_of_curve({{1000, 1}, {2000, 4}, {4000, 4}, {8000, 4}});
   ASSERT_TRUE(quality);
   EXPECT_NEAR(quality->largest_relative_error, 0.5, 1e-12);

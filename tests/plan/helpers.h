@@ -35,9 +35,10 @@ inline TensorProfile make_profile(std::vector<int64_t> bytes, std::vector<double
   return profile;
 }
 
-// alpha + bytes * beta, exactly: two points, and log-log interpolation between them never used below 1 byte or above 2.
+// alpha + bytes * beta, exactly: two points, and no test's bytes lie beyond them.
 inline CostCurve linear_curve(double alpha_s, double beta_s_per_byte) {
-  return CostCurve({{1, alpha_s + beta_s_per_byte}, {2, alpha_s + 2 * beta_s_per_byte}});
+  constexpr int64_t kMany = int64_t{1} << 50;
+  return CostCurve({{1, alpha_s + beta_s_per_byte}, {kMany, alpha_s + static_cast<double>(kMany) * beta_s_per_byte}});
 }
 
 inline CommCosts linear_costs(double alpha_s, double beta_s_per_byte) {
