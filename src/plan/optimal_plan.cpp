@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "exact_search.h"
 #include "firkin/base/error.h"
@@ -21,6 +22,11 @@ void check_search(const SearchOptions& options, const TensorProfile& profile) {
   const auto tensor_count = static_cast<int64_t>(profile.bytes.size());
   if (options.pinned_first_count < 0 || options.pinned_first_count > tensor_count) {
     throw InputError(fmt::format("the first bucket is pinned to {} tensors; expected 0 to {}", options.pinned_first_count, tensor_count));
+  }
+  const int64_t pinned_bytes = std::accumulate(profile.bytes.begin(), profile.bytes.begin() + options.pinned_first_count, int64_t{0});
+  if (options.pinned_first_count > 1 && pinned_bytes > options.largest_bucket_bytes) {
+    throw InputError(fmt::format("the first bucket is pinned to {} tensors of {} bytes; expected at most the largest bucket's {}",
+                                 options.pinned_first_count, pinned_bytes, options.largest_bucket_bytes));
   }
   check_options(options.simulation);
 }

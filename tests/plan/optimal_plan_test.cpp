@@ -172,5 +172,15 @@ TEST(OptimalPlan, RejectsOptionsWithoutMeaning) {
   EXPECT_EQ(error({.pinned_first_count = 2}), "the first bucket is pinned to 2 tensors; expected 0 to 1");
 }
 
+TEST(OptimalPlan, APinnedFirstBucketAboveTheLimitIsRefusedAndNotBroken) {
+  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
+  for (const double slowdown : {1.0, 1.2}) {  // the exact search, and the local one
+    const SearchOptions options = {.largest_bucket_bytes = 12, .pinned_first_count = 2, .simulation = {.comm_slowdown = slowdown}};
+    EXPECT_EQ(error_of([&] { find_optimal_plan(profile, linear_costs(1, 1), options); }),
+              "the first bucket is pinned to 2 tensors of 16 bytes; expected at most the largest bucket's 12");
+  }
+  EXPECT_EQ(find_optimal_plan(profile, linear_costs(1, 1), {.largest_bucket_bytes = 12, .pinned_first_count = 1}).plan.buckets.size(), 4u);
+}
+
 }  // namespace
 }  // namespace firkin

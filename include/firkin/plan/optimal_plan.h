@@ -1,8 +1,8 @@
-// The best way to cut the gradients into buckets, of all ways.
+// The best way to cut the gradients into buckets that are sent in gradient-ready order, of all ways.
 //
 //   const PlannedBuckets best = find_optimal_plan(profile, costs);
 //   best.plan;                  // contiguous buckets in gradient-ready order
-//   best.timeline.exposed_s;    // no other plan of contiguous buckets exposes less
+//   best.timeline.exposed_s;    // no other plan of contiguous buckets exposes less in that order
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct SearchOptions {
   double tolerance = 1e-6;
   // No bucket holds more, unless it is a single tensor.
   int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();
-  // The first bucket holds exactly this many tensors; 0: free.
+  // The first bucket holds exactly this many tensors, within that limit; 0: free.
   int64_t pinned_first_count = 0;
   SimulationOptions simulation = {};
 };
@@ -25,10 +25,11 @@ struct SearchOptions {
 struct PlannedBuckets {
   BucketPlan plan;
   Timeline timeline;   // of that plan, under the same options
-  bool exact = false;  // whether it is the best of all plans, or the best that a local search found
+  bool exact = false;  // whether it is the best of all plans in ready order, or the best that a local search found
 };
 
-// Exact for any two curves, however they bend, with one channel and no contention: with e(i, j) the bucket of tensors i .. j - 1,
+// Exact for any two curves, however they bend, with one channel and no contention, and for buckets that are launched in ready order
+// (another order, or a split tensor, may do better: they are not searched): with e(i, j) the bucket of tensors i .. j - 1,
 //
 //   F(j) = min over i < j of max(ready_j + a(e(i, j)), F(i) + g(e(i, j)))
 //

@@ -1,4 +1,7 @@
 // A plan as an argument of PyTorch's DistributedDataParallel: bucket_cap_mb_list (PyTorch 2.13 and later).
+//
+// All of it holds for gradients of one dtype on one device. Of several, PyTorch fills a bucket for each (dtype, device), and each goes
+// through the list on its own: then the caps make other buckets than the plan's, and this does not see it, for a profile has no dtypes.
 #pragma once
 
 #include <cstdint>
