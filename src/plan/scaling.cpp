@@ -149,7 +149,7 @@ TimeRange ScalingModel::range(int64_t world, double bytes) const {
 MinimaxRegretCap find_minimax_regret_cap(const TensorProfile& profile, const std::vector<CommCosts>& costs, const CapOptions& options,
                                          const SearchOptions& search) {
   if (costs.empty()) throw InputError("no model to choose a cap under; expected at least one");
-  const std::vector<DistinctPlan> plans = distinct_plans(profile, options, search);
+  const std::vector<DistinctPlan> plans = distinct_plans(profile, options, search).plans;
   std::vector<std::vector<double>> end_s(plans.size(), std::vector<double>(costs.size()));
   std::vector<double> best(costs.size(), std::numeric_limits<double>::infinity());
   for (size_t c = 0; c < costs.size(); ++c) {

@@ -124,7 +124,7 @@ class SensitivityStudy {
         options_(options),
         kept_(options),
         search_(search),
-        plans_(distinct_plans(profile, options, search)) {
+        plans_(distinct_plans(profile, options, search).plans) {
     check_options(search.simulation);
     kept_.cap_bytes = PlanTimes(inputs_, plans_, search_).point(Influence::kLatency, 1).cap_bytes;
   }
@@ -134,7 +134,7 @@ class SensitivityStudy {
   auto at(Influence influence, double factor, const Measure& measure) const {
     const ScaledInputs scaled = scale_inputs(inputs_, influence, factor);
     if (influence != Influence::kTotalBytes) return measure(PlanTimes(scaled, plans_, search_));
-    const std::vector<DistinctPlan> plans = distinct_plans(scaled.profile, options_, search_);
+    const std::vector<DistinctPlan> plans = distinct_plans(scaled.profile, options_, search_).plans;
     return measure(PlanTimes(scaled, plans, search_));
   }
 

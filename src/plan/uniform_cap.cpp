@@ -138,17 +138,17 @@ int64_t roundest_cap(const CapInterval& interval) {
   return low;
 }
 
-std::vector<DistinctPlan> distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search,
-                                         int64_t effort) {
+DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search, int64_t effort) {
   check_profile(profile);
-  std::vector<DistinctPlan> plans;
-  const auto keep = [&](const CapInterval& caps, BucketPlan plan) { plans.push_back({caps, std::move(plan)}); };
-  if (!for_each_plan(profile, options, search, 0, effort, keep)) {
-    plans.clear();
+  DistinctPlans result;
+  const auto keep = [&](const CapInterval& caps, BucketPlan plan) { result.plans.push_back({caps, std::move(plan)}); };
+  result.exhaustive = for_each_plan(profile, options, search, 0, effort, keep);
+  if (!result.exhaustive) {
+    result.plans.clear();
     for_each_plan(profile, options, search, thinning_step(profile, effort), kNoLimit, keep);
   }
-  if (plans.empty()) fail_limit(search);
-  return plans;
+  if (result.plans.empty()) fail_limit(search);
+  return result;
 }
 
 UniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,

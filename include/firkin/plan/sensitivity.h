@@ -45,7 +45,8 @@ struct SensitivityPoint {
   int64_t near_high_bytes = 0;
 };
 
-// From an eighth to eight times, in steps of two, each influence alone. Contention only if there is some.
+// From an eighth to eight times, in steps of two, each influence alone. Contention only if there is some. Here and below, caps are those of
+// distinct_plans(): of very many tensors some are skipped, and UniformCap::exhaustive of the same profile and rule says so.
 std::vector<SensitivityPoint> sensitivity_table(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                                 const SearchOptions& search = {});
 

@@ -39,9 +39,14 @@ struct DistinctPlan {
   BucketPlan plan;
 };
 
-// Every distinct partition that a uniform cap can make, by rising cap; with the limits and the effort of find_best_uniform_cap.
-std::vector<DistinctPlan> distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search = {},
-                                         int64_t effort = 4000000);
+struct DistinctPlans {
+  std::vector<DistinctPlan> plans;  // by rising cap
+  bool exhaustive = true;           // else caps that differ by little were skipped
+};
+
+// Every distinct partition that a uniform cap can make, with the limits and the effort of find_best_uniform_cap.
+DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search = {},
+                             int64_t effort = 4000000);
 
 // The number of the interval that is a multiple of the largest power of two, so 26 MiB rather than 25.39 MiB; at most twice the lowest.
 // From 1 byte on, where every tensor is alone, at least half the highest instead: 2 bytes would do, but tell nobody anything.
