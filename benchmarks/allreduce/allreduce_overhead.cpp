@@ -61,7 +61,7 @@ bool compare(const ProcessGroup& group, int64_t bytes) {
   }
   bare = slowest(group, bare);
   firkin = slowest(group, firkin);
-  const PairedRatio ratio = paired_ratio(firkin, bare, 0);
+  const PairedRatio ratio = paired_ratio(firkin, bare);
   const bool within = std::abs(ratio.ratio - 1) <= kLargestOverhead;
   if (group.rank == 0) {
     fmt::print("{:>8} {:>10} {:>10} {:>7.3f}  [{:.3f}, {:.3f}] {:>6}{}\n", format_bytes(bytes), format_seconds(median(bare)),

@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
       ours.push_back(harness_block(group, workload));
       if (!bare_first) bare.push_back(bare_block(workload));
     }
-    const PairedRatio ratio = paired_ratio(ours, bare, 0);
+    const PairedRatio ratio = paired_ratio(ours, bare);
     const bool within = ratio.ratio <= kLargestOverhead && ratio.ratio >= 1 / kLargestOverhead;
     if (group.rank == 0) {
       fmt::print("bare step {}, bench step {}: ratio {:.4f}, 95 % interval [{:.4f}, {:.4f}]{}\n", format_seconds(median(bare)),

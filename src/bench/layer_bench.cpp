@@ -187,7 +187,7 @@ LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const
   workload.optimizer->zero_grad();
   LayerProfile profile = profile_of(rows, marks, parameters, map);
   profile.bare_s = std::move(bare_s);
-  profile.watched_to_bare = paired_ratio(profile.watched_s, profile.bare_s, options.seed);
+  profile.watched_to_bare = paired_ratio(profile.watched_s, profile.bare_s);
   return profile;
 }
 

@@ -115,7 +115,7 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
   profile.tensors = profile_in_ready_order(parameters, {ready, needed}, medians[0]);
   if (has_awaiting) add_forward(profile.ready_order, {needed, medians.end()}, medians[1], medians[2], profile.tensors);
   profile.bare_backward_s = median(bare);
-  profile.hooked_to_bare = paired_ratio(hooked, bare, options.seed);
+  profile.hooked_to_bare = paired_ratio(hooked, bare);
   return profile;
 }
 

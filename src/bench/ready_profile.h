@@ -14,8 +14,7 @@ namespace firkin {
 
 struct ReadyProfileOptions {
   int warmup_steps = 3;
-  int steps = 20;  // of each kind, alternating: bare backward, and backward with hooks
-  uint64_t seed = 0;
+  int steps = 20;                                            // of each kind, alternating: bare backward, and backward with hooks
   std::function<void(const std::string& done)> on_progress;  // may be empty
 };
 

@@ -8,21 +8,19 @@
 
 namespace firkin {
 
-double relative_width(std::span<const double> samples, uint64_t seed) {
+double relative_width(std::span<const double> samples) {
   if (samples.size() < kFewestSamples) return std::numeric_limits<double>::infinity();
-  constexpr double kConfidence = 0.95;
-  constexpr int kResamples = 500;  // enough to rank by
-  const Interval interval = bootstrap_median(samples, seed, kConfidence, kResamples);
+  const Interval interval = series_interval(samples);
   return (interval.high - interval.low) / median(samples);
 }
 
-std::vector<size_t> widest_points(const std::vector<std::vector<double>>& samples, double seconds_left, uint64_t seed) {
+std::vector<size_t> widest_points(const std::vector<std::vector<double>>& samples, double seconds_left) {
   std::vector<size_t> points;
   std::vector<double> widths(samples.size());
   for (size_t i = 0; i < samples.size(); ++i) {
     if (median(samples[i]) > seconds_left) continue;
     points.push_back(i);
-    widths[i] = relative_width(samples[i], seed);
+    widths[i] = relative_width(samples[i]);
   }
   std::ranges::stable_sort(points, std::ranges::greater{}, [&widths](size_t point) { return widths[point]; });
   constexpr size_t kPart = 3;

@@ -13,6 +13,7 @@
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/calibration.h"
 #include "firkin/plan/cost_curve.h"
+#include "firkin/stats/block_fit.h"
 #include "firkin/stats/indifference.h"
 #include "firkin/stats/interval.h"
 #include "firkin/stats/paired.h"
@@ -23,7 +24,7 @@ namespace firkin {
 struct Measurement {
   std::string name;
   int64_t buckets = 0;
-  double step_s = 0;  // median
+  double step_s = 0;  // of a typical block (block_fit.h)
   Interval step_ci;   // 95 %; unbounded with fewer than kFewestSamples blocks
   double comm_s = 0;  // median time from the end of backward to the last gradient
   PairedRatio to_none;
@@ -96,10 +97,10 @@ struct SettingNames {
   std::vector<size_t> hooks;            // indices of the settings
 };
 
-Measurement measurement_of(const StepBenchResult& steps, size_t setting, const std::string& name, uint64_t seed);
+// fit: of steps.step_s.
+Measurement measurement_of(const StepBenchResult& steps, const BlockFit& fit, size_t setting, const std::string& name);
 
 // Fills everything that follows from the steps; `predicted`: of the caps, one each.
-void add_steps(TuneResult& result, const StepBenchResult& steps, const SettingNames& settings, const std::vector<CapPrediction>& predicted,
-               uint64_t seed);
+void add_steps(TuneResult& result, const StepBenchResult& steps, const SettingNames& settings, const std::vector<CapPrediction>& predicted);
 
 }  // namespace firkin

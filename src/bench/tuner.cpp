@@ -15,6 +15,7 @@
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/compression.h"
+#include "firkin/stats/block_fit.h"
 #include "firkin/stats/summary.h"
 #include "tune_settings.h"
 
@@ -49,7 +50,7 @@ void tell(const TuneOptions& options, const TuneResult& result) {
 }
 
 void measure_inputs(const ProcessGroup& group, Workload& workload, const TuneOptions& options, TuneResult& result) {
-  ReadyProfileOptions profile{.steps = options.profile_steps, .seed = options.seed, .on_progress = {}};
+  ReadyProfileOptions profile{.steps = options.profile_steps, .on_progress = {}};
   profile.on_progress = phase_progress(options, "profiling backward", options.profile_steps);
   result.profile = measure_ready_profile(group, workload, profile);
   tell(options, result);
@@ -80,10 +81,11 @@ TuneCalibration calibrate_on_steps(const ProcessGroup& group, Workload& workload
   for (const BucketPlan& plan : plans) settings.push_back(plan_setting(profile, plan));
   const StepBenchResult steps = measure(group, workload, options, "calibrating", settings, options.calibration_blocks, {});
 
-  TuneCalibration calibration{.plans = plans, .runs = {}, .none_step_s = median(steps.step_s[0]), .fit = {}};
+  const BlockFit fit = fit_blocks(steps.step_s);
+  TuneCalibration calibration{.plans = plans, .runs = {}, .none_step_s = fit[0].median, .fit = {}};
   std::vector<MeasuredRun> runs;
   for (size_t i = 1; i < settings.size(); ++i) {
-    const Measurement measured = measurement_of(steps, i, settings[i].name, options.seed);
+    const Measurement measured = measurement_of(steps, fit, i, settings[i].name);
     const double communication_s = calibration.none_step_s * (measured.to_none.ratio - 1);
     runs.push_back({.plan = plans[i - 1], .end_s = std::max(profile.bare_backward_s + communication_s, 1e-9)});
     calibration.runs.push_back(measured);
@@ -198,8 +200,8 @@ void verify(const ProcessGroup& group, Workload& workload, const TuneOptions& op
     result.notes.push_back(fmt::format("the best plan has the buckets of {}: measured once", format_bytes(cap)));
   }
   const auto take = [&](const StepBenchResult& steps) {
-    const StepModel model = step_model(result, costs, median(steps.step_s[0]));
-    add_steps(result, steps, list.names, predict_steps(model, options.rule, caps), options.seed);
+    const StepModel model = step_model(result, costs, fit_blocks(steps.step_s)[0].median);
+    add_steps(result, steps, list.names, predict_steps(model, options.rule, caps));
     predict(result, model, options.rule, dense);
   };
   const int every = std::max(options.steps.blocks / 10, 1);  // often enough to lose little, seldom enough to cost nothing

@@ -9,6 +9,7 @@
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "rank_flags.h"
+#include "results/sample_shape.h"
 #include "run.h"
 #include "size_flags.h"
 
@@ -49,6 +50,7 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
   results.caches = flags.cold ? "cold" : "warm";
   results.allreduce = allreduce_table(series, group.size);
   results.allreduce_samples = samples_of(series);
+  mark_sample_shapes(results);
   finish_run(flags.common, results, {{"allreduce.csv", allreduce_csv(results.allreduce)}});
   int64_t wrong = 0;
   for (const AllReduceSeries& size : series) wrong += size.wrong;

@@ -13,6 +13,7 @@
 #include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
 #include "rank_flags.h"
+#include "results/sample_shape.h"
 #include "run.h"
 #include "size_flags.h"
 
@@ -52,7 +53,7 @@ ChunksInput checked_input(const ChunksFlags& flags) {
   return input;
 }
 
-std::vector<ChunksRow> rows_of(const std::vector<ChunksPoint>& points, int ranks, uint64_t seed) {
+std::vector<ChunksRow> rows_of(const std::vector<ChunksPoint>& points, int ranks) {
   std::vector<ChunksRow> rows;
   for (const ChunksPoint& point : points) {
     const Summary total = summarize(point.total_s);
@@ -60,7 +61,7 @@ std::vector<ChunksRow> rows_of(const std::vector<ChunksPoint>& points, int ranks
                     .world_size = ranks,
                     .calls = point.calls,
                     .total_s = total.median,
-                    .total_ci_s = bootstrap_median(point.total_s, seed),
+                    .total_ci_s = series_interval(point.total_s),
                     .gap_s = point.gap_s,
                     .mean_s = total.mean,
                     .stdev_s = total.stdev,
@@ -91,8 +92,9 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
   const std::vector<ChunksPoint> points = measure(flags, input, group);
   if (group.rank != 0) return;
   results.elements = flags.elements;
-  results.chunks = rows_of(points, group.size, flags.common.seed);
+  results.chunks = rows_of(points, group.size);
   for (const ChunksPoint& point : points) results.chunk_totals_s.push_back(point.total_s);
+  mark_sample_shapes(results);
   std::vector<OutputFile> files = {{"chunks.csv", chunks_csv(results.chunks)}};
   if (!flags.allreduce.empty()) {
     results.allreduce = input.table;
@@ -115,7 +117,7 @@ Run declare_bench_chunks(CLI::App& app) {
       "All-reduces the same data in chunks of one size, then of another, all chunks\n"
       "under way together (at most 1024 calls at a time). all: the slowest rank's time\n"
       "for all chunks. per call: g(x), what one more queued call of that size takes.\n"
-      "Four rounds over all sizes; then those with the widest interval are measured\n"
+      "Six rounds over all sizes; then those with the widest interval are measured\n"
       "again until the time is over.\n\n"
       "  firkin bench chunks --ranks 2                        60 M elements, 16 KiB up\n"
       "  firkin bench chunks --ranks 2 -b 4K -e 64M -f 2 --seconds 600\n\n"

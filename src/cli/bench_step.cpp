@@ -15,6 +15,7 @@
 #include "firkin/comm/rank_info.h"
 #include "model/memory_estimate.h"
 #include "report/text.h"
+#include "results/sample_shape.h"
 #include "run.h"
 #include "step_matrix.h"
 #include "step_rows.h"
@@ -105,7 +106,7 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
                                                 .seed = run.flags.common.seed,
                                                 .communication_alone = true,
                                                 .on_progress = [&run](const std::string& done) { run.progress->advance(done); }});
-  return measured_configuration(configuration, run.cells, result, memory, run.group.size, run.flags.common.seed);
+  return measured_configuration(configuration, run.cells, result, memory, run.group.size);
 }
 
 // The one of `before` that is this configuration; null when there is none.
@@ -147,6 +148,7 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
     if (!results.complete) write_run_files(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}});
   }
   if (group.rank != 0) return;
+  mark_sample_shapes(results);
   finish_run(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}}, "\n" + answer_in_text(results));
 }
 

@@ -33,7 +33,7 @@ int run(CompareFlags& flags) {
   results.run = start_run("compare", flags.common);
   const Results a = read_measured(flags.a);
   const Results b = read_measured(flags.b);
-  results.comparison = compare_results(a, b, flags.common.seed);
+  results.comparison = compare_results(a, b);
   results.comparison->a_file = flags.a;
   results.comparison->b_file = flags.b;
   finish_run(flags.common, results);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "firkin/stats/block_fit.h"
 #include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
 
@@ -25,12 +26,12 @@ void add_overlap(const Cell& cell, double communication_s, StrategyRow& row) {
   row.overlap_percent = std::clamp(100 * (1 - *row.exposed_s / communication_s), 0.0, 100.0);
 }
 
-StrategyRow row_of(const Cell& cell, const StepBenchResult& result, size_t i, const ModelDescription& model, int world_size,
-                   uint64_t seed) {
+StrategyRow row_of(const Cell& cell, const StepBenchResult& result, const BlockFit& fit, size_t i, const ModelDescription& model,
+                   int world_size) {
   constexpr double kMicro = 1e6;
-  StrategyRow row{.strategy = cell.strategy, .cap_mib = cell.cap_mib, .buckets = result.buckets[i], .measured_s = median(result.step_s[i])};
-  row.measured_ci_s = bootstrap_median(result.step_s[i], seed);
-  row.exposed_s = median(result.step_s[0]) * (paired_ratio(result.step_s[i], result.step_s[0], seed).ratio - 1);
+  StrategyRow row{.strategy = cell.strategy, .cap_mib = cell.cap_mib, .buckets = result.buckets[i], .measured_s = fit[i].median};
+  row.measured_ci_s = fit[i].interval;
+  row.exposed_s = fit[0].median * (paired_ratio(result.step_s[i], result.step_s[0]).ratio - 1);
   row.comm_s = median(result.comm_s[i]);
   row.comm_share = *row.comm_s / row.measured_s;
   row.rank_spread = rank_spread(result.raw_step_s[i]);
@@ -41,11 +42,11 @@ StrategyRow row_of(const Cell& cell, const StepBenchResult& result, size_t i, co
 }
 
 // `bucketed` beside `torch` under the same cap.
-void add_ratio_to_torch(const std::vector<Cell>& cells, const StepBenchResult& result, size_t i, uint64_t seed, StrategyRow& row) {
+void add_ratio_to_torch(const std::vector<Cell>& cells, const StepBenchResult& result, size_t i, StrategyRow& row) {
   if (cells[i].strategy != "bucketed") return;
   const auto peer = std::ranges::find_if(cells, [&](const Cell& c) { return c.strategy == "torch" && c.cap_mib == cells[i].cap_mib; });
   if (peer == cells.end()) return;
-  const PairedRatio ratio = paired_ratio(result.step_s[i], result.step_s[static_cast<size_t>(peer - cells.begin())], seed);
+  const PairedRatio ratio = paired_ratio(result.step_s[i], result.step_s[static_cast<size_t>(peer - cells.begin())]);
   row.ratio_to_torch = ratio.ratio;
   row.ratio_to_torch_ci = ratio.interval;
 }
@@ -53,13 +54,14 @@ void add_ratio_to_torch(const std::vector<Cell>& cells, const StepBenchResult& r
 }  // namespace
 
 StepConfiguration measured_configuration(const Configuration& configuration, const std::vector<Cell>& cells, const StepBenchResult& result,
-                                         const std::vector<StepMemory>& memory, int world_size, uint64_t seed) {
+                                         const std::vector<StepMemory>& memory, int world_size) {
   StepConfiguration measured{.model = configuration.description, .status = "measured", .reason = {}, .strategies = {}, .samples = {}};
+  const BlockFit fit = fit_blocks(result.step_s);
   for (size_t i = 0; i < cells.size(); ++i) {
-    StrategyRow row = row_of(cells[i], result, i, configuration.description, world_size, seed);
+    StrategyRow row = row_of(cells[i], result, fit, i, configuration.description, world_size);
     row.peak_memory_bytes = memory[i].peak_bytes;
     row.memory_between_steps_bytes = memory[i].between_steps_bytes;
-    add_ratio_to_torch(cells, result, i, seed, row);
+    add_ratio_to_torch(cells, result, i, row);
     measured.strategies.push_back(std::move(row));
   }
   measured.samples.step_s = result.step_s;

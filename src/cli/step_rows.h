@@ -11,6 +11,6 @@ namespace firkin::cli {
 
 // memory: one per cell. `none` is the first cell: what a step takes longer than its is exposed communication.
 StepConfiguration measured_configuration(const Configuration& configuration, const std::vector<Cell>& cells, const StepBenchResult& result,
-                                         const std::vector<StepMemory>& memory, int world_size, uint64_t seed);
+                                         const std::vector<StepMemory>& memory, int world_size);
 
 }  // namespace firkin::cli

@@ -12,6 +12,7 @@
 #include "firkin/plan/tensor_profile.h"
 #include "language_model_job.h"
 #include "rank_flags.h"
+#include "results/sample_shape.h"
 #include "rule_flags.h"
 #include "run.h"
 
@@ -97,6 +98,7 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   const std::string& warning = tuned.calibration.fit.warning;
   if (!warning.empty()) fmt::print(stderr, "firkin: calibration: {}\n", warning);
   add_tune(tuned, results);
+  mark_sample_shapes(results);
   finish_run(flags.common, results, tables_of(tuned));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "firkin/base/units.h"
+#include "results/run.h"
 
 namespace firkin {
 namespace {
@@ -45,6 +46,8 @@ constexpr Field<AllReduceRow> kAllReduceFields[] = {
      kEverywhere | kNotInJson},
     {AllReduceColumns::kSamples, &AllReduceRow::samples, Unit::kCount, "samples", kPage},
     {"calls_per_sample", &AllReduceRow::calls_per_sample, Unit::kCount, "", kHidden},
+    {kOutliersKey, &AllReduceRow::outliers, Unit::kCount, "outliers", kPage},
+    {kModesKey, &AllReduceRow::modes_s, Unit::kSeconds, "two modes", kPage},
     {"wrong", &AllReduceRow::wrong, Unit::kCount, "#wrong"}};
 
 constexpr Field<AlphaBeta> kAlphaBetaFields[] = {{"alpha_s", &AlphaBeta::alpha_s, Unit::kDifference},

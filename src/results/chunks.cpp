@@ -2,6 +2,7 @@
 
 #include "firkin/base/units.h"
 #include "firkin/plan/allreduce_table.h"
+#include "results/run.h"
 
 namespace firkin {
 namespace {
@@ -19,6 +20,8 @@ constexpr Field<ChunksRow> kChunksFields[] = {
     {AllReduceColumns::kMin, &ChunksRow::min_s, Unit::kSeconds, "least", kCsv},
     {AllReduceColumns::kMax, &ChunksRow::max_s, Unit::kSeconds, "greatest", kCsv},
     {AllReduceColumns::kSamples, &ChunksRow::samples, Unit::kCount, "samples"},
+    {kOutliersKey, &ChunksRow::outliers, Unit::kCount, "outliers", kPage},
+    {kModesKey, &ChunksRow::modes_s, Unit::kSeconds, "two modes", kPage},
     {"wrong", &ChunksRow::wrong, Unit::kCount, "#wrong", kHidden}};
 
 }  // namespace

@@ -20,6 +20,8 @@ struct ChunksRow {
   std::optional<double> gap_s = {};         // per call
   std::optional<double> mean_s = {}, stdev_s = {}, min_s = {}, max_s = {};
   std::optional<int64_t> samples = {}, wrong = {};
+  std::optional<int64_t> outliers = {};  // samples that stand out
+  std::optional<Interval> modes_s = {};  // where they have two modes: those
 };
 
 nlohmann::json chunks_json(const std::vector<ChunksRow>& rows);

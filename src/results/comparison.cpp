@@ -20,11 +20,11 @@ Verdict verdict_of(const Interval& ratio) {
   return Verdict::kSame;
 }
 
-ComparedSetting compare_setting(const MeasuredSetting& a, const MeasuredSetting& b, uint64_t seed) {
+ComparedSetting compare_setting(const MeasuredSetting& a, const MeasuredSetting& b) {
   ComparedSetting both{
       .a = a, .b = b, .ratio = b.median_s / a.median_s, .ratio_interval = {}, .evidence = std::max(a.evidence, b.evidence)};
   if (both.evidence == Evidence::kNone) return both;
-  const PairedRatio ratio = both.evidence == Evidence::kSamples ? unpaired_ratio(b.samples_s, a.samples_s, seed)
+  const PairedRatio ratio = both.evidence == Evidence::kSamples ? unpaired_ratio(b.samples_s, a.samples_s)
                                                                 : ratio_of_stated({b.median_s, *b.interval}, {a.median_s, *a.interval});
   both.ratio = ratio.ratio;
   both.ratio_interval = ratio.interval;
@@ -87,7 +87,7 @@ void compare_facts(const Facts& a, const Facts& b, Comparison& comparison) {
 
 }  // namespace
 
-Comparison compare_results(const Results& a, const Results& b, uint64_t seed) {
+Comparison compare_results(const Results& a, const Results& b) {
   const std::vector<MeasuredSetting> settings_a = measured_settings(a);
   const std::vector<MeasuredSetting> settings_b = measured_settings(b);
   Comparison comparison;
@@ -100,7 +100,7 @@ Comparison compare_results(const Results& a, const Results& b, uint64_t seed) {
   std::erase_if(comparison.same_facts, [](const auto& fact) { return fact.second == "measured"; });
   for (const MeasuredSetting& setting : settings_a) {
     if (const MeasuredSetting* other = find_setting(settings_b, setting)) {
-      comparison.settings.push_back(compare_setting(setting, *other, seed));
+      comparison.settings.push_back(compare_setting(setting, *other));
     }
   }
   comparison.only_a = missing_from(settings_a, settings_b);

@@ -1,6 +1,6 @@
 // Two results of the same subcommand, setting by setting.
 //
-//   const Comparison runs = compare_results(before, after, seed);
+//   const Comparison runs = compare_results(before, after);
 //   runs.settings[0].verdict;  // Verdict::kFaster: `after` takes less time, and the interval of the ratio excludes 1
 #pragma once
 
@@ -72,8 +72,8 @@ struct Comparison {
 // subcommand, state a setting twice, or have samples of another number of settings.
 std::vector<MeasuredSetting> measured_settings(const Results& results);
 
-// Compares two independent runs. Deterministic for a seed. Throws InputError when the runs are of different subcommands; each is checked
+// Compares two independent runs. Throws InputError when the runs are of different subcommands; each is checked
 // before by measured_settings.
-Comparison compare_results(const Results& a, const Results& b, uint64_t seed);
+Comparison compare_results(const Results& a, const Results& b);
 
 }  // namespace firkin

@@ -14,7 +14,6 @@ namespace {
 
 using Samples = std::vector<std::vector<double>>;
 
-constexpr uint64_t kSeed = 0;                         // of the interval of one run
 constexpr double kNormal95 = 1.959963984540054;       // a normal variable is within this many deviations in 95 %
 constexpr double kMedianToMean = 1.2533141373155003;  // standard error of the median over that of the mean, for normal samples
 
@@ -33,7 +32,7 @@ void add_samples(std::span<MeasuredSetting> settings, const Samples& samples) {
   }
   for (size_t i = 0; i < settings.size(); ++i) {
     if (samples[i].empty()) continue;
-    settings[i].interval = bootstrap_median(samples[i], kSeed);
+    settings[i].interval = series_interval(samples[i]);
     settings[i].evidence = Evidence::kSamples;
     settings[i].samples_s = samples[i];
   }

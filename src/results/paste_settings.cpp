@@ -35,9 +35,9 @@ std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_byte
   std::vector<PasteSetting> settings = {
       {"PyTorch", fmt::format("DistributedDataParallel(model, bucket_cap_mb={})", cap), "MiB; fractions work"}};
   if (!plan_caps_mib.empty() && plan_caps_mib.size() <= kLongestList) {
-    settings.push_back({"PyTorch, best plan",
-                        fmt::format("DistributedDataParallel(model, bucket_cap_mb_list=[{}])", fmt::join(plan_caps_mib, ", ")),
-                        "MiB; from 2.11; in effect from the second step on, not with find_unused_parameters"});
+    settings.push_back(
+        {"PyTorch, best plan", fmt::format("DistributedDataParallel(model, bucket_cap_mb_list=[{}])", fmt::join(plan_caps_mib, ", ")),
+         "MiB; from 2.11; for gradients of one dtype on one device; in effect from the second step on, not with find_unused_parameters"});
   }
   settings.push_back({"Transformers", fmt::format("TrainingArguments(ddp_bucket_cap_mb={})", whole_mib),
                       fmt::format("MiB{}; 25 counts as not given", rounding)});

@@ -73,6 +73,8 @@ RunHead read_run(const JsonFields& document);
 inline constexpr const char* kModelKey = "model";
 inline constexpr const char* kStrategiesKey = "strategies";
 inline constexpr const char* kSamplesKey = AllReduceColumns::kSamples;
+inline constexpr const char* kOutliersKey = "outliers";
+inline constexpr const char* kModesKey = "modes_s";
 inline constexpr const char* kNameKey = kTensorName;
 inline constexpr const char* kRanksKey = "ranks";
 inline constexpr const char* kSettingsKey = "settings";

@@ -21,7 +21,9 @@ constexpr Field<CurveRow> kCurveFields[] = {{kCapKey, &CurveRow::cap_mib, Unit::
                                             {kPredictedKey, &CurveRow::predicted_s, Unit::kSeconds, "predicted"},
                                             {kMeasuredKey, &CurveRow::measured_s, Unit::kSeconds, "measured"},
                                             {kMeasuredInterval, &CurveRow::measured_ci_s, Unit::kSeconds, "95 % interval"},
-                                            {"error", &CurveRow::error, Unit::kChange, "error"}};
+                                            {"error", &CurveRow::error, Unit::kChange, "error"},
+                                            {kOutliersKey, &CurveRow::outliers, Unit::kCount, "outliers", kPage},
+                                            {kModesKey, &CurveRow::modes_s, Unit::kSeconds, "two modes", kPage}};
 
 constexpr Field<StrategyRow> kStrategyFields[] = {
     {kStrategyKey, &StrategyRow::strategy, Unit::kText, "strategy", kEverywhere | kSecondTable},
@@ -41,7 +43,9 @@ constexpr Field<StrategyRow> kStrategyFields[] = {
     {"memory_between_steps_bytes", &StrategyRow::memory_between_steps_bytes, Unit::kBytes, "between steps", kHidden},
     {"tokens_per_s", &StrategyRow::tokens_per_s, Unit::kCount, "tokens/s", kAside},
     {"ratio_to_torch", &StrategyRow::ratio_to_torch, Unit::kRatio, "x torch", kAside},
-    {"ratio_to_torch_ci", &StrategyRow::ratio_to_torch_ci, Unit::kRatio, "95 % interval", kSecondTable | kPage}};
+    {"ratio_to_torch_ci", &StrategyRow::ratio_to_torch_ci, Unit::kRatio, "95 % interval", kSecondTable | kPage},
+    {kOutliersKey, &StrategyRow::outliers, Unit::kCount, "outliers", kPage},
+    {kModesKey, &StrategyRow::modes_s, Unit::kSeconds, "two modes", kPage}};
 
 constexpr Field<StepConfiguration> kConfigurationFields[] = {{"status", &StepConfiguration::status, Unit::kText, "status"},
                                                              {"reason", &StepConfiguration::reason, Unit::kText, "reason", kHidden}};

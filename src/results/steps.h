@@ -18,6 +18,8 @@ struct CurveRow {
   std::optional<double> measured_s = {};
   std::optional<Interval> measured_ci_s = {};  // 95 %
   std::optional<double> error = {};            // predicted / measured - 1
+  std::optional<int64_t> outliers = {};        // blocks that stand out
+  std::optional<Interval> modes_s = {};        // where the samples have two modes: those
 };
 
 // One strategy, or one strategy under one cap. Seconds a step, and bytes a rank.
@@ -39,6 +41,8 @@ struct StrategyRow {
   std::optional<int64_t> peak_memory_bytes = {}, memory_between_steps_bytes = {};
   std::optional<double> ratio_to_torch = {};  // paired
   std::optional<Interval> ratio_to_torch_ci = {};
+  std::optional<int64_t> outliers = {};
+  std::optional<Interval> modes_s = {};
 };
 
 // Raw times in seconds; [setting][block], the last [setting][step][rank].

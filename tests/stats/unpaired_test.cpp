@@ -15,12 +15,7 @@
 namespace firkin {
 namespace {
 
-using testing::AllOf;
-using testing::Ge;
-using testing::Le;
-
 constexpr int kTrials = 1000;
-constexpr int kResamples = 200;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Block times of one run with 3 % log-normal noise.
@@ -45,14 +40,14 @@ class TwoRuns : public testing::TestWithParam<Case> {
     for (int trial = 0; trial < kTrials; ++trial) {
       const std::vector<double> a = run_of(noise, 0.125, GetParam().blocks_a, GetParam().correlation);
       const std::vector<double> b = run_of(noise, 0.125 * true_ratio, GetParam().blocks_b, GetParam().correlation);
-      if (unpaired_ratio(b, a, static_cast<uint64_t>(trial), 0.95, kResamples).interval.contains(value)) ++held;
+      if (unpaired_ratio(b, a).interval.contains(value)) ++held;
     }
     return held;
   }
 };
 
-TEST_P(TwoRuns, OfTheSameDistributionAreTheSameInNinetyTwoToNinetyEightPercent) {
-  EXPECT_THAT(trials_that_hold(1, 1), AllOf(Ge(0.92 * kTrials), Le(0.98 * kTrials)));
+TEST_P(TwoRuns, OfTheSameDistributionAreTheSameInNinetyTwoPercentOrMore) {
+  EXPECT_GE(trials_that_hold(1, 1), 0.92 * kTrials);
 }
 
 TEST_P(TwoRuns, AreHardlyEverTheSameWhenOneTakesAFifthLonger) {
@@ -67,11 +62,11 @@ INSTANTIATE_TEST_SUITE_P(Noise, TwoRuns,
                          });
 
 TEST(UnpairedRatio, IsTheRatioOfTheMedians) {
-  EXPECT_DOUBLE_EQ(unpaired_ratio(std::vector<double>{3, 9, 6, 1, 7}, std::vector<double>{2, 4, 1}, 1).ratio, 3);
+  EXPECT_DOUBLE_EQ(unpaired_ratio(std::vector<double>{3, 9, 6, 1, 7}, std::vector<double>{2, 4, 1}).ratio, 3);
 }
 
 TEST(UnpairedRatio, OfRunsThatNeverVariedIsExact) {
-  const PairedRatio ratio = unpaired_ratio(std::vector<double>(5, 3), std::vector<double>(8, 2), 1);
+  const PairedRatio ratio = unpaired_ratio(std::vector<double>(6, 3), std::vector<double>(8, 2));
   EXPECT_DOUBLE_EQ(ratio.interval.low, 1.5);
   EXPECT_DOUBLE_EQ(ratio.interval.high, 1.5);
 }
@@ -80,10 +75,10 @@ TEST(UnpairedRatio, InvertsWhenTheTwoChangePlaces) {
   SyntheticNoise noise(2);
   const std::vector<double> a = run_of(noise, 1, 20, 0.3);
   const std::vector<double> b = run_of(noise, 1.1, 30, 0.3);
-  const PairedRatio forth = unpaired_ratio(b, a, 1);
-  const PairedRatio back = unpaired_ratio(a, b, 1);
+  const PairedRatio forth = unpaired_ratio(b, a);
+  const PairedRatio back = unpaired_ratio(a, b);
   EXPECT_NEAR(forth.ratio * back.ratio, 1, 1e-12);
-  EXPECT_NEAR(forth.interval.low * back.interval.high, 1, 0.005);  // the two bootstraps draw different series
+  EXPECT_NEAR(forth.interval.low * back.interval.high, 1, 1e-12);
 }
 
 // Settings that alternate are as far apart in every block, but two runs cannot know that.
@@ -92,23 +87,21 @@ TEST(UnpairedRatio, IsWiderThanThePairedOneWhereTheMachineIsWhatVaries) {
   const std::vector<double> a = run_of(noise, 1, 20, 0);
   std::vector<double> b = a;
   for (double& time : b) time *= 1.01;
-  EXPECT_TRUE(unpaired_ratio(b, a, 1).interval.contains(1));
-  EXPECT_FALSE(paired_ratio(b, a, 1).interval.contains(1));
+  EXPECT_TRUE(unpaired_ratio(b, a).interval.contains(1));
+  EXPECT_FALSE(paired_ratio(b, a).interval.contains(1));
 }
 
-TEST(UnpairedRatio, IsUnboundedOnThreeSamples) {
-  const Interval interval = unpaired_ratio(std::vector<double>{1, 2, 3}, std::vector<double>{1, 2, 3, 4, 5}, 1).interval;
+TEST(UnpairedRatio, IsUnboundedOnFiveSamples) {
+  const Interval interval = unpaired_ratio(std::vector<double>{1, 2, 3, 4, 5, 6}, std::vector<double>{1, 2, 3, 4, 5}).interval;
   EXPECT_EQ(interval.low, 0);
   EXPECT_EQ(interval.high, kInfinity);
 }
 
 TEST(UnpairedRatio, RefusesWhatHasNoAnswer) {
   const std::vector<double> four = {1, 2, 3, 4};
-  EXPECT_THROW(unpaired_ratio(std::vector<double>{}, four, 1), std::invalid_argument);
-  EXPECT_THROW(unpaired_ratio(four, std::vector<double>{1, 0}, 1), std::invalid_argument);
-  EXPECT_THROW(unpaired_ratio(std::vector<double>{1, kInfinity}, four, 1), std::invalid_argument);
-  EXPECT_THROW(unpaired_ratio(four, four, 1, 1.0), std::invalid_argument);
-  EXPECT_THROW(unpaired_ratio(four, four, 1, 0.95, 0), std::invalid_argument);
+  EXPECT_THROW(unpaired_ratio(std::vector<double>{}, four), std::invalid_argument);
+  EXPECT_THROW(unpaired_ratio(four, std::vector<double>{1, 0}), std::invalid_argument);
+  EXPECT_THROW(unpaired_ratio(std::vector<double>{1, kInfinity}, four), std::invalid_argument);
 }
 
 TEST(RatioOfStatedIntervals, AddsDistancesAsSquares) {

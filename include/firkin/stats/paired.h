@@ -1,11 +1,10 @@
 // Two settings, measured in the same blocks, compared by their ratio.
 //
-//   const PairedRatio overlap = paired_ratio(overlap_s, flat_s, seed);
+//   const PairedRatio overlap = paired_ratio(overlap_s, flat_s);
 //   overlap.ratio;     // 0.91: nine percent less time than flat
 //   overlap.interval;  // {0.90, 0.93}; 1 is outside, so the difference is real
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 #include "firkin/stats/interval.h"
@@ -17,12 +16,15 @@ struct PairedRatio {
   Interval interval;
 };
 
-// The median over blocks of log(a / reference), exponentiated, with the interval of bootstrap_median.
-// What both have in common in a block (a slow machine, drift, a neighbour's load) cancels.
+// The median of the means of every two blocks' log(a / reference), each with itself as well, exponentiated (Hodges and Lehmann 1963), and
+// the interval of Wilcoxon's signed ranks (Tukey 1949). What both have in common in a block (a slow machine, drift, a neighbour's load)
+// cancels. Blocks run their settings in random order, so for two equal settings either sign of a block's difference is as likely: then the
+// interval excludes 1 in at most 5 %, whatever the noise.
 //
-// a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both.
-// Throws std::invalid_argument when they are empty or of different length, or hold a value that is not positive and finite.
-PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference, uint64_t seed, double confidence = 0.95,
-                         int resamples = 2000);
+// a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both. Of more than 100
+// blocks, the medians of 100 stretches. With fewer than kFewestSamples blocks the interval of 95 % is {0, infinity}. O(blocks^2).
+// Throws std::invalid_argument when they are empty or of different length, hold a value that is not positive and finite, or confidence is
+// not between 0 and 1.
+PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference, double confidence = 0.95);
 
 }  // namespace firkin

@@ -1,29 +1,18 @@
 // Two measurements that shared no blocks, such as two runs of the program, compared by the ratio of their medians.
 //
-//   const PairedRatio after = unpaired_ratio(after_s, before_s, seed);
+//   const PairedRatio after = unpaired_ratio(after_s, before_s);
 //   after.interval;  // {0.94, 1.02}: holds 1, so these two runs show no difference
 //
 // What changed on the machine between the two does not cancel as it does in paired_ratio, and no interval knows of it: it says what the two
 // measurements differ by, not what their settings do.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 #include "firkin/stats/interval.h"
 #include "firkin/stats/paired.h"
 
 namespace firkin {
-
-// The ratio of the medians, a / reference, with an interval: both series are modelled and drawn anew as bootstrap_median does, each on its
-// own, and the difference of the logarithms of their medians is studentised.
-//
-// a, reference: positive quantities in the order measured; their lengths may differ. With fewer than kFewestSamples in one of them, the
-// interval is {0, infinity}. Deterministic for a seed. O(resamples * samples).
-// Throws std::invalid_argument when one is empty or holds a value that is not positive and finite, when confidence is not between 0 and 1,
-// or when resamples < 1.
-PairedRatio unpaired_ratio(std::span<const double> a, std::span<const double> reference, uint64_t seed, double confidence = 0.95,
-                           int resamples = 2000);
 
 // A median and its interval, as a file states them when the samples themselves are gone.
 struct StatedMedian {
@@ -35,5 +24,9 @@ struct StatedMedian {
 // independent measurements (method of variance estimates recovery, Zou and Donner 2008), of the logarithms.
 // Throws std::invalid_argument when a median is not positive and finite, or lies outside its interval.
 PairedRatio ratio_of_stated(const StatedMedian& a, const StatedMedian& reference);
+
+// The same of the medians of two series in the order measured, whose lengths may differ, with the intervals of series_interval().
+// Throws std::invalid_argument when one is empty or holds a value that is not positive and finite.
+PairedRatio unpaired_ratio(std::span<const double> a, std::span<const double> reference);
 
 }  // namespace firkin

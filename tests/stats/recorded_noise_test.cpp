@@ -1,0 +1,151 @@
+// What intervals promise, on noise that was recorded: loopback and a modelled link, with and without processes that compute beside it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "firkin/stats/block_fit.h"
+#include "firkin/stats/indifference.h"
+#include "firkin/stats/paired.h"
+#include "firkin/stats/summary.h"
+#include "recorded_noise.h"
+
+namespace firkin {
+namespace {
+
+using testing::AllOf;
+using testing::Ge;
+using testing::Le;
+
+class RecordedNoise : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Of, RecordedNoise, testing::Values("loopback", "loaded", "link", "link_loaded"),
+                         [](const auto& test) { return test.param; });
+
+// Of what everything measured in the same blocks has taken.
+double true_median(const SettingsByBlock& everything) {
+  std::vector<double> all;
+  for (const std::vector<double>& name : everything) all.insert(all.end(), name.begin(), name.end());
+  return median(all);
+}
+
+TEST_P(RecordedNoise, IntervalsOfSettingsHoldTheTrueMedianInNinetyTwoToNinetyEightPercent) {
+  for (const size_t blocks : {6, 12, 20, 30}) {
+    RecordedMeasurements recorded(GetParam());
+    int held = 0;
+    int intervals = 0;
+    for (int trial = 0; trial < 300; ++trial) {
+      const auto measured = recorded.draw(8, blocks);
+      for (const SettingFit& setting : fit_blocks(measured.settings)) {
+        held += setting.interval.contains(true_median(measured.everything)) ? 1 : 0;
+        ++intervals;
+      }
+    }
+    EXPECT_THAT(100.0 * held / intervals, AllOf(Ge(92), Le(98))) << blocks << " blocks";
+  }
+}
+
+// Few settings say less of what is typical of the blocks: the level that all of them share is off, which no comparison sees.
+TEST_P(RecordedNoise, IntervalsOfFewSettingsHoldTheTrueMedianInEightyFivePercentOrMore) {
+  for (const size_t settings : {2, 3, 4}) {
+    RecordedMeasurements recorded(GetParam());
+    int held = 0;
+    for (int trial = 0; trial < 1000; ++trial) {
+      const auto measured = recorded.draw(settings, std::vector<size_t>{6, 12, 20, 30}[static_cast<size_t>(trial) % 4]);
+      held += fit_blocks(measured.settings)[0].interval.contains(true_median(measured.everything)) ? 1 : 0;
+    }
+    EXPECT_THAT(100.0 * held / 1000, AllOf(Ge(85), Le(98))) << settings << " settings";
+  }
+}
+
+// Tukey's median polish as textbooks have it: the median of each block, then of each setting, is taken out in turn. Logarithms.
+SettingsByBlock textbook_polish(const SettingsByBlock& measured) {
+  SettingsByBlock polished = measured;
+  for (std::vector<double>& setting : polished) {
+    for (double& time : setting) time = std::log(time);
+  }
+  for (int sweep = 0; sweep < 20; ++sweep) {
+    for (size_t b = 0; b < measured[0].size(); ++b) {
+      std::vector<double> block;
+      for (const std::vector<double>& setting : polished) block.push_back(setting[b]);
+      for (std::vector<double>& setting : polished) setting[b] -= median(block);
+    }
+    for (std::vector<double>& setting : polished) {
+      const double effect = median(setting);
+      for (double& residual : setting) residual -= effect;
+    }
+  }
+  return polished;
+}
+
+TEST_P(RecordedNoise, NoIntervalIsWiderThanItsSamplesRangeOrOneAndAHalfTimesThePlainOne) {
+  int wider = 0;
+  int intervals = 0;
+  for (const size_t settings : {2, 4, 8}) {
+    for (const size_t blocks : {6, 12, 20, 30}) {
+      RecordedMeasurements recorded(GetParam());
+      for (int trial = 0; trial < 100; ++trial) {
+        const auto measured = recorded.draw(settings, blocks).settings;
+        const BlockFit fit = fit_blocks(measured);
+        const SettingsByBlock residuals = textbook_polish(measured);
+        for (size_t s = 0; s < settings; ++s) {
+          const double width = fit[s].interval.high - fit[s].interval.low;
+          const auto [shortest, longest] = std::ranges::minmax(measured[s]);
+          EXPECT_LE(width, (longest - shortest) * (1 + 1e-9));
+          std::vector<double> plain;
+          for (const double residual : residuals[s]) plain.push_back(fit[s].median * std::exp(residual));
+          const Interval interval = median_interval(plain);
+          wider += width > 1.5 * (interval.high - interval.low) ? 1 : 0;
+          ++intervals;
+        }
+      }
+    }
+  }
+  EXPECT_LE(wider, 0.01 * intervals);  // polishing ends elsewhere where it starts with the other sweep
+}
+
+TEST_P(RecordedNoise, PairsAreCalledDifferentInAboutFivePercentOrLess) {
+  for (const size_t blocks : {6, 12, 20, 30}) {
+    RecordedMeasurements recorded(GetParam());
+    int different = 0;
+    for (int trial = 0; trial < 2000; ++trial) {
+      const auto measured = recorded.draw(2, blocks).settings;
+      different += paired_ratio(measured[0], measured[1]).interval.contains(1) ? 0 : 1;
+    }
+    EXPECT_LE(different, 120) << blocks << " blocks";  // 100, and two standard deviations
+  }
+}
+
+// As recorded, without shuffling the names.
+TEST(RecordedNames, AreCalledDifferentInAtMostFivePercent) {
+  int different = 0;
+  int pairs = 0;
+  for (const char* name : {"loopback", "loaded", "link", "link_loaded"}) {
+    const SettingsByBlock recording = read_recording(name);
+    for (size_t a = 0; a < recording.size(); ++a) {
+      for (size_t b = 0; b < a; ++b, ++pairs) different += paired_ratio(recording[a], recording[b]).interval.contains(1) ? 0 : 1;
+    }
+  }
+  EXPECT_EQ(pairs, 112);
+  EXPECT_LE(different, 0.05 * pairs);
+}
+
+TEST_P(RecordedNoise, ATrulyBestSettingIsSeldomLeftOutAndTwoAreSeldomToldApart) {
+  RecordedMeasurements recorded(GetParam());
+  constexpr int kTrials = 200;
+  int left_out = 0;
+  int told_apart = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    const IndifferenceSet set = indifference_set(recorded.draw(6, 12).settings);
+    const auto member = [&](size_t setting) { return std::ranges::count(set.members, setting) == 1; };
+    left_out += member(0) ? 0 : 1;
+    told_apart += member(0) == member(1) ? 0 : 1;
+  }
+  EXPECT_LE(left_out, 0.05 * kTrials);  // 2.5 %, and two standard deviations
+  EXPECT_LE(told_apart, 0.05 * kTrials);
+}
+
+}  // namespace
+}  // namespace firkin
