@@ -92,6 +92,8 @@ class AllReduceBench {
     std::vector<AllReduceSeries> result;
     for (SizeState& size : sizes_) {
       check(size);
+      const double isolated_s = median(size.series.isolated_s);
+      for (double& sample : size.series.gap_s) sample = queued_gap_s(sample, isolated_s, static_cast<double>(size.queue));
       result.push_back(std::move(size.series));
     }
     return result;
@@ -117,6 +119,7 @@ class AllReduceBench {
 
   // Seconds per call on this rank.
   double time_isolated(SizeState& size) { return time_all_reduces(group_, next_buffers(size, 1)[0], size.series.calls_per_sample); }
+  // Seconds of a whole queue.
   double time_queued(SizeState& size) {
     const std::span<const at::Tensor> buffers = next_buffers(size, size.queue);
     barrier(group_);
@@ -124,7 +127,7 @@ class AllReduceBench {
     const auto started = Clock::now();
     for (const at::Tensor& buffer : buffers) queued.push_back(start_all_reduce(group_, buffer));
     for (const Work& work : queued) wait(group_, work, "a queued all-reduce");
-    return seconds_since(started) / static_cast<double>(buffers.size());
+    return seconds_since(started);
   }
 
   // A whole queue, so that calls that disturb each other show as well. Leaves zeros, which stay finite when summed again and again.

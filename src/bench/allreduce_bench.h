@@ -33,8 +33,9 @@ struct AllReduceSeries {
   int64_t bytes = 0;
   int calls_per_sample = 1;
   std::vector<double> isolated_s;  // in the order measured
-  std::vector<double> gap_s;       // several calls under way at once; empty for sizes whose second buffer would take too much memory
-  int64_t wrong = 0;               // elements of checked results that were not the exact sum, over all ranks
+  // One more call of several under way at once (queued_gap_s); empty for sizes whose second buffer would take too much memory.
+  std::vector<double> gap_s;
+  int64_t wrong = 0;  // elements of checked results that were not the exact sum, over all ranks
 };
 
 // begin, begin * factor, ... up to `end`, as nccl-tests takes -b, -e and -f. Throws InputError unless begin is a positive multiple of 4,

@@ -42,7 +42,10 @@ class ChunksBench {
   ChunksBench(const ProcessGroup& group, const ChunksBenchOptions& options)
       : group_(group), options_(options), random_(options.seed), data_(at::zeros({options.elements}, at::kFloat)) {
     for (const int64_t bytes : options.chunk_bytes) {
-      points_.push_back({.chunk_bytes = bytes, .calls = chunk_count(options.elements, bytes), .total_s = {}});
+      points_.push_back({.chunk_bytes = bytes,
+                         .calls = chunk_count(options.elements, bytes),
+                         .full_chunks = static_cast<double>(options.elements * kFloatBytes) / static_cast<double>(bytes),
+                         .total_s = {}});
     }
   }
 
@@ -52,13 +55,12 @@ class ChunksBench {
     std::iota(all.begin(), all.end(), 0);
     for (size_t round = 0; round < kFewestSamples; ++round) measure_round(all);
     for (;;) {
-      const std::vector<size_t> round = widest_points(samples(), seconds_left(), options_.seed);
+      const std::vector<size_t> round = widest_points(samples(), seconds_left());
       if (round.empty()) break;
       measure_round(round);
     }
     for (ChunksPoint& point : points_) {
-      const auto part = static_cast<double>(point.chunk_bytes) / static_cast<double>(options_.elements * kFloatBytes);
-      point.gap_s = median(point.total_s) * std::min(part, 1.0);
+      point.gap_s = median(point.total_s) / std::max(point.full_chunks, 1.0);
     }
     return std::move(points_);
   }
@@ -133,9 +135,13 @@ std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksB
 }
 
 int64_t set_gaps(AllReduceTable& table, int64_t world_size, const std::vector<ChunksPoint>& points) {
+  if (std::ranges::none_of(table, [&](const AllReduceRow& row) { return row.world_size == world_size; })) return 0;
+  const CostCurve isolated = comm_costs(table, world_size).isolated;
   std::vector<CostPoint> gaps;
   for (const ChunksPoint& point : points) {
-    if (point.calls > 1) gaps.push_back({point.chunk_bytes, point.gap_s});
+    if (point.full_chunks < 2) continue;
+    const double alone_s = isolated(static_cast<double>(point.chunk_bytes));
+    gaps.push_back({point.chunk_bytes, queued_gap_s(point.gap_s * point.full_chunks, alone_s, point.full_chunks)});
   }
   if (gaps.empty()) return 0;
   const CostCurve curve(std::move(gaps));

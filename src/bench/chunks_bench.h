@@ -32,6 +32,7 @@ inline constexpr size_t kMostInFlight = 1024;
 struct ChunksPoint {
   int64_t chunk_bytes = 0;
   int64_t calls = 0;
+  double full_chunks = 0;       // calls, but that a last chunk that is not full counts by its size
   std::vector<double> total_s;  // all chunks, from a barrier to the last result on the slowest rank; in the order measured
   double gap_s = 0;             // median seconds per call of a full chunk: median total, times the part of the data that a chunk is
   int64_t wrong = 0;            // elements that were not the exact sum in the checked first run, over all ranks
@@ -49,8 +50,9 @@ std::vector<int64_t> chunk_sizes(const std::vector<int64_t>& sizes, int64_t elem
 // options.chunk_bytes. Memory per rank: the data once. Throws InputError as chunk_count, and for no sizes or seconds that are not positive.
 std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksBenchOptions& options);
 
-// Sets gap_s of the table's rows of this world size that lie between the smallest and the largest chunk of which several made up the data,
-// interpolated as CostCurve does. Returns the number of rows set; 0 when no point had several chunks.
+// Sets gap_s (queued_gap_s, with the table's time of one call) of the table's rows of this world size that lie between the smallest and the
+// largest chunk of which several made up the data, interpolated as CostCurve does. Returns the number of rows set; 0 when no point had
+// several chunks.
 int64_t set_gaps(AllReduceTable& table, int64_t world_size, const std::vector<ChunksPoint>& points);
 
 }  // namespace firkin

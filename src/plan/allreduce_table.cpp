@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <iterator>
 #include <set>
 
@@ -98,6 +99,11 @@ std::string allreduce_csv(const AllReduceTable& table) {
 
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table) {
   write_file_atomically(path, allreduce_csv(table));
+}
+
+double queued_gap_s(double total_s, double isolated_s, double calls) {
+  constexpr double kLeastPart = 0.01;
+  return std::max((total_s - isolated_s) / (calls - 1), kLeastPart * total_s / calls);
 }
 
 std::vector<int64_t> world_sizes(const AllReduceTable& table) {

@@ -22,6 +22,7 @@ struct Parameter {
   const char* name;
   double limit;
   std::function<void(SimulationOptions&, double)> set;
+  double SimulationOptions::*value;
 };
 
 class Fit {
@@ -133,35 +134,57 @@ double norm(const Vector& v) {
   return std::sqrt(sum);
 }
 
-// Parameters whose effect on the measured times is nothing, or no more than a combination of the others' effects: Gram-Schmidt with
-// pivoting on the columns of the Jacobian.
-std::vector<std::string> undetermined(const Fit& fit, const Vector& x) {
+// Per parameter, how the residuals change with it, less what the other parameters could do to them (Gram-Schmidt), as a length: 0 where the
+// runs do not determine it.
+Vector own_effects(const Fit& fit, const Vector& x) {
   constexpr double kStep = 1e-3, kNoEffect = 1e-3;
   const Vector base = fit.residuals(x);
-  std::vector<std::pair<std::string, Vector>> columns;
+  std::vector<Vector> columns;
   for (size_t i = 0; i < x.size(); ++i) {
     Vector moved = x;
-    moved[i] += x[i] + kStep <= fit.parameters()[i].limit ? kStep : -kStep;
-    Vector column = fit.residuals(moved);
-    for (size_t r = 0; r < column.size(); ++r) column[r] = (column[r] - base[r]) / kStep;
-    columns.emplace_back(fit.parameters()[i].name, std::move(column));
+    const double step = x[i] + kStep <= fit.parameters()[i].limit ? kStep : -kStep;
+    moved[i] += step;
+    columns.push_back(fit.residuals(moved));
+    for (size_t r = 0; r < base.size(); ++r) columns.back()[r] = (columns.back()[r] - base[r]) / step;
   }
-  const auto shorter = [](const auto& a, const auto& b) { return norm(a.second) < norm(b.second); };
-  while (!columns.empty()) {
-    const auto largest = std::max_element(columns.begin(), columns.end(), shorter);
-    const double length = norm(largest->second);
-    if (length < kNoEffect) break;
-    const Vector direction = largest->second;
-    columns.erase(largest);
-    for (auto& [name, column] : columns) {
-      double dot = 0;
-      for (size_t r = 0; r < column.size(); ++r) dot += column[r] * direction[r] / (length * length);
-      for (size_t r = 0; r < column.size(); ++r) column[r] -= dot * direction[r];
+  Vector effects;
+  for (size_t i = 0; i < x.size(); ++i) {
+    std::vector<Vector> rest = columns;
+    std::rotate(rest.begin() + static_cast<std::ptrdiff_t>(i), rest.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest.end());  // i last
+    for (size_t c = 0; c < rest.size(); ++c) {
+      const double length = norm(rest[c]);
+      for (size_t later = c + 1; later < rest.size() && length >= kNoEffect; ++later) {
+        double dot = 0;
+        for (size_t r = 0; r < base.size(); ++r) dot += rest[later][r] * rest[c][r] / (length * length);
+        for (size_t r = 0; r < base.size(); ++r) rest[later][r] -= dot * rest[c][r];
+      }
     }
+    const double effect = norm(rest.back());
+    effects.push_back(effect < kNoEffect ? 0 : effect);
   }
-  std::vector<std::string> names;
-  for (const auto& [name, column] : columns) names.push_back(name);
-  return names;
+  return effects;
+}
+
+// The residual, the standard errors and the warning. `residuals`: at `x`.
+void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, Calibration& result) {
+  const Vector effects = own_effects(fit, x);
+  std::vector<std::string> undetermined;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (effects[i] == 0) undetermined.emplace_back(fit.parameters()[i].name);
+  }
+  if (!undetermined.empty()) {
+    result.warning = fmt::format("the measured runs do not determine {}; measure plans with more, and with fewer, buckets",
+                                 fmt::join(undetermined, " or "));
+  }
+  if (residuals.size() <= x.size()) return;
+  result.residual = norm(residuals) / std::sqrt(static_cast<double>(residuals.size() - x.size()));
+  for (size_t i = 0; i < x.size() && undetermined.empty(); ++i) {
+    constexpr double kStep = 1e-6;
+    Vector moved = x;
+    moved[i] += kStep;
+    const double per_x = (fit.options(moved).*fit.parameters()[i].value - fit.options(x).*fit.parameters()[i].value) / kStep;
+    result.standard_errors.push_back(per_x * *result.residual / effects[i]);
+  }
 }
 
 size_t check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& runs) {
@@ -202,28 +225,32 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   const double copy_unit = longest_s / total_bytes;
 
   Fit fit(profile, costs, runs, known);
-  if (times < 3) {
-    fit.add(
-        {"the slowdown", kLargestLogSlowdown, [](SimulationOptions& o, double x) { o.compute_slowdown = o.comm_slowdown = std::exp(x); }});
+  using Options = SimulationOptions;
+  if (times < 4) {
+    fit.add({"the slowdown", kLargestLogSlowdown, [](Options& o, double x) { o.compute_slowdown = o.comm_slowdown = std::exp(x); },
+             &Options::compute_slowdown});
   } else {
-    fit.add({"the slowdown of computation", kLargestLogSlowdown, [](SimulationOptions& o, double x) { o.compute_slowdown = std::exp(x); }});
-    fit.add({"the slowdown of communication", kLargestLogSlowdown, [](SimulationOptions& o, double x) { o.comm_slowdown = std::exp(x); }});
+    fit.add({"the slowdown of computation", kLargestLogSlowdown, [](Options& o, double x) { o.compute_slowdown = std::exp(x); },
+             &Options::compute_slowdown});
+    fit.add({"the slowdown of communication", kLargestLogSlowdown, [](Options& o, double x) { o.comm_slowdown = std::exp(x); },
+             &Options::comm_slowdown});
   }
-  if (times >= 2) fit.add({"the overhead per call", 1, [=](SimulationOptions& o, double x) { o.overhead_s = x * overhead_unit; }});
-  if (times >= 4) fit.add({"the copy time", 1, [=](SimulationOptions& o, double x) { o.copy_s_per_byte = x * copy_unit; }});
+  if (times >= 3) {
+    fit.add({"the overhead per call", 1, [=](Options& o, double x) { o.overhead_s = x * overhead_unit; }, &Options::overhead_s});
+  }
+  if (times >= 5)
+    fit.add({"the copy time", 1, [=](Options& o, double x) { o.copy_s_per_byte = x * copy_unit; }, &Options::copy_s_per_byte});
 
   const Vector x = minimize(fit);
   Calibration result;
   result.options = fit.options(x);
-  Vector errors = fit.residuals(x);
+  const Vector residuals = fit.residuals(x);
+  Vector errors = residuals;
   for (double& error : errors) error = std::abs(std::expm1(error));
   result.median_relative_error = median(errors);
   result.largest_relative_error = *std::max_element(errors.begin(), errors.end());
   for (const Parameter& parameter : fit.parameters()) result.fitted.emplace_back(parameter.name);
-  if (const auto names = undetermined(fit, x); !names.empty()) {
-    result.warning =
-        fmt::format("the measured runs do not determine {}; measure plans with more, and with fewer, buckets", fmt::join(names, " or "));
-  }
+  add_uncertainty(fit, x, residuals, result);
   return result;
 }
 

@@ -223,12 +223,15 @@ Prediction predict(PredictionInputs inputs) {
   result.workload.world_size = world;
   if (!inputs.rank_times.empty()) {
     const Straggler slowest = expected_straggler(inputs.rank_times, world);
-    result.stragglers = {static_cast<int64_t>(inputs.rank_times.size()),
-                         world,
-                         slowest.factor,
-                         slowest.tail_factor,
-                         slowest.beyond_samples,
-                         model.profile.backward_s};
+    const auto measured_ranks = static_cast<int64_t>(inputs.rank_times.size());
+    result.stragglers = {.samples = measured_ranks * static_cast<int64_t>(inputs.rank_times[0].size()),
+                         .measured_ranks = measured_ranks,
+                         .slowest_rank_ratio = slowest.slowest_rank_ratio,
+                         .ranks = world,
+                         .factor = slowest.factor,
+                         .tail_factor = slowest.tail_factor,
+                         .beyond_samples = slowest.beyond_samples,
+                         .measured_backward_s = model.profile.backward_s};
     model.profile = slower(model.profile, model.costs, slowest.factor);
   }
   model.scenarios = scenarios_of(scaling, model, result);

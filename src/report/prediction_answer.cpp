@@ -12,6 +12,8 @@
 namespace firkin {
 namespace {
 
+constexpr double kSlowRank = 0.05;  // above the median rank in every step: worth a sentence
+
 // As it can be typed: a rounder cap may make other buckets.
 std::string exact_cap(const std::optional<int64_t>& cap_bytes) {
   return fmt::format("{:.6g}", mib(cap_bytes.value_or(0)));
@@ -43,7 +45,7 @@ void add_extrapolated(const Prediction& prediction, std::vector<std::string>& le
   const auto& stragglers = prediction.stragglers;
   if (stragglers && stragglers->beyond_samples) {
     lead.push_back(fmt::format(
-        "EXTRAPOLATED: the slowest of {} ranks, from {} times: {} above the median one as measured, {} with an "
+        "EXTRAPOLATED: the slowest of {} ranks, from {} times: {} above the slowest measured as they are, {} with an "
         "exponential tail.",
         stragglers->ranks, stragglers->samples, display_percent(stragglers->factor - 1), display_percent(stragglers->tail_factor - 1)));
   }
@@ -82,9 +84,11 @@ std::string best_text(const Prediction& prediction) {
     text = fmt::format("Caps from {} to {} MiB make the same buckets. ", exact_cap(uniform.lowest_cap_bytes),
                        exact_cap(uniform.highest_cap_bytes));
   }
-  if (!uniform.exhaustive.value_or(true)) text += "Not every cap was tried: there are too many. ";
-  return text + fmt::format("The best plan{} has {}: backward takes {}, {} of it exposed.", plan.exact ? "" : " that a local search found",
-                            buckets_text(plan.buckets.size()), display_seconds(plan.backward_s), display_seconds(plan.exposed_s));
+  if (!uniform.exhaustive.value_or(true))
+    text += "Not every cap was tried, here and wherever caps are compared: there are too many, so some were skipped. ";
+  return text + fmt::format("The best plan {} has {}: backward takes {}, {} of it exposed.",
+                            plan.exact ? "in ready order" : "that a local search found", buckets_text(plan.buckets.size()),
+                            display_seconds(plan.backward_s), display_seconds(plan.exposed_s));
 }
 
 // What hiding communication behind the next forward pass as well is worth; the plan is in a table.
@@ -123,9 +127,15 @@ std::vector<std::string> prediction_lead(const Prediction& prediction) {
   lead.push_back(workload_text(prediction.workload));
   lead.push_back(allreduce_text(prediction.alpha_beta, prediction.workload.curve_quality));
   if (const auto& stragglers = prediction.stragglers) {
-    lead.push_back(fmt::format("Backward is that of the slowest of {} ranks, expected {} above the median one's {} ({} measured times).",
-                               stragglers->ranks, display_percent(stragglers->factor - 1), display_seconds(stragglers->median_backward_s),
-                               stragglers->samples));
+    lead.push_back(fmt::format(
+        "Backward is that of the slowest of {} ranks, expected {} above the {} of {} ({} measured times).", stragglers->ranks,
+        display_percent(stragglers->factor - 1, true), display_seconds(stragglers->measured_backward_s),
+        stragglers->measured_ranks == 1 ? "one" : fmt::format("the slowest of {}", stragglers->measured_ranks), stragglers->samples));
+    if (stragglers->slowest_rank_ratio > 1 + kSlowRank) {
+      lead.push_back(
+          fmt::format("One of the measured ranks is slow in every step: {} above the median rank. That is in the profile already.",
+                      display_percent(stragglers->slowest_rank_ratio - 1)));
+    }
   }
   lead.push_back(best_text(prediction));
   if (prediction.ordered) lead.push_back(ordered_text(*prediction.ordered));

@@ -83,11 +83,13 @@ constexpr Field<GrowingBuckets> kGrowingFields[] = {{"bucket_mib", &GrowingBucke
 constexpr const char* kFactor = "factor";
 constexpr Field<StragglerPrediction> kStragglerFields[] = {
     {kSamplesKey, &StragglerPrediction::samples, Unit::kCount},
+    {"measured_ranks", &StragglerPrediction::measured_ranks, Unit::kCount},
+    {"slowest_rank_ratio", &StragglerPrediction::slowest_rank_ratio, Unit::kRatio},
     {kRanksKey, &StragglerPrediction::ranks, Unit::kCount},
     {kFactor, &StragglerPrediction::factor, Unit::kRatio},
     {"tail_factor", &StragglerPrediction::tail_factor, Unit::kRatio},
     {kExtrapolated, &StragglerPrediction::beyond_samples},
-    {"median_backward_s", &StragglerPrediction::median_backward_s, Unit::kDifference}};
+    {"measured_backward_s", &StragglerPrediction::measured_backward_s, Unit::kDifference}};
 
 constexpr Field<FormPrediction> kFormFields[] = {
     {"form", &FormPrediction::form, Unit::kText, "model"},

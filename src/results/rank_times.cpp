@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
@@ -17,37 +19,46 @@ namespace {
 constexpr const char* kExpectedTimes = "a results.json with samples, or a CSV file with a column 'seconds'";
 constexpr const char* kSetting = "none";  // the strategy that communicates nothing
 
-std::vector<double> times_of_csv(std::string_view text, const std::string& file) {
-  const CsvTable table = parse_csv(text, file, {.required = {"seconds"}});
+RankTimes times_of_csv(std::string_view text, const std::string& file) {
+  const CsvTable table = parse_csv(text, file, {.required = {"seconds"}, .optional = {"rank"}});
   if (table.rows() == 0) table.fail_at_end("no times; expected lines of seconds");
-  std::vector<double> seconds;
+  std::map<int64_t, std::vector<double>> by_rank;
   for (size_t row = 0; row < table.rows(); ++row) {
-    seconds.push_back(table.number(row, "seconds"));
-    if (const char* expected = expected_of_measured(seconds.back())) {
-      table.fail(row, fmt::format("seconds is {}; expected {}", seconds.back(), expected));
-    }
+    const double seconds = table.number(row, "seconds");
+    if (const char* expected = expected_of_measured(seconds)) table.fail(row, fmt::format("seconds is {}; expected {}", seconds, expected));
+    by_rank[table.has("rank") ? table.integer(row, "rank") : 0].push_back(seconds);
   }
-  return seconds;
+  RankTimes times;
+  for (auto& [rank, seconds] : by_rank) {
+    if (!times.empty() && seconds.size() != times[0].size()) {
+      table.fail_at_end(fmt::format("rank {} has {} times; expected {}, one a step, as rank {} has", rank, seconds.size(), times[0].size(),
+                                    by_rank.begin()->first));
+    }
+    times.push_back(std::move(seconds));
+  }
+  return times;
 }
 
-std::vector<double> times_of_samples(const JsonFields& samples) {
+RankTimes times_of_samples(const JsonFields& samples) {
   const std::vector<std::string> settings = samples.maybe_texts(kSettingsKey);
   const auto raw = samples.nested_series(kRawStepsKey);
   const auto setting = static_cast<size_t>(std::ranges::find(settings, kSetting) - settings.begin());
   if (setting >= settings.size() || setting >= raw.size()) samples.fail(kSettingsKey, "no times of the setting 'none'", kExpectedTimes);
-  std::vector<double> seconds;
+  if (raw[setting].empty() || raw[setting][0].empty()) samples.fail(kRawStepsKey, "no times", kExpectedTimes);
+  RankTimes times(raw[setting][0].size());
   for (size_t step = 0; step < raw[setting].size(); ++step) {
-    for (const double time : raw[setting][step]) {
-      const std::string place = fmt::format("{}[{}][{}]", kRawStepsKey, setting, step);
-      if (const char* expected = expected_of_measured(time)) samples.fail(place, fmt::format("a time is {}", time), expected);
-      seconds.push_back(time);
+    const std::string place = fmt::format("{}[{}][{}]", kRawStepsKey, setting, step);
+    const std::vector<double>& ranks = raw[setting][step];
+    if (ranks.size() != times.size()) samples.fail(place, fmt::format("times of {} ranks", ranks.size()), "as many as in the first step");
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (const char* expected = expected_of_measured(ranks[rank])) samples.fail(place, fmt::format("a time is {}", ranks[rank]), expected);
+      times[rank].push_back(ranks[rank]);
     }
   }
-  if (seconds.empty()) samples.fail(kRawStepsKey, "no times", kExpectedTimes);
-  return seconds;
+  return times;
 }
 
-std::vector<double> times_of_results(std::string_view text, const std::string& file) {
+RankTimes times_of_results(std::string_view text, const std::string& file) {
   const nlohmann::json document = parse_json(text, file, kExpectedTimes);
   try {
     return times_of_samples(JsonFields(document, "").object(kSamplesKey));
@@ -58,13 +69,13 @@ std::vector<double> times_of_results(std::string_view text, const std::string& f
 
 }  // namespace
 
-std::vector<double> parse_rank_times(std::string_view text, const std::string& file) {
+RankTimes parse_rank_times(std::string_view text, const std::string& file) {
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string_view::npos && text[first] == '{') return times_of_results(text, file);
   return times_of_csv(text, file);
 }
 
-std::vector<double> read_rank_times(const std::filesystem::path& path) {
+RankTimes read_rank_times(const std::filesystem::path& path) {
   return parse_rank_times(read_text_file(path, kLongestJsonLine, kExpectedTimes), path.string());
 }
 

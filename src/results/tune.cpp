@@ -43,6 +43,8 @@ constexpr Field<SimulationOptions> kSimulationFields[] = {{kOverheadKey, &Simula
 
 constexpr Field<Calibration> kFitFields[] = {{kMedianErrorKey, &Calibration::median_relative_error, Unit::kChange},
                                              {"fitted", &Calibration::fitted},
+                                             {"residual", &Calibration::residual, Unit::kShare},
+                                             {"standard_errors", &Calibration::standard_errors, Unit::kPlain},
                                              {"warning", &Calibration::warning}};
 
 constexpr Field<HookGain> kHookGainFields[] = {{kHookKey, &HookGain::hook},

@@ -102,25 +102,26 @@ TEST(DefaultCaps, SkipThoseThatChangeNoBucket) {
 TEST(CalibrationPlans, AreOfNoCapAndNotVerified) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     RandomInstance random(seed);
-    const TensorProfile profile = random.profile(random.integer(5, 60));
+    const TensorProfile profile = random.profile(random.integer(8, 60));
     CapOptions rule = kBothRules[seed % 2];
     if (seed % 3 == 0) rule.first_cap_bytes = random.integer(1, 100000);
     const size_t tensors = profile.bytes.size();
     const std::vector<BucketPlan> verified = {one_tensor_per_bucket(tensors), one_bucket(tensors),
                                               assign_buckets(profile.bytes, kTorchDefaultCaps)};
     const std::vector<BucketPlan> plans = calibration_plans(profile.bytes, rule, verified);
-    ASSERT_THAT(plans, SizeIs(2));
-    EXPECT_NE(plans[0], plans[1]);
+    ASSERT_THAT(plans, SizeIs(3));
+    for (size_t i = 0; i < 3; ++i) EXPECT_NE(plans[i], plans[(i + 1) % 3]);
     for (const BucketPlan& plan : plans) check_plan(plan, static_cast<int64_t>(tensors));
     for (const BucketPlan& plan : verified) EXPECT_FALSE(calibrated_on(plans, plan)) << seed;
-    for (const DistinctPlan& of_cap : distinct_plans(profile, rule)) EXPECT_FALSE(calibrated_on(plans, of_cap.plan)) << seed;
+    for (const DistinctPlan& of_cap : distinct_plans(profile, rule).plans) EXPECT_FALSE(calibrated_on(plans, of_cap.plan)) << seed;
   }
 }
 
-TEST(CalibrationPlans, AreManyCallsAndFew) {
+TEST(CalibrationPlans, AreManyCallsFewAndSome) {
   const std::vector<BucketPlan> plans = calibration_plans(std::vector<int64_t>(90, 1000), kBothRules[0], {one_tensor_per_bucket(90)});
   EXPECT_THAT(plans[0].buckets, SizeIs(60));
   EXPECT_THAT(plans[1].buckets, SizeIs(testing::AllOf(testing::Ge(5), testing::Le(7))));
+  EXPECT_THAT(plans[2].buckets, SizeIs(testing::AllOf(testing::Ge(17), testing::Le(24))));
 }
 
 TEST(CalibrationPlans, OfOneTensorAreWhatThereIs) {
@@ -157,7 +158,7 @@ TEST(PlanCuts, KnowWhatACapMakes) {
     const TensorProfile profile = random.profile(random.integer(1, 9));
     const CapOptions& rule = kBothRules[seed % 2];
     std::vector<BucketPlan> made;
-    for (const DistinctPlan& of_cap : distinct_plans(profile, rule)) made.push_back(of_cap.plan);
+    for (const DistinctPlan& of_cap : distinct_plans(profile, rule).plans) made.push_back(of_cap.plan);
     for (int i = 0; i < 50; ++i) {
       const BucketPlan plan = random.plan(static_cast<int64_t>(profile.bytes.size()));
       EXPECT_EQ(is_made_by_a_cap(plan, profile.bytes, rule), calibrated_on(made, plan));

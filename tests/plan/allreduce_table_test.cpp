@@ -84,5 +84,14 @@ TEST(CommCosts, NameTheWorldSizesThereAre) {
   EXPECT_EQ(error_of([&] { comm_costs(table, 3); }), "no all-reduce was measured at world size 3; expected one of 2, 4");
 }
 
+TEST(QueuedGap, IsTheSlopeOverTheLengthOfTheQueueWhateverThatIs) {
+  // 5 ms for a call alone, 2 ms for each that waits behind another.
+  for (const double calls : {2.0, 3.5, 16.0}) EXPECT_NEAR(queued_gap_s(5e-3 + (calls - 1) * 2e-3, 5e-3, calls), 2e-3, 1e-12) << calls;
+}
+
+TEST(QueuedGap, IsNeverFree) {
+  EXPECT_DOUBLE_EQ(queued_gap_s(4e-3, 5e-3, 2), 2e-5);
+}
+
 }  // namespace
 }  // namespace firkin

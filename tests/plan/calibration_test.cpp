@@ -3,7 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "../stats/synthetic_noise.h"
 #include "firkin/plan/bucket_assignment.h"
+#include "firkin/stats/summary.h"
 #include "helpers.h"
 
 namespace firkin {
@@ -41,9 +47,10 @@ TEST(Calibrate, OneRunGivesOneCommonSlowdown) {
   EXPECT_EQ(calibration.warning, "");
 }
 
-TEST(Calibrate, TwoRunsGiveTheOverheadPerCallAsWell) {
+TEST(Calibrate, ThreeRunsGiveTheOverheadPerCallAsWell) {
   const SimulationOptions truth = {.overhead_s = 2e-3, .compute_slowdown = 1.2, .comm_slowdown = 1.2};
-  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(1000000, truth), run_of(5000000, truth)});
+  const Calibration calibration =
+      calibrate(steady_profile(), kCosts, {run_of(1000000, truth), run_of(5000000, truth), run_of(2000000, truth)});
   EXPECT_NEAR(calibration.options.overhead_s, 2e-3, 2e-5);
   EXPECT_NEAR(calibration.options.compute_slowdown, 1.2, 2e-3);
   EXPECT_EQ(calibration.warning, "");
@@ -70,12 +77,14 @@ TEST(Calibrate, WarnsThatTheTwoSlowdownsCannotBeToldApartWhereTheLinkIsIdle) {
   const SimulationOptions truth = {.compute_slowdown = 1.1, .comm_slowdown = 1.6};
   const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(1000000, truth, true), run_of(5000000, truth, true)});
   EXPECT_THAT(calibration.warning, HasSubstr("the slowdown of"));
+  EXPECT_TRUE(calibration.standard_errors.empty());
   EXPECT_LT(calibration.largest_relative_error, 1e-4);
 }
 
 TEST(Calibrate, PredictsPlansThatItHasNotSeen) {
   const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.25, .comm_slowdown = 1.25};
-  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(1000000, truth), run_of(20000000, truth)});
+  const Calibration calibration =
+      calibrate(steady_profile(), kCosts, {run_of(1000000, truth), run_of(20000000, truth), run_of(3000000, truth)});
   for (const int64_t cap : {2000000, 4000000, 10000000}) {
     const double measured = run_of(cap, truth).end_s;
     EXPECT_NEAR(simulate(steady_profile(), plan_for(cap), kCosts, calibration.options).end_s, measured, 0.005 * measured) << cap;
@@ -89,9 +98,10 @@ TEST(Calibrate, FindsNothingWhereThereIsNothing) {
 }
 
 TEST(Calibrate, WarnsWhenTheRunsDoNotDetermineAParameter) {
-  // Two runs of one plan say no more than one.
+  // Three runs of one plan say no more than one.
   const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.2, .comm_slowdown = 1.2};
-  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(4000000, truth), run_of(4000000, truth)});
+  const Calibration calibration =
+      calibrate(steady_profile(), kCosts, {run_of(4000000, truth), run_of(4000000, truth), run_of(4000000, truth)});
   EXPECT_THAT(calibration.warning, HasSubstr("the measured runs do not determine the"));
   EXPECT_LT(calibration.largest_relative_error, 1e-4);
 }
@@ -110,6 +120,48 @@ TEST(Calibrate, ReportsWhatTheModelCannotExplain) {
   const Calibration calibration = calibrate(steady_profile(), kCosts, {run});
   EXPECT_EQ(calibration.options, SimulationOptions{});
   EXPECT_NEAR(calibration.largest_relative_error, 0.25, 1e-9);
+}
+
+// Times of three plans, each with noise of its own.
+std::vector<MeasuredRun> noisy_runs(const SimulationOptions& truth, double stdev, uint64_t seed) {
+  SyntheticNoise noise(seed);
+  std::vector<MeasuredRun> runs;
+  for (const int64_t cap : {1000000, 5000000, 2000000}) {
+    runs.push_back(run_of(cap, truth));
+    runs.back().end_s *= std::exp(stdev * noise.normal());
+  }
+  return runs;
+}
+
+TEST(Calibrate, HasMoreTimesThanParametersOrNoResidual) {
+  const SimulationOptions truth = {.overhead_s = 2e-3, .compute_slowdown = 1.2, .comm_slowdown = 1.2};
+  EXPECT_FALSE(calibrate(steady_profile(), kCosts, {run_of(1000000, truth)}).residual);
+  const Calibration two = calibrate(steady_profile(), kCosts, {run_of(1000000, truth), run_of(5000000, truth)});
+  EXPECT_EQ(two.fitted.size(), 1u);  // of two times, two parameters would have left nothing that says how well they fit
+  ASSERT_TRUE(two.residual);
+  EXPECT_GT(*two.residual, 0.01);
+  const Calibration five =
+      calibrate(steady_profile(), kCosts,
+                {run_of(1000000, truth), run_of(2000000, truth), run_of(3000000, truth), run_of(5000000, truth), run_of(7000000, truth)});
+  EXPECT_EQ(five.fitted.size(), 4u);
+  EXPECT_LT(*five.residual, 1e-4);
+}
+
+TEST(Calibrate, TheResidualIsTheNoiseOfTheTimesAndStandardErrorsAreWhatItMakesOfTheParameters) {
+  const SimulationOptions truth = {.overhead_s = 4e-3, .compute_slowdown = 1.4, .comm_slowdown = 1.4};
+  std::vector<double> residuals, slowdowns, overheads, slowdown_errors, overhead_errors;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const Calibration fit = calibrate(steady_profile(), kCosts, noisy_runs(truth, 0.01, seed));
+    ASSERT_EQ(fit.standard_errors.size(), 2u);
+    residuals.push_back(*fit.residual * *fit.residual);
+    slowdowns.push_back(fit.options.compute_slowdown);
+    overheads.push_back(fit.options.overhead_s);
+    slowdown_errors.push_back(fit.standard_errors[0] * fit.standard_errors[0]);
+    overhead_errors.push_back(fit.standard_errors[1] * fit.standard_errors[1]);
+  }
+  EXPECT_NEAR(std::sqrt(mean(residuals)), 0.01, 0.003);
+  EXPECT_NEAR(std::sqrt(mean(slowdown_errors)) / stdev(slowdowns), 1, 0.4);
+  EXPECT_NEAR(std::sqrt(mean(overhead_errors)) / stdev(overheads), 1, 0.4);
 }
 
 TEST(Calibrate, RejectsRunsThatAreNoMeasurement) {

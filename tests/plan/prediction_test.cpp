@@ -44,9 +44,9 @@ TEST(Prediction, AWorldThatWasNotMeasuredHasRangesAroundItsTimes) {
 
 TEST(Prediction, TheSlowestRankStretchesBackward) {
   const Prediction prediction =
-      predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4, .rank_times = {1, 1, 1, 1, 1.5}});
+      predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4, .rank_times = {{1, 1, 1, 1, 1.5}}});
   ASSERT_TRUE(prediction.stragglers);
-  EXPECT_DOUBLE_EQ(prediction.stragglers->median_backward_s, 0.12);
+  EXPECT_DOUBLE_EQ(prediction.stragglers->measured_backward_s, 0.12);
   EXPECT_DOUBLE_EQ(prediction.workload.backward_s, 0.12 * prediction.stragglers->factor);
 }
 

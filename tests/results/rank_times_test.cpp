@@ -25,12 +25,17 @@ std::string results_with(const std::string& samples) {
 }
 
 TEST(RankTimes, AreAColumnOfSeconds) {
-  EXPECT_THAT(parse_rank_times("seconds\n0.5\n0.25\n", "r"), ElementsAre(0.5, 0.25));
+  EXPECT_THAT(parse_rank_times("seconds\n0.5\n0.25\n", "r"), ElementsAre(ElementsAre(0.5, 0.25)));
+}
+
+TEST(RankTimes, OfSeveralRanksHaveAColumnThatTellsThemApart) {
+  EXPECT_THAT(parse_rank_times("rank,seconds\n0,1\n1,2\n0,3\n1,4\n", "r"), ElementsAre(ElementsAre(1, 3), ElementsAre(2, 4)));
+  EXPECT_EQ(parse_error("rank,seconds\n0,1\n1,2\n0,3\n"), "r:4: rank 1 has 1 times; expected 2, one a step, as rank 0 has");
 }
 
 TEST(RankTimes, OfAResultsFileAreThoseWithoutCommunication) {
   const std::string text = results_with(R"({"settings": ["naive", "none"], "raw_step_s_by_rank": [[[9, 9]], [[0.1, 0.2], [0.3, 0.4]]]})");
-  EXPECT_THAT(parse_rank_times(text, "r"), ElementsAre(0.1, 0.2, 0.3, 0.4));
+  EXPECT_THAT(parse_rank_times(text, "r"), ElementsAre(ElementsAre(0.1, 0.3), ElementsAre(0.2, 0.4)));
 }
 
 TEST(RankTimes, RejectsMalformedLinesByFileAndLine) {
@@ -46,6 +51,8 @@ TEST(RankTimes, RejectsMalformedResultsByFileAndLine) {
   EXPECT_THAT(parse_error(results_with(R"({"settings": ["naive"], "raw_step_s_by_rank": [[[1]]]})")),
               HasSubstr("r:2: results: samples.settings: no times of the setting 'none'"));
   EXPECT_THAT(parse_error(results_with(R"({"settings": ["none"], "raw_step_s_by_rank": [[]]})")), HasSubstr("no times"));
+  EXPECT_THAT(parse_error(results_with(R"({"settings": ["none"], "raw_step_s_by_rank": [[[1, 1], [1]]]})")),
+              HasSubstr("r:2: results: samples.raw_step_s_by_rank[0][1]: times of 1 ranks; expected as many as in the first step"));
   EXPECT_THAT(parse_error(results_with("{\"settings\": [\"none\"], \"raw_step_s_by_rank\": [[[1],\n[0]]]}")),
               HasSubstr("r:3: results: samples.raw_step_s_by_rank[0][1]: a time is 0"));
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "firkin/plan/cost_curve.h"
+#include "firkin/stats/interval.h"
 
 namespace firkin {
 
@@ -23,7 +24,9 @@ struct AllReduceRow {
   // Not in allreduce.csv:
   std::optional<double> p99_s = std::nullopt;
   std::optional<int64_t> calls_per_sample = std::nullopt;
-  std::optional<int64_t> wrong = std::nullopt;  // elements that were not the sum over the ranks
+  std::optional<int64_t> wrong = std::nullopt;     // elements that were not the sum over the ranks
+  std::optional<int64_t> outliers = std::nullopt;  // samples that stand out
+  std::optional<Interval> modes_s = std::nullopt;  // where the samples have two modes: those
 };
 
 // The columns of allreduce.csv, and the fields of a size in results.json.
@@ -48,6 +51,11 @@ AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& fil
 AllReduceTable read_allreduce_csv(const std::filesystem::path& path);
 std::string allreduce_csv(const AllReduceTable& table);  // the content of such a file
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table);
+
+// g(x), what one more queued call takes, from `calls` (more than 1) that were queued together, and one of that size alone: the slope
+// between the two queue lengths, (total_s - isolated_s) / (calls - 1). total_s / calls would hold the latency of the first call, of two
+// calls half of it. Noise makes no call free: at least a hundredth of total_s / calls.
+double queued_gap_s(double total_s, double isolated_s, double calls);
 
 // The world sizes in the table, ascending.
 std::vector<int64_t> world_sizes(const AllReduceTable& table);

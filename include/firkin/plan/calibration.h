@@ -4,7 +4,8 @@
 //   if (!calibration.warning.empty()) fmt::print(stderr, "{}\n", calibration.warning);
 //   simulate(profile, plan, costs, calibration.options);
 //
-// Calibrate on one or two plans and predict others: a cap that was calibrated on is no test of the model.
+// Calibrate on a few plans and predict others: a cap that was calibrated on is no test of the model. Take more times than parameters: only
+// then is there a residual that says how well the model fits.
 #pragma once
 
 #include <optional>
@@ -25,15 +26,18 @@ struct MeasuredRun {
 
 struct Calibration {
   SimulationOptions options;
-  double median_relative_error = 0;   // of the fitted times against the measured ones
-  double largest_relative_error = 0;  // the same, worst case
-  std::vector<std::string> fitted;    // names of the parameters that were fitted, simplest first
-  std::string warning;                // empty, or which of them the runs do not determine: any other value would have fitted as well
+  double median_relative_error = 0;     // of the fitted times against the measured ones
+  double largest_relative_error = 0;    // the same, worst case
+  std::vector<std::string> fitted;      // names of the parameters that were fitted, simplest first
+  std::optional<double> residual;       // standard deviation of log(predicted / measured), with a divisor of times less parameters
+  std::vector<double> standard_errors;  // of each of `fitted`, in its unit; empty without a residual, or where one is not determined
+  std::string warning;                  // empty, or which of them the runs do not determine: other values would have fitted as well
 };
 
-// Least squares of log(predicted / measured). The number of measured times decides what is fitted: with one, a slowdown common to
-// computation and communication; with two, the overhead per call as well; with three, a slowdown for each; with four or more, the copy
-// cost too. A parameter that has no influence on these runs stays at "none". Deterministic; a few hundred simulations per parameter.
+// Least squares of log(predicted / measured). The number of measured times decides what is fitted, so that one more is left than there are
+// parameters: with one or two, a slowdown common to computation and communication; with three, the overhead per call as well; with four, a
+// slowdown for each; with five or more, the copy cost too. A parameter that has no influence on these runs stays at "none". Standard errors
+// are those of the model made linear at the fit. Deterministic; a few hundred simulations per parameter.
 // `known`: the number of channels to simulate with, and the value of each parameter that is not fitted.
 // Throws InputError when there is no run, a plan does not fit the profile, or a time is not positive.
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,

@@ -67,7 +67,7 @@ struct PredictedPlan {
   // Over the best uniform cap, as a fraction of its time. At least 0: a plan with fewer buckets may be slower by less than the search's
   // tolerance, and then it is taken for equal.
   double gain = 0;
-  bool exact = false;
+  bool exact = false;  // of all plans in ready order
   PyTorchCaps pytorch;
 };
 
@@ -78,14 +78,17 @@ struct AnalyticPrediction {
   std::optional<GrowingBuckets> growing;  // only when communication takes at least as long as computation
 };
 
-// All ranks wait for the slowest, so the profile that is predicted from is the measured one times `factor`.
+// All ranks wait for the slowest, so the profile that is predicted from, the slowest of the measured ranks', is the measured one times
+// `factor`.
 struct StragglerPrediction {
   int64_t samples = 0;
+  int64_t measured_ranks = 1;
+  double slowest_rank_ratio = 1;  // how much longer than the median rank the slowest takes in every step
   int64_t ranks = 0;
   double factor = 1;
   double tail_factor = 1;
   bool beyond_samples = false;
-  double median_backward_s = 0;  // of the profile before
+  double measured_backward_s = 0;  // of the profile before
 };
 
 // One way in which a(x) may grow with the world, and what is best if it is right.
@@ -127,8 +130,9 @@ struct PredictionInputs {
   int64_t world_size = 0;  // ranks; extrapolated to when the table has other worlds only
   CapOptions rule = {};    // its cap is ignored
   SearchOptions search = {};
-  std::vector<int64_t> caps = {};       // of the curve, bytes; empty: powers of two
-  std::vector<double> rank_times = {};  // seconds of ranks, without communication; empty: every rank is as fast as the profile's
+  std::vector<int64_t> caps = {};  // of the curve, bytes; empty: powers of two
+  // Seconds of ranks, without communication, [rank][step]; empty: every rank is as fast as the profile's.
+  std::vector<std::vector<double>> rank_times = {};
   std::vector<Compression> hooks = {};  // to compare
   bool sensitivity = false;
 };
