@@ -10,15 +10,10 @@
 #include "firkin/plan/cap_sweep.h"
 #include "firkin/plan/scaling.h"
 #include "firkin/plan/stragglers.h"
+#include "firkin/stats/summary.h"
 
 namespace firkin {
 namespace {
-
-// One of the futures that an extrapolated prediction stands for.
-struct Scenario {
-  TensorProfile profile;
-  CommCosts costs;
-};
 
 // What times are predicted from.
 struct PredictionModel {
@@ -26,7 +21,7 @@ struct PredictionModel {
   CommCosts costs;
   CapOptions rule;
   SearchOptions search;
-  std::vector<Scenario> scenarios;  // none when nothing is extrapolated
+  std::optional<CapOdds> odds;  // none where nothing is known of the inputs' errors
 };
 
 // The caps asked for, or powers of two from 1/4 MiB until one holds everything.
@@ -46,32 +41,39 @@ TensorProfile slower(const TensorProfile& profile, const CommCosts& costs, doubl
   return result;
 }
 
-// Every form of a(x), each with every rank as slow as the measured ones can tell and, when more ranks are drawn than were measured, with a
-// tail beyond them. Nothing when neither is extrapolated.
-std::vector<Scenario> scenarios_of(const std::optional<ScalingModel>& scaling, const PredictionModel& model, const Prediction& result) {
-  const bool tail = result.stragglers && result.stragglers->beyond_samples;
-  std::vector<Scenario> scenarios;
-  if (!scaling && !tail) return scenarios;
-  std::vector<CommCosts> all_costs = {model.costs};
-  if (scaling) {
-    for (const FormFit& fit : scaling->fits()) all_costs.push_back(scaling->costs(fit.form, result.workload.world_size));
+// A standard error of the slowest measured rank's time, as a fraction, from its steps.
+double compute_error(const std::vector<std::vector<double>>& rank_times) {
+  constexpr double kOfMedian = 1.2533;  // sqrt(pi / 2), over that of a mean
+  std::vector<double> slowest = rank_times[0];
+  for (const std::vector<double>& times : rank_times) {
+    for (size_t step = 0; step < slowest.size(); ++step) slowest[step] = std::max(slowest[step], times[step]);
   }
-  for (const CommCosts& form : all_costs) {
-    scenarios.push_back({model.profile, form});
-    if (tail) scenarios.push_back({slower(model.profile, model.costs, result.stragglers->tail_factor / result.stragglers->factor), form});
-  }
-  return scenarios;
+  return kOfMedian * stdev(slowest) / std::sqrt(static_cast<double>(slowest.size())) / median(slowest);
 }
 
-// Which times the scenarios give to a plan, around the middle one.
-void set_range(const PredictionModel& model, const BucketPlan& plan, auto& row) {
-  if (model.scenarios.empty()) return;
-  row.low_s = row.high_s = row.backward_s;
-  for (const Scenario& scenario : model.scenarios) {
-    const double end_s = simulate(scenario.profile, plan, scenario.costs, model.search.simulation).end_s;
-    row.low_s = std::min(*row.low_s, end_s);
-    row.high_s = std::max(*row.high_s, end_s);
-  }
+// Draws of what the inputs may be. With more ranks than measured times, every second draw has stragglers with an exponential tail. None
+// where the all-reduces have no errors and nothing is extrapolated.
+std::vector<InputDraw> draws_of(const PredictionInputs& inputs, const std::optional<ScalingModel>& scaling, const PredictionModel& model,
+                                const std::optional<StragglerPrediction>& stragglers) {
+  std::vector<CommCosts> costs = scaling ? scaling->redraw(inputs.world_size, kDraws) : redraw_costs(inputs.table, inputs.world_size);
+  const bool tail = stragglers && stragglers->beyond_samples;
+  if (costs.empty() && tail) costs.assign(kDraws, model.costs);
+  InputErrors errors = inputs.errors;
+  if (stragglers) errors.compute = std::hypot(errors.compute, compute_error(inputs.rank_times));
+  std::vector<InputDraw> draws = redraw(std::move(costs), inputs.search.simulation, errors);
+  for (size_t draw = 0; tail && draw < draws.size(); draw += 2) draws[draw].compute_factor *= stragglers->tail_factor / stragglers->factor;
+  return draws;
+}
+
+void set_interval(const PlanOdds& odds, auto& row) {
+  row.low_s = odds.low_s;
+  row.high_s = odds.high_s;
+}
+
+void set_odds(const PlanOdds& odds, PredictedBucketing& row) {
+  set_interval(odds, row);
+  row.near_best = odds.near_best;
+  row.expected_regret = odds.expected_regret;
 }
 
 PredictedBucketing bucketing(const BucketPlan& plan, const Timeline& timeline) {
@@ -100,7 +102,7 @@ std::vector<PredictedBucketing> predicted_curve(const PredictionModel& model, co
     const BucketPlan plan = assign_buckets(model.profile.bytes, options);
     rows.push_back(bucketing(plan, simulate(model.profile, plan, model.costs, model.search.simulation)));
     rows.back().cap_bytes = cap;
-    set_range(model, plan, rows.back());
+    if (model.odds) set_odds(model.odds->of(plan), rows.back());
   }
   return rows;
 }
@@ -112,7 +114,7 @@ std::vector<PredictedBucketing> predicted_baselines(const PredictionModel& model
     rows.back().name = baseline.name;
     rows.back().description = baseline.description;
     rows.back().regret = std::max(0.0, baseline.regret);
-    set_range(model, baseline.plan, rows.back());
+    if (model.odds) set_interval(model.odds->of(baseline.plan), rows.back());
   }
   return rows;
 }
@@ -133,7 +135,7 @@ PredictedPlan predicted_plan(const PredictionModel& model, const UniformCap& uni
   plan.gain = std::max(0.0, 1 - best_s / uniform_cap.timeline.end_s);
   plan.exact = best.exact;
   plan.pytorch = pytorch_caps(best.plan, model.profile.bytes);
-  set_range(model, best.plan, plan);
+  if (model.odds) set_interval(model.odds->of(best.plan), plan);
   return plan;
 }
 
@@ -179,26 +181,30 @@ std::optional<AnalyticPrediction> analytic_of(const AlphaBeta& fit, const Predic
   return analytic;
 }
 
-Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& model, int64_t world) {
+PredictedBucketing safest_cap(const PredictionModel& model, const LeastRegretCap& safest) {
+  PredictedBucketing row = bucketing(safest.plan, simulate(model.profile, safest.plan, model.costs, model.search.simulation));
+  row.cap_bytes = safest.cap_bytes;
+  row.lowest_cap_bytes = safest.lowest_cap_bytes;
+  row.highest_cap_bytes = safest.highest_cap_bytes;
+  row.exhaustive = safest.exhaustive;
+  set_odds(safest.odds, row);
+  return row;
+}
+
+Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& model, int64_t world, const BucketPlan& safest) {
   Extrapolation extrapolation{.fitted_worlds = scaling.fitted_worlds(), .forms = {}};
-  std::vector<CommCosts> all_costs;
-  for (const FormFit& fit : scaling.fits()) all_costs.push_back(scaling.costs(fit.form, world));
-  const MinimaxRegretCap safest = find_minimax_regret_cap(model.profile, all_costs, model.rule, model.search);
-  for (size_t i = 0; i < all_costs.size(); ++i) {
-    const FormFit& fit = scaling.fits()[i];
-    extrapolation.forms.push_back({name_of(fit.form), fit.median_relative_error,
-                                   uniform(find_best_uniform_cap(model.profile, all_costs[i], model.rule, model.search)), safest.end_s[i]});
+  for (const FormFit& fit : scaling.fits()) {
+    const CommCosts costs = scaling.costs(fit.form, world);
+    extrapolation.forms.push_back({name_of(fit.form), fit.left_out_error, fit.weight,
+                                   uniform(find_best_uniform_cap(model.profile, costs, model.rule, model.search)),
+                                   simulate(model.profile, safest, costs, model.search.simulation).end_s});
   }
-  extrapolation.safest_cap_bytes = safest.cap_bytes;
-  extrapolation.safest_buckets = static_cast<int64_t>(safest.plan.buckets.size());
-  extrapolation.largest_regret = safest.largest_regret;
   return extrapolation;
 }
 
 PredictedWorkload workload_of(const PredictionModel& model, int64_t world) {
   PredictedWorkload workload;
   workload.world_size = world;
-  workload.extrapolated = !model.scenarios.empty();
   workload.tensors = static_cast<int64_t>(model.profile.names.size());
   workload.gradient_bytes = std::accumulate(model.profile.bytes.begin(), model.profile.bytes.end(), int64_t{0});
   workload.backward_s = model.profile.backward_s;
@@ -217,8 +223,8 @@ Prediction predict(PredictionInputs inputs) {
   const bool measured = std::ranges::binary_search(world_sizes(inputs.table), world);
   std::optional<ScalingModel> scaling;
   if (!measured) scaling.emplace(inputs.table);
-  PredictionModel model{
-      std::move(inputs.profile), measured ? comm_costs(inputs.table, world) : scaling->median_costs(world), inputs.rule, inputs.search, {}};
+  PredictionModel model{std::move(inputs.profile), measured ? comm_costs(inputs.table, world) : scaling->costs(world), inputs.rule,
+                        inputs.search, std::nullopt};
   Prediction result;
   result.workload.world_size = world;
   if (!inputs.rank_times.empty()) {
@@ -234,21 +240,28 @@ Prediction predict(PredictionInputs inputs) {
                          .measured_backward_s = model.profile.backward_s};
     model.profile = slower(model.profile, model.costs, slowest.factor);
   }
-  model.scenarios = scenarios_of(scaling, model, result);
+  if (std::vector<InputDraw> draws = draws_of(inputs, scaling, model, result.stragglers); !draws.empty()) {
+    model.odds.emplace(model.profile, std::move(draws), model.rule, model.search);
+  }
   result.workload = workload_of(model, world);
+  result.workload.extrapolated = scaling || (result.stragglers && result.stragglers->beyond_samples);
   result.workload.gap_measured =
       std::ranges::any_of(inputs.table, [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); });
   result.alpha_beta = fit_alpha_beta(model.costs.isolated.points());
   const UniformCap best = find_best_uniform_cap(model.profile, model.costs, model.rule, model.search);
   result.best_uniform = uniform(best);
-  set_range(model, best.plan, result.best_uniform);
+  if (model.odds) set_odds(model.odds->of(best.plan), result.best_uniform);
   result.curve = predicted_curve(model, caps_of(inputs, result.workload.gradient_bytes));
   result.best_plan = predicted_plan(model, best);
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);
   if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, best.timeline.end_s);
   for (const Compression& hook : inputs.hooks) result.hooks.push_back(predicted_hook(model, hook));
   result.analytic = analytic_of(result.alpha_beta, result.workload);
-  if (scaling) result.extrapolation = extrapolate(*scaling, model, world);
+  if (model.odds) {
+    const LeastRegretCap safest = model.odds->least_regret();
+    result.safest = safest_cap(model, safest);
+    if (scaling) result.extrapolation = extrapolate(*scaling, model, world, safest.plan);
+  }
   if (inputs.sensitivity) {
     result.sensitivity = {sensitivity_table(model.profile, model.costs, model.rule, model.search),
                           sensitivity_map(model.profile, model.costs, model.rule, model.search),

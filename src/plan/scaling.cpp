@@ -7,13 +7,18 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <random>
 
 #include "firkin/base/error.h"
 #include "firkin/stats/summary.h"
 #include "nonnegative_fit.h"
+#include "random_normal.h"
 
 namespace firkin {
 namespace {
+
+constexpr double kLeastError = 1e-3;  // a form that fits exactly is no more certain than this
 
 // The terms that a form adds up, each times its coefficient.
 std::vector<double> terms(ScalingForm form, int64_t world, double bytes) {
@@ -26,6 +31,8 @@ std::vector<double> terms(ScalingForm form, int64_t world, double bytes) {
       return {1, depth, bytes * depth};
     case ScalingForm::kPipelinedTree:
       return {1, depth, bytes, std::sqrt(depth * bytes)};
+    case ScalingForm::kTwoTrees:
+      return {1, depth, bytes};
   }
   return {};
 }
@@ -56,13 +63,61 @@ FormFit fit_form(ScalingForm form, const AllReduceTable& rows, bool one_world) {
     if (one_world) equations.back()[0] = 0;  // one world cannot tell what is constant from what grows: all of it grows
     for (double& term : equations.back()) term /= row.median_s;
   }
-  FormFit fit = {.form = form, .coefficients = fit_nonnegative_to_one(equations)};
-  std::vector<double> errors;
+  return {.form = form, .coefficients = fit_nonnegative_to_one(equations), .left_out_error = std::nullopt};
+}
+
+double doublings(int64_t from, int64_t to) {
+  return std::abs(std::log2(static_cast<double>(to) / static_cast<double>(from)));
+}
+
+// Of these bytes, the row whose world is nearest; null when there is none.
+const AllReduceRow* nearest_row(const AllReduceTable& rows, int64_t bytes, int64_t world) {
+  const AllReduceRow* nearest = nullptr;
   for (const AllReduceRow& row : rows) {
-    errors.push_back(std::abs(evaluate(fit, row.world_size, static_cast<double>(row.bytes)) / row.median_s - 1));
+    if (row.bytes != bytes) continue;
+    const double closer = nearest ? doublings(nearest->world_size, world) - doublings(row.world_size, world) : 1;
+    if (closer > 0 || (closer == 0 && row.world_size > nearest->world_size)) nearest = &row;
   }
-  fit.median_relative_error = median(errors);
-  return fit;
+  return nearest;
+}
+
+double anchored_s(const FormFit& fit, const AllReduceRow& row, int64_t world) {
+  const auto bytes = static_cast<double>(row.bytes);
+  return row.median_s * evaluate(fit, world, bytes) / evaluate(fit, row.world_size, bytes);
+}
+
+// log(measured / predicted) of each world when the form is fitted to the others; by size.
+std::map<int64_t, std::vector<double>> left_out_errors(ScalingForm form, const AllReduceTable& rows, const std::vector<int64_t>& worlds) {
+  std::map<int64_t, std::vector<double>> errors;
+  for (const int64_t world : worlds) {
+    AllReduceTable others = rows;
+    std::erase_if(others, [&](const AllReduceRow& row) { return row.world_size == world; });
+    if (others.empty()) return errors;
+    const FormFit fit = fit_form(form, others, worlds.size() == 2);
+    for (const AllReduceRow& row : rows) {
+      const AllReduceRow* anchor = row.world_size == world ? nearest_row(others, row.bytes, world) : nullptr;
+      if (anchor) errors[row.bytes].push_back(std::log(row.median_s / anchored_s(fit, *anchor, world)));
+    }
+  }
+  return errors;
+}
+
+double root_mean_square(const std::vector<double>& values) {
+  return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0) / static_cast<double>(values.size()));
+}
+
+// At each size, of the errors there and at its two neighbours; where there are none, `overall`.
+std::vector<double> local_errors(const std::map<int64_t, std::vector<double>>& errors, const std::vector<int64_t>& sizes, double overall) {
+  std::vector<double> result;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    std::vector<double> near;
+    for (size_t k = i == 0 ? 0 : i - 1; k <= std::min(i + 1, sizes.size() - 1); ++k) {
+      if (const auto found = errors.find(sizes[k]); found != errors.end())
+        near.insert(near.end(), found->second.begin(), found->second.end());
+    }
+    result.push_back(std::max(kLeastError, near.empty() ? overall : root_mean_square(near)));
+  }
+  return result;
 }
 
 }  // namespace
@@ -75,17 +130,18 @@ std::string name_of(ScalingForm form) {
       return "tree";
     case ScalingForm::kPipelinedTree:
       return "pipelined tree";
+    case ScalingForm::kTwoTrees:
+      return "two trees";
   }
   return "";
 }
 
 ScalingModel::ScalingModel(const AllReduceTable& table, int64_t smallest_world) : fitted_worlds_(worlds_to_fit(table, smallest_world)) {
-  AllReduceTable rows;
   std::map<int64_t, std::vector<double>> gap_ratios;
   std::vector<double> all_gap_ratios;
   for (const AllReduceRow& row : table) {
-    if (std::find(fitted_worlds_.begin(), fitted_worlds_.end(), row.world_size) == fitted_worlds_.end()) continue;
-    rows.push_back(row);
+    if (std::ranges::find(fitted_worlds_, row.world_size) == fitted_worlds_.end()) continue;
+    rows_.push_back(row);
     auto& ratios = gap_ratios[row.bytes];
     if (!row.gap_s) continue;
     ratios.push_back(*row.gap_s / row.median_s);
@@ -96,22 +152,24 @@ ScalingModel::ScalingModel(const AllReduceTable& table, int64_t smallest_world) 
     sizes_.push_back(bytes);
     gap_ratio_.push_back(ratios.empty() ? usual_gap_ratio : median(ratios));
   }
+  double weights = 0;
   for (const ScalingForm form : kScalingForms) {
-    fits_.push_back(fit_form(form, rows, fitted_worlds_.size() == 1));
-    std::map<int64_t, std::vector<double>> missed;
-    for (const AllReduceRow& row : rows) {
-      missed[row.bytes].push_back(row.median_s / evaluate(fits_.back(), row.world_size, static_cast<double>(row.bytes)));
-    }
-    correction_.emplace_back();
-    for (const auto& [bytes, ratios] : missed) correction_.back().push_back(median(ratios));
+    FormFit& fit = fits_.emplace_back(fit_form(form, rows_, fitted_worlds_.size() == 1));
+    const auto errors = left_out_errors(form, rows_, fitted_worlds_);
+    std::vector<double> all;
+    for (const auto& [bytes, values] : errors) all.insert(all.end(), values.begin(), values.end());
+    if (!all.empty()) fit.left_out_error = root_mean_square(all);
+    local_error_.push_back(local_errors(errors, sizes_, fit.left_out_error.value_or(0)));
+    fit.weight = std::pow(std::max(fit.left_out_error.value_or(1), kLeastError), -2);
+    weights += fit.weight;
   }
+  for (FormFit& fit : fits_) fit.weight /= weights;
 }
 
-std::vector<double> ScalingModel::seconds_at_sizes(size_t form, int64_t world) const {
+std::vector<double> ScalingModel::seconds_at_sizes(const FormFit& fit, int64_t world) const {
   if (world < 2 || world > kLargestWorld) throw InputError(fmt::format("the world size is {}; expected 2 to {}", world, kLargestWorld));
   std::vector<double> seconds;
-  for (size_t i = 0; i < sizes_.size(); ++i)
-    seconds.push_back(evaluate(fits_[form], world, static_cast<double>(sizes_[i])) * correction_[form][i]);
+  for (const int64_t bytes : sizes_) seconds.push_back(anchored_s(fit, *nearest_row(rows_, bytes, world), world));
   return seconds;
 }
 
@@ -125,58 +183,35 @@ CommCosts ScalingModel::curves(const std::vector<double>& seconds) const {
 }
 
 CommCosts ScalingModel::costs(ScalingForm form, int64_t world) const {
-  return curves(seconds_at_sizes(static_cast<size_t>(form), world));
+  return curves(seconds_at_sizes(fits_[static_cast<size_t>(form)], world));
 }
 
-CommCosts ScalingModel::median_costs(int64_t world) const {
-  std::vector<std::vector<double>> by_form;
-  for (size_t form = 0; form < fits_.size(); ++form) by_form.push_back(seconds_at_sizes(form, world));
-  std::vector<double> seconds;
-  for (size_t i = 0; i < sizes_.size(); ++i) {
-    std::vector<double> values;
-    for (const std::vector<double>& form : by_form) values.push_back(form[i]);
-    seconds.push_back(median(values));
+CommCosts ScalingModel::costs(int64_t world) const {
+  std::vector<double> seconds(sizes_.size(), 1);
+  for (const FormFit& fit : fits_) {
+    const std::vector<double> of_form = seconds_at_sizes(fit, world);
+    for (size_t i = 0; i < seconds.size(); ++i) seconds[i] *= std::pow(of_form[i], fit.weight);
   }
   return curves(seconds);
 }
 
-TimeRange ScalingModel::range(int64_t world, double bytes) const {
-  std::vector<double> seconds;
-  for (const ScalingForm form : kScalingForms) seconds.push_back(costs(form, world).isolated(bytes));
-  return {*std::min_element(seconds.begin(), seconds.end()), median(seconds), *std::max_element(seconds.begin(), seconds.end())};
-}
-
-MinimaxRegretCap find_minimax_regret_cap(const TensorProfile& profile, const std::vector<CommCosts>& costs, const CapOptions& options,
-                                         const SearchOptions& search) {
-  if (costs.empty()) throw InputError("no model to choose a cap under; expected at least one");
-  const std::vector<DistinctPlan> plans = distinct_plans(profile, options, search).plans;
-  std::vector<std::vector<double>> end_s(plans.size(), std::vector<double>(costs.size()));
-  std::vector<double> best(costs.size(), std::numeric_limits<double>::infinity());
-  for (size_t c = 0; c < costs.size(); ++c) {
-    for (size_t p = 0; p < plans.size(); ++p) {
-      end_s[p][c] = simulate(profile, plans[p].plan, costs[c], search.simulation).end_s;
-      best[c] = std::min(best[c], end_s[p][c]);
+std::vector<CommCosts> ScalingModel::redraw(int64_t world, int count) const {
+  double distance = std::numeric_limits<double>::infinity();
+  for (const int64_t fitted : fitted_worlds_) distance = std::min(distance, doublings(fitted, world));
+  std::vector<std::vector<double>> by_form;
+  for (const FormFit& fit : fits_) by_form.push_back(seconds_at_sizes(fit, world));
+  std::mt19937_64 random(0);
+  std::vector<CommCosts> draws;
+  for (int draw = 0; draw < count; ++draw) {
+    size_t form = 0;
+    for (double left = random_uniform(random) - fits_[0].weight; left > 0 && form + 1 < fits_.size(); left -= fits_[form].weight) ++form;
+    std::vector<double> seconds = by_form[form];
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      seconds[i] *= std::exp(local_error_[form][i] * std::sqrt(distance) * random_normal(random));
     }
+    draws.push_back(curves(seconds));
   }
-  std::vector<double> regrets;
-  for (size_t p = 0; p < plans.size(); ++p) {
-    double regret = 0;
-    for (size_t c = 0; c < costs.size(); ++c) regret = std::max(regret, end_s[p][c] / best[c] - 1);
-    regrets.push_back(regret);
-  }
-  const double limit = *std::min_element(regrets.begin(), regrets.end()) + search.tolerance;
-  size_t chosen = plans.size();
-  for (size_t p = 0; p < plans.size(); ++p) {
-    if (regrets[p] > limit) continue;
-    if (chosen == plans.size() || plans[p].plan.buckets.size() < plans[chosen].plan.buckets.size()) chosen = p;
-  }
-  const CapInterval& caps = plans[chosen].caps;
-  return {.cap_bytes = roundest_cap(caps),
-          .lowest_cap_bytes = caps.lowest_cap_bytes,
-          .highest_cap_bytes = caps.highest_cap_bytes,
-          .plan = plans[chosen].plan,
-          .largest_regret = regrets[chosen],
-          .end_s = end_s[chosen]};
+  return draws;
 }
 
 }  // namespace firkin

@@ -33,14 +33,14 @@ std::string gain_text(double gain) {
   return gain < kLeastGainShown ? "gains nothing" : fmt::format("gains {}", display_percent(gain));
 }
 
-// What was not measured, and what the ranges span.
+// What was not measured.
 void add_extrapolated(const Prediction& prediction, std::vector<std::string>& lead) {
   if (!prediction.workload.extrapolated) return;
   if (const auto& extrapolation = prediction.extrapolation) {
     std::vector<std::string> forms;
-    for (const FormPrediction& form : extrapolation->forms) forms.push_back(form.form);
-    lead.push_back(fmt::format("EXTRAPOLATED: {} ranks were not measured. Fitted to {} ranks; models: {}.", prediction.workload.world_size,
-                               fmt::join(extrapolation->fitted_worlds, ", "), fmt::join(forms, ", ")));
+    for (const FormPrediction& form : extrapolation->forms) forms.push_back(fmt::format("{} {}", form.form, display_percent(form.weight)));
+    lead.push_back(fmt::format("EXTRAPOLATED: {} ranks were not measured. Fitted to {} ranks; models by weight: {}.",
+                               prediction.workload.world_size, fmt::join(extrapolation->fitted_worlds, ", "), fmt::join(forms, ", ")));
   }
   const auto& stragglers = prediction.stragglers;
   if (stragglers && stragglers->beyond_samples) {
@@ -49,15 +49,22 @@ void add_extrapolated(const Prediction& prediction, std::vector<std::string>& le
         "exponential tail.",
         stragglers->ranks, stragglers->samples, display_percent(stragglers->factor - 1), display_percent(stragglers->tail_factor - 1)));
   }
+}
+
+// Intervals, and the cap to take when the inputs may be wrong.
+void add_odds(const Prediction& prediction, std::vector<std::string>& lead) {
+  const auto& safest = prediction.safest;
+  if (!safest) return;
+  const PredictedBucketing& best = prediction.best_uniform;
   lead.push_back(
-      fmt::format("Ranges are the spread between these, which is not a confidence interval: {} with the best cap, {} with the best "
-                  "plan.",
-                  spread_text(prediction.best_uniform), spread_text(prediction.best_plan)));
-  if (const auto& extrapolation = prediction.extrapolation) {
-    lead.push_back(fmt::format("The safest uniform cap is {} MiB ({}): at most {} above the best, whichever of the models is right.",
-                               exact_cap(extrapolation->safest_cap_bytes), buckets_text(extrapolation->safest_buckets),
-                               display_percent(extrapolation->largest_regret)));
-  }
+      fmt::format("Redrawn within {}, backward takes {} with the best cap (95 %) and {} with the best plan; P(no cap is more than 1 % "
+                  "faster) is {} for "
+                  "the best cap.",
+                  prediction.extrapolation ? "what the models missed" : "the errors of what was measured", spread_text(best),
+                  spread_text(prediction.best_plan), display_percent(best.near_best.value_or(0))));
+  lead.push_back(fmt::format("The safest uniform cap is {} MiB ({}): expected {} above the best; the best cap, {}.",
+                             exact_cap(safest->cap_bytes), buckets_text(safest->buckets),
+                             display_percent(safest->expected_regret.value_or(0)), display_percent(best.expected_regret.value_or(0))));
 }
 
 std::string workload_text(const PredictedWorkload& workload) {
@@ -124,6 +131,7 @@ std::string prediction_heading(const Prediction& prediction) {
 std::vector<std::string> prediction_lead(const Prediction& prediction) {
   std::vector<std::string> lead;
   add_extrapolated(prediction, lead);
+  add_odds(prediction, lead);
   lead.push_back(workload_text(prediction.workload));
   lead.push_back(allreduce_text(prediction.alpha_beta, prediction.workload.curve_quality));
   if (const auto& stragglers = prediction.stragglers) {

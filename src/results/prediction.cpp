@@ -35,7 +35,7 @@ constexpr Field<LeaveOneOut> kQualityFields[] = {{kMedianErrorKey, &LeaveOneOut:
                                                  {"largest_relative_error", &LeaveOneOut::largest_relative_error, Unit::kShare},
                                                  {"worst_bytes", &LeaveOneOut::worst_bytes, Unit::kCount}};
 
-// "857 ms to 902 ms"; nothing for a time that was not extrapolated.
+// "857 ms to 902 ms"; nothing for a time whose inputs have no known errors.
 Value spread(const PredictedBucketing& row) {
   return row.low_s && row.high_s ? Value(Interval{*row.low_s, *row.high_s}) : Value();
 }
@@ -49,7 +49,9 @@ constexpr Field<PredictedBucketing> kBucketingFields[] = {
     {kBackwardKey, &PredictedBucketing::backward_s, Unit::kSeconds, "backward"},
     {kExposedKey, &PredictedBucketing::exposed_s, Unit::kDifference, "exposed"},
     {kRegretKey, &PredictedBucketing::regret, Unit::kShare, kRegretKey},
-    {"", spread, Unit::kSeconds, "extrapolated, spread", kOnlyShown},
+    {"", spread, Unit::kSeconds, "95 %", kOnlyShown},
+    {"near_best", &PredictedBucketing::near_best, Unit::kShare, "P(best)"},
+    {"expected_regret", &PredictedBucketing::expected_regret, Unit::kShare, "exp. regret"},
     {kLowKey, &PredictedBucketing::low_s, Unit::kSeconds, "", kHidden},
     {kHighKey, &PredictedBucketing::high_s, Unit::kSeconds, "", kHidden},
     {"description", &PredictedBucketing::description, Unit::kText, "what it is", kPage},
@@ -93,15 +95,13 @@ constexpr Field<StragglerPrediction> kStragglerFields[] = {
 
 constexpr Field<FormPrediction> kFormFields[] = {
     {"form", &FormPrediction::form, Unit::kText, "model"},
-    {kMedianErrorKey, &FormPrediction::median_relative_error, Unit::kShare, "fit's error"},
-    {"minimax_backward_s", &FormPrediction::safest_backward_s, Unit::kSeconds, "with the safest cap"},
+    {"left_out_error", &FormPrediction::left_out_error, Unit::kShare, "left out, missed by"},
+    {"weight", &FormPrediction::weight, Unit::kShare, "weight"},
+    {"safest_backward_s", &FormPrediction::safest_backward_s, Unit::kSeconds, "with the safest cap"},
     {"", [](const FormPrediction& row) { return Value(*row.best.cap_bytes); }, Unit::kBytesAsMib, "its best MiB", kOnlyShown},
     {"", [](const FormPrediction& row) { return Value(row.best.backward_s); }, Unit::kSeconds, "with that", kOnlyShown}};
-constexpr const char *kForms = "forms", *kSafest = "minimax_regret";
+constexpr const char* kForms = "forms";
 constexpr Field<Extrapolation> kWorldFields[] = {{"fitted_worlds", &Extrapolation::fitted_worlds, Unit::kCount}};
-constexpr Field<Extrapolation> kSafestFields[] = {{kCapKey, &Extrapolation::safest_cap_bytes, Unit::kBytesAsMib},
-                                                  {kBucketsKey, &Extrapolation::safest_buckets, Unit::kCount},
-                                                  {"largest_regret", &Extrapolation::largest_regret, Unit::kShare}};
 
 constexpr const char *kPoints = "points", *kMap = "map", *kElasticities = "elasticities";
 constexpr const char *kLatencyFactor = "latency_factor", *kBandwidthFactor = "bandwidth_factor";
@@ -122,7 +122,8 @@ constexpr Field<Elasticity> kElasticityFields[] = {{"elasticity", &Elasticity::v
                                                    {"words", &Elasticity::words}};
 
 constexpr const char *kBestPlan = "best_plan", *kBaselines = "baselines", *kAnalytic = "analytic", *kStragglers = "stragglers",
-                     *kExtrapolation = "extrapolation", *kSensitivity = "sensitivity", *kOrdered = "ordered";
+                     *kExtrapolation = "extrapolation", *kSafest = "least_expected_regret", *kSensitivity = "sensitivity",
+                     *kOrdered = "ordered";
 
 constexpr std::span<const Field<PredictedBucketing>> kBucketing = kBucketingFields;
 
@@ -180,7 +181,6 @@ AnalyticPrediction read_analytic(const JsonFields& fields) {
 
 json extrapolation_json(const Extrapolation& extrapolation) {
   json object = to_json<Extrapolation>(kWorldFields, extrapolation);
-  object[kSafest] = to_json<Extrapolation>(kSafestFields, extrapolation);
   for (const FormPrediction& form : extrapolation.forms) {
     object[kForms].push_back(to_json<FormPrediction>(kFormFields, form));
     object[kForms].back()[kBestUniform] = to_json(kBucketing, form.best);
@@ -189,8 +189,7 @@ json extrapolation_json(const Extrapolation& extrapolation) {
 }
 
 Extrapolation read_extrapolation(const JsonFields& fields) {
-  auto extrapolation = from_json<Extrapolation>(kSafestFields, fields.object(kSafest));
-  extrapolation.fitted_worlds = from_json<Extrapolation>(kWorldFields, fields).fitted_worlds;
+  auto extrapolation = from_json<Extrapolation>(kWorldFields, fields);
   for (const JsonFields& form : fields.objects(kForms)) {
     extrapolation.forms.push_back(from_json<FormPrediction>(kFormFields, form));
     extrapolation.forms.back().best = read_with_cap(form.object(kBestUniform));
@@ -298,6 +297,7 @@ void write_prediction(const Prediction& prediction, json& document) {
   document[kAlphaBetaKey] = alpha_beta_json(prediction.alpha_beta);
   document[kCurveKey] = rows_to_json(kBucketing, prediction.curve);
   document[kBestUniform] = to_json(kBucketing, prediction.best_uniform);
+  if (prediction.safest) document[kSafest] = to_json(kBucketing, *prediction.safest);
   document[kBestPlan] = plan_json(prediction.best_plan);
   document[kBaselines] = rows_to_json(kBucketing, prediction.baselines);
   if (prediction.analytic) document[kAnalytic] = analytic_json(*prediction.analytic);
@@ -314,6 +314,7 @@ Prediction read_prediction(const JsonFields& document) {
   prediction.alpha_beta = read_alpha_beta(document.object(kAlphaBetaKey));
   for (const JsonFields& row : document.objects(kCurveKey)) prediction.curve.push_back(read_with_cap(row));
   prediction.best_uniform = read_with_cap(document.object(kBestUniform));
+  if (const auto fields = document.maybe_object(kSafest)) prediction.safest = read_with_cap(*fields);
   prediction.best_plan = read_plan(document.object(kBestPlan));
   for (const JsonFields& row : document.maybe_objects(kBaselines)) prediction.baselines.push_back(from_json(kBucketing, row));
   if (const auto fields = document.maybe_object(kAnalytic)) prediction.analytic = read_analytic(*fields);
@@ -338,8 +339,9 @@ std::vector<Table> prediction_tables(const Prediction& prediction, Medium medium
   if (prediction.ordered) tables.push_back(ordered_table(*prediction.ordered, medium));
   if (!prediction.hooks.empty()) tables.push_back(hooks_table(prediction.hooks, medium));
   if (prediction.extrapolation) {
-    tables.push_back(captioned(table_of<FormPrediction>(kFormFields, prediction.extrapolation->forms, medium, shown),
-                               "How all-reduces may grow with the number of ranks: three models, extrapolated"));
+    tables.push_back(
+        captioned(table_of<FormPrediction>(kFormFields, prediction.extrapolation->forms, medium, shown),
+                  "How all-reduces may grow with the number of ranks: models, weighted by how they predicted what was left out"));
   }
   if (!prediction.baselines.empty())
     tables.push_back(captioned(table_of(kBucketing, prediction.baselines, medium, shown), "Baselines, against the best plan"));

@@ -98,6 +98,24 @@ TEST(Prediction, ComparesHooks) {
   EXPECT_LT(prediction.hooks[1].backward_s, prediction.hooks[0].backward_s);
 }
 
+TEST(Prediction, SamplesOfAllReducesGiveAnIntervalAndTheCapOfLeastExpectedRegret) {
+  AllReduceTable table = measured_on({4});
+  for (AllReduceRow& row : table) {
+    row.stdev_s = 0.3 * row.median_s;
+    row.samples = 10;
+  }
+  const Prediction prediction = predict({.profile = even_profile(), .table = table, .world_size = 4});
+  EXPECT_FALSE(prediction.workload.extrapolated || prediction.extrapolation);
+  ASSERT_TRUE(prediction.safest && prediction.safest->expected_regret);
+  for (const PredictedBucketing& point : prediction.curve) {
+    EXPECT_LT(*point.low_s, point.backward_s);
+    EXPECT_GT(*point.high_s, point.backward_s);
+    EXPECT_GE(*point.expected_regret, *prediction.safest->expected_regret - 1e-5);
+    EXPECT_TRUE(*point.near_best >= 0 && *point.near_best <= 1 + 1e-9);
+  }
+  EXPECT_FALSE(predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4}).safest);
+}
+
 TEST(Prediction, OneRankAloneSaysNothingAboutEight) {
   EXPECT_NE(error_of([] { predict({.profile = even_profile(), .table = measured_on({1}), .world_size = 8}); }), "no error");
 }

@@ -20,6 +20,7 @@
 #include "firkin/plan/pytorch_caps.h"
 #include "firkin/plan/sensitivity.h"
 #include "firkin/plan/tensor_profile.h"
+#include "firkin/plan/uncertainty.h"
 
 namespace firkin {
 
@@ -45,8 +46,9 @@ struct PredictedBucketing {
   int64_t buckets = 0;
   double backward_s = 0;
   double exposed_s = 0;
-  // Of extrapolated times: the least and the most over the forms of a(x) and, beyond the measured stragglers, with and without a tail.
+  // Where something is known of the inputs' errors (uncertainty.h): the interval of 95 %; of a cap, P(best) and the expected regret.
   std::optional<double> low_s, high_s;
+  std::optional<double> near_best, expected_regret;
   std::optional<double> regret;  // over the best plan's time, less 1; at least 0
   std::optional<int64_t> partitions_tried;
   std::optional<bool> exhaustive;
@@ -94,18 +96,16 @@ struct StragglerPrediction {
 // One way in which a(x) may grow with the world, and what is best if it is right.
 struct FormPrediction {
   std::string form;
-  double median_relative_error = 0;
+  std::optional<double> left_out_error;  // of FormFit
+  double weight = 0;
   PredictedBucketing best;
-  double safest_backward_s = 0;  // with the safest cap
+  double safest_backward_s = 0;  // with the cap of least expected regret
 };
 
-// A world that was not measured. The safest cap: of find_minimax_regret_cap().
+// A world that was not measured.
 struct Extrapolation {
   std::vector<int64_t> fitted_worlds;
   std::vector<FormPrediction> forms;
-  int64_t safest_cap_bytes = 0;
-  int64_t safest_buckets = 0;
-  double largest_regret = 0;
 };
 
 struct SensitivityPrediction {
@@ -142,11 +142,12 @@ struct Prediction {
   AlphaBeta alpha_beta;  // of a(x)
   std::vector<PredictedBucketing> curve;
   PredictedBucketing best_uniform;
+  std::optional<PredictedBucketing> safest;  // the cap of least expected regret; none where nothing is known of the inputs' errors
   PredictedPlan best_plan;
   std::vector<PredictedBucketing> baselines;
   std::optional<AnalyticPrediction> analytic;  // none when the fit has no latency, or no bandwidth limit
   std::optional<StragglerPrediction> stragglers;
-  std::optional<Extrapolation> extrapolation;  // none at a measured world; else costs are the median of its forms
+  std::optional<Extrapolation> extrapolation;  // none at a measured world; else costs are the weighted mean of its forms
   std::optional<SensitivityPrediction> sensitivity;
   std::optional<PredictedOrdered> ordered;  // of a profile that knows its forward pass
   std::vector<PredictedHook> hooks;         // those asked for

@@ -1,0 +1,134 @@
+#include "firkin/plan/uncertainty.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "firkin/base/error.h"
+#include "firkin/stats/summary.h"
+#include "plan_evaluator.h"
+#include "random_normal.h"
+
+namespace firkin {
+namespace {
+
+constexpr int64_t kEffort = 4000000;          // buckets
+constexpr int64_t kContendedEffort = 400000;  // buckets of timelines
+
+// Without names, which no time depends on.
+TensorProfile scaled_profile(const TensorProfile& measured, double factor) {
+  TensorProfile profile{.names = {}, .bytes = measured.bytes, .ready_s = measured.ready_s, .backward_s = measured.backward_s};
+  for (double& ready : profile.ready_s) ready *= factor;
+  profile.backward_s *= factor;
+  return profile;
+}
+
+// Of the logarithm of a row's median; 0 where nothing is known.
+double standard_error(const AllReduceRow& row) {
+  constexpr double kOfMedian = 1.2533;  // sqrt(pi / 2), over that of a mean
+  if (!row.stdev_s || !row.samples || *row.samples < 2) return 0;
+  return kOfMedian * *row.stdev_s / std::sqrt(static_cast<double>(*row.samples)) / row.median_s;
+}
+
+}  // namespace
+
+std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size) {
+  AllReduceTable rows = table;
+  std::erase_if(rows, [&](const AllReduceRow& row) { return row.world_size != world_size; });
+  if (std::ranges::none_of(rows, [](const AllReduceRow& row) { return standard_error(row) > 0; })) return {};
+  std::vector<CommCosts> draws;
+  std::mt19937_64 random(0);
+  for (int draw = 0; draw < kDraws; ++draw) {
+    AllReduceTable drawn = rows;
+    for (AllReduceRow& row : drawn) {
+      const double factor = std::exp(standard_error(row) * random_normal(random));
+      row.median_s *= factor;
+      if (row.gap_s) *row.gap_s *= factor;
+    }
+    draws.push_back(comm_costs(drawn, world_size));
+  }
+  return draws;
+}
+
+std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, const InputErrors& errors) {
+  std::mt19937_64 random(1);  // not the numbers that the costs were drawn from
+  std::vector<InputDraw> draws;
+  for (CommCosts& drawn : costs) {
+    InputDraw& draw = draws.emplace_back(InputDraw{1, std::move(drawn), simulation});
+    draw.compute_factor = std::exp(errors.compute * random_normal(random));
+    const auto move = [&](double& value, double error, double least) {
+      if (error > 0) value = std::max(least, value + error * random_normal(random));
+    };
+    move(draw.simulation.overhead_s, errors.overhead_s, 0);
+    move(draw.simulation.copy_s_per_byte, errors.copy_s_per_byte, 0);
+    move(draw.simulation.compute_slowdown, errors.compute_slowdown, 1);
+    move(draw.simulation.comm_slowdown, errors.comm_slowdown, 1);
+  }
+  return draws;
+}
+
+CapOdds::CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, const CapOptions& options, const SearchOptions& search)
+    : draws_(std::move(draws)), tolerance_(search.tolerance) {
+  if (draws_.empty()) throw InputError("no draw of the inputs; expected at least one");
+  const auto count = static_cast<int64_t>(draws_.size());
+  const bool contended = std::ranges::any_of(draws_, [](const InputDraw& draw) {
+    return draw.simulation.channels > 1 || draw.simulation.compute_slowdown != 1 || draw.simulation.comm_slowdown != 1;
+  });
+  const int64_t least_effort = 2 * static_cast<int64_t>(profile.bytes.size());
+  caps_ = distinct_plans(profile, options, search, std::max(least_effort, (contended ? kContendedEffort : kEffort) / count));
+  end_s_.resize(caps_.plans.size());
+  for (const InputDraw& draw : draws_) {
+    check_options(draw.simulation);
+    const TensorProfile& drawn = profiles_.emplace_back(scaled_profile(profile, draw.compute_factor));
+    PlanEvaluator evaluator(drawn, draw.costs, draw.simulation);
+    double best_s = std::numeric_limits<double>::infinity();
+    for (size_t cap = 0; cap < caps_.plans.size(); ++cap) {
+      end_s_[cap].push_back(evaluator.end_s(caps_.plans[cap].plan.buckets, std::numeric_limits<double>::infinity()));
+      best_s = std::min(best_s, end_s_[cap].back());
+    }
+    best_s_.push_back(best_s);
+  }
+}
+
+PlanOdds CapOdds::odds(std::vector<double> end_s) const {
+  constexpr double kNear = 0.01;
+  constexpr double kOutside = 0.025;  // on either side
+  PlanOdds result{.low_s = quantile(end_s, kOutside), .high_s = quantile(end_s, 1 - kOutside)};
+  const auto count = static_cast<double>(end_s.size());
+  for (size_t draw = 0; draw < end_s.size(); ++draw) {
+    if (!(best_s_[draw] > 0)) continue;
+    const double regret = end_s[draw] / best_s_[draw] - 1;
+    result.expected_regret += std::max(0.0, regret) / count;
+    if (regret <= kNear) result.near_best += 1 / count;
+  }
+  return result;
+}
+
+PlanOdds CapOdds::of(const BucketPlan& plan) const {
+  std::vector<double> end_s;
+  for (size_t draw = 0; draw < draws_.size(); ++draw) {
+    end_s.push_back(simulate(profiles_[draw], plan, draws_[draw].costs, draws_[draw].simulation).end_s);
+  }
+  return odds(std::move(end_s));
+}
+
+LeastRegretCap CapOdds::least_regret() const {
+  std::vector<PlanOdds> all;
+  for (const std::vector<double>& end_s : end_s_) all.push_back(odds(end_s));
+  const double limit = std::ranges::min(all, {}, &PlanOdds::expected_regret).expected_regret + tolerance_;
+  size_t chosen = all.size();
+  for (size_t cap = 0; cap < all.size(); ++cap) {
+    if (all[cap].expected_regret > limit) continue;
+    if (chosen == all.size() || caps_.plans[cap].plan.buckets.size() < caps_.plans[chosen].plan.buckets.size()) chosen = cap;
+  }
+  const auto& [caps, plan] = caps_.plans[chosen];
+  return {.cap_bytes = roundest_cap(caps),
+          .lowest_cap_bytes = caps.lowest_cap_bytes,
+          .highest_cap_bytes = caps.highest_cap_bytes,
+          .plan = plan,
+          .odds = all[chosen],
+          .exhaustive = caps_.exhaustive};
+}
+
+}  // namespace firkin

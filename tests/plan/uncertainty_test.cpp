@@ -1,0 +1,95 @@
+#include "firkin/plan/uncertainty.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "firkin/stats/summary.h"
+#include "helpers.h"
+
+namespace firkin {
+namespace {
+
+constexpr CapOptions kAtMost = {.rule = CapRule::kAtMost};
+
+TEST(RedrawCosts, SpreadAsTheStandardErrorOfAMedian) {
+  // 1.2533 * 0.2 / sqrt(100): 2.5 % of the median.
+  const AllReduceTable table = {
+      {.bytes = kMiB, .world_size = 4, .median_s = 1, .gap_s = 0.5, .stdev_s = 0.2, .samples = 100},
+      {.bytes = 2 * kMiB, .world_size = 4, .median_s = 3},
+      {.bytes = kMiB, .world_size = 8, .median_s = 7, .stdev_s = 1, .samples = 4},
+  };
+  const std::vector<CommCosts> draws = redraw_costs(table, 4);
+  ASSERT_EQ(draws.size(), static_cast<size_t>(kDraws));
+  std::vector<double> logs;
+  for (const CommCosts& draw : draws) {
+    logs.push_back(std::log(draw.isolated(kMiB)));
+    EXPECT_NEAR(draw.gap(kMiB), draw.isolated(kMiB) / 2, 1e-12);  // whatever made the call slow slows the queue
+    EXPECT_DOUBLE_EQ(draw.isolated(2 * kMiB), 3);                 // of one sample nothing is known
+  }
+  EXPECT_NEAR(stdev(logs), 0.025, 0.005);
+  EXPECT_NEAR(mean(logs), 0, 0.01);
+}
+
+TEST(RedrawCosts, OfMediansAloneSayNothing) {
+  EXPECT_TRUE(redraw_costs({{.bytes = kMiB, .world_size = 4, .median_s = 1}}, 4).empty());
+  EXPECT_TRUE(redraw_costs({{.bytes = kMiB, .world_size = 4, .median_s = 1, .stdev_s = 0.1, .samples = 1}}, 4).empty());
+}
+
+TEST(Redraw, MovesWhatHasAnErrorAndNothingElse) {
+  const SimulationOptions simulation{.overhead_s = 1e-5, .compute_slowdown = 1.01};
+  const auto draws = redraw(std::vector<CommCosts>(100, linear_costs(1, 1)), simulation, {.compute = 0.1, .compute_slowdown = 0.5});
+  std::vector<double> factors;
+  bool moved = false;
+  for (const InputDraw& draw : draws) {
+    factors.push_back(draw.compute_factor);
+    EXPECT_EQ(draw.simulation.overhead_s, 1e-5);
+    EXPECT_GE(draw.simulation.compute_slowdown, 1);
+    moved = moved || draw.simulation.compute_slowdown > 1.3;
+  }
+  EXPECT_NEAR(stdev(factors), 0.1, 0.03);
+  EXPECT_TRUE(moved);
+}
+
+TEST(CapOdds, OfOneDrawIsItsBestCapWithoutRegret) {
+  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
+  const CommCosts costs = linear_costs(0.25, 1.0 / 32);
+  const LeastRegretCap cap = CapOdds(profile, redraw({costs}, {}), kAtMost).least_regret();
+  const UniformCap best = find_best_uniform_cap(profile, costs, kAtMost);
+  EXPECT_EQ(cap.plan, best.plan);
+  EXPECT_EQ(cap.odds.expected_regret, 0);
+  EXPECT_EQ(cap.odds.near_best, 1);
+  EXPECT_DOUBLE_EQ(cap.odds.low_s, best.timeline.end_s);
+}
+
+TEST(CapOdds, WeighWhatIsLostByHowOftenItIs) {
+  // Under the fast draw one bucket ends at 4 + 1.25, two at 4.75, four at 4.5; under the slow one (16 s a call) at 21, 35 and 66.
+  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
+  const CommCosts fast = linear_costs(0.25, 1.0 / 32), slow = linear_costs(16, 1.0 / 32);
+  const CapOdds even(profile, redraw({fast, slow}, {}), kAtMost);
+  EXPECT_EQ(even.least_regret().plan.buckets.size(), 1u);
+  EXPECT_NEAR(even.least_regret().odds.expected_regret, (5.25 / 4.5 - 1) / 2, 1e-12);
+  EXPECT_NEAR(even.least_regret().odds.near_best, 0.5, 1e-12);
+  // One slow draw in a hundred does not pay for a bucket that is always late.
+  std::vector<CommCosts> rarely(100, fast);
+  rarely[7] = slow;
+  EXPECT_EQ(CapOdds(profile, redraw(rarely, {}), kAtMost).least_regret().plan.buckets.size(), 4u);
+}
+
+TEST(CapOdds, OfAnyPlanAreThoseOfItsTimes) {
+  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
+  std::vector<CommCosts> costs;
+  for (int i = 0; i <= 100; ++i) costs.push_back(linear_costs(0.25 + i / 100.0, 1.0 / 32));
+  const PlanOdds odds = CapOdds(profile, redraw(costs, {}), kAtMost).of(BucketPlan{.buckets = {{0, 4}}});
+  EXPECT_NEAR(odds.low_s, 4 + 1.25 + 0.025, 1e-9);
+  EXPECT_NEAR(odds.high_s, 4 + 1.25 + 0.975, 1e-9);
+  EXPECT_GT(odds.expected_regret, 0);
+}
+
+TEST(CapOdds, RejectNoDraws) {
+  EXPECT_EQ(error_of([] { CapOdds(make_profile({8}, {1}), {}, kAtMost); }), "no draw of the inputs; expected at least one");
+}
+
+}  // namespace
+}  // namespace firkin
