@@ -61,6 +61,22 @@ size_t best_prediction(std::span<const CapPrediction> predictions) {
   return static_cast<size_t>(std::ranges::min_element(predictions, {}, rank) - predictions.begin());
 }
 
+std::string odds_of_choice(const StepModel& model, const AllReduceTable& table, int64_t world_size, const InputErrors& errors,
+                           const CapOptions& rule, int64_t cap_bytes) {
+  std::vector<CommCosts> costs = redraw_costs(table, world_size);
+  if (costs.empty()) return "";
+  const CapOdds odds(model.profile, redraw(std::move(costs), model.simulation, errors), rule);
+  const PlanOdds chosen = odds.of(assign_buckets(model.profile.bytes, with_cap(rule, cap_bytes)));
+  const LeastRegretCap safest = odds.least_regret();
+  constexpr double kPercent = 100;
+  return fmt::format(
+      "redrawn within the errors of what was measured, {} is within 1 % of the best cap's backward in {:.0f} % of the draws, with an "
+      "expected "
+      "regret of {:.2g} %; the cap of least expected regret is {}, with {:.2g} %",
+      format_bytes(cap_bytes), kPercent * chosen.near_best, kPercent * chosen.expected_regret, format_bytes(safest.cap_bytes),
+      kPercent * safest.odds.expected_regret);
+}
+
 std::vector<int64_t> default_caps(std::span<const int64_t> sizes, const CapOptions& rule) {
   constexpr int kCaps = 7;
   const auto total = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});

@@ -10,11 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/bucket_assignment.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/cost_curve.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/plan/timeline.h"
+#include "firkin/plan/uncertainty.h"
 
 namespace firkin {
 
@@ -51,6 +53,11 @@ BucketPlan ordered_plan(const StepModel& model);
 // The fastest; of those whose step takes at most a thousandth longer, the one with the fewest buckets, and the smallest cap that gives
 // them. Index into `predictions`, which is not empty.
 size_t best_prediction(std::span<const CapPrediction> predictions);
+
+// How sure the choice of this cap is, in a sentence, when all-reduce times and the calibration are redrawn within their errors
+// (uncertainty.h); nothing where the table has none. `errors`: errors_of() the calibration.
+std::string odds_of_choice(const StepModel& model, const AllReduceTable& table, int64_t world_size, const InputErrors& errors,
+                           const CapOptions& rule, int64_t cap_bytes);
 
 // Halved again and again from the power of two that holds everything: the seven largest with different buckets, fewer where there are
 // fewer. Ascending.

@@ -15,6 +15,7 @@
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/compression.h"
+#include "firkin/plan/uncertainty.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/summary.h"
 #include "tune_settings.h"
@@ -248,6 +249,9 @@ TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions
   const auto agreed = static_cast<int64_t>(of_rank_0(group, static_cast<double>(found)));
   const int64_t best_cap = add_cap(caps, agreed, profile.bytes, options.rule);
   note_what_was_calibrated_on(result, caps, options.rule);
+  const InputErrors errors = errors_of(result.calibration.fit);
+  const std::string odds = odds_of_choice(model, result.allreduce, group.size, errors, options.rule, best_cap);
+  if (!odds.empty()) result.notes.push_back(odds);
   verify(group, workload, options, costs, dense, caps, best_cap, result);
   result.complete = true;
   return result;

@@ -227,19 +227,17 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   Fit fit(profile, costs, runs, known);
   using Options = SimulationOptions;
   if (times < 4) {
-    fit.add({"the slowdown", kLargestLogSlowdown, [](Options& o, double x) { o.compute_slowdown = o.comm_slowdown = std::exp(x); },
+    fit.add({kSlowdown, kLargestLogSlowdown, [](Options& o, double x) { o.compute_slowdown = o.comm_slowdown = std::exp(x); },
              &Options::compute_slowdown});
   } else {
-    fit.add({"the slowdown of computation", kLargestLogSlowdown, [](Options& o, double x) { o.compute_slowdown = std::exp(x); },
+    fit.add({kComputeSlowdown, kLargestLogSlowdown, [](Options& o, double x) { o.compute_slowdown = std::exp(x); },
              &Options::compute_slowdown});
-    fit.add({"the slowdown of communication", kLargestLogSlowdown, [](Options& o, double x) { o.comm_slowdown = std::exp(x); },
-             &Options::comm_slowdown});
+    fit.add({kCommSlowdown, kLargestLogSlowdown, [](Options& o, double x) { o.comm_slowdown = std::exp(x); }, &Options::comm_slowdown});
   }
   if (times >= 3) {
-    fit.add({"the overhead per call", 1, [=](Options& o, double x) { o.overhead_s = x * overhead_unit; }, &Options::overhead_s});
+    fit.add({kCallOverhead, 1, [=](Options& o, double x) { o.overhead_s = x * overhead_unit; }, &Options::overhead_s});
   }
-  if (times >= 5)
-    fit.add({"the copy time", 1, [=](Options& o, double x) { o.copy_s_per_byte = x * copy_unit; }, &Options::copy_s_per_byte});
+  if (times >= 5) fit.add({kCopyTime, 1, [=](Options& o, double x) { o.copy_s_per_byte = x * copy_unit; }, &Options::copy_s_per_byte});
 
   const Vector x = minimize(fit);
   Calibration result;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <string>
+#include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/stats/summary.h"
@@ -32,6 +34,19 @@ double standard_error(const AllReduceRow& row) {
 }
 
 }  // namespace
+
+InputErrors errors_of(const Calibration& calibration) {
+  InputErrors errors;
+  for (size_t i = 0; i < calibration.standard_errors.size(); ++i) {
+    const std::string& name = calibration.fitted[i];
+    const double error = calibration.standard_errors[i];
+    if (name == kSlowdown || name == kComputeSlowdown) errors.compute_slowdown = error;
+    if (name == kSlowdown || name == kCommSlowdown) errors.comm_slowdown = error;
+    if (name == kCallOverhead) errors.overhead_s = error;
+    if (name == kCopyTime) errors.copy_s_per_byte = error;
+  }
+  return errors;
+}
 
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size) {
   AllReduceTable rows = table;

@@ -43,6 +43,18 @@ TEST(BestPrediction, TakesTheFewestBucketsWhereMicrosecondsAreExposed) {
   EXPECT_EQ(curve[best_prediction(curve)].buckets, 1);
 }
 
+TEST(OddsOfChoice, AreSaidWhereTheTableHasErrorsAndNotOtherwise) {
+  const AlmostNothingExposed given;
+  AllReduceTable table = {{.bytes = 1000, .world_size = 2, .median_s = 2e-7}, {.bytes = 64000, .world_size = 2, .median_s = 6.5e-6}};
+  EXPECT_EQ(odds_of_choice(given.model, table, 2, {}, kBothRules[0], 64000), "");
+  for (AllReduceRow& row : table) {
+    row.stdev_s = 0.1 * row.median_s;
+    row.samples = 10;
+  }
+  EXPECT_THAT(odds_of_choice(given.model, table, 2, {}, kBothRules[0], 64000),
+              HasSubstr("is within 1 % of the best cap's backward in 100 %"));
+}
+
 TEST(BestPrediction, IsNotMadeWithoutTheTimeOfAStep) {
   AlmostNothingExposed given;
   given.model.none_step_s = 0;

@@ -86,9 +86,7 @@ TEST(ScalingModel, IsAnchoredAtTheNearestMeasuredWorld) {
 
 TEST(ScalingModel, DrawsSpreadWhereALeftOutWorldWasMissedAndMoreSoFarAway) {
   // At 4 MiB, worlds differ by what no form explains.
-  const auto rough = [](double ranks, double bytes) {
-    return pipelined_tree_s(ranks, bytes) * (bytes == 4 << 20 && ranks == 32 ? 3 : 1);
-  };
+  const auto rough = [](double ranks, double bytes) { return pipelined_tree_s(ranks, bytes) * (bytes == 4 << 20 && ranks == 32 ? 3 : 1); };
   const ScalingModel model(table_of({16, 32, 64}, rough));
   const auto spread = [&](int64_t world, double bytes) {
     std::vector<double> logs;

@@ -52,6 +52,17 @@ TEST(Redraw, MovesWhatHasAnErrorAndNothingElse) {
   EXPECT_TRUE(moved);
 }
 
+TEST(InputErrors, OfACalibrationAreThoseOfWhatItFitted) {
+  Calibration calibration;
+  calibration.fitted = {kSlowdown, kCallOverhead};
+  EXPECT_EQ(errors_of(calibration).overhead_s, 0);  // no residual, no errors
+  calibration.standard_errors = {0.2, 3e-5};
+  const InputErrors errors = errors_of(calibration);
+  EXPECT_EQ(errors.compute_slowdown, 0.2);
+  EXPECT_EQ(errors.comm_slowdown, 0.2);
+  EXPECT_EQ(errors.overhead_s, 3e-5);
+}
+
 TEST(CapOdds, OfOneDrawIsItsBestCapWithoutRegret) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   const CommCosts costs = linear_costs(0.25, 1.0 / 32);

@@ -19,10 +19,15 @@ namespace firkin {
 // One plan as it really ran.
 struct MeasuredRun {
   BucketPlan plan;
-  double end_s =
-      0;  // median, from the start of backward to the last gradient: a step, less the step without communication, plus backward_s
+  // Median, from the start of backward to the last gradient: a step, less the step without communication, plus backward_s.
+  double end_s = 0;
   std::optional<double> compute_end_s = std::nullopt;  // median end of the backward computation, where that was measured as well
 };
+
+// The parameters, as Calibration::fitted names them.
+inline constexpr const char *kSlowdown = "the slowdown", *kComputeSlowdown = "the slowdown of computation",
+                            *kCommSlowdown = "the slowdown of communication", *kCallOverhead = "the overhead per call",
+                            *kCopyTime = "the copy time";
 
 struct Calibration {
   SimulationOptions options;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/calibration.h"
 #include "firkin/plan/uniform_cap.h"
 
 namespace firkin {
@@ -28,6 +29,9 @@ struct InputErrors {
   double compute_slowdown = 0;
   double comm_slowdown = 0;
 };
+
+// The standard errors of the parameters that were fitted; a slowdown common to both is taken for each.
+InputErrors errors_of(const Calibration& calibration);
 
 inline constexpr int kDraws = 200;
 
