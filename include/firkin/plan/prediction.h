@@ -130,6 +130,7 @@ struct PredictionInputs {
   int64_t world_size = 0;  // ranks; extrapolated to when the table has other worlds only
   CapOptions rule = {};    // its cap is ignored
   SearchOptions search = {};
+  InputErrors errors = {};         // of the profile and of search.simulation
   std::vector<int64_t> caps = {};  // of the curve, bytes; empty: powers of two
   // Seconds of ranks, without communication, [rank][step]; empty: every rank is as fast as the profile's.
   std::vector<std::vector<double>> rank_times = {};
