@@ -18,7 +18,8 @@
 namespace firkin {
 namespace {
 
-constexpr double kLeastError = 1e-3;  // a form that fits exactly is no more certain than this
+constexpr double kLeastError = 1e-3;   // a form that fits exactly is no more certain than this
+constexpr int64_t kLeastBytes = 4096;  // smaller calls are all latency, tables have many, and buckets are larger
 
 // The terms that a form adds up, each times its coefficient.
 std::vector<double> terms(ScalingForm form, int64_t world, double bytes) {
@@ -56,9 +57,16 @@ std::vector<int64_t> worlds_to_fit(const AllReduceTable& table, int64_t smallest
   return worlds;
 }
 
+// What forms are fitted to and judged by.
+AllReduceTable of_bucket_sizes(const AllReduceTable& rows) {
+  AllReduceTable large = rows;
+  std::erase_if(large, [](const AllReduceRow& row) { return row.bytes < kLeastBytes; });
+  return large.empty() ? rows : large;
+}
+
 FormFit fit_form(ScalingForm form, const AllReduceTable& rows, bool one_world) {
   std::vector<std::vector<double>> equations;  // relative: each row divided by its measured time
-  for (const AllReduceRow& row : rows) {
+  for (const AllReduceRow& row : of_bucket_sizes(rows)) {
     equations.push_back(terms(form, row.world_size, static_cast<double>(row.bytes)));
     if (one_world) equations.back()[0] = 0;  // one world cannot tell what is constant from what grows: all of it grows
     for (double& term : equations.back()) term /= row.median_s;
@@ -157,7 +165,9 @@ ScalingModel::ScalingModel(const AllReduceTable& table, int64_t smallest_world) 
     FormFit& fit = fits_.emplace_back(fit_form(form, rows_, fitted_worlds_.size() == 1));
     const auto errors = left_out_errors(form, rows_, fitted_worlds_);
     std::vector<double> all;
-    for (const auto& [bytes, values] : errors) all.insert(all.end(), values.begin(), values.end());
+    for (const auto& [bytes, values] : errors) {
+      if (bytes >= kLeastBytes || sizes_.back() < kLeastBytes) all.insert(all.end(), values.begin(), values.end());
+    }
     if (!all.empty()) fit.left_out_error = root_mean_square(all);
     local_error_.push_back(local_errors(errors, sizes_, fit.left_out_error.value_or(0)));
     fit.weight = std::pow(std::max(fit.left_out_error.value_or(1), kLeastError), -2);

@@ -131,7 +131,8 @@ PlanOdds CapOdds::of(const BucketPlan& plan) const {
 LeastRegretCap CapOdds::least_regret() const {
   std::vector<PlanOdds> all;
   for (const std::vector<double>& end_s : end_s_) all.push_back(odds(end_s));
-  const double limit = std::ranges::min(all, {}, &PlanOdds::expected_regret).expected_regret + tolerance_;
+  constexpr double kNoDifference = 1.25;
+  const double limit = std::ranges::min(all, {}, &PlanOdds::expected_regret).expected_regret * kNoDifference + tolerance_;
   size_t chosen = all.size();
   for (size_t cap = 0; cap < all.size(); ++cap) {
     if (all[cap].expected_regret > limit) continue;

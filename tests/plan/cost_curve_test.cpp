@@ -59,8 +59,8 @@ TEST(CostCurve, AFlatLastSegmentMakesNoLargerAllReduceFree) {
 
 TEST(CostCurve, ASteepFirstSegmentMakesNoSmallerAllReduceFree) {
   const CostCurve steep({{1000, 1e-3}, {2000, 5e-3}});
-  EXPECT_DOUBLE_EQ(steep(0), 0.1e-3);
-  EXPECT_DOUBLE_EQ(steep(500), 0.55e-3);
+  EXPECT_NEAR(steep(0), 0.1e-3, 1e-12);
+  EXPECT_NEAR(steep(500), 0.55e-3, 1e-12);
   const CostCurve falling({{1000, 3e-3}, {2000, 1e-3}});
   EXPECT_DOUBLE_EQ(falling(0), 3e-3);
 }

@@ -38,7 +38,8 @@ inline constexpr int64_t kLargestWorld = 65536;
 class ScalingModel {
  public:
   // Fits each form by relative least squares to the measured worlds of at least `smallest_world` ranks. 0: the three largest worlds of at
-  // least two ranks, because smaller ones often stay within a machine and say little about the network between machines.
+  // least two ranks, because smaller ones often stay within a machine and say little about the network between machines. Fits and weights
+  // come from calls of at least 4 KiB, where there are any: those below are many in tables, all latency, and no buckets.
   // Throws InputError when the table has no such world.
   explicit ScalingModel(const AllReduceTable& table, int64_t smallest_world = 0);
 

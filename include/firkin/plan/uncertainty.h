@@ -69,7 +69,7 @@ class CapOdds {
   // Of any plan of the profile.
   PlanOdds of(const BucketPlan& plan) const;
 
-  // The cap of least expected regret; within search.tolerance of it, the one with the fewest buckets.
+  // The cap of least expected regret; of those within a quarter of it, which 200 draws do not tell apart, the one with the fewest buckets.
   LeastRegretCap least_regret() const;
 
  private:
