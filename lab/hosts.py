@@ -98,5 +98,7 @@ def make_hosts(count, link):
             run(f"ip address add {host.address}/24 dev {INTERFACE}")
             run(f"ip link set {INTERFACE} up")
             limit(INTERFACE, link)
-    replace_file("/etc/hosts", "127.0.0.1 localhost\n" + "".join(f"{host.address} {host.name}\n" for host in hosts))
+    # torchrun and c10d look their peers up by number as well, which they see as IPv4 in IPv6.
+    names = [f"{address} {host.name}\n" for host in hosts for address in (host.address, f"::ffff:{host.address}")]
+    replace_file("/etc/hosts", "127.0.0.1 localhost\n" + "".join(names))
     return hosts

@@ -16,7 +16,7 @@ PORT = "29500"  # the network is the lab's own, so nobody else has it
 GRACE_S = 5  # from the signal that ends a process to SIGKILL
 
 
-def environment_of(host, hosts, cores):
+def environment_of(host, hosts, threads):
     """What torchrun would set for one rank per node; torchrun itself takes PET_... for the flags that it was not given."""
     count, index = str(len(hosts)), str(host.index)
     variables = {
@@ -25,15 +25,16 @@ def environment_of(host, hosts, cores):
         "PET_NNODES": count, "PET_NODE_RANK": index, "PET_MASTER_ADDR": hosts[0].address, "PET_MASTER_PORT": PORT,
         "GLOO_SOCKET_IFNAME": INTERFACE, "NCCL_SOCKET_IFNAME": INTERFACE,
     }
-    return {"OMP_NUM_THREADS": str(cores)} | dict(os.environ) | variables
+    return {"OMP_NUM_THREADS": str(threads)} | dict(os.environ) | variables
 
 
-def cpus_of(host, hosts, cores):
-    """CPUs of its own for each host, where this process may use enough; otherwise all share all."""
+def share_cores(hosts, cores):
+    """The CPUs of each host, its own where this process may use enough; otherwise all share all, and a line says so."""
     usable = sorted(os.sched_getaffinity(0))
-    if len(usable) < cores * len(hosts):
-        return usable
-    return usable[host.index * cores:(host.index + 1) * cores]
+    if len(usable) < cores * hosts:
+        print(f"lab/run: {len(usable)} cores for {hosts} hosts: all share them", file=sys.stderr, flush=True)
+        return [usable] * hosts
+    return [usable[index * cores:(index + 1) * cores] for index in range(hosts)]
 
 
 @dataclasses.dataclass
@@ -48,17 +49,18 @@ class Rank:
             os.killpg(self.process.pid, number)
 
 
-def start_rank(host, hosts, command, cores):
+def start_rank(host, hosts, command, cpus, threads):
     def enter():
         call("setns", host.network, CLONE_NEWNET)
         call("unshare", CLONE_NEWUTS)
         socket.sethostname(host.name)
-        os.sched_setaffinity(0, cpus_of(host, hosts, cores))
+        os.sched_setaffinity(0, cpus)
         os.setpgrp()
 
     output = {} if host.index == 0 else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        return Rank(host, subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment_of(host, hosts, cores), preexec_fn=enter, **output))
+        environment = environment_of(host, hosts, threads)
+        return Rank(host, subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, preexec_fn=enter, **output))
     except OSError as error:
         raise LabError(f"{command[0]}: cannot be started: {error.strerror}") from error
 
@@ -159,4 +161,6 @@ def run_ranks(hosts, command, cores):
     for number in (*ENDING_SIGNALS, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)  # Python writes the number to the socket
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
-    return Watch([start_rank(host, hosts, command, cores) for host in hosts]).run(signals)
+    cpus = share_cores(len(hosts), cores)
+    threads = min(cores, max(1, len(os.sched_getaffinity(0)) // len(hosts)))
+    return Watch([start_rank(host, hosts, command, cpus[host.index], threads) for host in hosts]).run(signals)
