@@ -1,44 +1,20 @@
 #!/usr/bin/env python3
 """Step times over a modelled link beside those over a real one of the same rate, for several caps.
 
-  sudo benchmarks/link/compare_with_real.py build/firkin --rate 1gbit
+  benchmarks/link/compare_with_real.py build/firkin --rate 1gbit
 
-The real link joins two network namespaces of this machine, each with one rank: a veth pair, each end limited by a token bucket (tc tbf).
-Its burst must be several packets of TCP's segmentation offload (64 KB): with one, it loses packets and most of its rate.
-Needs root, ip and tc. Rounds alternate between the two links; a cap's ratio is that of the medians over all rounds.
+The real link is that of lab/run, between two hosts with one rank each (docs/lab.md). Rounds alternate between the two links; a cap's ratio is
+that of the medians over all rounds.
 """
 import argparse
-import contextlib
 import json
-import os
 import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
 
-HOSTS = ["firkin-link0", "firkin-link1"]
-
-
-def sh(command):
-    subprocess.run(command.split(), check=True)
-
-
-@contextlib.contextmanager
-def real_link(rate, burst):
-    try:
-        for host in HOSTS:
-            sh(f"ip netns add {host}")
-        sh(f"ip link add veth0 netns {HOSTS[0]} type veth peer name veth1 netns {HOSTS[1]}")
-        for i, host in enumerate(HOSTS):
-            sh(f"ip -n {host} addr add 10.98.0.{i + 1}/24 dev veth{i}")
-            sh(f"ip -n {host} link set veth{i} up")
-            sh(f"ip -n {host} link set lo up")
-            sh(f"tc -n {host} qdisc add dev veth{i} root tbf rate {rate} burst {burst} latency 100ms")
-        yield
-    finally:
-        for host in HOSTS:
-            subprocess.run(["ip", "netns", "del", host], stderr=subprocess.DEVNULL)
+LAB = pathlib.Path(__file__).resolve().parents[2] / "lab" / "run"
 
 
 def steps(out):
@@ -49,16 +25,12 @@ def steps(out):
     return dict(zip(names, configuration["samples"]["step_s"]))
 
 
-def run_real(command, port, scratch):
-    ranks = []
-    for rank, host in enumerate(HOSTS):
-        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", MASTER_ADDR="10.98.0.1",
-                           MASTER_PORT=str(port), GLOO_SOCKET_IFNAME=f"veth{rank}")
-        words = ["ip", "netns", "exec", host, *command, "--out", str(scratch / f"real{rank}")]
-        ranks.append(subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-    if any([rank.wait() for rank in ranks]):
-        sys.exit("a rank over the real link failed")
-    return steps(scratch / "real0")
+def run_on_lab(command, rate, burst, scratch):
+    words = [LAB, "--rate", rate, "--burst", burst, "--", *command, "--out", str(scratch / "real")]
+    ended = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if ended.returncode != 0:
+        sys.exit(f"the run over the real link failed:\n{ended.stderr}")
+    return steps(scratch / "real")
 
 
 def run_modelled(command, rate, scratch):
@@ -81,11 +53,14 @@ def main():
     command = [flags.firkin, "bench", "step", "--strategies", *flags.strategies.split(","), "--cap-mib", *flags.cap_mib, "--batch",
                flags.batch, "--sequence", "128", "--blocks", flags.blocks, "--threads", "1"]
     samples = {"real": {}, "modelled": {}}
-    with tempfile.TemporaryDirectory() as folder, real_link(flags.rate, flags.burst):
+    with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
         for turn in range(flags.rounds):
             for link in ("real", "modelled"):
-                times = run_real(command, 29600 + turn, scratch) if link == "real" else run_modelled(command, flags.rate, scratch)
+                if link == "real":
+                    times = run_on_lab(command, flags.rate, flags.burst, scratch)
+                else:
+                    times = run_modelled(command, flags.rate, scratch)
                 for name, values in times.items():
                     samples[link].setdefault(name, []).extend(values)
             print(f"round {turn + 1} of {flags.rounds}", file=sys.stderr)

@@ -1,0 +1,57 @@
+"""firkin and torchrun on two hosts.
+
+FIRKIN names the binary. torchrun is the one beside this Python.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+from labs import ROOT, environment_with, lab, skip_without_hosts
+
+FIRKIN = os.environ["FIRKIN"]
+LAUNCHER = ROOT / "launch" / "torchrun.sh"
+BY_FLAGS = 'exec torchrun --nnodes 2 --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" --no-python "$@"'
+
+
+class TwoHosts(unittest.TestCase):
+    def measure(self, *launcher, options=(), size="8", **variables):
+        """bench allreduce of one size: its results."""
+        with tempfile.TemporaryDirectory() as folder:
+            words = [*launcher, FIRKIN, "bench", "allreduce", "-b", size, "-e", size, "--seconds", "0.1", "--out", folder]
+            result = lab("--rate", "100mbit", *options, command=words, env=environment_with(sys.executable) | variables)
+            self.assertEqual(result.returncode, 0, f"{result.stdout}\n{result.stderr}")
+            return json.loads((pathlib.Path(folder) / "results.json").read_text())
+
+    def assert_hosts(self, results, *ranks):
+        """ranks: those of each host."""
+        hosts = results["environment"]["hosts"]
+        self.assertEqual([(host["host"], host["ranks"]) for host in hosts], [(f"host{i}", list(r)) for i, r in enumerate(ranks)])
+
+    def test_one_rank_per_host_over_the_limited_link(self):
+        results = self.measure(size="1M")
+        self.assert_hosts(results, [0], [1])
+        [row] = results["allreduce"]
+        burst = 256 * 1024  # passes at once; a ring of two sends in all as much as it sums
+        self.assertGreater(row["min_s"], 8 * (row["bytes"] - burst) / 100e6)
+
+    def test_four_hosts(self):
+        self.assert_hosts(self.measure(options=["--hosts", "4"]), [0], [1], [2], [3])
+
+    def test_torchrun_on_two_nodes_needs_no_flag_for_them(self):
+        self.assert_hosts(self.measure("torchrun", "--nproc-per-node", "2", "--no-python"), [0, 1], [2, 3])
+
+    def test_torchrun_on_two_nodes_with_its_flags(self):
+        self.assert_hosts(self.measure("sh", "-c", BY_FLAGS, "sh"), [0], [1])
+
+    def test_the_script_for_torchrun_on_two_nodes(self):
+        results = self.measure("bash", str(LAUNCHER), NODES="2", HEAD="host0", RANKS_PER_NODE="1")
+        self.assertEqual(sorted(host["host"] for host in results["environment"]["hosts"]), ["host0", "host1"])
+
+
+if __name__ == "__main__":
+    skip_without_hosts()
+    unittest.main(verbosity=2)
