@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import time
 import unittest
 
 from labs import DEADLINE_S, PAYLOAD, TRANSFER, lab, skip_without_hosts, start_lab
+
+TOLERANCE = 0.2  # of a rate
 
 # Two hosts at once send to host 0, which says how many seconds the 2 MB took.
 INCAST = """
@@ -140,7 +143,8 @@ class Machine(unittest.TestCase):
                 self.assertFalse(any(is_gone(network) for network in networks))
                 process.kill()
                 process.communicate(timeout=DEADLINE_S)
-                self.assertEqual(living.read(), "")  # its end comes when the last one has died
+                ended, _, _ = select.select([living], [], [], DEADLINE_S)
+                self.assertTrue(ended, "processes outlive the lab")  # the end of the fifo comes when the last one has died
         deadline = time.monotonic() + DEADLINE_S
         while not all(is_gone(network) for network in networks) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -169,19 +173,26 @@ def rates_of(stdout):
 
 
 class Rate(unittest.TestCase):
+    def errors(self, hosts, rate):
+        """Of every link, relative to what it can carry."""
+        result = lab("--hosts", hosts, "--rate", rate, command=[TRANSFER, "--seconds", 3])
+        carried = rates_of(result.stdout)
+        self.assertEqual(len(carried), hosts, result.stderr)
+        return [each / (float(rate.removesuffix("mbit")) * 1e6 * PAYLOAD) - 1 for each in carried]
+
     def test_every_link_carries_its_rate(self):
         for hosts in (2, 4):
-            with self.subTest(hosts=hosts):
-                result = lab("--hosts", hosts, "--rate", "50mbit", command=[TRANSFER, "--seconds", 3])
-                rates = rates_of(result.stdout)
-                self.assertEqual(len(rates), hosts, result.stderr)
-                for rate in rates:
-                    self.assertAlmostEqual(rate / (50e6 * PAYLOAD), 1, delta=0.2)
+            for attempt in range(3):  # a machine that is busy carries less
+                errors = self.errors(hosts, "50mbit")
+                self.assertLess(max(errors), TOLERANCE)
+                if min(errors) > -TOLERANCE:
+                    break
+            self.assertGreater(min(errors), -TOLERANCE, f"{hosts} hosts")
 
     def test_two_that_send_to_one_share_its_link(self):
         result = lab("--hosts", 3, "--rate", "50mbit", command=[sys.executable, "-c", INCAST])
         self.assertEqual(result.returncode, 0, result.stderr)
-        burst = 256 * 1024  # passes at once
+        burst = 256 * 1024  # passes at once, before the limit
         self.assertGreater(float(result.stdout), 8 * (2_000_000 - burst) / 50e6)
 
 
