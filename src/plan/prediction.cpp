@@ -21,7 +21,8 @@ struct PredictionModel {
   CommCosts costs;
   CapOptions rule;
   SearchOptions search;
-  std::optional<CapOdds> odds;  // none where nothing is known of the inputs' errors
+  std::vector<InputDraw> draws = {};  // none where nothing is known of the inputs' errors
+  std::optional<CapOdds> odds = {};   // over them
 };
 
 // The caps asked for, or powers of two from 1/4 MiB until one holds everything.
@@ -141,14 +142,15 @@ PredictedPlan predicted_plan(const PredictionModel& model, const UniformCap& uni
 
 PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed_backward_s) {
   PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search);
-  if (model.scenarios.empty()) return ordered;
-  ordered.low_s = ordered.high_s = ordered.period_s;
-  for (const Scenario& scenario : model.scenarios) {
-    const PipelineOptions options = pipeline_options(scenario.costs, model.search.simulation);
-    const double period_s = simulate_pipeline(scenario.profile, ordered.plan, scenario.costs, options).period_s;
-    ordered.low_s = std::min(*ordered.low_s, period_s);
-    ordered.high_s = std::max(*ordered.high_s, period_s);
+  if (model.draws.empty()) return ordered;
+  std::vector<double> periods;
+  for (const InputDraw& draw : model.draws) {
+    const TensorProfile profile = slower(model.profile, draw.costs, draw.compute_factor);
+    periods.push_back(simulate_pipeline(profile, ordered.plan, draw.costs, pipeline_options(draw.costs, draw.simulation)).period_s);
   }
+  constexpr double kOutside = 0.025;
+  ordered.low_s = quantile(periods, kOutside);
+  ordered.high_s = quantile(periods, 1 - kOutside);
   return ordered;
 }
 
@@ -224,7 +226,7 @@ Prediction predict(PredictionInputs inputs) {
   std::optional<ScalingModel> scaling;
   if (!measured) scaling.emplace(inputs.table);
   PredictionModel model{std::move(inputs.profile), measured ? comm_costs(inputs.table, world) : scaling->costs(world), inputs.rule,
-                        inputs.search, std::nullopt};
+                        inputs.search};
   Prediction result;
   result.workload.world_size = world;
   if (!inputs.rank_times.empty()) {
@@ -240,9 +242,8 @@ Prediction predict(PredictionInputs inputs) {
                          .measured_backward_s = model.profile.backward_s};
     model.profile = slower(model.profile, model.costs, slowest.factor);
   }
-  if (std::vector<InputDraw> draws = draws_of(inputs, scaling, model, result.stragglers); !draws.empty()) {
-    model.odds.emplace(model.profile, std::move(draws), model.rule, model.search);
-  }
+  model.draws = draws_of(inputs, scaling, model, result.stragglers);
+  if (!model.draws.empty()) model.odds.emplace(model.profile, model.draws, model.rule, model.search);
   result.workload = workload_of(model, world);
   result.workload.extrapolated = scaling || (result.stragglers && result.stragglers->beyond_samples);
   result.workload.gap_measured =

@@ -35,7 +35,7 @@ struct PredictedOrdered {
   double computation_s = 0;
   double communication_s = 0;
   double agreement_s = 0;                         // after backward
-  std::optional<double> low_s = {}, high_s = {};  // of an extrapolated period
+  std::optional<double> low_s = {}, high_s = {};  // 95 % of the draws of uncertain inputs; none where nothing is known of errors
   std::vector<PredictedOrderedBucket> buckets;    // in launch order
   BucketPlan plan;                                // the same, for whoever simulates or runs it
 };
