@@ -51,10 +51,15 @@ std::optional<TwoModes> find_two_modes(std::span<const double> values) {
   for (size_t i = fewest; i + fewest <= sorted.size(); ++i) {
     if (gap_at(i) > gap_at(split)) split = i;
   }
+  const double gap = gap_at(split);
+  // Of the places in that gap, the widest: a stray belongs to the mode that it lies near.
+  for (size_t i = split - strays, end = split + strays; i <= end; ++i) {
+    if (sorted[i] - sorted[i - 1] > sorted[split] - sorted[split - 1]) split = i;
+  }
   const std::span<const double> low = std::span(sorted).first(split);
   const std::span<const double> high = std::span(sorted).subspan(split);
   const auto n = static_cast<double>(sorted.size());
-  if (gap_at(split) <= kModeGap * (distance_from_median(low) + distance_from_median(high)) / n) return std::nullopt;
+  if (gap <= kModeGap * (distance_from_median(low) + distance_from_median(high)) / n) return std::nullopt;
   return TwoModes{.low = median(low), .high = median(high), .high_share = static_cast<double>(high.size()) / n};
 }
 
