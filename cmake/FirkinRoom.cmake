@@ -55,6 +55,8 @@ function(firkin_test name)
   target_compile_definitions(${name}_test PRIVATE FIRKIN_SOURCE_DIR="${CMAKE_SOURCE_DIR}" FIRKIN_BINARY_DIR="${CMAKE_BINARY_DIR}")
   if(arg_TORCH)
     target_precompile_headers(${name}_test REUSE_FROM firkin_torch_pch)
+  else()  # a precompiled header is only taken with the -O that it was made with
+    target_compile_options(${name}_test PRIVATE $<$<CONFIG:Release>:-O1>)  # most of a test's time is its compilation
   endif()
   if(arg_SEPARATE OR NOT arg_TORCH)  # without LibTorch a file is quick to compile, and test files like the same short names
     set_target_properties(${name}_test PROPERTIES UNITY_BUILD OFF)

@@ -74,7 +74,7 @@ std::string bucket_count(const CurveRow& row) {
 }
 
 std::string interval_text(const std::optional<Interval>& interval) {
-  if (!interval) return "";
+  if (!interval || !std::isfinite(interval->high)) return "";  // too few samples
   return fmt::format("95 % interval {} to {}", display_percent(interval->low), display_percent(interval->high));
 }
 

@@ -62,6 +62,24 @@ class Trace(unittest.TestCase):
                 self.assertEqual(rank["communication_s"] > 0, one["strategy"] != "none")
         self.assertIn("chart-timeline", (self.out / "report.html").read_text())
 
+    def test_a_replay_under_ordered_shows_forward_waits_and_the_optimiser(self):
+        """Four tensors that take longer on the link than anything else: forward must wait."""
+        tensors = self.out.parent / "tensors.csv"
+        rows = [f"layer{k}.weight,65536,{0.002 * (4 - k)},{0.001 * k}" for k in reversed(range(4))]
+        tensors.write_text("name,bytes,ready_s,needed_s\n" + "\n".join(rows) + "\n")
+        words = ["--replay", tensors, "--strategies", "ordered", "--cap-mib", "0.0625", "--link", "50mbit", "--allreduce-seconds", "0.5"]
+        answer = json.loads(self.trace(*words, "--json", model=[]).stdout)
+        self.assertEqual(answer["model"]["name"], "replay of tensors.csv")
+        self.assertEqual(answer["model"]["gradient_bytes"], 4 * 65536)
+        one = answer["traces"][0]
+        for timeline in [one["timeline"], one["predicted_timeline"]]:
+            waits = [period for period in timeline if period["activity"] == "forward waits"]
+            self.assertGreater(sum(period["end_s"] - period["start_s"] for period in waits), 0.01)
+        self.assertIn("optimiser", [period["activity"] for period in one["timeline"]])
+        result = trace("--replay", tensors, "--model", "demo", "--out", self.out)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--replay", result.stderr)
+
     def test_the_table_fits_into_80_columns(self):
         table = self.trace("--strategies", "flat,bucketed", "--cap-mib", "0.25").stdout
         self.assertIn("bucketed 0.25 MiB", table)
@@ -73,6 +91,8 @@ class Trace(unittest.TestCase):
             (["--strategies", "planned"], "planned"),
             (["--cap-mib", "0"], "--cap-mib"),
             (["--steps", "0"], "--steps"),
+            (["--replay", "no.csv"], "no.csv"),
+            (["--scale-time", "2"], "--replay"),
             (["--sequence", "0"], "--sequence 0"),
             (["--ranks", "0"], "--ranks 0"),
         ]:
