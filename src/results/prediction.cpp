@@ -95,9 +95,9 @@ constexpr Field<StragglerPrediction> kStragglerFields[] = {
 
 constexpr Field<FormPrediction> kFormFields[] = {
     {"form", &FormPrediction::form, Unit::kText, "model"},
-    {"left_out_error", &FormPrediction::left_out_error, Unit::kShare, "left out, missed by"},
+    {"left_out_error", &FormPrediction::left_out_error, Unit::kShare, "left-out error"},
     {"weight", &FormPrediction::weight, Unit::kShare, "weight"},
-    {"safest_backward_s", &FormPrediction::safest_backward_s, Unit::kSeconds, "with the safest cap"},
+    {"safest_backward_s", &FormPrediction::safest_backward_s, Unit::kSeconds, "safest cap"},
     {"", [](const FormPrediction& row) { return Value(*row.best.cap_bytes); }, Unit::kBytesAsMib, "its best MiB", kOnlyShown},
     {"", [](const FormPrediction& row) { return Value(row.best.backward_s); }, Unit::kSeconds, "with that", kOnlyShown}};
 constexpr const char* kForms = "forms";
