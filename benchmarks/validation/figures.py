@@ -86,16 +86,23 @@ def over_best(result, series):
     return Share(ratio - 1, None if low is None else low - 1, None if high is None else high - 1)
 
 
+def settings_in_notes(result, before, after):
+    """The settings of the caps that stand between two texts in a note of tune, which names them as settings do."""
+    return ["bucketed " + note.removeprefix(before).partition(after)[0] for note in result.get("notes", []) if note.startswith(before)]
+
+
 def planned_series(result):
     """Where a cap makes the same buckets, tune measures them once, under the cap's name, and says so."""
     series = samples_by_setting(result)
-    if "planned" in series:
-        return series["planned"]
-    for note in result.get("notes", []):
-        before, marker, after = note.partition("the best plan has the buckets of ")
-        if marker and not before:
-            return series.get("bucketed " + after.removesuffix(": measured once"))
-    return None
+    names = ["planned", *settings_in_notes(result, "the best plan has the buckets of ", ": measured once")]
+    return next((series[name] for name in names if name in series), None)
+
+
+def tested_errors(result):
+    """(cap in MiB, error) of the curve, without caps whose buckets tune had to calibrate on: these are no test."""
+    known = settings_in_notes(result, "the model was calibrated on the buckets of ", ", for want of others")
+    names = result["samples"]["settings"][-len(result["curve"]):]
+    return [(row["cap_mib"], row["error"]) for row, name in zip(result["curve"], names) if name not in known]
 
 
 def one_bucket_series(result):
@@ -156,7 +163,7 @@ def count_too_wide(result):
 
 
 def figures_of(run, result, prediction):
-    errors = [(row["cap_mib"], row["error"]) for row in result["curve"]]
+    errors = tested_errors(result)
     strategies = {row["strategy"]: row for row in result["strategies"]}
     chosen = result["best_predicted"]
     ordered = strategies.get("ordered")

@@ -25,9 +25,9 @@ def calibration_flags(calibration):
 def predict(firkin, measured, result):
     """What the calibrated model says of the measured caps and of the rules that tune does not run, as JSON text."""
     caps = ",".join(str(row["cap_mib"]) for row in result["curve"])
-    command = [str(firkin), "predict", "--tensors", str(measured / "tensors.csv"), "--allreduce", str(measured / "allreduce.csv"), "--cap-mib",
-               caps, *calibration_flags(result["calibration"]), "--json"]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
+    command = [str(firkin), "predict", "--tensors", "tensors.csv", "--allreduce", "allreduce.csv", "--cap-mib", caps,
+               *calibration_flags(result["calibration"]), "--json"]
+    return subprocess.run(command, cwd=measured, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
 
 
 def draw(firkin, measured, scratch):
@@ -35,6 +35,13 @@ def draw(firkin, measured, scratch):
     command = [str(firkin), "report", str(measured / "results.json"), "--svg", "--out", str(scratch)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     return (pathlib.Path(scratch) / "curve.svg").read_bytes()
+
+
+def without_names(result):
+    """Hosts are called as in a lab, whatever the machine is called."""
+    for index, host in enumerate(result["environment"]["hosts"]):
+        host["host"] = f"host{index}"
+    return result
 
 
 def compressed(data):
@@ -48,11 +55,11 @@ def keep(firkin, out, name, folder):
     if json.loads(run)["status"] != MEASURED:
         files = {"run.json": run}
     else:
-        text = (measured / "results.json").read_bytes()
+        result = without_names(json.loads((measured / "results.json").read_text()))
         with tempfile.TemporaryDirectory() as scratch:
             picture = draw(firkin, measured, scratch)
-        prediction = predict(firkin, measured, json.loads(text))
-        files = {"run.json": run, "results.json.gz": compressed(text), "prediction.json.gz": compressed(prediction), "curve.svg": picture}
+        prediction = predict(firkin, measured, result)
+        files = {"run.json": run, "results.json.gz": compressed(json.dumps(result).encode()), "prediction.json.gz": compressed(prediction), "curve.svg": picture}
     shutil.rmtree(kept, ignore_errors=True)
     for file, data in files.items():
         write_atomically(kept / file, data)

@@ -58,10 +58,11 @@ def end_group(process):
             continue
 
 
-def run_limited(command, limit_s, log):
-    """How it ended: MEASURED, or one line that says why not."""
+def run_limited(command, limit_s, folder, log):
+    """Runs it in the folder. How it ended: MEASURED, or one line that says why not."""
     with open(log, "wb") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
         try:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -76,13 +77,12 @@ def run_limited(command, limit_s, log):
     return f"exit code {code}: {said[-1].strip() if said else 'it said nothing'}"
 
 
-def measure(regime, firkin, blocks, inputs, out, limit_s):
-    """Runs the regime and returns its record, which is OUT/NAME/run.json as well. Seconds; loads are those of the last minute."""
+def measure(regime, firkin, blocks, out, limit_s):
+    """Runs the regime in OUT, where inputs/ is, and returns its record, which is OUT/NAME/run.json as well. Seconds; loads are those of the last minute."""
     out = pathlib.Path(out)
-    folder = out / regime.name
     run_file(out, regime.name).unlink(missing_ok=True)
     started, busy, own, load = time.monotonic(), busy_core_seconds(), own_core_seconds(), os.getloadavg()[0]
-    status = run_limited(regime.command(firkin, blocks, inputs, folder), limit_s, out / f"{regime.name}.log")
+    status = run_limited(regime.command(firkin, blocks), limit_s, out, out / f"{regime.name}.log")
     seconds = time.monotonic() - started
     others = (busy_core_seconds() - busy - (own_core_seconds() - own)) / seconds
     record = {"name": regime.name, "status": status, "command": regime.shown_command(blocks), "blocks": blocks, "seconds": round(seconds, 1),

@@ -28,16 +28,13 @@ class Regime:
     loopback: bool = False
     remark: str = ""  # what is to be known of the result: what stays wrong, and why
 
-    def command(self, firkin, blocks, inputs, out):
-        """The words to run; `inputs`: the folder that make_inputs() filled."""
-        flags = [word.replace("INPUTS", str(inputs)) for word in self.flags]
-        tune = [str(firkin), "tune", *flags, "--blocks", str(blocks), "--out", str(out)]
-        return tune if self.lab is None else [str(ROOT / "lab" / "run"), *self.lab, "--", *tune]
+    def command(self, firkin, blocks, lab_run=ROOT / "lab" / "run"):
+        """The words to run in the folder where inputs/ is."""
+        tune = [str(firkin), "tune", *self.flags, "--blocks", str(blocks), "--out", self.name]
+        return tune if self.lab is None else [str(lab_run), *self.lab, "--", *tune]
 
     def shown_command(self, blocks):
-        """As a reader would type it, from the repository's root."""
-        words = self.command("build/firkin", blocks, "inputs", "OUT")
-        return " ".join(words[:-2]).replace(str(ROOT) + "/", "")
+        return " ".join(self.command("build/firkin", blocks, "lab/run"))
 
 
 LINKS = {  # name: words, flags of lab/run
@@ -53,7 +50,7 @@ def model(batch):
 
 
 def gpt2_large(scale_bytes, scale_time):
-    return ("--replay", "INPUTS/gpt2_large.csv", "--scale-bytes", str(scale_bytes), "--scale-time", str(scale_time))
+    return ("--replay", "inputs/gpt2_large.csv", "--scale-bytes", str(scale_bytes), "--scale-time", str(scale_time))
 
 
 NARROW = ("--model", "demo", "--num-layers", "24", "--d-model", "96", "--d-ff", "256", "--num-heads", "4", "--batch", "1", "--sequence", "64")
@@ -84,7 +81,7 @@ def all_regimes():
     regimes.append(Regime("4-hosts-gpt2-large", "four hosts that share the cores, 1 Gbit/s",
                           "gpt2-large on A100s, replayed with 1/256 of its bytes and 1/8 of its times",
                           gpt2_large(1 / 256, 1 / 8) + measured(FEWER_CAPS_MIB, 1), 240, ("--hosts", "4", "--rate", "1gbit"), replay=True))
-    modelled = ("--ranks", "1", "--threads", "1", "--link", "INPUTS/allreduce_512.csv", "--link-world", str(ALPS_RANKS))
+    modelled = ("--ranks", "1", "--threads", "1", "--link", "inputs/allreduce_512.csv", "--link-world", str(ALPS_RANKS))
     regimes.append(Regime("512-gpus-gpt2-large", "one of 512 GPUs over a modelled link, by times measured on Alps",
                           "gpt2-large on A100s, replayed with 1/64 of its bytes and 1/16 of its times",
                           modelled + gpt2_large(1 / 64, 1 / 16) + measured(CAPS_MIB, 2), 150, lab=None, replay=True))
