@@ -50,8 +50,8 @@ def all_bars(figures):
     bars += error_bars("no limit, caps of 1 MiB and more", pooled(figures, large, lambda r: r.loopback), 0.03, 0.08)
     bars += error_bars("caps below 1 MiB", pooled(figures, lambda these: these.small_errors, lambda r: True), 0.04, None)
     of = len(figures)
-    bars.append(count_at_most("regimes whose chosen cap can be told from the measured best", [r.name for r, these in figures if not these.chosen_in_set],
-                              1, of))
+    told = [r.name for r, these in figures if not these.chosen_in_set]
+    bars.append(count_at_most("regimes whose chosen cap can be told from the measured best", told, 1, of))
     regrets = [these.regrets["chosen cap"].value for _, these in figures]
     bars.append(at_most("regret of the chosen cap: median", statistics.median(regrets), 0.005))
     bars.append(at_most("regret of the chosen cap: worst", max(regrets), 0.02))
@@ -61,5 +61,6 @@ def all_bars(figures):
     needed = (of + 1) // 2
     bars.append(Bar("regimes where `planned` is faster than PyTorch's default by 10 % or more", f"at least {needed} of {of}", str(faster),
                     "met" if faster >= needed else f"**missed** by {needed - faster}"))
-    bars.append(count_at_most("intervals wider than the range of their samples: regimes", [r.name for r, these in figures if these.too_wide], 0, of))
+    wide = [r.name for r, these in figures if these.too_wide]
+    bars.append(count_at_most("regimes with intervals wider than the range of their samples", wide, 0, of))
     return bars

@@ -1,6 +1,7 @@
 """What of a measured regime is kept beside the page: its whole result with the raw samples, a prediction of other rules' buckets, and its picture.
 
-FOLDER/NAME/ gets run.json, results.json.gz, prediction.json.gz and curve.svg. A regime that was not measured keeps its run.json alone, which says why.
+FOLDER/NAME/ gets run.json, results.json.gz, prediction.json.gz and curve.svg. A regime that was not measured keeps its run.json alone, which says
+why.
 """
 
 import gzip
@@ -59,7 +60,8 @@ def keep(firkin, out, name, folder):
         with tempfile.TemporaryDirectory() as scratch:
             picture = draw(firkin, measured, scratch)
         prediction = predict(firkin, measured, result)
-        files = {"run.json": run, "results.json.gz": compressed(json.dumps(result).encode()), "prediction.json.gz": compressed(prediction), "curve.svg": picture}
+        files = {"run.json": run, "results.json.gz": compressed(json.dumps(result).encode()), "prediction.json.gz": compressed(prediction),
+                 "curve.svg": picture}
     shutil.rmtree(kept, ignore_errors=True)
     for file, data in files.items():
         write_atomically(kept / file, data)

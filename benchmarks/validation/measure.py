@@ -1,4 +1,7 @@
-"""Runs one regime within a time limit, and records how it went: OUT/NAME/results.json of firkin tune, OUT/NAME/run.json of this file, OUT/NAME.log."""
+"""Runs one regime within a time limit, and records how it went.
+
+OUT/NAME/results.json is firkin tune's, OUT/NAME/run.json this file's; OUT/NAME.log is what was printed.
+"""
 
 import json
 import os
@@ -78,7 +81,7 @@ def run_limited(command, limit_s, folder, log):
 
 
 def measure(regime, firkin, blocks, out, limit_s):
-    """Runs the regime in OUT, where inputs/ is, and returns its record, which is OUT/NAME/run.json as well. Seconds; loads are those of the last minute."""
+    """Runs the regime in OUT, where inputs/ is. Returns its record, which is OUT/NAME/run.json as well: seconds, and load averages of a minute."""
     out = pathlib.Path(out)
     run_file(out, regime.name).unlink(missing_ok=True)
     started, busy, own, load = time.monotonic(), busy_core_seconds(), own_core_seconds(), os.getloadavg()[0]

@@ -1,6 +1,7 @@
 """The regimes of the validation study: a link, a workload, and how much is measured of it.
 
-Links are those of lab/run (docs/lab.md), one core per rank, on the unlimited link as well. One regime has a modelled link instead (docs/modelled_link.md).
+Links are those of lab/run (docs/lab.md), one core per rank, on the unlimited link as well. One regime has a modelled link instead
+(docs/modelled_link.md).
 """
 
 import csv
@@ -14,6 +15,7 @@ ALPS_SETTING = "cross_nic-ofi1.9.2"
 ALPS_RANKS = 512
 CAPS_MIB = "0.25,0.5,1,2,4,8,32"
 FEWER_CAPS_MIB = "0.5,1,2,4,32"  # where steps are long
+LARGER_CAPS_MIB = "0.25,1,2,4,8,16,64"  # where gradients are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +85,8 @@ def all_regimes():
                           gpt2_large(1 / 256, 1 / 8) + measured(FEWER_CAPS_MIB, 1), 240, ("--hosts", "4", "--rate", "1gbit"), replay=True))
     modelled = ("--ranks", "1", "--threads", "1", "--link", "inputs/allreduce_512.csv", "--link-world", str(ALPS_RANKS))
     regimes.append(Regime("512-gpus-gpt2-large", "one of 512 GPUs over a modelled link, by times measured on Alps",
-                          "gpt2-large on A100s, replayed with 1/64 of its bytes and 1/16 of its times",
-                          modelled + gpt2_large(1 / 64, 1 / 16) + measured(CAPS_MIB, 2), 150, lab=None, replay=True))
+                          "gpt2-large on A100s, replayed with 1/64 of its bytes and 1/32 of its times",
+                          modelled + gpt2_large(1 / 64, 1 / 32) + measured(LARGER_CAPS_MIB, 2), 140, lab=None, replay=True))
     return regimes
 
 

@@ -75,8 +75,8 @@ def section(regime, figures, images):
              f"A step without communication takes {milliseconds(figures.result['strategies'][0]['measured_s'])}.")
     sentences = [choice_sentence(figures), plan_sentence(figures), ordered_sentence(figures), other_rules_sentence(figures)]
     notes = [f"- {note}" for note in figures.result.get("notes", [])]
-    origin = (f"`{run['command']}`, {run['seconds']:.0f} s, load average {run['load_before']:.1f} at the start and {run['load_after']:.1f} at the end; "
-              f"others computed on {run['busy_cores_of_others']:.2f} cores.")
+    origin = (f"`{run['command']}`, {run['seconds']:.0f} s, load average {run['load_before']:.1f} at the start and {run['load_after']:.1f} at the "
+              f"end; others computed on {run['busy_cores_of_others']:.2f} cores.")
     parts = [f"### {regime.name}", facts, f"![Step time over bucket cap, predicted and measured: {regime.name}]({images}/{regime.name}/curve.svg)",
              curve_table(figures), "\n".join(filter(None, sentences)), stands_out_sentence(figures), regime.remark, "\n".join(notes), origin]
     return "\n\n".join(filter(None, parts))

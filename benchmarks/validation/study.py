@@ -6,8 +6,8 @@
   benchmarks/validation/study.py --list                          the regimes, and what each takes
   benchmarks/validation/study.py --page                          the page anew, from docs/validation/
 
-A regime whose result is in --out, by the same command, is skipped; one that fails or exceeds its limit costs only itself, is named at the end, and is tried again the
-next time. Exit code: 0 all measured and the page written, 1 otherwise, 2 bad usage; of --page, 0 where there is at least one result.
+A regime whose result is in --out, by the same command, is skipped; one that fails or exceeds its limit costs only itself, is named at the end, and
+is tried again the next time. Exit code: 0 all measured and the page written, 1 otherwise, 2 bad usage; of --page, 0 where there is at least one result.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How the study runs a regime: within a limit, once, and so that one that fails costs only itself. What runs is a shell script instead of firkin tune."""
+"""How the study runs a regime: within a limit, once, and so that one that fails costs only itself. A shell script runs instead of firkin tune."""
 
 import json
 import os
@@ -100,7 +100,8 @@ class Usage(unittest.TestCase):
     def test_bad_flags(self):
         for words, mentions in [([], "no program; expected one such as build/firkin"), (["none/firkin"], "no such program"),
                                 (["--only", "2gbit", "--list"], "--only 2gbit: expected one of loopback-compute"),
-                                (["--blocks", "3", "--list"], "--blocks 3: expected 4 or more"), (["--limit", "0", "--list"], "--limit 0.0: expected a positive"),
+                                (["--blocks", "3", "--list"], "--blocks 3: expected 4 or more"),
+                                (["--limit", "0", "--list"], "--limit 0.0: expected a positive"),
                                 (["--frobnicate"], "--frobnicate")]:
             with self.subTest(words=words):
                 self.assert_refused(words, mentions)

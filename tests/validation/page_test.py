@@ -67,7 +67,8 @@ class Page(Study):
         recorded.place(self.docs, REPLAY)
         page = self.page()
         self.assertIn("1 of 18 regimes", " ".join(page.split()))
-        self.assertIn("10gbit-compute (not measured)", page)
+        self.assertIn("loopback-compute, ", page)
+        self.assertIn("512-gpus-gpt2-large (not measured)", page)
         self.assertIn("study: 10gbit-compute: not measured", self.said)
         self.assertEqual(len(self.said), 18)  # the other 17, and what was written
 

@@ -1,4 +1,7 @@
-"""The study's modules, and a recorded result to make pages from: a replay of four tensors over a modelled 500 Mbit/s link, 8 blocks on a busy machine."""
+"""The study's modules, and a recorded result to make pages from.
+
+Of a replay of four tensors over a modelled link of 500 Mbit/s: 8 blocks, on a busy machine.
+"""
 
 import gzip
 import json
