@@ -8,7 +8,7 @@ import unittest
 
 import recorded
 from bars import all_bars
-from figures import Broken, read_figures
+from figures import Broken, read_figures, read_json
 from paired import paired_ratio
 from regimes import all_regimes
 
@@ -155,6 +155,13 @@ class Figures(Study):
         (kept / "prediction.json.gz").write_bytes(gzip.compress(json.dumps(prediction).encode()))
         regrets = read_figures(self.docs / "validation", REPLAY).regrets
         self.assertEqual(regrets["MG-WFBP"], regrets["one bucket"])
+
+    def test_the_prediction_of_other_rules_is_that_of_the_calibrated_model(self):
+        recorded.place(self.docs, REPLAY)
+        prediction = read_json(self.docs / "validation" / REPLAY / "prediction.json.gz")["curve"]
+        rows = recorded.result()["curve"]
+        for row, backward in zip(rows, prediction):
+            self.assertAlmostEqual(row["predicted_s"] - rows[0]["predicted_s"], backward["backward_s"] - prediction[0]["backward_s"], delta=1e-4)
 
     def test_ordered_is_compared_with_the_chosen_cap(self):
         result, figures = recorded.result(), self.figures()
