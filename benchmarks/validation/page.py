@@ -1,6 +1,7 @@
 """docs/validation.md, from what is kept in docs/validation/."""
 
 import pathlib
+import statistics
 import sys
 
 from bars import BLOCKS, all_bars
@@ -85,9 +86,16 @@ def regret_row(regime, figures):
     return (link_to(regime), *regrets, share_text(figures.planned_over_default), *ordered)
 
 
+def regret_summary(figures):
+    """Median and worst of each rule over the regimes that have it, predicted ones among them."""
+    values = [[these.regrets[rule].value for _, these in figures if rule in these.regrets] for rule in RULES]
+    return [(f"**{name}**", *(signed(of(regrets)) if regrets else "-" for regrets in values), "", "", "")
+            for name, of in (("median", statistics.median), ("worst", max))]
+
+
 def overview_text(figures):
     errors = [error_row(regime, these) for regime, these in figures]
-    regrets = [regret_row(regime, these) for regime, these in figures]
+    regrets = [regret_row(regime, these) for regime, these in figures] + regret_summary(figures)
     return ("## All regimes\n\nErrors of T(b) for caps of 1 MiB and more, and for smaller ones; caps in MiB; load average at the start.\n\n"
             + table(("regime", "median", "worst", "small: median", "worst", "chosen", "measured best", "as good", "load"), errors)
             + "\n\nRegrets; `planned` over PyTorch's default; `ordered` over the chosen cap, predicted and measured.\n\n"

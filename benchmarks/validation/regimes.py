@@ -71,7 +71,7 @@ def workloads(link):
         ("communication", "demo model, batch 1", model(1) + (measured(CAPS_MIB, 1) if slow else much), 160 if slow else 130, False),
         ("small-tensors", "24 narrow layers of many small tensors, batch 1", NARROW + much, 175 if slow else 155, False),
         ("gpt2-large", "gpt2-large on A100s, replayed with 1/128 of its bytes and " + ("1/8" if slow else "1/16") + " of its times",
-         gpt2_large(1 / 128, 1 / 8 if slow else 1 / 16) + measured(FEWER_CAPS_MIB if slow else CAPS_MIB, 1), 190 if slow else 115, True),
+         gpt2_large(1 / 128, 1 / 8 if slow else 1 / 16) + measured(FEWER_CAPS_MIB if slow else CAPS_MIB, 1), 220 if slow else 115, True),
     ]
 
 
@@ -82,7 +82,7 @@ def all_regimes():
             regimes.append(Regime(f"{link}-{name}", f"two hosts, {words}", workload, flags, expected_s, lab, replay, link == "loopback"))
     regimes.append(Regime("4-hosts-gpt2-large", "four hosts that share the cores, 1 Gbit/s",
                           "gpt2-large on A100s, replayed with 1/256 of its bytes and 1/8 of its times",
-                          gpt2_large(1 / 256, 1 / 8) + measured(FEWER_CAPS_MIB, 1), 240, ("--hosts", "4", "--rate", "1gbit"), replay=True))
+                          gpt2_large(1 / 256, 1 / 8) + measured(FEWER_CAPS_MIB, 1), 250, ("--hosts", "4", "--rate", "1gbit"), replay=True))
     modelled = ("--ranks", "1", "--threads", "1", "--link", "inputs/allreduce_512.csv", "--link-world", str(ALPS_RANKS))
     regimes.append(Regime("512-gpus-gpt2-large", "one of 512 GPUs over a modelled link, by times measured on Alps",
                           "gpt2-large on A100s, replayed with 1/64 of its bytes and 1/32 of its times",

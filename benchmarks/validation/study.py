@@ -123,8 +123,8 @@ def measure_all(flags):
             say(f"{time.strftime('%H:%M:%S')} {regime.name}, {regime.link}, {regime.workload}: about {minutes(usual_s)}")
             record = measure(regime, flags.firkin, flags.blocks, out, flags.limit or 4 * usual_s)
             took_s, expected_so_far_s, left_s = took_s + record["seconds"], expected_so_far_s + usual_s, left_s - usual_s
-            say(f"{regime.name}: {record['status']}, {minutes(record['seconds'])}, load {record['load_before']} then {record['load_after']}; "
-                f"about {minutes(left_s * took_s / expected_so_far_s)} left")
+            say(f"{regime.name}: {record['status']}, {minutes(record['seconds'])}, load {record['load_before']} then {record['load_after']}, "
+                f"others on {record['busy_cores_of_others']} cores; about {minutes(left_s * took_s / expected_so_far_s)} left")
         measured_now = json.loads(run_file(out, regime.name).read_text())["status"] == MEASURED
         if not kept(flags, regime.name) or not measured_now:
             failed.append(regime.name)

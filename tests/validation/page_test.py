@@ -63,6 +63,12 @@ class Page(Study):
         cells = row_of(self.page(), "error of T(b), replay over links, caps of 1 MiB and more: worst")
         self.assertEqual(cells[1:], ["at most 4.0 %", f"{100 * worst:.1f} %", f"**missed** by {100 * (worst - 0.04):.1f} %"])
 
+    def test_rules_are_summed_up_over_the_regimes(self):
+        recorded.place(self.docs, REPLAY, lambda result: result.update(regret=0.03))
+        recorded.place(self.docs, "1gbit-compute", lambda result: result.update(regret=0.01))
+        page = self.page()
+        self.assertEqual((row_of(page, "**median**")[1], row_of(page, "**worst**")[1]), ("+2.0 %", "+3.0 %"))
+
     def test_regimes_without_a_result_are_named(self):
         recorded.place(self.docs, REPLAY)
         page = self.page()
