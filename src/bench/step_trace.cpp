@@ -31,6 +31,7 @@ std::vector<Span> record_steps(const ProcessGroup& group, Workload& workload, co
     if (options.strategy.wait == Wait::kAtStepEnd) barrier(group);
     run_step(workload, ddp, &optimizer, step++);
   }
+  optimizer.drain();  // no collective may be under way when recording stops
   return recorder.stop();
 }
 
