@@ -38,7 +38,7 @@ class _Size:
     buffers: list[torch.Tensor]
     calls: int = 1  # per sample
     isolated_s: list[float] = field(default_factory=list)  # per call, of the slowest rank
-    gap_s: list[float] = field(default_factory=list)
+    queued_s: list[float] = field(default_factory=list)  # of the whole queue
     isolated_cost_s: float = 1e-6  # of a sample
     queued_cost_s: float = 1e-6
     wrong: int = 0
@@ -69,7 +69,7 @@ class _Bench:
             on_progress(f"measuring all-reduce: round {round_number + 1} of {_MOST_ROUNDS}")
             if round_number + 1 >= _FEWEST_ROUNDS and self._seconds_left() <= 0:
                 break
-        rows = [row_of_samples(s.bytes, self._ranks.size, s.isolated_s, s.gap_s, s.calls, s.wrong) for s in self._sizes]
+        rows = [row_of_samples(s.bytes, self._ranks.size, s.isolated_s, s.queued_s, len(s.buffers), s.calls, s.wrong) for s in self._sizes]
         return AllReduceTable(rows)
 
     def _seconds_left(self) -> float:
@@ -88,14 +88,14 @@ class _Bench:
         return (time.perf_counter() - started) / size.calls
 
     def _time_queued(self, size: _Size) -> float:
-        """Seconds per call, all under way together."""
+        """Seconds of all of them, under way together."""
         self._ranks.barrier()
         started = time.perf_counter()
         queue = [dist.all_reduce(buffer, group=self._ranks.group, async_op=True) for buffer in size.buffers]
         for work in queue:
             work.wait()
         self._synchronize()
-        return (time.perf_counter() - started) / len(queue)
+        return time.perf_counter() - started
 
     def _prepare(self, size: _Size) -> None:
         """Touches connections and pages, checks one result, and finds out how long a call takes."""
@@ -111,7 +111,7 @@ class _Bench:
         size.calls = min(max(math.ceil(_SAMPLE_SECONDS / max(once_s, 1e-9)), 1), _MOST_CALLS_PER_SAMPLE)
         self._measure(size, 1, 1)
         size.isolated_s.clear()  # warm-up
-        size.gap_s.clear()
+        size.queued_s.clear()
 
     def _visit(self, size: _Size, seconds: float) -> None:
         queues = len(size.buffers) > 1
@@ -132,7 +132,7 @@ class _Bench:
         queued_s = time.perf_counter() - started - isolated_s
         slowest = self._ranks.max([*ours, isolated_s / isolated, queued_s / max(queued, 1)])
         size.isolated_s += slowest[:isolated]
-        size.gap_s += slowest[isolated:-2]
+        size.queued_s += slowest[isolated:-2]
         size.isolated_cost_s, size.queued_cost_s = slowest[-2:]
 
 

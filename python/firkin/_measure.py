@@ -6,6 +6,7 @@ import gc
 import inspect
 import random
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,8 +79,10 @@ class StepBench:
             return sum(seconds) / len(seconds)
         finally:
             self._unwrap(ddp)
+            alive = weakref.ref(ddp)
             del ddp
-            gc.collect()
+            if alive() is not None:
+                gc.collect()
 
     def blocks(
         self, settings: Sequence[Setting], *, fewest: int, most: int, seconds: float, seed: int, on_block: Callable[[int], None]

@@ -17,8 +17,8 @@ using namespace nb::literals;
 namespace firkin::python {
 namespace {
 
-AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, const std::vector<double>& isolated_s, const std::vector<double>& gap_s,
-                            int64_t calls_per_sample, int64_t wrong) {
+AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, const std::vector<double>& isolated_s, const std::vector<double>& queued_s,
+                            int64_t queue, int64_t calls_per_sample, int64_t wrong) {
   const Summary isolated = summarize(isolated_s);
   AllReduceRow row{.bytes = bytes,
                    .world_size = world_size,
@@ -31,6 +31,8 @@ AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, const std::vector
                    .p99_s = isolated.p99,
                    .calls_per_sample = calls_per_sample,
                    .wrong = wrong};
+  std::vector<double> gap_s;
+  for (const double total_s : queued_s) gap_s.push_back(queued_gap_s(total_s, isolated.median, static_cast<double>(queue)));
   if (!gap_s.empty()) row.gap_s = median(gap_s);
   return row;
 }
@@ -92,8 +94,11 @@ void bind_allreduce(nb::module_& module) {
       .def("__repr__", [](const MeasuredAllReduce& self) {
         return fmt::format("AllReduceTable({} sizes, ranks: {})", self.rows.size(), fmt::join(world_sizes(self.rows), ", "));
       });
-  module.def("row_of_samples", &row_of_samples, "bytes"_a, "world_size"_a, "isolated_s"_a, "gap_s"_a, "calls_per_sample"_a, "wrong"_a,
-             "Medians and moments of measured times, seconds per call; an empty gap_s: not measured.");
+  module.def("row_of_samples", &row_of_samples, "bytes"_a, "world_size"_a, "isolated_s"_a, "queued_s"_a, "queue"_a, "calls_per_sample"_a,
+             "wrong"_a,
+             "Medians and moments. isolated_s: seconds per call, one at a time; queued_s: seconds of `queue` calls under way together, "
+             "empty: not\n"
+             "measured.");
 }
 
 }  // namespace firkin::python

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 
 #include "firkin/base/error.h"
@@ -11,12 +12,12 @@
 #include "firkin/plan/pytorch_caps.h"
 #include "firkin/stats/indifference.h"
 #include "firkin/stats/interval.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/paired.h"
 
 namespace firkin::python {
 namespace {
 
-constexpr uint64_t kSeed = 0;
+constexpr size_t kCalibrationSettings = 3;                          // one more than what they are to determine
 constexpr double kWorthAList = 0.01;                                // of a step
 constexpr CapOptions kDdpRule = {.rule = CapRule::kCloseWhenFull};  // of an explicit bucket_cap_mb: no smaller first bucket
 
@@ -53,8 +54,9 @@ std::vector<DdpSetting> settings_to_calibrate(const TensorProfile& profile, cons
       if (list_makes(plan, profile)) settings.push_back({.name = "calibration", .as_list = true, .plan = plan});
     }
   }
-  for (const int64_t parts : {24, 6}) {
-    if (settings.size() < 2) settings.push_back(cap_setting(profile, std::max(total_bytes(profile) / parts, options.smallest_cap_bytes)));
+  for (const int64_t parts : {24, 12, 6}) {
+    if (settings.size() < kCalibrationSettings)
+      settings.push_back(cap_setting(profile, std::max(total_bytes(profile) / parts, options.smallest_cap_bytes)));
   }
   return settings;
 }
@@ -62,7 +64,11 @@ std::vector<DdpSetting> settings_to_calibrate(const TensorProfile& profile, cons
 }  // namespace
 
 Tuner::Tuner(ProfileSection profile, AllReduceTable table, int64_t world_size, TunerOptions options)
-    : profile_(std::move(profile)), table_(std::move(table)), costs_(comm_costs(table_, world_size)), options_(std::move(options)) {
+    : profile_(std::move(profile)),
+      table_(std::move(table)),
+      world_size_(world_size),
+      costs_(comm_costs(table_, world_size)),
+      options_(std::move(options)) {
   check_profile(profile_.tensors);
   for (const int64_t cap : options_.caps) {
     if (cap < options_.smallest_cap_bytes) {
@@ -82,14 +88,15 @@ StepModel Tuner::model(double none_step_s) const {
 
 void Tuner::calibrate(const std::vector<std::vector<double>>& step_s) {
   check_series(step_s, calibration_settings_.size());
-  const double none_s = median(step_s[0]);
+  const BlockFit fit = fit_blocks(step_s);
+  const double none_s = fit[0].median;
   const double backward_s = model(none_s).bare_backward_s;
   std::vector<MeasuredRun> runs;
   for (size_t i = 0; i < calibration_settings_.size(); ++i) {
-    const double exposed_s = none_s * (paired_ratio(step_s[i + 1], step_s[0], kSeed).ratio - 1);
+    const double exposed_s = none_s * (paired_ratio(step_s[i + 1], step_s[0]).ratio - 1);
     runs.push_back({.plan = calibration_settings_[i].plan, .end_s = std::max(backward_s + exposed_s, 1e-9)});
     calibration_.runs.push_back({fmt::format("{} buckets", runs.back().plan.buckets.size()),
-                                 static_cast<int64_t>(runs.back().plan.buckets.size()), median(step_s[i + 1])});
+                                 static_cast<int64_t>(runs.back().plan.buckets.size()), fit[i + 1].median});
   }
   calibration_.fit = firkin::calibrate(profile_.tensors, costs_, runs);
 
@@ -132,13 +139,14 @@ const DdpSetting& Tuner::best_cap() const {
 }
 
 double Tuner::measured_s(size_t i) const {
-  return median(step_s_.at(i + 1));
+  return fit_.at(i + 1).median;
 }
 
 void Tuner::decide(const std::vector<std::vector<double>>& step_s) {
   check_series(step_s, settings_.size());
   step_s_ = step_s;
-  const StepModel model = this->model(median(step_s[0]));
+  fit_ = fit_blocks(step_s);
+  const StepModel model = this->model(fit_[0].median);
   predicted_s_.clear();
   for (const DdpSetting& setting : settings_) predicted_s_.push_back(predict_step(model, setting.plan));
   const int64_t smallest = *settings_[1].cap_bytes;
@@ -151,14 +159,14 @@ void Tuner::decide(const std::vector<std::vector<double>>& step_s) {
   }
   predicted_cap_ = 1 + best_prediction(caps);
   const std::vector<std::vector<double>> of_caps(step_s.begin() + 2, step_s.begin() + 1 + static_cast<std::ptrdiff_t>(caps_end));
-  const IndifferenceSet among_caps = indifference_set(of_caps, kSeed);
+  const IndifferenceSet among_caps = indifference_set(of_caps, std::span(fit_).subspan(2, of_caps.size()));
   measured_cap_ = 1 + among_caps.best;
   predicted_to_measured_ = among_caps.to_best[predicted_cap_ - 1];
   tied_caps_.clear();
   for (const size_t i : among_caps.members) tied_caps_.push_back(1 + i);
   best_cap_ = std::ranges::find(tied_caps_, predicted_cap_) != tied_caps_.end() ? predicted_cap_ : measured_cap_;
 
-  const IndifferenceSet among_all = indifference_set({step_s.begin() + 1, step_s.end()}, kSeed);
+  const IndifferenceSet among_all = indifference_set({step_s.begin() + 1, step_s.end()}, std::span(fit_).subspan(1));
   tied_ = among_all.members;
   const bool worth_a_list = plan() != nullptr && predicted_s_.back() < predicted_s_[predicted_cap_] * (1 - kWorthAList);
   const size_t preferred = worth_a_list ? settings_.size() - 1 : predicted_cap_;
@@ -166,22 +174,22 @@ void Tuner::decide(const std::vector<std::vector<double>>& step_s) {
 }
 
 PairedRatio Tuner::gain_over_default() const {
-  return paired_ratio(step_s_.at(choice_ + 1), step_s_.at(1), kSeed);
+  return paired_ratio(step_s_.at(choice_ + 1), step_s_.at(1));
 }
 
 CurveRow Tuner::curve_row(size_t i) const {
-  const std::vector<double>& step_s = step_s_[i + 1];
+  const SettingFit& fit = fit_[i + 1];
   return {.cap_mib = mib(*settings_[i].cap_bytes),
           .buckets = static_cast<int64_t>(settings_[i].plan.buckets.size()),
           .predicted_s = predicted_s_[i],
-          .measured_s = median(step_s),
-          .measured_ci_s = bootstrap_median(step_s, kSeed),
-          .error = predicted_s_[i] / median(step_s) - 1};
+          .measured_s = fit.median,
+          .measured_ci_s = fit.interval,
+          .error = predicted_s_[i] / fit.median - 1};
 }
 
-StrategyRow Tuner::strategy_row(const std::string& name, const std::vector<double>& step_s) const {
-  StrategyRow row{.strategy = name, .measured_s = median(step_s), .measured_ci_s = bootstrap_median(step_s, kSeed)};
-  row.exposed_s = median(step_s_[0]) * (paired_ratio(step_s, step_s_[0], kSeed).ratio - 1);
+StrategyRow Tuner::strategy_row(const std::string& name, size_t series) const {
+  StrategyRow row{.strategy = name, .measured_s = fit_[series].median, .measured_ci_s = fit_[series].interval};
+  row.exposed_s = fit_[0].median * (paired_ratio(step_s_[series], step_s_[0]).ratio - 1);
   return row;
 }
 
@@ -193,7 +201,7 @@ TuneAnswer Tuner::answer() const {
   answer.regret = std::max(0.0, predicted_to_measured_.ratio - 1);
   answer.regret_ci = Interval{predicted_to_measured_.interval.low - 1, predicted_to_measured_.interval.high - 1};
   const auto gain = [&](size_t i) {
-    const PairedRatio ratio = paired_ratio(step_s_[i + 1], step_s_[1], kSeed);
+    const PairedRatio ratio = paired_ratio(step_s_[i + 1], step_s_[1]);
     return Gain{ratio.ratio, ratio.interval};
   };
   answer.over_default = gain(predicted_cap_);
@@ -216,20 +224,23 @@ void Tuner::add_to(Results& results) const {
     results.dense_curve.push_back(row);
   }
   StepSamples samples{.settings = {"none"}, .step_s = step_s_};
-  results.strategies.push_back(strategy_row("none", step_s_[0]));
+  results.strategies.push_back(strategy_row("none", 0));
   for (size_t i = 0; i < settings_.size(); ++i) {
     samples.settings.push_back(settings_[i].name);
     if (settings_[i].cap_bytes) {
       results.curve.push_back(curve_row(i));
       continue;
     }
-    StrategyRow row = strategy_row(settings_[i].name, step_s_[i + 1]);
+    StrategyRow row = strategy_row(settings_[i].name, i + 1);
     row.buckets = static_cast<int64_t>(settings_[i].plan.buckets.size());
     row.predicted_s = predicted_s_[i];
     results.strategies.push_back(row);
   }
   results.step_samples = std::move(samples);
   results.answer = answer();
+  const std::string odds =
+      odds_of_choice(model(fit_[0].median), table_, world_size_, errors_of(calibration_.fit), kDdpRule, *best_cap().cap_bytes);
+  if (!odds.empty()) results.notes.push_back(odds);
 }
 
 }  // namespace firkin::python

@@ -14,6 +14,7 @@
 #include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/cost_curve.h"
 #include "firkin/plan/tune_choice.h"
+#include "firkin/stats/block_fit.h"
 #include "firkin/stats/paired.h"
 #include "results/profile.h"
 #include "results/results.h"
@@ -39,7 +40,7 @@ class Tuner {
   // Throws InputError when the profile or the table does not pass its checks, or a cap is not positive.
   Tuner(ProfileSection profile, AllReduceTable table, int64_t world_size, TunerOptions options);
 
-  // Two plans that no cap makes where lists are possible, else two caps.
+  // Three plans that no cap makes where lists are possible, else caps.
   const std::vector<DdpSetting>& calibration_settings() const { return calibration_settings_; }
 
   // Seconds a step, [setting][block]: without communication, then the settings above. Throws std::invalid_argument for another number of
@@ -72,11 +73,12 @@ class Tuner {
   StepModel model(double none_step_s) const;
   std::vector<DdpSetting> caps_to_measure(const StepModel& model) const;
   CurveRow curve_row(size_t i) const;
-  StrategyRow strategy_row(const std::string& name, const std::vector<double>& step_s) const;
+  StrategyRow strategy_row(const std::string& name, size_t series) const;
   TuneAnswer answer() const;
 
   ProfileSection profile_;
   AllReduceTable table_;
+  int64_t world_size_ = 0;
   CommCosts costs_;
   TunerOptions options_;
   CalibrationSection calibration_;
@@ -87,6 +89,7 @@ class Tuner {
   PairedRatio predicted_to_measured_;        // of the caps
   std::vector<double> predicted_s_;          // of settings_
   std::vector<std::vector<double>> step_s_;  // none, then settings_
+  BlockFit fit_;                             // of these
 };
 
 }  // namespace firkin::python
