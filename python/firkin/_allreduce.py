@@ -176,6 +176,5 @@ def measured_table(
                 raise InputError(f"an all-reduce of {size} bytes; expected a positive multiple of 4")
 
     ranks.attempt(check)
-    if any(other != (list(sizes), seconds, seed) for other in ranks.all((list(sizes), seconds, seed))):
-        raise InputError("measure_all_reduce: ranks were called with different arguments; expected the same everywhere")
+    ranks.check_same("measure_all_reduce", {"sizes": list(sizes), "seconds": seconds, "seed": seed})
     return _Bench(ranks, device, sizes, seconds, seed).run(on_progress)

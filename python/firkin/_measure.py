@@ -97,8 +97,8 @@ class StepBench:
             for i in indices:
                 samples[i].append(self.visit(order[i]))
             on_block(block + 1)
-            elapsed_s = self._ranks.max([time.perf_counter() - started])[0]
-            if block + 1 >= fewest and elapsed_s * (block + 2) / (block + 1) > seconds:
+            over_s = (time.perf_counter() - started) * (block + 2) / (block + 1) - seconds
+            if self._ranks.max([over_s])[0] > 0 and block + 1 >= fewest:  # the ranks' clocks and `seconds` differ a little
                 break
         return samples
 

@@ -165,6 +165,7 @@ def measured_profile(
         parameters = checked()
     else:
         parameters = ranks.attempt(checked)
+        ranks.check_same("profile", {"steps": steps, "warmup": warmup, "seconds": seconds, "allow_unused": allow_unused})
         check_same_model(ranks, model, parameters)
     profiler = BackwardProfiler(ranks, model, step, parameters, allow_unused=allow_unused)
     return profiler.run(steps, warmup, seconds, on_progress)

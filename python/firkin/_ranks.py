@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from firkin._core import InputError
@@ -72,6 +72,14 @@ class Ranks:
             where = "" if len(failures) == self.size else f"rank {rank}: "
             raise InputError(where + message) from None
         raise RuntimeError(f"rank {rank} failed: {_first_line(described)}")
+
+    def check_same(self, what: str, arguments: Mapping[str, Any]) -> None:
+        """Raises InputError on every rank unless all have the same arguments: with others, ranks would wait for each other for ever."""
+        mine = {name: repr(value) for name, value in arguments.items()}
+        for rank, theirs in enumerate(everyone := self.all(mine)):
+            for name, value in theirs.items():
+                if value != everyone[0][name]:
+                    raise InputError(f"{what}: {name} is {value} on rank {rank}, {everyone[0][name]} on rank 0; expected the same everywhere")
 
     def on_rank_0(self, work: Callable[[], T]) -> T:
         """What rank 0 computes, on every rank: pickled there, so that nobody rounds otherwise. The others get a copy."""

@@ -50,6 +50,19 @@ class _Job:
         check_ddp_options(self.options)
         trainable_parameters(self.model)
 
+    def agreed(self) -> dict[str, Any]:
+        """What ranks decide by, each for itself."""
+        return {
+            "caps_mib": self.caps_mib,
+            "seconds": self.seconds,
+            "seed": self.seed,
+            # Others are each rank's own (device_ids) or of types that cannot be compared.
+            "ddp_kwargs": {name: value if isinstance(value, bool) else "..." for name, value in sorted(self.options.items())},
+            "torch": torch.__version__,
+            "DDP_SET_LAST_BUCKET_CAP=1": _ddp.cuts_from_the_end(),
+            "torch.compile": _ddp.is_compiled(self.model),
+        }
+
     @property
     def unused_allowed(self) -> bool:
         return bool(self.options.get("find_unused_parameters"))
@@ -83,6 +96,7 @@ def tune(
     say = on_progress or _log.info
     job = _Job(ranks, model, step, dict(ddp_kwargs or {}), list(caps_mib), seconds, seed, say if ranks.rank == 0 else lambda _: None)
     ranks.attempt(job.check)
+    ranks.check_same("tune", job.agreed())
     check_same_model(ranks, model, trainable_parameters(model))
     make_ranks_alike(ranks, model)
     started = time.perf_counter()

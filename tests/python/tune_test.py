@@ -12,6 +12,9 @@ import unittest
 import firkin
 import torch
 import torch.distributed as dist
+from firkin._measure import StepBench
+from firkin._profile import trainable_parameters
+from firkin._ranks import Ranks
 from models import Layers, Shuffled, WithUnused, inputs, training_step
 from ranks import with_ranks
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -84,6 +87,16 @@ def profile_and_measure(rank):
     return profile.names, profile.ready_s, [(r.bytes, r.world_size, r.median_s, r.gap_s, r.wrong) for r in curve.rows], best.backward_s
 
 
+def blocks_in_unequal_time(rank):
+    """Ranks' clocks never say quite the same."""
+    model = seeded(Layers, [8, 8])
+    step = training_step(model)
+    ranks, parameters = Ranks(None), trainable_parameters(model)
+    bench = StepBench(ranks, model, step, parameters, firkin.profile(model, step, steps=3), {})
+    samples = bench.blocks([], fewest=1, most=4, seconds=1e-9 if rank else 1e9, seed=0, on_block=lambda _: None)
+    return [len(series) for series in samples]
+
+
 def tune_in_a_subgroup(rank):
     group = dist.new_group([0, 2])
     outsider = None
@@ -146,6 +159,16 @@ def said_of_bad_input(rank):
             firkin.tune(model, training_step(model), **{**QUICK, **arguments})
         except Exception as error:
             said[name] = (type(error).__name__, str(error))
+    for name, call in {
+        "other seconds on rank 1": lambda: firkin.tune(Layers([8, 8]), no_backward, seconds=1.0 + rank),
+        "other arguments on rank 1": lambda: firkin.tune(Layers([8, 8]), no_backward, ddp_kwargs={"static_graph": rank == 1}),
+        "other steps on rank 1": lambda: firkin.profile(Layers([8, 8]), no_backward, steps=3 + rank),
+        "other sizes on rank 1": lambda: firkin.measure_all_reduce(sizes=[4] if rank else [8]),
+    }.items():
+        try:
+            call()
+        except Exception as error:
+            said[name] = (type(error).__name__, str(error))
     try:
         model = DDP(Layers([8, 8]))
         firkin.tune(model, training_step(model), **QUICK)
@@ -159,6 +182,7 @@ def all_jobs(rank):
     return {
         "bad input": said_of_bad_input(rank),
         "one by one": profile_and_measure(rank),
+        "unequal time": blocks_in_unequal_time(rank),
         "plain": tune_and_use(rank, {}),
         "static": tune_and_use(rank, {"static_graph": True, "gradient_as_bucket_view": True}),
         "unused": tune_with_unused(rank),
@@ -229,6 +253,9 @@ class Tune(unittest.TestCase):
     def test_a_compiled_model_gets_caps_only(self):
         self.assertIn("only uniform caps from 1 MiB on", results_of("compiled")[0][0])
 
+    def test_ranks_end_with_the_same_block_however_their_clocks_differ(self):
+        self.assertEqual(results_of("unequal time"), [[1], [1]])
+
     def test_a_group_of_some_ranks(self):
         first, outsider, third = with_ranks(3, tune_in_a_subgroup)
         self.assertEqual(first, third)
@@ -266,7 +293,7 @@ class BadInput(unittest.TestCase):
         for case in self.said[0]:
             if case != "a step that fails on rank 1":
                 self.assertEqual(self.said[0][case], self.said[1][case], case)
-        self.assertEqual(len(self.said[0]), len(BAD) + 4)
+        self.assertEqual(len(self.said[0]), len(BAD) + 8)
 
     def test_a_module_without_parameters(self):
         self.says("no parameters", "ReLU has no parameter that needs a gradient")
@@ -293,6 +320,12 @@ class BadInput(unittest.TestCase):
         self.says("a bucket cap of one's own", "'bucket_cap_mb'; expected arguments that the tuner does not set")
         self.says("an unknown argument", "'bucket_cap' is no argument of torch")
         self.says("no time", "seconds 0; expected more than 0")
+
+    def test_other_arguments_on_another_rank(self):
+        self.says("other seconds on rank 1", "tune: seconds is 2.0 on rank 1, 1.0 on rank 0; expected the same everywhere")
+        self.says("other arguments on rank 1", "tune: ddp_kwargs is {'static_graph': True} on rank 1")
+        self.says("other steps on rank 1", "profile: steps is 4 on rank 1, 3 on rank 0")
+        self.says("other sizes on rank 1", "measure_all_reduce: sizes is [4] on rank 1, [8] on rank 0")
 
     def test_a_step_of_the_users_that_fails_keeps_its_error_and_stops_the_others(self):
         self.assertEqual(self.said[1]["a step that fails on rank 1"], ("ArithmeticError", "the step's own error"))
