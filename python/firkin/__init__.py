@@ -4,8 +4,9 @@
     model = DDP(model, **result.ddp_kwargs())      # stock PyTorch
     result.check(model)                            # after a few steps: are these the buckets?
 
-One by one: profile() says when each gradient becomes ready, measure_all_reduce() what an all-reduce takes, predict() what follows from both.
-predict() and assign_buckets() need no PyTorch. Everything wrong with the input is an InputError, a ValueError with one line, on every rank.
+One by one: profile() says when each gradient becomes ready, measure_all_reduce() what an all-reduce takes, predict() what follows from
+both. predict() and assign_buckets() need no PyTorch. Everything wrong with the input is an InputError, a ValueError with one line, on every
+rank.
 """
 
 from __future__ import annotations

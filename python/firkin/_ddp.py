@@ -26,7 +26,11 @@ def cuts_from_the_end() -> bool:
 
 def is_compiled(module: torch.nn.Module) -> bool:
     """Whether torch.compile wraps the module or a part of it."""
-    return any(type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None for part in module.modules())
+
+    def is_it(part: torch.nn.Module) -> bool:
+        return type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+
+    return any(is_it(part) for part in module.modules())
 
 
 def without_compile(module: torch.nn.Module) -> torch.nn.Module:

@@ -27,7 +27,7 @@ Samples = list[list[float]]  # seconds a step, [setting][block]; without communi
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to call DistributedDataParallel: by a cap, by the list of caps that makes a plan, or with neither. As in C++, but can travel."""
+    """One way to call DistributedDataParallel: by a cap, by the list of caps that makes a plan, or with neither. Can travel."""
 
     name: str
     cap_mib: float | None
@@ -67,7 +67,8 @@ class StepBench:
 
     def visit(self, setting: Setting | None) -> float:
         """Seconds of a step, of the slowest rank; None: without communication."""
-        ddp = self._wrapped({"static_graph": False} if setting is None else self.kwargs(setting))  # a static graph's first step communicates
+        # A static graph's first step would communicate.
+        ddp = self._wrapped({"static_graph": False} if setting is None else self.kwargs(setting))
         try:
             if setting is None:
                 return self._without_communication(ddp)

@@ -134,8 +134,8 @@ class Plan:
                 raise InputError(f"plan: parameter '{name}' is in no bucket")
             if (parameter.dtype, parameter.device) != (first.dtype, first.device):
                 raise InputError(
-                    f"plan: '{first_name}' is {first.dtype} on {first.device}, '{name}' {parameter.dtype} on {parameter.device}; expected one"
-                    " dtype and device, since PyTorch has one list for all"
+                    f"plan: '{first_name}' is {first.dtype} on {first.device}, '{name}' {parameter.dtype} on {parameter.device}; expected"
+                    " one dtype and device, since PyTorch has one list for all"
                 )
         return [name for name, _ in parameters]
 

@@ -21,7 +21,7 @@ Parameters = list[tuple[str, torch.nn.Parameter]]
 
 
 def trainable_parameters(model: torch.nn.Module) -> Parameters:
-    """In order of registration. Raises InputError unless there are some, all of one dtype and device, in a module that is not wrapped yet."""
+    """In order of registration. Raises InputError unless there are some, all of one dtype and device, in a module not wrapped yet."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     if isinstance(_ddp.without_compile(model), DDP):
@@ -33,8 +33,8 @@ def trainable_parameters(model: torch.nn.Module) -> Parameters:
     for name, parameter in parameters:
         if (parameter.dtype, parameter.device) != (first.dtype, first.device):
             raise InputError(
-                f"model: '{first_name}' is {first.dtype} on {first.device}, '{name}' {parameter.dtype} on {parameter.device}; expected one dtype"
-                " and device, since a bucket holds one"
+                f"model: '{first_name}' is {first.dtype} on {first.device}, '{name}' {parameter.dtype} on {parameter.device}; expected"
+                " one dtype and device, since a bucket holds one"
             )
     return parameters
 

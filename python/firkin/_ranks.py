@@ -78,8 +78,9 @@ class Ranks:
         mine = {name: repr(value) for name, value in arguments.items()}
         for rank, theirs in enumerate(everyone := self.all(mine)):
             for name, value in theirs.items():
-                if value != everyone[0][name]:
-                    raise InputError(f"{what}: {name} is {value} on rank {rank}, {everyone[0][name]} on rank 0; expected the same everywhere")
+                first = everyone[0][name]
+                if value != first:
+                    raise InputError(f"{what}: {name} is {value} on rank {rank}, {first} on rank 0; expected the same everywhere")
 
     def on_rank_0(self, work: Callable[[], T]) -> T:
         """What rank 0 computes, on every rank: pickled there, so that nobody rounds otherwise. The others get a copy."""

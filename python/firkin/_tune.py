@@ -140,7 +140,7 @@ def _lists_possible(job: _Job, profile: Profile) -> tuple[bool, list[str]]:
         return False, notes
     registered = [name for name, _ in _ddp.reduced_parameters(job.model)]
     if job.unused_allowed and not job.options.get("static_graph") and profile.names != registered[::-1]:
-        notes.append("find_unused_parameters: PyTorch cuts in the order of registration, which is not that of the gradients: only uniform caps")
+        notes.append("find_unused_parameters: PyTorch cuts in the order of registration, not of the gradients: only uniform caps")
         return False, notes
     return True, notes
 
@@ -190,7 +190,8 @@ class _Planner:
         def decide(tuner: Tuner) -> tuple[str, tuple[Setting, float, float, float, tuple[float, float, float]]]:
             tuner.decide(samples)
             i = [setting.name for setting in tuner.settings].index(tuner.choice.name)
-            figures = (Setting.of(tuner.choice), tuner.best_cap.cap_mib or 0.0, tuner.measured_s(i), tuner.predicted_s(i), tuner.gain_over_default)
+            cap_mib, measured_s, predicted_s = tuner.best_cap.cap_mib or 0.0, tuner.measured_s(i), tuner.predicted_s(i)
+            figures = (Setting.of(tuner.choice), cap_mib, measured_s, predicted_s, tuner.gain_over_default)
             return tuner.results(self._facts(notes), self.profile, self._job.ranks.size), figures
 
         text, (choice, cap_mib, step_s, predicted_s, over_default) = self._of_rank_0(decide)

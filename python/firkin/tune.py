@@ -1,6 +1,6 @@
 """`torchrun --nproc-per-node N -m firkin.tune my_script.py:build`: firkin.tune for a script's model.
 
-build() returns the model and the step, and, if wanted, other arguments of DistributedDataParallel: `return model, step, {"static_graph": True}`.
+build() returns the model and the step, and, if wanted, other arguments of DistributedDataParallel: `model, step, {"static_graph": True}`.
 It is called on every rank, when the process group is there (NCCL where there is a GPU, with LOCAL_RANK's set, else Gloo).
 """
 
@@ -42,7 +42,8 @@ def load_builder(target: str) -> Callable[[], Any]:
 def built(builder: Callable[[], Any]) -> tuple[Any, Any, dict[str, Any]]:
     made = builder()
     if not isinstance(made, tuple) or len(made) not in (2, 3):
-        raise firkin.InputError(f"{builder.__name__}() returned a {type(made).__name__}; expected (model, step) or (model, step, ddp_kwargs)")
+        what = type(made).__name__
+        raise firkin.InputError(f"{builder.__name__}() returned a {what}; expected (model, step) or (model, step, ddp_kwargs)")
     return made[0], made[1], dict(made[2]) if len(made) == 3 else {}
 
 

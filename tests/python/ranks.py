@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-TIMEOUT_S = 240
+TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
 
 
 def _free_port():

@@ -348,14 +348,15 @@ class CommandLine(unittest.TestCase):
     def torchrun(self, *words):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "firkin.tune", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=HERE)
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, cwd=HERE)
 
     def test_a_scripts_model_is_tuned_under_torchrun(self):
         with tempfile.TemporaryDirectory() as folder:
             done = self.torchrun("small_script.py:build", "--seconds", "1", "--out", folder)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("DistributedDataParallel(model", done.stdout)
-            self.assertEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"} - {p.name for p in pathlib.Path(folder).iterdir()}, set())
+            written = {path.name for path in pathlib.Path(folder).iterdir()}
+            self.assertLessEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"}, written)
 
     def test_a_wrong_target_is_one_line_and_2(self):
         done = subprocess.run([sys.executable, "-m", "firkin.tune", "small_script.py:nothing"], capture_output=True, text=True, cwd=HERE)
