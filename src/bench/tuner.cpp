@@ -10,11 +10,11 @@
 
 #include "across_ranks.h"
 #include "bench/allreduce_bench.h"
-#include "bench/tune_choice.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/compression.h"
+#include "firkin/plan/tune_choice.h"
 #include "firkin/plan/uncertainty.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/summary.h"
