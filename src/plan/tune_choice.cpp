@@ -69,12 +69,14 @@ std::string odds_of_choice(const StepModel& model, const AllReduceTable& table, 
   const PlanOdds chosen = odds.of(assign_buckets(model.profile.bytes, with_cap(rule, cap_bytes)));
   const LeastRegretCap safest = odds.least_regret();
   constexpr double kPercent = 100;
+  const auto percent = [](double part) {
+    return part < 0.1 ? fmt::format("{:.2g} %", kPercent * part) : fmt::format("{:.0f} %", kPercent * part);
+  };
   return fmt::format(
       "redrawn within the errors of what was measured, {} is within 1 % of the best cap's backward in {:.0f} % of the draws, with an "
-      "expected "
-      "regret of {:.2g} %; the cap of least expected regret is {}, with {:.2g} %",
-      format_bytes(cap_bytes), kPercent * chosen.near_best, kPercent * chosen.expected_regret, format_bytes(safest.cap_bytes),
-      kPercent * safest.odds.expected_regret);
+      "expected regret of {}; the cap of least expected regret is {}, with {}",
+      format_bytes(cap_bytes), kPercent * chosen.near_best, percent(chosen.expected_regret), format_bytes(safest.cap_bytes),
+      percent(safest.odds.expected_regret));
 }
 
 std::vector<int64_t> default_caps(std::span<const int64_t> sizes, const CapOptions& rule) {
