@@ -2,7 +2,7 @@
 
 BUILD := build
 
-.PHONY: help demo program build test test-asan test-light fuzz lint format clean bootstrap
+.PHONY: help demo program build test test-asan test-light docs docs-test fuzz lint format clean bootstrap
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -33,6 +33,18 @@ test-light: ## only the rooms without LibTorch (builds in seconds)
 	cmake --preset light
 	cmake --build --preset light
 	ctest --preset light -j 2
+
+SITE := build-docs
+
+docs: ## the documentation site, in build-docs/html; warnings are errors
+	@tools/bootstrap docs
+	@mkdir -p $(SITE)
+	FIRKIN_DOCS_BUILD=$(SITE) doxygen docs/site/Doxyfile
+	FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -W --keep-going -q -c docs/site -d $(SITE)/doctrees . $(SITE)/html
+	@echo "open $(SITE)/html/index.html"
+
+docs-test: docs ## and its pages in a browser, wide and narrow; what the reference lacks
+	FIRKIN_SITE=$(SITE)/html .venv-docs/bin/python tests/docs/site_test.py
 
 FUZZ_SECONDS := 600
 

@@ -23,4 +23,5 @@ for name, before in OTHERS.items():
     named = re.search(before + r"([\d.]+)", file.read_text())
     if not named or named[1] != VERSION:
         wrong.append(f"{name}: {named[1] if named else 'no version'}; CMakeLists.txt: {VERSION}")
-sys.exit("\n".join(wrong))
+if wrong:
+    sys.exit("\n".join(wrong))

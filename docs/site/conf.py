@@ -1,0 +1,49 @@
+"""The documentation site: `make docs` (docs/site/build). Its pages are the Markdown files of the repository, in their places there, so
+that their links work here as they do where the repository is read.
+"""
+
+import importlib.util
+import os
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+project = "Firkin"
+copyright = "the authors of Firkin, Apache License 2.0"
+version = release = re.search(r"project\(firkin VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+
+extensions = ["myst_parser", "breathe"]
+root_doc = "docs/index"
+include_patterns = ["docs/*.md", "docs/reference/*.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md", "examples/digits/README.md"]
+
+# The Python package: where it is installed in the Python of the site. It is read without PyTorch.
+if importlib.util.find_spec("firkin"):
+    extensions += ["sphinx.ext.autodoc"]
+    autodoc_mock_imports = ["torch"]
+    autodoc_member_order = "bysource"
+    without = []
+else:
+    without = ["docs/reference/python.*"]
+# Pages that the table of contents names and that are not there yet.
+exclude_patterns = without + [page for page in ("docs/python.*", "docs/validation.*") if not list(ROOT.glob(page))]
+suppress_warnings = ["toc.excluded"]
+
+myst_heading_anchors = 3  # links to headings, with the names that they have where the repository is read
+myst_enable_extensions = ["colon_fence"]
+nitpicky = False  # types of LibTorch and of the standard library are not documented here
+
+breathe_projects = {"firkin": f"{os.environ['FIRKIN_DOCS_BUILD']}/xml"}
+breathe_default_project = "firkin"
+breathe_default_members = ("members",)
+breathe_show_include = False
+
+html_theme = "furo"
+html_title = f"Firkin {version}"
+html_static_path = ["static"]
+html_extra_path = ["root"]  # index.html, which leads to root_doc
+html_css_files = ["firkin.css"]
+html_copy_source = False
+html_show_sphinx = False
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
