@@ -26,7 +26,7 @@ if importlib.util.find_spec("firkin"):
 else:
     without = ["docs/reference/python.*"]
 # Pages that the table of contents names and that are not there yet.
-exclude_patterns = without + [page for page in ("docs/python.*", "docs/validation.*") if not list(ROOT.glob(page))]
+exclude_patterns = ["build*", ".*", *without] + [page for page in ("docs/python.*", "docs/validation.*") if not list(ROOT.glob(page))]
 suppress_warnings = ["toc.excluded"]
 
 myst_heading_anchors = 3  # links to headings, with the names that they have where the repository is read
@@ -45,5 +45,6 @@ html_extra_path = ["root"]  # index.html, which leads to root_doc
 html_css_files = ["firkin.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_search_summary = False  # would be fetched from the pages, which browsers refuse where these are files
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
