@@ -2,7 +2,8 @@
 
 Usage: assemble_report_page.py SOURCE_DIR NOTICES OUTPUT      SOURCE_DIR holds template.html, style.css, report.js
 
-NOTICES is THIRD_PARTY_NOTICES, whose second part, of that JavaScript, the page shows on demand. The security policy names each script by its hash and forbids everything else: no network, no other script, no eval.
+NOTICES is THIRD_PARTY_NOTICES, whose second part, of that JavaScript, the page shows on demand. The security policy names each script by its
+hash and forbids everything else: no network, no other script, no eval.
 """
 
 import base64

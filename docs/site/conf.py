@@ -15,7 +15,8 @@ version = release = re.search(r"project\(firkin VERSION ([\d.]+)", (ROOT / "CMak
 
 extensions = ["myst_parser", "breathe"]
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "docs/reference/*.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md", "examples/digits/README.md"]
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md", "examples/digits/README.md", "docs/*.md",
+                    "docs/reference/*.md"]  # fmt: skip
 
 # The Python package: where it is installed in the Python of the site. It is read without PyTorch.
 if importlib.util.find_spec("firkin"):
@@ -37,6 +38,26 @@ breathe_projects = {"firkin": f"{os.environ['FIRKIN_DOCS_BUILD']}/xml"}
 breathe_default_project = "firkin"
 breathe_default_members = ("members",)
 breathe_show_include = False
+
+
+def read_docstring(app, what, name, obj, options, lines: list[str]) -> None:
+    """Docstrings are plain text, with examples indented: nothing in them is markup of reStructuredText."""
+    found, in_code = [], False
+    for i, line in enumerate(lines):
+        code = line.startswith("    ") and (in_code or i > 0 and not lines[i - 1].strip()) or in_code and not line.strip()
+        if code and not in_code:
+            found += ["", ".. code-block:: python", ""]
+        elif in_code and not code:
+            found.append("")
+        found.append(line if code else re.sub(r"([*`|_\\])", r"\\\1", line))
+        in_code = code
+    lines[:] = found
+
+
+def setup(app) -> None:
+    if "sphinx.ext.autodoc" in extensions:
+        app.connect("autodoc-process-docstring", read_docstring)
+
 
 html_theme = "furo"
 html_title = f"Firkin {version}"

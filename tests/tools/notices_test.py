@@ -35,7 +35,8 @@ def includes() -> dict[str, str]:
     """Every header that is included as <...>, with a file that does."""
     folders = [ROOT / "include", ROOT / "src", ROOT / "python"]
     files = [file for folder in folders for file in folder.rglob("*") if file.suffix in (".h", ".cpp")]
-    return {header: str(file.relative_to(ROOT)) for file in sorted(files) for header in re.findall(r"#\s*include\s*<([^>]+)>", file.read_text())}
+    include = re.compile(r"#\s*include\s*<([^>]+)>")
+    return {header: str(file.relative_to(ROOT)) for file in sorted(files) for header in include.findall(file.read_text())}
 
 
 class Notices(unittest.TestCase):
