@@ -21,7 +21,7 @@ include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md
 # The Python package: where it is installed in the Python of the site. It is read without PyTorch.
 if importlib.util.find_spec("firkin"):
     extensions += ["sphinx.ext.autodoc"]
-    autodoc_mock_imports = ["torch"]
+    autodoc_mock_imports = ["firkin._torch", "torch"]
     autodoc_member_order = "bysource"
     without = []
 else:
@@ -30,6 +30,7 @@ else:
 exclude_patterns = ["build*", ".*", *without] + [page for page in ("docs/python.*", "docs/validation.*") if not list(ROOT.glob(page))]
 suppress_warnings = ["toc.excluded"]
 
+smartquotes = False  # --json stays what it is
 myst_heading_anchors = 3  # links to headings, with the names that they have where the repository is read
 myst_enable_extensions = ["colon_fence"]
 nitpicky = False  # types of LibTorch and of the standard library are not documented here

@@ -1,4 +1,4 @@
-"""The reference has every public header, and every free function in it has words of its own.
+"""The reference has every public header, with words for every free function, and every name of the Python package.
 
 Usage: reference_test.py REPOSITORY      prints what is missing; exit code 1 if anything is
 """
@@ -21,6 +21,17 @@ def missing_pages(root: pathlib.Path) -> list[str]:
         f"docs/reference: {header} is no public header" for header in sorted((shown | included) - headers)]  # fmt: skip
 
 
+def missing_names(root: pathlib.Path) -> list[str]:
+    """Names that the Python package offers and that its page does not show; none where there is no package."""
+    package = root / "python/firkin/__init__.py"
+    if not package.exists():
+        return []
+    offered = re.findall(r'"(\w+)"', re.search(r"__all__ = \[(.*?)\]", package.read_text(), re.DOTALL)[1])
+    page = (root / "docs/reference/python.md").read_text()
+    return [f"python/firkin: {name} is not in docs/reference/python.md" for name in offered
+            if not name.startswith("__") and not re.search(rf"(?m)^\.\. auto\w+:: firkin\.{name}$", page)]  # fmt: skip
+
+
 def without_words(header: pathlib.Path) -> list[str]:
     """Functions outside of classes that no comment describes, neither above nor behind them. Declarations that follow each other without
     an empty line share one."""
@@ -38,7 +49,7 @@ def without_words(header: pathlib.Path) -> list[str]:
 def main() -> int:
     root = pathlib.Path(sys.argv[1])
     headers = [file for file in sorted((root / "include/firkin").rglob("*.h")) if file.name not in NOT_INSTALLED]
-    found = missing_pages(root) + [f"{line} has no comment" for header in headers for line in without_words(header)]
+    found = missing_pages(root) + missing_names(root) + [f"{line} has no comment" for header in headers for line in without_words(header)]
     print("\n".join(found) or f"{len(headers)} public headers are in the reference")
     return 1 if found or not headers else 0
 
