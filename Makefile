@@ -2,7 +2,7 @@
 
 BUILD := build
 
-.PHONY: help demo program build test test-asan test-light docs docs-test fuzz lint format clean bootstrap
+.PHONY: help demo program python build test test-asan test-light docs docs-test fuzz lint format clean bootstrap
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -33,6 +33,9 @@ test-light: ## only the rooms without LibTorch (builds in seconds)
 	cmake --preset light
 	cmake --build --preset light
 	ctest --preset light -j 2
+
+python: bootstrap ## the Python package, installed into .venv (or into $FIRKIN_PYTHON's environment)
+	$(or $(FIRKIN_PYTHON),.venv/bin/python) -m pip install --disable-pip-version-check .
 
 SITE := build-docs
 

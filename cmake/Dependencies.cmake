@@ -1,7 +1,15 @@
 # Libraries from the system's packages (tools/bootstrap installs them; CONTRIBUTING.md lists them).
 
-find_package(nlohmann_json 3.11 REQUIRED)
-find_package(CLI11 2.1 REQUIRED)
+# firkin_find(fmt 9 libfmt-dev): find_package() whose failure is one line that says what to install.
+macro(firkin_find package version debian)
+  find_package(${package} ${version} QUIET)
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "${package} ${version} or later is missing: apt-get install ${debian}")
+  endif()
+endmacro()
+
+firkin_find(nlohmann_json 3.11 nlohmann-json3-dev)
+firkin_find(CLI11 2.1 libcli11-dev)
 find_package(Threads REQUIRED)
 if(FIRKIN_BUILD_TESTS)
   find_package(GTest REQUIRED)
@@ -17,6 +25,6 @@ if(FIRKIN_WITH_TORCH)
   target_include_directories(firkin_fmt SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/fmt_only)
   target_compile_definitions(firkin_fmt INTERFACE FMT_HEADER_ONLY=1)
 else()
-  find_package(fmt REQUIRED)
+  firkin_find(fmt 9 libfmt-dev)
   target_link_libraries(firkin_fmt INTERFACE fmt::fmt-header-only)
 endif()

@@ -1,15 +1,17 @@
 # `cmake --install build --prefix DIR`: the program firkin, and the data-parallel library for other projects.
 #
-# The program with its data, licences and shell completions; DIR may be moved afterwards, LibTorch may not. Headers and static libraries of base, stats, plan, comm and ddp, and a package file:
+# The program with its data, licences and shell completions; DIR may be moved afterwards, LibTorch may not. Headers and
+# static libraries of base, stats, plan, comm, ddp and tune, and a package file:
 #   find_package(firkin CONFIG REQUIRED)
-#   target_link_libraries(app PRIVATE firkin::ddp)      # or firkin::plan, without LibTorch
+#   target_link_libraries(app PRIVATE firkin::ddp)      # or firkin::tune, which is larger, or firkin::plan, without LibTorch
 
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
+# Those without a folder in include/ are libraries that firkin::tune links.
 set(installed_rooms base stats plan)
 if(FIRKIN_WITH_TORCH)
-  list(APPEND installed_rooms comm ddp)
+  list(APPEND installed_rooms comm ddp results report trace workload bench tune)
 endif()
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/firkin)
 
@@ -18,7 +20,9 @@ foreach(room IN LISTS installed_rooms)
   install(TARGETS firkin_${room} EXPORT firkin ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   # json_text.h is for the rooms above: who uses the package needs no nlohmann-json.
-  install(DIRECTORY include/firkin/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firkin PATTERN json_text.h EXCLUDE)
+  if(EXISTS ${CMAKE_SOURCE_DIR}/include/firkin/${room})
+    install(DIRECTORY include/firkin/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firkin PATTERN json_text.h EXCLUDE)
+  endif()
 endforeach()
 install(EXPORT firkin NAMESPACE firkin:: FILE firkinTargets.cmake DESTINATION ${package_dir})
 

@@ -15,7 +15,7 @@ version = release = re.search(r"project\(firkin VERSION ([\d.]+)", (ROOT / "CMak
 
 extensions = ["myst_parser", "breathe"]
 root_doc = "docs/index"
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md", "examples/digits/README.md", "docs/*.md",
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md", "examples/*/README.md", "docs/*.md",
                     "docs/reference/*.md"]  # fmt: skip
 
 # The Python package: where it is installed in the Python of the site. It is read without PyTorch.
@@ -27,7 +27,7 @@ if importlib.util.find_spec("firkin"):
 else:
     without = ["docs/reference/python.*"]
 # Pages that the table of contents names and that are not there yet.
-exclude_patterns = ["build*", ".*", *without] + [page for page in ("docs/python.*", "docs/validation.*") if not list(ROOT.glob(page))]
+exclude_patterns = ["build*", ".*", *without] + [page for page in ("docs/validation.*",) if not list(ROOT.glob(page))]
 suppress_warnings = ["toc.excluded"]
 
 smartquotes = False  # --json stays what it is

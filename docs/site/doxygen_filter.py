@@ -13,6 +13,7 @@ OWN_LINE = re.compile(r"^(\s*)//(?: (.*)|)$")
 TRAILING = re.compile(r"^(?P<code>\s*[^\s/#][^\"]*?)\s+// (?P<text>.*)$")
 NAMESPACE = re.compile(r"^(namespace firkin \{|\}  // namespace firkin)$")
 FOREIGN = re.compile(r"(?m)^namespace (?!firkin\b)\S+ \{\n(.*\n)*?\}.*\n")
+DESIGNATED = re.compile(r" = \{\.[^;]*\};")  # an initialiser that Sphinx cannot read
 SPECIAL = re.compile(r"(\\|@|<|>|&|#|%|::|---?)")
 
 
@@ -76,5 +77,5 @@ def filtered(source: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    header = FOREIGN.sub("", pathlib.Path(sys.argv[1]).read_text(encoding="utf-8"))
+    header = DESIGNATED.sub(";", FOREIGN.sub("", pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")))
     print("\n".join(filtered(header.splitlines())))

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "across_ranks.h"
+#include "backward_clock.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/summary.h"
@@ -37,12 +38,12 @@ double seconds_since(Clock::time_point started) {
   return std::chrono::duration<double>(Clock::now() - started).count();
 }
 
-// `recorders` may be null: then their times are not known.
-ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, Recorders* recorders) {
-  ProfiledStep times;
-  workload.optimizer->zero_grad();
-  synchronize_device(*workload.module);
-  if (recorders != nullptr) recorders->forward.begin();
+double elapsed_s(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+// What a step whose phases are known took, and when its backward began.
+Clock::time_point step_in_phases(const ProcessGroup& group, Workload& workload, int64_t step, ProfiledStep& times) {
   const auto forward_started = Clock::now();
   const at::Tensor loss = workload.loss(step);
   synchronize_device(*workload.module);
@@ -56,12 +57,53 @@ ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_
   workload.optimizer->step();
   synchronize_device(*workload.module);
   times.update_s = seconds_since(update_started);
+  return started;
+}
+
+// The same of a step that is one function; forward is all that comes before its backward.
+Clock::time_point step_as_a_whole(const ProcessGroup& group, Workload& workload, ProfiledStep& times) {
+  barrier(group);
+  const BackwardClock backward;
+  const auto started = Clock::now();
+  workload.whole_step();
+  const auto ended = Clock::now();
+  if (!backward.began()) return started;
+  times.forward_s = elapsed_s(started, *backward.began());
+  times.backward_s = elapsed_s(*backward.began(), backward.ended());
+  times.update_s = elapsed_s(backward.ended(), ended);
+  return *backward.began();
+}
+
+// `recorders` may be null: then their times are not known.
+ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, Recorders* recorders) {
+  ProfiledStep times;
+  for (const at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
+  synchronize_device(*workload.module);
+  if (recorders != nullptr) recorders->forward.begin();
+  const auto started = workload.whole_step ? step_as_a_whole(group, workload, times) : step_in_phases(group, workload, step, times);
   if (recorders == nullptr) return times;
-  for (const Clock::time_point ready : recorders->ready.ready()) {
-    times.ready_s.push_back(std::chrono::duration<double>(ready - started).count());
-  }
+  for (const Clock::time_point ready : recorders->ready.ready()) times.ready_s.push_back(elapsed_s(started, ready));
   times.needed_s = recorders->forward.needed_s();
   return times;
+}
+
+// Why a step cannot be profiled; empty when it can.
+std::string problem_of(const std::vector<NamedTensor>& parameters, const ProfiledStep& step) {
+  if (step.backward_s == 0) return "the training step ran no backward pass on the thread that called it; expected one";
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (step.ready_s[i] > 0) continue;
+    return fmt::format("the training step gave {} no gradient; expected one for every parameter that requires a gradient",
+                       parameters[i].name);
+  }
+  return "";
+}
+
+// Throws, on every rank, the first rank's problem.
+void check_on_all_ranks(const ProcessGroup& group, const std::string& problem) {
+  const std::vector<std::string> problems = gather_texts(group, "-" + problem);
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].size() > 1) throw InputError(fmt::format("rank {}: {}", rank, problems[rank].substr(1)));
+  }
 }
 
 // In one list that the ranks can compare: the wholes, ready times, needed times.
@@ -100,12 +142,14 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
   for (int i = 0; i < options.steps; ++i) {
     bare.push_back(max_over_ranks(group, {profiled_step(group, workload, step++, nullptr).backward_s})[0]);
     Recorders recorders{.ready = {parameters, ReadyWhen::kInBucket}, .forward = {*workload.module, parameters}};
-    rows.push_back(max_over_ranks(group, flattened(profiled_step(group, workload, step++, &recorders))));
+    const ProfiledStep times = profiled_step(group, workload, step++, &recorders);
+    if (i == 0) check_on_all_ranks(group, problem_of(parameters, times));
+    rows.push_back(max_over_ranks(group, flattened(times)));
     hooked.push_back(rows.back()[0]);
     has_awaiting = recorders.forward.has_awaiting();
     if (options.on_progress) options.on_progress(fmt::format("backward {}", i + 1));
   }
-  workload.optimizer->zero_grad();
+  for (const at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
 
   const std::vector<double> medians = column_medians(rows);
   const auto ready = medians.begin() + kProfileWholes;

@@ -29,6 +29,7 @@ struct ReadyProfile {
 };
 
 // Collective: every rank gets rank 0's order and the same times. Steps the workload, optimiser included, without communicating gradients.
+// Throws InputError, on every rank, for a step without backward and for a trainable parameter that gets no gradient.
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options);
 
 }  // namespace firkin

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "firkin/base/error.h"
@@ -48,20 +49,21 @@ double time_communication(const ProcessGroup& group, const std::vector<BucketSta
 
 BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepBenchOptions& options,
                          int64_t& next_step) {
-  DataParallel ddp(*workload.module, group, with_timed_synchronization(setting.options));
-  OverlappedOptimizer optimizer(ddp, *workload.optimizer);
+  DataParallel ddp(*workload.module, group, with_timed_synchronization(workload, setting.options));
+  std::optional<OverlappedOptimizer> optimizer;
+  if (workload.optimizer) optimizer.emplace(ddp, *workload.optimizer);
   const int warmup_steps = options.warmup_steps + steps_to_learn(setting.options.strategy);
   std::vector<double> ours;  // step times, then comm times
   std::vector<double> comm;
   for (int i = 0; i < warmup_steps + options.steps_per_block; ++i) {
     // Steps that reach into one another are timed as they follow each other: in a barrier between them communication would go on, unseen.
     if (i == 0 || setting.options.strategy.wait == Wait::kAtStepEnd) barrier(group);
-    const StepTimes times = run_step(workload, ddp, optimizer, next_step++);
+    const StepTimes times = run_step(workload, ddp, optimizer ? &*optimizer : nullptr, next_step++);
     if (i < warmup_steps) continue;
     ours.push_back(times.step_s);
     comm.push_back(times.comm_s);
   }
-  optimizer.drain();
+  if (optimizer) optimizer->drain();
   ours.insert(ours.end(), comm.begin(), comm.end());
   ours.push_back(options.communication_alone ? time_communication(group, ddp.stats().buckets, setting.options.strategy.launch) : 0);
   const auto by_rank = all_gather(group, ours);

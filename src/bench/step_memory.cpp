@@ -29,10 +29,10 @@ StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, co
   DataParallel ddp(*workload.module, group, options);
   OverlappedOptimizer optimizer(ddp, *workload.optimizer);
   int64_t step = 0;
-  while (step < 1 + steps_to_learn(options.strategy)) run_step(workload, ddp, optimizer, step++);
+  while (step < 1 + steps_to_learn(options.strategy)) run_step(workload, ddp, &optimizer, step++);
   forget_gradients(workload);
   memory.reset_peak();
-  run_step(workload, ddp, optimizer, step);
+  run_step(workload, ddp, &optimizer, step);
   optimizer.drain();
   const auto lasting = static_cast<double>(lasting_bytes(workload));
   const std::vector<double> most =

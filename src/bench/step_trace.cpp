@@ -22,15 +22,16 @@ std::vector<Period> steps_in(const std::vector<Span>& spans) {
 
 std::vector<Span> record_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
                                const StepTraceOptions& trace) {
-  DataParallel ddp(*workload.module, group, with_timed_synchronization(options));
+  DataParallel ddp(*workload.module, group, with_timed_synchronization(workload, options));
   OverlappedOptimizer optimizer(ddp, *workload.optimizer);
   int64_t step = 0;
-  for (int i = 0; i < trace.warmup_steps + steps_to_learn(options.strategy); ++i) run_step(workload, ddp, optimizer, step++);
+  for (int i = 0; i < trace.warmup_steps + steps_to_learn(options.strategy); ++i) run_step(workload, ddp, &optimizer, step++);
   TraceRecorder recorder;
   for (int i = 0; i < trace.steps; ++i) {
     if (options.strategy.wait == Wait::kAtStepEnd) barrier(group);
-    run_step(workload, ddp, optimizer, step++);
+    run_step(workload, ddp, &optimizer, step++);
   }
+  optimizer.drain();  // no collective may be under way when recording stops
   return recorder.stop();
 }
 

@@ -8,11 +8,11 @@
 
 #include "bench/ready_profile.h"
 #include "bench/step_bench.h"
-#include "bench/tune_choice.h"
 #include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/calibration.h"
 #include "firkin/plan/cost_curve.h"
+#include "firkin/plan/tune_choice.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/indifference.h"
 #include "firkin/stats/interval.h"

@@ -10,11 +10,11 @@
 
 #include "across_ranks.h"
 #include "bench/allreduce_bench.h"
-#include "bench/tune_choice.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/compression.h"
+#include "firkin/plan/tune_choice.h"
 #include "firkin/plan/uncertainty.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/summary.h"
@@ -165,14 +165,16 @@ std::vector<HookPoint> predict_hooks(const TuneOptions& options, const StepModel
 }
 
 // What is worth measuring beside the caps.
-void choose_plans(const ProcessGroup& group, const TuneOptions& options, const StepModel& model, const std::vector<int64_t>& dense,
-                  TuneResult& result) {
+void choose_plans(const ProcessGroup& group, bool whole_steps, const TuneOptions& options, const StepModel& model,
+                  const std::vector<int64_t>& dense, TuneResult& result) {
   const TensorProfile& profile = model.profile;
   result.planned = plan_point(profile, plan_of_rank_0(group, best_plan(model, result.calibration.plans)));
-  if (profile.knows_forward()) {
-    result.ordered = plan_point(profile, plan_of_rank_0(group, ordered_plan(model)));
-  } else {
+  if (!profile.knows_forward()) {
     result.notes.emplace_back("ordered is not measured: no module awaits its parameters, see await_parameters()");
+  } else if (whole_steps) {
+    result.notes.emplace_back("ordered is not measured: the step is one function, and would need an OverlappedOptimizer in it");
+  } else {
+    result.ordered = plan_point(profile, plan_of_rank_0(group, ordered_plan(model)));
   }
   result.hooks = predict_hooks(options, model, options.hooks.empty() ? 0 : conversion_s_per_byte(group), dense);
   for (HookPoint& hook : result.hooks) {
@@ -241,7 +243,7 @@ TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions
   result.calibration = calibrate_on_steps(group, workload, options, result.profile, costs, calibration);
   if (torch_default_left_out().empty()) result.torch_default = plan_point(profile, torch_plan);
   const StepModel model = step_model(result, costs, result.calibration.none_step_s);
-  choose_plans(group, options, model, dense, result);
+  choose_plans(group, static_cast<bool>(workload.whole_step), options, model, dense, result);
   predict(result, model, options.rule, dense);
   tell(options, result);
 

@@ -145,7 +145,10 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
     }
     results.configurations.push_back(std::move(configuration));
     results.complete = i + 1 == configurations.size();
-    if (!results.complete) write_run_files(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}});
+    if (results.complete) break;
+    Results so_far = results;
+    mark_sample_shapes(so_far);
+    write_run_files(flags.common, so_far, {{"steps.csv", steps_csv(results.configurations)}});
   }
   if (group.rank != 0) return;
   mark_sample_shapes(results);

@@ -50,7 +50,7 @@ Run declare_compare(CLI::App& app) {
       "  firkin compare before/results.json after/results.json\n");
   app.add_option("A", flags->a, "the first results.json")->required();
   app.add_option("B", flags->b, "the second; a ratio is B / A")->required();
-  add_common_flags(app, flags->common, "compare");
+  add_output_flags(app, flags->common, "compare");
   return [flags] { return run(*flags); };
 }
 

@@ -4,27 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
-#include <ctime>
 #include <exception>
 #include <filesystem>
 
 #include "firkin/base/file.h"
-#include "report/report.h"
 #include "report/text.h"
 
 namespace firkin::cli {
 namespace {
-
-constexpr const char* kPageFile = "report.html";
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char text[sizeof "2026-01-01T00:00:00Z"];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
 
 // Every flag by its name, as it is in force; not those that say where the result goes.
 nlohmann::json settings_of(const CLI::App& app) {
@@ -38,12 +25,6 @@ nlohmann::json settings_of(const CLI::App& app) {
   return settings;
 }
 
-Results with_files(Results results, const std::vector<OutputFile>& files) {
-  results.run.files = {kPageFile, kResultsFile};
-  for (const OutputFile& file : files) results.run.files.push_back(file.name);
-  return results;
-}
-
 // What an earlier run left in the folder is moved away before the first file is written.
 void keep_older(const CommonFlags& common, const std::vector<std::string>& names) {
   if (!common.folder || common.folder->older_result_is_kept) return;
@@ -54,24 +35,18 @@ void keep_older(const CommonFlags& common, const std::vector<std::string>& names
 }
 
 void write_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
-  const std::filesystem::path out = common.out;
   keep_older(common, results.run.files);
-  write_file_atomically(out / kResultsFile, results_text(results));
-  write_file_atomically(out / kPageFile, render_report(results));
-  for (const OutputFile& file : files) write_file_atomically(out / file.name, file.content);
+  write_result(common.out, results, files);
 }
 
 }  // namespace
 
 RunHead start_run(const std::string& command, const CommonFlags& common) {
-  RunHead run;
-  run.command = command;
+  RunHead run = begin_head(command);
   run.command_line = command_line();
   run.command_line.insert(run.command_line.begin(), "firkin");
-  run.started = utc_now();
   if (common.app->get_option_no_throw("--seed")) run.seed = static_cast<int64_t>(common.seed);
   run.settings = settings_of(*common.app);
-  run.environment.firkin = FIRKIN_VERSION;
   return run;
 }
 

@@ -8,15 +8,10 @@
 
 #include "command.h"
 #include "firkin/base/output_folder.h"
+#include "report/result_folder.h"
 #include "results/results.h"
 
 namespace firkin::cli {
-
-// A file of the output folder, beside results.json and report.html.
-struct OutputFile {
-  std::string name;
-  std::string content;
-};
 
 // A folder that this process writes into, and no other until it ends.
 struct OutputFolder {

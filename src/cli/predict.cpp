@@ -127,7 +127,7 @@ Run declare_predict(CLI::App& app) {
       "  firkin predict --tensors t.csv --allreduce a.csv --world 1024 --json\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --cap-mib 1,5,25,100\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n");
-  app.add_option("--tensors", flags->tensors, "name,bytes,ready_s[,needed_s,update_s] in gradient-ready order")->required();
+  app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order")->required();
   app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,...")->required();
   app.add_option("--world", flags->world, "ranks; extrapolates to what was not measured");
   app.add_option("--stragglers", flags->stragglers, "times of ranks: column 'seconds', or results.json");

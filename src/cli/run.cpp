@@ -1,54 +1,19 @@
 #include "run.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <tuple>
 
-#include "bench/across_ranks.h"
-#include "firkin/base/json_text.h"
-#include "firkin/base/machine.h"
+#include "bench/environment.h"
 #include "firkin/comm/rank_info.h"
 
 #include <torch/headeronly/version.h>
 
 namespace firkin::cli {
-namespace {
-
-Host this_host() {
-  const MachineState machine = machine_state();
-  Host host{.host = machine.host, .cpu = machine.cpu, .os = machine.operating_system, .cores = machine.cpus};
-  host.usable_cores = machine.allowed_cpus;
-  host.cpu_quota = machine.cpu_quota;
-  if (!machine.governor.empty()) host.governor = machine.governor;
-  if (machine.load_average) host.load = (*machine.load_average)[0];
-  return host;
-}
-
-std::vector<Host> hosts_of(const ProcessGroup& group) {
-  std::vector<Host> of_ranks;
-  for (const std::string& text : gather_texts(group, dump_json(host_json(this_host())))) {
-    const auto document = nlohmann::json::parse(text);
-    of_ranks.push_back(read_host(JsonFields(document, "")));
-  }
-  return by_host(of_ranks);
-}
-
-}  // namespace
 
 RunHead begin_run(const std::string& command, const CommonFlags& common, const RankFlags& ranks, const ProcessGroup& group) {
   RunHead run = start_run(command, common);
-  Environment& environment = run.environment;
-  environment.libtorch = TORCH_VERSION;
-  environment.backend = ranks.backend;
-  environment.device = "cpu";
-  environment.world_size = group.size;
-  environment.threads_per_rank = at::get_num_threads();
-  if (!group.link.empty()) environment.link = group.link;
-  environment.hosts = hosts_of(group);
-  environment.cpu = environment.hosts[0].cpu;
-  environment.cores = environment.hosts[0].cores;
-  environment.os = environment.hosts[0].os;
+  add_ranks(group, ranks.backend, run.environment);
   return run;
 }
 

@@ -6,15 +6,14 @@
 
 #include "bench/tune_sections.h"
 #include "command.h"
-#include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/compression.h"
-#include "firkin/plan/tensor_profile.h"
 #include "language_model_job.h"
 #include "rank_flags.h"
 #include "results/sample_shape.h"
 #include "rule_flags.h"
 #include "run.h"
+#include "tune/tune_output.h"
 
 namespace firkin::cli {
 namespace {
@@ -51,30 +50,6 @@ TuneOptions checked_options(const TuneFlags& flags) {
   return options;
 }
 
-// Progress lines, one Progress per phase.
-class PhaseProgress {
- public:
-  explicit PhaseProgress(bool enabled) : enabled_(enabled) {}
-  void operator()(const std::string& phase, int units, const std::string& done) {
-    if (phase != phase_ && progress_) progress_->finish();
-    if (phase != phase_) progress_ = std::make_unique<Progress>(phase, units, enabled_);
-    phase_ = phase;
-    progress_->advance(done);
-  }
-
- private:
-  bool enabled_;
-  std::string phase_;
-  std::unique_ptr<Progress> progress_;
-};
-
-std::vector<OutputFile> tables_of(const TuneResult& tuned) {
-  std::vector<OutputFile> files;
-  if (!tuned.profile.tensors.names.empty()) files.push_back({"tensors.csv", tensors_csv(tuned.profile.tensors)});
-  if (!tuned.allreduce.empty()) files.push_back({"allreduce.csv", allreduce_csv(tuned.allreduce)});
-  return files;
-}
-
 void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& group) {
   const bool speaks = group.rank == 0;
   Results results;
@@ -82,8 +57,7 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
   if (const std::string left_out = torch_default_left_out(); speaks && !left_out.empty()) fmt::print(stderr, "firkin: {}\n", left_out);
-  auto progress = std::make_shared<PhaseProgress>(speaks);
-  options.on_progress = [progress](const std::string& phase, int units, const std::string& done) { (*progress)(phase, units, done); };
+  show_progress(options, speaks);
   if (speaks) {
     options.on_partial = [&](const TuneResult& so_far) {
       Results partial = results;
@@ -92,7 +66,6 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
     };
   }
   const TuneResult tuned = tune(group, workload, options);
-  progress.reset();
   options.on_progress = {};
   if (!speaks) return;
   const std::string& warning = tuned.calibration.fit.warning;

@@ -107,7 +107,8 @@ std::string ordered_text(const PredictedOrdered& ordered) {
   text += gains ? fmt::format(", {} less", display_percent(ordered.gain)) : std::string(", which gains nothing");
   text += fmt::format("; no plan takes less than {}.", display_seconds(ordered.bound_s));
   if (ordered.low_s && ordered.high_s) {
-    text += fmt::format(" Extrapolated: {} to {}.", display_seconds(*ordered.low_s), display_seconds(*ordered.high_s));
+    text += fmt::format(" Redrawn within the errors of what was measured: {} to {}.", display_seconds(*ordered.low_s),
+                        display_seconds(*ordered.high_s));
   }
   return text + fmt::format(" It has {}; forward waits for {}.", buckets_text(ordered.buckets.size()), display_seconds(ordered.waited_s));
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 
 #include "results/numbers.h"
 
@@ -105,6 +106,19 @@ void write_run(const RunHead& run, json& document) {
   document["environment"] = environment;
   if (run.model) document[kModelKey] = model_json(*run.model);
   if (!run.settings.is_null()) document[kSettingsKey] = run.settings;
+}
+
+RunHead begin_head(const std::string& command) {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char started[sizeof "2026-01-01T00:00:00Z"];
+  std::strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  RunHead run;
+  run.command = command;
+  run.started = started;
+  run.environment.firkin = FIRKIN_VERSION;
+  return run;
 }
 
 RunHead read_run(const JsonFields& document) {

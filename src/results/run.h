@@ -60,6 +60,9 @@ struct RunHead {
   std::optional<ModelDescription> model = {};
 };
 
+// The head of a result whose measuring begins now; `environment` holds Firkin's version only.
+RunHead begin_head(const std::string& command);
+
 // Every rank's machine, by rank -> every machine once, with its ranks. The first rank's figures count.
 std::vector<Host> by_host(const std::vector<Host>& of_ranks);
 

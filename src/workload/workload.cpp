@@ -14,20 +14,25 @@ void synchronize_device(const torch::nn::Module& module) {
   c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
-DataParallelOptions with_timed_synchronization(DataParallelOptions options) {
-  options.finish_with_backward = false;
+DataParallelOptions with_timed_synchronization(const Workload& workload, DataParallelOptions options) {
+  options.finish_with_backward = static_cast<bool>(workload.whole_step);
   return options;
 }
 
-StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer& optimizer, int64_t step) {
+StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer* optimizer, int64_t step) {
   RECORD_USER_SCOPE(kStepPhase);
   const auto now = [&workload] {
     synchronize_device(*workload.module);
     return Clock::now();
   };
+  const auto seconds = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };
   const auto started = now();
   // As zero_grad() does, less its detach_(), which gradients that are views of a c10d::Reducer's buckets refuse.
   for (at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
+  if (workload.whole_step) {
+    workload.whole_step();
+    return {.step_s = seconds(started, now()), .comm_s = ddp.stats().exposed_wait_s};
+  }
   at::Tensor loss;
   {
     RECORD_USER_SCOPE("forward");
@@ -45,11 +50,10 @@ StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer& o
   const auto synchronized = now();
   {
     RECORD_USER_SCOPE(kOptimizerPhase);
-    optimizer.step();
+    optimizer->step();
   }
   loss.reset();  // and the graph with it: training loops hold both until the next step
   const auto ended = now();
-  const auto seconds = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };
   return {.step_s = seconds(started, ended), .comm_s = seconds(backward_ended, synchronized)};
 }
 

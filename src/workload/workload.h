@@ -22,6 +22,8 @@ struct Workload {
   std::vector<at::Tensor> parameters;            // the module's
   std::function<at::Tensor(int64_t step)> loss;  // forward on this rank's part of the step's batch; a scalar
   std::shared_ptr<torch::optim::Optimizer> optimizer;
+  // In place of both: one training step as its user wrote it, with one backward pass in it and nothing that synchronises gradients.
+  std::function<void()> whole_step = {};
 };
 
 // Seconds on this rank, the device synchronised before every reading of the clock.
@@ -36,8 +38,9 @@ inline constexpr const char* kBackwardPhase = "backward";  // and parts of it
 inline constexpr const char* kOptimizerPhase = "optimiser";
 inline constexpr const char* kForwardWaitPhase = "forward waits";  // strategy ordered
 
-// What run_step() needs to tell backward from what comes after it: the step ends with finish_gradient_synchronization().
-DataParallelOptions with_timed_synchronization(DataParallelOptions options);
+// As run_step() needs them, to tell backward from what comes after it: unless the workload is a whole step, gradients are synchronised by
+// finish_gradient_synchronization().
+DataParallelOptions with_timed_synchronization(const Workload& workload, DataParallelOptions options);
 
 // Steps beyond the first that the strategy takes until it works as it will.
 inline int steps_to_learn(const Strategy& strategy) {
@@ -45,8 +48,8 @@ inline int steps_to_learn(const Strategy& strategy) {
 }
 
 // One training step. `step` picks the batch. A profiler sees it as phases: step, and in it forward, backward, synchronisation, optimiser.
-// optimizer: over `ddp` and the workload's.
-StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer& optimizer, int64_t step);
+// optimizer: over `ddp` and the workload's; null for a whole step, of which a profiler sees no phases but itself.
+StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer* optimizer, int64_t step);
 
 // Waits until the device has done everything that was asked of it. Does nothing for the CPU.
 void synchronize_device(const torch::nn::Module& module);

@@ -4,6 +4,7 @@ FIRKIN names the binary.
 """
 
 import json
+import math
 import os
 import pathlib
 import resource
@@ -18,6 +19,11 @@ DEADLINE_S = 120
 # A model that steps in a few milliseconds, and as few measurements as the statistics allow.
 TINY_MODEL = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16"]
 TINY_RUN = ["--blocks", "4", "--profile-steps", "4", "--allreduce-seconds", "0.2"]
+
+
+def upper_end(interval):
+    """Four blocks do not bound a median from above."""
+    return math.inf if interval["high"] is None else interval["high"]
 
 
 def firkin(*words, **options):
@@ -113,12 +119,12 @@ class Tune(unittest.TestCase):
         for point in answer["curve"]:
             self.assertLessEqual({"cap_mib", "buckets", "predicted_s", "measured_s", "measured_ci_s"}, point.keys())
             self.assertLessEqual(point["measured_ci_s"]["low"], point["measured_s"])
-            self.assertGreaterEqual(point["measured_ci_s"]["high"], point["measured_s"])
+            self.assertGreaterEqual(upper_end(point["measured_ci_s"]), point["measured_s"])
         strategies = [s["strategy"] for s in answer["strategies"]]
         self.assertEqual(strategies[:5], ["none", "naive", "flat", "overlap", "torch default"])
         self.assertIn(strategies[5:], (["planned", "ordered"], ["ordered"]))  # no planned where a cap makes the planned buckets
         self.assertGreater(answer["over_default"]["ratio"], 0)
-        self.assertLessEqual(answer["over_default"]["ratio_ci"]["low"], answer["over_default"]["ratio_ci"]["high"])
+        self.assertLessEqual(answer["over_default"]["ratio_ci"]["low"], upper_end(answer["over_default"]["ratio_ci"]))
         self.assertEqual(answer["environment"]["hosts"][0]["ranks"], [0, 1])
         self.assertEqual(answer["settings"]["blocks"], "4")
         caps = [point["cap_mib"] for point in answer["curve"]]

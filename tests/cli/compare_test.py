@@ -185,11 +185,6 @@ class Tune(Compare):
         self.assertEqual(answer["settings"][slow]["setting"], f"cap {a['curve'][slow - 4]['cap_mib']:g} MiB")
         self.assertAlmostEqual(answer["settings"][slow]["ratio"], 1.2)
 
-    def test_the_seed_decides_the_interval(self):
-        a, b = json.loads(TUNE.read_text()), json.loads(TUNE.read_text())
-        self.assertEqual(self.answer(a, b, "--seed", "3"), self.answer(a, b, "--seed", "3"))
-        self.assertNotEqual(self.answer(a, b, "--seed", "3"), self.answer(a, b, "--seed", "4"))
-
 
 class AllReduce(Compare):
     def test_samples_decide_where_a_run_kept_them(self):

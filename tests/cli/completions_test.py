@@ -35,8 +35,8 @@ class Bash(unittest.TestCase):
         self.assertEqual(self.offered("predict", "--world", ""), [])
 
     def test_a_seed_only_where_something_is_random(self):
-        self.assertEqual(self.offered("compare", "--se"), ["--seed"])
-        for command in ["predict"], ["report"], ["import", "cmsc828g"], ["import", "nccl-tests"]:
+        self.assertEqual(self.offered("tune", "--see"), ["--seed"])
+        for command in ["predict"], ["compare"], ["report"], ["import", "cmsc828g"], ["import", "nccl-tests"]:
             with self.subTest(command=command):
                 self.assertNotIn("--seed", self.offered(*command, "--"))
 

@@ -80,6 +80,18 @@ class Trace(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("--replay", result.stderr)
 
+    def test_collectives_that_outlast_the_last_step_do_no_harm(self):
+        """Recording ends when they have; it used to end before, and five runs in six crashed."""
+        data = pathlib.Path(__file__).resolve().parents[2] / "data/cmsc828g"
+        files = {"--sizes": "layer-sizes-gpt2_large-bs4.csv", "--times": "layer-times-gpt2_large-bs4.csv", "--allreduce": "allreduce-times.csv"}
+        words = [word for flag, name in files.items() for word in (flag, data / name)]
+        folder = self.out.parent
+        subprocess.run([FIRKIN, "import", "cmsc828g", "--model", "gpt2-large", *words, "--out", folder], check=True, capture_output=True)
+        replay = ["--replay", folder / "tensors.csv", "--scale-bytes", "0.0078125", "--scale-time", "0.125", "--link", "1gbit"]
+        for _ in range(2):
+            result = trace(*replay, "--strategies", "ordered", "--allreduce-seconds", "0", "--out", self.out)
+            self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_the_table_fits_into_80_columns(self):
         table = self.trace("--strategies", "flat,bucketed", "--cap-mib", "0.25").stdout
         self.assertIn("bucketed 0.25 MiB", table)

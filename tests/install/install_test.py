@@ -53,16 +53,21 @@ class InstalledPackage(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory(prefix="firkin-install-")
         cls.addClassCleanup(folder.cleanup)
-        cls.prefix = pathlib.Path(folder.name) / "prefix"
-        cls.example_build = pathlib.Path(folder.name) / "digits"
+        cls.folder = pathlib.Path(folder.name)
+        cls.prefix = cls.folder / "prefix"
         checked(CMAKE, "--install", BUILD, "--prefix", cls.prefix, deadline_s=BUILD_DEADLINE_S)
-        # A copy: the example has to build without anything around it.
-        example = shutil.copytree(SOURCE / "examples/digits", pathlib.Path(folder.name) / "source")
-        settings = {name: os.environ[name] for name in ("CMAKE_CXX_COMPILER", "CMAKE_CXX_FLAGS")} | {"CMAKE_PREFIX_PATH": cls.prefix}
-        checked(CMAKE, "-S", example, "-B", cls.example_build, *(f"-D{name}={value}" for name, value in settings.items()), deadline_s=BUILD_DEADLINE_S)
-        checked(CMAKE, "--build", cls.example_build, deadline_s=BUILD_DEADLINE_S)
-        cls.program = cls.example_build / "digits"
+        cls.program = cls.built_example("digits")
         cls.reference = checked(cls.program, "--ranks", "2", deadline_s=RUN_DEADLINE_S)
+
+    @classmethod
+    def built_example(cls, name: str) -> pathlib.Path:
+        # A copy: the example has to build without anything around it.
+        example = shutil.copytree(SOURCE / "examples" / name, cls.folder / "source" / name)
+        settings = {key: os.environ[key] for key in ("CMAKE_CXX_COMPILER", "CMAKE_CXX_FLAGS")} | {"CMAKE_PREFIX_PATH": cls.prefix}
+        build = cls.folder / name
+        checked(CMAKE, "-S", example, "-B", build, *(f"-D{key}={value}" for key, value in settings.items()), deadline_s=BUILD_DEADLINE_S)
+        checked(CMAKE, "--build", build, deadline_s=BUILD_DEADLINE_S)
+        return build / name
 
     def assert_same_training(self, output: str):
         self.assertEqual(epochs(output), epochs(self.reference), output)
@@ -100,6 +105,14 @@ class InstalledPackage(unittest.TestCase):
         result = subprocess.run([self.program, "--ranks", "0"], capture_output=True, text=True, env=environment(), timeout=RUN_DEADLINE_S)
         self.assertEqual((result.returncode, result.stdout), (2, ""))
         self.assertEqual(result.stderr, "digits: --ranks 0: expected 1 to 1024\n")
+
+    def test_a_module_of_the_users_own_is_tuned(self):
+        program = self.built_example("own_model")
+        tuned = self.folder / "tuned"
+        output = checked(program, "--ranks", "2", "4", tuned, deadline_s=RUN_DEADLINE_S)
+        self.assertRegex(output, r"bucket_cap_mb=")
+        self.assertRegex(output, r"20 steps with \d+ buckets: loss \d")
+        self.assertLessEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"}, {file.name for file in tuned.iterdir()})
 
     def test_installed_package_does_not_name_the_source_folder(self):
         for file in self.prefix.rglob("*.cmake"):

@@ -7,16 +7,22 @@ import pathlib
 import re
 import sys
 
-ROOMS = ["base", "stats", "plan", "results", "report", "trace", "comm", "ddp", "model", "workload", "bench", "cli"]  # bottom first
+ROOMS = ["base", "stats", "plan", "results", "report", "trace", "comm", "ddp", "model", "workload", "bench", "tune", "cli"]  # bottom first
 WITHOUT_LIBTORCH = {"base", "stats", "plan", "results", "report"}
+PYTHON = "python"  # python/src is above the rooms without LibTorch, and sees no other
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 LIBTORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 
 
+def is_above(room: str, other: str) -> bool:
+    return room not in WITHOUT_LIBTORCH if other == PYTHON else ROOMS.index(room) > ROOMS.index(other)
+
+
 def violations(root: pathlib.Path) -> list[str]:
     found = []
-    for room in ROOMS:
-        files = [f for folder in ("include/firkin", "src") for f in (root / folder / room).rglob("*") if f.suffix in (".h", ".cpp")]
+    for room in [*ROOMS, PYTHON]:
+        folders = [root / "python" / "src"] if room == PYTHON else [root / folder / room for folder in ("include/firkin", "src")]
+        files = [f for folder in folders for f in folder.rglob("*") if f.suffix in (".h", ".cpp")]
         for file in sorted(files):
             for number, line in enumerate(file.read_text().splitlines(), 1):
                 match = INCLUDE.match(line)
@@ -24,9 +30,9 @@ def violations(root: pathlib.Path) -> list[str]:
                     continue
                 where = f"{file.relative_to(root)}:{number}"
                 parts = match[1].removeprefix("firkin/").split("/")  # installed rooms' headers lie in include/firkin, others in src
-                if len(parts) > 1 and parts[0] in ROOMS and ROOMS.index(parts[0]) > ROOMS.index(room):
+                if len(parts) > 1 and parts[0] in ROOMS and is_above(parts[0], room):
                     found.append(f"{where}: {room}/ includes {parts[0]}/, which is above it")
-                if room in WITHOUT_LIBTORCH and LIBTORCH.match(match[1]):
+                if room in {*WITHOUT_LIBTORCH, PYTHON} and LIBTORCH.match(match[1]):
                     found.append(f"{where}: {room}/ includes LibTorch ({match[1]})")
     return found
 

@@ -27,6 +27,11 @@ class CheckLayering(unittest.TestCase):
         found = self.violations_of("include/firkin/stats/summary.h", "#include <ATen/ATen.h>")
         self.assertEqual(len(found), 1)
 
+    def test_the_python_package_sees_only_rooms_without_libtorch(self):
+        self.assertEqual(len(self.violations_of("python/src/tuner.cpp", '#include "firkin/comm/process_group.h"')), 1)
+        self.assertEqual(len(self.violations_of("python/src/tuner.cpp", "#include <torch/torch.h>")), 1)
+        self.assertEqual(self.violations_of("python/src/tuner.cpp", '#include "report/report.h"'), [])
+
     def test_an_include_of_a_room_below_is_fine(self):
         self.assertEqual(self.violations_of("src/ddp/x.cpp", '#include "firkin/plan/timeline.h"\n#include <torch/torch.h>'), [])
 

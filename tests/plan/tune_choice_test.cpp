@@ -1,5 +1,5 @@
 // What tune calibrates on and recommends, from given numbers: nothing is measured here.
-#include "bench/tune_choice.h"
+#include "firkin/plan/tune_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "../plan/random_instance.h"
-#include "bench/plan_cuts.h"
 #include "firkin/plan/uniform_cap.h"
+#include "plan/plan_cuts.h"
+#include "random_instance.h"
 
 namespace firkin {
 namespace {

@@ -1,4 +1,4 @@
-#include "bench/tune_choice.h"
+#include "firkin/plan/tune_choice.h"
 
 #include <fmt/format.h>
 

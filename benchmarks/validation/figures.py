@@ -1,0 +1,193 @@
+"""What the page says of one regime, computed from its kept result and nothing else. Seconds, bytes, fractions.
+
+A regret is a step's time over that of the cap that was measured best, less 1; below 0 the step is faster than under any cap.
+"""
+
+import dataclasses
+import gzip
+import json
+import math
+import pathlib
+import statistics
+
+from measure import MEASURED
+from paired import paired_ratio
+
+LARGE_MIB = 1  # caps from here on have bars of their own
+
+
+class Broken(Exception):
+    """One line: which file, and what is wrong with it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """A fraction with its interval of 95 % (None: too few blocks, or predicted)."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    predicted: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    run: dict
+    result: dict
+    curve: list  # rows of the result, with low_s and high_s of the prediction
+    large_errors: list  # of T(b): (cap in MiB, error), caps of 1 MiB and more
+    small_errors: list
+    chosen_in_set: bool
+    regrets: dict  # name -> Share
+    planned_over_default: Share | None  # ratio less 1
+    ordered_predicted: float | None  # over the chosen cap, less 1
+    ordered_measured: Share | None
+    too_wide: int  # intervals that are wider than the range of their samples
+
+
+def read_json(path):
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return json.loads(data)
+    except OSError as error:
+        raise Broken(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (EOFError, ValueError) as error:
+        raise Broken(f"{path}: no JSON: {error}") from error
+
+
+def share(ratio):
+    """Of {"ratio", "ratio_ci"} as a result has it; an open end is null there."""
+    if ratio is None:
+        return None
+    low, high = ratio["ratio_ci"]["low"], ratio["ratio_ci"]["high"]
+    return Share(ratio["ratio"] - 1, None, None) if high is None else Share(ratio["ratio"] - 1, low - 1, high - 1)
+
+
+def median_error(errors):
+    return statistics.median(abs(error) for _, error in errors) if errors else None
+
+
+def worst_error(errors):
+    return max((abs(error) for _, error in errors), default=None)
+
+
+def samples_by_setting(result):
+    return dict(zip(result["samples"]["settings"], result["samples"]["step_s"]))
+
+
+def cap_samples(result):
+    """[row of the curve][block]: the caps are the last settings, in the curve's order."""
+    return result["samples"]["step_s"][-len(result["curve"]):]
+
+
+def over_best(result, series):
+    best = [row["cap_mib"] for row in result["curve"]].index(result["best_measured"]["cap_mib"])
+    ratio, low, high = paired_ratio(series, cap_samples(result)[best])
+    return Share(ratio - 1, None if low is None else low - 1, None if high is None else high - 1)
+
+
+def settings_in_notes(result, before, after):
+    """The settings of the caps that stand between two texts in a note of tune, which names them as settings do."""
+    return ["bucketed " + note.removeprefix(before).partition(after)[0] for note in result.get("notes", []) if note.startswith(before)]
+
+
+def planned_series(result):
+    """Where a cap makes the same buckets, tune measures them once, under the cap's name, and says so."""
+    series = samples_by_setting(result)
+    names = ["planned", *settings_in_notes(result, "the best plan has the buckets of ", ": measured once")]
+    return next((series[name] for name in names if name in series), None)
+
+
+def tested_errors(result):
+    """(cap in MiB, error) of the curve, without caps whose buckets tune had to calibrate on: these are no test."""
+    known = settings_in_notes(result, "the model was calibrated on the buckets of ", ", for want of others")
+    names = result["samples"]["settings"][-len(result["curve"]):]
+    return [(row["cap_mib"], row["error"]) for row, name in zip(result["curve"], names) if name not in known]
+
+
+def one_bucket_series(result):
+    for row, series in zip(result["curve"], cap_samples(result)):
+        if row["buckets"] == 1:
+            return series
+    return None
+
+
+def mg_wfbp_regret(result, prediction):
+    """Measured where its buckets were, else by the calibrated model: a step changes by what its backward pass does."""
+    series = samples_by_setting(result)
+    rule = next(row for row in prediction["baselines"] if row["name"] == "mg_wfbp")
+    if "mg_wfbp" in series:
+        return over_best(result, series["mg_wfbp"])
+    if rule["buckets"] == 1 and one_bucket_series(result):
+        return over_best(result, one_bucket_series(result))
+    if rule["buckets"] == len(result["profile"]["tensors"]):
+        return over_best(result, series["overlap"])
+    chosen = result["best_predicted"]
+    backward_s = nearest_row(prediction["curve"], chosen["cap_mib"])["backward_s"]
+    return Share((rule["backward_s"] - backward_s) / chosen["predicted_s"], predicted=True)
+
+
+def nearest_row(curve, cap_mib):
+    """A cap passes through bytes, so it may differ in its last digits."""
+    return min(curve, key=lambda row: abs(math.log(row["cap_mib"] / cap_mib)))
+
+
+def regrets_of(result, prediction):
+    series = samples_by_setting(result)
+    ends = result.get("regret_ci") or {"low": None, "high": None}
+    low, high = (None, None) if ends["high"] is None else (ends["low"], ends["high"])
+    regrets = {"chosen cap": Share(result["regret"], low, high)}
+    for name, values in [("`planned`", planned_series(result)), ("PyTorch's default", series.get("torch default")),
+                         ("one bucket", one_bucket_series(result))]:
+        if values:
+            regrets[name] = over_best(result, values)
+    regrets["MG-WFBP"] = mg_wfbp_regret(result, prediction)
+    return regrets
+
+
+def with_predicted_interval(row, prediction):
+    """The interval of the backward pass, around the predicted step."""
+    backward = nearest_row(prediction["curve"], row["cap_mib"])
+    if backward.get("low_s") is None or backward.get("high_s") is None:
+        return dict(row)
+    return row | {end: row["predicted_s"] + backward[end] - backward["backward_s"] for end in ("low_s", "high_s")}
+
+
+def count_too_wide(result):
+    count = 0
+    for row, samples in zip(result["curve"], cap_samples(result)):
+        ends = row["measured_ci_s"]
+        if ends["high"] is not None and ends["high"] - ends["low"] > (max(samples) - min(samples)) * (1 + 1e-9):
+            count += 1
+    return count
+
+
+def figures_of(run, result, prediction):
+    errors = tested_errors(result)
+    strategies = {row["strategy"]: row for row in result["strategies"]}
+    chosen = result["best_predicted"]
+    ordered = strategies.get("ordered")
+    return Figures(
+        run=run, result=result, curve=[with_predicted_interval(row, prediction) for row in result["curve"]],
+        large_errors=[pair for pair in errors if pair[0] >= LARGE_MIB], small_errors=[pair for pair in errors if pair[0] < LARGE_MIB],
+        chosen_in_set=chosen["cap_mib"] in result["indifference_set"], regrets=regrets_of(result, prediction),
+        planned_over_default=share(result.get("planned_over_default")),
+        ordered_predicted=ordered["predicted_s"] / chosen["predicted_s"] - 1 if ordered else None,
+        ordered_measured=share(result.get("ordered_over_best_cap")), too_wide=count_too_wide(result))
+
+
+def read_figures(folder, name):
+    """Raises Broken where there is no result, or one that lacks what the page needs."""
+    kept = pathlib.Path(folder) / name
+    if not (kept / "run.json").exists():
+        raise Broken("not measured")
+    run = read_json(kept / "run.json")
+    if run.get("status") != MEASURED:
+        raise Broken(run.get("status", f"{kept / 'run.json'}: no status; expected '{MEASURED}' or why not"))
+    result = read_json(kept / "results.json.gz")
+    if result.get("complete") is not True:
+        raise Broken(f"{kept / 'results.json.gz'}: not complete; expected the result of a run that ended")
+    try:
+        return figures_of(run, result, read_json(kept / "prediction.json.gz"))
+    except (KeyError, IndexError, TypeError, ValueError, StopIteration) as error:
+        raise Broken(f"{kept / 'results.json.gz'}: not a result of firkin tune: {type(error).__name__} {error}") from error

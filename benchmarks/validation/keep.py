@@ -1,0 +1,67 @@
+"""What of a measured regime is kept beside the page: its whole result with the raw samples, a prediction of other rules' buckets, and its picture.
+
+FOLDER/NAME/ gets run.json, results.json.gz, prediction.json.gz and curve.svg. A regime that was not measured keeps its run.json alone, which says
+why.
+"""
+
+import gzip
+import json
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+from measure import MEASURED, write_atomically
+
+
+def calibration_flags(calibration):
+    """Of firkin predict, for what firkin tune calibrated."""
+    flags = ["--compute-slowdown", calibration["compute_slowdown"], "--comm-slowdown", calibration["comm_slowdown"],
+             "--overhead-us", calibration["overhead_s"] * 1e6, "--channels", calibration["channels"]]
+    if calibration["copy_s_per_byte"] > 0:
+        flags += ["--copy-gbps", 1e-9 / calibration["copy_s_per_byte"]]
+    return [str(flag) for flag in flags]
+
+
+def predict(firkin, measured, result):
+    """What the calibrated model says of the measured caps and of the rules that tune does not run, as JSON text."""
+    caps = ",".join(str(row["cap_mib"]) for row in result["curve"])
+    command = [str(firkin), "predict", "--tensors", "tensors.csv", "--allreduce", "allreduce.csv", "--cap-mib", caps,
+               *calibration_flags(result["calibration"]), "--json"]
+    return subprocess.run(command, cwd=measured, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
+
+
+def draw(firkin, measured, scratch):
+    """The chart of T(b), as SVG."""
+    command = [str(firkin), "report", str(measured / "results.json"), "--svg", "--out", str(scratch)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return (pathlib.Path(scratch) / "curve.svg").read_bytes()
+
+
+def without_names(result):
+    """Hosts are called as in a lab, whatever the machine is called."""
+    for index, host in enumerate(result["environment"]["hosts"]):
+        host["host"] = f"host{index}"
+    return result
+
+
+def compressed(data):
+    return gzip.compress(data, 9, mtime=0)  # equal data, equal file
+
+
+def keep(firkin, out, name, folder):
+    """Replaces what was kept of the regime. Raises OSError, ValueError, KeyError or subprocess.CalledProcessError when its result is not usable."""
+    measured, kept = pathlib.Path(out) / name, pathlib.Path(folder) / name
+    run = (measured / "run.json").read_text()
+    if json.loads(run)["status"] != MEASURED:
+        files = {"run.json": run}
+    else:
+        result = without_names(json.loads((measured / "results.json").read_text()))
+        with tempfile.TemporaryDirectory() as scratch:
+            picture = draw(firkin, measured, scratch)
+        prediction = predict(firkin, measured, result)
+        files = {"run.json": run, "results.json.gz": compressed(json.dumps(result).encode()), "prediction.json.gz": compressed(prediction),
+                 "curve.svg": picture}
+    shutil.rmtree(kept, ignore_errors=True)
+    for file, data in files.items():
+        write_atomically(kept / file, data)

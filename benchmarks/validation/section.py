@@ -1,0 +1,82 @@
+"""The page's section on one regime: its picture, the curve as a table, the sentences, and the rules."""
+
+from words import cap_text, interval, milliseconds, share_with_interval, signed, table
+
+
+def mark_of(figures, cap_mib):
+    """What a cap is, beside being measured."""
+    result = figures.result
+    marks = []
+    if cap_mib == result["best_predicted"]["cap_mib"]:
+        marks.append("chosen")
+    if cap_mib == result["best_measured"]["cap_mib"]:
+        marks.append("measured best")
+    elif cap_mib in result["indifference_set"]:
+        marks.append("as good")
+    return ", ".join(marks)
+
+
+def curve_table(figures):
+    rows = []
+    for row in figures.curve:
+        ends = row["measured_ci_s"]
+        rows.append((cap_text(row["cap_mib"]), row["buckets"], milliseconds(row["predicted_s"]),
+                     interval(row["low_s"], row["high_s"]) if "low_s" in row else "-", milliseconds(row["measured_s"]),
+                     interval(ends["low"], ends["high"]), signed(row["error"]), mark_of(figures, row["cap_mib"])))
+    return table(("cap, MiB", "buckets", "predicted", "interval", "measured", "interval", "error", ""), rows)
+
+
+def choice_sentence(figures):
+    chosen, best = figures.result["best_predicted"], figures.result["best_measured"]
+    regret = share_with_interval(figures.regrets["chosen cap"])
+    if chosen["cap_mib"] == best["cap_mib"]:
+        return f"The chosen cap, {cap_text(chosen['cap_mib'])} MiB, is the one that was measured best."
+    told = "the measurement cannot tell them apart" if figures.chosen_in_set else "**the measurement tells them apart**"
+    return (f"The chosen cap is {cap_text(chosen['cap_mib'])} MiB, the measured best {cap_text(best['cap_mib'])} MiB: {told}. "
+            f"Choosing by prediction costs {regret}.")
+
+
+def plan_sentence(figures):
+    planned = figures.regrets.get("`planned`")
+    if planned is None:
+        return ""
+    over_default = figures.planned_over_default
+    default = "" if over_default is None else f", over PyTorch's default {share_with_interval(over_default)}"
+    return f"`planned`, {len(figures.result['plan_mib'])} unequal buckets, over the measured best cap: {share_with_interval(planned)}{default}."
+
+
+def ordered_sentence(figures):
+    if figures.ordered_measured is None or figures.ordered_predicted is None:
+        return ""
+    return f"`ordered` over the chosen cap: predicted {signed(figures.ordered_predicted)}, measured {share_with_interval(figures.ordered_measured)}."
+
+
+def other_rules_sentence(figures):
+    names = ["PyTorch's default", "MG-WFBP", "one bucket"]
+    regrets = [f"{name} {share_with_interval(figures.regrets[name])}" for name in names if name in figures.regrets]
+    return f"Regret of others: {'; '.join(regrets)}."
+
+
+def stands_out_sentence(figures):
+    """Outliers and modes are shown, not hidden."""
+    rows = [(f"the cap of {cap_text(row['cap_mib'])} MiB", row) for row in figures.curve]
+    rows += [(f"`{row['strategy']}`", row) for row in figures.result["strategies"]]
+    said = [f"{row['outliers']} of {name}" for name, row in rows if row.get("outliers")]
+    modes = [f"{name} ({milliseconds(row['modes_s']['low'])} and {milliseconds(row['modes_s']['high'])})" for name, row in rows if row.get("modes_s")]
+    sentences = ([f"Blocks that stand out: {', '.join(said)}."] if said else []) + ([f"Two modes: {', '.join(modes)}."] if modes else [])
+    return " ".join(sentences)
+
+
+def section(regime, figures, images):
+    """`images`: the folder of what is kept, as seen from the page."""
+    model, run = figures.result["model"], figures.run
+    first = regime.link[0].upper() + regime.link[1:]
+    facts = (f"{first}; {regime.workload}: {model['tensors']} tensors, {model['gradient_bytes'] / 2**20:.1f} MiB of gradients. "
+             f"A step without communication takes {milliseconds(figures.result['strategies'][0]['measured_s'])}.")
+    sentences = [choice_sentence(figures), plan_sentence(figures), ordered_sentence(figures), other_rules_sentence(figures)]
+    notes = [f"- {note}" for note in figures.result.get("notes", [])]
+    origin = (f"`{run['command']}`, {run['seconds']:.0f} s, load average {run['load_before']:.1f} at the start and {run['load_after']:.1f} at the "
+              f"end; others computed on {run['busy_cores_of_others']:.2f} cores.")
+    parts = [f"### {regime.name}", facts, f"![Step time over bucket cap, predicted and measured: {regime.name}]({images}/{regime.name}/curve.svg)",
+             curve_table(figures), "\n".join(filter(None, sentences)), stands_out_sentence(figures), regime.remark, "\n".join(notes), origin]
+    return "\n\n".join(filter(None, parts))

@@ -1,0 +1,38 @@
+"""Numbers and tables as the page has them."""
+
+
+def milliseconds(seconds):
+    return f"{seconds * 1e3:.4g} ms"
+
+
+def percent(fraction, digits=1):
+    return "-" if fraction is None else f"{100 * fraction:.{digits}f} %"
+
+
+def signed(fraction):
+    return "-" if fraction is None else f"{100 * fraction:+.1f} %"
+
+
+def cap_text(mib):
+    return f"{mib:.3g}"
+
+
+def interval(low, high, show=milliseconds):
+    return "too few blocks" if low is None or high is None else f"{show(low)} to {show(high)}"
+
+
+def share_text(share):
+    """A figures.Share in a table; what the model says is marked."""
+    return "-" if share is None else signed(share.value) + (" *p*" if share.predicted else "")
+
+
+def share_with_interval(share):
+    if share is None or share.predicted:
+        return share_text(share)
+    return f"{share_text(share)} ({interval(share.low, share.high, signed)})"
+
+
+def table(header, rows):
+    """The first column to the left, the others to the right."""
+    ruler = ["---"] + ["---:"] * (len(header) - 1)
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [header, ruler, *rows])

@@ -1,0 +1,74 @@
+"""The best gradient bucket size for data-parallel training with PyTorch: measured, predicted, and checked with real steps.
+
+    result = firkin.tune(model, step)              # collective, under torchrun; step(model) does forward, backward, optimiser
+    model = DDP(model, **result.ddp_kwargs())      # stock PyTorch
+    result.check(model)                            # after a few steps: are these the buckets?
+
+One by one: profile() says when each gradient becomes ready, measure_all_reduce() what an all-reduce takes, predict() what follows from
+both. predict() and assign_buckets() need no PyTorch. Everything wrong with the input is an InputError, a ValueError with one line, on every
+rank.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from firkin._core import (
+    AllReduceRow,
+    AllReduceTable,
+    InputError,
+    PredictedCap,
+    PredictedPlan,
+    Prediction,
+    Profile,
+    assign_buckets,
+    predict,
+)
+from firkin._core import version as __version__
+
+if TYPE_CHECKING:
+    from firkin._allreduce import measure_all_reduce
+    from firkin._plan import Plan
+    from firkin._profile import profile
+    from firkin._result import TuneResult
+    from firkin._tune import tune
+
+__all__ = [
+    "AllReduceRow",
+    "AllReduceTable",
+    "InputError",
+    "Plan",
+    "PredictedCap",
+    "PredictedPlan",
+    "Prediction",
+    "Profile",
+    "TuneResult",
+    "__version__",
+    "assign_buckets",
+    "measure_all_reduce",
+    "predict",
+    "profile",
+    "tune",
+]
+
+# What needs PyTorch is imported at its first use: planning alone works without.
+_NEEDS_TORCH = {
+    "Plan": "firkin._plan",
+    "TuneResult": "firkin._result",
+    "measure_all_reduce": "firkin._allreduce",
+    "profile": "firkin._profile",
+    "tune": "firkin._tune",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_TORCH:
+        raise AttributeError(f"module 'firkin' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,180 @@
+"""firkin.measure_all_reduce: the time of an all-reduce by size, on the user's own process group."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from firkin._core import AllReduceTable, InputError, row_of_samples
+from firkin._ranks import Ranks
+from firkin._torch import dist, torch
+
+MIB = 1 << 20
+_FLOAT_BYTES = 4
+_MOST_ROUNDS = 10
+_FEWEST_ROUNDS = 4
+_QUEUE_LENGTH = 16  # calls under way at once for the gap
+_LARGEST_QUEUE_BYTES = 256 * MIB  # of all queued buffers together
+_SAMPLE_SECONDS = 0.5e-3  # what the calls of one sample take together, about
+_MOST_CALLS_PER_SAMPLE = 100
+_MOST_SAMPLES_PER_VISIT = 100
+
+
+def sizes_up_to(largest_bytes: int) -> list[int]:
+    """4 B, 16 B, ... by factors of 4 up to `largest_bytes`, which is always the last."""
+    largest = max(largest_bytes // _FLOAT_BYTES * _FLOAT_BYTES, _FLOAT_BYTES)
+    sizes = [_FLOAT_BYTES]
+    while sizes[-1] * 4 <= largest:
+        sizes.append(sizes[-1] * 4)
+    return sizes if sizes[-1] == largest else [*sizes, largest]
+
+
+@dataclass
+class _Size:
+    bytes: int
+    buffers: list[torch.Tensor]
+    calls: int = 1  # per sample
+    isolated_s: list[float] = field(default_factory=list)  # per call, of the slowest rank
+    queued_s: list[float] = field(default_factory=list)  # of the whole queue
+    isolated_cost_s: float = 1e-6  # of a sample
+    queued_cost_s: float = 1e-6
+    wrong: int = 0
+
+
+class _Bench:
+    def __init__(self, ranks: Ranks, device: torch.device, sizes: Sequence[int], seconds: float, seed: int) -> None:
+        self._ranks = ranks
+        self._device = device
+        self._deadline = time.perf_counter() + seconds
+        self._random = random.Random(seed)
+        queues = {size: max(1, min(_QUEUE_LENGTH, _LARGEST_QUEUE_BYTES // size)) for size in sizes}
+        elements = max(size * queue for size, queue in queues.items()) // _FLOAT_BYTES
+        memory = torch.zeros(elements, dtype=torch.float32, device=device)  # shared by all sizes
+        self._sizes = []
+        for size in sizes:
+            count = size // _FLOAT_BYTES
+            self._sizes.append(_Size(size, [memory.narrow(0, i * count, count) for i in range(queues[size])]))
+
+    def run(self, on_progress: Callable[[str], None]) -> AllReduceTable:
+        for size in self._sizes:
+            self._prepare(size)
+        for round_number in range(_MOST_ROUNDS):
+            order = list(self._sizes)
+            self._random.shuffle(order)  # the same on every rank
+            for i, size in enumerate(order):
+                self._visit(size, self._seconds_left() / ((_MOST_ROUNDS - round_number) * len(order) - i))
+            on_progress(f"measuring all-reduce: round {round_number + 1} of {_MOST_ROUNDS}")
+            if round_number + 1 >= _FEWEST_ROUNDS and self._seconds_left() <= 0:
+                break
+        rows = [row_of_samples(s.bytes, self._ranks.size, s.isolated_s, s.queued_s, len(s.buffers), s.calls, s.wrong) for s in self._sizes]
+        return AllReduceTable(rows)
+
+    def _seconds_left(self) -> float:
+        return self._ranks.max([self._deadline - time.perf_counter()])[0]
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _time_isolated(self, size: _Size) -> float:
+        """Seconds per call, one after another."""
+        started = time.perf_counter()
+        for _ in range(size.calls):
+            dist.all_reduce(size.buffers[0], group=self._ranks.group)
+            self._synchronize()
+        return (time.perf_counter() - started) / size.calls
+
+    def _time_queued(self, size: _Size) -> float:
+        """Seconds of all of them, under way together."""
+        self._ranks.barrier()
+        started = time.perf_counter()
+        queue = [dist.all_reduce(buffer, group=self._ranks.group, async_op=True) for buffer in size.buffers]
+        for work in queue:
+            work.wait()
+        self._synchronize()
+        return time.perf_counter() - started
+
+    def _prepare(self, size: _Size) -> None:
+        """Touches connections and pages, checks one result, and finds out how long a call takes."""
+        for buffer in size.buffers:
+            buffer.fill_(self._ranks.rank + 1)
+        self._time_queued(size)
+        expected = self._ranks.size * (self._ranks.size + 1) // 2
+        wrong = sum(int((buffer != expected).sum()) for buffer in size.buffers)
+        size.wrong = sum(self._ranks.all(wrong))
+        for buffer in size.buffers:
+            buffer.zero_()  # stays finite however often it is summed
+        once_s = min(self._ranks.max([self._time_isolated(size)])[0] for _ in range(2))
+        size.calls = min(max(math.ceil(_SAMPLE_SECONDS / max(once_s, 1e-9)), 1), _MOST_CALLS_PER_SAMPLE)
+        self._measure(size, 1, 1)
+        size.isolated_s.clear()  # warm-up
+        size.queued_s.clear()
+
+    def _visit(self, size: _Size, seconds: float) -> None:
+        queues = len(size.buffers) > 1
+
+        def samples(budget_s: float, cost_s: float) -> int:
+            return min(max(int(budget_s / max(cost_s, 1e-6)), 1), _MOST_SAMPLES_PER_VISIT)
+
+        self._measure(size, samples(seconds / 2 if queues else seconds, size.isolated_cost_s), samples(seconds / 2, size.queued_cost_s))
+
+    def _measure(self, size: _Size, isolated: int, queued: int) -> None:
+        self._ranks.barrier()
+        if len(size.buffers) == 1:
+            queued = 0
+        started = time.perf_counter()
+        ours = [self._time_isolated(size) for _ in range(isolated)]
+        isolated_s = time.perf_counter() - started
+        ours += [self._time_queued(size) for _ in range(queued)]
+        queued_s = time.perf_counter() - started - isolated_s
+        slowest = self._ranks.max([*ours, isolated_s / isolated, queued_s / max(queued, 1)])
+        size.isolated_s += slowest[:isolated]
+        size.queued_s += slowest[isolated:-2]
+        size.isolated_cost_s, size.queued_cost_s = slowest[-2:]
+
+
+def measure_all_reduce(
+    group: dist.ProcessGroup | None = None,
+    *,
+    sizes: Sequence[int] | None = None,
+    seconds: float = 10.0,
+    seed: int = 0,
+) -> AllReduceTable:
+    """The time of an all-reduce by size: a(x), one call at a time, and g(x), up to 16 queued back to back. Collective.
+
+    group: None is the default group. sizes: bytes, multiples of 4; by default 4 B to 64 MiB by factors of 4. seconds: for all of it; more
+    only where four rounds of single calls take more. Sizes are measured in turns, in an order shuffled by `seed`; a sample is the slowest
+    rank's; one result per size is checked element by element. Every rank gets the same table. Memory: at most 256 MiB or the largest size.
+    Raises InputError without a process group, with one rank, and for wrong sizes or seconds.
+    """
+    ranks = Ranks(group)
+    return measured_table(ranks, ranks.gradient_device(), sizes_up_to(64 * MIB) if sizes is None else list(sizes), seconds, seed)
+
+
+def measured_table(
+    ranks: Ranks,
+    device: torch.device,
+    sizes: Sequence[int],
+    seconds: float,
+    seed: int,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> AllReduceTable:
+    """As measure_all_reduce(), on `device`."""
+
+    def check() -> None:
+        if ranks.size < 2:
+            raise InputError("one rank has nobody to communicate with; expected at least 2: torchrun --nproc-per-node 2")
+        if not seconds > 0:
+            raise InputError(f"seconds {seconds}; expected more than 0")
+        if not sizes:
+            raise InputError("sizes: expected at least one")
+        for size in sizes:
+            if size < _FLOAT_BYTES or size % _FLOAT_BYTES:
+                raise InputError(f"an all-reduce of {size} bytes; expected a positive multiple of 4")
+
+    ranks.attempt(check)
+    ranks.check_same("measure_all_reduce", {"sizes": list(sizes), "seconds": seconds, "seed": seed})
+    return _Bench(ranks, device, sizes, seconds, seed).run(on_progress)

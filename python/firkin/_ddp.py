@@ -1,0 +1,106 @@
+"""What PyTorch's DistributedDataParallel makes of its bucket arguments, and what it logs of it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from firkin._core import InputError
+from firkin._torch import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+MIB = 1 << 20
+
+
+def takes_lists() -> bool:
+    """Whether this PyTorch has bucket_cap_mb_list (2.13; some builds before)."""
+    return "bucket_cap_mb_list" in inspect.signature(DDP.__init__).parameters
+
+
+def cuts_from_the_end() -> bool:
+    """Whether rebuilt buckets are filled from the last ready gradient to the first: so PyTorch reads its environment."""
+    return os.environ.get("DDP_SET_LAST_BUCKET_CAP") == "1"
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether torch.compile wraps the module or a part of it."""
+
+    def is_it(part: torch.nn.Module) -> bool:
+        return type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+
+    return any(is_it(part) for part in module.modules())
+
+
+def without_compile(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that torch.compile(module) wraps."""
+    inner: torch.nn.Module = getattr(module, "_orig_mod", module)
+    return inner
+
+
+def reduced_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
+    """The parameters that DistributedDataParallel reduces, in order of registration; named as without torch.compile."""
+    ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", []))
+    parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad and name not in ignored]
+    return [(name.replace("_orig_mod.", ""), p) for name, p in parameters]
+
+
+def gradient_bytes(parameter: torch.nn.Parameter) -> int:
+    return parameter.numel() * parameter.element_size()
+
+
+@dataclass
+class LiveBuckets:
+    """The buckets that a DistributedDataParallel has in use, as it logged them."""
+
+    bytes: list[int]  # of each bucket, in the order in which they are reduced
+    names: list[list[str]] | None  # of the parameters in each; None: not logged
+    rebuilt: bool
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.replace(",", " ").split()]
+
+
+def _runs(parameters: list[tuple[str, torch.nn.Parameter]], sizes: list[int]) -> list[list[str]] | None:
+    """The names in runs of these sizes, the last run first. None where the sizes do not fall between parameters."""
+    runs, left = [], list(parameters)
+    for size in sizes:
+        run = []
+        while left and size > 0:
+            name, parameter = left.pop(0)
+            run.append(name)
+            size -= gradient_bytes(parameter)
+        if size != 0:
+            return None
+        runs.append(run)
+    return None if left else runs[::-1]
+
+
+def wrapped_module(model: torch.nn.Module) -> torch.nn.Module:
+    """The module in a DistributedDataParallel. Raises InputError for what is none."""
+    model = without_compile(model)
+    if not isinstance(model, DDP):
+        raise InputError(f"check: {type(model).__name__} is no DistributedDataParallel; expected the wrapped model")
+    module: torch.nn.Module = model.module
+    return module
+
+
+def live_buckets(model: torch.nn.Module) -> LiveBuckets:
+    """What `model` has logged. Raises InputError for what is no DistributedDataParallel, or has not stepped often enough to know."""
+    module, model = wrapped_module(model), without_compile(model)
+    assert isinstance(model, DDP)
+    logged: dict[str, Any] = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    names = [name for name, _ in reduced_parameters(module)]
+    never_rebuilt = model.find_unused_parameters and not model.static_graph
+    if never_rebuilt:
+        sizes = _numbers(logged["bucket_sizes"])
+        return LiveBuckets(sizes, _runs(reduced_parameters(module), sizes[::-1]), rebuilt=False)
+    if not logged.get("has_rebuilt_buckets"):
+        steps = 4 if model.static_graph else 3
+        raise InputError(f"check: the buckets are not rebuilt yet, or it is not logged; expected at least {steps} training steps before")
+    buckets = None
+    if logged.get("rebuilt_per_bucket_param_indices"):
+        buckets = [[names[i] for i in _numbers(part)] for part in logged["rebuilt_per_bucket_param_indices"].split(",")]
+    return LiveBuckets(_numbers(logged["rebuilt_bucket_sizes"]), buckets, rebuilt=True)

@@ -1,0 +1,93 @@
+"""Ranks that agree: what is wrong on one rank is raised on all of them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from firkin._core import InputError
+from firkin._torch import dist, torch
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """The ranks of a process group. All methods but the constructor are collective."""
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        """group: None is the default group. Raises InputError where there is none."""
+        if not dist.is_initialized():
+            raise InputError("no process group; expected torch.distributed.init_process_group() first, under torchrun")
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        if self.rank < 0:
+            raise InputError("this rank is not in the process group; expected only its members to call")
+        self.backend = dist.get_backend(group)
+        self._backends = str(dist.get_backend_config(group))  # "cpu:gloo,cuda:nccl"
+        self.device = torch.device("cpu") if "cpu:" in self._backends else self._gpu()  # of what ranks tell each other
+
+    @staticmethod
+    def _gpu() -> torch.device:
+        return torch.device("cuda", torch.cuda.current_device())
+
+    def gradient_device(self) -> torch.device:
+        """Where gradients are reduced, as far as the group tells."""
+        return self._gpu() if "nccl" in self._backends else self.device
+
+    def all(self, value: T) -> list[T]:
+        """Every rank's value, by rank."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+    def max(self, values: Sequence[float]) -> list[float]:
+        """The largest of every entry over ranks; also a barrier."""
+        tensor = torch.tensor(list(values), dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
+        return [float(value) for value in tensor.tolist()]
+
+    def barrier(self) -> None:
+        self.max([0.0])
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Does local work. Where it fails on one rank, all of them raise: the rank itself its own error, others one that names it.
+
+        InputErrors are the same everywhere. Nothing may be communicated in `work`.
+        """
+        value, error = None, None
+        try:
+            value = work()
+        except Exception as raised:  # noqa: BLE001: it is raised again below, when every rank knows
+            error = raised
+        said = None if error is None else (isinstance(error, InputError), f"{type(error).__name__}: {error}", str(error))
+        failures = [(rank, failure) for rank, failure in enumerate(self.all(said)) if failure is not None]
+        if not failures:
+            return value  # type: ignore[return-value]
+        rank, (is_input, described, message) = failures[0]
+        if error is not None and not isinstance(error, InputError):
+            raise error
+        if is_input:
+            where = "" if len(failures) == self.size else f"rank {rank}: "
+            raise InputError(where + message) from None
+        raise RuntimeError(f"rank {rank} failed: {_first_line(described)}")
+
+    def check_same(self, what: str, arguments: Mapping[str, Any]) -> None:
+        """Raises InputError on every rank unless all have the same arguments: with others, ranks would wait for each other for ever."""
+        mine = {name: repr(value) for name, value in arguments.items()}
+        for rank, theirs in enumerate(everyone := self.all(mine)):
+            for name, value in theirs.items():
+                first = everyone[0][name]
+                if value != first:
+                    raise InputError(f"{what}: {name} is {value} on rank {rank}, {first} on rank 0; expected the same everywhere")
+
+    def on_rank_0(self, work: Callable[[], T]) -> T:
+        """What rank 0 computes, on every rank: pickled there, so that nobody rounds otherwise. The others get a copy."""
+        mine = self.attempt(lambda: pickle.dumps(work()) if self.rank == 0 else b"")
+        value: T = pickle.loads(self.all(mine)[0])
+        return value
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0] if text else text

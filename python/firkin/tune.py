@@ -1,0 +1,98 @@
+"""`torchrun --nproc-per-node N -m firkin.tune my_script.py:build`: firkin.tune for a script's model.
+
+build() returns the model and the step, and, if wanted, other arguments of DistributedDataParallel: `model, step, {"static_graph": True}`.
+It is called on every rank, when the process group is there (NCCL where there is a GPU, with LOCAL_RANK's set, else Gloo).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import firkin
+
+if __name__ != "__main__":
+    sys.modules[__name__] = firkin.tune  # type: ignore[assignment]  # `import firkin.tune` leaves firkin.tune the function
+
+
+def load_builder(target: str) -> Callable[[], Any]:
+    """The function of FILE.py:FUNCTION. Raises InputError where there is none."""
+    file, _, name = target.rpartition(":")
+    path = pathlib.Path(file)
+    if not name or path.suffix != ".py" or not path.is_file():
+        raise firkin.InputError(f"'{target}': expected FILE.py:FUNCTION of a file that exists")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    builder: Any = getattr(module, name, None)
+    if not callable(builder):
+        raise firkin.InputError(f"{file}: no function '{name}'")
+    function: Callable[[], Any] = builder
+    return function
+
+
+def built(builder: Callable[[], Any]) -> tuple[Any, Any, dict[str, Any]]:
+    made = builder()
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        what = type(made).__name__
+        raise firkin.InputError(f"{builder.__name__}() returned a {what}; expected (model, step) or (model, step, ddp_kwargs)")
+    return made[0], made[1], dict(made[2]) if len(made) == 3 else {}
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from firkin._ranks import Ranks
+    from firkin._torch import dist, torch
+
+    builder = load_builder(arguments.target)
+    if "RANK" not in os.environ:
+        raise firkin.InputError("no ranks; expected to be started by torchrun: torchrun --nproc-per-node 2 -m firkin.tune FILE.py:FUNCTION")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        model, step, ddp_kwargs = Ranks(None).attempt(lambda: built(builder))
+        first = dist.get_rank() == 0
+        say = (lambda line: print(f"firkin: {line}", file=sys.stderr)) if first else (lambda _: None)
+        result = firkin.tune(
+            model, step, ddp_kwargs=ddp_kwargs, caps_mib=arguments.cap_mib, seconds=arguments.seconds, seed=arguments.seed, on_progress=say
+        )
+        if first:
+            result.save(arguments.out)
+            print(result.results_json if arguments.json else f"{result}\n{said(result)}\nwrote {arguments.out}", end="\n")
+    finally:
+        dist.destroy_process_group()
+
+
+def said(result: firkin.TuneResult) -> str:
+    """What to write into the script."""
+    words = ", ".join(f"{name}={value}" for name, value in result.ddp_kwargs().items())
+    return f"DistributedDataParallel({', '.join(filter(None, ['model', words]))})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="firkin.tune", description="The best gradient buckets for the model of a script, under torchrun.")
+    parser.add_argument("target", metavar="FILE.py:FUNCTION", help="FUNCTION() returns model, step[, arguments of DistributedDataParallel]")
+    parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="caps to measure besides the best one (default: half, twice)")
+    parser.add_argument("--seconds", type=float, default=150.0, help="for all of it, about (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", default="firkin-out/tune", help="folder for results.json and report.html (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the results.json")
+    try:
+        run(parser.parse_args())
+    except firkin.InputError as error:
+        if os.environ.get("RANK", "0") == "0":
+            print(f"firkin: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

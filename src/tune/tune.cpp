@@ -1,0 +1,173 @@
+#include "firkin/tune/tune.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "bench/across_ranks.h"
+#include "bench/environment.h"
+#include "bench/tune_sections.h"
+#include "bench/tuner.h"
+#include "firkin/base/error.h"
+#include "firkin/base/file.h"
+#include "firkin/base/output_folder.h"
+#include "firkin/ddp/module_parameters.h"
+#include "report/text.h"
+#include "results/sample_shape.h"
+#include "tune/tune_output.h"
+
+namespace firkin {
+namespace {
+
+// Puts parameters and buffers back when it goes.
+class KeptState {
+ public:
+  explicit KeptState(const torch::nn::Module& module) {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& tensor : module.parameters()) tensors_.emplace_back(tensor, tensor.detach().clone());
+    for (const at::Tensor& tensor : module.buffers()) tensors_.emplace_back(tensor, tensor.detach().clone());
+  }
+  ~KeptState() {
+    const at::NoGradGuard no_grad;
+    for (auto& [tensor, kept] : tensors_) {
+      tensor.mutable_grad().reset();
+      tensor.copy_(kept);
+    }
+  }
+  KeptState(const KeptState&) = delete;
+  KeptState& operator=(const KeptState&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;
+};
+
+void check_options(const ModuleTuningOptions& options) {
+  const auto at_least = [](const char* name, double value, double least) {
+    if (!(value >= least)) throw InputError(fmt::format("tune: {} is {}; expected at least {}", name, value, least));
+  };
+  at_least("blocks", options.blocks, 1);
+  at_least("warmup_steps", options.warmup_steps, 1);
+  at_least("steps_per_block", options.steps_per_block, 1);
+  at_least("profile_steps", options.profile_steps, 4);
+  at_least("allreduce_seconds", options.allreduce_seconds, 0.1);
+}
+
+// Also that the ranks' modules are alike: DataParallel's constructor sees to it.
+Workload workload_of(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group) {
+  if (!step) throw InputError("tune: no training step; expected a function");
+  const DataParallel same_on_all_ranks(module, group);
+  Workload workload;
+  workload.module = {std::shared_ptr<void>(), &module};  // not owned
+  workload.parameters = module.parameters();
+  workload.whole_step = step;
+  return workload;
+}
+
+// Rank 0 alone looks at the folder; what is wrong with it is every rank's error.
+std::unique_ptr<OutputFolderLock> claimed_folder(const ProcessGroup& group, const std::string& out) {
+  std::unique_ptr<OutputFolderLock> lock;
+  std::string problem;
+  try {
+    if (group.rank == 0 && !out.empty()) {
+      check_output_folder(out, "tune: out");
+      lock = std::make_unique<OutputFolderLock>(out, "tune: out");
+    }
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  problem = gather_texts(group, "-" + problem)[0].substr(1);
+  if (!problem.empty()) throw InputError(problem);
+  return lock;
+}
+
+ModuleProfile public_profile(const ReadyProfile& profile) {
+  return {.tensors = profile.tensors, .ready_order = profile.ready_order, .bare_backward_s = profile.bare_backward_s};
+}
+
+ModuleTuning tuning_of(const TuneResult& tuned) {
+  ModuleTuning tuning;
+  for (size_t i = 0; i < tuned.curve.size(); ++i) {
+    const auto& [predicted, measured] = tuned.curve[i];
+    tuning.curve.push_back({.cap_bytes = predicted.cap_bytes,
+                            .buckets = predicted.buckets,
+                            .predicted_s = predicted.step_s,
+                            .measured_s = measured.step_s,
+                            .measured_ci_s = measured.step_ci,
+                            .tied = std::ranges::find(tuned.indifference, i) != tuned.indifference.end()});
+  }
+  const PairedRatio& to_best = tuned.predicted_to_best;
+  tuning.regret = std::max(0.0, to_best.ratio - 1);
+  tuning.regret_ci = {to_best.interval.low - 1, to_best.interval.high - 1};
+  tuning.cap_bytes = tuning.curve[tuning.regret_ci.low > 0 ? tuned.best_measured : tuned.best_predicted].cap_bytes;
+  tuning.gain = tuned.predicted_to_torch_default;
+  tuning.plan = tuned.planned->plan;
+  tuning.planned = tuned.planned->to_torch_default;
+  tuning.profile = public_profile(tuned.profile);
+  tuning.allreduce = tuned.allreduce;
+  tuning.notes = tuned.notes;
+  tuning.options.cap.cap_bytes = tuning.cap_bytes;
+  tuning.options.ready_order = tuned.profile.ready_order;
+  return tuning;
+}
+
+ModelDescription description_of(const torch::nn::Module& module, const std::string& name) {
+  ModelDescription model{.name = name};
+  int64_t parameters = 0, bytes = 0;
+  const std::vector<NamedTensor> trainable = trainable_parameters(module);
+  for (const NamedTensor& parameter : trainable) {
+    parameters += parameter.tensor.numel();
+    bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+  }
+  model.parameters = parameters;
+  model.tensors = static_cast<int64_t>(trainable.size());
+  model.gradient_bytes = bytes;
+  return model;
+}
+
+}  // namespace
+
+ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group, const ModuleTuningOptions& options) {
+  check_options(options);
+  const KeptState kept(module);
+  Workload workload = workload_of(module, step, group);
+  const auto folder = claimed_folder(group, options.out);
+  Results results;
+  results.run = begin_head("tune");
+  results.run.seed = static_cast<int64_t>(options.seed);
+  add_ranks(group, group.c10d->getBackendName(), results.run.environment);
+  results.run.model = description_of(module, options.name);
+  TuneOptions settings;
+  settings.caps = options.caps;
+  settings.profile_steps = options.profile_steps;
+  settings.allreduce_seconds = options.allreduce_seconds;
+  settings.seed = options.seed;
+  settings.steps.blocks = options.blocks;
+  settings.steps.warmup_steps = options.warmup_steps;
+  settings.steps.steps_per_block = options.steps_per_block;
+  settings.calibration_blocks = std::max(4, options.blocks / 2);
+  show_progress(settings, options.progress && group.rank == 0);
+  const TuneResult tuned = tune(group, workload, settings);
+  settings.on_progress = {};
+  add_tune(tuned, results);
+  mark_sample_shapes(results);
+  ModuleTuning tuning = tuning_of(tuned);
+  tuning.text = results_in_text(results);
+  if (!folder) return tuning;
+  results = with_files(std::move(results), tables_of(tuned));
+  keep_older_result(options.out, results.run.files);
+  write_result(options.out, results, tables_of(tuned));
+  return tuning;
+}
+
+ModuleProfile profile(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group, int steps) {
+  if (steps < 1) throw InputError(fmt::format("profile: steps is {}; expected at least 1", steps));
+  const KeptState kept(module);
+  Workload workload = workload_of(module, step, group);
+  return public_profile(measure_ready_profile(group, workload, {.steps = steps, .on_progress = {}}));
+}
+
+}  // namespace firkin

@@ -1,0 +1,63 @@
+"""Models and steps for the tests."""
+
+import torch
+from torch import nn
+
+
+class Layers(nn.Module):
+    """Linear layers, used in order of registration; the last may be tied to the first."""
+
+    def __init__(self, widths, tied=False):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:]))
+        if tied:
+            self.layers[-1].weight = self.layers[0].weight
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+class Shuffled(nn.Module):
+    """Used in another order than registered."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.second = nn.Linear(width, width)
+        self.third = nn.Linear(width, width)
+        self.first = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.third(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+class WithUnused(nn.Module):
+    """`spare` gets no gradient."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.spare = nn.Linear(width, width)
+        self.used = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def inputs(model, batch=4):
+    first = next(p for p in model.parameters() if p.dim() == 2)
+    return torch.randn(batch, first.shape[1])
+
+
+def training_step(model, optimizer="sgd"):
+    """A step as a user writes one; the optimiser is over the module's parameters."""
+    made = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9) if optimizer == "sgd" else torch.optim.Adam(model.parameters())
+    x = inputs(model)
+
+    def step(wrapped):
+        made.zero_grad()
+        wrapped(x).square().mean().backward()
+        made.step()
+
+    step.optimizer = made
+    return step

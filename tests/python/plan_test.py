@@ -1,0 +1,240 @@
+"""firkin.Plan against stock DistributedDataParallel: the list of caps gives the plan's buckets, and check() tells when it does not.
+
+One rank is enough: PyTorch cuts buckets without asking the others.
+"""
+
+import os
+import random
+import unittest
+from unittest import mock
+
+import firkin
+import torch
+import torch.distributed as dist
+from firkin import _ddp
+from models import Layers, Shuffled, WithUnused, inputs, training_step
+from ranks import _free_port
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+HAS_LISTS = _ddp.takes_lists()
+
+
+def setUpModule():
+    torch.set_num_threads(1)
+    os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()), GLOO_SOCKET_IFNAME="lo")
+    dist.init_process_group("gloo")
+
+
+def tearDownModule():
+    dist.destroy_process_group()
+
+
+def ready_order(model):
+    """Names in the order in which one backward readies them."""
+    order = []
+    hooks = [p.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name)) for name, p in model.named_parameters()]
+    model(inputs(model)).sum().backward()
+    for hook in hooks:
+        hook.remove()
+    model.zero_grad()
+    return order
+
+
+def profile_of(model):
+    order = ready_order(model)
+    sizes = {name: p.numel() * p.element_size() for name, p in model.named_parameters()}
+    return firkin.Profile(order, [sizes[name] for name in order], [0.001 * i for i in range(len(order))])
+
+
+def random_counts(total, generator):
+    counts = []
+    while sum(counts) < total:
+        counts.append(min(generator.randint(1, 5), total - sum(counts)))
+    return counts
+
+
+def stepped(model, steps, **kwargs):
+    ddp = DDP(model, **kwargs)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        ddp(inputs(model)).sum().backward()
+        optimizer.step()
+    return ddp
+
+
+def layers(seed=0):
+    generator = random.Random(seed)
+    return Layers([generator.choice([3, 8, 17, 64, 120]) for _ in range(9)])
+
+
+@unittest.skipUnless(HAS_LISTS, "this PyTorch has no bucket_cap_mb_list")
+class ThroughPyTorch(unittest.TestCase):
+    def test_fifty_random_plans_are_what_pytorch_makes(self):
+        for seed in range(50):
+            model = layers(seed)
+            profile = profile_of(model)
+            plan = firkin.Plan.of_counts(profile, random_counts(len(profile), random.Random(seed)))
+            with self.subTest(seed=seed, buckets=len(plan.buckets)):
+                plan.check(stepped(model, 3, **plan.ddp_kwargs(model)))
+
+    def test_a_wrong_plan_is_refused_by_its_first_differing_bucket(self):
+        for seed in range(10):
+            model = layers(seed)
+            profile = profile_of(model)
+            generator = random.Random(seed)
+            counts = [2, *random_counts(len(profile) - 2, generator)]
+            plan = firkin.Plan.of_counts(profile, counts)
+            k = generator.randrange(len(counts) - 1)
+            wrong = list(counts)
+            wrong[k : k + 2] = [counts[k] + counts[k + 1]]  # two buckets as one
+            ddp = stepped(model, 3, **plan.ddp_kwargs(model))
+            with self.assertRaisesRegex(firkin.InputError, rf"^check: bucket {k} has .* MiB \(.*\); expected .* MiB \(.*\)$"):
+                firkin.Plan.of_counts(profile, wrong).check(ddp)
+
+    def test_the_order_is_that_of_the_gradients_not_of_registration(self):
+        model = Shuffled()
+        profile = profile_of(model)
+        self.assertEqual([name.split(".")[0] for name in profile.names], ["third"] * 2 + ["second"] * 2 + ["first"] * 2)
+        plan = firkin.Plan.of_counts(profile, [1, 2, 3])
+        plan.check(stepped(model, 3, **plan.ddp_kwargs(model)))
+
+    def test_a_tied_parameter_is_one_gradient_and_ready_last(self):
+        model = Layers([16, 16, 16, 16], tied=True)
+        profile = profile_of(model)
+        self.assertEqual(len(profile), 5)
+        plan = firkin.Plan.of_counts(profile, [2, 2, 1])
+        plan.check(stepped(model, 3, **plan.ddp_kwargs(model)))
+
+    def test_before_the_rebuild_check_says_what_to_do(self):
+        model = layers()
+        plan = firkin.Plan.of_counts(profile_of(model), [4, 12])
+        with self.assertRaisesRegex(firkin.InputError, "not rebuilt yet.*expected at least 3 training steps"):
+            plan.check(stepped(model, 1, **plan.ddp_kwargs(model)))
+
+    def test_a_static_graph_has_its_buckets_a_step_later(self):
+        model = layers()
+        plan = firkin.Plan.of_counts(profile_of(model), [4, 5, 7])
+        kwargs = plan.ddp_kwargs(model, static_graph=True)
+        self.assertTrue(kwargs["static_graph"])
+        with self.assertRaisesRegex(firkin.InputError, "expected at least 4 training steps"):
+            plan.check(stepped(model, 3, **kwargs))
+        plan.check(stepped(layers(), 4, **kwargs))
+
+    def test_with_find_unused_parameters_buckets_are_never_rebuilt_and_still_the_plan(self):
+        model = layers()
+        profile = profile_of(model)
+        registered = [name for name, _ in model.named_parameters()]
+        backwards = firkin.Profile(registered[::-1], [dict(zip(profile.names, profile.bytes))[n] for n in registered[::-1]], [0.0] * 16)
+        for seed in range(5):
+            plan = firkin.Plan.of_counts(backwards, random_counts(16, random.Random(seed)))
+            plan.check(stepped(layers(), 2, **plan.ddp_kwargs(model, find_unused_parameters=True)))
+
+    def test_with_find_unused_parameters_a_plan_in_another_order_is_refused(self):
+        model = Shuffled()
+        plan = firkin.Plan.of_counts(profile_of(model), [2, 4])
+        with self.assertRaisesRegex(firkin.InputError, "PyTorch cuts in the order of registration, of which bucket .* is no run"):
+            plan.ddp_kwargs(model, find_unused_parameters=True)
+        kwargs = plan.ddp_kwargs(model, find_unused_parameters=True, static_graph=True)
+        plan.check(stepped(model, 4, **kwargs))
+
+    def test_buckets_that_pytorch_fills_from_the_end_are_the_plan_as_well(self):
+        with mock.patch.dict(os.environ, DDP_SET_LAST_BUCKET_CAP="1"):
+            for seed in range(5):
+                model = layers(seed)
+                profile = profile_of(model)
+                plan = firkin.Plan.of_counts(profile, random_counts(len(profile), random.Random(seed)))
+                plan.check(stepped(model, 3, **plan.ddp_kwargs(model)))
+
+    def test_a_compiled_module_is_looked_into(self):
+        model = Layers([16, 16, 16])
+        plan = firkin.Plan.of_counts(profile_of(model), [1, 3])
+        ddp = torch.compile(DDP(model, **plan.ddp_kwargs(model)), backend="eager")
+        with torch._dynamo.config.patch(optimize_ddp=False):  # its graph splitter refuses caps below 1 MiB
+            for _ in range(3):
+                ddp(inputs(model)).sum().backward()
+        plan.check(ddp)
+
+
+class Caps(unittest.TestCase):
+    def test_a_uniform_cap_is_checked_too(self):
+        model = layers()
+        profile = profile_of(model)
+        counts = [len(bucket) for bucket in firkin.assign_buckets(profile.bytes, cap_mib=0.02)]
+        ddp = stepped(model, 3, bucket_cap_mb=0.02)
+        firkin.Plan.of_counts(profile, counts).check(ddp)
+
+
+class Refusals(unittest.TestCase):
+    def refused(self, says, work):
+        with self.assertRaisesRegex(firkin.InputError, says) as caught:
+            work()
+        self.assertNotIn("\n", str(caught.exception))
+
+    def test_counts_must_add_up(self):
+        profile = firkin.Profile(["a", "b"], [4, 4], [0, 0])
+        self.refused("add up to 2", lambda: firkin.Plan.of_counts(profile, [1]))
+        self.refused("add up to 2", lambda: firkin.Plan.of_counts(profile, [2, 0]))
+
+    def test_names_must_be_known_and_once(self):
+        self.refused("'b' is in two buckets", lambda: firkin.Plan((("b",), ("b",)), {"b": 4}))
+        self.refused("'c', whose size is not known", lambda: firkin.Plan((("c",),), {"b": 4}))
+        self.refused("bucket 1 is empty", lambda: firkin.Plan((("b",), ()), {"b": 4}))
+
+    def test_a_plan_for_another_model(self):
+        plan = firkin.Plan.of_counts(profile_of(Layers([8, 8, 8])), [4])
+        self.refused("for another model: no parameter", lambda: plan.ddp_kwargs(Layers([8, 8])))
+        self.refused("for another model: parameter 'layers.2.weight' is not in it", lambda: plan.ddp_kwargs(Layers([8, 8, 8, 8])))
+        self.refused("for another model: 'layers.0.weight' has 128 bytes, expected 256", lambda: plan.ddp_kwargs(Layers([4, 8, 8])))
+        self.refused("for another model", lambda: plan.check(stepped(Layers([4, 8, 8]), 3)))
+
+    def test_two_dtypes_have_one_list(self):
+        model = Layers([8, 8, 8])
+        plan = firkin.Plan(
+            (("layers.1.bias", "layers.1.weight"), ("layers.0.bias", "layers.0.weight")),
+            {name: p.numel() * (2 if name == "layers.0.bias" else 4) for name, p in model.named_parameters()},
+        )
+        model.layers[0].bias.data = model.layers[0].bias.data.to(torch.float16)
+        self.refused("expected one dtype and device, since PyTorch has one list for all", lambda: plan.ddp_kwargs(model))
+
+    def test_only_a_wrapped_model_can_be_checked(self):
+        model = Layers([8, 8])
+        self.refused("Layers is no DistributedDataParallel", lambda: firkin.Plan.of_counts(profile_of(model), [2]).check(model))
+
+    def test_without_lists_a_plan_says_so(self):
+        model = Layers([8, 8])
+        plan = firkin.Plan.of_counts(profile_of(model), [2])
+        with mock.patch("firkin._ddp.takes_lists", return_value=False):
+            self.refused("has no bucket_cap_mb_list; expected 2.13 or later", lambda: plan.ddp_kwargs(model))
+
+
+class ProfileOfOneProcess(unittest.TestCase):
+    def test_is_in_gradient_ready_order_and_ascending(self):
+        model = Shuffled()
+        profile = firkin.profile(model, training_step(model), steps=3, warmup=1)
+        self.assertEqual(profile.names, ready_order(model))
+        self.assertEqual(profile.ready_s, sorted(profile.ready_s))
+        self.assertGreaterEqual(profile.backward_s, profile.ready_s[-1])
+        self.assertGreater(profile.bare_backward_s, 0)
+
+    def test_users_hooks_and_autograd_stay_as_they_were(self):
+        model = Layers([8, 8, 8])
+        seen = []
+        model.layers[0].weight.register_post_accumulate_grad_hook(lambda p: seen.append(p))
+        before = torch.autograd.backward
+        firkin.profile(model, training_step(model), steps=3, warmup=0)
+        self.assertEqual(len(seen), 6)
+        self.assertIs(torch.autograd.backward, before)
+        self.assertEqual(len(model.layers[1].weight._post_accumulate_grad_hooks or {}), 0)
+
+    def test_a_parameter_without_gradient_is_refused_or_ready_at_once(self):
+        model = WithUnused()
+        with self.assertRaisesRegex(firkin.InputError, "parameter 'spare.weight' got no gradient"):
+            firkin.profile(model, training_step(model), steps=3)
+        profile = firkin.profile(model, training_step(model), steps=3, allow_unused=True)
+        self.assertEqual(profile.names[:2], ["spare.weight", "spare.bias"])
+        self.assertEqual(profile.ready_s[:2], [0, 0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,156 @@
+"""firkin.predict and firkin.assign_buckets, without PyTorch: the same figures as the program's, and errors of one line."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import firkin
+
+DATA = pathlib.Path(__file__).resolve().parents[2] / "data"
+MIB = 1 << 20
+
+
+def small_profile():
+    return firkin.Profile(["head", "middle", "first"], [4 * MIB, 2 * MIB, 2 * MIB], [0.01, 0.02, 0.03], backward_s=0.04)
+
+
+def small_curve(world_size=2):
+    return firkin.AllReduceTable([firkin.AllReduceRow(MIB, world_size, 0.002), firkin.AllReduceRow(4 * MIB, world_size, 0.005)])
+
+
+class AssignBuckets(unittest.TestCase):
+    def test_closes_a_bucket_once_it_is_full(self):
+        self.assertEqual(firkin.assign_buckets([MIB, MIB, MIB, MIB], cap_mib=1.5), [[0, 1], [2, 3]])
+
+    def test_at_most_never_exceeds_the_cap(self):
+        self.assertEqual(firkin.assign_buckets([MIB, MIB, MIB], cap_mib=1.5, rule="at-most"), [[0], [1], [2]])
+
+    def test_the_first_bucket_may_be_smaller(self):
+        self.assertEqual(firkin.assign_buckets([MIB] * 4, cap_mib=8, first_cap_mib=1), [[0], [1, 2, 3]])
+
+    def test_bad_input_is_one_line(self):
+        for arguments, says in [
+            (([1], 0), "cap_mib: 0 is not a size; expected MiB"),
+            (([1], 1, "tight"), "rule 'tight'; expected close-when-full or at-most"),
+            (([-1], 1), "-1"),
+        ]:
+            with self.assertRaises(firkin.InputError) as caught:
+                firkin.assign_buckets(*arguments)
+            self.assertIn(says, str(caught.exception))
+            self.assertNotIn("\n", str(caught.exception))
+
+    def test_an_input_error_is_a_value_error(self):
+        self.assertTrue(issubclass(firkin.InputError, ValueError))
+
+
+class ProfileAndTable(unittest.TestCase):
+    def test_a_profile_survives_its_file_but_for_the_end_of_backward(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "tensors.csv"
+            small_profile().write_csv(file)
+            again = firkin.Profile.read_csv(file)
+        self.assertEqual(again.names, ["head", "middle", "first"])
+        self.assertEqual(again.bytes, [4 * MIB, 2 * MIB, 2 * MIB])
+        self.assertEqual(again.ready_s, [0.01, 0.02, 0.03])
+        self.assertEqual(again.backward_s, 0.03)
+        self.assertEqual(len(again), 3)
+
+    def test_a_table_survives_its_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "allreduce.csv"
+            small_curve(world_size=8).write_csv(file)
+            again = firkin.AllReduceTable.read_csv(file)
+        self.assertEqual(again.world_sizes, [8])
+        self.assertEqual([(row.bytes, row.median_s, row.gap_s) for row in again.rows], [(MIB, 0.002, None), (4 * MIB, 0.005, None)])
+
+    def test_wrong_numbers_are_one_line(self):
+        for make in [
+            lambda: firkin.Profile(["a", "a"], [1, 1], [0, 0]),
+            lambda: firkin.Profile(["a", "b"], [1, 1], [1, 0]),
+            lambda: firkin.Profile(["a"], [1, 2], [0]),
+            lambda: firkin.Profile(["a"], [1], [2], backward_s=1),
+            lambda: firkin.AllReduceRow(0, 2, 0.1),
+            lambda: firkin.AllReduceRow(4, 2, -0.1),
+            lambda: firkin.Profile.read_csv("no/such/file.csv"),
+        ]:
+            with self.assertRaises(firkin.InputError) as caught:
+                make()
+            self.assertNotIn("\n", str(caught.exception))
+
+
+class Predict(unittest.TestCase):
+    def test_says_what_the_program_says(self):
+        profile, curve = small_profile(), small_curve()
+        with tempfile.TemporaryDirectory() as folder:
+            tensors, allreduce = pathlib.Path(folder) / "tensors.csv", pathlib.Path(folder) / "allreduce.csv"
+            profile.write_csv(tensors)
+            curve.write_csv(allreduce)
+            words = [sys.executable, "-m", "firkin", "predict", "--json", "--tensors", tensors, "--allreduce", allreduce]
+            said = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
+            prediction = firkin.predict(firkin.Profile.read_csv(tensors), curve)
+        ours = json.loads(prediction.to_json())
+        for section in ("curve", "best_uniform", "best_plan", "baselines"):
+            self.assertEqual(ours[section], said[section])
+        self.assertEqual(prediction.world_size, 2)
+
+    def test_the_best_plan_covers_every_tensor_in_order(self):
+        prediction = firkin.predict(small_profile(), small_curve())
+        self.assertEqual(sum(prediction.best_plan.buckets, []), ["head", "middle", "first"])
+        self.assertEqual(sum(prediction.best_plan.bytes), 8 * MIB)
+        self.assertLessEqual(prediction.best_plan.backward_s, prediction.best_cap.backward_s * 1.000001)
+        self.assertEqual(len(prediction.best_plan.bucket_cap_mb_list), len(prediction.best_plan.buckets))
+
+    def test_the_curve_has_the_wanted_caps(self):
+        prediction = firkin.predict(small_profile(), small_curve(), caps_mib=[1, 8])
+        self.assertEqual([(point.cap_mib, point.buckets) for point in prediction.curve], [(1, 3), (8, 1)])
+
+    def test_a_report_is_a_page(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder) / "report.html"
+            firkin.predict(small_profile(), small_curve()).report(page)
+            self.assertIn("<html", page.read_text()[:500])
+
+    def test_a_table_of_several_worlds_needs_a_choice(self):
+        rows = small_curve(2).rows + small_curve(4).rows
+        with self.assertRaisesRegex(firkin.InputError, "world_size: the table has 2, 4; expected one of them"):
+            firkin.predict(small_profile(), firkin.AllReduceTable(rows))
+        self.assertEqual(firkin.predict(small_profile(), firkin.AllReduceTable(rows), world_size=4).world_size, 4)
+
+    def test_a_slowdown_below_1_is_refused(self):
+        with self.assertRaises(firkin.InputError):
+            firkin.predict(small_profile(), small_curve(), comm_slowdown=0.5)
+
+
+class WithoutPyTorch(unittest.TestCase):
+    def test_importing_firkin_does_not_import_torch(self):
+        code = "import sys, firkin; firkin.assign_buckets([1]); sys.exit('torch' in sys.modules)"
+        self.assertEqual(subprocess.run([sys.executable, "-c", code]).returncode, 0)
+
+    def test_what_needs_torch_says_so_in_one_line(self):
+        code = "import sys; sys.modules['torch'] = None\nimport firkin\ntry:\n    firkin.tune\nexcept firkin.InputError as e:\n    print(e)"
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        self.assertRegex(said, r"^torch cannot be imported \(.*\); expected PyTorch 2.6 or later\n$")
+
+    def test_an_old_torch_is_one_line(self):
+        code = (
+            "import sys, types; torch = types.ModuleType('torch'); torch.__version__ = '2.4.1'; sys.modules['torch'] = torch\n"
+            "import firkin\ntry:\n    firkin.tune\nexcept firkin.InputError as e:\n    print(e)"
+        )
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        self.assertEqual(said, "torch 2.4.1 is installed; expected 2.6 or later\n")
+
+
+class Typing(unittest.TestCase):
+    def test_stubs_and_marker_are_installed(self):
+        folder = pathlib.Path(firkin.__file__).parent
+        self.assertTrue((folder / "py.typed").exists())
+        stub = (folder / "_core.pyi").read_text()
+        for name in ("class Profile", "class AllReduceTable", "class Prediction", "def predict(", "def assign_buckets("):
+            self.assertIn(name, stub)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,62 @@
+"""Ranks for tests: processes of this machine that meet over Gloo on the loopback interface.
+
+    with_ranks(2, worker, argument)     runs worker(rank, argument) on each, returns what each returned, and fails where one raised or hung
+"""
+
+import os
+import socket
+import traceback
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
+
+
+def _free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def _rank(rank, size, port, worker, arguments, results):
+    torch.set_num_threads(1)
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo"
+    )
+    try:
+        dist.init_process_group("gloo")
+        results.put((rank, True, worker(rank, *arguments)))
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:
+        results.put((rank, False, traceback.format_exc()))
+        raise
+
+
+def with_ranks(size, worker, *arguments):
+    context = mp.get_context("spawn")
+    results = context.Queue()
+    port = _free_port()
+    processes = [
+        context.Process(target=_rank, args=(rank, size, port, worker, arguments, results), daemon=True) for rank in range(size)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        returned = {}
+        for _ in range(size):
+            rank, good, value = results.get(timeout=TIMEOUT_S)
+            if not good:
+                raise AssertionError(f"rank {rank}:\n{value}")
+            returned[rank] = value
+        for process in processes:
+            process.join(TIMEOUT_S)
+            if process.exitcode != 0:
+                raise AssertionError(f"a rank ended with {process.exitcode}")
+        return [returned[rank] for rank in range(size)]
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()

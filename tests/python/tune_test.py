@@ -1,0 +1,374 @@
+"""firkin.tune, firkin.profile and firkin.measure_all_reduce on two real ranks, over Gloo on the loopback interface."""
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import firkin
+import torch
+import torch.distributed as dist
+from firkin._measure import StepBench
+from firkin._profile import trainable_parameters
+from firkin._ranks import Ranks
+from models import Layers, Shuffled, WithUnused, inputs, training_step
+from ranks import with_ranks
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+HERE = pathlib.Path(__file__).resolve().parent
+QUICK = {"seconds": 1.0}  # the fewest steps that the tuner does
+
+
+def seeded(model_class, *arguments, seed=0):
+    torch.manual_seed(seed)
+    return model_class(*arguments)
+
+
+def state_of(model, step):
+    tensors = [p.detach() for p in model.parameters()]
+    tensors += [value for state in step.optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    return [tensor.clone() for tensor in tensors]
+
+
+def differs_from_rank_0(tensors):
+    different = 0
+    for tensor in tensors:
+        theirs = tensor.clone()
+        dist.broadcast(theirs, 0)
+        different += int(not torch.equal(theirs, tensor))
+    return different
+
+
+def tune_and_use(rank, ddp_kwargs):
+    model = seeded(Layers, [64] * 9, seed=rank)  # ranks start differently: the first wrapping makes them alike
+    step = training_step(model, "adam")
+    before = [p.detach().clone() for p in model.parameters()]
+    result = firkin.tune(model, step, ddp_kwargs=ddp_kwargs, **QUICK)
+    different = differs_from_rank_0(state_of(model, step))
+    moved = sum(int(not torch.equal(a, b)) for a, b in zip(before, model.parameters()))
+    hooks = sum(len(p._post_accumulate_grad_hooks or {}) for p in model.parameters())
+    ddp = DDP(model, **result.ddp_kwargs())
+    for _ in range(4):
+        step(ddp)
+    result.check(ddp)
+    return {
+        "kwargs": result.ddp_kwargs(),
+        "buckets": result.plan.buckets,
+        "choice": result.choice,
+        "json": result.results_json,
+        "settings": result.settings(),
+        "over_default": result.over_default,
+        "different": different,
+        "moved": moved,
+        "hooks": hooks,
+        "step_s": result.step_s,
+    }
+
+
+def tune_compiled(rank):
+    model = torch.compile(seeded(Layers, [64] * 5), backend="eager")
+    return firkin.tune(model, training_step(model), **QUICK).notes
+
+
+def tune_with_unused(rank):
+    model = seeded(WithUnused)
+    return firkin.tune(model, training_step(model), ddp_kwargs={"find_unused_parameters": True}, **QUICK).ddp_kwargs()
+
+
+def profile_and_measure(rank):
+    model = seeded(Shuffled)
+    profile = firkin.profile(model, training_step(model), steps=3, warmup=1)
+    curve = firkin.measure_all_reduce(sizes=[4, 4096, 1 << 20], seconds=0.5)
+    best = firkin.predict(profile, curve).best_cap
+    return profile.names, profile.ready_s, [(r.bytes, r.world_size, r.median_s, r.gap_s, r.wrong) for r in curve.rows], best.backward_s
+
+
+def blocks_in_unequal_time(rank):
+    """Ranks' clocks never say quite the same."""
+    model = seeded(Layers, [8, 8])
+    step = training_step(model)
+    ranks, parameters = Ranks(None), trainable_parameters(model)
+    bench = StepBench(ranks, model, step, parameters, firkin.profile(model, step, steps=3), {})
+    samples = bench.blocks([], fewest=1, most=4, seconds=1e-9 if rank else 1e9, seed=0, on_block=lambda _: None)
+    return [len(series) for series in samples]
+
+
+def tune_in_a_subgroup(rank):
+    group = dist.new_group([0, 2])
+    outsider = None
+    if rank != 1:
+        model = seeded(Layers, [32] * 4)
+        return firkin.tune(model, training_step(model), group=group, **QUICK).plan.buckets
+    try:
+        firkin.tune(Layers([8, 8]), lambda model: None, group=group)
+    except firkin.InputError as error:
+        outsider = str(error)
+    return outsider
+
+
+def no_backward(model):
+    model(inputs(model))
+
+
+def two_backwards(model):
+    for _ in range(2):
+        model(inputs(model)).sum().backward()
+
+
+def failing(model):
+    raise ArithmeticError("the step's own error")
+
+
+BAD = {
+    "no parameters": (lambda rank: torch.nn.ReLU(), None),
+    "parameters on one rank only": (lambda rank: Layers([8, 8]) if rank else torch.nn.ReLU(), None),
+    "different models": (lambda rank: Layers([8, 8 + rank]), None),
+    "no backward": (lambda rank: Layers([8, 8]), no_backward),
+    "no backward on rank 1": (lambda rank: Layers([8, 8]), {0: None, 1: no_backward}),
+    "two backwards": (lambda rank: Layers([8, 8]), two_backwards),
+    "not a function": (lambda rank: Layers([8, 8]), 7),
+    "not a module": (lambda rank: "model", no_backward),
+    "a step that fails on rank 1": (lambda rank: Layers([8, 8]), {0: None, 1: failing}),
+    "unused parameters": (lambda rank: WithUnused(), None),
+    "two dtypes": (lambda rank: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8).half()), no_backward),
+}
+
+
+def said_of_bad_input(rank):
+    said = {}
+    for name, (make, step) in BAD.items():
+        model = make(rank)
+        chosen = step[rank] if isinstance(step, dict) else step
+        if chosen is None:
+            chosen = training_step(model) if list(getattr(model, "parameters", list)()) else no_backward
+        try:
+            firkin.tune(model, chosen, **QUICK)
+        except Exception as error:
+            said[name] = (type(error).__name__, str(error))
+    for name, arguments in {
+        "a bucket cap of one's own": {"ddp_kwargs": {"bucket_cap_mb": 3}},
+        "an unknown argument": {"ddp_kwargs": {"bucket_cap": 3}},
+        "no time": {"seconds": 0},
+    }.items():
+        model = Layers([8, 8])
+        try:
+            firkin.tune(model, training_step(model), **{**QUICK, **arguments})
+        except Exception as error:
+            said[name] = (type(error).__name__, str(error))
+    for name, call in {
+        "other seconds on rank 1": lambda: firkin.tune(Layers([8, 8]), no_backward, seconds=1.0 + rank),
+        "other arguments on rank 1": lambda: firkin.tune(Layers([8, 8]), no_backward, ddp_kwargs={"static_graph": rank == 1}),
+        "other steps on rank 1": lambda: firkin.profile(Layers([8, 8]), no_backward, steps=3 + rank),
+        "other sizes on rank 1": lambda: firkin.measure_all_reduce(sizes=[4] if rank else [8]),
+    }.items():
+        try:
+            call()
+        except Exception as error:
+            said[name] = (type(error).__name__, str(error))
+    try:
+        model = DDP(Layers([8, 8]))
+        firkin.tune(model, training_step(model), **QUICK)
+    except Exception as error:
+        said["wrapped already"] = (type(error).__name__, str(error))
+    return said
+
+
+def all_jobs(rank):
+    """What two ranks do here, in one process each: starting ranks takes longer than most of it."""
+    return {
+        "bad input": said_of_bad_input(rank),
+        "one by one": profile_and_measure(rank),
+        "unequal time": blocks_in_unequal_time(rank),
+        "plain": tune_and_use(rank, {}),
+        "static": tune_and_use(rank, {"static_graph": True, "gradient_as_bucket_view": True}),
+        "unused": tune_with_unused(rank),
+        "compiled": tune_compiled(rank),
+    }
+
+
+@functools.cache
+def two_ranks():
+    return with_ranks(2, all_jobs)
+
+
+def results_of(job):
+    return [result[job] for result in two_ranks()]
+
+
+class Tune(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.results = results_of("plain")
+
+    def test_every_rank_has_the_same_result(self):
+        first, second = self.results
+        for name in ("kwargs", "buckets", "choice", "json", "settings"):
+            self.assertEqual(first[name], second[name])
+
+    def test_ranks_are_alike_afterwards_and_were_trained(self):
+        for result in self.results:
+            self.assertEqual(result["different"], 0)
+            self.assertGreater(result["moved"], 0)
+            self.assertEqual(result["hooks"], 0)
+
+    def test_the_choice_is_one_of_pytorchs_arguments(self):
+        result = self.results[0]
+        expected = {"plan": {"bucket_cap_mb_list"}, "cap": {"bucket_cap_mb"}, "torch default": set()}[result["choice"]]
+        self.assertEqual(set(result["kwargs"]), expected)
+        self.assertLessEqual(result["over_default"][1], result["over_default"][0])
+        self.assertLessEqual(result["over_default"][0], result["over_default"][2])
+
+    def test_results_json_has_the_answer_and_every_sample(self):
+        results = json.loads(self.results[0]["json"])
+        self.assertEqual(results["command"], "tune")
+        self.assertEqual(len(results["profile"]["tensors"]), 16)
+        self.assertIn("best_predicted", results)
+        names = results["samples"]["settings"]
+        self.assertEqual(names[:2], ["none", "torch default"])
+        self.assertEqual([len(series) >= 4 for series in results["samples"]["step_s"]], [True] * len(names))
+
+    def test_settings_are_by_tool(self):
+        settings = self.results[0]["settings"]
+        self.assertIn("ddp_bucket_cap_mb=", settings["transformers"])
+        self.assertIn("bucket_cap_mb=", settings["accelerate"])
+        self.assertIn("reduce_bucket_size", settings["deepspeed"])
+
+    def test_a_result_can_be_written(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder) / "page.html"
+            firkin._core.write_report(self.results[0]["json"], page)
+            self.assertIn("DistributedDataParallel", page.read_text())
+
+    def test_static_graph_is_measured_and_passed_on(self):
+        kwargs = results_of("static")[0]["kwargs"]
+        self.assertTrue(kwargs["static_graph"] and kwargs["gradient_as_bucket_view"])
+
+    def test_unused_parameters_are_allowed_where_pytorch_looks_for_them(self):
+        self.assertTrue(results_of("unused")[0]["find_unused_parameters"])
+
+    def test_a_compiled_model_gets_caps_only(self):
+        self.assertIn("only uniform caps from 1 MiB on", results_of("compiled")[0][0])
+
+    def test_ranks_end_with_the_same_block_however_their_clocks_differ(self):
+        self.assertEqual(results_of("unequal time"), [[1], [1]])
+
+    def test_a_group_of_some_ranks(self):
+        first, outsider, third = with_ranks(3, tune_in_a_subgroup)
+        self.assertEqual(first, third)
+        self.assertIn("this rank is not in the process group", outsider)
+
+
+class OneByOne(unittest.TestCase):
+    def test_profile_and_all_reduce_are_the_same_on_every_rank_and_lead_to_a_prediction(self):
+        first, second = results_of("one by one")
+        self.assertEqual(first, second)
+        names, ready_s, rows, best_s = first
+        self.assertEqual(names[0].split(".")[0], "third")
+        self.assertEqual([row[:2] for row in rows], [(4, 2), (4096, 2), (1 << 20, 2)])
+        for _, _, median_s, gap_s, wrong in rows:
+            self.assertGreater(median_s, 0)
+            self.assertGreater(gap_s, 0)
+            self.assertEqual(wrong, 0)
+        self.assertGreater(best_s, 0)
+
+
+class BadInput(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.said = results_of("bad input")
+
+    def says(self, case, *words):
+        for rank in range(2):
+            kind, message = self.said[rank][case]
+            self.assertEqual(kind, "InputError", message)
+            self.assertNotIn("\n", message)
+            for word in words:
+                self.assertIn(word, message)
+
+    def test_every_rank_raises_the_same(self):
+        for case in self.said[0]:
+            if case != "a step that fails on rank 1":
+                self.assertEqual(self.said[0][case], self.said[1][case], case)
+        self.assertEqual(len(self.said[0]), len(BAD) + 8)
+
+    def test_a_module_without_parameters(self):
+        self.says("no parameters", "ReLU has no parameter that needs a gradient")
+        self.says("parameters on one rank only", "rank 0: ", "ReLU has no parameter")
+
+    def test_different_models(self):
+        self.says("different models", "rank 1 has another one", "than rank 0", "expected the same everywhere")
+
+    def test_a_step_without_one_backward(self):
+        self.says("no backward", "step did no backward passes; expected one")
+        self.says("no backward on rank 1", "rank 1: step did no backward")
+        self.says("two backwards", "step did 2 backward passes")
+
+    def test_what_is_no_model_or_no_step(self):
+        self.says("not a function", "step is a int; expected a function")
+        self.says("not a module", "model is a str; expected a torch.nn.Module")
+        self.says("wrapped already", "wrapped in DistributedDataParallel already")
+
+    def test_parameters_that_no_bucket_can_hold(self):
+        self.says("unused parameters", "'spare.weight' got no gradient")
+        self.says("two dtypes", "torch.float16", "expected one dtype")
+
+    def test_arguments(self):
+        self.says("a bucket cap of one's own", "'bucket_cap_mb'; expected arguments that the tuner does not set")
+        self.says("an unknown argument", "'bucket_cap' is no argument of torch")
+        self.says("no time", "seconds 0; expected more than 0")
+
+    def test_other_arguments_on_another_rank(self):
+        self.says("other seconds on rank 1", "tune: seconds is 2.0 on rank 1, 1.0 on rank 0; expected the same everywhere")
+        self.says("other arguments on rank 1", "tune: ddp_kwargs is {'static_graph': True} on rank 1")
+        self.says("other steps on rank 1", "profile: steps is 4 on rank 1, 3 on rank 0")
+        self.says("other sizes on rank 1", "measure_all_reduce: sizes is [4] on rank 1, [8] on rank 0")
+
+    def test_a_step_of_the_users_that_fails_keeps_its_error_and_stops_the_others(self):
+        self.assertEqual(self.said[1]["a step that fails on rank 1"], ("ArithmeticError", "the step's own error"))
+        self.assertEqual(
+            self.said[0]["a step that fails on rank 1"], ("RuntimeError", "rank 1 failed: ArithmeticError: the step's own error")
+        )
+
+    def test_no_process_group_and_one_rank(self):
+        model = Layers([8, 8])
+        with self.assertRaisesRegex(firkin.InputError, r"^no process group; expected torch.distributed.init_process_group\(\) first"):
+            firkin.tune(model, training_step(model))
+        with tempfile.TemporaryDirectory() as folder:
+            dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+            with self.assertRaisesRegex(firkin.InputError, "^one rank has nobody to communicate with; expected at least 2"):
+                firkin.tune(model, training_step(model))
+            dist.destroy_process_group()
+
+
+class CommandLine(unittest.TestCase):
+    def torchrun(self, *words):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "firkin.tune", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, cwd=HERE)
+
+    def test_a_scripts_model_is_tuned_under_torchrun(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.torchrun("small_script.py:build", "--seconds", "1", "--out", folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("DistributedDataParallel(model", done.stdout)
+            written = {path.name for path in pathlib.Path(folder).iterdir()}
+            self.assertLessEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"}, written)
+
+    def test_a_wrong_target_is_one_line_and_2(self):
+        done = subprocess.run([sys.executable, "-m", "firkin.tune", "small_script.py:nothing"], capture_output=True, text=True, cwd=HERE)
+        self.assertEqual((done.returncode, done.stderr), (2, "firkin: small_script.py: no function 'nothing'\n"))
+        done = subprocess.run([sys.executable, "-m", "firkin.tune", "small_script.py:build"], capture_output=True, text=True, cwd=HERE)
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, r"^firkin: no ranks; expected to be started by torchrun: .*\n$")
+
+    def test_the_name_stays_the_function(self):
+        code = "import firkin.tune, firkin; assert firkin.tune.__name__ == 'tune' and callable(firkin.tune)"
+        self.assertEqual(subprocess.run([sys.executable, "-c", code]).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,126 @@
+"""How the study runs a regime: within a limit, once, and so that one that fails costs only itself. A shell script runs instead of firkin tune."""
+
+import json
+import os
+import pathlib
+import tempfile
+import time
+import unittest
+
+import recorded
+from measure import MEASURED, is_measured, measure
+from regimes import ALPS_RANKS, Regime, all_regimes, alps_table
+
+RESULT = """echo '{"complete": true}' > NAME/results.json"""
+
+
+class Runs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = pathlib.Path(folder.name)
+        self.regime = Regime("small", "no link", "a script", (), 1, lab=None)
+
+    def run_script(self, text, limit_s=60):
+        program = self.out / "program"
+        program.write_text("#!/bin/sh\nmkdir -p small\n" + text.replace("NAME", "small") + "\n")
+        program.chmod(0o755)
+        return measure(self.regime, program, 4, self.out, limit_s)
+
+    def is_measured(self, blocks=4):
+        return is_measured(self.out, "small", self.regime.shown_command(blocks))
+
+    def test_a_regime_with_a_result_is_measured(self):
+        record = self.run_script(RESULT)
+        self.assertEqual((record["status"], record["blocks"], record["command"]), (MEASURED, 4, "build/firkin tune --blocks 4 --out small"))
+        self.assertEqual(record, json.loads((self.out / "small" / "run.json").read_text()))
+        self.assertTrue(self.is_measured())
+
+    def test_another_command_is_another_measurement(self):
+        self.run_script(RESULT)
+        self.assertFalse(self.is_measured(blocks=5))
+
+    def test_a_partial_result_is_not_measured(self):
+        self.run_script("""echo '{"complete": false}' > NAME/results.json""")
+        self.assertFalse(self.is_measured())
+        (self.out / "small" / "results.json").write_text('{"complete":')
+        self.assertFalse(self.is_measured())
+
+    def test_a_run_that_fails_says_its_last_line(self):
+        self.run_script(RESULT)
+        record = self.run_script("echo first; echo firkin: no such thing >&2; echo; exit 3")
+        self.assertEqual(record["status"], "exit code 3: firkin: no such thing")
+        self.assertFalse(self.is_measured())  # the result is an earlier one's
+
+    def test_a_run_beyond_its_limit_is_ended_with_all_that_it_started(self):
+        record = self.run_script("sleep 600 & echo $! > child; wait", limit_s=2)
+        self.assertEqual(record["status"], "ended after its limit of 2 s")
+        self.assertFalse(self.is_measured())
+        child = int((self.out / "child").read_text())
+        deadline = time.monotonic() + 30
+        while pathlib.Path(f"/proc/{child}/status").exists() and "Z (zombie)" not in pathlib.Path(f"/proc/{child}/status").read_text():
+            self.assertLess(time.monotonic(), deadline, "what it started still runs")
+            time.sleep(0.05)
+
+    def test_a_run_that_ignores_signals_is_killed(self):
+        import measure as module
+        self.addCleanup(setattr, module, "GRACE_S", module.GRACE_S)
+        module.GRACE_S = 1
+        self.assertEqual(self.run_script("trap '' TERM; while :; do sleep 0.1; done", limit_s=1)["status"], "ended after its limit of 1 s")
+
+
+class Regimes(unittest.TestCase):
+    def test_there_are_sixteen_four_hosts_and_a_modelled_link(self):
+        regimes = all_regimes()
+        self.assertEqual(len({regime.name for regime in regimes}), 18)
+        for link in ("loopback", "10gbit", "4gbit", "1gbit"):
+            self.assertEqual(sum(regime.name.startswith(link) for regime in regimes), 4)
+        self.assertEqual([regime.name for regime in regimes if regime.lab is None], ["512-gpus-gpt2-large"])
+        self.assertEqual([regime.name for regime in regimes if "--hosts" in (regime.lab or ())], ["4-hosts-gpt2-large"])
+
+    def test_all_together_take_at_most_fifty_minutes(self):
+        self.assertLessEqual(sum(regime.expected_s for regime in all_regimes()), 3000)
+
+    def test_commands_name_no_place_of_this_machine(self):
+        for regime in all_regimes():
+            self.assertFalse([word for word in regime.shown_command(20).split() if word.startswith("/")])
+
+    def test_the_modelled_link_is_the_published_table(self):
+        header, *rows = alps_table().splitlines()
+        self.assertEqual((header, len(rows)), ("bytes,world_size,median_s", 30))
+        self.assertIn(f"1048576,{ALPS_RANKS},0.001256", rows)
+
+
+class Usage(unittest.TestCase):
+    def assert_refused(self, words, mentions):
+        ended = recorded.study(*words)
+        self.assertEqual((ended.returncode, ended.stdout, len(ended.stderr.splitlines())), (2, "", 1), ended.stderr)
+        self.assertIn(mentions, ended.stderr)
+
+    def test_bad_flags(self):
+        for words, mentions in [([], "no program; expected one such as build/firkin"), (["none/firkin"], "no such program"),
+                                (["--only", "2gbit", "--list"], "--only 2gbit: expected one of loopback-compute"),
+                                (["--blocks", "3", "--list"], "--blocks 3: expected 4 or more"),
+                                (["--limit", "0", "--list"], "--limit 0.0: expected a positive"),
+                                (["--frobnicate"], "--frobnicate")]:
+            with self.subTest(words=words):
+                self.assert_refused(words, mentions)
+
+    def test_a_program_that_is_not_firkin(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assert_refused(["/bin/false", "--out", folder, "--docs", folder], "expected a built firkin")
+
+    def test_the_list_says_what_is_measured_already(self):
+        with tempfile.TemporaryDirectory() as folder:
+            regime = all_regimes()[-1]
+            run = pathlib.Path(folder) / regime.name / "run.json"
+            os.makedirs(run.parent)
+            run.write_text(json.dumps({"status": MEASURED, "command": regime.shown_command(20)}))
+            (run.parent / "results.json").write_text('{"complete": true}')
+            lines = recorded.study("--list", "--out", folder).stdout.splitlines()
+        self.assertEqual([line.split()[0] for line in lines if " measured " in line], [regime.name])
+        self.assertEqual(len(lines), 18)
+
+
+if __name__ == "__main__":
+    unittest.main()

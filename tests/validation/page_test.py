@@ -1,0 +1,224 @@
+"""docs/validation.md says what the kept results say, and which regimes have none."""
+
+import gzip
+import json
+import pathlib
+import tempfile
+import unittest
+
+import recorded
+from bars import all_bars
+from figures import Broken, read_figures, read_json
+from paired import paired_ratio
+from regimes import all_regimes
+
+REPLAY = "1gbit-gpt2-large"  # stands for the recorded result, which is a replay's
+
+
+def row_of(page, name):
+    """The cells of the first table row that begins with the text."""
+    line = next(line for line in page.splitlines() if line.startswith(f"| {name}"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+class Study(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.docs = pathlib.Path(folder.name)
+
+    def page(self, expected_code=0):
+        ended = recorded.study("--page", "--docs", self.docs)
+        self.assertEqual(ended.returncode, expected_code, ended.stderr)
+        self.said = ended.stderr.splitlines()
+        written = self.docs / "validation.md"
+        return written.read_text() if written.exists() else None
+
+    def figures(self, change=None):
+        recorded.place(self.docs, REPLAY, change)
+        return read_figures(self.docs / "validation", REPLAY)
+
+
+class Page(Study):
+    def test_a_row_of_the_curve_is_that_of_the_result(self):
+        recorded.place(self.docs, REPLAY)
+        row = next(row for row in recorded.result()["curve"] if row["cap_mib"] == 16)
+        cells = row_of(self.page(), "16 ")
+        self.assertEqual(cells[1], str(row["buckets"]))
+        self.assertEqual(cells[4], f"{row['measured_s'] * 1e3:.4g} ms")
+        self.assertEqual(cells[6], f"{100 * (row['predicted_s'] / row['measured_s'] - 1):+.1f} %")
+
+    def test_errors_are_summed_up_over_the_caps_that_the_model_was_not_calibrated_on(self):
+        errors = {row["cap_mib"]: abs(row["error"]) for row in recorded.result()["curve"]}
+        self.assertIn("calibrated on the buckets of 512 KiB", " ".join(recorded.result()["notes"]))
+        recorded.place(self.docs, REPLAY)
+        cells = row_of(self.page(), f"[{REPLAY}]")
+        large = sorted(error for cap, error in errors.items() if cap >= 1)
+        self.assertEqual(cells[1:3], [f"{50 * (large[1] + large[2]):.1f} %", f"{100 * large[-1]:.1f} %"])
+        self.assertEqual(cells[3], "-")  # the only smaller cap is 512 KiB
+
+    def test_a_bar_that_is_missed_says_by_how_much(self):
+        recorded.place(self.docs, REPLAY)
+        worst = max(abs(row["error"]) for row in recorded.result()["curve"] if row["cap_mib"] >= 1)
+        cells = row_of(self.page(), "error of T(b), replay over links, caps of 1 MiB and more: worst")
+        self.assertEqual(cells[1:], ["at most 4.0 %", f"{100 * worst:.1f} %", f"**missed** by {100 * (worst - 0.04):.1f} %"])
+
+    def test_rules_are_summed_up_over_the_regimes(self):
+        recorded.place(self.docs, REPLAY, lambda result: result.update(regret=0.03))
+        recorded.place(self.docs, "1gbit-compute", lambda result: result.update(regret=0.01))
+        page = self.page()
+        self.assertEqual((row_of(page, "**median**")[1], row_of(page, "**worst**")[1]), ("+2.0 %", "+3.0 %"))
+
+    def test_regimes_without_a_result_are_named(self):
+        recorded.place(self.docs, REPLAY)
+        page = self.page()
+        self.assertIn("1 of 18 regimes", " ".join(page.split()))
+        self.assertIn("loopback-compute, ", page)
+        self.assertIn("512-gpus-gpt2-large (not measured)", page)
+        self.assertIn("study: 10gbit-compute: not measured", self.said)
+        self.assertEqual(len(self.said), 18)  # the other 17, and what was written
+
+    def test_a_regime_that_was_ended_says_why(self):
+        recorded.place(self.docs, REPLAY)
+        ended = self.docs / "validation" / "4gbit-compute"
+        ended.mkdir()
+        (ended / "run.json").write_text('{"status": "ended after its limit of 480 s"}')
+        self.assertIn("4gbit-compute (ended after its limit of 480 s)", self.page())
+
+    def test_no_result_at_all_is_a_line_and_no_page(self):
+        self.assertIsNone(self.page(expected_code=1))
+        self.assertIn("no results; expected those of at least one regime", self.said[-1])
+
+    def test_fewer_blocks_than_the_bars_are_stated_for_are_pointed_out(self):
+        recorded.place(self.docs, REPLAY)
+        self.assertIn("The bars are stated for 20 blocks", self.page())
+
+    def test_the_page_is_the_same_when_it_is_written_again(self):
+        recorded.place(self.docs, REPLAY)
+        self.assertEqual(self.page(), self.page())
+
+    def test_pictures_lie_where_the_page_looks_for_them(self):
+        recorded.place(self.docs, REPLAY)
+        self.assertIn(f"(validation/{REPLAY}/curve.svg)", self.page())
+
+
+class BrokenResults(Study):
+    def assert_broken(self, mentions):
+        with self.assertRaises(Broken) as raised:
+            read_figures(self.docs / "validation", REPLAY)
+        self.assertIn(mentions, str(raised.exception))
+        self.assertEqual(len(str(raised.exception).splitlines()), 1)
+
+    def test_a_file_that_was_cut_off(self):
+        file = recorded.place(self.docs, REPLAY) / "results.json.gz"
+        file.write_bytes(file.read_bytes()[:1000])
+        self.assert_broken("results.json.gz: no JSON")
+
+    def test_a_file_that_is_not_there(self):
+        (recorded.place(self.docs, REPLAY) / "prediction.json.gz").unlink()
+        self.assert_broken("prediction.json.gz: cannot be read")
+
+    def test_a_result_of_another_kind(self):
+        recorded.place(self.docs, REPLAY, lambda result: result.pop("curve"))
+        self.assert_broken("not a result of firkin tune: KeyError 'curve'")
+
+    def test_a_run_that_was_interrupted(self):
+        recorded.place(self.docs, REPLAY, lambda result: result.update(complete=False))
+        self.assert_broken("not complete")
+
+    def test_one_broken_result_costs_only_itself(self):
+        recorded.place(self.docs, REPLAY)
+        (recorded.place(self.docs, "1gbit-compute") / "results.json.gz").write_bytes(b"{")
+        self.assertIn("1gbit-compute (", self.page())
+
+
+class Figures(Study):
+    def test_a_paired_ratio_is_the_programs_own(self):
+        result = recorded.result()
+        series = dict(zip(result["samples"]["settings"], result["samples"]["step_s"]))
+        ratio, low, high = paired_ratio(series["bucketed 2 MiB"], series["torch default"])
+        self.assertEqual(result["best_predicted"]["cap_mib"], 2)
+        for ours, its in [(ratio, result["over_default"]["ratio"]), (low, result["over_default"]["ratio_ci"]["low"]),
+                          (high, result["over_default"]["ratio_ci"]["high"])]:
+            self.assertAlmostEqual(ours, its, places=12)
+
+    def test_a_paired_ratio_of_few_blocks_has_no_interval(self):
+        self.assertEqual(paired_ratio([2, 2, 2, 2], [1, 1, 1, 1]), (2, None, None))
+
+    def test_a_plan_with_the_buckets_of_a_cap_is_found_under_the_caps_name(self):
+        self.assertEqual(self.figures().regrets["`planned`"].value, 0)  # 2 MiB, which was measured best
+
+    def test_the_regret_of_one_bucket_is_that_of_the_cap_that_holds_all(self):
+        samples = recorded.result()["samples"]
+        series = dict(zip(samples["settings"], samples["step_s"]))
+        self.assertEqual(self.figures().regrets["one bucket"].value, paired_ratio(series["bucketed 16 MiB"], series["bucketed 2 MiB"])[0] - 1)
+
+    def test_mg_wfbp_is_the_models_word_unless_its_buckets_were_measured(self):
+        kept = recorded.place(self.docs, REPLAY)
+        self.assertTrue(read_figures(self.docs / "validation", REPLAY).regrets["MG-WFBP"].predicted)
+        prediction = json.loads(gzip.decompress((kept / "prediction.json.gz").read_bytes()))
+        next(row for row in prediction["baselines"] if row["name"] == "mg_wfbp")["buckets"] = 1
+        (kept / "prediction.json.gz").write_bytes(gzip.compress(json.dumps(prediction).encode()))
+        regrets = read_figures(self.docs / "validation", REPLAY).regrets
+        self.assertEqual(regrets["MG-WFBP"], regrets["one bucket"])
+
+    def test_the_prediction_of_other_rules_is_that_of_the_calibrated_model(self):
+        recorded.place(self.docs, REPLAY)
+        prediction = read_json(self.docs / "validation" / REPLAY / "prediction.json.gz")["curve"]
+        rows = recorded.result()["curve"]
+        for row, backward in zip(rows, prediction):
+            self.assertAlmostEqual(row["predicted_s"] - rows[0]["predicted_s"], backward["backward_s"] - prediction[0]["backward_s"], delta=1e-4)
+
+    def test_ordered_is_compared_with_the_chosen_cap(self):
+        result, figures = recorded.result(), self.figures()
+        ordered = next(row for row in result["strategies"] if row["strategy"] == "ordered")
+        self.assertAlmostEqual(figures.ordered_predicted, ordered["predicted_s"] / result["best_predicted"]["predicted_s"] - 1)
+        self.assertAlmostEqual(figures.ordered_measured.value, result["ordered_over_best_cap"]["ratio"] - 1)
+
+    def test_an_interval_beyond_its_samples_is_counted(self):
+        def widen(result):
+            result["curve"][0]["measured_ci_s"] = {"low": 0.001, "high": 9.0}
+
+        self.assertEqual(self.figures(widen).too_wide, 1)
+
+    def test_open_intervals_of_too_few_blocks_are_read(self):
+        def cut(result):
+            for row in result["curve"]:
+                row["measured_ci_s"] = {"low": 0.0, "high": None}
+            result["regret_ci"] = {"low": -1.0, "high": None}
+
+        figures = self.figures(cut)
+        self.assertEqual((figures.too_wide, figures.regrets["chosen cap"].low), (0, None))
+        self.assertIn("too few blocks", self.page())
+
+
+class Bars(Study):
+    def verdicts(self, change=None):
+        regime = next(regime for regime in all_regimes() if regime.name == REPLAY)
+        return {bar.text: bar.verdict for bar in all_bars([(regime, self.figures(change))])}
+
+    def test_a_chosen_cap_outside_of_the_set_may_happen_once(self):
+        text = "regimes whose chosen cap can be told from the measured best"
+        self.assertEqual(self.verdicts(lambda result: result.update(indifference_set=[4.0]))[text], "met")
+
+    def test_a_regret_above_its_bar_is_missed(self):
+        self.assertEqual(self.verdicts(lambda result: result.update(regret=0.031))["regret of the chosen cap: worst"], "**missed** by 1.1 %")
+
+    def test_a_plan_counts_as_slower_only_beyond_its_interval(self):
+        text = "regimes where `planned` is slower than the best cap, beyond its interval"
+        self.assertEqual(self.verdicts()[text], "met")
+
+        def slow_plan(result):
+            result["samples"]["settings"][0] = "planned"
+            best = result["samples"]["settings"].index("bucketed 2 MiB")
+            result["samples"]["step_s"][0] = [seconds * (1.1 + i / 100) for i, seconds in enumerate(result["samples"]["step_s"][best])]
+
+        self.docs /= "slow"
+        self.assertEqual(self.verdicts(slow_plan)[text], "**missed** by 1")
+
+    def test_kinds_that_were_not_measured_say_so(self):
+        self.assertEqual(self.verdicts()["error of T(b), models over links, caps of 1 MiB and more: worst"], "no such regime measured")
+
+
+if __name__ == "__main__":
+    unittest.main()
