@@ -39,11 +39,11 @@ python: bootstrap ## the Python package, installed into .venv (or into $FIRKIN_P
 
 SITE := build-docs
 
-docs: ## the documentation site, in build-docs/html; warnings are errors
+docs: ## the documentation site, in build-docs/html (Python's reference only after make build); warnings are errors
 	@tools/bootstrap docs
 	@mkdir -p $(SITE)
 	FIRKIN_DOCS_BUILD=$(SITE) doxygen docs/site/Doxyfile
-	FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -W --keep-going -q -c docs/site -d $(SITE)/doctrees . $(SITE)/html
+	PYTHONPATH=$(BUILD)/python FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -W --keep-going -q -c docs/site -d $(SITE)/doctrees . $(SITE)/html
 	@echo "open $(SITE)/html/index.html"
 
 docs-test: docs ## and its pages in a browser, wide and narrow; what the reference lacks

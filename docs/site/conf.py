@@ -2,7 +2,6 @@
 that their links work here as they do where the repository is read.
 """
 
-import importlib.util
 import os
 import pathlib
 import re
@@ -18,13 +17,14 @@ root_doc = "docs/index"
 include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md", "examples/*/README.md", "docs/*.md",
                     "docs/reference/*.md"]  # fmt: skip
 
-# The Python package: where it is installed in the Python of the site. It is read without PyTorch.
-if importlib.util.find_spec("firkin"):
+# The Python package, where it is built or installed. It is read without PyTorch.
+try:
+    import firkin  # noqa: F401
+
     extensions += ["sphinx.ext.autodoc"]
     autodoc_mock_imports = ["firkin._torch", "torch"]
-    autodoc_member_order = "bysource"
     without = []
-else:
+except ImportError:
     without = ["docs/reference/python.*"]
 # Pages that the table of contents names and that are not there yet.
 exclude_patterns = ["build*", ".*", *without] + [page for page in ("docs/validation.*",) if not list(ROOT.glob(page))]
