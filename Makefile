@@ -46,7 +46,7 @@ docs: ## the documentation site, in build-docs/html (Python's reference only aft
 	PYTHONPATH=$(BUILD)/python FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -W --keep-going -q -c docs/site -d $(SITE)/doctrees . $(SITE)/html
 	@echo "open $(SITE)/html/index.html"
 
-docs-test: docs ## and its pages in a browser, wide and narrow; what the reference lacks
+docs-test: docs ## and its pages in a browser, wide and narrow; its links, its search
 	FIRKIN_SITE=$(SITE)/html .venv-docs/bin/python tests/docs/site_test.py
 
 FUZZ_SECONDS := 600
