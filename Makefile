@@ -2,7 +2,7 @@
 
 BUILD := build
 
-.PHONY: help demo program python build test test-asan test-light fuzz lint format clean bootstrap
+.PHONY: help demo program python build test test-asan test-light docs docs-test fuzz lint format clean bootstrap
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -36,6 +36,18 @@ test-light: ## only the rooms without LibTorch (builds in seconds)
 
 python: bootstrap ## the Python package, installed into .venv (or into $FIRKIN_PYTHON's environment)
 	$(or $(FIRKIN_PYTHON),.venv/bin/python) -m pip install --disable-pip-version-check .
+
+SITE := build-docs
+
+docs: ## the documentation site, in build-docs/html (Python's reference only after make build); warnings are errors
+	@tools/bootstrap docs
+	@mkdir -p $(SITE)
+	FIRKIN_DOCS_BUILD=$(SITE) doxygen docs/site/Doxyfile
+	PYTHONPATH=$(BUILD)/python FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -W --keep-going -q -c docs/site -d $(SITE)/doctrees . $(SITE)/html
+	@echo "open $(SITE)/html/index.html"
+
+docs-test: docs ## and its pages in a browser, wide and narrow; its links, its search
+	FIRKIN_SITE=$(SITE)/html .venv-docs/bin/python tests/docs/site_test.py
 
 FUZZ_SECONDS := 600
 

@@ -1,6 +1,6 @@
 # `cmake --install build --prefix DIR`: the program firkin, and the data-parallel library for other projects.
 #
-# The program with its data and shell completions; DIR may be moved afterwards, LibTorch may not. Headers and
+# The program with its data, licences and shell completions; DIR may be moved afterwards, LibTorch may not. Headers and
 # static libraries of base, stats, plan, comm, ddp and tune, and a package file:
 #   find_package(firkin CONFIG REQUIRED)
 #   target_link_libraries(app PRIVATE firkin::ddp)      # or firkin::tune, which is larger, or firkin::plan, without LibTorch
@@ -37,6 +37,7 @@ endif()
 set_target_properties(firkin PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
 install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/firkin)
+install(FILES LICENSE THIRD_PARTY_NOTICES DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # Completions: the built program prints them.
 set(completions ${CMAKE_BINARY_DIR}/completions)

@@ -1,12 +1,14 @@
 """The report's page without its results: template, style, script and Vega's JavaScript in one HTML file.
 
-Usage: assemble_report_page.py SOURCE_DIR OUTPUT      SOURCE_DIR holds template.html, style.css, report.js
+Usage: assemble_report_page.py SOURCE_DIR NOTICES OUTPUT      SOURCE_DIR holds template.html, style.css, report.js
 
-The security policy names each script by its hash and forbids everything else: no network, no other script, no eval.
+NOTICES is THIRD_PARTY_NOTICES, whose second part, of that JavaScript, the page shows on demand. The security policy names each script by its
+hash and forbids everything else: no network, no other script, no eval.
 """
 
 import base64
 import hashlib
+import html
 import pathlib
 import re
 import sys
@@ -14,6 +16,7 @@ import sys
 import vl_convert
 
 VEGA_LITE = "6.4"  # charts name the schema of Vega-Lite 6
+NOTICES_OF_PAGES = "In every page: JavaScript"  # the heading of that part of THIRD_PARTY_NOTICES
 
 
 def script_text(text: str) -> str:
@@ -36,13 +39,21 @@ def policy(scripts: list[str]) -> str:
     ])
 
 
+def notices_of_pages(text: str) -> str:
+    heading, _, notices = text.partition(f"\n{NOTICES_OF_PAGES}\n")[2].partition("\n")
+    if not heading.startswith("===") or "<!--" in notices:
+        sys.exit(f"assemble_report_page.py: expected notices with the heading '{NOTICES_OF_PAGES}' and without '<!--'")
+    return html.escape(notices.strip())
+
+
 def main() -> None:
-    source, output = map(pathlib.Path, sys.argv[1:])
+    source, notices, output = map(pathlib.Path, sys.argv[1:])
     bundle = script_text(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE))
     script = script_text((source / "report.js").read_text(encoding="utf-8"))
     parts = {
         "CONTENT_SECURITY_POLICY": policy([bundle, script]),
         "STYLE": (source / "style.css").read_text(encoding="utf-8"),
+        "NOTICES": notices_of_pages(notices.read_text(encoding="utf-8")),
         "BUNDLE": bundle,
         "SCRIPT": script,
     }

@@ -75,7 +75,7 @@ COMMANDS = {
 def transcript(firkin: pathlib.Path, folder: str, words: str) -> str:
     shown = "$ firkin " + words.replace(" --", " \\\n    --")
     result = subprocess.run([firkin, *shlex.split(words)], cwd=folder, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    return f"```console\n{shown}\n{result.stdout.rstrip()}\n```"
+    return f"<!-- not run: tools/gpt2_large_page.py writes this page with what is printed -->\n```console\n{shown}\n{result.stdout.rstrip()}\n```"
 
 
 def main() -> None:

@@ -10,6 +10,7 @@
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/json_text.h"
+#include "report/page.h"
 
 namespace firkin::cli {
 namespace {
@@ -49,6 +50,11 @@ int run(int argc, char** argv) {
                            measures ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
   app.name("firkin");
   app.set_version_flag("--version", FIRKIN_VERSION);
+  const auto show_licenses = [] {  // printed as the version is, which ends the line
+    const std::string_view notices = third_party_notices();
+    throw CLI::CallForVersion(std::string(notices.substr(0, notices.find_last_not_of('\n') + 1)), 0);
+  };
+  app.add_flag_callback("--licenses", show_licenses, "print the licences of the code of others in this program, and exit");
   app.get_formatter()->column_width(26);
   app.set_config("--config", "", "file of flags: [bench.step], batch = [2, 4]");
   app.allow_config_extras(CLI::config_extras_mode::error);

@@ -49,6 +49,12 @@ class InstalledProgram(unittest.TestCase):
         self.assertIn("gpt2", self.answer("models"))
         self.assertIn("--ranks", self.answer("tune", "--help"))
 
+    def test_licences_come_with_it(self):
+        notices = (self.prefix / "share/doc/firkin/THIRD_PARTY_NOTICES").read_text()
+        self.assertEqual(self.answer("--licenses"), notices)
+        self.assertIn("vega-lite", notices)
+        self.assertIn("Apache License", (self.prefix / "share/doc/firkin/LICENSE").read_text())
+
     def test_tunes_with_the_installed_text(self):
         out = self.folder / "tune"
         self.answer("tune", *TINY_RUN, "--out", out)
@@ -122,7 +128,7 @@ class InstalledProgram(unittest.TestCase):
                 flags = re.findall(r"^  (?:-\w,)?(--[a-z-]+)", self.answer(*words, "--help"), re.MULTILINE)
                 offered = self.completed("firkin", *words, "--")
                 self.assertEqual(set(flags) - set(offered), set())
-                self.assertLess(set(offered) - set(flags), {"--config", "--version", "--help-all"})  # of the program itself
+                self.assertLess(set(offered) - set(flags), {"--config", "--version", "--help-all", "--licenses"})  # of the program itself
 
     def test_bash_offers_listed_values_files_and_nothing_for_numbers(self):
         (self.folder / "words.txt").touch()

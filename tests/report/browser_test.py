@@ -1,18 +1,18 @@
 """The pages in headless Chromium: every chart draws, and nothing goes wrong or out.
 
-FIRKIN names the binary; CHROMIUM the browser (default: chromium on the path; the test is skipped where there is none).
+FIRKIN names the binary; browser.py says which browser. Skipped where there is none.
 """
 
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import tempfile
 import unittest
 
+from browser import CHROMIUM, open_page, requests_elsewhere
+
 FIRKIN = os.environ["FIRKIN"]
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 DATA = pathlib.Path(__file__).parent / "data"
 RESULTS = DATA / "tune.json"
 REPORT_CHARTS = ["curve", "allreduce", "ready", "strategies"]
@@ -39,18 +39,7 @@ class Page(unittest.TestCase):
         return self.folder / "report.html"
 
     def open(self, page, width, height):
-        """The page's document after its scripts ran, and what the browser logged."""
-        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--enable-logging=stderr"]
-        command += ["--disable-background-networking", "--disable-component-update", "--disable-sync", f"--window-size={width},{height}"]
-        command += [f"--user-data-dir={self.folder / 'profile'}", "--virtual-time-budget=10000", "--dump-dom"]
-        command += [f"--log-net-log={self.folder / 'net.json'}", page.as_uri()]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        return result.stdout, result.stderr
-
-    def requested_urls(self):
-        """What the browser asked for on behalf of the last page, as its network log says; its own errands have no page as their origin."""
-        log = (self.folder / "net.json").read_text()
-        return re.findall(r'"initiator":"(?:file|null)[^}]*?"url":"([^"]+)"', log) + re.findall(r'"url":"([^"]+)"[^}]*?"initiator":"(?:file|null)', log)
+        return open_page(page.as_uri(), width, height, self.folder)
 
     def check(self, page, charts, width, height):
         document, log = self.open(page, width, height)
@@ -82,8 +71,7 @@ class Page(unittest.TestCase):
                     self.assertIn('data-charts="drawn"', document)
                     self.assertGreaterEqual(document.count('data-state="drawn"'), 1)
                     self.assertNotRegex(log, r"CONSOLE.*(Error|Refused|violates|Uncaught|Infinite extent)")
-                    requests = [url for url in self.requested_urls() if not url.startswith(("file:", "data:", "blob:", "chrome", "devtools"))]
-                    self.assertEqual(requests, [])
+                    self.assertEqual(requests_elsewhere(self.folder), [])
 
     def test_several_results_share_a_page(self):
         page = self.folder / "several.html"

@@ -11,6 +11,7 @@ inline constexpr int64_t kMiB = int64_t{1} << 20;
 inline constexpr int64_t kGiB = int64_t{1} << 30;
 inline constexpr int64_t kFloatBytes = 4;  // of a float32 element
 
+// Bytes in MiB.
 inline double mib(double bytes) {
   return bytes / static_cast<double>(kMiB);
 }

@@ -84,12 +84,14 @@ int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t
 // is to be verified is calibrated on, and calibrated_on() tells.
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified);
 
+// Whether `plan` is one of `calibration`.
 bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan);
 
 // The best of all plans, within a thousandth of backward; should it be among `calibration`, the best of those with one boundary more or
 // less than it that are not, and the plan itself where there is none.
 BucketPlan best_plan(const StepModel& model, const std::vector<BucketPlan>& calibration);
 
+// The two ends of the scale.
 BucketPlan one_tensor_per_bucket(size_t tensors);
 BucketPlan one_bucket(size_t tensors);
 

@@ -29,11 +29,13 @@ double median(std::span<const double> values);
 // Throws std::invalid_argument unless 0 <= q <= 1.
 double quantile(std::span<const double> values, double q);
 
+// The arithmetic mean.
 double mean(std::span<const double> values);
 
 // Standard deviation with divisor n - 1; 0 for a single value.
 double stdev(std::span<const double> values);
 
+// All of them at once.
 Summary summarize(std::span<const double> values);
 
 }  // namespace firkin

@@ -1,0 +1,81 @@
+"""Every block of commands in the documentation is run, or says why it is not, and those that are run print what the page shows.
+
+FIRKIN names the binary, FIRKIN_SOURCE_DIR the repository. The commands of a page run one after another in a folder that holds build/firkin,
+and data, tests and tools of the repository. A build without LibTorch lacks commands: blocks that need them are skipped.
+"""
+
+import itertools
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from blocks import Block, all_blocks, blocks_of, difference
+
+ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
+FIRKIN = pathlib.Path(os.environ["FIRKIN"])
+DEADLINE_S = 120  # a hang, not a benchmark
+
+
+class Console(unittest.TestCase):
+    def test_every_block_is_run_or_says_why_not(self):
+        unmarked = [block.where for block in all_blocks(ROOT) if block.mark is None]
+        self.assertEqual(unmarked, [], "expected <!-- run --> or <!-- not run: WHY --> in the line above")
+
+    def test_what_is_run_prints_what_is_shown(self):
+        run = [block for block in all_blocks(ROOT) if block.mark == "run"]
+        self.assertGreaterEqual(len(run), 5)
+        for page, blocks in itertools.groupby(run, key=lambda block: block.where.partition(":")[0]):
+            with tempfile.TemporaryDirectory() as folder:
+                self.prepare(pathlib.Path(folder))
+                for block in blocks:
+                    with self.subTest(block=block.where):
+                        self.run_block(block, pathlib.Path(folder))
+
+    def prepare(self, folder: pathlib.Path):
+        (folder / "build").mkdir()
+        (folder / "build/firkin").symlink_to(FIRKIN)
+        for shared in ("data", "tests", "tools"):
+            (folder / shared).symlink_to(ROOT / shared)
+
+    def run_block(self, block: Block, folder: pathlib.Path):
+        self.assertTrue(block.commands(), "no line starts with '$ '")
+        environment = os.environ | {"PATH": f"{folder}/build:{os.environ['PATH']}"}
+        for command, shown in block.commands():
+            result = subprocess.run(["bash", "-c", command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                    timeout=DEADLINE_S, env=environment)  # fmt: skip
+            if "unknown subcommand" in result.stdout:
+                self.skipTest(f"{command}: not in this build")
+            self.assertEqual(result.returncode, 0, f"{command}\n{result.stdout}")
+            self.assertIsNone(difference(shown, result.stdout.splitlines()), command)
+
+
+class Reading(unittest.TestCase):
+    """What this test relies on."""
+
+    def test_a_block_has_its_mark_and_its_place(self):
+        text = "Words\n\n<!-- run -->\n```console\n$ echo a \\\n    b\na b\n$ true\n```\n\n```bash\nmake\n```\n```cpp\nint x;\n```\n"
+        marked, unmarked = blocks_of(text, "page.md")
+        self.assertEqual((marked.where, marked.mark), ("page.md:4", "run"))
+        self.assertEqual(marked.commands(), [("echo a \\\n    b", ["a b"]), ("true", [])])
+        self.assertEqual((unmarked.where, unmarked.mark), ("page.md:11", None))
+
+    def test_a_mark_without_a_reason_is_none(self):
+        self.assertIsNone(blocks_of("<!-- not run: -->\n```bash\nmake\n```\n", "page.md")[0].mark)
+
+    def test_what_is_shown_must_be_printed(self):
+        self.assertIsNone(difference(["a", "b"], ["a", "b"]))
+        self.assertIn("shown:   c", difference(["a", "c"], ["a", "b"]))
+        self.assertIn("nothing more", difference(["a", "b"], ["a"]))
+        self.assertIn("not shown: b", difference(["a"], ["a", "b"]))
+
+    def test_dots_stand_for_any_lines(self):
+        self.assertIsNone(difference(["...", "c"], ["a", "b", "c"]))
+        self.assertIsNone(difference(["a", "..."], ["a", "b", "c"]))
+        self.assertIsNone(difference(["..."], []))
+        self.assertIn("shown:   d", difference(["...", "d"], ["a", "b", "c"]))
+
+
+if __name__ == "__main__":
+    unittest.main()

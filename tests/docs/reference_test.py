@@ -1,0 +1,58 @@
+"""The reference has every public header, with words for every free function, and every name of the Python package.
+
+Usage: reference_test.py REPOSITORY      prints what is missing; exit code 1 if anything is
+"""
+
+import pathlib
+import re
+import sys
+
+NOT_INSTALLED = {"json_text.h"}
+FUNCTION = re.compile(r"^(?!using|class|struct|enum|namespace|static_assert)\w[\w:<>,&*\[\] ]*?\b(\w+)\(")  # not within a class
+
+
+def missing_pages(root: pathlib.Path) -> list[str]:
+    """Headers that no page of docs/reference shows, and headers on pages that are not there."""
+    pages = {page.stem: page.read_text() for page in (root / "docs/reference").glob("*.md")}
+    headers = {f"{file.parent.name}/{file.name}" for file in (root / "include/firkin").rglob("*.h") if file.name not in NOT_INSTALLED}
+    shown = {f"{room}/{name}" for room, page in pages.items() for name in re.findall(r"(?m)^```\{doxygenfile\} (\S+)$", page)}
+    included = {name for page in pages.values() for name in re.findall(r"`#include <firkin/(\S+)>`", page)}
+    return [f"include/firkin/{header}: not in docs/reference" for header in sorted(headers - (shown & included))] + [
+        f"docs/reference: {header} is no public header" for header in sorted((shown | included) - headers)]  # fmt: skip
+
+
+def missing_names(root: pathlib.Path) -> list[str]:
+    """Names that the Python package offers and that its page does not show; none where there is no package."""
+    package = root / "python/firkin/__init__.py"
+    if not package.exists():
+        return []
+    offered = re.findall(r'"(\w+)"', re.search(r"__all__ = \[(.*?)\]", package.read_text(), re.DOTALL)[1])
+    page = (root / "docs/reference/python.md").read_text()
+    return [f"python/firkin: {name} is not in docs/reference/python.md" for name in offered
+            if not name.startswith("__") and not re.search(rf"(?m)^\.\. auto\w+:: firkin\.{name}$", page)]  # fmt: skip
+
+
+def without_words(header: pathlib.Path) -> list[str]:
+    """Functions outside of classes that no comment describes, neither above nor behind them. Declarations that follow each other without
+    an empty line share one."""
+    found, described = [], False
+    for line in header.read_text(encoding="utf-8").splitlines():
+        if not line.strip() or line.startswith("namespace"):
+            described = False
+        elif line.startswith("//"):
+            described = True
+        elif (name := FUNCTION.match(line)) and not described and "//" not in line:
+            found.append(f"{header.parent.name}/{header.name}: {name[1]}")
+    return found
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1])
+    headers = [file for file in sorted((root / "include/firkin").rglob("*.h")) if file.name not in NOT_INSTALLED]
+    found = missing_pages(root) + missing_names(root) + [f"{line} has no comment" for header in headers for line in without_words(header)]
+    print("\n".join(found) or f"{len(headers)} public headers are in the reference")
+    return 1 if found or not headers else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
