@@ -26,11 +26,23 @@ TensorProfile scaled_profile(const TensorProfile& measured, double factor) {
   return profile;
 }
 
-// Of the logarithm of a row's median; 0 where nothing is known.
+// Of the logarithm of a row's median; 0 where nothing is known. Samples are taken for log-normal: one call that took a hundred times as
+// long as the others makes a wide interval, not one of many orders of magnitude.
 double standard_error(const AllReduceRow& row) {
   constexpr double kOfMedian = 1.2533;  // sqrt(pi / 2), over that of a mean
   if (!row.stdev_s || !row.samples || *row.samples < 2) return 0;
-  return kOfMedian * *row.stdev_s / std::sqrt(static_cast<double>(*row.samples)) / row.median_s;
+  const double mean_s = row.mean_s.value_or(row.median_s);
+  if (!(mean_s > 0)) return 0;
+  const double variation = *row.stdev_s / mean_s;
+  return kOfMedian * std::sqrt(std::log1p(variation * variation) / static_cast<double>(*row.samples));
+}
+
+// A median as it might have come out; it lies among the samples.
+double redrawn_factor(const AllReduceRow& row, std::mt19937_64& random) {
+  const double factor = std::exp(standard_error(row) * random_normal(random));
+  const double least = row.min_s ? *row.min_s / row.median_s : 0;
+  const double most = row.max_s ? *row.max_s / row.median_s : std::numeric_limits<double>::infinity();
+  return std::clamp(factor, std::min(least, 1.0), std::max(most, 1.0));
 }
 
 }  // namespace
@@ -57,7 +69,7 @@ std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_s
   for (int draw = 0; draw < kDraws; ++draw) {
     AllReduceTable drawn = rows;
     for (AllReduceRow& row : drawn) {
-      const double factor = std::exp(standard_error(row) * random_normal(random));
+      const double factor = redrawn_factor(row, random);
       row.median_s *= factor;
       if (row.gap_s) *row.gap_s *= factor;
     }

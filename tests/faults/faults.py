@@ -58,8 +58,9 @@ class Ending:
 
     @property
     def message(self):
-        """The last line of standard error."""
-        return (self.errors.splitlines() or ["nothing"])[-1]
+        """The last line of standard error; c10d's log ("[E1122 ..."), which its threads write whenever they notice, apart."""
+        lines = [line for line in self.errors.splitlines() if not re.match(r"\[[IWE]\d{4} ", line)]
+        return (lines or ["nothing"])[-1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,15 @@ TEST(RedrawCosts, SpreadAsTheStandardErrorOfAMedian) {
   EXPECT_NEAR(mean(logs), 0, 0.01);
 }
 
+TEST(RedrawCosts, OfCallsOfWhichOneTookAThousandTimesAsLongStayNearTheMedian) {
+  const AllReduceTable table = {
+      {.bytes = kMiB, .world_size = 4, .median_s = 1e-3, .mean_s = 0.1, .stdev_s = 0.5, .min_s = 0.9e-3, .max_s = 2.5, .samples = 25}};
+  std::vector<double> times;
+  for (const CommCosts& costs : redraw_costs(table, 4)) times.push_back(costs.isolated(kMiB));
+  EXPECT_GE(quantile(times, 0), 0.9e-3);
+  EXPECT_LT(quantile(times, 0.975), 5e-3);
+}
+
 TEST(RedrawCosts, OfMediansAloneSayNothing) {
   EXPECT_TRUE(redraw_costs({{.bytes = kMiB, .world_size = 4, .median_s = 1}}, 4).empty());
   EXPECT_TRUE(redraw_costs({{.bytes = kMiB, .world_size = 4, .median_s = 1, .stdev_s = 0.1, .samples = 1}}, 4).empty());
