@@ -47,23 +47,41 @@ double time_communication(const ProcessGroup& group, const std::vector<BucketSta
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 
+// Steps that reach into one another, as those of `ordered`, have a period only: what one rank gains in a step, another may wait for in the
+// next, and the slower of the two would be counted twice. So their time is the mean over several.
+constexpr int kStepsOfAPeriod = 4;
+
+bool steps_overlap(const StepSetting& setting) {
+  return setting.options.strategy.wait != Wait::kAtStepEnd;
+}
+
+void replace_by_mean(std::vector<double>& times, int count) {
+  const double mean = std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
+  times.assign(static_cast<size_t>(count), mean);
+}
+
 BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepBenchOptions& options,
                          int64_t& next_step) {
   DataParallel ddp(*workload.module, group, with_timed_synchronization(workload, setting.options));
   std::optional<OverlappedOptimizer> optimizer;
   if (workload.optimizer) optimizer.emplace(ddp, *workload.optimizer);
   const int warmup_steps = options.warmup_steps + steps_to_learn(setting.options.strategy);
+  const int timed_steps = steps_overlap(setting) ? std::max(options.steps_per_block, kStepsOfAPeriod) : options.steps_per_block;
   std::vector<double> ours;  // step times, then comm times
   std::vector<double> comm;
-  for (int i = 0; i < warmup_steps + options.steps_per_block; ++i) {
-    // Steps that reach into one another are timed as they follow each other: in a barrier between them communication would go on, unseen.
-    if (i == 0 || setting.options.strategy.wait == Wait::kAtStepEnd) barrier(group);
+  for (int i = 0; i < warmup_steps + timed_steps; ++i) {
+    // Not between steps that overlap: communication would go on in the barrier, unseen.
+    if (i == 0 || !steps_overlap(setting)) barrier(group);
     const StepTimes times = run_step(workload, ddp, optimizer ? &*optimizer : nullptr, next_step++);
     if (i < warmup_steps) continue;
     ours.push_back(times.step_s);
     comm.push_back(times.comm_s);
   }
   if (optimizer) optimizer->drain();
+  if (steps_overlap(setting)) {
+    replace_by_mean(ours, options.steps_per_block);
+    replace_by_mean(comm, options.steps_per_block);
+  }
   ours.insert(ours.end(), comm.begin(), comm.end());
   ours.push_back(options.communication_alone ? time_communication(group, ddp.stats().buckets, setting.options.strategy.launch) : 0);
   const auto by_rank = all_gather(group, ours);

@@ -21,7 +21,8 @@ struct StepBenchResult {
   // [setting][block]: median over the block's timed steps of the slowest rank's time, in seconds.
   std::vector<std::vector<double>> step_s;
   std::vector<std::vector<double>> comm_s;
-  // [setting][block * steps_per_block + step][rank], in seconds.
+  // [setting][block * steps_per_block + step][rank], in seconds. Of the strategy ordered, whose steps reach into one another, every step of
+  // a block is the mean over the block's, of which there are at least four.
   std::vector<std::vector<std::vector<double>>> raw_step_s;
   // [setting][block]: the slowest rank's time to send all buckets with no backward around them, in seconds. Empty unless asked for; 0
   // for the strategies none and torch.
