@@ -28,6 +28,25 @@ TEST(ReadyProfile, ListsTheModulesTensorsInTheOrderOfBackward) {
   });
 }
 
+TEST(StepBench, TimesStepsThatReachIntoOneAnotherByTheirMean) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Workload workload = small_workload();
+    int steps = 0;
+    workload.loss = [&steps, loss = workload.loss](int64_t step) {
+      ++steps;
+      return loss(step);
+    };
+    DataParallelOptions options;
+    options.strategy = find_strategy("ordered");
+    options.cap.cap_bytes = 4096;
+    const StepBenchResult result =
+        measure_steps(group, workload, {{"ordered", options}}, {.blocks = 1, .warmup_steps = 1, .steps_per_block = 2, .on_progress = {}});
+    EXPECT_EQ(steps, 1 + steps_to_learn(options.strategy) + 4);
+    ASSERT_THAT(result.raw_step_s[0], SizeIs(2));
+    EXPECT_EQ(result.raw_step_s[0][0], result.raw_step_s[0][1]);
+  });
+}
+
 TEST(StepBench, MeasuresEverySettingOnceABlock) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload();
