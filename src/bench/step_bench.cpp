@@ -47,8 +47,8 @@ double time_communication(const ProcessGroup& group, const std::vector<BucketSta
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 
-// Steps that reach into one another, as those of `ordered`, have a period only: what one rank gains in a step, another may wait for in the
-// next, and the slower of the two would be counted twice. So their time is the mean over several.
+// Steps that reach into one another, as those of `ordered`, have a period only: the slower rank of one step may be the faster of the next,
+// and the slowest of every step adds up to more than they take. So their time is the mean over several.
 constexpr int kStepsOfAPeriod = 4;
 
 bool steps_overlap(const StepSetting& setting) {
