@@ -25,7 +25,4 @@ CapOptions cap_options(double cap_mib, const std::string& rule, std::optional<do
 // The only one that was measured, unless one is wanted.
 int64_t chosen_world(const MeasuredAllReduce& table, std::optional<int64_t> wanted);
 
-// A result of `command` that starts now.
-Results start_results(const std::string& command);
-
 }  // namespace firkin::python

@@ -1,27 +1,8 @@
 // The module firkin._core: planning, statistics and reports, without LibTorch.
-#include <ctime>
-
 #include "bindings.h"
 #include "firkin/base/error.h"
 
 namespace nb = nanobind;
-
-namespace firkin::python {
-
-Results start_results(const std::string& command) {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char text[sizeof "2026-01-01T00:00:00Z"];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  Results results;
-  results.run.command = command;
-  results.run.started = text;
-  results.run.environment.firkin = FIRKIN_VERSION;
-  return results;
-}
-
-}  // namespace firkin::python
 
 NB_MODULE(_core, module) {
   module.doc() = "Planning, statistics and reports, without PyTorch.";

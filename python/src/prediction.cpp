@@ -43,7 +43,8 @@ Prediction predict_workload(const ProfileSection& profile, const MeasuredAllRedu
 }
 
 Results results_of(const Prediction& prediction) {
-  Results results = start_results("predict");
+  Results results;
+  results.run = begin_head("predict");
   results.prediction = prediction;
   return results;
 }

@@ -18,6 +18,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/pytorch_caps.h"
 #include "report/report.h"
+#include "report/result_folder.h"
 #include "report/text.h"
 #include "results/paste_settings.h"
 #include "tuner.h"
@@ -68,7 +69,8 @@ struct RunFacts {
 };
 
 std::string results_of(const Tuner& tuner, const RunFacts& facts, const ProfileSection& profile, int64_t world_size) {
-  Results results = start_results("tune");
+  Results results;
+  results.run = begin_head("tune");
   results.run.command_line = facts.command_line;
   Environment& environment = results.run.environment;
   environment.libtorch = facts.torch;
@@ -90,14 +92,11 @@ std::string results_of(const Tuner& tuner, const RunFacts& facts, const ProfileS
 // An earlier result in `folder` is kept in folder/older/.
 void write_run(const std::string& results, const ProfileSection& profile, const MeasuredAllReduce& curve,
                const std::filesystem::path& folder) {
-  Results parsed = parse_results(results, "results");
-  parsed.run.files = {"report.html", kResultsFile, "tensors.csv", "allreduce.csv"};
+  const std::vector<OutputFile> files = {{"tensors.csv", tensors_csv(profile.tensors)}, {"allreduce.csv", allreduce_csv(curve.rows)}};
+  const Results written = with_files(parse_results(results, "results"), files);
   check_output_folder(folder, "folder");
-  keep_older_result(folder, parsed.run.files);
-  write_file_atomically(folder / kResultsFile, results_text(parsed));
-  write_file_atomically(folder / "report.html", render_report(parsed));
-  write_tensors_csv(folder / "tensors.csv", profile.tensors);
-  write_allreduce_csv(folder / "allreduce.csv", curve.rows);
+  keep_older_result(folder, written.run.files);
+  write_result(folder, written, files);
 }
 
 void bind_setting(nb::module_& module) {

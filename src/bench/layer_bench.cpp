@@ -36,7 +36,7 @@ struct StepClock {
 };
 
 StepClock run_clocked_step(const ProcessGroup& group, Workload& workload, int64_t step) {
-  for (at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
+  forget_gradients(workload);
   barrier(group);
   StepClock clock;
   clock.start = Clock::now();

@@ -77,7 +77,7 @@ Clock::time_point step_as_a_whole(const ProcessGroup& group, Workload& workload,
 // `recorders` may be null: then their times are not known.
 ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, Recorders* recorders) {
   ProfiledStep times;
-  for (const at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
+  forget_gradients(workload);
   synchronize_device(*workload.module);
   if (recorders != nullptr) recorders->forward.begin();
   const auto started = workload.whole_step ? step_as_a_whole(group, workload, times) : step_in_phases(group, workload, step, times);
@@ -98,14 +98,6 @@ std::string problem_of(const std::vector<NamedTensor>& parameters, const Profile
   return "";
 }
 
-// Throws, on every rank, the first rank's problem.
-void check_on_all_ranks(const ProcessGroup& group, const std::string& problem) {
-  const std::vector<std::string> problems = gather_texts(group, "-" + problem);
-  for (size_t rank = 0; rank < problems.size(); ++rank) {
-    if (problems[rank].size() > 1) throw InputError(fmt::format("rank {}: {}", rank, problems[rank].substr(1)));
-  }
-}
-
 // In one list that the ranks can compare: the wholes, ready times, needed times.
 constexpr size_t kProfileWholes = 3;
 std::vector<double> flattened(const ProfiledStep& step) {
@@ -124,6 +116,14 @@ void add_forward(const std::vector<int64_t>& ready_order, const std::vector<doub
     profile.update_s.push_back(total_bytes == 0 ? 0 : update_s * static_cast<double>(profile.bytes[position]) / total_bytes);
   }
   profile.forward_s = std::max(forward_s, std::ranges::max(profile.needed_s));
+}
+
+// Throws, on every rank, the first rank's problem.
+void check_on_all_ranks(const ProcessGroup& group, const std::string& problem) {
+  const std::vector<std::string> problems = gather_texts(group, "-" + problem);
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].size() > 1) throw InputError(fmt::format("rank {}: {}", rank, problems[rank].substr(1)));
+  }
 }
 
 }  // namespace
@@ -149,7 +149,7 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
     has_awaiting = recorders.forward.has_awaiting();
     if (options.on_progress) options.on_progress(fmt::format("backward {}", i + 1));
   }
-  for (const at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
+  forget_gradients(workload);
 
   const std::vector<double> medians = column_medians(rows);
   const auto ready = medians.begin() + kProfileWholes;

@@ -17,10 +17,6 @@ int64_t lasting_bytes(const Workload& workload) {
   return bytes_of(workload.parameters) + bytes_of(workload.module->buffers());
 }
 
-void forget_gradients(const Workload& workload) {
-  for (const at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
-}
-
 }  // namespace
 
 StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options) {

@@ -157,9 +157,10 @@ ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const Pro
   ModuleTuning tuning = tuning_of(tuned);
   tuning.text = results_in_text(results);
   if (!folder) return tuning;
-  results = with_files(std::move(results), tables_of(tuned));
+  const std::vector<OutputFile> files = tables_of(tuned);
+  results = with_files(std::move(results), files);
   keep_older_result(options.out, results.run.files);
-  write_result(options.out, results, tables_of(tuned));
+  write_result(options.out, results, files);
   return tuning;
 }
 

@@ -14,6 +14,10 @@ void synchronize_device(const torch::nn::Module& module) {
   c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
+void forget_gradients(const Workload& workload) {
+  for (const at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
+}
+
 DataParallelOptions with_timed_synchronization(const Workload& workload, DataParallelOptions options) {
   options.finish_with_backward = static_cast<bool>(workload.whole_step);
   return options;
@@ -27,8 +31,7 @@ StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer* o
   };
   const auto seconds = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };
   const auto started = now();
-  // As zero_grad() does, less its detach_(), which gradients that are views of a c10d::Reducer's buckets refuse.
-  for (at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
+  forget_gradients(workload);
   if (workload.whole_step) {
     workload.whole_step();
     return {.step_s = seconds(started, now()), .comm_s = ddp.stats().exposed_wait_s};

@@ -38,6 +38,10 @@ inline constexpr const char* kBackwardPhase = "backward";  // and parts of it
 inline constexpr const char* kOptimizerPhase = "optimiser";
 inline constexpr const char* kForwardWaitPhase = "forward waits";  // strategy ordered
 
+// Gradients of all parameters become undefined: what zero_grad() does, less its detach_(), which gradients that are views of a
+// c10d::Reducer's buckets refuse.
+void forget_gradients(const Workload& workload);
+
 // As run_step() needs them, to tell backward from what comes after it: unless the workload is a whole step, gradients are synchronised by
 // finish_gradient_synchronization().
 DataParallelOptions with_timed_synchronization(const Workload& workload, DataParallelOptions options);
