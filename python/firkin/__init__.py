@@ -5,7 +5,7 @@
     result.check(model)                            # after a few steps: are these the buckets?
 
 One by one: profile() says when each gradient becomes ready, measure_all_reduce() what an all-reduce takes, predict() what follows from
-both. predict() and assign_buckets() need no PyTorch. Everything wrong with the input is an InputError, a ValueError with one line, on every
+both. predict() and assign_buckets() need no PyTorch. DataParallel is Firkin's own engine instead of PyTorch's, where it was built. Everything wrong with the input is an InputError, a ValueError with one line, on every
 rank.
 """
 
@@ -29,6 +29,8 @@ from firkin._core import version as __version__
 
 if TYPE_CHECKING:
     from firkin._allreduce import measure_all_reduce
+    from firkin._data_parallel import DataParallel, OverlappedOptimizer
+    from firkin._errors import GroupError, StepError
     from firkin._plan import Plan
     from firkin._profile import profile
     from firkin._result import TuneResult
@@ -37,12 +39,16 @@ if TYPE_CHECKING:
 __all__ = [
     "AllReduceRow",
     "AllReduceTable",
+    "DataParallel",
+    "GroupError",
     "InputError",
+    "OverlappedOptimizer",
     "Plan",
     "PredictedCap",
     "PredictedPlan",
     "Prediction",
     "Profile",
+    "StepError",
     "TuneResult",
     "__version__",
     "assign_buckets",
@@ -54,7 +60,11 @@ __all__ = [
 
 # What needs PyTorch is imported at its first use: planning alone works without.
 _NEEDS_TORCH = {
+    "DataParallel": "firkin._data_parallel",
+    "GroupError": "firkin._errors",
+    "OverlappedOptimizer": "firkin._data_parallel",
     "Plan": "firkin._plan",
+    "StepError": "firkin._errors",
     "TuneResult": "firkin._result",
     "measure_all_reduce": "firkin._allreduce",
     "profile": "firkin._profile",

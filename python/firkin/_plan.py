@@ -69,7 +69,8 @@ class Plan:
         of another model, or no list makes these buckets: parameters of several dtypes or devices (one list is for all of them), or buckets
         that are not runs in the order of registration under find_unused_parameters.
         """
-        order = self._order_in_model(model)
+        order = self.order_in_model(model)
+        self._check_one_kind(model)
         kwargs: dict[str, Any] = {
             "bucket_cap_mb_list": self.caps_mib(order, find_unused_parameters=find_unused_parameters, static_graph=static_graph)
         }
@@ -101,7 +102,7 @@ class Plan:
         From what PyTorch itself logged: needs three training steps (static_graph: four).
         """
         live = _ddp.live_buckets(model)
-        self._order_in_model(_ddp.wrapped_module(model))
+        self.order_in_model(_ddp.wrapped_module(model))
         sizes = self.bucket_bytes
         for k in range(max(len(sizes), len(live.bytes))):
             ours = f"{_mib(sizes[k])} ({_listed(self.buckets[k])})" if k < len(sizes) else "none"
@@ -113,8 +114,8 @@ class Plan:
             if k >= len(sizes) or live.bytes[k] != sizes[k] or not same_names:
                 raise InputError(f"check: bucket {k} has {theirs}; expected {ours}")
 
-    def _order_in_model(self, model: torch.nn.Module) -> list[str]:
-        """The parameters in order of registration. Raises InputError when the plan is of another model, or of several dtypes or devices."""
+    def order_in_model(self, model: torch.nn.Module) -> list[str]:
+        """The parameters in order of registration. Raises InputError when the plan is of another model."""
         parameters = _ddp.reduced_parameters(model)
         for name, parameter in parameters:
             if name not in self.bytes:
@@ -128,16 +129,20 @@ class Plan:
                 if name not in names:
                     raise InputError(f"plan: it is for another model: no parameter '{name}' that needs a gradient")
         planned = {name for bucket in self.buckets for name in bucket}
-        for name, parameter in parameters:
-            first_name, first = parameters[0]
+        for name, _ in parameters:
             if name not in planned:
                 raise InputError(f"plan: parameter '{name}' is in no bucket")
+        return [name for name, _ in parameters]
+
+    def _check_one_kind(self, model: torch.nn.Module) -> None:
+        parameters = _ddp.reduced_parameters(model)
+        for name, parameter in parameters:
+            first_name, first = parameters[0]
             if (parameter.dtype, parameter.device) != (first.dtype, first.device):
                 raise InputError(
                     f"plan: '{first_name}' is {first.dtype} on {first.device}, '{name}' {parameter.dtype} on {parameter.device}; expected"
                     " one dtype and device, since PyTorch has one list for all"
                 )
-        return [name for name, _ in parameters]
 
     def _buckets_by_registration(self, order: Sequence[str]) -> tuple[tuple[str, ...], ...]:
         first, cut = 0, []

@@ -8,6 +8,15 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 namespace firkin {
+namespace {
+
+// What is behind prefixes. Null for one that is not on the network.
+c10::intrusive_ptr<c10d::TCPStore> network_store(const c10::intrusive_ptr<c10d::Store>& store) {
+  if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get())) return network_store(prefixed->getUnderlyingNonPrefixStore());
+  return c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(store);
+}
+
+}  // namespace
 
 c10::intrusive_ptr<c10d::Store> next_group_store(const c10::intrusive_ptr<c10d::Store>& store, int rank) {
   const char* restart = std::getenv("TORCHELASTIC_RESTART_COUNT");
@@ -18,14 +27,13 @@ c10::intrusive_ptr<c10d::Store> next_group_store(const c10::intrusive_ptr<c10d::
 }
 
 std::string store_name(const c10::intrusive_ptr<c10d::Store>& store) {
-  const c10d::Store* innermost = store.get();
-  c10::intrusive_ptr<c10d::Store> underlying;
-  if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get())) {
-    underlying = prefixed->getUnderlyingNonPrefixStore();
-    innermost = underlying.get();
-  }
-  const auto* tcp = dynamic_cast<const c10d::TCPStore*>(innermost);
+  const auto tcp = network_store(store);
   return tcp == nullptr ? "the store" : fmt::format("the store at {}:{}", tcp->getHost(), tcp->getPort());
+}
+
+std::string store_address(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto tcp = network_store(store);
+  return tcp == nullptr ? "127.0.0.1" : tcp->getHost();
 }
 
 }  // namespace firkin

@@ -14,4 +14,7 @@ c10::intrusive_ptr<c10d::Store> next_group_store(const c10::intrusive_ptr<c10d::
 // "the store at 127.0.0.1:29500"; "the store" for one that is not on the network.
 std::string store_name(const c10::intrusive_ptr<c10d::Store>& store);
 
+// Its host; 127.0.0.1 for one that is not on the network.
+std::string store_address(const c10::intrusive_ptr<c10d::Store>& store);
+
 }  // namespace firkin

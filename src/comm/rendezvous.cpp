@@ -47,6 +47,7 @@ struct Meeting {
   std::string place;    // " at 127.0.0.1:29500", or nothing
   StoreHost store_host = StoreHost::kElsewhere;
   GroupOptions options;
+  c10::intrusive_ptr<c10d::Backend> connected = nullptr;  // connections that there are already
   Clock::time_point started = Clock::now();
 
   milliseconds time_left(milliseconds grace) const {
@@ -141,7 +142,7 @@ c10::intrusive_ptr<c10d::Backend> connect_backend(const Meeting& meeting, const 
 // All ranks are there.
 c10::intrusive_ptr<LosableGroup> connect_group(const Meeting& meeting, const Store& store, const std::shared_ptr<GroupState>& state) {
   auto group = c10::make_intrusive<LosableGroup>(store, meeting.rank, meeting.size, state);
-  auto backend = connect_backend(meeting, store);
+  auto backend = meeting.connected ? meeting.connected : connect_backend(meeting, store);
   if (meeting.options.link) backend = make_linked_backend(std::move(backend), *meeting.options.link);
   group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, std::move(backend));
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
@@ -235,6 +236,27 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank,
   check_backend(options.backend);
   check_link(options.link, size);
   return form_group({.rank = rank, .size = size, .address = "127.0.0.1", .place = "", .options = options}, store);
+}
+
+ProcessGroup adopt_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const GroupOptions& options) {
+  check_link(options.link, group->getSize());
+  c10::intrusive_ptr<c10d::Backend> backend;
+  std::string name = "none";
+  try {
+    backend = group->getBackend(c10::DeviceType::CPU);
+    name = backend->getBackendName();
+  } catch (const std::exception&) {  // of a group for GPUs alone
+  }
+  if (name != "gloo") throw InputError(fmt::format("a process group with backend {} for the CPU: expected gloo", name));
+  const Store store = group->getStore();
+  return form_group({.rank = group->getRank(),
+                     .size = group->getSize(),
+                     .address = store_address(store),
+                     .place = "",
+                     .store_host = store_host(group->getRank()),
+                     .options = options,
+                     .connected = std::move(backend)},
+                    store);
 }
 
 }  // namespace firkin

@@ -27,6 +27,7 @@ bool assign_as(OptimizerOptions& to, const OptimizerOptions& from) {
 // In place: the program may hold references to an optimiser's options. Of an optimiser that LibTorch does not have, the learning rate.
 void assign(OptimizerOptions& to, const OptimizerOptions& from) {
   using namespace torch::optim;
+  if (auto* const foreign = dynamic_cast<ForeignOptions*>(&to)) return foreign->assign(from);
   if (assign_as<SGDOptions>(to, from) || assign_as<AdamOptions>(to, from) || assign_as<AdamWOptions>(to, from)) return;
   if (assign_as<RMSpropOptions>(to, from) || assign_as<AdagradOptions>(to, from)) return;
   to.set_lr(from.get_lr());

@@ -11,6 +11,13 @@
 
 namespace firkin {
 
+// Options that are kept elsewhere than in LibTorch's classes: a Python optimiser's.
+class ForeignOptions : public torch::optim::OptimizerOptions {
+ public:
+  // from: a clone() of these.
+  virtual void assign(const torch::optim::OptimizerOptions& from) = 0;
+};
+
 // The optimisers of LibTorch leave a parameter without gradient alone, and keep their state per parameter. So pay() lets them see the
 // gradients of a few parameters and nothing else: what they then do to these is what one step over all would have done. Not thread-safe.
 class OwedSteps {

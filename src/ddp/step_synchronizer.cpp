@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "autograd_errors.h"
 #include "error_text.h"
 #include "firkin/comm/group_error.h"
 
@@ -14,11 +15,12 @@ StepSynchronizer::StepSynchronizer(SynchronizerSetup setup)
     : setup_(std::move(setup)),
       agreement_(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0),
       buffers_(setup_.control, setup_.options.broadcast_buffers ? setup_.buffers : std::vector<at::Tensor>{}),
-      watch_({.ended = [this] { on_backward_ended(); }, .failed = [this](const std::string& reason) { on_backward_failed(reason); }}),
+      watch_({.ended = [this] { translated([this] { on_backward_ended(); }); },
+              .failed = [this](const std::string& reason) { on_backward_failed(reason); }}),
       used_(setup_.parameters.size(), true) {}
 
 void StepSynchronizer::install_hooks() {
-  hooks_ = std::make_unique<ParameterHooks>(setup_.parameters, [this](size_t parameter) { on_gradient(parameter); });
+  hooks_ = std::make_unique<ParameterHooks>(setup_.parameters, [this](size_t parameter) { translated([&] { on_gradient(parameter); }); });
 }
 
 bool StepSynchronizer::set_gradient_synchronization(bool on) {
@@ -57,6 +59,12 @@ void StepSynchronizer::on_gradient(size_t parameter) {
   if (!synchronizes_) return gradient_accumulated(parameter);
   if (!open_) begin_step();
   watch_.attach();
+  if (!setup_.parameters[parameter].tensor.grad().defined()) {
+    throw RuntimeError(fmt::format(
+        "DataParallel: a hook has taken the gradient of {} before it was averaged; expected hooks that leave it in place, or a look after "
+        "backward()",
+        setup_.parameters[parameter].name));
+  }
   gradient_ready(parameter);
 }
 
@@ -70,9 +78,11 @@ void StepSynchronizer::on_backward_ended() {
   send(RankState::kWithData);
   if (arrives_by_callback()) {
     return BackwardWatch::when_callbacks_have_run([this] {
-      const std::lock_guard later(mutex_);
-      complete();
-      throw_if_failed();
+      translated([this] {
+        const std::lock_guard later(mutex_);
+        complete();
+        throw_if_failed();
+      });
     });
   }
   complete();

@@ -10,11 +10,10 @@
 namespace firkin {
 
 TorchSynchronizer::TorchSynchronizer(SynchronizerSetup setup_in)
-    : StepSynchronizer(std::move(setup_in)),
-      reducer_(setup().group, setup().parameters, setup().ready_order,
-               {.cap = setup().options.cap, .gradient_as_bucket_view = setup().options.torch_bucket_views}),
-      has_come_(setup().parameters.size(), false) {
-  install_hooks();
+    : StepSynchronizer(std::move(setup_in)), has_come_(setup().parameters.size(), false) {
+  install_hooks();  // first, so that they run before the Reducer's: prepare() must
+  reducer_.emplace(setup().group, setup().parameters, setup().ready_order,
+                   TorchReducerOptions{.cap = setup().options.cap, .gradient_as_bucket_view = setup().options.torch_bucket_views});
 }
 
 void TorchSynchronizer::check_can_join() const {
@@ -23,12 +22,12 @@ void TorchSynchronizer::check_can_join() const {
 
 void TorchSynchronizer::begin_gradients(int64_t /*step*/) {
   has_come_.assign(has_come_.size(), false);
-  reducer_.prepare();
+  reducer_->prepare();
 }
 
 void TorchSynchronizer::backward_ended() {
   for (size_t i = 0; i < has_come_.size(); ++i) {
-    if (!has_come_[i]) reducer_.mark_ready(i);
+    if (!has_come_[i]) reducer_->mark_ready(i);
   }
   has_come_.assign(has_come_.size(), true);
 }
@@ -59,7 +58,7 @@ std::exception_ptr TorchSynchronizer::send_gradients(RankState /*state*/) {
 }
 
 void TorchSynchronizer::receive_gradients(const StepAgreement& agreement) {
-  reducer_.rebuild_buckets();
+  reducer_->rebuild_buckets();
   for (size_t i = 0; i < has_come_.size(); ++i) {
     if (!agreement.is_used(i)) setup().parameters[i].tensor.mutable_grad().reset();
   }
@@ -69,7 +68,7 @@ DataParallelStats TorchSynchronizer::stats() const {
   const std::lock_guard lock(mutex_);
   DataParallelStats result{.tensors = {}, .buckets = {}, .exposed_wait_s = exposed_wait_s(), .steps = steps_finished()};
   for (const int64_t parameter : setup().ready_order) result.tensors.push_back(setup().parameters[static_cast<size_t>(parameter)].name);
-  for (const int64_t bytes : reducer_.bucket_bytes()) result.buckets.push_back({.bytes = bytes, .bytes_on_wire = bytes});
+  for (const int64_t bytes : reducer_->bucket_bytes()) result.buckets.push_back({.bytes = bytes, .bytes_on_wire = bytes});
   return result;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <vector>
 
 #include "step_synchronizer.h"
@@ -28,7 +29,7 @@ class TorchSynchronizer final : public StepSynchronizer {
   void gradient_ready(size_t parameter) override { has_come_[parameter] = true; }
   std::exception_ptr send_gradients(RankState state) override;
   void receive_gradients(const StepAgreement& agreement) override;
-  void drop_gradients() override { reducer_.rebuild_buckets(); }
+  void drop_gradients() override { reducer_->rebuild_buckets(); }
   std::string place() const override { return ""; }
   void backward_ended() override;
   bool arrives_by_callback() const override { return true; }
@@ -36,7 +37,7 @@ class TorchSynchronizer final : public StepSynchronizer {
 
   void catch_up();
 
-  TorchReducer reducer_;
+  std::optional<TorchReducer> reducer_;
   std::vector<bool> has_come_;  // per parameter, in this step
   std::atomic<bool> is_catching_up_ = false;
 };

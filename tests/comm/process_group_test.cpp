@@ -74,5 +74,38 @@ TEST(ProcessGroup, AnUnknownBackendIsBadInput) {
   EXPECT_THROW(make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, {.backend = "pigeon"}), InputError);
 }
 
+TEST(ProcessGroup, OfAnotherMakerIsUsedAsItIs) {
+  run_ranks(2, [](const ProcessGroup& theirs) {
+    const ProcessGroup group = adopt_process_group(theirs.c10d, {.timeout = std::chrono::seconds(20)});
+    EXPECT_EQ(group.rank, theirs.rank);
+    EXPECT_EQ(group.c10d->getBackend(at::kCPU), theirs.c10d->getBackend(at::kCPU));
+    for (const ProcessGroup& each : {group, companion(group)}) {
+      at::Tensor values = at::ones({3});
+      all_reduce(each, values);
+      EXPECT_TRUE(at::equal(values, at::full({3}, 2)));
+    }
+  });
+}
+
+TEST(ProcessGroup, AnAdoptedOneTellsWhoIsMissing) {
+  EXPECT_THAT(
+      [] {
+        run_ranks(
+            2,
+            [](const ProcessGroup& theirs) {
+              const ProcessGroup group = adopt_process_group(theirs.c10d, {.timeout = std::chrono::seconds(20)});
+              if (group.rank == 1) give_up(group, "a reason of its own");
+              all_reduce(group, at::ones({4}));
+            },
+            std::chrono::seconds(20));
+      },
+      testing::ThrowsMessage<GroupError>(testing::HasSubstr("rank 1")));
+}
+
+TEST(ProcessGroup, OneWithoutGlooIsBadInput) {
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), 0, 1);
+  EXPECT_THAT([&] { adopt_process_group(group, {}); }, testing::ThrowsMessage<InputError>(testing::HasSubstr("backend none")));
+}
+
 }  // namespace
 }  // namespace firkin

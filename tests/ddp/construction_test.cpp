@@ -88,10 +88,10 @@ TEST(Construction, WhatOneRankCannotDoIsAnErrorOnAll) {
       if (group.rank == 1) wrapped.emplace(module, alone);
     });
     if (group.rank == 1) {
-      EXPECT_THAT([&] { DataParallel ddp(module, group); }, ThrowsMessage<InputError>(HasSubstr("wrapped twice")));
+      EXPECT_THAT([&] { DataParallel ddp(module, group); }, ThrowsMessage<InputError>(HasSubstr("is wrapped already")));
     } else {
       EXPECT_THAT([&] { DataParallel ddp(module, group); },
-                  ThrowsMessage<RuntimeError>(AllOf(HasSubstr("rank 1 cannot begin"), HasSubstr("wrapped twice"))));
+                  ThrowsMessage<RuntimeError>(AllOf(HasSubstr("rank 1 cannot begin"), HasSubstr("is wrapped already"))));
     }
   });
 }

@@ -176,7 +176,7 @@ TEST(Lifecycle, AModuleCannotBeWrappedTwiceAtOnce) {
   run_ranks(1, [](const ProcessGroup& group) {
     Parameters module({4});
     DataParallel ddp(module, group);
-    EXPECT_THAT([&] { DataParallel again(module, group); }, ThrowsMessage<InputError>(HasSubstr("wrapped twice")));
+    EXPECT_THAT([&] { DataParallel again(module, group); }, ThrowsMessage<InputError>(HasSubstr("is wrapped already")));
   });
 }
 

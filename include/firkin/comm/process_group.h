@@ -35,7 +35,7 @@ struct GroupOptions {
 
 class GroupState;  // of src/comm
 
-// A handle: copies refer to the same group. Only connect() and make_process_group() make one.
+// A handle: copies refer to the same group. Only connect(), make_process_group() and adopt_process_group() make one.
 struct ProcessGroup {
   int rank = 0;
   int size = 1;
@@ -63,6 +63,11 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options);
 
 // Forms a group through a store that all ranks share already: threads of one process share a c10d::HashStore. Otherwise as connect().
 ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options);
+
+// A group that exists already, PyTorch's from Python, say: its connections are used, its collectives and ours in one order on every rank.
+// options.timeout: of the rendezvous through the group's store, and the one that the group was made with; options.backend has no meaning.
+// Throws InputError unless its backend for the CPU is gloo; RuntimeError as connect() does. Collective.
+ProcessGroup adopt_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const GroupOptions& options);
 
 // The same ranks over connections of their own, so that a small message need not wait for the large ones that are under way in `group`.
 // Formed at the first call, which is collective, and kept with the group. Both fail together: when one is lost, so is the other. Over a

@@ -3,16 +3,21 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "firkin/ddp/module_parameters.h"
 
 namespace firkin {
 
-// Throws InputError naming the first parameter that has a post-accumulate-gradient hook already: autograd keeps one.
+// Throws InputError naming the first parameter that ParameterHooks watches already.
 void check_unhooked(const std::vector<NamedTensor>& parameters);
 
-// Holds one post-accumulate-gradient hook per parameter; the destructor removes them.
+// Hooks behind the nodes that accumulate gradients, as c10d::Reducer has them; the destructor removes them. Others' hooks are left alone,
+// and run before: those on a parameter's gradient, and those after its accumulation.
+//
+// A parameter whose dtype, device or shape changes gets another such node, without a hook: then backward() throws a RuntimeError that names
+// the parameter.
 class ParameterHooks {
  public:
   // on_gradient: takes the index into `parameters`; called on the thread that runs backward.
@@ -23,10 +28,9 @@ class ParameterHooks {
   ParameterHooks& operator=(const ParameterHooks&) = delete;
 
  private:
-  struct Hook;
+  class Watched;
 
-  std::vector<NamedTensor> parameters_;
-  std::function<void(size_t)> on_gradient_;
+  std::vector<std::unique_ptr<Watched>> watched_;
 };
 
 }  // namespace firkin

@@ -1,0 +1,27 @@
+"""The extension with the C++ engine, if it is there and was built for the PyTorch that is there."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from firkin._core import InputError
+from firkin._torch import torch
+
+_HOW = "pip install --no-build-isolation -C cmake.define.FIRKIN_PYTHON_ENGINE=ON . in Firkin's sources, or make python"
+
+
+def check_built_for(built_for: str) -> None:
+    """Raises InputError unless the engine was built for this very PyTorch: its C++ interfaces change with every version."""
+    if built_for != torch.__version__:
+        raise InputError(f"DataParallel: its engine was built for torch {built_for}, this is {torch.__version__}; expected it anew: {_HOW}")
+
+
+def load_engine() -> Any:
+    """The module firkin._engine. Raises InputError where it cannot be had."""
+    try:
+        built_for = importlib.import_module("firkin._engine_torch").VERSION
+    except ImportError:
+        raise InputError(f"DataParallel: this firkin was installed without its engine; expected {_HOW}") from None
+    check_built_for(built_for)
+    return importlib.import_module("firkin._engine")
