@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "firkin/base/error.h"
+#include "firkin/comm/group_error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/data_parallel.h"
@@ -83,7 +84,8 @@ class Engine {
     GroupOptions group_options;
     group_options.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1000));
     if (options.link) group_options.link = parse_link(*options.link, group->getSize());
-    ddp_ = std::make_unique<DataParallel>(*mirror_, adopt_process_group(group, group_options), data_parallel_options(options));
+    ProcessGroup adopted = adopt_process_group(group, group_options);
+    ddp_ = wrap(std::move(adopted), data_parallel_options(options));
   }
 
   DataParallel& ddp() { return *ddp_; }
@@ -100,6 +102,17 @@ class Engine {
   }
 
  private:
+  // What ranks do not agree on is wrong input on all of them.
+  std::unique_ptr<DataParallel> wrap(ProcessGroup group, DataParallelOptions options) {
+    try {
+      return std::make_unique<DataParallel>(*mirror_, std::move(group), std::move(options));
+    } catch (const GroupError&) {
+      throw;
+    } catch (const RuntimeError& error) {
+      throw InputError(error.what());
+    }
+  }
+
   std::shared_ptr<torch::nn::Module> mirror_;
   std::vector<std::vector<const torch::nn::Module*>> awaiting_;
   std::unique_ptr<DataParallel> ddp_;

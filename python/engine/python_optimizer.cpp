@@ -76,13 +76,14 @@ class PythonOptimizer final : public torch::optim::Optimizer {
 }  // namespace
 
 std::unique_ptr<torch::optim::Optimizer> wrap_optimizer(py::object optimizer) {
+  const py::list pythons = optimizer.attr("param_groups");
   std::vector<OptimizerParamGroup> groups;
-  for (const py::handle group : optimizer.attr("param_groups")) {
-    auto options = std::make_unique<PythonOptions>(py::reinterpret_borrow<py::object>(group));
-    groups.emplace_back(py::cast<std::vector<at::Tensor>>(group["params"]), std::move(options));
-  }
+  for (const py::handle group : pythons) groups.emplace_back(py::cast<std::vector<at::Tensor>>(group["params"]));
   auto defaults = std::make_unique<PythonOptions>(optimizer.attr("defaults"));
-  return std::make_unique<PythonOptimizer>(std::move(groups), std::move(defaults), hold(std::move(optimizer)));
+  auto wrapped = std::make_unique<PythonOptimizer>(std::move(groups), std::move(defaults), hold(std::move(optimizer)));
+  // Now, because the constructor copies options: these are the groups' own.
+  for (size_t i = 0; i < pythons.size(); ++i) wrapped->param_groups()[i].set_options(std::make_unique<PythonOptions>(pythons[i]));
+  return wrapped;
 }
 
 }  // namespace firkin::python

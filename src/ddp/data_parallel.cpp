@@ -85,8 +85,8 @@ void DataParallel::finish_gradient_synchronization() {
   synchronizer_->finish();
 }
 
-void DataParallel::set_gradient_synchronization(bool on) {
-  synchronizer_->set_gradient_synchronization(on);
+bool DataParallel::set_gradient_synchronization(bool on) {
+  return synchronizer_->set_gradient_synchronization(on);
 }
 
 DataParallel::NoSync::NoSync(Synchronizer& synchronizer)

@@ -111,7 +111,8 @@ class DataParallel {
   //     ddp.set_gradient_synchronization(micro == micros - 1);
   //     loss(micro).backward();
   //   }
-  void set_gradient_synchronization(bool on);
+  // Returns what was set before.
+  bool set_gradient_synchronization(bool on);
 
   // The same as a scope.
   //   { auto scope = ddp.no_sync(); loss(micro_batch_1).backward(); }

@@ -1,0 +1,365 @@
+"""firkin.DataParallel, the C++ engine from Python, on real ranks over Gloo on the loopback interface."""
+
+import contextlib
+import copy
+import gc
+import unittest
+
+import firkin
+import torch
+import torch.distributed as dist
+from firkin._native import check_built_for
+from models import Layers, Shuffled, WithUnused
+from ranks import with_ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+STRATEGIES = ("naive", "flat", "overlap", "bucketed", "planned", "ordered", "torch")
+
+
+def seeded(model_class, *arguments, seed=0):
+    torch.manual_seed(seed)
+    return model_class(*arguments).double()
+
+
+def batch(step, width, samples=8):
+    return torch.randn(samples, width, generator=torch.Generator().manual_seed(1000 + step), dtype=torch.float64)
+
+
+def share(whole):
+    """This rank's part of the global batch."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    return whole.chunk(size)[rank]
+
+
+def numbers(tensors):
+    """What a queue carries."""
+    return [tensor.tolist() for tensor in tensors]
+
+
+def parameters_of(model):
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def one_process(model, steps, width, make_optimizer):
+    optimizer = make_optimizer(model.parameters())
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(batch(step, width)).square().mean().backward()
+        optimizer.step()
+    return parameters_of(model)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def raised(call):
+    """The error, whole: its class and its one line."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001: the test looks at it
+        return type(error).__name__, str(error)
+    return None, ""
+
+
+def two_linear_layers(width=16):
+    return nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
+
+
+def train_every_strategy(rank, model_class, arguments, width):
+    expected = one_process(seeded(model_class, *arguments), 6, width, adamw)
+    worst = {}
+    for strategy in STRATEGIES:
+        module = seeded(model_class, *arguments, seed=rank)  # ranks start differently
+        reference = seeded(model_class, *arguments)
+        if rank == 0:
+            module.load_state_dict(reference.state_dict())
+        plan = None
+        if strategy == "planned":
+            names = [name for name, _ in reference.named_parameters()][::-1]
+            sizes = {name: p.numel() * p.element_size() for name, p in reference.named_parameters()}
+            plan = firkin.Plan((tuple(names[:1]), tuple(names[1:])), sizes)
+        model = firkin.DataParallel(module, strategy=strategy, plan=plan, cap_mib=0.0005)
+        optimizer = firkin.OverlappedOptimizer(model, adamw(model.parameters()))
+        for step in range(6):
+            optimizer.zero_grad()
+            model(share(batch(step, width))).square().mean().backward()
+            optimizer.step()
+        worst[strategy] = max(float((a - b).abs().max()) for a, b in zip(expected, parameters_of(model)))
+    return worst
+
+
+def train_ordered_over_a_link(rank):
+    """Bitwise: ordered against planned, with a schedule that changes the learning rate and the momentum between steps."""
+    reached = {}
+    late = 0.0
+    for strategy in ("bucketed", "ordered"):
+        module = seeded(Layers, [48] * 7)
+        model = firkin.DataParallel(module, strategy=strategy, cap_mib=0.01, link="100mbit")
+        inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(inner, max_lr=0.1, total_steps=20)
+        optimizer = firkin.OverlappedOptimizer(model, inner)
+        for step in range(12):
+            optimizer.zero_grad()
+            model(share(batch(step, 48))).square().mean().backward()
+            optimizer.step()
+            schedule.step()
+        late = model.stats().awaited_bytes
+        reached[strategy] = list(copy.deepcopy(module.state_dict()).values())  # waits for what is on its way
+    return late, all(torch.equal(a, b) for a, b in zip(reached["bucketed"], reached["ordered"]))
+
+
+def users_hooks(rank):
+    seen = []
+    module = seeded(two_linear_layers)
+    module[0].weight.register_post_accumulate_grad_hook(lambda p: seen.append(("before", p.grad.clone())))
+    model = firkin.DataParallel(module)
+    module[2].weight.register_post_accumulate_grad_hook(lambda p: seen.append(("after", p.grad.clone())))
+    module[2].bias.register_hook(lambda gradient: gradient * 2)
+    alone = copy.deepcopy({name: p.detach() for name, p in module.named_parameters()})
+    for step in range(3):
+        model.zero_grad()
+        model(share(batch(step, 16))).square().mean().backward()
+    plain = seeded(two_linear_layers)
+    plain.load_state_dict(alone)
+    plain(share(batch(2, 16))).square().mean().backward()
+    own = torch.equal(dict(seen[-2:])["before"], plain[0].weight.grad) and torch.equal(dict(seen[-2:])["after"], plain[2].weight.grad)
+    mean = plain[2].bias.grad * 2
+    dist.all_reduce(mean)
+    return len(seen), own, torch.allclose(module[2].bias.grad, mean / dist.get_world_size())
+
+
+def no_sync_and_join(rank):
+    results = {}
+    model = firkin.DataParallel(seeded(two_linear_layers))
+    with model.no_sync():
+        model(share(batch(0, 16))).square().mean().backward()
+    model(share(batch(1, 16))).square().mean().backward()
+    mine = [p.grad.clone() for p in model.parameters()]
+    plain = seeded(two_linear_layers)
+    for step in range(2):
+        plain(batch(step, 16)).square().mean().backward()
+    results["no_sync"] = all(torch.allclose(a, p.grad) for a, p in zip(mine, plain.parameters()))
+
+    model.zero_grad()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with model.join(optimizer.step):
+        for step in range(2 + 3 * rank):
+            optimizer.zero_grad()
+            model(share(batch(step, 16))).square().mean().backward()
+            optimizer.step()
+    results["join"] = numbers(parameters_of(model) + [s["momentum_buffer"] for s in optimizer.state.values()])
+    with model.join():
+        for step in range(1 + rank):
+            optimizer.zero_grad()
+            model(share(batch(step, 16))).square().mean().backward()
+            optimizer.step()
+    results["join without a step"] = numbers(parameters_of(model))
+    return results
+
+
+class Boom(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        raise ValueError("boom")
+
+
+class Fragile(nn.Module):
+    """Its backward can fail between its layers: when some gradients are there."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = two_linear_layers()
+        self.fails = False
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        return self.layers[2](Boom.apply(x) if self.fails else x)
+
+
+def fail_on_one_rank(rank):
+    model = firkin.DataParallel(seeded(Fragile))
+    errors = []
+
+    def step(fails):
+        model.module.fails = fails
+        model(share(batch(0, 16))).square().mean().backward()
+
+    step(False)
+    gradient = model.module.layers[0].weight.grad.clone()
+    model.zero_grad()
+    try:
+        step(rank == 1)
+    except firkin.StepError as error:
+        errors.append(("StepError", error.rank, error.step, error.reason))
+    except ValueError as error:
+        errors.append(("ValueError", str(error)))
+    errors.append([p.grad is None for p in model.parameters()])
+    step(False)  # as if nothing had been
+    if rank == 0:
+        model.abandon_step("no batch today")
+    else:
+        with contextlib.suppress(firkin.StepError):
+            step(False)
+    model.zero_grad()
+    step(False)
+    errors.append(torch.equal(gradient, model.module.layers[0].weight.grad))
+    return errors
+
+
+def bad_input(rank):
+    good = seeded(two_linear_layers)
+    sizes = {name: p.numel() * p.element_size() for name, p in good.named_parameters()}
+    wrapped = seeded(two_linear_layers)
+    keep = firkin.DataParallel(wrapped)
+    other_plan = firkin.Plan((("nobody",),), {"nobody": 8})
+    cases = {
+        "no parameters": lambda: firkin.DataParallel(nn.Tanh()),
+        "wrapped twice": lambda: firkin.DataParallel(wrapped),
+        "different shapes": lambda: firkin.DataParallel(two_linear_layers(16 + rank)),
+        "on one rank": lambda: firkin.DataParallel(good, cap_mib=-1 if rank == 1 else 1),
+        "different caps": lambda: firkin.DataParallel(good, cap_mib=1 + rank),
+        "no such strategy": lambda: firkin.DataParallel(good, strategy="telepathy"),
+        "no such compression": lambda: firkin.DataParallel(good, compression="zip"),
+        "no such link": lambda: firkin.DataParallel(good, link="fast"),
+        "another model's plan": lambda: firkin.DataParallel(good, plan=other_plan),
+        "a plan for torch": lambda: firkin.DataParallel(good, strategy="torch", plan=firkin.Plan((tuple(sizes),), sizes)),
+        "no device": lambda: firkin.DataParallel(two_linear_layers().to("meta")),
+        "L-BFGS": lambda: firkin.OverlappedOptimizer(keep, torch.optim.LBFGS(keep.parameters())),
+    }
+    results = {name: raised(call) for name, call in cases.items()}
+    model = firkin.DataParallel(good)  # nothing is left of what failed
+    model(share(batch(0, 16))).square().mean().backward()
+    results["afterwards"] = raised(lambda: None)
+    return results
+
+
+def unused_and_compressed(rank):
+    results = {}
+    model = firkin.DataParallel(seeded(WithUnused))
+    results["unused"] = raised(lambda: model(share(batch(0, 16))).square().mean().backward())
+    model = firkin.DataParallel(seeded(WithUnused), find_unused_parameters=True)
+    model(share(batch(0, 16))).square().mean().backward()
+    results["allowed"] = [name for name, p in model.module.named_parameters() if p.grad is None]
+    module = seeded(two_linear_layers).float()
+    model = firkin.DataParallel(module, compression="bf16", finish_with_backward=False)
+    model(share(batch(0, 16)).float()).square().mean().backward()
+    model.finish_gradient_synchronization()
+    stats = model.stats()
+    results["bytes"] = [stats.buckets[0].bytes, stats.buckets[0].bytes_on_wire < 0.6 * stats.buckets[0].bytes, stats.steps]
+    return results
+
+
+def leave_nothing_behind(rank):
+    module = seeded(Layers, [16] * 3)
+    for strategy in ("bucketed", "ordered"):
+        model = firkin.DataParallel(module, strategy=strategy)
+        model(share(batch(0, 16))).square().mean().backward()
+        model.drain()
+        del model
+        gc.collect()
+    hooks = sum(len(part._forward_pre_hooks) + len(part._state_dict_pre_hooks) for part in module.modules())
+    module.zero_grad()
+    module(share(batch(rank, 16))).square().mean().backward()  # alone again: no collective
+    return hooks
+
+
+def same_names_as_pytorch(rank):
+    ours, theirs = firkin.DataParallel(seeded(Shuffled)), DDP(seeded(Shuffled))
+    return {
+        "state_dict": list(ours.state_dict()) == list(theirs.state_dict()),
+        "parameters": [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()],
+        "loads": str(ours.load_state_dict(theirs.state_dict())),
+    }
+
+
+class Engine(unittest.TestCase):
+    def test_every_strategy_trains_as_one_process(self):
+        for model_class, arguments, width in ((Layers, ([16] * 5,), 16), (Layers, ([16] * 4, True), 16), (Shuffled, (16,), 16)):
+            for worst in with_ranks(2, train_every_strategy, model_class, arguments, width):
+                for strategy in STRATEGIES:
+                    with self.subTest(model=model_class.__name__, strategy=strategy):
+                        self.assertLess(worst[strategy], 1e-9)
+
+    def test_ordered_hides_behind_the_next_forward_and_changes_no_bit(self):
+        for late, same in with_ranks(2, train_ordered_over_a_link):
+            self.assertGreater(late, 0)
+            self.assertTrue(same)
+
+    def test_hooks_of_the_user_see_the_ranks_own_gradient(self):
+        for calls, own, mean in with_ranks(2, users_hooks):
+            self.assertEqual(calls, 6)
+            self.assertTrue(own)
+            self.assertTrue(mean)
+
+    def test_no_sync_and_join(self):
+        first, second = with_ranks(2, no_sync_and_join)
+        for results in (first, second):
+            self.assertTrue(results["no_sync"])
+        for what in ("join", "join without a step"):
+            self.assertEqual(first[what], second[what], what)
+
+    def test_a_rank_that_raises_is_named_on_the_other_and_the_next_step_is_clean(self):
+        first, second = with_ranks(2, fail_on_one_rank)
+        self.assertEqual(first[0][:3], ("StepError", 1, 1))
+        self.assertIn("boom", first[0][3])
+        self.assertEqual(second[0], ("ValueError", "boom"))
+        for errors in (first, second):
+            self.assertEqual(errors[1], [True] * 4)
+            self.assertTrue(errors[2])
+
+    def test_bad_input_is_one_line_on_every_rank(self):
+        expected = {
+            "no parameters": "no trainable parameter",
+            "wrapped twice": "0.weight is wrapped already",
+            "different shapes": "rank 1 has",
+            "on one rank": "rank 1: DataParallel: cap_mib -1",
+            "different caps": "rank 0 has cap 1048576 bytes; rank 1 has cap 2097152 bytes",
+            "no such strategy": "telepathy",
+            "no such compression": "expected none, bf16 or fp16",
+            "no such link": "fast",
+            "another model's plan": "it is for another model",
+            "a plan for torch": "expected planned or ordered",
+            "no device": "0.weight is on meta",
+            "L-BFGS": "expected another optimiser",
+        }
+        for results in with_ranks(2, bad_input):
+            for name, words in expected.items():
+                with self.subTest(name):
+                    self.assertEqual(results[name][0], "InputError", results[name])
+                    self.assertIn(words, results[name][1])
+                    self.assertNotIn("\n", results[name][1])
+            self.assertEqual(results["afterwards"], (None, ""))
+
+    def test_without_a_process_group(self):
+        kind, text = raised(lambda: firkin.DataParallel(two_linear_layers()))
+        self.assertEqual(kind, "InputError")
+        self.assertIn("init_process_group", text)
+
+    def test_unused_parameters_and_compression(self):
+        for results in with_ranks(2, unused_and_compressed):
+            self.assertIn("no gradient for spare.weight, spare.bias", results["unused"][1])
+            self.assertEqual(results["allowed"], ["spare.weight", "spare.bias"])
+            gradient_bytes = 4 * 2 * (16 * 16 + 16)
+            self.assertEqual(results["bytes"], [gradient_bytes, True, 1])
+
+    def test_goes_without_a_trace(self):
+        self.assertEqual(with_ranks(2, leave_nothing_behind), [0, 0])
+
+    def test_names_are_those_of_pytorch(self):
+        for results in with_ranks(2, same_names_as_pytorch):
+            self.assertEqual(results, {"state_dict": True, "parameters": True, "loads": "<All keys matched successfully>"})
+
+    def test_an_engine_for_another_pytorch_is_refused(self):
+        kind, text = raised(lambda: check_built_for("2.0.1"))
+        self.assertEqual(kind, "InputError")
+        self.assertIn(f"built for torch 2.0.1, this is {torch.__version__}", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
