@@ -34,8 +34,9 @@ test-light: ## only the rooms without LibTorch (builds in seconds)
 	cmake --build --preset light
 	ctest --preset light -j 2
 
-python: bootstrap ## the Python package, installed into .venv (or into $FIRKIN_PYTHON's environment)
-	$(or $(FIRKIN_PYTHON),.venv/bin/python) -m pip install --disable-pip-version-check .
+python: ## the Python package with its engine for the torch in .venv (or in $FIRKIN_PYTHON's environment), installed there
+	@tools/bootstrap python
+	$(or $(FIRKIN_PYTHON),.venv/bin/python) -m pip install --disable-pip-version-check --no-build-isolation -C cmake.define.FIRKIN_PYTHON_ENGINE=ON .
 
 SITE := build-docs
 

@@ -160,7 +160,7 @@ def program_components() -> list[tuple[str, str]]:
 
 
 def python_components(folder: pathlib.Path) -> list[tuple[str, str]]:
-    """nanobind, and the hash map within it."""
+    """nanobind, and the hash map within it; pybind11, as the wheel of torch has it, for the engine."""
     pinned = next((line for file in pathlib.Path(__file__).parent.glob("requirements*.txt") for line in file.read_text().splitlines()
                    if line.startswith("nanobind==")), "nanobind==3.1.0")  # fmt: skip
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), pinned]
@@ -169,7 +169,11 @@ def python_components(folder: pathlib.Path) -> list[tuple[str, str]]:
         licence = next(name for name in wheel.namelist() if name.endswith("licenses/LICENSE"))
         header = wheel.read("nanobind/ext/robin_map/include/tsl/robin_map.h").decode()
         comment = re.sub(r"(?m)^ \* ?", "", header[header.index("/**") + 3 : header.index("*/")])
-        return [(pinned.replace("==", " "), wheel.read(licence).decode()), ("tsl::robin_map, in nanobind", comment)]
+        found = [(pinned.replace("==", " "), wheel.read(licence).decode()), ("tsl::robin_map, in nanobind", comment)]
+    common = pathlib.Path(wheel_file("torch", r"torch/include/pybind11/detail/common\.h")).read_text()
+    version = ".".join(re.search(rf"define PYBIND11_VERSION_{part} (\d+)", common)[1] for part in ("MAJOR", "MINOR", "MICRO"))
+    pybind11 = wheel_file("torch", r"torch-[^/]*/licenses/third_party/pybind11/LICENSE").read_text()
+    return [*found, (f"pybind11 {version}", pybind11)]
 
 
 def page_components(modules: dict[str, str], packages: pathlib.Path) -> list[tuple[str, str]]:

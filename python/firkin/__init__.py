@@ -5,8 +5,8 @@
     result.check(model)                            # after a few steps: are these the buckets?
 
 One by one: profile() says when each gradient becomes ready, measure_all_reduce() what an all-reduce takes, predict() what follows from
-both. predict() and assign_buckets() need no PyTorch. DataParallel is Firkin's own engine instead of PyTorch's, where it was built. Everything wrong with the input is an InputError, a ValueError with one line, on every
-rank.
+both. predict() and assign_buckets() need no PyTorch. DataParallel is Firkin's own engine in the place of PyTorch's, where it was built.
+Everything wrong with the input is an InputError, a ValueError with one line, on every rank.
 """
 
 from __future__ import annotations
