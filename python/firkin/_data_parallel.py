@@ -230,7 +230,7 @@ def _positions(plan: Plan, module: torch.nn.Module, strategy: str) -> tuple[list
 
 def _timeout_s(ranks: Ranks) -> float:
     """Of the group's collectives."""
-    group = dist.group.WORLD if ranks.group is None else ranks.group
+    group: Any = dist.group.WORLD if ranks.group is None else ranks.group
     try:
         return float(group._get_backend(torch.device("cpu")).options._timeout.total_seconds())
     except (AttributeError, RuntimeError):  # the engine says what is wrong with the group
@@ -251,7 +251,7 @@ def _await_in_forward(owner: DataParallel, module: torch.nn.Module, engine: Any)
         for part, paths in names.items()
         if next(part.parameters(), None) is not None
     ]
-    handles.append(module.register_state_dict_pre_hook(lambda *_: engine.drain()))
+    handles.append(module.register_state_dict_pre_hook(lambda *_: engine.drain()))  # type: ignore[no-untyped-call]
 
     def remove() -> None:
         for handle in handles:
