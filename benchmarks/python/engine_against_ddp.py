@@ -17,20 +17,8 @@ import time
 import firkin
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-
-class Transformer(nn.Module):
-    def __init__(self, width, layers, vocabulary=256):
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        block = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
-        self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
-        self.head = nn.Linear(width, vocabulary)
-
-    def forward(self, tokens):
-        return self.head(self.blocks(self.embedding(tokens)))
+from transformer import Transformer, median_and_interval, slowest, training_loss
 
 
 def stepper(model, tokens):
@@ -40,30 +28,11 @@ def stepper(model, tokens):
         dist.barrier()
         started = time.perf_counter()
         optimizer.zero_grad()
-        logits = model(tokens[:, :-1])
-        nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        training_loss(model, tokens).backward()
         optimizer.step()
         return time.perf_counter() - started
 
     return step
-
-
-def slowest(times):
-    tensor = torch.tensor(times, dtype=torch.float64)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    return tensor.tolist()
-
-
-def median_and_interval(values):
-    """With a 95 % interval: order statistics around the median, as far apart as the binomial distribution asks."""
-    ordered, n = sorted(values), len(values)
-    tail = 0.0
-    for k in range(n):
-        tail += math.comb(n, k) / 2**n
-        if tail > 0.025:
-            break
-    k = max(k, 1)
-    return statistics.median(ordered), ordered[k - 1], ordered[n - k]
 
 
 def measure(base, tokens, cap_mib, blocks):
