@@ -11,9 +11,9 @@
 #include <random>
 #include <span>
 
-#include "comm/across_ranks.h"
 #include "bench/known_sums.h"
 #include "cache_sweep.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/summary.h"
