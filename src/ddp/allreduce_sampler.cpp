@@ -22,6 +22,8 @@ constexpr int64_t kMemoryAlignment = 4096;  // bytes; no two buffers share a cac
 constexpr double kSampleSeconds = 0.5e-3;   // what the calls of one sample take together, about
 constexpr double kMostCalls = 20;           // of a sample
 constexpr int64_t kLongestQueue = 16;
+constexpr int64_t kShortestQueue = 3;  // unless the delay or the memory allows none
+constexpr int kFewestRounds = 3;       // that the budget is shared out for
 constexpr int kRounds = 9;
 
 double seconds_from(Clock::time_point started) {
@@ -72,13 +74,15 @@ double AllReduceSampler::time_queue(const Size& size) const {
   return seconds_from(started);
 }
 
-// The first call touches connections and pages, and tells what else fits into the delay.
+// The first call touches connections and pages, and tells what else fits into the delay, and into a fair part of the budget.
 void AllReduceSampler::plan_samples(Size& size) {
   size.once_s = max_over_ranks(group_, {time_calls(size)})[0];
   size.calls = static_cast<int64_t>(std::clamp(std::ceil(kSampleSeconds / size.once_s), 1.0, kMostCalls));
-  const auto fit_delay = static_cast<int64_t>(std::min<double>(kLongestDelay / 2 / size.once_s, kLongestQueue));
-  const int64_t fit_memory = memory_.numel() / aligned(size.elements, alignment_);
-  size.queue = std::max<int64_t>(std::min(fit_delay, fit_memory), 1);
+  const double fair_s = budget_s_ / kFewestRounds / static_cast<double>(sizes_.size());
+  const auto fits = static_cast<int64_t>(std::min<double>(std::min(kLongestDelay / 2, fair_s) / size.once_s, kLongestQueue));
+  const auto fits_delay = static_cast<int64_t>(std::min<double>(kLongestDelay / 2 / size.once_s, kShortestQueue));
+  const int64_t fits_memory = memory_.numel() / aligned(size.elements, alignment_);
+  size.queue = std::max<int64_t>(std::min(std::max(fits, fits_delay), fits_memory), 1);
 }
 
 void AllReduceSampler::visit(Size& size) {
@@ -92,24 +96,31 @@ void AllReduceSampler::visit(Size& size) {
   size.visit_s = slowest[2];
 }
 
-// Of the next visit. A size that was never visited takes as much more than the one before as it is larger, at most.
+// Of the next visit. Of a size that was never visited: one call, on the line through the two sizes before.
 double AllReduceSampler::expected_s() const {
-  if (round_ > 0) return sizes_[round_ % 2 == 1 ? sizes_.size() - 1 - visited_ : visited_].visit_s;
-  if (visited_ == 0) return 0;
-  const Size& before = sizes_[visited_ - 1];
-  return before.once_s * static_cast<double>(sizes_[visited_].elements) / static_cast<double>(before.elements);
+  if (round_ > 0) return sizes_[next_size()].visit_s;
+  if (visited_ < 2) return 0;
+  const Size& a = sizes_[visited_ - 2];
+  const Size& b = sizes_[visited_ - 1];
+  const double per_element_s = std::max(b.once_s - a.once_s, 0.0) / static_cast<double>(b.elements - a.elements);
+  return b.once_s + per_element_s * static_cast<double>(sizes_[visited_].elements - b.elements);
+}
+
+size_t AllReduceSampler::next_size() const {
+  return round_ % 2 == 1 ? sizes_.size() - 1 - visited_ : visited_;
 }
 
 void AllReduceSampler::advance() {
   ++visited_;
-  if (round_ == 0 && visited_ < sizes_.size() && (expected_s() > kLongestDelay || spent_s_ + expected_s() > budget_s_)) {
-    sizes_.resize(visited_);
+  if (round_ == 0 && visited_ < sizes_.size()) {
+    is_cut_short_ = spent_s_ + expected_s() > budget_s_;
+    if (is_cut_short_ || expected_s() > kLongestDelay) sizes_.resize(visited_);
   }
   if (visited_ == sizes_.size()) {
     visited_ = 0;
     ++round_;
   }
-  is_done_ = round_ == kRounds || spent_s_ + expected_s() > budget_s_;
+  is_done_ = is_cut_short_ || round_ == kRounds || (round_ > 0 && spent_s_ + expected_s() > budget_s_);
 }
 
 bool AllReduceSampler::measure_some() {
@@ -117,7 +128,7 @@ bool AllReduceSampler::measure_some() {
   double delay_s = 0;
   while (!is_done_) {
     if (delay_s > 0 && delay_s + expected_s() > kLongestDelay) return false;
-    Size& size = sizes_[round_ % 2 == 1 ? sizes_.size() - 1 - visited_ : visited_];
+    Size& size = sizes_[next_size()];
     visit(size);
     delay_s += size.visit_s;
     spent_s_ += size.visit_s;

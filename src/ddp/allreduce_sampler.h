@@ -26,9 +26,11 @@ class AllReduceSampler {
   // Collective. Measures for about kLongestDelay at most; true: there is nothing left to do.
   bool measure_some();
 
-  // Bytes are those of the gradients. Sizes that took too long are left out.
+  // Bytes are those of the gradients. Sizes that take too long are left out.
   AllReduceTable table() const;
   double spent_s() const { return spent_s_; }
+  // The budget was spent before all sizes had their turn: what the larger ones take is not known.
+  bool is_cut_short() const { return is_cut_short_; }
 
  private:
   struct Size {
@@ -47,6 +49,7 @@ class AllReduceSampler {
   double time_queue(const Size& size) const;
   at::Tensor buffer(const Size& size, int64_t index) const;
   double expected_s() const;
+  size_t next_size() const;
   void advance();
 
   ProcessGroup group_;
@@ -57,6 +60,7 @@ class AllReduceSampler {
   int round_ = 0;
   size_t visited_ = 0;  // sizes in this round
   double spent_s_ = 0;
+  bool is_cut_short_ = false;
   bool is_done_ = false;
 };
 

@@ -20,7 +20,6 @@ namespace {
 
 constexpr int64_t kWarmUpSteps = 2;
 constexpr double kWorthATrial = 0.005;    // of a step, predicted
-constexpr size_t kFewestSizes = 3;        // of all-reduces, for a curve that says anything
 constexpr const char* kNoPlan = "none";   // instead of a plan's line
 constexpr double kShortestPeriod = 1e-9;  // seconds: no clock says less, and ratios need more than 0
 
@@ -184,18 +183,17 @@ std::optional<PlanChoice> BucketTuning::plan_on_rank_0(const CommunicationPlan& 
   std::optional<PlanChoice> choice;
   try {
     const AllReduceTable table = sampler_->table();
-    if (table.size() < kFewestSizes) {
-      throw InputError(fmt::format("within {} only {} sizes of all-reduces could be measured; expected at least {}",
-                                   format_seconds(options_.budget_s), table.size(), kFewestSizes));
+    if (sampler_->is_cut_short()) {
+      throw InputError(fmt::format("{} were too short a time to measure all-reduces of more than {}", format_seconds(options_.budget_s),
+                                   format_bytes(table.back().bytes)));
     }
     const TrainingTimes times = median_times(times_);
     PlanChoice best = choose_plan(setup_.parameters, setup_.options, times, table, setup_.group.size, in_use);
-    predicted_old_s_ = times.step_s;
-    if (best.step_s < times.step_s * (1 - kWorthATrial)) {
+    if (best.step_s < best.in_use_s * (1 - kWorthATrial)) {
       choice = std::move(best);
     } else {
       why_not = fmt::format("{}, {}, are predicted to change a step of {} by {} only", describe(best.plan), best.name,
-                            format_seconds(times.step_s), percent(best.step_s / times.step_s));
+                            format_seconds(times.step_s), percent(best.step_s / best.in_use_s));
     }
   } catch (const std::exception& error) {
     why_not = error.what();
@@ -218,7 +216,7 @@ std::optional<CommunicationPlan> BucketTuning::settle_trial(const CommunicationP
   const char* word = interval.high < 1 ? "faster" : interval.low > 1 ? "slower" : "cannot be told apart";
   const std::string figures = fmt::format("step {} -> {} ({}, 95 % interval {} to {}: {}), predicted {}; {}", format_seconds(verdict.old_s),
                                           format_seconds(verdict.new_s), percent(ratio), percent(interval.low), percent(interval.high),
-                                          word, percent(new_.step_s / predicted_old_s_), cost());
+                                          word, percent(new_.step_s / new_.in_use_s), cost());
   const std::string new_words = fmt::format("{}, {}", describe(new_.plan), new_.name);
   const std::string old_words = fmt::format("{}, {}", old_name_, describe(old_));
   const CommunicationPlan chosen = new_stays ? new_.plan : old_;

@@ -53,7 +53,6 @@ class BucketTuning {
   double spent_s_ = 0;                         // for all-reduces and planning
   CommunicationPlan old_;                      // from here on: once the trial has begun
   PlanChoice new_;                             // of rank 0; of the other ranks the plan alone
-  double predicted_old_s_ = 0;                 // on rank 0
   std::optional<PlanTrial> trial_;
 };
 

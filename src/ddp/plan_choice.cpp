@@ -90,11 +90,12 @@ PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataPar
   const Predictor predictor(parameters, times, table, world_size, in_use);
   const std::vector<int64_t> order = options.ready_order.empty() ? order_of_times(times.ready_s) : options.ready_order;
   PlanChoice cap = best_cap(parameters, options, order, predictor);
+  cap.in_use_s = predictor.step_s(in_use);
   if (!is_of_one_kind(parameters)) return cap;
   const TensorProfile profile = predictor.profile(order);
   StepModel model = predictor.model(profile);
   if (parameters.size() > kMostTensorsWithLaunches) model.simulation.overhead_s = 0;
-  PlanChoice unequal{.plan = {order, best_plan(model, {})}, .name = "of unequal size"};
+  PlanChoice unequal{.plan = {order, best_plan(model, {})}, .name = "of unequal size", .in_use_s = cap.in_use_s};
   unequal.step_s = predictor.step_s(unequal.plan);
   return unequal.step_s < cap.step_s * (1 - kWorthUnequal) ? unequal : cap;
 }

@@ -22,8 +22,9 @@ struct TrainingTimes {
 
 struct PlanChoice {
   CommunicationPlan plan;
-  std::string name;   // "3 MiB caps", "of unequal size"
-  double step_s = 0;  // predicted
+  std::string name;     // "3 MiB caps", "of unequal size"
+  double step_s = 0;    // predicted
+  double in_use_s = 0;  // predicted of the plan in use: as measured, unless that is less than the model holds possible
 };
 
 // Every uniform cap under the rule of options.cap, and, where all parameters are of one dtype and device, the best plan of all
