@@ -29,8 +29,8 @@ struct AutomaticBuckets {
   int64_t profile_steps = 10;  // 3 or more
   int64_t trial_pairs = 8;     // of a block of steps with the new plan and one with the old; 6 or more, for intervals of 95 %
   int64_t trial_steps = 5;     // of a block, of which the first, in which buckets are made, is not timed; 2 or more
-  std::string plan_file;       // rank 0's: the choice is kept here, and used from the first step on if it fits; empty: none
-  std::function<void(const std::string& line)> log;  // on rank 0, for each line; without: standard error
+  std::string plan_file = {};  // rank 0's: the choice is kept here, and used from the first step on if it fits; empty: none
+  std::function<void(const std::string& line)> log = {};  // on rank 0, for each line; without: standard error
 };
 
 // For DataParallelOptions::buckets. Off is the default.
