@@ -11,9 +11,9 @@
 #include <random>
 #include <span>
 
-#include "across_ranks.h"
 #include "bench/known_sums.h"
 #include "cache_sweep.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/summary.h"
@@ -200,30 +200,7 @@ class AllReduceBench {
   std::vector<SizeState> sizes_;
 };
 
-void check_size(int64_t bytes) {
-  if (bytes < kFloatBytes || bytes % kFloatBytes != 0) {
-    throw InputError(fmt::format("all-reduce size {}: expected a positive multiple of {} bytes", bytes, kFloatBytes));
-  }
-}
-
 }  // namespace
-
-std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor) {
-  check_size(begin);
-  if (end < begin)
-    throw InputError(fmt::format("all-reduce sizes from {} to {} bytes: expected an end that is not below the begin", begin, end));
-  if (factor < 2) throw InputError(fmt::format("all-reduce sizes by factors of {}: expected at least 2", factor));
-  std::vector<int64_t> sizes{begin};
-  while (sizes.back() <= end / factor) sizes.push_back(sizes.back() * factor);
-  return sizes;
-}
-
-std::vector<int64_t> allreduce_sizes(int64_t largest_bytes) {
-  const int64_t largest = std::max(kFloatBytes, largest_bytes / kFloatBytes * kFloatBytes);
-  std::vector<int64_t> sizes = sizes_between(kFloatBytes, largest, 4);
-  if (sizes.back() != largest) sizes.push_back(largest);
-  return sizes;
-}
 
 double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls) {
   const auto started = Clock::now();
@@ -233,7 +210,7 @@ double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int
 
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options) {
   if (options.sizes.empty() || !(options.seconds > 0)) throw InputError("all-reduce benchmark: expected sizes, and seconds above 0");
-  for (const int64_t bytes : options.sizes) check_size(bytes);
+  for (const int64_t bytes : options.sizes) check_allreduce_size(bytes);
   return AllReduceBench(group, options).run(options.seed, options.on_progress);
 }
 

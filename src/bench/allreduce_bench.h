@@ -38,13 +38,6 @@ struct AllReduceSeries {
   int64_t wrong = 0;  // elements of checked results that were not the exact sum, over all ranks
 };
 
-// begin, begin * factor, ... up to `end`, as nccl-tests takes -b, -e and -f. Throws InputError unless begin is a positive multiple of 4,
-// not above end, and factor at least 2.
-std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor);
-
-// 4 B, 16 B, ... by factors of 4 up to `largest_bytes`, which is always the last.
-std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
-
 // Collective: every rank gets the same result, in the order of options.sizes. Results are checked element by element before and after the
 // measurement, outside of any timing. Memory per rank: the largest size, at least 256 MiB or what 16 buffers of it take.
 // Throws InputError for no sizes, a size that is no positive multiple of 4, or seconds that are not positive.

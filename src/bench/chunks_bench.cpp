@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "across_ranks.h"
+#include "comm/across_ranks.h"
 #include "bench/known_sums.h"
 #include "bench/sampling.h"
 #include "firkin/base/error.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/across_ranks.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/machine.h"
 

@@ -7,7 +7,8 @@
 #include <memory>
 #include <random>
 
-#include "across_ranks.h"
+#include "comm/across_ranks.h"
+#include "ddp/ready_times.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/summary.h"

@@ -6,7 +6,8 @@
 #include <chrono>
 #include <numeric>
 
-#include "across_ranks.h"
+#include "comm/across_ranks.h"
+#include "ddp/ready_times.h"
 #include "backward_clock.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/module_parameters.h"

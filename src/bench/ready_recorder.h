@@ -8,7 +8,6 @@
 #include "firkin/ddp/gradient_buckets.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/ddp/parameter_hooks.h"
-#include "firkin/plan/tensor_profile.h"
 
 namespace firkin {
 
@@ -33,14 +32,5 @@ class ReadyRecorder {
   std::vector<Time> ready_;
   ParameterHooks hooks_;  // last, so that no hook runs when the rest is gone
 };
-
-// Per column of rows of equal length.
-std::vector<double> column_medians(const std::vector<std::vector<double>>& rows);
-
-// Indices by ascending time; equal times in their own order.
-std::vector<int64_t> order_of_times(const std::vector<double>& times);
-
-// ready_s: per parameter, seconds from the start of backward. Without the forward pass.
-TensorProfile profile_in_ready_order(const std::vector<NamedTensor>& parameters, const std::vector<double>& ready_s, double backward_s);
 
 }  // namespace firkin

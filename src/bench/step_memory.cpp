@@ -1,6 +1,6 @@
 #include "bench/step_memory.h"
 
-#include "across_ranks.h"
+#include "comm/across_ranks.h"
 #include "bench/tensor_memory.h"
 
 namespace firkin {

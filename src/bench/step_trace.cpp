@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "across_ranks.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "trace/recorder.h"
 

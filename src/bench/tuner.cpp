@@ -8,7 +8,7 @@
 #include <chrono>
 #include <numeric>
 
-#include "across_ranks.h"
+#include "comm/across_ranks.h"
 #include "bench/allreduce_bench.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"

@@ -27,6 +27,7 @@ class BucketLauncher {
   void tensor_placed(int64_t position);
 
   bool all_launched() const { return launched_ == flights_.size(); }
+  size_t launched() const { return launched_; }  // buckets of this step, so far
   // The bucket that is next in launch order.
   int64_t next_bucket() const { return bucket_at(launched_); }
   void launch_next();

@@ -46,6 +46,7 @@ void BucketSynchronizer::gradient_ready(size_t parameter) {
     case ReadyCounter::Arrival::kComplete:
       launcher_->buckets().place(position_of_[parameter]);
       placed_[static_cast<size_t>(position_of_[parameter])] = true;
+      gradient_placed(parameter);
       launcher_->tensor_placed(position_of_[parameter]);
       return;
     case ReadyCounter::Arrival::kTooMany:
@@ -137,12 +138,19 @@ void BucketSynchronizer::learn(int root, bool we_had_data) {
     return std::vector<int64_t>(first, first + tensor.numel());
   };
   counter_.learn(we_had_data ? counter_.received() : list(roots_counts));
-  if (!setup().options.ready_order.empty() || takes_plan(setup().options)) return;
+  if (is_plan_final_ || !setup().options.ready_order.empty() || takes_plan(setup().options)) return;
   ready_order_ = list(roots_order);
   CommunicationPlan communication = plan_communication(setup().parameters, ready_order_, setup().options);
   if (communication.order == communication_.order && communication.plan == communication_.plan) return;
   communication_ = std::move(communication);
   launcher_.reset();  // its memory is the gradients' until they are gone
+}
+
+void BucketSynchronizer::use_plan(CommunicationPlan communication) {
+  is_plan_final_ = true;
+  ready_order_ = communication.order;
+  communication_ = std::move(communication);
+  launcher_.reset();
 }
 
 DataParallelStats BucketSynchronizer::stats() const {

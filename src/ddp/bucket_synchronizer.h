@@ -30,6 +30,9 @@ class BucketSynchronizer : public StepSynchronizer {
   void drop_gradients() override;
   std::string place() const override { return launcher_ == nullptr ? "" : launcher_->first_pending(); }
 
+  // The gradient is complete and in its bucket, during backward, and the bucket is not sent yet.
+  virtual void gradient_placed(size_t /*parameter*/) {}
+
   // Whether the bucket need not have arrived when the step ends. Asked once no rank has failed.
   virtual bool may_arrive_later(int64_t /*bucket*/) const { return false; }
 
@@ -46,6 +49,8 @@ class BucketSynchronizer : public StepSynchronizer {
   }
   int64_t position_of(size_t parameter) const { return position_of_[parameter]; }
   void set_launch_order(std::vector<int64_t> order);
+  // From the next step on, and whatever the first step shows; between steps. The old buckets' memory is the gradients' until they are gone.
+  void use_plan(CommunicationPlan communication);
   void keep_stats() { bucket_stats_ = launcher_->stats(); }
 
  private:
@@ -58,11 +63,12 @@ class BucketSynchronizer : public StepSynchronizer {
   std::vector<int64_t> ready_order_;
   CommunicationPlan communication_;   // position in the buckets -> parameter
   std::vector<int64_t> position_of_;  // parameter -> position in the buckets
+  bool is_plan_final_ = false;        // the first step's order does not change it
   ReadyCounter counter_;
   std::vector<bool> placed_;                  // position: in its bucket, in this step
   std::vector<bool> used_;                    // parameter: by some rank, in the step that ended last
   double scale_ = 1;                          // of its sums: where ranks were without data
-  std::unique_ptr<BucketLauncher> launcher_;  // null between the step that changed the plan and the next
+  std::unique_ptr<BucketLauncher> launcher_;  // null between the change of a plan and the next step
   std::vector<BucketStats> bucket_stats_;     // of the last finished step
 };
 

@@ -35,12 +35,12 @@ BucketPlan group_one_kind(const std::vector<int64_t>& sizes, const DataParallelO
   return assign_buckets(sizes, options.cap);
 }
 
-CommunicationPlan use_explicit_plan(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
-                                    const DataParallelOptions& options) {
-  if (!options.plan) throw InputError("strategy planned: expected DataParallelOptions::plan");
-  check_plan(*options.plan, static_cast<int64_t>(ready_order.size()));
-  for (const Bucket& bucket : options.plan->buckets) {
-    const auto tensor_at = [&](int64_t position) { return parameters[static_cast<size_t>(ready_order[static_cast<size_t>(position)])]; };
+}  // namespace
+
+void check_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order, const BucketPlan& plan) {
+  check_plan(plan, static_cast<int64_t>(order.size()));
+  for (const Bucket& bucket : plan.buckets) {
+    const auto tensor_at = [&](int64_t position) { return parameters[static_cast<size_t>(order[static_cast<size_t>(position)])]; };
     const NamedTensor& first = tensor_at(bucket.first);
     if (bucket.parts > first.tensor.numel() && bucket.parts > 1) {
       throw InputError(
@@ -52,14 +52,15 @@ CommunicationPlan use_explicit_plan(const std::vector<NamedTensor>& parameters, 
           fmt::format("bucket plan: {} and {} share a bucket; expected one dtype and device per bucket", first.name, tensor_at(i).name));
     }
   }
-  return {ready_order, *options.plan};
 }
-
-}  // namespace
 
 CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
                                      const DataParallelOptions& options) {
-  if (takes_plan(options)) return use_explicit_plan(parameters, ready_order, options);
+  if (takes_plan(options)) {
+    if (!options.plan) throw InputError("strategy planned: expected DataParallelOptions::plan");
+    check_communication(parameters, ready_order, *options.plan);
+    return {ready_order, *options.plan};
+  }
 
   std::map<Kind, std::vector<int64_t>> positions_by_kind;
   for (size_t position = 0; position < ready_order.size(); ++position) {

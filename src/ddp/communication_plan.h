@@ -14,6 +14,8 @@ namespace firkin {
 struct CommunicationPlan {
   std::vector<int64_t> order;  // parameter indices; the ready order itself unless dtypes or devices are mixed
   BucketPlan plan;
+
+  bool operator==(const CommunicationPlan&) const = default;
 };
 
 // Whether DataParallelOptions::plan decides. The strategy ordered takes a plan where there is one.
@@ -25,5 +27,9 @@ inline bool takes_plan(const DataParallelOptions& options) {
 // gradient is ready. Throws InputError when an explicit plan does not cover the parameters or mixes kinds in one bucket.
 CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
                                      const DataParallelOptions& options);
+
+// Throws InputError unless the plan covers the parameters in this order (indices into `parameters`), mixes no kinds in one bucket, and cuts
+// no tensor into more parts than it has elements.
+void check_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order, const BucketPlan& plan);
 
 }  // namespace firkin

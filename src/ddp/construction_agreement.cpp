@@ -1,15 +1,14 @@
 #include "construction_agreement.h"
 
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cstring>
 #include <map>
 #include <sstream>
 
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
+#include "text_hash.h"
 
 namespace firkin {
 namespace {
@@ -23,24 +22,15 @@ std::string describe_plan(const std::optional<BucketPlan>& plan) {
   return fmt::format("buckets of {} tensors, launch order [{}]", fmt::join(counts, ", "), fmt::join(plan->launch_order, ", "));
 }
 
+std::string describe_automatic(const std::optional<AutomaticBuckets>& buckets) {
+  if (!buckets) return "as given";
+  return fmt::format("automatic, budget {} s, {} profile steps, trial of {} pairs of {} steps", buckets->budget_s, buckets->profile_steps,
+                     buckets->trial_pairs, buckets->trial_steps);
+}
+
 std::string describe_tensor(const char* kind, const std::string& name, const at::Tensor& tensor) {
   return fmt::format("{} {} [{}] {} strides [{}] on {}", kind, name, fmt::join(tensor.sizes(), ", "), c10::toString(tensor.scalar_type()),
                      fmt::join(tensor.strides(), ", "), c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true));
-}
-
-// FNV-1a, 64 bit: http://www.isthe.com/chongo/tech/comp/fnv/
-uint64_t hash_of(const std::string& text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
-std::string broadcast_text(const ProcessGroup& group, const std::string& ours, int root) {
-  const auto lengths = all_gather(group, {static_cast<double>(ours.size())});
-  at::Tensor bytes = at::empty({static_cast<int64_t>(lengths[static_cast<size_t>(root)][0])}, at::kByte);
-  if (group.rank == root) std::memcpy(bytes.mutable_data_ptr(), ours.data(), ours.size());
-  broadcast(group, {bytes}, root);
-  return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
 }
 
 std::string first_difference(const std::string& of_rank_0, const std::string& theirs, int their_rank) {
@@ -66,6 +56,7 @@ std::vector<std::string> describe(const DataParallelOptions& options, const torc
       fmt::format("cap rule {}", options.cap.rule == CapRule::kAtMost ? "at-most" : "close-when-full"),
       options.cap.first_cap_bytes ? fmt::format("first cap {} bytes", *options.cap.first_cap_bytes) : "first cap none",
       fmt::format("plan {}", describe_plan(options.plan)),
+      fmt::format("buckets {}", describe_automatic(options.buckets)),
       fmt::format("ready order [{}]", fmt::join(options.ready_order, ", ")),
       fmt::format("gradient hook {}, on the wire {}", options.gradient_hook.name,
                   options.gradient_hook.wire_dtype ? c10::toString(*options.gradient_hook.wire_dtype) : "as it is"),
@@ -93,14 +84,14 @@ void agree_at_construction(const ProcessGroup& group, const std::vector<std::str
       all_gather(group, {problem.empty() ? 0.0 : 1.0, static_cast<double>(hash >> 32), static_cast<double>(hash & 0xffffffff)});
   for (int rank = 0; rank < group.size; ++rank) {
     if (ranks[static_cast<size_t>(rank)][0] == 0) continue;
-    const std::string reason = broadcast_text(group, problem, rank);
+    const std::string reason = text_of_rank(group, problem, rank);
     if (!problem.empty()) throw InputError(problem);
     throw RuntimeError(fmt::format("rank {} cannot begin: {}", rank, reason));
   }
   for (int rank = 1; rank < group.size; ++rank) {
     if (ranks[static_cast<size_t>(rank)] == ranks[0]) continue;
-    const std::string of_rank_0 = broadcast_text(group, text, 0);
-    const std::string theirs = broadcast_text(group, text, rank);
+    const std::string of_rank_0 = text_of_rank(group, text, 0);
+    const std::string theirs = text_of_rank(group, text, rank);
     throw RuntimeError(first_difference(of_rank_0, theirs, rank));
   }
 }

@@ -9,7 +9,8 @@
 
 namespace firkin {
 
-// One line for each thing that ranks must agree on: options (all but the timeout), then every parameter and buffer of the module.
+// One line for each thing that ranks must agree on: options (all but the timeout, and what only rank 0 uses), then every parameter and
+// buffer of the module.
 std::vector<std::string> describe(const DataParallelOptions& options, const torch::nn::Module& module);
 
 // Throws RuntimeError on every rank unless all have the same lines, naming the first that differs from rank 0's and both versions. A rank

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "automatic_synchronizer.h"
 #include "bucket_synchronizer.h"
+#include "bucket_tuning.h"
 #include "construction_agreement.h"
 #include "firkin/base/error.h"
 #include "module_state.h"
@@ -34,6 +36,7 @@ SynchronizerSetup prepare(torch::nn::Module& module, ProcessGroup group, DataPar
                           .ready_order = {}};
   if (setup.options.timeout) setup.group.timeout = setup.options.timeout;
   if (setup.parameters.empty()) throw InputError("DataParallel: the module has no trainable parameter");
+  if (setup.options.buckets) check_automatic(setup.options, setup.parameters);
   setup.ready_order = first_ready_order(setup.options.ready_order, setup.parameters.size());
   if (setup.options.strategy.launch == Launch::kNever) return setup;
   plan_communication(setup.parameters, setup.ready_order, setup.options);
@@ -52,6 +55,7 @@ std::unique_ptr<Synchronizer> choose_synchronizer(torch::nn::Module& module, Syn
       break;
   }
   if (setup.options.strategy.wait == Wait::kAtFirstUse) return std::make_unique<OrderedSynchronizer>(module, std::move(setup));
+  if (setup.options.buckets) return std::make_unique<AutomaticSynchronizer>(std::move(setup));
   return std::make_unique<BucketSynchronizer>(std::move(setup));
 }
 

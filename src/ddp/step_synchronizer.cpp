@@ -176,6 +176,7 @@ void StepSynchronizer::note_missing_gradients() {
 }
 
 void StepSynchronizer::complete() {
+  const int64_t finished_before = steps_finished_;
   try {
     agreement_.wait([this] { return where(); });
     const int first_failed = agreement_.first_failed();
@@ -184,10 +185,11 @@ void StepSynchronizer::complete() {
     } else {
       succeed();
     }
+    exposed_wait_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - wait_started_).count();
+    if (steps_finished_ > finished_before) step_succeeded(agreement_);
   } catch (const std::exception& error) {
     lose_group(error);
   }
-  exposed_wait_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - wait_started_).count();
   open_.reset();
   ++step_;
 }

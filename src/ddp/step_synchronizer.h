@@ -61,6 +61,9 @@ class StepSynchronizer : public Synchronizer {
   virtual void receive_gradients(const StepAgreement& agreement) = 0;
   // Some rank has failed, or none has data: waits for what is under way.
   virtual void drop_gradients() = 0;
+  // After receive_gradients(), when nothing of the step is under way any more but what may arrive later. May be collective; what it throws
+  // loses the group.
+  virtual void step_succeeded(const StepAgreement& /*agreement*/) {}
   // A gradient was accumulated on this rank only. What it throws comes out of backward().
   virtual void gradient_accumulated(size_t /*parameter*/) {}
   // What is awaited now, for errors: "bucket 3 (...)"; empty when it is the agreement.

@@ -106,6 +106,28 @@ double queued_gap_s(double total_s, double isolated_s, double calls) {
   return std::max((total_s - isolated_s) / (calls - 1), kLeastPart * total_s / calls);
 }
 
+std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor) {
+  check_allreduce_size(begin);
+  if (end < begin)
+    throw InputError(fmt::format("all-reduce sizes from {} to {} bytes: expected an end that is not below the begin", begin, end));
+  if (factor < 2) throw InputError(fmt::format("all-reduce sizes by factors of {}: expected at least 2", factor));
+  std::vector<int64_t> sizes{begin};
+  while (sizes.back() <= end / factor) sizes.push_back(sizes.back() * factor);
+  return sizes;
+}
+
+std::vector<int64_t> allreduce_sizes(int64_t largest_bytes) {
+  const int64_t largest = std::max(kFloatBytes, largest_bytes / kFloatBytes * kFloatBytes);
+  std::vector<int64_t> sizes = sizes_between(kFloatBytes, largest, 4);
+  if (sizes.back() != largest) sizes.push_back(largest);
+  return sizes;
+}
+
+void check_allreduce_size(int64_t bytes) {
+  if (bytes >= kFloatBytes && bytes % kFloatBytes == 0) return;
+  throw InputError(fmt::format("all-reduce size {}: expected a positive multiple of {} bytes", bytes, kFloatBytes));
+}
+
 std::vector<int64_t> world_sizes(const AllReduceTable& table) {
   std::set<int64_t> sizes;
   for (const AllReduceRow& row : table) sizes.insert(row.world_size);

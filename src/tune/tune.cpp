@@ -8,7 +8,7 @@
 #include <numeric>
 #include <utility>
 
-#include "bench/across_ranks.h"
+#include "comm/across_ranks.h"
 #include "bench/environment.h"
 #include "bench/tune_sections.h"
 #include "bench/tuner.h"

@@ -16,28 +16,6 @@ using testing::ElementsAre;
 using testing::Gt;
 using testing::SizeIs;
 
-TEST(SizesBetween, GrowByTheFactorAndStopAtTheEndAsInNcclTests) {
-  EXPECT_THAT(sizes_between(4, 64, 4), ElementsAre(4, 16, 64));
-  EXPECT_THAT(sizes_between(4, 63, 4), ElementsAre(4, 16));
-  EXPECT_THAT(sizes_between(8, 8, 2), ElementsAre(8));
-  EXPECT_THAT(sizes_between(kMiB, kGiB, 10), ElementsAre(kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB));
-  EXPECT_THAT(sizes_between(4, int64_t{1} << 62, int64_t{1} << 40), ElementsAre(4, int64_t{1} << 42));
-}
-
-TEST(SizesBetween, RefusesWhatIsNoRange) {
-  EXPECT_THROW(sizes_between(0, 64, 4), InputError);
-  EXPECT_THROW(sizes_between(-4, 64, 4), InputError);
-  EXPECT_THROW(sizes_between(6, 64, 4), InputError);
-  EXPECT_THROW(sizes_between(64, 4, 4), InputError);
-  EXPECT_THROW(sizes_between(4, 64, 1), InputError);
-}
-
-TEST(AllReduceSizes, GrowByFourUpToTheLargestWhichIsThere) {
-  EXPECT_THAT(allreduce_sizes(100), ElementsAre(4, 16, 64, 100));
-  EXPECT_THAT(allreduce_sizes(64), ElementsAre(4, 16, 64));
-  EXPECT_THAT(allreduce_sizes(3), ElementsAre(4));
-}
-
 class AllReduceBenchCaches : public testing::TestWithParam<bool> {};
 
 TEST_P(AllReduceBenchCaches, GivesEveryRankTheSameSamplesAndFindsNothingWrong) {

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -13,15 +14,14 @@
 namespace firkin {
 
 // Runs `body` once per rank, each on a thread of its own, and rethrows the first rank's exception, if any, when all have ended.
-inline void run_ranks(int size, const std::function<void(const ProcessGroup&)>& body,
-                      std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+inline void run_ranks_with(int size, const GroupOptions& options, const std::function<void(const ProcessGroup&)>& body) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        body(make_process_group(store, rank, size, {.timeout = timeout}));
+        body(make_process_group(store, rank, size, options));
       } catch (...) {
         errors[static_cast<size_t>(rank)] = std::current_exception();
       }
@@ -31,6 +31,16 @@ inline void run_ranks(int size, const std::function<void(const ProcessGroup&)>& 
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+inline void run_ranks(int size, const std::function<void(const ProcessGroup&)>& body,
+                      std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+  run_ranks_with(size, {.timeout = timeout}, body);
+}
+
+// Over a modelled link (modelled_link.h).
+inline void run_linked_ranks(int size, const std::string& link, const std::function<void(const ProcessGroup&)>& body) {
+  run_ranks_with(size, {.timeout = std::chrono::seconds(60), .link = parse_link(link, size)}, body);
 }
 
 }  // namespace firkin

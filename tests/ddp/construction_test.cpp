@@ -40,6 +40,7 @@ TEST(Construction, OptionsThatDifferAreNamedOnEveryRank) {
   expect_difference(options([](auto& o) { o.cap.rule = CapRule::kAtMost; }), "cap rule close-when-full", "cap rule at-most");
   expect_difference(options([](auto& o) { o.cap.first_cap_bytes = 9; }), "first cap none", "first cap 9 bytes");
   expect_difference(options([](auto& o) { o.plan = BucketPlan{{{0, 2}}, {}}; }), "plan none", "plan buckets of 2 tensors");
+  expect_difference(options([](auto& o) { o.buckets = automatic(); }), "buckets as given", "buckets automatic, budget 3 s");
   expect_difference(options([](auto& o) { o.ready_order = {0, 1}; }), "ready order []", "ready order [0, 1]");
   expect_difference(options([](auto& o) { o.gradient_hook = bf16_compression(); }), "gradient hook none", "gradient hook bf16");
   expect_difference(options([](auto& o) { o.finish_with_backward = false; }), "finish_with_backward true", "finish_with_backward false");

@@ -22,25 +22,6 @@ using Tensors = std::vector<at::Tensor>;
 // A link over which the test models' gradients are still on their way when the next forward begins.
 constexpr const char* kSlowLink = "8mbit,200us";
 
-void run_linked_ranks(int size, const std::function<void(const ProcessGroup&)>& body) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        body(make_process_group(store, rank, size, {.timeout = std::chrono::seconds(60), .link = parse_link(kSlowLink, size)}));
-      } catch (...) {
-        errors[static_cast<size_t>(rank)] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
-
 Tensors copies(const Tensors& tensors) {
   Tensors result;
   for (const at::Tensor& tensor : tensors) result.push_back(tensor.detach().clone());
@@ -119,7 +100,8 @@ Trained train(const ProcessGroup& group, const RunSetup& setup) {
 
 std::vector<Trained> train_on_ranks(int world_size, const RunSetup& setup) {
   std::vector<Trained> result(static_cast<size_t>(world_size));
-  run_linked_ranks(world_size, [&](const ProcessGroup& group) { result[static_cast<size_t>(group.rank)] = train(group, setup); });
+  run_linked_ranks(world_size, kSlowLink,
+                   [&](const ProcessGroup& group) { result[static_cast<size_t>(group.rank)] = train(group, setup); });
   return result;
 }
 
@@ -235,7 +217,7 @@ DataParallelOptions ordered_options() {
 }
 
 TEST(Ordered, LeavesOnlyWhatIsAwaitedOnItsWay) {
-  run_linked_ranks(2, [](const ProcessGroup& group) {
+  run_linked_ranks(2, kSlowLink, [](const ProcessGroup& group) {
     TwoLayers net;
     DataParallelOptions options = ordered_options();
     options.cap.cap_bytes = 1;  // a bucket that holds something that is not awaited would be waited for
@@ -258,7 +240,7 @@ TEST(Ordered, LeavesOnlyWhatIsAwaitedOnItsWay) {
 }
 
 TEST(Ordered, AModuleThatStopsAwaitingFailsTheStepOnAllRanks) {
-  run_linked_ranks(2, [](const ProcessGroup& group) {
+  run_linked_ranks(2, kSlowLink, [](const ProcessGroup& group) {
     TwoLayers net;
     DataParallel ddp(net, group, ordered_options());
     torch::optim::SGD optimizer(net.parameters(), 0.1);
@@ -289,7 +271,7 @@ TEST(Ordered, AModuleThatStopsAwaitingFailsTheStepOnAllRanks) {
 }
 
 TEST(Ordered, PlainOptimizerStepsAreNotSilentlyWithoutEffect) {
-  run_linked_ranks(2, [](const ProcessGroup& group) {
+  run_linked_ranks(2, kSlowLink, [](const ProcessGroup& group) {
     TwoLayers net;
     DataParallel ddp(net, group, ordered_options());
     torch::optim::SGD optimizer(net.parameters(), 0.1);
@@ -308,7 +290,7 @@ TEST(Ordered, PlainOptimizerStepsAreNotSilentlyWithoutEffect) {
 }
 
 TEST(Ordered, GradientsAreThereAfterADrainBeforeTheStep) {
-  run_linked_ranks(2, [](const ProcessGroup& group) {
+  run_linked_ranks(2, kSlowLink, [](const ProcessGroup& group) {
     TwoLayers net;
     DataParallel ddp(net, group, ordered_options());
     torch::optim::SGD optimizer(net.parameters(), 0.1);
@@ -329,7 +311,7 @@ TEST(Ordered, SeveralOptimizersAndParametersOfNobodyElseStepOnceEach) {
   Tensors of_strategy[2];
   for (const char* strategy : {"ordered", "bucketed"}) {
     Tensors& result = of_strategy[strategy == std::string("ordered")];
-    run_linked_ranks(2, [&](const ProcessGroup& group) {
+    run_linked_ranks(2, kSlowLink, [&](const ProcessGroup& group) {
       TwoLayers net;
       at::Tensor scale = at::ones({}, at::kDouble).requires_grad_();  // not of the module: every rank for itself
       DataParallelOptions options = ordered_options();
@@ -358,7 +340,7 @@ TEST(Ordered, SeveralOptimizersAndParametersOfNobodyElseStepOnceEach) {
 }
 
 TEST(Ordered, RefusesAnOptimizerThatNeedsAllGradientsTogether) {
-  run_linked_ranks(2, [](const ProcessGroup& group) {
+  run_linked_ranks(2, kSlowLink, [](const ProcessGroup& group) {
     TwoLayers net;
     DataParallel ddp(net, group, ordered_options());
     torch::optim::SGD sgd(net.parameters(), 0.1);
@@ -378,7 +360,7 @@ TEST(Ordered, RefusesAnOptimizerThatNeedsAllGradientsTogether) {
 }
 
 TEST(Ordered, ALostGroupComesOutOfTheForwardThatAwaits) {
-  run_linked_ranks(2, [](const ProcessGroup& group) {
+  run_linked_ranks(2, kSlowLink, [](const ProcessGroup& group) {
     TwoLayers net(32);
     DataParallel ddp(net, group, ordered_options());
     torch::optim::SGD optimizer(net.parameters(), 0.1);

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "helpers.h"
 
 namespace firkin {
@@ -91,6 +93,28 @@ TEST(QueuedGap, IsTheSlopeOverTheLengthOfTheQueueWhateverThatIs) {
 
 TEST(QueuedGap, IsNeverFree) {
   EXPECT_DOUBLE_EQ(queued_gap_s(4e-3, 5e-3, 2), 2e-5);
+}
+
+TEST(SizesBetween, GrowByTheFactorAndStopAtTheEndAsInNcclTests) {
+  EXPECT_THAT(sizes_between(4, 64, 4), ElementsAre(4, 16, 64));
+  EXPECT_THAT(sizes_between(4, 63, 4), ElementsAre(4, 16));
+  EXPECT_THAT(sizes_between(8, 8, 2), ElementsAre(8));
+  EXPECT_THAT(sizes_between(kMiB, kGiB, 10), ElementsAre(kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB));
+  EXPECT_THAT(sizes_between(4, int64_t{1} << 62, int64_t{1} << 40), ElementsAre(4, int64_t{1} << 42));
+}
+
+TEST(SizesBetween, RefusesWhatIsNoRange) {
+  EXPECT_THROW(sizes_between(0, 64, 4), InputError);
+  EXPECT_THROW(sizes_between(-4, 64, 4), InputError);
+  EXPECT_THROW(sizes_between(6, 64, 4), InputError);
+  EXPECT_THROW(sizes_between(64, 4, 4), InputError);
+  EXPECT_THROW(sizes_between(4, 64, 1), InputError);
+}
+
+TEST(AllReduceSizes, GrowByFourUpToTheLargestWhichIsThere) {
+  EXPECT_THAT(allreduce_sizes(100), ElementsAre(4, 16, 64, 100));
+  EXPECT_THAT(allreduce_sizes(64), ElementsAre(4, 16, 64));
+  EXPECT_THAT(allreduce_sizes(3), ElementsAre(4));
 }
 
 }  // namespace

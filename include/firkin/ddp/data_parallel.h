@@ -21,6 +21,7 @@
 
 #include "firkin/comm/group_error.h"
 #include "firkin/comm/process_group.h"
+#include "firkin/ddp/automatic_buckets.h"
 #include "firkin/ddp/gradient_hook.h"
 #include "firkin/ddp/step_error.h"
 #include "firkin/ddp/strategy.h"
@@ -35,11 +36,13 @@ class Optimizer;
 
 namespace firkin {
 
-// Every rank must give the same options, timeout apart.
+// Every rank must give the same options; timeout, and automatic buckets' log and file, apart.
 struct DataParallelOptions {
   Strategy strategy = find_strategy("bucketed");
   CapOptions cap;                  // for Grouping::kCap
   std::optional<BucketPlan> plan;  // for Grouping::kPlan, and for Wait::kAtFirstUse if given: over the tensors in ready order
+  // For the strategy bucketed, without a plan: starts with `cap`, and finds what is best here while it trains. See automatic().
+  std::optional<AutomaticBuckets> buckets;
   // The order in which gradients become ready, as indices of the trainable parameters in registration order. Without it: the reverse of
   // registration, and, once the first backward has shown it, rank 0's observed order. Given, it is kept.
   std::vector<int64_t> ready_order;
@@ -68,6 +71,7 @@ struct DataParallelStats {
   int64_t steps = 0;                 // finished without an error
   double forward_wait_s = 0;         // strategy ordered: spent in await_parameters(), optimiser included, in the forward of that step
   int64_t awaited_bytes = 0;         // strategy ordered: of the gradients that a step may leave on their way, because modules await them
+  std::optional<AutomaticPhase> automatic = {};  // how far DataParallelOptions::buckets has come
 };
 
 class Synchronizer;
@@ -95,7 +99,7 @@ class DataParallel {
  public:
   // Throws RuntimeError on every rank, naming the first difference and both values, unless all ranks have the same options and the same
   // parameters and buffers (names, shapes, dtypes, strides); InputError when the module has no trainable parameter, is wrapped already, or
-  // a plan does not cover it, and then RuntimeError on the other ranks.
+  // a plan does not cover it, or automatic buckets cannot be, and then RuntimeError on the other ranks.
   DataParallel(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options = {});
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;

@@ -57,6 +57,16 @@ void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable
 // calls half of it. Noise makes no call free: at least a hundredth of total_s / calls.
 double queued_gap_s(double total_s, double isolated_s, double calls);
 
+// Which sizes to measure: begin, begin * factor, ... up to `end`, as nccl-tests takes -b, -e and -f. Throws InputError unless begin is a
+// positive multiple of 4 (float32 elements), not above end, and factor at least 2.
+std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor);
+
+// 4 B, 16 B, ... by factors of 4 up to `largest_bytes`, which is always the last.
+std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
+
+// Throws InputError unless it is a positive multiple of 4.
+void check_allreduce_size(int64_t bytes);
+
 // The world sizes in the table, ascending.
 std::vector<int64_t> world_sizes(const AllReduceTable& table);
 

@@ -16,6 +16,9 @@ double sum_over_ranks(const ProcessGroup& group, double value);
 // Rank 0's value, on every rank: what follows from a clock must be decided once. Collective.
 double of_rank_0(const ProcessGroup& group, double value);
 
+// The text of rank `root`, on every rank. Collective.
+std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root);
+
 // Every rank's text, none empty, by rank, on every rank. Collective.
 std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& text);
 

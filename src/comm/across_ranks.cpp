@@ -26,6 +26,14 @@ double of_rank_0(const ProcessGroup& group, double value) {
   return all_gather(group, {value})[0][0];
 }
 
+std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root) {
+  const auto lengths = all_gather(group, {static_cast<double>(text.size())});
+  at::Tensor bytes = at::empty({static_cast<int64_t>(lengths[static_cast<size_t>(root)][0])}, at::kByte);
+  if (group.rank == root) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  broadcast(group, {bytes}, root);
+  return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
+}
+
 std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& text) {
   const auto lengths = all_gather(group, {static_cast<double>(text.size())});
   std::vector<std::string> texts;

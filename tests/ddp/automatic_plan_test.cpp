@@ -1,0 +1,261 @@
+// What automatic buckets decide on, and what they keep: all-reduces between steps, the choice, the trial, the plan file.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "../../src/ddp/allreduce_sampler.h"
+#include "../../src/ddp/plan_choice.h"
+#include "../../src/ddp/plan_trial.h"
+#include "../base/temporary_folder.h"
+#include "../comm/thread_ranks.h"
+#include "firkin/base/file.h"
+#include "firkin/base/units.h"
+#include "firkin/ddp/data_parallel.h"
+#include "test_models.h"
+
+#include <torch/torch.h>
+
+namespace firkin {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+TEST(AllReduceSampler, GivesEveryRankTheSameCurvesAndNoneIsFasterThanTheLink) {
+  std::array<AllReduceTable, 2> tables;
+  run_linked_ranks(2, "100mbit,100us", [&](const ProcessGroup& group) {
+    AllReduceSampler sampler(group, 300000, 4, at::kFloat, 1);
+    int visits = 1;
+    while (!sampler.measure_some()) ++visits;
+    EXPECT_GT(visits, 1);
+    EXPECT_FALSE(sampler.is_cut_short());
+    tables[static_cast<size_t>(group.rank)] = sampler.table();
+  });
+  const ModelledLink link = parse_link("100mbit,100us", 2);
+  ASSERT_EQ(tables[0].size(), tables[1].size());
+  for (size_t i = 0; i < tables[0].size(); ++i) {
+    const AllReduceRow& row = tables[0][i];
+    EXPECT_EQ(row.bytes, tables[1][i].bytes);
+    EXPECT_EQ(row.median_s, tables[1][i].median_s);
+    EXPECT_EQ(row.gap_s, tables[1][i].gap_s);
+    EXPECT_GE(row.median_s, all_reduce_time(link, row.bytes).alone_s);
+  }
+  EXPECT_EQ(tables[0].back().bytes, 300000);
+}
+
+TEST(AllReduceSampler, LeavesOutSizesThatWouldHoldAStepUpForLong) {
+  run_linked_ranks(2, "8mbit,100us", [](const ProcessGroup& group) {
+    AllReduceSampler sampler(group, 16 * kMiB, 4, at::kFloat, 1);
+    while (!sampler.measure_some()) {
+    }
+    EXPECT_LE(sampler.table().back().bytes, 256 * kKiB);  // it takes 0.27 s
+    EXPECT_FALSE(sampler.is_cut_short());
+  });
+}
+
+TEST(AllReduceSampler, CountsBytesOfGradientsWhenSomethingSmallerTravels) {
+  run_linked_ranks(2, "100mbit,100us", [](const ProcessGroup& group) {
+    AllReduceSampler sampler(group, 100000, 8, at::kBFloat16, 0.5);
+    while (!sampler.measure_some()) {
+    }
+    const AllReduceTable table = sampler.table();
+    EXPECT_EQ(table.front().bytes, 8);
+    EXPECT_EQ(table.back().bytes, 100000);
+    EXPECT_GE(table.back().median_s, all_reduce_time(parse_link("100mbit,100us", 2), 25000).alone_s);
+  });
+}
+
+// Tensors that are ready one after another over 150 ms.
+struct Training {
+  std::vector<NamedTensor> parameters;
+  TrainingTimes times;
+  AllReduceTable table;  // over 1 Gbit/s
+
+  explicit Training(int64_t count = 60, int64_t elements = 100000) {
+    for (int64_t i = 0; i < count; ++i) {
+      parameters.push_back({fmt::format("p{}", i), at::empty({elements}, at::kFloat)});
+      times.ready_s.push_back(0.150 * static_cast<double>(count - 1 - i) / static_cast<double>(count));  // in reverse
+    }
+    times.backward_s = 0.150;
+    times.launch_s = 30e-6;
+    const ModelledLink link = parse_link("1gbit", 2);
+    for (const int64_t bytes : allreduce_sizes(count * elements * kFloatBytes)) {
+      const auto [alone_s, gap_s] = all_reduce_time(link, bytes);
+      table.push_back({.bytes = bytes, .world_size = 2, .median_s = alone_s, .gap_s = gap_s});
+    }
+  }
+
+  PlanChoice choose(const DataParallelOptions& options) {
+    std::vector<int64_t> reverse(parameters.size());
+    for (size_t i = 0; i < reverse.size(); ++i) reverse[i] = static_cast<int64_t>(reverse.size() - 1 - i);
+    const CommunicationPlan in_use = plan_communication(parameters, reverse, options);
+    return choose_plan(parameters, options, times, table, 2, in_use);
+  }
+};
+
+DataParallelOptions capped(int64_t bytes) {
+  DataParallelOptions options;
+  options.cap.cap_bytes = bytes;
+  return options;
+}
+
+TEST(PlanChoice, BeatsOneBucketOfEverything) {
+  Training training;
+  training.times.step_s = 0.400;
+  const PlanChoice choice = training.choose(capped(25 * kMiB));
+  check_communication(training.parameters, choice.plan.order, choice.plan.plan);
+  EXPECT_NEAR(choice.in_use_s, training.times.step_s, 1e-9);
+  EXPECT_LT(choice.step_s, 0.75 * choice.in_use_s);
+  EXPECT_GT(choice.plan.plan.buckets.size(), 10u);
+  EXPECT_EQ(choice.plan.order.front(), 59);
+}
+
+// With more and with fewer tensors than the exact search takes with the time of a launch.
+TEST(PlanChoice, BeatsABucketOfEachOfManySmallTensors) {
+  for (const int64_t count : {400, 1200}) {
+    Training training(count, 1000);
+    training.times.step_s = 0.250;
+    const PlanChoice choice = training.choose(capped(kKiB));
+    check_communication(training.parameters, choice.plan.order, choice.plan.plan);
+    EXPECT_LT(choice.step_s, 0.97 * choice.in_use_s);
+    EXPECT_LT(choice.plan.plan.buckets.size(), 100u);
+  }
+}
+
+TEST(PlanChoice, OfTheBestFindsNothingBetter) {
+  Training training;
+  training.times.step_s = 0.300;
+  const PlanChoice best = training.choose(capped(25 * kMiB));
+  const PlanChoice again = choose_plan(training.parameters, capped(25 * kMiB), training.times, training.table, 2, best.plan);
+  EXPECT_NEAR(again.step_s / again.in_use_s, 1, 2e-3);
+}
+
+TEST(PlanChoice, WithSeveralDtypesIsACapAndMixesNone) {
+  Training training;
+  for (size_t i = 0; i < training.parameters.size(); i += 3) training.parameters[i].tensor = at::empty({50000}, at::kDouble);
+  training.times.step_s = 0.400;
+  const PlanChoice choice = training.choose(capped(25 * kMiB));
+  check_communication(training.parameters, choice.plan.order, choice.plan.plan);
+  EXPECT_THAT(choice.name, HasSubstr("caps"));
+  EXPECT_LT(choice.step_s, choice.in_use_s);
+}
+
+TEST(PlanChoice, KeepsAReadyOrderThatIsGiven) {
+  Training training;
+  training.times.step_s = 0.400;
+  DataParallelOptions options = capped(25 * kMiB);
+  for (int64_t i = 0; i < 60; ++i) options.ready_order.push_back((i + 30) % 60);
+  EXPECT_EQ(training.choose(options).plan.order, options.ready_order);
+}
+
+TEST(PlanTrial, AlternatesInPairsThatMirrorEachOther) {
+  PlanTrial trial(6, 2);
+  std::string plans;
+  for (; !trial.is_over(); trial.step_ended(1)) plans += trial.uses_new() ? 'n' : 'o';
+  EXPECT_EQ(plans, "oonnnnoooonnnnoooonnnnoo");
+}
+
+TEST(PlanTrial, TheFirstStepOfABlockDoesNotCountAndAnOutlierDecidesNothing) {
+  PlanTrial trial(8, 5);
+  for (int64_t step = 0; !trial.is_over(); ++step) {
+    const bool is_first = step % 5 == 0;
+    const double noise = 1 + 0.001 * static_cast<double>(step * 7 % 11);
+    trial.step_ended(is_first || step == 17 ? 9 : (trial.uses_new() ? 0.9 : 1.0) * noise);
+  }
+  const PlanTrial::Verdict verdict = trial.judge(trial.period_s());
+  EXPECT_NEAR(verdict.new_to_old.ratio, 0.9, 0.005);
+  EXPECT_LT(verdict.new_to_old.interval.high, 1);
+  EXPECT_NEAR(verdict.old_s, 1, 0.02);
+  EXPECT_NEAR(verdict.new_s, 0.9, 0.02);
+}
+
+// Rank 0's lines while buckets are constructed, and trained with until they have settled if `steps` says so.
+struct KeptRun {
+  std::vector<std::string> log;
+  std::optional<AutomaticPhase> first_phase;
+  BucketPlan first_plan, last_plan;
+};
+
+KeptRun run_with(const std::string& file, bool trains, const std::string& name = "mlp", int ranks = 2) {
+  KeptRun run;
+  run_linked_ranks(ranks, "1gbit,2ms", [&](const ProcessGroup& group) {
+    const TestModel model = make_test_model(name, at::kDouble);
+    DataParallelOptions options = capped(1);
+    options.buckets = automatic({.budget_s = 0.6, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = file, .log = {}});
+    options.buckets->log = [&](const std::string& line) { run.log.push_back(line); };
+    DataParallel ddp(*model.module, group, options);
+    if (group.rank == 0) {
+      run.first_phase = ddp.stats().automatic;
+      run.first_plan = ddp.plan();
+    }
+    for (int step = 0; trains && (step < 3 || *ddp.stats().automatic != AutomaticPhase::kSettled); ++step) {
+      ASSERT_LT(step, 300);
+      model.module->zero_grad();
+      model.loss(step, group.rank * 4, 4).backward();
+    }
+    if (group.rank == 0) run.last_plan = ddp.plan();
+  });
+  return run;
+}
+
+TEST(PlanFile, IsWrittenByOneRunAndUsedByTheNextFromItsFirstStepOn) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path / "plan.json";
+  const KeptRun first = run_with(file, true);
+  EXPECT_EQ(first.first_phase, AutomaticPhase::kWarmUp);
+  EXPECT_LT(first.last_plan.buckets.size(), first.first_plan.buckets.size());
+  const KeptRun second = run_with(file, true);
+  EXPECT_EQ(second.first_phase, AutomaticPhase::kSettled);
+  EXPECT_EQ(second.first_plan, first.last_plan);
+  EXPECT_EQ(second.last_plan, first.last_plan);
+  EXPECT_THAT(second.log, ElementsAre(AllOf(HasSubstr("bucket"), HasSubstr("plan.json says"))));
+
+  const KeptRun other_model = run_with(file, false, "tied");
+  EXPECT_EQ(other_model.first_phase, AutomaticPhase::kWarmUp);
+  EXPECT_THAT(other_model.log, ElementsAre(AllOf(HasSubstr("chosen anew"), HasSubstr("made for parameters 6 tensors"))));
+  const KeptRun other_world = run_with(file, false, "mlp", 3);
+  EXPECT_EQ(other_world.first_phase, AutomaticPhase::kWarmUp);
+  EXPECT_THAT(other_world.log, ElementsAre(HasSubstr("made for world size 2; expected 3")));
+}
+
+TEST(PlanFile, ThatIsDamagedIsALineOfTheLogAndBucketsAreChosenAnew) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path / "plan.json";
+  run_with(file, true);
+  const std::string whole = read_file(file);
+  const auto with = [&](const std::string& content) {
+    folder.write("plan.json", content);
+    const KeptRun run = run_with(file, false);
+    EXPECT_EQ(run.first_phase, AutomaticPhase::kWarmUp);
+    EXPECT_EQ(run.log.size(), 1u);
+    return run.log.empty() ? "" : run.log[0];
+  };
+  EXPECT_THAT(with(whole.substr(0, whole.size() / 2)), HasSubstr("plan.json:"));
+  EXPECT_THAT(with("{}\n"), HasSubstr("expected a plan file"));
+  EXPECT_THAT(with("[1]\n"), HasSubstr("expected a plan file"));
+  std::string other = whole;
+  const size_t order = other.find("\"ready_order\": [");
+  ASSERT_NE(order, std::string::npos);
+  other.insert(order + std::string("\"ready_order\": [").size(), "7, ");
+  EXPECT_THAT(with(other), HasSubstr("no permutation of 0..5"));
+  other = whole;
+  const size_t counts = other.find("\"tensors_per_bucket\": [");
+  ASSERT_NE(counts, std::string::npos);
+  other.insert(counts + std::string("\"tensors_per_bucket\": [").size(), "1, ");
+  EXPECT_THAT(with(other), HasSubstr("plan.json: bucket 1 holds 6 tensors"));
+}
+
+TEST(PlanFile, ThatCannotBeWrittenIsALineOfTheLog) {
+  const KeptRun run = run_with("/proc/firkin/plan.json", true);
+  ASSERT_EQ(run.log.size(), 2u);
+  EXPECT_THAT(run.log[0], Not(HasSubstr("/proc")));
+  EXPECT_THAT(run.log[1], AllOf(HasSubstr("not kept"), HasSubstr("/proc/firkin")));
+}
+
+}  // namespace
+}  // namespace firkin

@@ -1,0 +1,345 @@
+// Buckets that are chosen while the training runs: gradients stay right and equal through every phase and every switch, whatever happens to
+// the steps.
+#include "firkin/ddp/automatic_buckets.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "../comm/thread_ranks.h"
+#include "firkin/base/error.h"
+#include "firkin/ddp/data_parallel.h"
+#include "test_models.h"
+#include "throw_in_backward.h"
+
+#include <torch/torch.h>
+
+namespace firkin {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::ThrowsMessage;
+using Tensors = std::vector<at::Tensor>;
+
+// A call costs far more than the test models' bytes, so that one tensor a bucket, with which training begins, is bad.
+constexpr const char* kLink = "1gbit,2ms";
+constexpr int kMostSteps = 500;
+const std::set kAllPhases = {AutomaticPhase::kWarmUp, AutomaticPhase::kProfiling, AutomaticPhase::kMeasuring, AutomaticPhase::kTrying,
+                             AutomaticPhase::kSettled};
+
+AutomaticBuckets quick(std::vector<std::string>* log = nullptr) {
+  AutomaticBuckets buckets{.budget_s = 0.6, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = {}, .log = {}};
+  buckets.log = [log](const std::string& line) {
+    if (log != nullptr) log->push_back(line);
+  };
+  return buckets;
+}
+
+DataParallelOptions bad_start(AutomaticBuckets buckets) {
+  DataParallelOptions options;
+  options.cap.cap_bytes = 1;
+  options.buckets = std::move(buckets);
+  return options;
+}
+
+// An identity whose backward takes some time.
+struct SleepInBackward : torch::autograd::Function<SleepInBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& x) { return x.clone(); }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* /*context*/, torch::autograd::tensor_list gradients) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return gradients;
+  }
+};
+
+enum class Disturbance { kNone, kThrowsInBackward, kThrowsInForward, kNoSync, kJoin, kSlowRank, kInPlace };
+
+struct Course {
+  Disturbance disturbance = Disturbance::kNone;
+  int ranks = 2;
+  const char* model = "mlp";
+  bool finish_with_backward = true;
+};
+
+std::ostream& operator<<(std::ostream& out, const Course& course) {
+  return out << course.model << ", " << course.ranks << " ranks, disturbance " << static_cast<int>(course.disturbance)
+             << (course.finish_with_backward ? "" : ", finished by hand");
+}
+
+// Samples of the global batch that a step has learned from.
+struct Learned {
+  int step = 0;
+  int64_t samples = 0;  // from the first on
+};
+
+// What one rank has seen of a course.
+struct Seen {
+  std::vector<Tensors> parameters;  // after every step
+  std::vector<BucketPlan> plans;    // for the next step
+  std::vector<Learned> learned;
+  std::set<AutomaticPhase> disturbed;  // phases
+  std::vector<std::string> log;
+};
+
+Tensors copies(const Tensors& tensors) {
+  Tensors result;
+  for (const at::Tensor& tensor : tensors) result.push_back(tensor.detach().clone());
+  return result;
+}
+
+bool same_bits(const Tensors& a, const Tensors& b) {
+  return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x, y); });
+}
+
+class RankCourse {
+ public:
+  RankCourse(const Course& course, const ProcessGroup& group, Seen& seen)
+      : course_(course),
+        group_(group),
+        seen_(seen),
+        model_(make_test_model(course.model, at::kDouble)),
+        ddp_(*model_.module, group, options(course, seen)),
+        optimizer_(model_.module->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)) {}
+
+  // Until the plan has settled, and some steps more.
+  void run() {
+    int after = 0;
+    bool disturbs = false;
+    for (int step = 0; after < 6; ++step) {
+      if (step > kMostSteps) throw std::runtime_error("the buckets have not settled");
+      if (phase() == AutomaticPhase::kSettled) ++after;
+      const bool is_new_phase = !seen_.disturbed.contains(phase());
+      disturbs = !disturbs && course_.disturbance != Disturbance::kNone && (step % 4 == 1 || is_new_phase);
+      if (disturbs) seen_.disturbed.insert(phase());
+      if (disturbs && course_.disturbance == Disturbance::kJoin) {
+        join(step++);
+      } else if (disturbs && course_.disturbance == Disturbance::kThrowsInForward) {
+        fail_forward(step);
+      } else {
+        train(step, disturbs);
+      }
+    }
+  }
+
+ private:
+  static DataParallelOptions options(const Course& course, Seen& seen) {
+    DataParallelOptions result = bad_start(quick(&seen.log));
+    result.finish_with_backward = course.finish_with_backward;
+    return result;
+  }
+
+  AutomaticPhase phase() const { return *ddp_.stats().automatic; }
+
+  at::Tensor loss(int step, int part, int parts) {
+    const int64_t samples = kGlobalBatch / group_.size / parts;
+    return model_.loss(step, group_.rank * kGlobalBatch / group_.size + part * samples, samples) / parts;
+  }
+
+  void train(int step, bool disturbs) {
+    optimizer_.zero_grad(course_.disturbance != Disturbance::kInPlace);
+    try {
+      backward(step, disturbs);
+      ddp_.finish_gradient_synchronization();
+    } catch (const std::exception& error) {
+      if (!disturbs) throw;
+      ddp_.abandon_step(error.what());
+      for (const at::Tensor& parameter : model_.module->parameters()) EXPECT_FALSE(parameter.grad().defined());
+      return;
+    }
+    learned(step, kGlobalBatch);
+  }
+
+  void backward(int step, bool disturbs) {
+    if (disturbs && course_.disturbance == Disturbance::kThrowsInBackward && group_.rank == step / 4 % group_.size) {
+      const at::Tensor broken = ThrowInBackward::apply(model_.module->parameters()[0].sum(), "on purpose");  // last in backward
+      return (loss(step, 0, 1) + 0 * broken).backward();
+    }
+    if (disturbs && course_.disturbance == Disturbance::kNoSync) {
+      const auto scope = ddp_.no_sync();
+      loss(step, 0, 2).backward();
+    } else {
+      const bool sleeps = course_.disturbance == Disturbance::kSlowRank && group_.rank == 1;
+      const at::Tensor whole = loss(step, 0, 1);
+      return (sleeps ? SleepInBackward::apply(whole) : whole).backward();
+    }
+    loss(step, 1, 2).backward();
+  }
+
+  void fail_forward(int step) {
+    optimizer_.zero_grad();
+    if (group_.rank == 1) return ddp_.abandon_step("no more memory");
+    EXPECT_THROW(
+        {
+          loss(step, 0, 1).backward();
+          ddp_.finish_gradient_synchronization();
+        },
+        StepError);
+  }
+
+  // Two steps; in the second only rank 0 has samples.
+  void join(int step) {
+    auto scope = ddp_.join();
+    train(step, false);
+    if (group_.rank == 0) {
+      optimizer_.zero_grad();
+      model_.loss(step + 1, 0, kGlobalBatch / group_.size).backward();
+      ddp_.finish_gradient_synchronization();
+      learned(step + 1, kGlobalBatch / group_.size);
+    }
+    scope.finish([&] { learned(step + 1, kGlobalBatch / group_.size); });
+  }
+
+  void learned(int step, int64_t samples) {
+    optimizer_.step();
+    seen_.parameters.push_back(copies(model_.module->parameters()));
+    seen_.plans.push_back(ddp_.plan());
+    seen_.learned.push_back({step, samples});
+  }
+
+  const Course& course_;
+  const ProcessGroup& group_;
+  Seen& seen_;
+  TestModel model_;
+  DataParallel ddp_;
+  torch::optim::SGD optimizer_;
+};
+
+std::vector<Seen> seen_in(const Course& course) {
+  std::vector<Seen> seen(static_cast<size_t>(course.ranks));
+  run_linked_ranks(course.ranks, kLink,
+                   [&](const ProcessGroup& group) { RankCourse(course, group, seen[static_cast<size_t>(group.rank)]).run(); });
+  return seen;
+}
+
+// After every step, the parameters of one process that learns from the same samples.
+std::vector<Tensors> learned_alone(const Course& course, const std::vector<Learned>& learned) {
+  const TestModel model = make_test_model(course.model, at::kDouble);
+  torch::optim::SGD optimizer(model.module->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  std::vector<Tensors> parameters;
+  for (const auto& [step, samples] : learned) {
+    optimizer.zero_grad();
+    model.loss(step, 0, samples).backward();
+    optimizer.step();
+    parameters.push_back(copies(model.module->parameters()));
+  }
+  return parameters;
+}
+
+void expect_equal_ranks(const std::vector<Seen>& seen) {
+  for (const Seen& rank : seen) {
+    ASSERT_EQ(rank.parameters.size(), seen[0].parameters.size());
+    EXPECT_EQ(rank.plans, seen[0].plans);
+    for (size_t i = 0; i < rank.parameters.size(); ++i) {
+      ASSERT_TRUE(same_bits(rank.parameters[i], seen[0].parameters[i])) << "after " << i + 1 << " steps";
+    }
+  }
+}
+
+void expect_near(const std::vector<Tensors>& parameters, const std::vector<Tensors>& alone) {
+  for (size_t i = 0; i < alone.size(); ++i) {
+    for (size_t p = 0; p < alone[i].size(); ++p) {
+      ASSERT_TRUE(at::allclose(parameters[i][p], alone[i][p], 1e-9, 1e-12)) << "parameter " << p << " after " << i + 1 << " steps";
+    }
+  }
+}
+
+class AutomaticCourse : public testing::TestWithParam<Course> {};
+
+TEST_P(AutomaticCourse, KeepsRanksEqualAndLearnsWhatOneProcessLearnsThroughAllPhases) {
+  const Course& course = GetParam();
+  const std::vector<Seen> seen = seen_in(course);
+  expect_equal_ranks(seen);
+  expect_near(seen[0].parameters, learned_alone(course, seen[0].learned));
+  if (course.disturbance != Disturbance::kNone) {
+    EXPECT_EQ(seen[0].disturbed, kAllPhases);
+  }
+  int switches = 0;
+  for (size_t i = 2; i < seen[0].plans.size(); ++i) switches += seen[0].plans[i] != seen[0].plans[i - 1] ? 1 : 0;
+  EXPECT_GE(switches, 6);
+  EXPECT_LT(seen[0].plans.back().buckets.size(), seen[0].plans.front().buckets.size());
+  EXPECT_THAT(seen[0].log, ElementsAre(AllOf(HasSubstr("firkin: "), HasSubstr("instead of 1 B caps"), HasSubstr("95 % interval"))));
+  for (size_t rank = 1; rank < seen.size(); ++rank) EXPECT_THAT(seen[rank].log, IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Disturbances, AutomaticCourse,
+                         testing::Values(Course{}, Course{.ranks = 3, .model = "tied"},
+                                         Course{.disturbance = Disturbance::kThrowsInBackward},
+                                         Course{.disturbance = Disturbance::kThrowsInBackward, .ranks = 3, .finish_with_backward = false},
+                                         Course{.disturbance = Disturbance::kThrowsInForward}, Course{.disturbance = Disturbance::kNoSync},
+                                         Course{.disturbance = Disturbance::kNoSync, .ranks = 3, .finish_with_backward = false},
+                                         Course{.disturbance = Disturbance::kJoin}, Course{.disturbance = Disturbance::kJoin, .ranks = 3},
+                                         Course{.disturbance = Disturbance::kSlowRank},
+                                         Course{.disturbance = Disturbance::kInPlace, .model = "convolutional"}));
+
+// In one process, as without automatic buckets.
+TEST(AutomaticBuckets, OfOneRankAreSettledFromTheStart) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    torch::nn::Linear net(2, 2);
+    DataParallel ddp(*net, group, bad_start(quick()));
+    EXPECT_EQ(ddp.stats().automatic, AutomaticPhase::kSettled);
+    net->forward(at::ones({1, 2})).sum().backward();
+    EXPECT_TRUE(at::equal(net->weight.grad(), at::ones({2, 2})));
+  });
+}
+
+TEST(AutomaticBuckets, OldBucketsAreGoneBeforeNewOnesAreMade) {
+  run_linked_ranks(2, kLink, [](const ProcessGroup& group) {
+    const TestModel model = make_test_model("mlp", at::kDouble);
+    DataParallel ddp(*model.module, group, bad_start(quick()));
+    int switches = 0;
+    for (int step = 0; *ddp.stats().automatic != AutomaticPhase::kSettled; ++step) {
+      ASSERT_LT(step, kMostSteps);
+      const BucketPlan before = ddp.plan();
+      model.loss(step, 0, kGlobalBatch).backward();
+      std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> old;
+      for (const at::Tensor& parameter : model.module->parameters()) old.push_back(parameter.grad().storage().getWeakStorageImpl());
+      model.module->zero_grad();
+      if (ddp.plan() == before || step == 0) continue;
+      ++switches;
+      for (const auto& storage : old) EXPECT_TRUE(storage.expired()) << "after step " << step;
+    }
+    EXPECT_GE(switches, 6);
+  });
+}
+
+TEST(AutomaticBuckets, WithoutTheTimeToMeasureTheCapStaysAndTheLogSaysWhy) {
+  std::vector<std::string> log;
+  run_linked_ranks(2, kLink, [&](const ProcessGroup& group) {
+    const TestModel model = make_test_model("mlp", at::kDouble);
+    AutomaticBuckets buckets = quick(&log);
+    buckets.budget_s = 1e-6;
+    DataParallel ddp(*model.module, group, bad_start(buckets));
+    for (int step = 0; step < 10; ++step) {
+      model.module->zero_grad();
+      model.loss(step, 0, kGlobalBatch).backward();
+    }
+    EXPECT_EQ(ddp.stats().automatic, AutomaticPhase::kSettled);
+    EXPECT_EQ(ddp.plan().buckets.size(), model.module->parameters().size());
+  });
+  EXPECT_THAT(log, ElementsAre(AllOf(HasSubstr("1 B caps stay"), HasSubstr("too short a time"))));
+}
+
+TEST(AutomaticBuckets, AreRefusedWhereTheyCannotBe) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    torch::nn::Linear net(2, 2);
+    const auto refuses = [&](const std::string& what, const std::function<void(DataParallelOptions&)>& change) {
+      DataParallelOptions options = bad_start(quick());
+      change(options);
+      EXPECT_THAT([&] { DataParallel ddp(*net, group, options); }, ThrowsMessage<InputError>(HasSubstr(what)));
+    };
+    for (const char* strategy : {"none", "naive", "flat", "overlap", "planned", "ordered", "torch"}) {
+      refuses(std::string("strategy ") + strategy + "; expected bucketed", [&](auto& o) { o.strategy = find_strategy(strategy); });
+    }
+    refuses("a plan as well", [](auto& o) { o.plan = BucketPlan{{{0, 2}}, {}}; });
+    refuses("budget_s is 0;", [](auto& o) { o.buckets->budget_s = 0; });
+    refuses("profile_steps is 2;", [](auto& o) { o.buckets->profile_steps = 2; });
+    refuses("trial_pairs is 5;", [](auto& o) { o.buckets->trial_pairs = 5; });
+    refuses("trial_steps is 1;", [](auto& o) { o.buckets->trial_steps = 1; });
+  });
+}
+
+}  // namespace
+}  // namespace firkin
