@@ -1,6 +1,9 @@
 // The module firkin._engine: DataParallel over the parameters and the process group of a Python program. Built against one PyTorch, whose
 // C++ interfaces are not stable: firkin/_native.py lets no other one load it.
+#include <pybind11/functional.h>
+
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +42,9 @@ struct EngineOptions {
   bool broadcast_buffers = true;
   double timeout_s = 0;
   std::optional<std::string> link;
+  bool automatic = false;
+  std::string plan_file;
+  std::function<void(const std::string&)> log;
 };
 
 std::vector<NamedTensor> named(const NamedTensors& tensors) {
@@ -72,6 +78,7 @@ DataParallelOptions data_parallel_options(const EngineOptions& options) {
   result.finish_with_backward = options.finish_with_backward;
   result.find_unused_parameters = options.find_unused_parameters;
   result.broadcast_buffers = options.broadcast_buffers;
+  if (options.automatic) result.buckets = automatic({.plan_file = options.plan_file, .log = options.log});
   return result;
 }
 
@@ -152,10 +159,19 @@ void bind_options(py::module_& module) {
       .def_readwrite("find_unused_parameters", &EngineOptions::find_unused_parameters)
       .def_readwrite("broadcast_buffers", &EngineOptions::broadcast_buffers)
       .def_readwrite("timeout_s", &EngineOptions::timeout_s)
-      .def_readwrite("link", &EngineOptions::link);
+      .def_readwrite("link", &EngineOptions::link)
+      .def_readwrite("automatic", &EngineOptions::automatic)
+      .def_readwrite("plan_file", &EngineOptions::plan_file)
+      .def_readwrite("log", &EngineOptions::log);
 }
 
 void bind_stats(py::module_& module) {
+  py::enum_<AutomaticPhase>(module, "AutomaticPhase", "How far buckets=\"automatic\" has come.")
+      .value("WARM_UP", AutomaticPhase::kWarmUp)
+      .value("PROFILING", AutomaticPhase::kProfiling)
+      .value("MEASURING", AutomaticPhase::kMeasuring)
+      .value("TRYING", AutomaticPhase::kTrying)
+      .value("SETTLED", AutomaticPhase::kSettled);
   py::class_<BucketStats>(module, "BucketStats", "One bucket in the last step. Seconds since the first gradient of the step was ready.")
       .def_readonly("tensors", &BucketStats::tensors)
       .def_readonly("bytes", &BucketStats::bytes, "of the gradients in it")
@@ -167,7 +183,8 @@ void bind_stats(py::module_& module) {
       .def_readonly("exposed_wait_s", &DataParallelStats::exposed_wait_s, "from the end of backward to the end of the step")
       .def_readonly("steps", &DataParallelStats::steps, "finished without an error")
       .def_readonly("forward_wait_s", &DataParallelStats::forward_wait_s, "strategy ordered: that forward waited for parameters")
-      .def_readonly("awaited_bytes", &DataParallelStats::awaited_bytes, "strategy ordered: that a step may leave on their way");
+      .def_readonly("awaited_bytes", &DataParallelStats::awaited_bytes, "strategy ordered: that a step may leave on their way")
+      .def_readonly("automatic", &DataParallelStats::automatic, "how far automatic buckets have come; None without");
 }
 
 void bind_engine(py::module_& module) {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +18,8 @@ from firkin._ranks import Ranks
 from firkin._torch import dist, torch
 
 _MOST_BYTES = 1 << 62  # a cap that nothing reaches
+
+_log = logging.getLogger("firkin")
 
 
 class DataParallel(torch.nn.Module):
@@ -36,7 +40,8 @@ class DataParallel(torch.nn.Module):
     has a gradient then. When a collective fails, a GroupError names the missing ranks.
 
     cap_mib, first_cap_mib: as DistributedDataParallel's bucket_cap_mb, and of the first bucket; MiB. plan: a Plan (TuneResult.plan), instead
-    of caps. strategy: "bucketed" (with a plan "planned"), "naive", "flat", "overlap", "ordered" (see OverlappedOptimizer), "torch", "none".
+    of caps. buckets: "automatic" starts with cap_mib, measures while it trains (about 3 s and 92 steps), and keeps what is best; a line of
+    the logger "firkin" says what and why. plan_file: there rank 0 keeps that, and later runs begin with it where it fits. strategy: "bucketed" (with a plan "planned"), "naive", "flat", "overlap", "ordered" (see OverlappedOptimizer), "torch", "none".
     compression: "none", "bf16" or "fp16", what float32 gradients travel as. process_group: None is the default group; gloo on the CPU.
     finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). link: "1gbit" or "200mbit,1ms": collectives
     take the time that they would take over such a link, for trying things out.
@@ -52,6 +57,8 @@ class DataParallel(torch.nn.Module):
         cap_mib: float = 25.0,
         first_cap_mib: float | None = None,
         plan: Plan | None = None,
+        buckets: str | None = None,
+        plan_file: str | os.PathLike[str] | None = None,
         strategy: str | None = None,
         compression: str = "none",
         find_unused_parameters: bool = False,
@@ -76,6 +83,13 @@ class DataParallel(torch.nn.Module):
                 options.first_cap_bytes = _bytes("first_cap_mib", first_cap_mib)
             if plan is not None:
                 options.counts, options.ready_order = _positions(plan, module, self.strategy)
+            if buckets not in (None, "automatic"):
+                raise InputError(f"DataParallel: buckets '{buckets}'; expected None or 'automatic'")
+            if plan_file is not None and buckets is None:
+                raise InputError("DataParallel: plan_file without buckets='automatic'; expected both")
+            options.automatic = buckets == "automatic"
+            options.plan_file = os.fspath(plan_file) if plan_file is not None else ""
+            options.log = _say
             options.compression = compression
             options.find_unused_parameters = find_unused_parameters
             options.broadcast_buffers = broadcast_buffers
@@ -134,7 +148,7 @@ class DataParallel(torch.nn.Module):
 
     def stats(self) -> Any:
         """Of the last finished step: buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s, steps, forward_wait_s, and
-        awaited_bytes; seconds and bytes."""
+        awaited_bytes, automatic (a phase); seconds and bytes."""
         return self._engine.stats()
 
     def buckets(self) -> list[list[str]]:
@@ -199,6 +213,10 @@ class OverlappedOptimizer:
         """The optimiser's, complete."""
         self.drain()
         return self.optimizer.state_dict()
+
+
+def _say(line: str) -> None:
+    _log.warning("%s", line.removeprefix("firkin: "))  # a warning is shown where logging is not set up
 
 
 def _named(module: torch.nn.Module, *, buffers: bool) -> list[tuple[str, torch.Tensor]]:

@@ -3,6 +3,9 @@
 import contextlib
 import copy
 import gc
+import logging
+import os
+import tempfile
 import unittest
 
 import firkin
@@ -228,6 +231,9 @@ def bad_input(rank):
         "no such compression": lambda: firkin.DataParallel(good, compression="zip"),
         "no such link": lambda: firkin.DataParallel(good, link="fast"),
         "another model's plan": lambda: firkin.DataParallel(good, plan=other_plan),
+        "no such buckets": lambda: firkin.DataParallel(good, buckets="best"),
+        "a file alone": lambda: firkin.DataParallel(good, plan_file="buckets.json"),
+        "automatic and ordered": lambda: firkin.DataParallel(good, buckets="automatic", strategy="ordered"),
         "a plan for torch": lambda: firkin.DataParallel(good, strategy="torch", plan=firkin.Plan((tuple(sizes),), sizes)),
         "no device": lambda: firkin.DataParallel(two_linear_layers().to("meta")),
         "L-BFGS": lambda: firkin.OverlappedOptimizer(keep, torch.optim.LBFGS(keep.parameters())),
@@ -253,6 +259,33 @@ def unused_and_compressed(rank):
     stats = model.stats()
     results["bytes"] = [stats.buckets[0].bytes, stats.buckets[0].bytes_on_wire < 0.6 * stats.buckets[0].bytes, stats.steps]
     return results
+
+
+def train_automatically(rank, folder):
+    """Over a link whose latency makes 400 bytes a bucket a bad choice."""
+    lines = []
+
+    class Lines(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+
+    logging.getLogger("firkin").addHandler(Lines())
+    buckets = []
+    plan_file = os.path.join(folder, "buckets.json")
+    for run in range(2):
+        model = firkin.DataParallel(seeded(Layers, [48] * 7), buckets="automatic", plan_file=plan_file, cap_mib=0.0004, link="1gbit,2ms")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        steps = 0
+        while run == 0 and steps < 400 and "SETTLED" not in str(model.stats().automatic) or steps < 3:
+            optimizer.zero_grad()
+            model(share(batch(steps, 48))).square().mean().backward()
+            optimizer.step()
+            steps += 1
+        buckets.append((len(model.buckets()), steps, str(model.stats().automatic)))
+        kept = numbers(parameters_of(model))
+        del model
+        gc.collect()
+    return buckets, lines, kept
 
 
 def leave_nothing_behind(rank):
@@ -324,6 +357,9 @@ class Engine(unittest.TestCase):
             "no such compression": "expected none, bf16 or fp16",
             "no such link": "fast",
             "another model's plan": "it is for another model",
+            "no such buckets": "expected None or 'automatic'",
+            "a file alone": "plan_file without",
+            "automatic and ordered": "expected bucketed",
             "a plan for torch": "expected planned or ordered",
             "no device": "0.weight is on meta",
             "L-BFGS": "expected another optimiser",
@@ -347,6 +383,20 @@ class Engine(unittest.TestCase):
             self.assertEqual(results["allowed"], ["spare.weight", "spare.bias"])
             gradient_bytes = 4 * 2 * (16 * 16 + 16)
             self.assertEqual(results["bytes"], [gradient_bytes, True, 1])
+
+    def test_automatic_buckets_are_chosen_said_and_kept(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = with_ranks(2, train_automatically, folder)
+        self.assertEqual(first[0], second[0])
+        self.assertEqual(first[2], second[2])
+        (chosen, steps, phase), (again, few, _) = first[0]
+        self.assertEqual(phase, "AutomaticPhase.SETTLED")
+        self.assertLess(chosen, 12)  # of one for each tensor
+        self.assertLess(steps, 400)
+        self.assertEqual((again, few), (chosen, 3))
+        self.assertRegex(first[1][0], r"buckets? .* instead of")
+        self.assertRegex(first[1][-1], r"as .*buckets\.json says")
+        self.assertEqual(second[1], [])
 
     def test_goes_without_a_trace(self):
         self.assertEqual(with_ranks(2, leave_nothing_behind), [0, 0])
