@@ -17,16 +17,16 @@ from firkin._torch import dist, torch
 class TuneResult:
     """The choice, how sure it is, and what it was made from. The same on every rank."""
 
-    choice: str  # "plan", "cap", or "torch default"
-    plan: Plan  # the buckets of the choice, as DistributedDataParallel made them
-    cap_mib: float  # the best uniform bucket_cap_mb, also where the choice is another
-    step_s: float  # a training step with the choice: median, of the slowest rank
-    predicted_s: float  # the same, predicted
-    over_default: tuple[float, float, float]  # that step over one with PyTorch's default: ratio and 95 % interval
-    notes: tuple[str, ...]  # what else one has to know
-    profile: Profile
-    curve: AllReduceTable
-    results_json: str = field(repr=False)  # everything, as in a results.json (docs/results.md)
+    choice: str  #: "plan", "cap", or "torch default"
+    plan: Plan  #: the buckets of the choice, as DistributedDataParallel made them
+    cap_mib: float  #: the best uniform bucket_cap_mb, also where the choice is another
+    step_s: float  #: a training step with the choice: median, of the slowest rank
+    predicted_s: float  #: the same, predicted
+    over_default: tuple[float, float, float]  #: that step over one with PyTorch's default: ratio and 95 % interval
+    notes: tuple[str, ...]  #: what else one has to know
+    profile: Profile  #: when each gradient was ready
+    curve: AllReduceTable  #: the time of an all-reduce by size
+    results_json: str = field(repr=False)  #: everything, as in a results.json (docs/results.md)
     _registration: tuple[str, ...] = field(repr=False)
     _element_bytes: int = field(repr=False)
     _ddp_options: Mapping[str, Any] = field(repr=False)

@@ -35,6 +35,7 @@ class _Job:
     model: torch.nn.Module
     step: Step
     options: dict[str, Any]
+    uniform: bool
     caps_mib: list[float]
     seconds: float
     seed: int
@@ -53,6 +54,7 @@ class _Job:
     def agreed(self) -> dict[str, Any]:
         """What ranks decide by, each for itself."""
         return {
+            "uniform": self.uniform,
             "caps_mib": self.caps_mib,
             "seconds": self.seconds,
             "seed": self.seed,
@@ -74,6 +76,7 @@ def tune(
     *,
     group: dist.ProcessGroup | None = None,
     ddp_kwargs: Mapping[str, Any] | None = None,
+    uniform: bool = False,
     caps_mib: Sequence[float] = (),
     seconds: float = 150.0,
     seed: int = 0,
@@ -84,9 +87,10 @@ def tune(
     model: the module itself, not wrapped. step(model): forward, one backward, optimiser; it is called with the module and with
     DistributedDataParallel around it, about a hundred times, and really trains: afterwards ranks are alike, and further on than before.
     (Steps that are measured without communication find zero gradients in the optimiser.)
-    group: None is the default group. ddp_kwargs: other arguments that DistributedDataParallel will be called with. caps_mib: bucket caps
-    to measure besides the best one, by default half and twice that. seconds: for all of it, about; more where six blocks of steps take
-    more. on_progress: called on rank 0 with a line now and then; by default they go to the logger "firkin".
+    group: None is the default group. ddp_kwargs: other arguments that DistributedDataParallel will be called with. uniform: one cap for all
+    buckets, for who cannot pass on bucket_cap_mb_list (the Trainer of Transformers, Accelerate). caps_mib: bucket caps to measure besides
+    the best one, by default half and twice that. seconds: for all of it, about; more where six blocks of steps take more.
+    on_progress: called on rank 0 with a line now and then; by default they go to the logger "firkin".
     Memory: at most one more copy of the gradients, and 256 MiB while the all-reduce is measured.
 
     Raises InputError, on every rank, without a process group, with one rank, for a model without parameters, different models, parameters
@@ -94,7 +98,9 @@ def tune(
     """
     ranks = Ranks(group)
     say = on_progress or _log.info
-    job = _Job(ranks, model, step, dict(ddp_kwargs or {}), list(caps_mib), seconds, seed, say if ranks.rank == 0 else lambda _: None)
+    job = _Job(
+        ranks, model, step, dict(ddp_kwargs or {}), uniform, list(caps_mib), seconds, seed, say if ranks.rank == 0 else lambda _: None
+    )
     ranks.attempt(job.check)
     ranks.check_same("tune", job.agreed())
     check_same_model(ranks, model, trainable_parameters(model))
@@ -132,6 +138,8 @@ def _lists_possible(job: _Job, profile: Profile) -> tuple[bool, list[str]]:
     notes = []
     if _ddp.cuts_from_the_end():
         notes.append("DDP_SET_LAST_BUCKET_CAP=1: PyTorch fills buckets of a cap from the last gradient; predictions take the first")
+    if job.uniform:
+        return False, notes
     if _ddp.is_compiled(job.model):
         notes.append("torch.compile cuts the model's graphs by the bucket cap as well: only uniform caps from 1 MiB on were considered")
         return False, notes

@@ -62,7 +62,14 @@ def run(arguments: argparse.Namespace) -> None:
         first = dist.get_rank() == 0
         say = (lambda line: print(f"firkin: {line}", file=sys.stderr)) if first else (lambda _: None)
         result = firkin.tune(
-            model, step, ddp_kwargs=ddp_kwargs, caps_mib=arguments.cap_mib, seconds=arguments.seconds, seed=arguments.seed, on_progress=say
+            model,
+            step,
+            ddp_kwargs=ddp_kwargs,
+            uniform=arguments.uniform,
+            caps_mib=arguments.cap_mib,
+            seconds=arguments.seconds,
+            seed=arguments.seed,
+            on_progress=say,
         )
         if first:
             result.save(arguments.out)
@@ -80,6 +87,7 @@ def said(result: firkin.TuneResult) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="firkin.tune", description="The best gradient buckets for the model of a script, under torchrun.")
     parser.add_argument("target", metavar="FILE.py:FUNCTION", help="FUNCTION() returns model, step[, arguments of DistributedDataParallel]")
+    parser.add_argument("--uniform", action="store_true", help="one cap for all buckets, as Transformers and Accelerate take it; no list")
     parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="caps to measure besides the best one (default: half, twice)")
     parser.add_argument("--seconds", type=float, default=150.0, help="for all of it, about (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "firkin/base/units.h"
 #include "results/field.h"
@@ -18,20 +17,11 @@ constexpr Field<PasteSetting> kPasteFields[] = {{"tool", &PasteSetting::tool, Un
                                                 {"setting", &PasteSetting::setting, Unit::kText, "setting"},
                                                 {"note", &PasteSetting::note, Unit::kText, "note"}};
 
-// For settings that take no fractions: the nearest whole number, at least 1, and what that changes.
-std::pair<int64_t, std::string> whole(double mib) {
-  const int64_t rounded = std::max<int64_t>(1, std::llround(mib));
-  const bool exact = std::abs(static_cast<double>(rounded) - mib) < 1e-9;
-  return {rounded, exact ? "" : fmt::format("; whole MiB only, so not {:.4g}", mib)};
-}
-
 }  // namespace
 
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib) {
-  const double cap_mib = mib(cap_bytes);
-  const std::string cap = fmt::format("{:.6g}", cap_mib);
+  const std::string cap = fmt::format("{:.6g}", mib(cap_bytes));
   const int64_t elements = std::max<int64_t>(1, cap_bytes / element_bytes);
-  const auto [whole_mib, rounding] = whole(cap_mib);
   std::vector<PasteSetting> settings = {
       {"PyTorch", fmt::format("DistributedDataParallel(model, bucket_cap_mb={})", cap), "MiB; fractions work"}};
   if (!plan_caps_mib.empty() && plan_caps_mib.size() <= kLongestList) {
@@ -39,8 +29,8 @@ std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_byte
         {"PyTorch, best plan", fmt::format("DistributedDataParallel(model, bucket_cap_mb_list=[{}])", fmt::join(plan_caps_mib, ", ")),
          "MiB; from 2.11; for gradients of one dtype on one device; in effect from the second step on, not with find_unused_parameters"});
   }
-  settings.push_back({"Transformers", fmt::format("TrainingArguments(ddp_bucket_cap_mb={})", whole_mib),
-                      fmt::format("MiB{}; 25 counts as not given", rounding)});
+  settings.push_back({"Transformers", fmt::format("TrainingArguments(ddp_bucket_cap_mb={})", cap),
+                      "MiB; whole MiB as a command-line flag; 25 counts as not given"});
   settings.push_back({"Accelerate", fmt::format("DistributedDataParallelKwargs(bucket_cap_mb={})", cap), "MiB; 25 counts as not given"});
   settings.push_back({"Lightning", fmt::format("DDPStrategy(bucket_cap_mb={})", cap), "MiB"});
   settings.push_back({"DeepSpeed", fmt::format("\"zero_optimization\": {{\"reduce_bucket_size\": {}}}", elements),

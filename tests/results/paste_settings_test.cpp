@@ -31,11 +31,10 @@ TEST(PasteSettings, ElementsOfBfloat16AreTwiceAsMany) {
   EXPECT_THAT(of_tool(paste_settings(kMiB, 2, {}), "DeepSpeed").setting, HasSubstr(": 524288"));
 }
 
-TEST(PasteSettings, WhereOnlyWholeNumbersAreTakenTheNearestIsGivenAndSaid) {
+TEST(PasteSettings, TransformersTakesFractionsInPythonThoughNotOnACommandLine) {
   const PasteSetting small = of_tool(paste_settings(kMiB / 4, 4, {}), "Transformers");
-  EXPECT_THAT(small.setting, HasSubstr("ddp_bucket_cap_mb=1)"));
-  EXPECT_THAT(small.note, HasSubstr("not 0.25"));
-  EXPECT_THAT(of_tool(paste_settings(8 * kMiB, 4, {}), "Transformers").note, Not(HasSubstr("not 8")));
+  EXPECT_THAT(small.setting, HasSubstr("ddp_bucket_cap_mb=0.25)"));
+  EXPECT_THAT(small.note, HasSubstr("whole MiB as a command-line flag"));
 }
 
 TEST(PasteSettings, APlanIsOfferedAsAListWhereThereIsOne) {

@@ -1,0 +1,95 @@
+"""examples/python on two real ranks: Transformers' Trainer, Accelerate and Lightning train with the buckets that were tuned.
+
+INTEGRATIONS_VENV names the virtual environment with the three, which tools/bootstrap test makes. Where there is none the exit code is 77,
+which ctest shows as skipped.
+"""
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+VENV = pathlib.Path(os.environ["INTEGRATIONS_VENV"]).absolute()
+HERE = pathlib.Path(__file__).resolve().parent
+DEADLINE_S = 600  # a hang; a busy machine takes minutes for what takes seconds
+
+
+@functools.cache
+def ran(example):
+    """What each of two ranks saw of an example: integrations_ranks.py says what."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(VENV / "bin/python"), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+                   str(HERE / "integrations_ranks.py"), example, folder]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+        if done.returncode != 0:
+            raise AssertionError(f"{example}\n{done.stdout}\n{done.stderr}")
+        return done.stdout, [json.loads((pathlib.Path(folder) / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+class Example:
+    """The behaviours that all examples have in common."""
+
+    name = ""
+
+    def test_trains_with_the_buckets_that_were_tuned(self):
+        _, ranks = ran(self.name)
+        for rank in ranks:
+            self.assertEqual(rank["logged"], rank["tuned"])
+
+    def test_says_which_buckets_are_in_use(self):
+        printed, ranks = ran(self.name)
+        sizes = ", ".join(f"{size / 2**20:.2f}" for size in ranks[0]["tuned"])
+        self.assertIn(f"DistributedDataParallel has these buckets, in MiB: {sizes}\n", printed)
+
+    def test_hands_on_whatever_buckets_it_is_given(self):
+        _, ranks = ran(self.name)
+        for rank in ranks:
+            for given in rank["given"]:
+                self.assertEqual(given["logged"], given["expected"], given["kwargs"])
+
+    def test_the_given_buckets_differ_and_other_ones_are_noticed(self):
+        _, ranks = ran(self.name)
+        for rank in ranks:
+            self.assertGreater(len({str(given["logged"]) for given in rank["given"]}), 1)
+            for given in rank["given"]:
+                self.assertRegex(given["check_of_another_plan"], r"^check: bucket \d+ .*; expected ")
+
+
+class Trainer(Example, unittest.TestCase):
+    name = "hf_trainer"
+
+    def test_the_choice_is_a_cap_or_pytorchs_default(self):
+        for rank in ran(self.name)[1]:
+            self.assertIn(rank["choice"], ("cap", "torch default"))
+
+    def test_that_the_trainer_looks_for_unused_parameters_unless_told_not_to_is_noticed(self):
+        for rank in ran(self.name)[1]:
+            self.assertRegex(rank["check_of_the_trainers_default"], r"^check: bucket \d+ .*; expected ")
+
+
+class Accelerate(Example, unittest.TestCase):
+    name = "accelerate_ddp"
+
+    def test_the_choice_is_a_cap_or_pytorchs_default(self):
+        for rank in ran(self.name)[1]:
+            self.assertIn(rank["choice"], ("cap", "torch default"))
+
+
+class Lightning(Example, unittest.TestCase):
+    name = "lightning_ddp"
+
+    def test_a_list_of_caps_is_handed_on_as_well(self):
+        for rank in ran(self.name)[1]:
+            self.assertIn("bucket_cap_mb_list", [name for given in rank["given"] for name in given["kwargs"]])
+
+
+if __name__ == "__main__":
+    if not (VENV / "firkin-requirements.txt").exists():  # written when all is installed
+        print(f"skipped: no Transformers, Accelerate and Lightning in {VENV}; tools/bootstrap test installs them")
+        sys.exit(77)
+    unittest.main()
