@@ -1,10 +1,13 @@
 // firkin train: trains a model, on any text or tokens, with checkpoints to go on from.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdlib>
+#include <exception>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "command.h"
 #include "firkin/base/error.h"

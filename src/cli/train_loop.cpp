@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
-#include "firkin/base/units.h"
 #include "train/checkpoint_folder.h"
 #include "train/training_state.h"
 

@@ -29,9 +29,9 @@ struct TrainingRow {
 
 // What a training came to.
 struct TrainingSection {
-  int64_t steps = 0;            // done, with those before --resume
-  int64_t planned_steps = 0;    //
-  int64_t tokens_per_step = 0;  //
+  int64_t steps = 0;  // done, with those before --resume
+  int64_t planned_steps = 0;
+  int64_t tokens_per_step = 0;
   std::optional<double> last_loss = {}, last_held_loss = {}, best_held_loss = {};
   std::optional<double> tokens_per_s = {};                                           // of this run
   std::optional<double> exposed_share = {}, data_share = {}, checkpoint_share = {};  // of this run's time

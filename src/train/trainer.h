@@ -84,7 +84,6 @@ class Trainer {
   int64_t tokens_per_step() const { return settings_.batch * data_.training.sequence; }
 
   const ProcessGroup& group() const { return group_; }
-  const TrainSettings& settings() const { return settings_; }
   torch::nn::Module& module() { return ddp_.module(); }  // drained: for reading parameters
   torch::optim::AdamW& optimizer() { return *optimizer_; }
   const DataParallel& data_parallel() const { return ddp_; }

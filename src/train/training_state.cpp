@@ -1,11 +1,11 @@
 #include "train/training_state.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
-#include <map>
 #include <memory>
 
 #include "firkin/base/error.h"
@@ -67,13 +67,6 @@ NamedTensors copy_of_training(Trainer& trainer) {
   tensors.emplace_back(kOptimizerSteps, at::tensor(steps, at::kLong));
   tensors.emplace_back(kReadyOrder, at::tensor(trainer.data_parallel().ready_order(), at::kLong));
   return tensors;
-}
-
-int64_t copied_bytes(const torch::nn::Module& module) {
-  constexpr int64_t kCopies = 3;  // the parameters, AdamW's two moments
-  int64_t bytes = 0;
-  for (const at::Tensor& parameter : module.parameters()) bytes += kCopies * static_cast<int64_t>(parameter.nbytes());
-  return bytes;
 }
 
 void load_parameters(const Checkpoint& checkpoint, torch::nn::Module& module) {

@@ -17,9 +17,6 @@ namespace firkin {
 // are made as they would have been, to the last bit.
 std::vector<std::pair<std::string, at::Tensor>> copy_of_training(Trainer& trainer);
 
-// Bytes of that copy.
-int64_t copied_bytes(const torch::nn::Module& module);
-
 // Into the module, by the tensors' names. Throws InputError unless the checkpoint has every parameter and buffer, in its shape.
 void load_parameters(const Checkpoint& checkpoint, torch::nn::Module& module);
 
