@@ -196,8 +196,8 @@ class Interrupted(Training):
 
     def test_a_kill_at_any_moment_leaves_a_checkpoint_to_go_on_from(self):
         """With rank 0, rank 1 or the launcher as victim, in turn. All losses are those of a run that was left alone."""
-        steps = 400
-        words = ["--steps", steps, "--checkpoint-every", 3, "--evaluate-every", 100]
+        steps = 100 * KILLS
+        words = ["--steps", steps, "--checkpoint-every", 3, "--evaluate-every", 0]
         self.train(*words, out=self.folder / "whole")
         expected = losses_of(self.folder / "whole")
         draw = random.Random(3)
