@@ -261,6 +261,7 @@ if __name__ == "__main__":
     if "--kills" in sys.argv:
         at = sys.argv.index("--kills")
         KILLS = int(sys.argv[at + 1])
+        DEADLINE_S *= max(1, KILLS // 10)
         del sys.argv[at : at + 2]
         sys.argv.append("Interrupted.test_a_kill_at_any_moment_leaves_a_checkpoint_to_go_on_from")
     unittest.main(verbosity=2)
