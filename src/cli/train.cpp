@@ -84,7 +84,7 @@ std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nl
   if (start && flags.common.folder) {
     flags.common.folder->older_result_is_kept = true;  // what is there goes on
   } else {
-    keep_older(flags.common, {kResultsFile, "report.html", kMetricsFile, kCheckpointFolder});
+    keep_older(flags.common, {kResultsFile, "report.html", kMetricsFile, kCheckpointFolder, kBucketsFile});
   }
   std::filesystem::create_directories(checkpoint_folder(flags));
   remove_unfinished_checkpoints(checkpoint_folder(flags));
@@ -113,7 +113,8 @@ void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
   }
   const Continuation continuation = share_continuation(group, *model, checkpoint);
   DataParallelOptions options = data_parallel_options(flags);
-  if (continuation.step > 0) options.ready_order = continuation.ready_order;
+  // Automatic buckets have an order of their own, in their file.
+  if (continuation.step > 0 && !options.buckets) options.ready_order = continuation.ready_order;
   const auto loss = [model](const TokenBatch& batch) mutable { return language_model_loss(model->forward(batch.tokens), batch.targets); };
   Trainer trainer(group, model.ptr(), loss, data, train_settings(flags), options);
   if (continuation.step > 0) continue_training(trainer, continuation, checkpoint);

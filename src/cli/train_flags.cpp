@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "data_folder.h"
@@ -102,6 +103,9 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str()
       ->check(CLI::IsMember(training_strategies()));
   app.add_option("--cap-mib", flags.cap_mib, "of a bucket, MiB; firkin tune finds the best")->capture_default_str();
+  app.add_option("--buckets", flags.buckets, "cap: up to --cap-mib; automatic: chosen while it trains,\nand kept in --out for --resume")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cap", "automatic"}));
   add_rule_flags(app, flags.rule);
   app.add_option("--evaluate-every", flags.evaluate_every, "steps; 0: only after the last")
       ->capture_default_str()
@@ -190,6 +194,10 @@ DataParallelOptions data_parallel_options(const TrainFlags& flags) {
   if (const std::string why = why_unavailable(options.strategy); !why.empty()) throw InputError("--strategy: " + why);
   options.cap = cap_options(flags.rule);
   options.cap.cap_bytes = bytes_from_mib(flags.cap_mib, "--cap-mib");
+  if (flags.buckets != "automatic") return options;
+  if (flags.strategy != "bucketed")
+    throw InputError(fmt::format("--buckets automatic: expected --strategy bucketed, not {}", flags.strategy));
+  options.buckets = automatic({.plan_file = (std::filesystem::path(flags.common.out) / kBucketsFile).string()});
   return options;
 }
 

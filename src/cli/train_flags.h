@@ -16,6 +16,8 @@
 
 namespace firkin::cli {
 
+inline constexpr const char* kBucketsFile = "buckets.json";  // of --buckets automatic, in --out
+
 struct TrainFlags {
   CommonFlags common;
   RankFlags ranks;
@@ -36,6 +38,7 @@ struct TrainFlags {
   double clip_norm = 1;
   std::string strategy = "bucketed";
   double cap_mib = 25;
+  std::string buckets = "cap";
   RuleFlags rule;
   int64_t evaluate_every = 50;
   int64_t evaluate_windows = 64;

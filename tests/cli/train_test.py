@@ -102,6 +102,13 @@ class Runs(Training):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(losses_of(self.out)), 3)
 
+    def test_automatic_buckets_train_the_same(self):
+        self.train("--steps", 30, out=self.folder / "cap")
+        self.train("--steps", 30, "--buckets", "automatic")
+        for ours, theirs in zip(losses_of(self.out), losses_of(self.folder / "cap"), strict=True):
+            self.assertAlmostEqual(ours, theirs, delta=1e-5)
+        self.refused("--buckets", "automatic", "--strategy", "flat", expected="expected --strategy bucketed, not flat")
+
     def test_bad_flags_are_one_line(self):
         self.refused("--ranks", 3, expected="--batch: a batch of 8 sequences on 3 ranks")
         self.refused("--learning-rate", "-1", expected="--learning-rate -1: expected 0 to 1e+30")
