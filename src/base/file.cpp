@@ -109,13 +109,18 @@ std::string read_text_file(const std::filesystem::path& path, size_t longest_lin
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  write_file_atomically(path, [content](const auto& write) { write(content); });
+}
+
+void write_file_atomically(const std::filesystem::path& path,
+                           const std::function<void(const std::function<void(std::string_view piece)>& write)>& content) {
   if (path.has_parent_path()) {
     std::error_code error;
     std::filesystem::create_directories(path.parent_path(), error);
     if (error) throw RuntimeError(fmt::format("{}: cannot be made: {}", path.parent_path().string(), error.message()));
   }
   TemporaryFile file(path);
-  file.write_all(content);
+  content([&file](std::string_view piece) { file.write_all(piece); });
   file.rename_to_target();
 }
 

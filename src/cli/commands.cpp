@@ -9,7 +9,9 @@ namespace firkin::cli {
 Run declare_bench(CLI::App& app);
 Run declare_buckets(CLI::App& app);
 Run declare_models(CLI::App& app);
+Run declare_sample(CLI::App& app);
 Run declare_trace(CLI::App& app);
+Run declare_train(CLI::App& app);
 Run declare_tune(CLI::App& app);
 #endif
 Run declare_predict(CLI::App& app);
@@ -22,6 +24,8 @@ std::span<const Command> commands() {
   static constexpr std::array kCommands = {
 #ifdef FIRKIN_WITH_TORCH
       Command{"tune", "find the best bucket size: measure, predict, verify, report", declare_tune},
+      Command{"train", "train a model on any text, with checkpoints to go on from", declare_train},
+      Command{"sample", "text from a model that firkin train has trained", declare_sample},
       Command{"bench", "one experiment: steps, all-reduce by size, chunks, layers", declare_bench},
       Command{"trace", "training steps as Chrome traces, with overlap figures", declare_trace},
       Command{"buckets", "the bucket assignment of a model or of a tensors.csv", declare_buckets},

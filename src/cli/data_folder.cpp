@@ -30,4 +30,8 @@ std::filesystem::path data_folder() {
       fmt::format("no data: neither {} nor {} is there; FIRKIN_DATA can name the folder", installed.string(), FIRKIN_SOURCE_DATA));
 }
 
+std::filesystem::path shipped_text() {
+  return data_folder() / "text" / "cooperage.txt";
+}
+
 }  // namespace firkin::cli

@@ -11,4 +11,7 @@ namespace firkin::cli {
 // the source tree (not installed). Throws InputError when $FIRKIN_DATA is no folder, RuntimeError when there is none of the others.
 std::filesystem::path data_folder();
 
+// The text of those: what is trained on where nothing else is named.
+std::filesystem::path shipped_text();
+
 }  // namespace firkin::cli

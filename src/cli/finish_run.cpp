@@ -25,7 +25,13 @@ nlohmann::json settings_of(const CLI::App& app) {
   return settings;
 }
 
-// What an earlier run left in the folder is moved away before the first file is written.
+void write_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
+  keep_older(common, results.run.files);
+  write_result(common.out, results, files);
+}
+
+}  // namespace
+
 void keep_older(const CommonFlags& common, const std::vector<std::string>& names) {
   if (!common.folder || common.folder->older_result_is_kept) return;
   if (const auto older = keep_older_result(common.out, names)) {
@@ -33,13 +39,6 @@ void keep_older(const CommonFlags& common, const std::vector<std::string>& names
   }
   common.folder->older_result_is_kept = true;
 }
-
-void write_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
-  keep_older(common, results.run.files);
-  write_result(common.out, results, files);
-}
-
-}  // namespace
 
 RunHead start_run(const std::string& command, const CommonFlags& common) {
   RunHead run = begin_head(command);

@@ -28,6 +28,9 @@ void claim_output_folder(CommonFlags& common, bool writes = true);
 // The head of a result that started now, with every flag as it is in force. `environment` holds the version only.
 RunHead start_run(const std::string& command, const CommonFlags& common);
 
+// Moves what an earlier run left under these names to older/N, which is said; once for a claimed folder.
+void keep_older(const CommonFlags& common, const std::vector<std::string>& names);
+
 // results.json, report.html and `files`, as far as they are known. What an earlier run left is kept beside them, which is said. Throws
 // RuntimeError when the disk does not take them.
 void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files = {});

@@ -22,7 +22,7 @@ namespace firkin::cli {
 namespace {
 
 std::filesystem::path text_file(const JobFlags& flags) {
-  return flags.text.empty() ? data_folder() / "text" / "cooperage.txt" : std::filesystem::path(flags.text);
+  return flags.text.empty() ? shipped_text() : std::filesystem::path(flags.text);
 }
 
 TensorProfile replayed_profile(const JobFlags& flags) {

@@ -40,16 +40,23 @@ int64_t process_bytes(const MemoryEstimate& estimate) {
   return estimate.total() + estimate.total() / 5 * 2 + kLibTorchBytes;
 }
 
+std::string parts_in_text(const MemoryEstimate& estimate) {
+  std::string text = fmt::format("parameters {}, gradients {}, activations {}", format_bytes(estimate.parameters),
+                                 format_bytes(estimate.gradients), format_bytes(estimate.activations));
+  if (estimate.optimizer > 0) text += fmt::format(", optimiser {}", format_bytes(estimate.optimizer));
+  if (estimate.checkpoint > 0) text += fmt::format(", copy for a checkpoint {}", format_bytes(estimate.checkpoint));
+  return text;
+}
+
 void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int64_t available_bytes) {
   const int64_t ranks = std::max(1, local_ranks);
   const int64_t rank_bytes = process_bytes(estimate);
   if (rank_bytes <= available_bytes / ranks) return;
   throw InputError(fmt::format(
-      "training takes about {} of memory a rank (parameters {}, gradients {}, activations {}), {} for {} here; {} are available; expected "
-      "a "
-      "smaller model, batch or sequence, or fewer ranks on this machine",
-      format_bytes(rank_bytes), format_bytes(estimate.parameters), format_bytes(estimate.gradients), format_bytes(estimate.activations),
-      format_bytes(rank_bytes * ranks), ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks), format_bytes(available_bytes)));
+      "training takes about {} of memory a rank ({}), {} for {} here; {} are available; expected a smaller model, batch or sequence, or "
+      "fewer ranks on this machine",
+      format_bytes(rank_bytes), parts_in_text(estimate), format_bytes(rank_bytes * ranks),
+      ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks), format_bytes(available_bytes)));
 }
 
 }  // namespace firkin

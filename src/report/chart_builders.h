@@ -13,6 +13,8 @@ namespace firkin {
 std::optional<Chart> curve_chart(const Results& results);      // [curve] step time over bucket size, predicted and measured
 std::optional<Chart> allreduce_chart(const Results& results);  // [allreduce] a(x), g(x) and the alpha-beta fit
 std::optional<Chart> chunks_chart(const Results& results);     // [chunks] time of a fixed amount of data over the size of its chunks
+std::optional<Chart> loss_chart(const Results& results);       // [loss] loss of a training over its steps
+std::optional<Chart> pace_chart(const Results& results);       // [pace] time of its steps, split in compute and exposed communication
 std::optional<Chart> ready_chart(const Results& results);      // [ready] gradient bytes ready over the time of backward
 std::optional<Chart> timeline_chart(const Results& results);   // [timeline] when one step computed and when it communicated
 std::optional<Chart> strategy_chart(const Results& results);   // [strategies] step times, split in compute and exposed communication

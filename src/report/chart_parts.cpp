@@ -22,6 +22,8 @@ FIRKIN_CHART_FILE(chunks, "/chunks.vl.json")
 FIRKIN_CHART_FILE(curve, "/curve.vl.json")
 FIRKIN_CHART_FILE(heat_map, "/heat_map.vl.json")
 FIRKIN_CHART_FILE(layers, "/layers.vl.json")
+FIRKIN_CHART_FILE(loss, "/loss.vl.json")
+FIRKIN_CHART_FILE(pace, "/pace.vl.json")
 FIRKIN_CHART_FILE(ratios, "/ratios.vl.json")
 FIRKIN_CHART_FILE(ready, "/ready.vl.json")
 FIRKIN_CHART_FILE(step_matrix, "/step_matrix.vl.json")
@@ -36,9 +38,17 @@ using nlohmann::json;
 namespace {
 
 const std::map<std::string, const char*> kTemplates = {
-    {"allreduce", firkin_chart_allreduce}, {"chunks", firkin_chart_chunks},           {"curve", firkin_chart_curve},
-    {"heat_map", firkin_chart_heat_map},   {"layers", firkin_chart_layers},           {"ratios", firkin_chart_ratios},
-    {"ready", firkin_chart_ready},         {"step_matrix", firkin_chart_step_matrix}, {"strategies", firkin_chart_strategies},
+    {"allreduce", firkin_chart_allreduce},
+    {"chunks", firkin_chart_chunks},
+    {"curve", firkin_chart_curve},
+    {"heat_map", firkin_chart_heat_map},
+    {"layers", firkin_chart_layers},
+    {"loss", firkin_chart_loss},
+    {"pace", firkin_chart_pace},
+    {"ratios", firkin_chart_ratios},
+    {"ready", firkin_chart_ready},
+    {"step_matrix", firkin_chart_step_matrix},
+    {"strategies", firkin_chart_strategies},
     {"timeline", firkin_chart_timeline},
 };
 

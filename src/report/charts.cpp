@@ -57,8 +57,8 @@ std::optional<Chart> ratios_of(const Results& results) {
 std::vector<Chart> charts_for(const Results& results) {
   if (results.prediction) return prediction_charts(*results.prediction);
   std::vector<Chart> charts;
-  for (const auto& build :
-       {curve_chart, step_matrix_of, ratios_of, allreduce_chart, chunks_chart, layers_of, ready_chart, timeline_chart, strategy_chart}) {
+  for (const auto& build : {loss_chart, pace_chart, curve_chart, step_matrix_of, ratios_of, allreduce_chart, chunks_chart, layers_of,
+                            ready_chart, timeline_chart, strategy_chart}) {
     if (auto chart = build(results)) charts.push_back(std::move(*chart));
   }
   return charts;

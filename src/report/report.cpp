@@ -51,6 +51,7 @@ std::string tables_html(const Results& results, const Answer& answer) {
   }
   if (!results.traces.empty()) html += html_table(traces_table(results.traces, Medium::kPage));
   if (results.layers) html += html_table(layers_table(*results.layers, Medium::kPage));
+  if (results.training) html += html_table(training_table(*results.training, Medium::kPage));
   if (!results.chunks.empty()) html += html_table(chunks_table(results.chunks, Medium::kPage));
   if (!results.allreduce.empty()) {
     const std::string table = html_table(allreduce_table(results.allreduce, Medium::kPage));

@@ -109,6 +109,7 @@ std::string results_in_text(const Results& results) {
   for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));
   if (!results.traces.empty()) add(terminal_table(traces_table(results.traces, Medium::kTerminal)));
   if (results.layers) add(terminal_table(layers_table(*results.layers, Medium::kTerminal)));
+  if (results.training) add(terminal_table(training_table(*results.training, Medium::kTerminal)));
   if (!results.chunks.empty()) add(terminal_table(chunks_table(results.chunks, Medium::kTerminal)));
   if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, Medium::kTerminal)));
   if (results.comparison) add(comparison_in_text(*results.comparison));

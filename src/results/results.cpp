@@ -18,6 +18,7 @@ constexpr const char* kDenseCurve = "dense_curve";
 constexpr const char* kChunks = "chunks";
 constexpr const char* kConfigurations = "configurations";
 constexpr const char* kTraces = "traces";
+constexpr const char* kTraining = "training";
 constexpr const char* kComparison = "comparison";
 constexpr std::string_view kTuneCommand = "tune", kLayersCommand = "bench-layers", kAllReduceCommand = "bench-allreduce",
                            kChunksCommand = "bench-chunks";
@@ -85,6 +86,7 @@ json results_json(const Results& results) {
   if (results.layers) write_layers(*results.layers, document);
   if (!results.configurations.empty()) document[kConfigurations] = configurations_json(results.configurations);
   if (!results.traces.empty()) document[kTraces] = traces_json(results.traces);
+  if (results.training) document[kTraining] = training_json(*results.training);
   if (results.comparison) document[kComparison] = comparison_json(*results.comparison);
   return document;
 }
@@ -107,6 +109,7 @@ Results results_from_json(const json& document) {
   if (results.run.command == kLayersCommand) results.layers = read_layers(fields);
   results.configurations = read_configurations(fields.maybe_objects(kConfigurations));
   results.traces = read_traces(fields.maybe_objects(kTraces));
+  if (const auto training = fields.maybe_object(kTraining)) results.training = read_training(*training);
   if (const auto comparison = fields.maybe_object(kComparison)) results.comparison = read_comparison(*comparison);
   return results;
 }

@@ -20,6 +20,7 @@
 #include "results/run.h"
 #include "results/steps.h"
 #include "results/traces.h"
+#include "results/training.h"
 #include "results/tune.h"
 
 namespace firkin {
@@ -47,6 +48,8 @@ struct Results {
   std::optional<LayersSection> layers = {};
   std::vector<StepConfiguration> configurations = {};
   std::vector<TraceRow> traces = {};
+  // train
+  std::optional<TrainingSection> training = {};
   // compare
   std::optional<Comparison> comparison = {};
   // predict

@@ -209,5 +209,26 @@ TEST(Charts, RatiosAreNamedByWhatTellsThemApart) {
   EXPECT_EQ(name_of_first(*ratios_chart({first})), "naive");
 }
 
+TEST(Charts, ATrainingIsItsLossAndWhereTheTimeOfItsStepsWent) {
+  TrainingSection training{.steps = 3, .planned_steps = 3, .tokens_per_step = 64, .exposed_share = 0.25};
+  for (const int64_t step : {0, 1, 2}) {
+    training.rows.push_back({.step = step, .loss = 3.0 - static_cast<double>(step), .step_s = 0.4, .exposed_s = 0.1});
+  }
+  training.rows[1].loss.reset();  // no finite number
+  training.rows[2].held_loss = 1.5;
+  Results results;
+  results.training = training;
+  const Chart loss = loss_chart(results).value();
+  EXPECT_EQ(loss.spec["datasets"]["loss"].size(), 2U);
+  EXPECT_EQ(loss.spec["datasets"]["held"][0]["loss"], 1.5);
+  EXPECT_EQ(loss.summary, "Loss over 3 steps, from 3.0000 to 1.0000.");
+  const json parts = pace_chart(results)->spec["datasets"]["pace"];
+  ASSERT_EQ(parts.size(), 6U);
+  EXPECT_DOUBLE_EQ(parts[0]["time_s"], 0.4 - 0.1);
+  EXPECT_EQ(parts[1]["part"], "exposed communication");
+  EXPECT_FALSE(loss_chart(Results()).has_value());
+  EXPECT_FALSE(pace_chart(Results()).has_value());
+}
+
 }  // namespace
 }  // namespace firkin

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-ROOMS = ["base", "stats", "plan", "results", "report", "trace", "comm", "ddp", "model", "workload", "bench", "tune", "cli"]  # bottom first
+ROOMS = ["base", "stats", "plan", "results", "report", "trace", "comm", "ddp", "model", "workload", "train", "bench", "tune", "cli"]  # bottom first
 WITHOUT_LIBTORCH = {"base", "stats", "plan", "results", "report"}
 PYTHON = "python"  # python/src is above the rooms without LibTorch, and sees no other
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

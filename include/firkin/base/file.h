@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,12 @@ std::string read_text_file(const std::filesystem::path& path, size_t longest_lin
 // Writes to a temporary file in the same folder, syncs it, renames it over `path`, and creates missing parent folders.
 // Throws RuntimeError when that fails; `path` is then as it was, and the temporary file is gone.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+// The same for content that comes in pieces: `content` hands each to the function that it is given. What it throws goes on, and `path` is
+// as it was.
+//   write_file_atomically("big", [](const auto& write) { write("first"); write("second"); });
+void write_file_atomically(const std::filesystem::path& path,
+                           const std::function<void(const std::function<void(std::string_view piece)>& write)>& content);
 
 // Throws InputError unless files can be written into `folder`, which need not exist yet: "WHAT FOLDER: PLACE is no folder", "...: PLACE
 // cannot be written to: REASON", "...: NAME cannot be made: REASON". It tries, with a small file and the missing folders, under names of

@@ -1,0 +1,102 @@
+// firkin sample: text from a model that `firkin train` has trained.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "command.h"
+#include "firkin/base/error.h"
+#include "model/model_file.h"
+#include "train/checkpoint_folder.h"
+#include "train/generate.h"
+#include "train/training_state.h"
+
+namespace firkin::cli {
+namespace {
+
+struct SampleFlags {
+  std::string from = "firkin-out/train";
+  std::string prompt = "The ";
+  GenerateOptions generate;
+  bool json = false;
+};
+
+// A checkpoint, or the newest of a run's folder.
+NewestCheckpoint find_checkpoint(const std::filesystem::path& from) {
+  if (!std::filesystem::is_directory(from)) return {from, read_checkpoint(from)};
+  std::vector<std::string> problems;
+  for (const std::filesystem::path& folder : {from / kCheckpointFolder, from}) {
+    if (auto newest = read_newest_checkpoint(folder, problems)) {
+      for (const std::string& problem : problems) fmt::print(stderr, "firkin: {}\n", problem);
+      return *std::move(newest);
+    }
+  }
+  throw InputError(problems.empty() ? fmt::format("{}: no checkpoint in it; expected the --out of firkin train", from.string())
+                                    : problems[0]);
+}
+
+// Every byte on its own: a character of several may not be whole yet.
+void print_token(int64_t token) {
+  std::fputc(static_cast<int>(token), stdout);
+  std::fflush(stdout);
+}
+
+int run_sample(const SampleFlags& flags) {
+  if (flags.prompt.empty()) throw InputError("--prompt: empty; expected at least one character");
+  const NewestCheckpoint newest = find_checkpoint(flags.from);
+  const CheckpointHead& head = newest.checkpoint.head;
+  if (!head.about.is_object() || !head.about.contains("model")) {
+    throw InputError(fmt::format("{}: does not say which model it is of", newest.file.string()));
+  }
+  if (!head.about.value("text", false)) {
+    throw InputError(fmt::format("{}: trained on tokens of another program; expected a model of text, byte by byte", newest.file.string()));
+  }
+  const TransformerConfig config = parse_model_json(head.about["model"].dump(), newest.file.string());
+  TransformerLM model(config, at::TensorOptions(head.about.value("dtype", "fp32") == "bf16" ? at::kBFloat16 : at::kFloat));
+  load_parameters(newest.checkpoint, *model);
+  fmt::print(stderr, "firkin: {}, {} steps done\n", newest.file.string(), head.step);
+
+  GenerateOptions options = flags.generate;
+  // Positions beyond those that it was trained on mean nothing to it.
+  options.context = std::min(config.context_length, head.about.value("sequence", config.context_length));
+  std::vector<int64_t> prompt;
+  for (const char c : flags.prompt) prompt.push_back(static_cast<unsigned char>(c));
+  std::string text;
+  if (!flags.json) fmt::print("{}", flags.prompt);
+  generate(model, prompt, options, [&](int64_t token) {
+    text += static_cast<char>(token < 256 ? token : '?');
+    if (!flags.json) print_token(token < 256 ? token : '?');
+  });
+  if (flags.json) {
+    print_json({{"checkpoint", newest.file.string()}, {"step", head.step}, {"prompt", flags.prompt}, {"text", text}});
+  } else {
+    fmt::print("\n");
+  }
+  return 0;
+}
+
+}  // namespace
+
+Run declare_sample(CLI::App& app) {
+  auto flags = std::make_shared<SampleFlags>();
+  app.footer(
+      "Prints the prompt, and goes on as the model would. The model must have been\n"
+      "trained on text, byte by byte.\n\n"
+      "  firkin sample                                from firkin-out/train\n"
+      "  firkin sample book --prompt \"It was\" --count 500 --temperature 0.7\n"
+      "  firkin sample book/checkpoints/step-00000200.ckpt --temperature 0\n");
+  app.add_option("from", flags->from, "--out of firkin train, or a checkpoint")->capture_default_str();
+  app.add_option("--prompt", flags->prompt, "the beginning of the text")->capture_default_str();
+  app.add_option("--count", flags->generate.count, "bytes to add")->capture_default_str()->check(CLI::Range(1, 1000000));
+  app.add_option("--temperature", flags->generate.temperature, "below 1: likelier bytes; 0: always the likeliest")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 100.0));
+  app.add_option("--top-k", flags->generate.top_k, "only among the k likeliest; 0: among all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000000));
+  app.add_option("--seed", flags->generate.seed, "seed of everything that is random")->capture_default_str();
+  app.add_flag("--json", flags->json, "print the result as JSON on standard output");
+  return [flags] { return run_sample(*flags); };
+}
+
+}  // namespace firkin::cli

@@ -1,0 +1,170 @@
+// firkin train: trains a model, on any text or tokens, with checkpoints to go on from.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "firkin/base/error.h"
+#include "firkin/base/output_folder.h"
+#include "firkin/comm/rank_info.h"
+#include "model/transformer.h"
+#include "passed_signals.h"
+#include "run.h"
+#include "train/checkpoint_folder.h"
+#include "train/metrics_log.h"
+#include "train/model_weights.h"
+#include "train/stop_signals.h"
+#include "train/training_state.h"
+#include "train_flags.h"
+#include "train_loop.h"
+
+#include <torch/utils.h>
+
+namespace firkin::cli {
+namespace {
+
+// torchrun has started the ranks again after one was lost.
+bool is_restart() {
+  const char* count = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return count != nullptr && std::atoi(count) > 0;
+}
+
+std::filesystem::path checkpoint_folder(const TrainFlags& flags) {
+  return std::filesystem::path(flags.common.out) / kCheckpointFolder;
+}
+
+// The newest checkpoint. One that cannot be read is an error that offers an older one, but for a restart, which takes that by itself.
+std::optional<NewestCheckpoint> newest_checkpoint(const TrainFlags& flags) {
+  std::vector<std::string> problems;
+  auto newest = read_newest_checkpoint(checkpoint_folder(flags), problems);
+  if (problems.empty()) return newest;
+  if (!is_restart()) {
+    throw InputError(fmt::format(
+        "{}; {}", problems[0],
+        newest ? fmt::format("the one of step {} is whole: --resume --from {}", newest->checkpoint.head.step, newest->file.string())
+               : "there is no older one"));
+  }
+  for (const std::string& problem : problems) fmt::print(stderr, "firkin: {}\n", problem);
+  return newest;
+}
+
+// What to go on from; nothing: from the beginning.
+std::optional<NewestCheckpoint> starting_point(const TrainFlags& flags, const nlohmann::json& about) {
+  if (!flags.resume && !is_restart()) return std::nullopt;
+  std::optional<NewestCheckpoint> start;
+  if (flags.from.empty()) {
+    start = newest_checkpoint(flags);
+  } else {
+    start = NewestCheckpoint{flags.from, read_checkpoint(flags.from)};
+  }
+  if (start) check_same_training(start->checkpoint.head.about, about, start->file.string());
+  return start;
+}
+
+void say_where_it_starts(const TrainFlags& flags, const std::optional<NewestCheckpoint>& start) {
+  if (start) {
+    fmt::print(stderr, "firkin: going on from {}, {} steps done\n", start->file.string(), start->checkpoint.head.step);
+  } else if (flags.resume || is_restart()) {
+    fmt::print(stderr, "firkin: no checkpoint in {}: training starts\n", checkpoint_folder(flags).string());
+  }
+}
+
+// Rank 0 alone sees the folder.
+std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nlohmann::json& about, const ProcessGroup& group) {
+  if (group.rank != 0) return std::nullopt;
+  fmt::print(stderr, "firkin: {}\n", memory_in_text(flags));
+  std::optional<NewestCheckpoint> start = starting_point(flags, about);
+  say_where_it_starts(flags, start);
+  if (start && flags.common.folder) {
+    flags.common.folder->older_result_is_kept = true;  // what is there goes on
+  } else {
+    keep_older(flags.common, {kResultsFile, "report.html", kMetricsFile, kCheckpointFolder, kBucketsFile});
+  }
+  std::filesystem::create_directories(checkpoint_folder(flags));
+  remove_unfinished_checkpoints(checkpoint_folder(flags));
+  return start;
+}
+
+void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
+  const StopSignals signals;
+  Results results;
+  results.run = begin_run("train", flags.common, flags.ranks, group);
+  results.run.model = describe_model(flags.model);
+  results.run.model->batch_size = flags.batch;
+  results.run.model->sequence_length = flags.sequence;
+  const TrainingData data = training_data(flags);
+  results.run.model->text = data.file->path().filename().string();
+  const nlohmann::json about = describe_training(flags, data);
+  const std::optional<NewestCheckpoint> start = prepare_folder(flags, about, group);
+  const Checkpoint* checkpoint = start ? &start->checkpoint : nullptr;
+
+  torch::manual_seed(flags.common.seed);
+  TransformerLM model(model_config(flags.model), at::TensorOptions(model_dtype(flags.model)));
+  if (checkpoint != nullptr) {
+    load_parameters(*checkpoint, *model);
+  } else if (group.rank == 0 && !flags.import_file.empty()) {
+    import_weights(read_safetensors(flags.import_file), model_config(flags.model), flags.import_file, model);
+  }
+  const Continuation continuation = share_continuation(group, *model, checkpoint);
+  DataParallelOptions options = data_parallel_options(flags);
+  // Automatic buckets have an order of their own, in their file.
+  if (continuation.step > 0 && !options.buckets) options.ready_order = continuation.ready_order;
+  const auto loss = [model](const TokenBatch& batch) mutable { return language_model_loss(model->forward(batch.tokens), batch.targets); };
+  Trainer trainer(group, model.ptr(), loss, data, train_settings(flags), options);
+  if (continuation.step > 0) continue_training(trainer, continuation, checkpoint);
+
+  TrainingLoop loop(flags, trainer, about, [&signals] { return signals.received(); });
+  std::exception_ptr not_finite;
+  try {
+    loop.run();
+  } catch (const NonFiniteError&) {
+    not_finite = std::current_exception();
+  }
+  if (group.rank == 0) {
+    trainer.module();  // drained
+    if (!flags.export_file.empty()) write_safetensors(flags.export_file, exported_weights(model, model_config(flags.model)));
+    results.training = loop.section();
+    results.complete = trainer.next_step() >= flags.steps;
+    finish_run(flags.common, results, {}, loop.last_words());
+  }
+  if (not_finite) std::rethrow_exception(not_finite);
+}
+
+}  // namespace
+
+Run declare_train(CLI::App& app) {
+  auto flags = std::make_shared<TrainFlags>();
+  app.footer(
+      "Trains a transformer language model with AdamW. The samples of a step depend on\n"
+      "--seed and the step alone: any number of ranks that divides --batch trains the\n"
+      "same. --out gets metrics.jsonl (a line a step), checkpoints/, results.json and\n"
+      "report.html.\n\n"
+      "loss: of the step's samples; held: of the part that is not trained on; exposed:\n"
+      "part of the time in which gradients were waited for.\n\n"
+      "SIGINT, SIGTERM and SIGUSR1 end it after the step, with a checkpoint; --resume\n"
+      "goes on, with the losses that it would have had. Under torchrun --max-restarts a\n"
+      "lost rank costs the steps since the last checkpoint.\n\n"
+      "  firkin train --ranks 2                       the demo model on a short text\n"
+      "  firkin train --ranks 2 --data book.txt --steps 2000 --out book\n"
+      "  firkin train --ranks 2 --data book.txt --steps 2000 --out book --resume\n"
+      "  firkin train --model gpt2 --data fineweb.bin --sequence 1024 --batch 32\n"
+      "  firkin train --config run.toml               with [train] and batch = 32\n");
+  add_train_flags(app, *flags);
+  return [flags] {
+    check_train_flags(*flags);
+    check_train_memory(*flags);
+    claim_output_folder(flags->common, writes_results());
+    if (writes_results() && !is_restart()) starting_point(*flags, describe_training(*flags, training_data(*flags)));
+    std::optional<PassedSignals> passed;
+    if (!rank_info_from_environment()) passed.emplace();
+    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, group); });
+  };
+}
+
+}  // namespace firkin::cli

@@ -1,0 +1,77 @@
+// The flags of `firkin train`, and what they describe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "command.h"
+#include "firkin/ddp/data_parallel.h"
+#include "model/memory_estimate.h"
+#include "model_flags.h"
+#include "rank_flags.h"
+#include "rule_flags.h"
+#include "train/trainer.h"
+
+namespace firkin::cli {
+
+inline constexpr const char* kBucketsFile = "buckets.json";  // of --buckets automatic, in --out
+
+struct TrainFlags {
+  CommonFlags common;
+  RankFlags ranks;
+  ModelFlags model;
+  std::string data;  // file; empty: the text that Firkin ships
+  double held_share = 0.1;
+  int64_t steps = 200;
+  int64_t batch = 8;
+  int64_t micro_batch = 0;
+  int64_t sequence = 128;
+  double learning_rate = 1e-3;
+  std::string schedule = "cosine";
+  int64_t warmup_steps = 20;
+  double final_share = 0.1;
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double clip_norm = 1;
+  std::string strategy = "bucketed";
+  double cap_mib = 25;
+  std::string buckets = "cap";
+  RuleFlags rule;
+  int64_t evaluate_every = 50;
+  int64_t evaluate_windows = 64;
+  int64_t checkpoint_every = 50;
+  int64_t keep = 3;
+  bool resume = false;
+  std::string from;  // a checkpoint; empty: the newest
+  std::string import_file;
+  std::string export_file;
+  std::string on_nan = "stop";
+  int64_t print_every = 10;
+  bool force = false;
+  std::optional<double> memory_limit_gib;
+};
+void add_train_flags(CLI::App& app, TrainFlags& flags);
+
+// Checks everything that can be checked before ranks start: reads the data once. Throws InputError.
+void check_train_flags(const TrainFlags& flags);
+
+// Throws InputError unless all ranks of this machine have room, or under --force.
+void check_train_memory(const TrainFlags& flags);
+
+// What tensors will hold, and what there is: one line.
+std::string memory_in_text(const TrainFlags& flags);
+
+TrainingData training_data(const TrainFlags& flags);
+TrainSettings train_settings(const TrainFlags& flags);
+DataParallelOptions data_parallel_options(const TrainFlags& flags);
+
+// What a checkpoint says of its training, beside the numbers: model, data, and what decides the samples.
+nlohmann::json describe_training(const TrainFlags& flags, const TrainingData& data);
+
+// Throws InputError unless a checkpoint's description is that of this training, in what must be the same to go on. file: the checkpoint's.
+void check_same_training(const nlohmann::json& stored, const nlohmann::json& ours, const std::string& file);
+
+}  // namespace firkin::cli

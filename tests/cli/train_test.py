@@ -1,0 +1,274 @@
+"""firkin train and firkin sample as a user meets them: real ranks, signals, kills, checkpoints, bad input.
+
+FIRKIN names the binary. `train_test.py --kills 100` kills more often than the test does.
+"""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+FIRKIN = os.environ["FIRKIN"]
+DEADLINE_S = 120
+TINY = ["--d-model", 32, "--d-ff", 64, "--num-layers", 2, "--num-heads", 2, "--sequence", 32, "--batch", 8, "--warmup-steps", 2]
+KILLS = 4
+
+
+def words_of(*words):
+    return [FIRKIN, *map(str, words)]
+
+
+def firkin(*words, **more):
+    return subprocess.run(words_of(*words), capture_output=True, text=True, timeout=DEADLINE_S, **more)
+
+
+def lines_of(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses_of(out):
+    return [line["loss"] for line in lines_of(out)]
+
+
+def checkpoints_in(out):
+    return sorted(path.name for path in (out / "checkpoints").glob("*.ckpt"))
+
+
+class Training(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.out = self.folder / "out"
+
+    def train(self, *words, out=None, ranks=2):
+        result = firkin("train", *TINY, "--ranks", ranks, "--out", out or self.out, *words)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def refused(self, *words, expected, environment=None):
+        result = firkin("train", *TINY, "--out", self.out, *words, env=os.environ | (environment or {}))
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn(expected, result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+
+
+class Runs(Training):
+    def test_the_loss_falls_and_everything_is_in_the_folder(self):
+        printed = self.train("--steps", 40, "--learning-rate", "1e-2", "--evaluate-every", 10, "--checkpoint-every", 10).stdout
+        losses = losses_of(self.out)
+        self.assertEqual(len(losses), 40)
+        self.assertLess(losses[-1], 0.7 * losses[0])
+        self.assertIn("tokens/s", printed)
+        held = [line["step"] for line in lines_of(self.out) if "held_loss" in line]
+        self.assertEqual(held, [9, 19, 29, 39])
+        self.assertEqual(checkpoints_in(self.out), ["step-00000020.ckpt", "step-00000030.ckpt", "step-00000040.ckpt"])
+        results = json.loads((self.out / "results.json").read_text())
+        self.assertEqual(results["settings"]["batch"], "8")
+        self.assertEqual(results["training"]["steps"], 40)
+        self.assertAlmostEqual(results["training"]["last_loss"], losses[-1])
+        self.assertTrue((self.out / "report.html").exists())
+
+    def test_json_is_all_of_standard_output(self):
+        result = json.loads(self.train("--steps", 3, "--json").stdout)
+        self.assertEqual(result["training"]["steps"], 3)
+
+    def test_another_run_keeps_what_was_there(self):
+        self.train("--steps", 2)
+        before = losses_of(self.out)
+        self.train("--steps", 3)
+        self.assertEqual(losses_of(self.out / "older" / "1"), before)
+        self.assertTrue((self.out / "older" / "1" / "checkpoints" / "step-00000002.ckpt").exists())
+
+    def test_tokens_of_llm_c_are_trained_on(self):
+        tokens = [i * 7 % 300 for i in range(2000)]
+        header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
+        file = self.folder / "tokens.bin"
+        file.write_bytes(header + struct.pack(f"<{len(tokens)}H", *tokens))
+        self.train("--data", file, "--vocab-size", 300, "--steps", 2)
+        self.refused("--data", file, "--vocab-size", 256, "--steps", 2, expected="expected tokens below the model's vocab_size 256")
+
+    def test_flags_come_from_a_file(self):
+        (self.folder / "run.toml").write_text("[train]\nsteps = 3\nbatch = 4\n")
+        words = [word for word in TINY if word not in ("--batch", 8)]
+        result = firkin("train", *words, "--ranks", 2, "--out", self.out, "--config", self.folder / "run.toml")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(losses_of(self.out)), 3)
+
+    def test_automatic_buckets_train_the_same(self):
+        self.train("--steps", 30, out=self.folder / "cap")
+        self.train("--steps", 30, "--buckets", "automatic")
+        for ours, theirs in zip(losses_of(self.out), losses_of(self.folder / "cap"), strict=True):
+            self.assertAlmostEqual(ours, theirs, delta=1e-5)
+        self.refused("--buckets", "automatic", "--strategy", "flat", expected="expected --strategy bucketed, not flat")
+
+    def test_bad_flags_are_one_line(self):
+        self.refused("--ranks", 3, expected="--batch: a batch of 8 sequences on 3 ranks")
+        self.refused("--learning-rate", "-1", expected="--learning-rate -1: expected 0 to 1e+30")
+        self.refused("--data", self.folder / "none.txt", expected="none.txt: cannot be read")
+        self.refused("--context-length", 20, expected="--sequence 32: expected at most the model's context_length")
+        self.refused("--memory-limit-gib", "0.01", expected="training takes about")
+
+    def test_a_loss_that_explodes_ends_the_run_and_is_named(self):
+        words = ["train", *TINY, "--ranks", 2, "--out", self.out, "--steps", 20, "--learning-rate", "1e30", "--clip", 0]
+        result = firkin(*words)
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"firkin: step \d+: rank 0: loss ")
+        skipped = firkin(*words, "--on-nan", "skip")
+        self.assertEqual(skipped.returncode, 0, skipped.stderr)
+        self.assertIn("the step is skipped", skipped.stderr)
+        self.assertTrue(all("skipped" in line for line in lines_of(self.out)[5:]))
+
+
+class Resumes(Training):
+    """Losses are compared as text: to the last bit."""
+
+    def test_losses_are_those_of_the_uninterrupted_run(self):
+        self.train("--steps", 12, out=self.folder / "whole")
+        first = firkin("train", *TINY, "--ranks", 2, "--out", self.out, "--steps", 12, "--checkpoint-every", 5)
+        self.assertEqual(first.returncode, 0)
+        for later in ("step-00000010.ckpt", "step-00000012.ckpt"):
+            (self.out / "checkpoints" / later).unlink()
+        result = self.train("--steps", 12, "--checkpoint-every", 5, "--resume")
+        self.assertIn("5 steps done", result.stderr)
+        self.assertEqual(losses_of(self.out), losses_of(self.folder / "whole"))
+
+    def test_without_a_checkpoint_it_starts(self):
+        self.assertIn("training starts", self.train("--steps", 2, "--resume").stderr)
+
+    def test_a_damaged_checkpoint_is_named_and_the_older_one_offered(self):
+        self.train("--steps", 10, "--checkpoint-every", 5)
+        newest, older = (self.out / "checkpoints" / f"step-000000{step}.ckpt" for step in ("10", "05"))
+        whole = newest.read_bytes()
+        resume = ["--ranks", 2, "--steps", 12, "--resume"]
+        newest.write_bytes(whole[:-1000])
+        self.refused(*resume, expected="step-00000010.ckpt: cut short, or no checkpoint of firkin train; the one of step 5 is whole")
+        newest.write_bytes(whole[:5000] + b"x" + whole[5001:])
+        self.refused(*resume, expected="step-00000010.ckpt: damaged: its checksum is")
+        newest.write_bytes(whole.replace(b'"firkin_checkpoint":1', b'"firkin_checkpoint":9'))
+        self.refused(*resume, expected="step-00000010.ckpt: format 9; this version of Firkin reads format 1")
+        newest.write_text("something else")
+        self.refused(*resume, expected="step-00000010.ckpt: no checkpoint of firkin train; the one of step 5 is whole: --resume --from")
+        self.assertIn("5 steps done", self.train("--steps", 12, "--resume", "--from", older).stderr)
+
+    def test_another_training_is_refused(self):
+        self.train("--steps", 4)
+        self.refused("--ranks", 2, "--steps", 6, "--seed", 5, "--resume", expected="seed was 0, and is 5 now")
+
+    def test_two_runs_into_one_folder_are_refused(self):
+        running = subprocess.Popen(words_of("train", *TINY, "--ranks", 2, "--out", self.out, "--steps", 100000, "--print-every", 1),
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+        try:
+            running.stdout.readline()
+            self.refused("--ranks", 2, expected="another run (process")
+        finally:
+            running.kill()
+            running.wait()
+            running.stdout.close()
+
+    def test_a_disk_that_takes_no_checkpoint_is_one_line_and_training_goes_on(self):
+        limit = ["bash", "-c", 'ulimit -f 60; exec "$@"', "bash"]  # of 1 KiB: metrics fit, checkpoints do not
+        result = subprocess.run(limit + words_of("train", *TINY, "--ranks", 2, "--out", self.out, "--steps", 6, "--checkpoint-every", 3),
+                                capture_output=True, text=True, timeout=DEADLINE_S)  # fmt: skip
+        self.assertEqual(len(losses_of(self.out)), 6)
+        self.assertIn("the checkpoint of step 3 is not written, training goes on", result.stderr)
+        self.assertEqual(list((self.out / "checkpoints").iterdir()), [])
+
+
+class Interrupted(Training):
+    def running(self, *words):
+        command = words_of("train", *TINY, "--ranks", 2, "--out", self.out, "--steps", 100000, "--checkpoint-every", 1000, *words)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not process.stdout.readline().strip().startswith("10 "):
+            pass
+        return process
+
+    def test_signals_finish_the_step_and_leave_a_checkpoint(self):
+        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            with self.subTest(name=name):
+                process = self.running()
+                process.send_signal(name)
+                printed, said = process.communicate(timeout=DEADLINE_S)
+                self.assertEqual(process.returncode, 0, said)
+                self.assertIn("Ended early", printed)
+                done = len(losses_of(self.out))
+                self.assertEqual(checkpoints_in(self.out)[-1], f"step-{done:08}.ckpt")
+
+    def test_a_kill_at_any_moment_leaves_a_checkpoint_to_go_on_from(self):
+        """With rank 0, rank 1 or the launcher as victim, in turn. All losses are those of a run that was left alone."""
+        steps = 100 * KILLS
+        words = ["--steps", steps, "--checkpoint-every", 3, "--evaluate-every", 0]
+        self.train(*words, out=self.folder / "whole")
+        expected = losses_of(self.folder / "whole")
+        draw = random.Random(3)
+        for kill in range(KILLS):
+            with self.subTest(kill=kill):
+                command = words_of("train", *TINY, "--ranks", 2, "--out", self.out, *words, "--resume", "--print-every", 1)
+                process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                process.stdout.readline()
+                time.sleep(draw.uniform(0, 1))
+                children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                victims = [int(child) for child in children] + [process.pid]
+                os.kill(victims[kill % len(victims)], signal.SIGKILL)
+                said = process.communicate(timeout=DEADLINE_S)[1]
+                self.assertNotIn("damaged", said)
+                self.assertNotIn("cut short", said)
+                if losses_of(self.out)[:1]:
+                    self.assertEqual(losses_of(self.out)[:-1], expected[: len(losses_of(self.out)) - 1])
+        self.train(*words, "--resume")
+        self.assertEqual(losses_of(self.out), expected)
+
+
+class Restarts(Training):
+    def test_torchrun_starts_killed_ranks_again_and_they_go_on(self):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2", "--no-python"]
+        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+        words = words_of("train", *TINY, "--out", self.out, "--steps", 300, "--checkpoint-every", 5, "--print-every", 1, "--timeout", 30)
+        self.train("--steps", 300, out=self.folder / "whole")
+        process = subprocess.Popen(command + words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not process.stdout.readline().strip().startswith("20 "):
+            pass
+        ranks = [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        os.kill(ranks[-1], signal.SIGKILL)
+        said = process.communicate(timeout=DEADLINE_S)[1]
+        self.assertEqual(process.returncode, 0, said)
+        self.assertIn("going on from", said)
+        self.assertEqual(losses_of(self.out), losses_of(self.folder / "whole"))
+
+
+class Samples(Training):
+    def test_a_trained_model_writes_text(self):
+        self.train("--steps", 60, "--learning-rate", "1e-2")
+        result = firkin("sample", self.out, "--prompt", "The c", "--count", 40, "--seed", 1)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(result.stdout.startswith("The c"))
+        self.assertEqual(len(result.stdout), len("The c") + 40 + 1)
+        self.assertEqual(firkin("sample", self.out, "--prompt", "The c", "--count", 40, "--seed", 1).stdout, result.stdout)
+        newest = self.out / "checkpoints" / checkpoints_in(self.out)[-1]
+        answer = json.loads(firkin("sample", newest, "--prompt", "The c", "--count", 40, "--seed", 1, "--json").stdout)
+        self.assertEqual("The c" + answer["text"] + "\n", result.stdout)
+        likeliest = firkin("sample", self.out, "--prompt", "T", "--count", 10, "--temperature", 0).stdout
+        self.assertEqual(firkin("sample", self.out, "--prompt", "T", "--count", 10, "--top-k", 1, "--seed", 9).stdout, likeliest)
+
+    def test_what_is_no_checkpoint_is_refused(self):
+        for words in (["sample", self.folder], ["sample", self.folder / "none.ckpt"], ["sample", FIRKIN]):
+            result = firkin(*words)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn("checkpoint" if words[1] != self.folder / "none.ckpt" else "cannot be read", result.stderr)
+
+
+if __name__ == "__main__":
+    if "--kills" in sys.argv:
+        at = sys.argv.index("--kills")
+        KILLS = int(sys.argv[at + 1])
+        DEADLINE_S *= max(1, KILLS // 10)
+        del sys.argv[at : at + 2]
+        sys.argv.append("Interrupted.test_a_kill_at_any_moment_leaves_a_checkpoint_to_go_on_from")
+    unittest.main(verbosity=2)
