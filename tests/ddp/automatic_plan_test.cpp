@@ -186,7 +186,7 @@ KeptRun run_with(const std::string& file, bool trains, const std::string& name =
   run_linked_ranks(ranks, "1gbit,2ms", [&](const ProcessGroup& group) {
     const TestModel model = make_test_model(name, at::kDouble);
     DataParallelOptions options = capped(1);
-    options.buckets = automatic({.budget_s = 0.6, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = file, .log = {}});
+    options.buckets = automatic({.budget_s = 100, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = file, .log = {}});
     options.buckets->log = [&](const std::string& line) { run.log.push_back(line); };
     DataParallel ddp(*model.module, group, options);
     if (group.rank == 0) {

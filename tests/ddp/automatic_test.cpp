@@ -32,7 +32,7 @@ const std::set kAllPhases = {AutomaticPhase::kWarmUp, AutomaticPhase::kProfiling
                              AutomaticPhase::kSettled};
 
 AutomaticBuckets quick(std::vector<std::string>* log = nullptr) {
-  AutomaticBuckets buckets{.budget_s = 0.6, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = {}, .log = {}};
+  AutomaticBuckets buckets{.budget_s = 100, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = {}, .log = {}};
   buckets.log = [log](const std::string& line) {
     if (log != nullptr) log->push_back(line);
   };
