@@ -41,7 +41,7 @@ constexpr Field<StrategyRow> kStrategyFields[] = {
     {"per_tensor_us", &StrategyRow::per_tensor_us, Unit::kPlain, "per tensor", kCsv},
     {"peak_memory_bytes", &StrategyRow::peak_memory_bytes, Unit::kBytes, "memory", kAside},
     {"memory_between_steps_bytes", &StrategyRow::memory_between_steps_bytes, Unit::kBytes, "between steps", kHidden},
-    {"tokens_per_s", &StrategyRow::tokens_per_s, Unit::kCount, "tokens/s", kAside},
+    {kTokensPerSecondKey, &StrategyRow::tokens_per_s, Unit::kCount, "tokens/s", kAside},
     {"ratio_to_torch", &StrategyRow::ratio_to_torch, Unit::kRatio, "x torch", kAside},
     {"ratio_to_torch_ci", &StrategyRow::ratio_to_torch_ci, Unit::kRatio, "95 % interval", kSecondTable | kPage},
     {kOutliersKey, &StrategyRow::outliers, Unit::kCount, "outliers", kPage},

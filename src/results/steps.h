@@ -72,6 +72,7 @@ inline constexpr const char* kCurveKey = "curve";
 inline constexpr const char* kHooksKey = "hooks";
 inline constexpr const char* kHookKey = "hook";
 inline constexpr const char* kStepSecondsKey = "step_s";
+inline constexpr const char* kTokensPerSecondKey = "tokens_per_s";
 inline constexpr const char* kRawStepsKey = "raw_step_s_by_rank";
 inline constexpr const char* kCommunicationSecondsKey = "communication_s";
 

@@ -15,7 +15,7 @@ constexpr Field<TrainingRow> kRowFields[] = {{"step", &TrainingRow::step, Unit::
                                              {kHeldLossKey, &TrainingRow::held_loss, Unit::kPlain, "held loss"},
                                              {"learning_rate", &TrainingRow::learning_rate, Unit::kPlain, "learning rate"},
                                              {"gradient_norm", &TrainingRow::gradient_norm, Unit::kPlain, "gradient norm"},
-                                             {"tokens_per_s", &TrainingRow::tokens_per_s, Unit::kPlain, "tokens/s"},
+                                             {kTokensPerSecondKey, &TrainingRow::tokens_per_s, Unit::kPlain, "tokens/s"},
                                              {kStepSecondsKey, &TrainingRow::step_s, Unit::kDifference, "step"},
                                              {kExposedKey, &TrainingRow::exposed_s, Unit::kDifference, "exposed"},
                                              {"data_s", &TrainingRow::data_s, Unit::kDifference, "data", kHidden},
@@ -29,7 +29,7 @@ constexpr Field<TrainingSection> kSectionFields[] = {
     {"last_loss", &TrainingSection::last_loss, Unit::kPlain, "last loss"},
     {"last_held_loss", &TrainingSection::last_held_loss, Unit::kPlain, "last held loss"},
     {"best_held_loss", &TrainingSection::best_held_loss, Unit::kPlain, "best held loss"},
-    {"tokens_per_s", &TrainingSection::tokens_per_s, Unit::kPlain, "tokens/s"},
+    {kTokensPerSecondKey, &TrainingSection::tokens_per_s, Unit::kPlain, "tokens/s"},
     {"exposed_share", &TrainingSection::exposed_share, Unit::kShare, "exposed communication"},
     {"data_share", &TrainingSection::data_share, Unit::kShare, "reading samples"},
     {"checkpoint_share", &TrainingSection::checkpoint_share, Unit::kShare, "checkpoints"}};
