@@ -24,7 +24,7 @@ OF_PROGRAM, _, OF_PAGES = REST.partition(f"\n{NOTICES_OF_PAGES}\n")
 
 # The first folder of an included header -> the name in THIRD_PARTY_NOTICES; None: of the system.
 LIBRARIES = {"CLI": "CLI11", "fmt": "fmt", "gloo": "Gloo", "nlohmann": "nlohmann-json", "nanobind": "nanobind", "pybind11": "pybind11", "torch": "PyTorch",
-             "ATen": "PyTorch", "c10": "PyTorch", "sys": None, "netinet": None, "arpa": None, "net": None, "linux": None}  # fmt: skip
+             "ATen": "PyTorch", "c10": "PyTorch", "caffe2": "PyTorch", "sys": None, "netinet": None, "arpa": None, "net": None, "linux": None}  # fmt: skip
 SYSTEM_HEADERS = {"dirent.h", "dlfcn.h", "errno.h", "fcntl.h", "netdb.h", "poll.h", "pthread.h", "sched.h", "signal.h", "spawn.h", "stdio.h",
                   "stdlib.h", "unistd.h"}  # fmt: skip; those of C++ have no dot
 ROOMS = {path.name for path in (ROOT / "src").iterdir()} | {"firkin"}
