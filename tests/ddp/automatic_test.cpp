@@ -10,6 +10,7 @@
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/data_parallel.h"
+#include "tensors.h"
 #include "test_models.h"
 #include "throw_in_backward.h"
 
@@ -23,7 +24,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::ThrowsMessage;
-using Tensors = std::vector<at::Tensor>;
 
 // A call costs far more than the test models' bytes, so that one tensor a bucket, with which training begins, is bad.
 constexpr const char* kLink = "1gbit,2ms";
@@ -83,16 +83,6 @@ struct Seen {
   std::set<AutomaticPhase> disturbed;  // phases
   std::vector<std::string> log;
 };
-
-Tensors copies(const Tensors& tensors) {
-  Tensors result;
-  for (const at::Tensor& tensor : tensors) result.push_back(tensor.detach().clone());
-  return result;
-}
-
-bool same_bits(const Tensors& a, const Tensors& b) {
-  return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x, y); });
-}
 
 class RankCourse {
  public:

@@ -9,6 +9,7 @@
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/ddp/overlapped_optimizer.h"
+#include "tensors.h"
 #include "test_models.h"
 
 #include <torch/torch.h>
@@ -17,20 +18,9 @@ namespace firkin {
 namespace {
 
 using testing::HasSubstr;
-using Tensors = std::vector<at::Tensor>;
 
 // A link over which the test models' gradients are still on their way when the next forward begins.
 constexpr const char* kSlowLink = "8mbit,200us";
-
-Tensors copies(const Tensors& tensors) {
-  Tensors result;
-  for (const at::Tensor& tensor : tensors) result.push_back(tensor.detach().clone());
-  return result;
-}
-
-bool same_bits(const Tensors& a, const Tensors& b) {
-  return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x, y); });
-}
 
 struct RunSetup {
   std::string strategy = "ordered";

@@ -7,6 +7,7 @@
 #include "firkin/base/error.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/module_parameters.h"
+#include "tensors.h"
 #include "test_models.h"
 
 #include <torch/torch.h>
@@ -16,8 +17,6 @@ namespace {
 
 constexpr int kSteps = 5;
 constexpr std::array kStrategies = {"naive", "flat", "overlap", "bucketed", "planned", "torch"};
-
-using Tensors = std::vector<at::Tensor>;
 
 // What a run left behind.
 struct Trained {
@@ -43,7 +42,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
   return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-Tensors copies(const Tensors& tensors) {
+Tensors copies_of_defined(const Tensors& tensors) {
   Tensors result;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined()) result.push_back(tensor.detach().clone());
@@ -54,7 +53,7 @@ Tensors copies(const Tensors& tensors) {
 Tensors gradients_of(const torch::nn::Module& module) {
   Tensors gradients;
   for (const at::Tensor& parameter : module.parameters()) gradients.push_back(parameter.grad());
-  return copies(gradients);
+  return copies_of_defined(gradients);
 }
 
 // Trains on this rank's part of each global batch; `synchronize` runs between backward and the optimiser.
@@ -69,7 +68,7 @@ Trained train(TestModel& model, const std::string& optimizer_name, int rank, int
     if (step == 0) trained.first_gradients = gradients_of(*model.module);
     optimizer->step();
   }
-  trained.parameters = copies(model.module->parameters());
+  trained.parameters = copies_of_defined(model.module->parameters());
   return trained;
 }
 
@@ -111,10 +110,6 @@ double relative_difference(const Tensors& a, const Tensors& b) {
     worst = std::max(worst, (a[i] - b[i]).abs().max().item<double>() / scale);
   }
   return worst;
-}
-
-bool same_bits(const Tensors& a, const Tensors& b) {
-  return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x, y); });
 }
 
 class EveryStrategy : public testing::TestWithParam<std::tuple<std::string, std::string, int>> {};
