@@ -212,12 +212,7 @@ void bind_engine(py::module_& module) {
            })
       .def(
           "stats", [](Engine& engine) { return engine.ddp().stats(); }, Released())
-      .def("bucket_names", &bucket_names, Released())
-      .def("last_failure", [](Engine& engine) -> std::optional<std::tuple<int, int64_t, std::string>> {
-        const auto& failure = engine.ddp().last_failure();
-        if (!failure) return std::nullopt;
-        return std::tuple{failure->rank, failure->step, failure->reason};
-      });
+      .def("bucket_names", &bucket_names, Released());
   py::class_<EngineOptimizer>(module, "EngineOptimizer")
       .def(py::init<Engine&, py::object>(), py::keep_alive<1, 2>())
       .def(

@@ -1,6 +1,5 @@
 #include "module_mirror.h"
 
-#include <string_view>
 #include <utility>
 
 namespace firkin::python {

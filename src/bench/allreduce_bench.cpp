@@ -11,13 +11,13 @@
 #include <random>
 #include <span>
 
+#include "base/stopwatch.h"
 #include "bench/known_sums.h"
 #include "cache_sweep.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/summary.h"
-#include "stopwatch.h"
 
 namespace firkin {
 namespace {

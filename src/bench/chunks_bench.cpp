@@ -9,14 +9,14 @@
 #include <numeric>
 #include <random>
 
-#include "comm/across_ranks.h"
+#include "base/stopwatch.h"
 #include "bench/known_sums.h"
 #include "bench/sampling.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
-#include "stopwatch.h"
 
 namespace firkin {
 namespace {

@@ -6,9 +6,10 @@
 #include <chrono>
 #include <numeric>
 
+#include "backward_clock.h"
+#include "base/stopwatch.h"
 #include "comm/across_ranks.h"
 #include "ddp/ready_times.h"
-#include "backward_clock.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/summary.h"
@@ -34,10 +35,6 @@ struct Recorders {
   ReadyRecorder ready;
   ForwardRecorder forward;
 };
-
-double seconds_since(Clock::time_point started) {
-  return std::chrono::duration<double>(Clock::now() - started).count();
-}
 
 double elapsed_s(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();

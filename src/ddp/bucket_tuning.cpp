@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/stopwatch.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
@@ -64,10 +65,6 @@ WireElement wire_element(const SynchronizerSetup& setup) {
 
 std::string percent(double ratio) {
   return fmt::format("{:+.1f} %", 100 * (ratio - 1));
-}
-
-double seconds_after(std::chrono::steady_clock::time_point started) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 
 }  // namespace
@@ -198,7 +195,7 @@ std::optional<PlanChoice> BucketTuning::plan_on_rank_0(const CommunicationPlan& 
   } catch (const std::exception& error) {
     why_not = error.what();
   }
-  spent_s_ += seconds_after(started);
+  spent_s_ += seconds_since(started);
   return choice;
 }
 

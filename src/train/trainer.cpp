@@ -10,6 +10,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/stopwatch.h"
 #include "firkin/base/error.h"
 #include "train/nonfinite.h"
 
@@ -19,10 +20,6 @@ namespace firkin {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point from) {
-  return std::chrono::duration<double>(Clock::now() - from).count();
-}
 
 ProcessGroup checked(ProcessGroup group, const TrainSettings& settings) {
   check_batch(settings.batch, group.size);

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "firkin/base/error.h"
+#include "firkin/ddp/module_parameters.h"
 
 namespace firkin {
 namespace {
@@ -17,14 +18,6 @@ constexpr const char* kReadyOrder = "ready_order";
 constexpr const char* kOptimizerSteps = "optimizer_steps";  // of each trainable parameter
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-
-NamedTensors trainable(const torch::nn::Module& module) {
-  NamedTensors result;
-  for (const auto& item : module.named_parameters()) {
-    if (item.value().requires_grad()) result.emplace_back(item.key(), item.value());
-  }
-  return result;
-}
 
 NamedTensors module_tensors(const torch::nn::Module& module) {
   NamedTensors result;
@@ -57,7 +50,7 @@ NamedTensors copy_of_training(Trainer& trainer) {
   NamedTensors tensors;
   for (const auto& [name, tensor] : module_tensors(module)) tensors.emplace_back(name, copied(tensor));
   std::vector<int64_t> steps;
-  for (const auto& [name, parameter] : trainable(module)) {
+  for (const auto& [name, parameter] : trainable_parameters(module)) {
     const torch::optim::AdamWParamState* state = state_of(trainer.optimizer(), parameter);
     steps.push_back(state != nullptr ? state->step() : 0);
     if (state == nullptr) continue;
@@ -82,7 +75,7 @@ void load_parameters(const Checkpoint& checkpoint, torch::nn::Module& module) {
 }
 
 Continuation share_continuation(const ProcessGroup& group, const torch::nn::Module& module, const Checkpoint* checkpoint) {
-  const auto parameters = static_cast<int64_t>(trainable(module).size());
+  const auto parameters = static_cast<int64_t>(trainable_parameters(module).size());
   const at::Tensor shared = at::zeros({parameters + 1}, at::kLong);
   if (checkpoint != nullptr) {
     shared[0] = checkpoint->head.step;
@@ -95,7 +88,7 @@ Continuation share_continuation(const ProcessGroup& group, const torch::nn::Modu
 
 void continue_training(Trainer& trainer, const Continuation& continuation, const Checkpoint* checkpoint) {
   const at::NoGradGuard no_grad;
-  const NamedTensors parameters = trainable(trainer.module());
+  const std::vector<NamedTensor> parameters = trainable_parameters(trainer.module());
   const at::Tensor steps = at::zeros({static_cast<int64_t>(parameters.size())}, at::kLong);
   if (checkpoint != nullptr) steps.copy_(tensor_of(*checkpoint, kOptimizerSteps));
   broadcast(trainer.group(), {steps});
