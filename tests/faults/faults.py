@@ -58,9 +58,8 @@ class Ending:
 
     @property
     def message(self):
-        """The last line of standard error; c10d's log ("[E1122 ..."), which its threads write whenever they notice, apart."""
-        lines = [line for line in self.errors.splitlines() if not re.match(r"\[[IWE]\d{4} ", line)]
-        return (lines or ["nothing"])[-1]
+        """The last that fault_ranks said. c10d's threads log whenever they notice, before it and after it, with backtraces of many lines."""
+        return (re.findall(r"fault_ranks: .*", self.errors) or ["nothing"])[-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +200,7 @@ def run_all(chosen):
 
 
 def names_lost_rank(outcome, ending):
-    """Whether the last line names the victim as missing, and nobody else. Where the store went with it, rank 0 or the store will do."""
+    """Whether its message names the victim as missing, and nobody else. Where the store went with it, rank 0 or the store will do."""
     _, _, text = ending.message.partition(f"fault_ranks: rank {ending.rank}: ")
     if outcome.case.loses_store:
         return re.search(rf"\brank 0\b|\S:{outcome.port}\b", text) is not None

@@ -64,7 +64,7 @@ class LostRank(unittest.TestCase):
     def test_every_survivor_ends_with_exit_code_1(self):
         self.for_each_survivor(lambda _, ending: self.assertEqual(ending.code, 1, f"{ending.output}{ending.errors}"))
 
-    def test_every_survivors_last_line_names_the_lost_rank(self):
+    def test_what_every_survivor_says_last_names_the_lost_rank(self):
         def check(outcome, ending):
             self.assertRegex(ending.message, f"^fault_ranks: rank {ending.rank}: ")
             self.assertTrue(faults.names_lost_rank(outcome, ending), f"{ending.output}{ending.errors}")
