@@ -16,7 +16,7 @@ MIB = 1 << 20
 _FLOAT_BYTES = 4
 _MOST_ROUNDS = 10
 _FEWEST_ROUNDS = 4
-_QUEUE_LENGTH = 16  # calls under way at once for the gap
+_QUEUE_LENGTH = 4  # calls under way at once for the gap: about as many as a step has
 _LARGEST_QUEUE_BYTES = 256 * MIB  # of all queued buffers together
 _SAMPLE_SECONDS = 0.5e-3  # what the calls of one sample take together, about
 _MOST_CALLS_PER_SAMPLE = 100
@@ -143,7 +143,7 @@ def measure_all_reduce(
     seconds: float = 10.0,
     seed: int = 0,
 ) -> AllReduceTable:
-    """The time of an all-reduce by size: a(x), one call at a time, and g(x), up to 16 queued back to back. Collective.
+    """The time of an all-reduce by size: a(x), one call at a time, and g(x), up to 4 queued back to back. Collective.
 
     group: None is the default group. sizes: bytes, multiples of 4; by default 4 B to 64 MiB by factors of 4. seconds: for all of it; more
     only where four rounds of single calls take more. Sizes are measured in turns, in an order shuffled by `seed`; a sample is the slowest
