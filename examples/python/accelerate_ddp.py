@@ -62,4 +62,5 @@ def main() -> tuple[firkin.TuneResult, DDP]:
 
 if __name__ == "__main__":
     main()
+    PartialState().wait_for_everyone()  # an exit while Gloo's threads still hold the last tensors can abort (PyTorch issue 190489)
     PartialState().destroy_process_group()

@@ -77,4 +77,5 @@ def main() -> tuple[firkin.TuneResult, DDP]:
 
 if __name__ == "__main__":
     main()
+    dist.barrier()  # an exit while Gloo's threads still hold the last tensors can abort (PyTorch issue 190489)
     dist.destroy_process_group()

@@ -21,9 +21,9 @@ constexpr int64_t kLargestMemory = 64 * kMiB;
 constexpr int64_t kMemoryAlignment = 4096;  // bytes; no two buffers share a cache line
 constexpr double kSampleSeconds = 0.5e-3;   // what the calls of one sample take together, about
 constexpr double kMostCalls = 20;           // of a sample
-constexpr int64_t kLongestQueue = 16;
-constexpr int64_t kShortestQueue = 3;  // unless the delay or the memory allows none
-constexpr int kFewestRounds = 3;       // that the budget is shared out for
+constexpr int64_t kLongestQueue = 4;        // about as many as a step has under way
+constexpr int64_t kShortestQueue = 3;       // unless the delay or the memory allows none
+constexpr int kFewestRounds = 3;            // that the budget is shared out for
 constexpr int kRounds = 9;
 
 double seconds_from(Clock::time_point started) {
