@@ -17,7 +17,7 @@
 namespace firkin::python {
 namespace {
 
-constexpr size_t kCalibrationSettings = 3;                          // one more than what they are to determine
+constexpr size_t kCalibrationSettings = 4;                          // one more than what they are to determine
 constexpr double kWorthAList = 0.01;                                // of a step
 constexpr CapOptions kDdpRule = {.rule = CapRule::kCloseWhenFull};  // of an explicit bucket_cap_mb: no smaller first bucket
 
@@ -54,7 +54,7 @@ std::vector<DdpSetting> settings_to_calibrate(const TensorProfile& profile, cons
       if (list_makes(plan, profile)) settings.push_back({.name = "calibration", .as_list = true, .plan = plan});
     }
   }
-  for (const int64_t parts : {24, 12, 6}) {
+  for (const int64_t parts : {24, 12, 6, 3}) {
     if (settings.size() < kCalibrationSettings)
       settings.push_back(cap_setting(profile, std::max(total_bytes(profile) / parts, options.smallest_cap_bytes)));
   }

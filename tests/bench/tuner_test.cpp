@@ -50,7 +50,7 @@ TEST(Tune, PredictsMeasuresAndChooses) {
     check_result(result);
     EXPECT_GE(result.curve.size(), 5);
     EXPECT_EQ(result.curve.back().predicted.buckets, 1);
-    EXPECT_EQ(result.calibration.runs.size(), 3);
+    EXPECT_EQ(result.calibration.runs.size(), 4);
     EXPECT_GT(result.calibration.none_step_s, 0);
   });
 }
