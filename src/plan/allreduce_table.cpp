@@ -140,7 +140,7 @@ CommCosts comm_costs(const AllReduceTable& table, int64_t world_size) {
   for (const AllReduceRow& row : table) {
     if (row.world_size != world_size) continue;
     isolated.push_back({row.bytes, row.median_s});
-    if (row.gap_s) gap.push_back({row.bytes, *row.gap_s});
+    if (row.gap_s) gap.push_back({row.bytes, std::min(*row.gap_s, row.median_s)});
   }
   if (isolated.empty()) {
     throw InputError(

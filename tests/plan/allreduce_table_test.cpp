@@ -81,6 +81,12 @@ TEST(CommCosts, TakeTheIsolatedCurveWhereNoGapWasMeasured) {
   EXPECT_EQ(costs.gap(16), 3);
 }
 
+TEST(CommCosts, TakeNoGapThatIsMoreThanTheCallAlone) {
+  const CommCosts costs = comm_costs(parse_allreduce_csv("bytes,world_size,median_s,gap_s\n8,2,1,2\n16,2,3,2\n", "a.csv"), 2);
+  EXPECT_EQ(costs.gap(8), 1);
+  EXPECT_EQ(costs.gap(16), 2);
+}
+
 TEST(CommCosts, NameTheWorldSizesThereAre) {
   const AllReduceTable table = parse_allreduce_csv("bytes,world_size,median_s\n8,2,1\n8,4,1\n", "a.csv");
   EXPECT_EQ(error_of([&] { comm_costs(table, 3); }), "no all-reduce was measured at world size 3; expected one of 2, 4");

@@ -70,8 +70,9 @@ void check_allreduce_size(int64_t bytes);
 // The world sizes in the table, ascending.
 std::vector<int64_t> world_sizes(const AllReduceTable& table);
 
-// The curves at one world size; the gap curve from the rows that have a gap, or equal to the isolated curve when none has. Throws
-// InputError when the table has no row for it.
+// The curves at one world size; the gap curve from the rows that have a gap, or equal to the isolated curve when none has. A gap counts for
+// no more than the call alone: where transport's threads fight over a core, a queue of calls in which nothing else runs takes longer than
+// one call after another, and a training step does not. Throws InputError when the table has no row for it.
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size);
 
 }  // namespace firkin
