@@ -42,16 +42,6 @@ std::vector<size_t> from_the_middle(size_t count) {
 
 }  // namespace
 
-BucketPlan ones_and_twos(size_t tensors) {
-  BucketPlan plan;
-  for (size_t first = 0; first < tensors;) {
-    const size_t count = std::min(plan.buckets.size() % 2 + 1, tensors - first);
-    plan.buckets.push_back({static_cast<int64_t>(first), static_cast<int64_t>(count)});
-    first += count;
-  }
-  return plan;
-}
-
 std::vector<BucketPlan> neighbours(const BucketPlan& plan) {
   Cuts cuts = cuts_of(plan);
   std::vector<BucketPlan> plans;

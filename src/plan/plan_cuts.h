@@ -13,9 +13,6 @@
 
 namespace firkin {
 
-// Buckets of one tensor and of two in turn.
-BucketPlan ones_and_twos(size_t tensors);
-
 // The plans with one cut more, or one less, the cuts in the middle first.
 std::vector<BucketPlan> neighbours(const BucketPlan& plan);
 

@@ -127,9 +127,9 @@ int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t
 
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified) {
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  const auto equal_parts = [&](int64_t count) { return assign_buckets(sizes, with_cap(rule, std::max<int64_t>(total / count, 1))); };
   std::vector<BucketPlan> plans;
-  for (const BucketPlan& wanted : {ones_and_twos(sizes.size()), equal_parts(3), equal_parts(6), equal_parts(20)}) {
+  for (const int64_t parts : {60, 20, 6, 3}) {
+    const BucketPlan wanted = assign_buckets(sizes, with_cap(rule, std::max<int64_t>(total / parts, 1)));
     const auto is_free = [&](const BucketPlan& plan) {
       return !calibrated_on(verified, plan) && !calibrated_on(plans, plan) && !is_made_by_a_cap(plan, sizes, rule);
     };

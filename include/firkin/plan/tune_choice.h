@@ -77,11 +77,11 @@ DistinctCaps distinct_caps(std::vector<int64_t> caps, std::span<const int64_t> s
 // Adds `cap` to the ascending caps, unless one of them gives the same buckets. Returns the cap that stands for it.
 int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t> sizes, const CapOptions& rule);
 
-// Four plans to calibrate on, one more than what they are to determine. They tell the cost of a call from what computation and
-// communication cost each other: many calls (buckets of one and two tensors in turn), few (the buckets of a third and of a sixth of all
-// bytes) and some (of a twentieth), each moved as little as needed to be a plan that no cap under `rule` makes and that is not in
-// `verified`. So whatever cap is measured or found best later, it was not calibrated on. With very few tensors there may be no such plan
-// (five suffice nearly always, one never): then one that is to be verified is calibrated on, and calibrated_on() tells.
+// Four plans to calibrate on, one more than what they are to determine, the cost of a call and what computation and communication cost
+// each other: the buckets of a sixtieth of all bytes, of a twentieth, a sixth and a third, each plan moved as little as needed to be one
+// that no cap under `rule` makes and that is not in `verified`. So whatever cap is measured or found best later, it was not calibrated on.
+// With very few tensors there may be no such plan (five suffice nearly always, one never): then one that is to be verified is calibrated
+// on, and calibrated_on() tells.
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified);
 
 // Whether `plan` is one of `calibration`.
