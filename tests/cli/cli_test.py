@@ -55,6 +55,10 @@ class Usage(unittest.TestCase):
             (["tune", "--cap-mib", "nan"], "--cap-mib: nan is not a size"),
             (["tune", "--cap-mib", "-4"], "--cap-mib: -4 is not a size"),
             (["tune", "--cap-mib", "1,inf"], "--cap-mib: inf is not a size"),
+            (["tune", "--cap-mib", "25MB"], "--cap-mib: 25MB: expected MiB as a plain number, such as 25"),
+            (["bench", "step", "--cap-mib", "1,4M"], "--cap-mib: 4M: expected MiB as a plain number"),
+            (["train", "--cap-mib", "25MiB"], "--cap-mib: 25MiB: expected MiB as a plain number"),
+            (["buckets", "--first-cap-mib", "1MB"], "--first-cap-mib: 1MB: expected MiB as a plain number"),
             (["tune", "--rule", "random"], "{at-most,close-when-full}"),
             (["tune", "--sequence", "0"], "--sequence 0: expected 1 to"),
             (["tune", "--sequence", "4096"], "context_length 1024"),
@@ -189,6 +193,7 @@ class Tune(unittest.TestCase):
                 self.assertLess(time.monotonic() - killed, 5)
                 self.assertEqual(process.returncode, 1)
                 self.assertIn(f"firkin: rank {victim} was ended by signal 9 (Killed); ending the other ranks", stderr)
+                self.assertNotIn("TCPStore", stderr)  # c10d's warnings, with backtraces
                 self.assertEqual(stdout, "")
                 if (self.out / "results.json").exists():  # what was known by then
                     self.assertFalse(json.loads((self.out / "results.json").read_text())["complete"])
