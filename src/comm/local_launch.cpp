@@ -15,7 +15,6 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <vector>
@@ -56,8 +55,7 @@ c10::intrusive_ptr<c10d::TCPStore> host_store() {
   return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 
-// The environment of one rank: ours, with torchrun's variables. c10d warns, with backtraces, of every connection that ends with a rank:
-// what this process and the ranks say themselves would be hard to find between them.
+// The environment of one rank: ours, with torchrun's variables.
 std::vector<std::string> rank_environment(int rank, int ranks, int port) {
   const std::map<std::string, std::string> ours = {
       {"RANK", std::to_string(rank)},
@@ -69,7 +67,6 @@ std::vector<std::string> rank_environment(int rank, int ranks, int port) {
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},  // the store is ours: rank 0 must not listen
   };
   std::vector<std::string> result;
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) result.emplace_back("TORCH_CPP_LOG_LEVEL=ERROR");
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     if (!ours.contains(text.substr(0, text.find('=')))) result.push_back(text);

@@ -193,7 +193,6 @@ class Tune(unittest.TestCase):
                 self.assertLess(time.monotonic() - killed, 5)
                 self.assertEqual(process.returncode, 1)
                 self.assertIn(f"firkin: rank {victim} was ended by signal 9 (Killed); ending the other ranks", stderr)
-                self.assertNotIn("TCPStore", stderr)  # c10d's warnings, with backtraces
                 self.assertEqual(stdout, "")
                 if (self.out / "results.json").exists():  # what was known by then
                     self.assertFalse(json.loads((self.out / "results.json").read_text())["complete"])

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import unittest
 
-from commands import RUN_DEADLINE_S, run
+from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, run
 
 BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]
@@ -27,7 +27,7 @@ class InstalledProgram(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="firkin-program-")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name).resolve()
-        installed = run(CMAKE, "--install", BUILD, "--prefix", cls.folder / "first")
+        installed = run(CMAKE, "--install", BUILD, "--prefix", cls.folder / "first", deadline_s=BUILD_DEADLINE_S)
         assert installed.returncode == 0, installed.stderr
         cls.prefix = (cls.folder / "first").rename(cls.folder / "moved")
         cls.firkin = cls.prefix / "bin/firkin"
