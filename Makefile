@@ -2,7 +2,7 @@
 
 BUILD := build
 
-.PHONY: help demo program python build test test-asan test-light docs docs-test fuzz lint format clean bootstrap
+.PHONY: help demo program python package build test test-asan test-light docs docs-test fuzz lint format clean bootstrap
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -37,6 +37,10 @@ test-light: ## only the rooms without LibTorch (builds in seconds)
 python: ## the Python package with its engine for the torch in .venv (or in $FIRKIN_PYTHON's environment), installed there
 	@tools/bootstrap python
 	$(or $(FIRKIN_PYTHON),.venv/bin/python) -m pip install --disable-pip-version-check --no-build-isolation -C cmake.define.FIRKIN_PYTHON_ENGINE=ON .
+
+package: program ## source distribution, wheel, and a tarball of program, headers and libraries, in build-package
+	@tools/bootstrap python
+	FIRKIN_BUILD=$(BUILD) tools/package
 
 SITE := build-docs
 

@@ -1,7 +1,7 @@
 # `cmake --install build --prefix DIR`: the program firkin, and the data-parallel library for other projects.
 #
-# The program with its data, licences and shell completions; DIR may be moved afterwards, LibTorch may not. Headers and
-# static libraries of base, stats, plan, comm, ddp and tune, and a package file:
+# The program with its data, licences and shell completions; DIR may be moved afterwards. Headers and static libraries of base, stats, plan,
+# comm, ddp and tune, and a package file:
 #   find_package(firkin CONFIG REQUIRED)
 #   target_link_libraries(app PRIVATE firkin::ddp)      # or firkin::tune, which is larger, or firkin::plan, without LibTorch
 
@@ -33,9 +33,15 @@ if(FIRKIN_WITH_TORCH)
   install(FILES cmake/FirkinPython.cmake cmake/LibTorch.cmake DESTINATION ${package_dir})
 endif()
 
-# The program. It finds LibTorch where it was built with (the run path in the link options of LibTorch.cmake stays), or in lib/ beside bin/.
-set_target_properties(firkin PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+# The program. bin/firkin is a script that finds LibTorch for it, or says in one line what to do: the dynamic linker would only name a file.
+# The run path to the LibTorch that it was built with (a link option of LibTorch.cmake) stays.
+if(FIRKIN_WITH_TORCH)
+  install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/firkin)
+  configure_file(src/cli/installed_firkin.in ${CMAKE_BINARY_DIR}/installed_firkin @ONLY)
+  install(PROGRAMS ${CMAKE_BINARY_DIR}/installed_firkin DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME firkin)
+else()
+  install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
 install(DIRECTORY data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/firkin)
 install(FILES LICENSE THIRD_PARTY_NOTICES DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
@@ -49,3 +55,12 @@ install(CODE "
 install(FILES ${completions}/bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME firkin)
 install(FILES ${completions}/zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _firkin)
 install(FILES ${completions}/fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME firkin.fish)
+
+# cpack makes a tarball of the same; tools/package calls it.
+if(FIRKIN_WITH_TORCH)
+  set(CPACK_GENERATOR TGZ)
+  set(CPACK_PACKAGE_FILE_NAME firkin-${PROJECT_VERSION}-torch${torch_series}-linux-${CMAKE_SYSTEM_PROCESSOR})
+  set(CPACK_STRIP_FILES ON)
+  set(CPACK_VERBATIM_VARIABLES ON)
+  include(CPack)
+endif()

@@ -35,10 +35,11 @@ target_include_directories(firkin_libtorch SYSTEM INTERFACE
 target_link_directories(firkin_libtorch INTERFACE ${FIRKIN_LIBTORCH}/lib)
 target_link_options(firkin_libtorch INTERFACE -Wl,-rpath,${FIRKIN_LIBTORCH}/lib)
 # Backends register themselves in static initialisers, so the linker must keep the libraries that nothing names.
-target_link_libraries(firkin_libtorch INTERFACE -Wl,--no-as-needed torch torch_cpu c10 -Wl,--as-needed)
+set(FIRKIN_TORCH_LIBRARIES torch torch_cpu c10)
 foreach(library torch_cuda c10_cuda)
   if(EXISTS ${FIRKIN_LIBTORCH}/lib/lib${library}.so)
-    target_link_libraries(firkin_libtorch INTERFACE -Wl,--no-as-needed ${library} -Wl,--as-needed)
+    list(APPEND FIRKIN_TORCH_LIBRARIES ${library})
   endif()
 endforeach()
+target_link_libraries(firkin_libtorch INTERFACE -Wl,--no-as-needed ${FIRKIN_TORCH_LIBRARIES} -Wl,--as-needed)
 target_compile_definitions(firkin_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)

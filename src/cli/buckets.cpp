@@ -123,7 +123,7 @@ Run declare_buckets(CLI::App& app) {
   add_model_flags(app, flags->model);
   add_rule_flags(app, flags->rule);
   app.add_option("--tensors", flags->tensors_file, "a tensors.csv (name,bytes,ready_s) instead of a model");
-  app.add_option("--cap-mib", flags->caps_mib, "caps, MiB")->delimiter(',')->capture_default_str();
+  app.add_option("--cap-mib", flags->caps_mib, "caps, MiB")->delimiter(',')->check(mib_number())->capture_default_str();
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
   app.add_flag("--json", flags->json, "print the result as JSON on standard output");
   return [flags, &app] {

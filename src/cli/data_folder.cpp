@@ -23,7 +23,8 @@ std::filesystem::path data_folder() {
     if (!is_folder(named)) throw InputError(fmt::format("FIRKIN_DATA={}: expected the folder with Firkin's data", named));
     return named;
   }
-  const std::filesystem::path installed = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "share" / "firkin";
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::filesystem::path installed = (program.parent_path() / FIRKIN_INSTALLED_DATA).lexically_normal();
   if (is_folder(installed)) return installed;
   if (is_folder(FIRKIN_SOURCE_DATA)) return FIRKIN_SOURCE_DATA;
   throw RuntimeError(

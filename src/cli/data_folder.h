@@ -7,8 +7,8 @@
 
 namespace firkin::cli {
 
-// $FIRKIN_DATA; or share/firkin beside the folder that the running program is in (installed; the two may be moved together); or data/ of
-// the source tree (not installed). Throws InputError when $FIRKIN_DATA is no folder, RuntimeError when there is none of the others.
+// $FIRKIN_DATA; or share/firkin of the folder into which the running program was installed, wherever that was moved; or data/ of the source
+// tree (not installed). Throws InputError when $FIRKIN_DATA is no folder, RuntimeError when there is none of the others.
 std::filesystem::path data_folder();
 
 // The text of those: what is trained on where nothing else is named.

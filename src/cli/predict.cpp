@@ -132,14 +132,14 @@ Run declare_predict(CLI::App& app) {
   app.add_option("--world", flags->world, "ranks; extrapolates to what was not measured");
   app.add_option("--stragglers", flags->stragglers, "times of ranks: column 'seconds', or results.json");
   add_rule_flags(app, flags->rule);
-  app.add_option("--cap-mib", flags->caps_mib, "caps of the curve, MiB (default: powers of two)")->delimiter(',');
+  app.add_option("--cap-mib", flags->caps_mib, "caps of the curve, MiB (default: powers of two)")->delimiter(',')->check(mib_number());
   app.add_option("--cap-mb", flags->caps_mb, "the same in MB, 10^6 bytes")->delimiter(',');
   app.add_option("--overhead-us", flags->overhead_us, "of a call, on the computing thread")->capture_default_str();
   app.add_option("--copy-gbps", flags->copy_gbps, "copy into buckets, GB/s (default: no cost)");
   app.add_option("--compute-slowdown", flags->compute_slowdown, "of backward while communicating")->capture_default_str();
   app.add_option("--comm-slowdown", flags->comm_slowdown, "of all-reduces while computing")->capture_default_str();
   app.add_option("--channels", flags->channels, "all-reduces in flight at once")->capture_default_str();
-  app.add_option("--max-bucket-mib", flags->largest_bucket_mib, "limit for buckets of several tensors, MiB");
+  app.add_option("--max-bucket-mib", flags->largest_bucket_mib, "limit for buckets of several tensors, MiB")->check(mib_number());
   app.add_option("--forward-ms", flags->forward_ms, "end of forward (default: the largest needed_s)");
   app.add_option("--hooks", flags->hooks, "none, bf16: gradients in these types on the wire")->delimiter(',');
   app.add_option("--conversion-seconds-per-gib", flags->conversion_s_per_gib, "of gradients, to bf16 and back")->capture_default_str();

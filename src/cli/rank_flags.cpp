@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "comm/torch_log.h"
 #include "firkin/base/cpus.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/local_launch.h"
@@ -64,6 +65,7 @@ int run_on_ranks(const RankFlags& flags, const std::function<void(const ProcessG
   if (flags.ranks_option->count() > 0 && flags.ranks != info->world_size) {
     throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", flags.ranks, info->world_size));
   }
+  set_torch_log_level();
   at::set_num_threads(flags.threads > 0 ? flags.threads : threads_per_rank(info->local_world_size));
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000));
   body(connect(*info, {.backend = flags.backend, .timeout = timeout, .link = link}));

@@ -39,7 +39,7 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::IsMember(names));
-  app.add_option("--cap-mib", caps_mib, "caps of bucketed and torch, MiB")->delimiter(',')->capture_default_str();
+  app.add_option("--cap-mib", caps_mib, "caps of bucketed and torch, MiB")->delimiter(',')->capture_default_str()->check(mib_number());
 }
 
 std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const std::vector<double>& caps_mib, const RuleFlags& rule) {

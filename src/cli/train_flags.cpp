@@ -102,7 +102,7 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--strategy", flags.strategy, "how gradients are synchronised")
       ->capture_default_str()
       ->check(CLI::IsMember(training_strategies()));
-  app.add_option("--cap-mib", flags.cap_mib, "of a bucket, MiB; firkin tune finds the best")->capture_default_str();
+  app.add_option("--cap-mib", flags.cap_mib, "of a bucket, MiB; firkin tune finds the best")->capture_default_str()->check(mib_number());
   app.add_option("--buckets", flags.buckets, "cap: up to --cap-mib; automatic: chosen while it trains,\nand kept in --out for --resume")
       ->capture_default_str()
       ->check(CLI::IsMember({"cap", "automatic"}));

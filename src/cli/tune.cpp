@@ -102,7 +102,9 @@ Run declare_tune(CLI::App& app) {
   add_job_flags(app, flags->job);
   add_replay_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
-  app.add_option("--cap-mib", flags->caps_mib, "caps to measure, MiB (default: seven, from\nthe model's size down)")->delimiter(',');
+  app.add_option("--cap-mib", flags->caps_mib, "caps to measure, MiB (default: seven, from\nthe model's size down)")
+      ->delimiter(',')
+      ->check(mib_number());
   app.add_option("--hooks", flags->hooks, "gradients on the wire to compare: none,bf16")->delimiter(',');
   app.add_option("--blocks", flags->blocks, "blocks; each runs every setting once")->capture_default_str()->check(CLI::Range(4, 100000));
   app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));

@@ -13,6 +13,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/process_group.h"
+#include "firkin/comm/rank_info.h"
 #include "gloo_backend.h"
 #include "group_failure.h"
 #include "group_state.h"
@@ -207,6 +208,16 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
     return c10::make_intrusive<c10d::TCPStore>(address, store_options);
   });
   return form_group(meeting, store);
+}
+
+ProcessGroup connect(const GroupOptions& options) {
+  const std::optional<RankInfo> info = rank_info_from_environment();
+  if (!info) {
+    throw InputError(
+        "no launcher started this process: RANK and WORLD_SIZE are not set; start it with mpirun or srun, or with torchrun "
+        "--nproc-per-node 2 --no-python PROGRAM");
+  }
+  return connect(*info, options);
 }
 
 ProcessGroup companion(const ProcessGroup& group) {

@@ -12,6 +12,7 @@
 #include "firkin/base/error.h"
 #include "firkin/comm/local_launch.h"
 #include "firkin/comm/rank_info.h"
+#include "torch_log.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -57,6 +58,7 @@ int run(const RankArguments& arguments, const RankBody& body, const GroupOptions
   if (arguments.ranks && *arguments.ranks != info->world_size) {
     throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", *arguments.ranks, info->world_size));
   }
+  set_torch_log_level();
   at::set_num_threads(threads_per_rank(info->local_world_size));  // LibTorch would take every core in each process
   return body(connect(*info, options), arguments.others);
 }

@@ -93,8 +93,20 @@ std::string training_heading(const TrainingSection& training) {
 std::string chunks_heading(const std::vector<ChunksRow>& chunks) {
   const ChunksRow& first = chunks.front();
   const ChunksRow& last = chunks.back();
+  if (chunks.size() == 1) {
+    return fmt::format("The data takes {} in {} chunks of {}.", display_seconds(first.total_s), first.calls,
+                       format_bytes(first.chunk_bytes));
+  }
   return fmt::format("The data takes {} in {} chunks of {} and {} in {} of {}.", display_seconds(first.total_s), first.calls,
                      format_bytes(first.chunk_bytes), display_seconds(last.total_s), last.calls, format_bytes(last.chunk_bytes));
+}
+
+std::string allreduce_heading(const std::vector<AllReduceRow>& sizes) {
+  const AllReduceRow& first = sizes.front();
+  const AllReduceRow& last = sizes.back();
+  if (sizes.size() == 1) return fmt::format("An all-reduce of {} takes {}.", format_bytes(first.bytes), display_seconds(first.median_s));
+  return fmt::format("An all-reduce takes {} for {} and {} for {}.", display_seconds(first.median_s), format_bytes(first.bytes),
+                     display_seconds(last.median_s), format_bytes(last.bytes));
 }
 
 std::string comparison_heading(const Comparison& comparison) {
@@ -120,11 +132,7 @@ std::string other_heading(const Results& results) {
   if (results.layers) return layers_heading(*results.layers);
   if (results.training) return training_heading(*results.training);
   if (!results.chunks.empty()) return chunks_heading(results.chunks);
-  if (!results.allreduce.empty()) {
-    return fmt::format("An all-reduce takes {} for {} and {} for {}.", display_seconds(results.allreduce.front().median_s),
-                       format_bytes(results.allreduce.front().bytes), display_seconds(results.allreduce.back().median_s),
-                       format_bytes(results.allreduce.back().bytes));
-  }
+  if (!results.allreduce.empty()) return allreduce_heading(results.allreduce);
   return fmt::format("Results of firkin {}.", results.run.command);
 }
 

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import tempfile
 import unittest
@@ -178,6 +179,32 @@ class Layers(InFolder):
         self.assertEqual(len(answer["samples"]["watched_step_s"]), 4)
         self.assertEqual(len(answer["samples"]["bare_step_s"]), 4)
         self.assertGreater(answer["layers"][1]["forward_s"], 0)
+
+
+class LostRank(InFolder):
+    def survivor_of_rank_0(self, **variables: str) -> str:
+        """What rank 1 writes when rank 0 is killed, and with it the store at which they met."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+        kept = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
+        words = [FIRKIN, "bench", "allreduce", "--seconds", "1000", "--out", self.out]
+        first, second = (subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=kept | launched | variables | {"RANK": rank})
+                         for rank in "01")  # fmt: skip
+        first.stderr.read(1)  # it measures: the group stands
+        first.kill()
+        first.communicate(timeout=DEADLINE_S)
+        _, errors = second.communicate(timeout=DEADLINE_S)
+        self.assertEqual(second.returncode, 1, errors)
+        return errors
+
+    def test_a_survivor_says_one_line_without_backtraces(self):
+        errors = self.survivor_of_rank_0()
+        self.assertEqual(len(errors.splitlines()), 1, errors)
+        self.assertIn("rank 0", errors)
+
+    def test_who_asks_for_libtorchs_log_gets_it(self):
+        self.assertIn("TCPStore.cpp", self.survivor_of_rank_0(TORCH_CPP_LOG_LEVEL="WARNING"))
 
 
 if __name__ == "__main__":

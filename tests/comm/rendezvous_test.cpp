@@ -91,9 +91,31 @@ class Rendezvous : public testing::Test {
 
  private:
   static void clear() {
-    for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"}) unsetenv(name);
+    for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "RANK", "WORLD_SIZE", "MASTER_PORT",
+                             "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"}) {
+      unsetenv(name);
+    }
   }
 };
+
+TEST_F(Rendezvous, TakesTheRankFromTheLauncher) {
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "1", 1);
+  setenv("MASTER_PORT", std::to_string(LoopbackPort(false).number()).c_str(), 1);
+  const ProcessGroup group = connect();
+  EXPECT_EQ(group.rank, 0);
+  expect_sum(group);
+}
+
+TEST_F(Rendezvous, SaysHowToStartAProgramThatNoLauncherStarted) {
+  try {
+    connect();
+    FAIL() << "expected an error";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(),
+                StartsWith("no launcher started this process: RANK and WORLD_SIZE are not set; start it with mpirun or srun"));
+  }
+}
 
 TEST_F(Rendezvous, TwoGroupsOverOneStoreWorkAtOnce) {
   auto store = c10::make_intrusive<c10d::HashStore>();

@@ -8,39 +8,17 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
+from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, checked, free_port, run
+
 SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]
-BUILD_DEADLINE_S = 400  # a hang, not a benchmark
-RUN_DEADLINE_S = 120
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")  # how their names start
-
-
-def environment() -> dict[str, str]:
-    """Ours, without any launcher around this test, and with one thread for each rank: sums are then made in one order."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
-    return kept | {"OMP_NUM_THREADS": "1"}
-
-
-def checked(*words, deadline_s: float, **options) -> str:
-    """Runs a command that has to succeed. Returns its standard output."""
-    result = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=deadline_s, env=environment(), **options)
-    if result.returncode != 0:
-        raise AssertionError(f"{words[0]} exited with {result.returncode}\n{result.stdout}\n{result.stderr}")
-    return result.stdout
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def epochs(output: str) -> list[tuple[float, float]]:
@@ -102,7 +80,7 @@ class InstalledPackage(unittest.TestCase):
         self.assertAlmostEqual(first_loss, expected, delta=1e-3 * expected)  # rounding grows with every step
 
     def test_reports_a_bad_number_of_ranks_as_an_input_error(self):
-        result = subprocess.run([self.program, "--ranks", "0"], capture_output=True, text=True, env=environment(), timeout=RUN_DEADLINE_S)
+        result = run(self.program, "--ranks", "0")
         self.assertEqual((result.returncode, result.stdout), (2, ""))
         self.assertEqual(result.stderr, "digits: --ranks 0: expected 1 to 1024\n")
 

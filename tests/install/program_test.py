@@ -1,4 +1,5 @@
-"""The installed program: it runs from anywhere, finds its data after its folder was moved, and shells complete its commands and flags.
+"""The installed program: it runs from anywhere, finds LibTorch, and its data after its folder was moved; shells complete its commands and
+flags.
 
 FIRKIN_BINARY_DIR is the build to install, CMAKE_COMMAND its CMake.
 """
@@ -12,18 +13,12 @@ import subprocess
 import tempfile
 import unittest
 
+from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, run
+
 BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]
-DEADLINE_S = 120  # a hang, not a benchmark
 TINY_RUN = ["--ranks", "2", "--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16", "--blocks", "4",
             "--warmup", "1", "--steps", "1", "--profile-steps", "4", "--allreduce-seconds", "0.2", "--cap-mib", "0.01,1"]  # fmt: skip
-OURS = ("FIRKIN_", "LD_LIBRARY_PATH", "PYTHON")  # how the names of variables start that could help the program to find something
-
-
-def run(*words, **variables) -> subprocess.CompletedProcess:
-    """In a folder that is not ours, without this build's variables."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=DEADLINE_S, cwd="/", env=kept | variables)
 
 
 class InstalledProgram(unittest.TestCase):
@@ -32,7 +27,7 @@ class InstalledProgram(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="firkin-program-")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name).resolve()
-        installed = run(CMAKE, "--install", BUILD, "--prefix", cls.folder / "first")
+        installed = run(CMAKE, "--install", BUILD, "--prefix", cls.folder / "first", deadline_s=BUILD_DEADLINE_S)
         assert installed.returncode == 0, installed.stderr
         cls.prefix = (cls.folder / "first").rename(cls.folder / "moved")
         cls.firkin = cls.prefix / "bin/firkin"
@@ -93,13 +88,86 @@ class InstalledProgram(unittest.TestCase):
         self.answer("bench", "allreduce", "--ranks", "2", "--begin", "1K", "--end", "4K", "--seconds", "0.2", "--out", self.folder / "allreduce")
         return self.folder / "allreduce/results.json"
 
+    # --- bin/firkin finds LibTorch
+
+    def stated(self, name: str) -> str:
+        """What bin/firkin says of itself."""
+        return re.search(rf"^{name}='(.*)'$", self.firkin.read_text(), re.MULTILINE)[1]
+
+    def fake_libtorch(self, name: str, version: str | None = None) -> pathlib.Path:
+        folder = self.folder / name
+        header = folder / "include/torch/headeronly/version.h"
+        header.parent.mkdir(parents=True)
+        major, minor = (version or self.stated("series")).split(".")
+        header.write_text(f"#define TORCH_VERSION_MAJOR {major}\n#define TORCH_VERSION_MINOR {minor}\n#define TORCH_VERSION_PATCH 0\n")
+        (folder / "lib").mkdir()
+        for library in self.stated("libraries").split(";"):
+            (folder / f"lib/lib{library}.so").touch()
+        return folder
+
+    def start(self, built_with, *words, **variables) -> subprocess.CompletedProcess:
+        """The script of a Firkin that was built with that LibTorch. Its program prints the library path and its arguments, and exits with 7."""
+        with tempfile.TemporaryDirectory() as folder:
+            script, program = pathlib.Path(folder) / "bin/firkin", pathlib.Path(folder) / "libexec/firkin/firkin"
+            for file, text in (
+                (script, self.firkin.read_text().replace(f"'{self.stated('built_with')}'", f"'{built_with}'")),
+                (program, '#!/bin/sh\nprintf "%s\\n" "$LD_LIBRARY_PATH" "$@"\nexit 7\n'),
+            ):
+                file.parent.mkdir(parents=True)
+                file.write_text(text)
+                file.chmod(0o755)
+            return run(script, *words, **variables)
+
+    def python_of(self, libtorch) -> pathlib.Path:
+        """A Python whose torch lies there."""
+        python = self.folder / f"python-of-{libtorch.name}"
+        python.write_text(f"#!/bin/sh\necho '{libtorch}'\n")
+        python.chmod(0o755)
+        return python
+
+    def assert_starts(self, result: subprocess.CompletedProcess, library_path: str, *words: str):
+        self.assertEqual((result.returncode, result.stdout.splitlines(), result.stderr), (7, [library_path, *words], ""))
+
+    def assert_refused(self, result: subprocess.CompletedProcess, line: str):
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", f"firkin: {line}\n"))
+
+    def test_libtorch_where_it_was_built_with_needs_no_library_path(self):
+        self.assert_starts(self.start(self.fake_libtorch("at-home"), "buckets", "two words"), "", "buckets", "two words")
+
+    def test_the_environment_names_a_libtorch_before_all_others(self):
+        home, named = self.fake_libtorch("home"), self.fake_libtorch("named-in-place-of-home")
+        self.assert_starts(self.start(home, FIRKIN_LIBTORCH=named), f"{named}/lib")
+
+    def test_the_torch_of_python_is_taken_where_that_of_the_build_is_gone(self):
+        libtorch = self.fake_libtorch("torch-of-python")
+        self.assert_starts(self.start("/gone", FIRKIN_PYTHON=self.python_of(libtorch)), f"{libtorch}/lib")
+
+    def test_a_libtorch_that_does_not_fit_is_refused_in_one_line(self):
+        expected = f"expected the folder with include/ and lib/ of LibTorch {self.stated('series')}"
+        older = self.fake_libtorch("older", "2.4")
+        self.assert_refused(self.start("/gone", FIRKIN_LIBTORCH=older), f"FIRKIN_LIBTORCH={older}: LibTorch 2.4; {expected}")
+        self.assert_refused(self.start("/gone", FIRKIN_LIBTORCH="/none"), f"FIRKIN_LIBTORCH=/none: no lib/libtorch.so; {expected}")
+
+    def test_no_libtorch_is_one_line_that_says_what_to_do(self):
+        series = self.stated("series")
+        expected = f"expected a Python environment with torch {series}, or its folder in FIRKIN_LIBTORCH"
+        for python, has in (("/bin/false", "no torch"), (self.python_of(self.fake_libtorch("too-old", "2.4")), "LibTorch 2.4")):
+            refused = self.start("/gone", FIRKIN_PYTHON=python)
+            self.assert_refused(refused, f"no LibTorch {series}: not in /gone, and {python} has {has}; {expected}")
+
+    def test_the_program_itself_runs_with_a_libtorch_that_is_named(self):
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.symlink_to(self.stated("built_with"))
+        result = run(self.firkin, "models", FIRKIN_LIBTORCH=elsewhere)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
     # --- shells complete it
 
     def completed(self, *words, folder="/") -> list[str]:
         """What bash offers for the last of the words."""
         script = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _firkin; printf "%s\\n" "${COMPREPLY[@]}"'
         file = self.prefix / "share/bash-completion/completions/firkin"
-        result = subprocess.run(["bash", "-c", script, file, *words], capture_output=True, text=True, timeout=DEADLINE_S, cwd=folder)
+        result = subprocess.run(["bash", "-c", script, file, *words], capture_output=True, text=True, timeout=RUN_DEADLINE_S, cwd=folder)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         return result.stdout.split()
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "firkin/base/file.h"
+#include "report/answer.h"
 #include "report/charts.h"
 
 namespace firkin {
@@ -71,6 +72,17 @@ TEST(Report, ResultsOfOtherCommandsShowWhatTheyHold) {
   ASSERT_EQ(charts.size(), 1);
   EXPECT_EQ(charts[0].id, "allreduce");
   EXPECT_THAT(render_report(results), HasSubstr("chart-allreduce"));
+}
+
+TEST(Report, AHeadingOfOneSizeSaysItOnce) {
+  Results results;
+  results.allreduce = {{.bytes = 4 << 20, .world_size = 2, .median_s = 0.01}};
+  EXPECT_EQ(put_in_words(results).heading, "An all-reduce of 4 MiB takes 10 ms.");
+  results.allreduce.push_back({.bytes = 8 << 20, .world_size = 2, .median_s = 0.02});
+  EXPECT_EQ(put_in_words(results).heading, "An all-reduce takes 10 ms for 4 MiB and 20 ms for 8 MiB.");
+  results.allreduce.clear();
+  results.chunks = {{.chunk_bytes = 1 << 20, .calls = 8, .total_s = 0.02}};
+  EXPECT_EQ(put_in_words(results).heading, "The data takes 20 ms in 8 chunks of 1 MiB.");
 }
 
 TEST(Report, TuneHasItsFourCharts) {

@@ -1,6 +1,6 @@
 // A group of ranks and the collectives that Firkin needs, over c10d.
 //
-//   ProcessGroup group = connect(*rank_info_from_environment(), {});
+//   ProcessGroup group = connect();  // under torchrun, mpirun or srun
 //   at::Tensor t = ...;
 //   all_reduce(group, t);  // t now holds the sum over the ranks
 //
@@ -60,6 +60,10 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 // SIGPIPE is ignored in this process from then on, unless the program handles it: the backend writes to sockets that a dead rank has
 // closed.
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options);
+
+// The same, as the rank that a launcher made of this process (rank_info_from_environment()). Throws InputError, which says how to start the
+// program, when no launcher did.
+ProcessGroup connect(const GroupOptions& options = {});
 
 // Forms a group through a store that all ranks share already: threads of one process share a c10d::HashStore. Otherwise as connect().
 ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options);

@@ -23,7 +23,8 @@ using RankBody = std::function<int(const ProcessGroup& group, const std::vector<
 // Under a launcher (see rank_info_from_environment()) this process is a rank: it meets the others and runs `body`. With `--ranks N` or
 // `--ranks=N` (1 to kMostLocalRanks) among the arguments and no launcher, N processes of this program are started on this machine (see
 // launch_local_ranks()), and `body` runs in each of those. Without both, `body` runs here, as the only rank of a group of one.
-// A rank computes with its share of the machine's cores, unless OMP_NUM_THREADS says otherwise.
+// A rank computes with its share of the machine's cores, unless OMP_NUM_THREADS says otherwise. Of LibTorch's log it writes errors alone,
+// unless TORCH_CPP_LOG_LEVEL is set: c10d warns with pages of backtraces when another rank has gone, and this rank's own error names it.
 //
 // Throws nothing that derives from std::exception: InputError (from `body` as well) becomes one line on standard error and exit code 2,
 // any other exit code 1. `--ranks` that a launcher's number of ranks contradicts is an InputError. Call it once, from main().

@@ -1,6 +1,6 @@
 // Data-parallel training: every rank holds the module and a part of the batch, and all ranks step with the mean gradient.
 //
-//   ProcessGroup group = connect(*rank_info_from_environment(), {});
+//   ProcessGroup group = connect();
 //   Net net;                                          // any torch::nn::Module
 //   DataParallel ddp(*net, group);                    // now every rank has rank 0's parameters
 //   torch::optim::SGD optimizer(net->parameters(), 0.1);

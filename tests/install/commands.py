@@ -1,0 +1,36 @@
+"""What the tests of installs share: commands in a folder that is not ours, without the variables that could help them to find something."""
+
+import os
+import socket
+import subprocess
+
+BUILD_DEADLINE_S = 400  # a hang, not a benchmark
+RUN_DEADLINE_S = 120
+# How the names of variables start that could help a program to find something, and of those with which launchers speak to ranks.
+OURS = ("FIRKIN_", "LD_LIBRARY_PATH", "PYTHON")
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")
+
+
+def environment(**variables) -> dict[str, str]:
+    """Ours without those, and with one thread for each rank: sums are then made in one order."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS + LAUNCHERS)}
+    return kept | {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
+
+
+def run(*words, deadline_s: float = RUN_DEADLINE_S, cwd="/", **variables) -> subprocess.CompletedProcess:
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=deadline_s, cwd=cwd,
+                          env=environment(**variables))  # fmt: skip
+
+
+def checked(*words, **options) -> str:
+    """Runs a command that has to succeed, as run() does. Returns its standard output."""
+    result = run(*words, **options)
+    if result.returncode != 0:
+        raise AssertionError(f"{words[0]} exited with {result.returncode}\n{result.stdout}\n{result.stderr}")
+    return result.stdout
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,167 @@
+"""What `make package` makes, in empty environments: the tarball unpacked into an empty folder, the wheel and the source distribution installed
+where there is only pip.
+
+FIRKIN_SOURCE_DIR is the repository, FIRKIN_BINARY_DIR a build of it, FIRKIN_PYTHON its Python, CMAKE_COMMAND its CMake. FIRKIN_PACKAGES names
+the folder of packages that are there already, FIRKIN_PACKAGE_PYTHON the Python to install the source distribution with.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import unittest
+
+from commands import BUILD_DEADLINE_S, checked, environment, free_port, run
+
+SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
+CMAKE = os.environ["CMAKE_COMMAND"]
+PYTHON = os.environ.get("FIRKIN_PACKAGE_PYTHON", sys.executable)
+VERSION = re.search(r"project\(firkin VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())[1]
+
+PROJECT = """cmake_minimum_required(VERSION 3.25)
+project(app LANGUAGES CXX)
+find_package(firkin CONFIG REQUIRED)
+add_executable(app app.cpp)
+target_link_libraries(app PRIVATE firkin::ddp)
+"""
+# What README.md leaves to its reader, around its lines.
+PROGRAM = """#include <torch/torch.h>
+
+#include <cstdio>
+#include <vector>
+
+INCLUDES
+
+struct NetImpl : torch::nn::Module {
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(2, 1));
+  at::Tensor forward(const at::Tensor& x) { return layer->forward(x); }
+};
+TORCH_MODULE(Net);
+struct Batch {
+  at::Tensor x, y;
+};
+at::Tensor loss(const at::Tensor& guess, const at::Tensor& y) { return torch::mse_loss(guess, y); }
+
+int main() {
+  const std::vector<Batch> my_part_of_the_data(4, {torch::ones({8, 2}), torch::zeros({8, 1})});
+STATEMENTS
+  at::Tensor sum = net->layer->weight.detach().clone();
+  firkin::all_reduce(group, sum);
+  std::printf("%d ranks, equal parameters: %d\\n", group.size, at::allclose(sum, net->layer->weight * group.size));
+}
+"""
+
+
+def setUpModule():
+    global PACKAGES, FOLDER
+    folder = tempfile.TemporaryDirectory(prefix="firkin-package-")
+    unittest.addModuleCleanup(folder.cleanup)
+    FOLDER = pathlib.Path(folder.name).resolve()
+    PACKAGES = pathlib.Path(os.environ.get("FIRKIN_PACKAGES", FOLDER / "packages"))
+    if not PACKAGES.exists():
+        settings = {"FIRKIN_BUILD": os.environ["FIRKIN_BINARY_DIR"], "FIRKIN_PYTHON": os.environ["FIRKIN_PYTHON"]}
+        checked(SOURCE / "tools/package", PACKAGES, deadline_s=2 * BUILD_DEADLINE_S, **settings)
+
+
+def only(pattern: str) -> pathlib.Path:
+    """The one package of that name."""
+    (package,) = PACKAGES.glob(pattern)
+    return package
+
+
+class Tarball(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        (FOLDER / "empty").mkdir()
+        checked("tar", "-xf", only(f"firkin-{VERSION}-torch*.tar.gz"), "-C", FOLDER / "empty")
+        (cls.prefix,) = (FOLDER / "empty").iterdir()
+        cls.firkin = cls.prefix / "bin/firkin"
+        cls.libtorch = pathlib.Path(re.search(r"^built_with='(.*)'$", cls.firkin.read_text(), re.MULTILINE)[1])
+
+    def test_holds_program_headers_libraries_and_data_alone(self):
+        self.assertEqual({folder.name for folder in self.prefix.iterdir()}, {"bin", "include", "lib", "libexec", "share"})
+        self.assertEqual([file.name for file in (self.prefix / "bin").iterdir()], ["firkin"])
+        self.assertTrue((self.prefix / "share/doc/firkin/THIRD_PARTY_NOTICES").exists())
+
+    def test_its_program_runs(self):
+        self.assertEqual(checked(self.firkin, "--version"), f"{VERSION}\n")
+        words = ["--ranks", "2", "--begin", "1K", "--end", "4K", "--seconds", "0.2", "--out", FOLDER / "allreduce"]
+        checked(self.firkin, "bench", "allreduce", *words)
+        self.assertTrue((FOLDER / "allreduce/report.html").exists())
+
+    def without_its_libtorch(self, *words, **variables) -> subprocess.CompletedProcess:
+        """The program where LibTorch is not where it was built with: an empty folder lies over that, and FOLDER/elsewhere is what it was."""
+        (FOLDER / "elsewhere").mkdir(exist_ok=True)
+        script = 'mount --bind "$0" "$1" && mount -t tmpfs none "$0" && shift && exec "$@"'
+        hidden = ["unshare", "--mount", "sh", "-c", script, self.libtorch, FOLDER / "elsewhere"]
+        if os.geteuid() != 0 or run(*hidden, "true").returncode != 0:
+            self.skipTest("may not mount here")
+        return run(*hidden, self.firkin, *words, **variables)
+
+    def test_without_a_libtorch_it_says_so_in_one_line(self):
+        result = self.without_its_libtorch("models", FIRKIN_PYTHON="/bin/false")
+        self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), result)
+        self.assertIn(f"not in {self.libtorch}", result.stderr)
+
+    def test_it_runs_with_a_libtorch_elsewhere(self):
+        result = self.without_its_libtorch("models", FIRKIN_LIBTORCH=FOLDER / "elsewhere")
+        self.assertEqual(result.returncode, 0, result)
+
+    def test_a_project_of_its_own_builds_the_ten_lines_of_the_readme_and_runs_them(self):
+        project = FOLDER / "app"
+        project.mkdir()
+        (project / "CMakeLists.txt").write_text(PROJECT)
+        lines = re.search(r"```cpp\n(.*?)```", (SOURCE / "README.md").read_text(), re.DOTALL)[1].splitlines()
+        includes = [line for line in lines if line.startswith("#include")]
+        statements = [line for line in lines if not line.startswith("#include")]
+        text = PROGRAM.replace("INCLUDES", "\n".join(includes)).replace("STATEMENTS", "\n".join(statements))
+        (project / "app.cpp").write_text(text)
+        settings = {"CMAKE_PREFIX_PATH": self.prefix, "CMAKE_CXX_COMPILER": os.environ.get("CMAKE_CXX_COMPILER", "c++")}
+        checked(CMAKE, "-S", project, "-B", project / "build", *(f"-D{name}={value}" for name, value in settings.items()))
+        checked(CMAKE, "--build", project / "build", deadline_s=BUILD_DEADLINE_S)
+        app = project / "build/app"
+
+        launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        other = subprocess.Popen([app], env=environment(RANK="1", **launched), stdout=subprocess.DEVNULL)
+        try:
+            self.assertEqual(checked(app, RANK="0", **launched), "2 ranks, equal parameters: 1\n")
+            self.assertEqual(other.wait(timeout=60), 0)
+        finally:
+            other.kill()
+
+
+class PythonPackage(unittest.TestCase):
+    def empty_environment(self, name: str, python: str) -> pathlib.Path:
+        """An environment that has only pip."""
+        checked(python, "-m", "venv", FOLDER / name)
+        return FOLDER / name / "bin"
+
+    def assert_runs(self, scripts: pathlib.Path):
+        self.assertEqual(checked(scripts / "firkin", "--version"), f"{VERSION}\n")
+        self.assertEqual(checked(scripts / "python", "-c", "import firkin; print(firkin.__version__)"), f"{VERSION}\n")
+        checked(scripts / "python", SOURCE / "tests/python/planning_test.py")
+
+    def test_the_wheel_installs_where_there_is_only_pip(self):
+        wheel = only("*.whl")
+        scripts = self.empty_environment("of-wheel", sys.executable)
+        installed = run(scripts / "python", "-m", "pip", "install", "--no-index", wheel)
+        self.assertEqual(installed.returncode, 0, installed)
+        self.assert_runs(scripts)
+
+    def test_the_source_distribution_installs_where_there_is_only_pip(self):
+        scripts = self.empty_environment("of-sdist", PYTHON)
+        pip = [scripts / "python", "-m", "pip"]
+        needed = tomllib.loads((SOURCE / "pyproject.toml").read_text())["build-system"]["requires"]
+        fetched = run(*pip, "download", "--quiet", "--dest", FOLDER / "needed", *needed, deadline_s=BUILD_DEADLINE_S)
+        if fetched.returncode != 0:
+            self.skipTest(f"what it is built with cannot be had here: {fetched.stderr.strip().splitlines()[-1]}")
+        sdist = only(f"firkin-{VERSION}.tar.gz")
+        checked(*pip, "install", "--no-index", "--find-links", FOLDER / "needed", sdist, deadline_s=BUILD_DEADLINE_S)
+        self.assert_runs(scripts)
+
+
+if __name__ == "__main__":
+    unittest.main()
