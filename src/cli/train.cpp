@@ -84,7 +84,7 @@ std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nl
   if (start && flags.common.folder) {
     flags.common.folder->older_result_is_kept = true;  // what is there goes on
   } else {
-    keep_older(flags.common, {kResultsFile, "report.html", kMetricsFile, kCheckpointFolder, kBucketsFile});
+    keep_older(flags.common, {kResultsFile, "report.html", kMetricsFile, kMetricsTable, kCheckpointFolder, kBucketsFile});
   }
   std::filesystem::create_directories(checkpoint_folder(flags));
   remove_unfinished_checkpoints(checkpoint_folder(flags));
