@@ -7,8 +7,10 @@
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
+#include "firkin/base/output_folder.h"
 #include "report/images.h"
 #include "report/report.h"
+#include "report/shared_charts.h"
 
 namespace firkin::cli {
 namespace {
@@ -22,15 +24,22 @@ struct ReportFlags {
 };
 
 // --html, or report.html in --out, or else beside the results.
-std::filesystem::path page_path(const ReportFlags& flags) {
+std::filesystem::path page_path(const ReportFlags& flags, const std::filesystem::path& results) {
   if (!flags.html.empty()) return flags.html;
   if (!flags.out.empty()) return std::filesystem::path(flags.out) / "report.html";
-  return std::filesystem::path(flags.results[0]).replace_filename("report.html");
+  return std::filesystem::path(results).replace_filename("report.html");
+}
+
+// What the user named: a results.json, or the folder that it lies in.
+std::vector<std::filesystem::path> result_files(const std::vector<std::string>& named) {
+  std::vector<std::filesystem::path> files;
+  for (const std::filesystem::path name : named) files.push_back(std::filesystem::is_directory(name) ? name / kResultsFile : name);
+  return files;
 }
 
 // Those of the second file and later are named after their place: curve-2.
-std::vector<Chart> charts_of(const std::vector<Results>& several) {
-  std::vector<Chart> all;
+std::vector<Chart> charts_of(const std::vector<Results>& several, const std::vector<std::string>& names) {
+  std::vector<Chart> all = shared_charts(several, names);
   for (size_t i = 0; i < several.size(); ++i) {
     for (Chart& chart : charts_for(several[i])) {
       if (i > 0) chart.id += fmt::format("-{}", i + 1);
@@ -41,15 +50,17 @@ std::vector<Chart> charts_of(const std::vector<Results>& several) {
 }
 
 int run(const ReportFlags& flags) {
-  const std::filesystem::path html = page_path(flags);
+  const std::vector<std::filesystem::path> files = result_files(flags.results);
+  const std::vector<std::string> names = names_by_place(files);
+  const std::filesystem::path html = page_path(flags, files[0]);
   const std::filesystem::path folder = html.has_parent_path() ? html.parent_path() : ".";
   std::vector<Results> several;
-  for (const std::string& file : flags.results) several.push_back(read_results(file));
+  for (const std::filesystem::path& file : files) several.push_back(read_results(file));
   check_output_folder(folder, flags.html.empty() && !flags.out.empty() ? "--out" : "--html");
-  write_file_atomically(html, render_reports(several));
+  write_file_atomically(html, render_reports(several, names));
   std::vector<std::string> written = {html.string()};
   const auto write_images = [&](ImageFormat format) {
-    for (const std::filesystem::path& image : write_chart_images(charts_of(several), format, folder)) written.push_back(image.string());
+    for (const std::filesystem::path& image : write_chart_images(charts_of(several, names), format, folder)) written.push_back(image.string());
   };
   if (flags.png) write_images(ImageFormat::kPng);
   if (flags.svg) write_images(ImageFormat::kSvg);
@@ -68,8 +79,8 @@ Run declare_report(CLI::App& app) {
   app.footer(
       "  firkin report                              firkin-out/tune/results.json\n"
       "  firkin report run7/results.json --svg      and each chart beside the page\n"
-      "  firkin report a/results.json b/results.json --html both.html\n");
-  app.add_option("results", flags->results, "one or several (default firkin-out/tune/results.json)");
+      "  firkin report a b --html both.html         trainings in the same charts\n");
+  app.add_option("results", flags->results, "one or several, or their folders (default\nfirkin-out/tune/results.json)");
   CLI::Option* html = app.add_option("--html", flags->html, "the page (default: report.html beside the results)");
   app.add_flag("--png", flags->png, "every chart as a PNG file beside the page as well");
   app.add_flag("--svg", flags->svg, "every chart as an SVG file beside the page as well");

@@ -1,7 +1,6 @@
 // firkin train: trains a model, on any text or tokens, with checkpoints to go on from.
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "train/checkpoint_folder.h"
 #include "train/metrics_log.h"
 #include "train/model_weights.h"
+#include "train/run_id.h"
 #include "train/stop_signals.h"
 #include "train/training_state.h"
 #include "train_flags.h"
@@ -29,26 +29,41 @@
 namespace firkin::cli {
 namespace {
 
-// torchrun has started the ranks again after one was lost.
-bool is_restart() {
-  const char* count = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  return count != nullptr && std::atoi(count) > 0;
-}
+constexpr const char* kRunKey = "run";  // in a checkpoint: which run of torchrun wrote it
 
 std::filesystem::path checkpoint_folder(const TrainFlags& flags) {
   return std::filesystem::path(flags.common.out) / kCheckpointFolder;
 }
 
-// The newest checkpoint. One that cannot be read is an error that offers an older one, but for a restart, which takes that by itself.
+std::optional<RunId> run_of(const CheckpointHead& head) {
+  if (!head.about.is_object() || !head.about.contains(kRunKey) || !head.about[kRunKey].is_string()) return std::nullopt;
+  return run_id_from(head.about[kRunKey].get<std::string>());
+}
+
+// The newest checkpoint. One that cannot be read is an error that offers an older one.
 std::optional<NewestCheckpoint> newest_checkpoint(const TrainFlags& flags) {
   std::vector<std::string> problems;
   auto newest = read_newest_checkpoint(checkpoint_folder(flags), problems);
   if (problems.empty()) return newest;
-  if (!is_restart()) {
-    throw InputError(fmt::format(
-        "{}; {}", problems[0],
-        newest ? fmt::format("the one of step {} is whole: --resume --from {}", newest->checkpoint.head.step, newest->file.string())
-               : "there is no older one"));
+  throw InputError(fmt::format(
+      "{}; {}", problems[0],
+      newest ? fmt::format("the one of step {} is whole: --resume --from {}", newest->checkpoint.head.step, newest->file.string())
+             : "there is no older one"));
+}
+
+// What torchrun's earlier ranks of this run have left, the newest that is whole. None: this is the beginning, or the folder is another run's.
+std::optional<NewestCheckpoint> checkpoint_of_this_run(const TrainFlags& flags) {
+  const std::optional<RunId> ours = run_id_from_environment();
+  if (!ours) return std::nullopt;
+  std::vector<std::string> problems;
+  auto newest = read_newest_checkpoint(checkpoint_folder(flags), problems);
+  if (newest) {
+    const CheckpointHead& head = newest->checkpoint.head;
+    const std::optional<RunId> theirs = run_of(head);
+    if (!theirs || !is_same_run(*theirs, *ours, restart_count())) return std::nullopt;
+    // A job that is started once more, under the name of one that is done or with a checkpoint to go on from, is another.
+    const bool may_be_new = restart_count() == 0 && theirs->agent != ours->agent;
+    if (may_be_new && (head.step >= flags.steps || !flags.from.empty())) return std::nullopt;
   }
   for (const std::string& problem : problems) fmt::print(stderr, "firkin: {}\n", problem);
   return newest;
@@ -56,12 +71,9 @@ std::optional<NewestCheckpoint> newest_checkpoint(const TrainFlags& flags) {
 
 // What to go on from; nothing: from the beginning.
 std::optional<NewestCheckpoint> starting_point(const TrainFlags& flags, const nlohmann::json& about) {
-  if (!flags.resume && !is_restart()) return std::nullopt;
-  std::optional<NewestCheckpoint> start;
-  if (flags.from.empty()) {
-    start = newest_checkpoint(flags);
-  } else {
-    start = NewestCheckpoint{flags.from, read_checkpoint(flags.from)};
+  std::optional<NewestCheckpoint> start = checkpoint_of_this_run(flags);
+  if (!start && flags.resume) {
+    start = flags.from.empty() ? newest_checkpoint(flags) : NewestCheckpoint{flags.from, read_checkpoint(flags.from)};
   }
   if (start) check_same_training(start->checkpoint.head.about, about, start->file.string());
   return start;
@@ -70,8 +82,8 @@ std::optional<NewestCheckpoint> starting_point(const TrainFlags& flags, const nl
 void say_where_it_starts(const TrainFlags& flags, const std::optional<NewestCheckpoint>& start) {
   if (start) {
     fmt::print(stderr, "firkin: going on from {}, {} steps done\n", start->file.string(), start->checkpoint.head.step);
-  } else if (flags.resume || is_restart()) {
-    fmt::print(stderr, "firkin: no checkpoint in {}: training starts\n", checkpoint_folder(flags).string());
+  } else if (flags.resume || restart_count() > 0) {
+    fmt::print(stderr, "firkin: no checkpoint of this run in {}: training starts\n", checkpoint_folder(flags).string());
   }
 }
 
@@ -84,7 +96,7 @@ std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nl
   if (start && flags.common.folder) {
     flags.common.folder->older_result_is_kept = true;  // what is there goes on
   } else {
-    keep_older(flags.common, {kResultsFile, "report.html", kMetricsFile, kCheckpointFolder, kBucketsFile});
+    keep_older(flags.common, {kResultsFile, "report.html", kMetricsFile, kMetricsTable, kCheckpointFolder, kBucketsFile});
   }
   std::filesystem::create_directories(checkpoint_folder(flags));
   remove_unfinished_checkpoints(checkpoint_folder(flags));
@@ -100,8 +112,9 @@ void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
   results.run.model->sequence_length = flags.sequence;
   const TrainingData data = training_data(flags);
   results.run.model->text = data.file->path().filename().string();
-  const nlohmann::json about = describe_training(flags, data);
+  nlohmann::json about = describe_training(flags, data);
   const std::optional<NewestCheckpoint> start = prepare_folder(flags, about, group);
+  if (const auto run = run_id_from_environment()) about[kRunKey] = text_of(*run);
   const Checkpoint* checkpoint = start ? &start->checkpoint : nullptr;
 
   torch::manual_seed(flags.common.seed);
@@ -160,7 +173,7 @@ Run declare_train(CLI::App& app) {
     check_train_flags(*flags);
     check_train_memory(*flags);
     claim_output_folder(flags->common, writes_results());
-    if (writes_results() && !is_restart()) starting_point(*flags, describe_training(*flags, training_data(*flags)));
+    if (writes_results() && flags->resume && restart_count() == 0) starting_point(*flags, describe_training(*flags, training_data(*flags)));
     std::optional<PassedSignals> passed;
     if (!rank_info_from_environment()) passed.emplace();
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, group); });

@@ -52,10 +52,15 @@ int64_t rows_of_a_pass(const TrainFlags& flags) {
   return flags.micro_batch > 0 ? std::min(flags.micro_batch, share) : share;
 }
 
+bool has_master_weights(const TrainFlags& flags) {
+  return !flags.no_master_weights && model_dtype(flags.model) != at::kFloat;
+}
+
 MemoryEstimate estimate_memory(const TrainFlags& flags) {
   MemoryEstimate estimate =
       estimate_training_memory(model_config(flags.model), rows_of_a_pass(flags), flags.sequence, element_bytes(flags.model));
-  estimate.optimizer = 2 * estimate.parameters;  // AdamW's two moments
+  const int64_t in_float32 = estimate.parameters / element_bytes(flags.model) * static_cast<int64_t>(sizeof(float));
+  estimate.optimizer = has_master_weights(flags) ? 3 * in_float32 : 2 * estimate.parameters;  // AdamW's two moments, and the masters
   estimate.checkpoint = estimate.parameters + estimate.optimizer;
   return estimate;
 }
@@ -84,6 +89,8 @@ void add_learning_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--weight-decay", flags.weight_decay, "not of norms and biases")->capture_default_str();
   app.add_option("--beta1", flags.beta1, "AdamW's")->capture_default_str();
   app.add_option("--beta2", flags.beta2, "AdamW's")->capture_default_str();
+  app.add_flag("--no-master-weights", flags.no_master_weights,
+               "with --dtype bf16: steps on the parameters themselves, not\non copies in float32");
   app.add_option("--clip", flags.clip_norm, "largest norm of all gradients; 0: never clip")->capture_default_str();
   app.add_option("--on-nan", flags.on_nan, "a loss or gradient that is not finite: stop, or skip\nthe step")
       ->capture_default_str()
@@ -183,7 +190,8 @@ TrainSettings train_settings(const TrainFlags& flags) {
                        .warmup_steps = flags.warmup_steps,
                        .steps = flags.steps,
                        .final_share = flags.final_share},
-          .adamw = {.beta1 = flags.beta1, .beta2 = flags.beta2, .epsilon = 1e-8, .weight_decay = flags.weight_decay},
+          .adamw = {.beta1 = flags.beta1, .beta2 = flags.beta2, .epsilon = 1e-8,
+                    .weight_decay = flags.weight_decay, .master_weights = !flags.no_master_weights},
           .clip_norm = flags.clip_norm,
           .on_nonfinite = flags.on_nan == "skip" ? OnNonFinite::kSkip : OnNonFinite::kStop};
 }
@@ -207,6 +215,7 @@ nlohmann::json describe_training(const TrainFlags& flags, const TrainingData& da
   for (const ConfigSize& size : kConfigSizes) model[std::string(size.name)] = config.*size.member;
   return {{"model", model},
           {"dtype", flags.model.dtype},
+          {"master-weights", has_master_weights(flags)},
           {"data", data.file->path().filename().string()},
           {"text", data.file->is_text()},
           {"tokens", data.file->size()},

@@ -36,6 +36,7 @@ struct TrainFlags {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double clip_norm = 1;
+  bool no_master_weights = false;
   std::string strategy = "bucketed";
   double cap_mib = 25;
   std::string buckets = "cap";

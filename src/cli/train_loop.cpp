@@ -53,7 +53,7 @@ TrainingLoop::TrainingLoop(const TrainFlags& flags, Trainer& trainer, nlohmann::
     : flags_(flags), trainer_(trainer), about_(std::move(about)), stops_(std::move(stops)) {
   if (!speaks()) return;
   const std::filesystem::path out = flags.common.out;
-  metrics_.emplace(out / kMetricsFile, trainer.next_step());
+  metrics_.emplace(out, trainer.next_step());
   writer_.emplace(out / kCheckpointFolder, flags.keep);
   rows_ = metrics_->earlier();
   earlier_rows_ = rows_.size();

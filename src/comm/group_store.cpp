@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <string_view>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -18,8 +19,13 @@ c10::intrusive_ptr<c10d::TCPStore> network_store(const c10::intrusive_ptr<c10d::
 
 }  // namespace
 
+bool launcher_hosts_store() {
+  const char* hosted = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  return hosted != nullptr && std::string_view(hosted) == "True";
+}
+
 c10::intrusive_ptr<c10d::Store> next_group_store(const c10::intrusive_ptr<c10d::Store>& store, int rank) {
-  const char* restart = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  const char* restart = launcher_hosts_store() ? std::getenv("TORCHELASTIC_RESTART_COUNT") : nullptr;
   const std::string attempt = fmt::format("firkin/{}", restart == nullptr ? "0" : restart);
   c10d::PrefixStore counters(attempt, store);
   const int64_t earlier = counters.add(fmt::format("groups/rank{}", rank), 1) - 1;

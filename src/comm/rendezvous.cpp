@@ -175,12 +175,6 @@ void check_link(const std::optional<ModelledLink>& link, int size) {
     throw InputError(fmt::format("a modelled link for {} ranks: expected at least the group's {}", link->world, size));
 }
 
-// A launcher may run the store itself: torchrun's agent does, and so does --ranks.
-bool launcher_hosts_store() {
-  const char* hosted = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-  return hosted != nullptr && std::string_view(hosted) == "True";
-}
-
 StoreHost store_host(int rank) {
   if (launcher_hosts_store()) return StoreHost::kElsewhere;
   return rank == 0 ? StoreHost::kThisRank : StoreHost::kRank0;

@@ -23,9 +23,11 @@ FIRKIN_CHART_FILE(curve, "/curve.vl.json")
 FIRKIN_CHART_FILE(heat_map, "/heat_map.vl.json")
 FIRKIN_CHART_FILE(layers, "/layers.vl.json")
 FIRKIN_CHART_FILE(loss, "/loss.vl.json")
+FIRKIN_CHART_FILE(losses, "/losses.vl.json")
 FIRKIN_CHART_FILE(pace, "/pace.vl.json")
 FIRKIN_CHART_FILE(ratios, "/ratios.vl.json")
 FIRKIN_CHART_FILE(ready, "/ready.vl.json")
+FIRKIN_CHART_FILE(speeds, "/speeds.vl.json")
 FIRKIN_CHART_FILE(step_matrix, "/step_matrix.vl.json")
 FIRKIN_CHART_FILE(strategies, "/strategies.vl.json")
 FIRKIN_CHART_FILE(timeline, "/timeline.vl.json")
@@ -44,9 +46,11 @@ const std::map<std::string, const char*> kTemplates = {
     {"heat_map", firkin_chart_heat_map},
     {"layers", firkin_chart_layers},
     {"loss", firkin_chart_loss},
+    {"losses", firkin_chart_losses},
     {"pace", firkin_chart_pace},
     {"ratios", firkin_chart_ratios},
     {"ready", firkin_chart_ready},
+    {"speeds", firkin_chart_speeds},
     {"step_matrix", firkin_chart_step_matrix},
     {"strategies", firkin_chart_strategies},
     {"timeline", firkin_chart_timeline},

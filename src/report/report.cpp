@@ -10,6 +10,7 @@
 #include "page.h"
 #include "page_parts.h"
 #include "palette.h"
+#include "shared_charts.h"
 
 namespace firkin {
 namespace {
@@ -84,6 +85,19 @@ std::string answer_html(const Answer& answer) {
          paragraphs(answer.lead) + "</header>\n";
 }
 
+// The trainings among several results, a row each.
+std::string shared_table_html(const std::vector<Results>& several, const std::vector<std::string>& names) {
+  std::vector<std::string> rows;
+  std::vector<TrainingSection> sections;
+  for (size_t i = 0; i < several.size(); ++i) {
+    if (!several[i].training) continue;
+    rows.push_back(names[i]);
+    sections.push_back(*several[i].training);
+    sections.back().rows.clear();
+  }
+  return sections.size() < 2 ? "" : "<section class=\"tables\">" + html_table(trainings_table(rows, sections, Medium::kPage)) + "</section>\n";
+}
+
 std::string page_of(std::map<std::string, std::string> parts, const std::vector<Chart>& charts, const nlohmann::json& data) {
   parts.merge(std::map<std::string, std::string>{{"light colours", colour_declarations(Scheme::kLight)},
                                                  {"dark colours", colour_declarations(Scheme::kDark)},
@@ -111,13 +125,16 @@ std::string render_report(const Results& results) {
                  charts, results_json(results));
 }
 
-std::string render_reports(const std::vector<Results>& several) {
+std::string render_reports(const std::vector<Results>& several, const std::vector<std::string>& names) {
   if (several.size() == 1) return render_report(several[0]);
-  std::string charts_part, tables, origins;
-  std::vector<Chart> all_charts;
+  std::vector<Chart> all_charts = shared_charts(several, names);
+  std::string charts_part = charts_html(all_charts);
+  std::string tables = shared_table_html(several, names);
+  std::string origins;
   nlohmann::json data = nlohmann::json::array();
   for (const Results& results : several) {
-    const Answer answer = put_in_words(results);
+    Answer answer = put_in_words(results);
+    answer.kicker = fmt::format("{}: {}", names[data.size()], answer.kicker);
     std::vector<Chart> charts = charts_for(results);
     for (Chart& chart : charts) chart.id += data.empty() ? "" : fmt::format("-{}", data.size() + 1);
     charts_part += answer_html(answer) + charts_html(charts);

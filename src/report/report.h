@@ -17,7 +17,8 @@ namespace firkin {
 // Thread-safe.
 std::string render_report(const Results& results);
 
-// One page for several results, in the order given: the answer, charts and tables of each. Of one, the page above.
-std::string render_reports(const std::vector<Results>& several);
+// One page for several results, in the order given: charts and a table in which trainings stand together, under their names (one for each
+// result, shared_charts.h), and the answer, charts and tables of each. Of one, the page above.
+std::string render_reports(const std::vector<Results>& several, const std::vector<std::string>& names);
 
 }  // namespace firkin

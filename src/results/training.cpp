@@ -18,9 +18,9 @@ constexpr Field<TrainingRow> kRowFields[] = {{"step", &TrainingRow::step, Unit::
                                              {kTokensPerSecondKey, &TrainingRow::tokens_per_s, Unit::kPlain, "tokens/s"},
                                              {kStepSecondsKey, &TrainingRow::step_s, Unit::kDifference, "step"},
                                              {kExposedKey, &TrainingRow::exposed_s, Unit::kDifference, "exposed"},
-                                             {"data_s", &TrainingRow::data_s, Unit::kDifference, "data", kHidden},
-                                             {"checkpoint_s", &TrainingRow::checkpoint_s, Unit::kDifference, "checkpoint", kHidden},
-                                             {"skipped", &TrainingRow::skipped, Unit::kText, "skipped", kPage}};
+                                             {"data_s", &TrainingRow::data_s, Unit::kDifference, "data", kCsv},
+                                             {"checkpoint_s", &TrainingRow::checkpoint_s, Unit::kDifference, "checkpoint", kCsv},
+                                             {"skipped", &TrainingRow::skipped, Unit::kText, "skipped", kPage | kCsv}};
 
 constexpr Field<TrainingSection> kSectionFields[] = {
     {"steps", &TrainingSection::steps, Unit::kPlain, "steps"},
@@ -38,6 +38,14 @@ constexpr Field<TrainingSection> kSectionFields[] = {
 
 std::string metrics_line(const TrainingRow& row) {
   return dump_json(to_json<TrainingRow>(kRowFields, row));
+}
+
+std::string metrics_csv_names() {
+  return csv_lines(csv_names<TrainingRow>(kRowFields), {});
+}
+
+std::string metrics_csv_line(const TrainingRow& row) {
+  return csv_lines(csv_line<TrainingRow>(kRowFields, row), {});
 }
 
 TrainingRow read_training_row(const JsonFields& fields) {
@@ -68,6 +76,13 @@ TrainingSection read_training(const JsonFields& fields) {
 Table training_table(const TrainingSection& section, Medium medium) {
   constexpr size_t kRowsOfATable = 20;
   return table_of<TrainingRow>(kRowFields, thinned(section.rows, kRowsOfATable), medium, "Steps of the training");
+}
+
+Table trainings_table(const std::vector<std::string>& names, const std::vector<TrainingSection>& sections, Medium medium) {
+  Table table = table_of<TrainingSection>(kSectionFields, sections, medium, "Trainings side by side");
+  table.columns.insert(table.columns.begin(), {"run", false});
+  for (size_t i = 0; i < sections.size(); ++i) table.rows[i].cells.insert(table.rows[i].cells.begin(), names[i]);
+  return table;
 }
 
 Facts facts_of(const TrainingSection& section) {

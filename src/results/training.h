@@ -41,6 +41,10 @@ struct TrainingSection {
 // One line of metrics.jsonl, without its end.
 std::string metrics_line(const TrainingRow& row);
 
+// metrics.csv, for spreadsheets: the line of headings, and the line of a step; both ended. Absent values are empty.
+std::string metrics_csv_names();
+std::string metrics_csv_line(const TrainingRow& row);
+
 // Throws FieldError.
 TrainingRow read_training_row(const JsonFields& fields);
 
@@ -51,6 +55,10 @@ nlohmann::json training_json(const TrainingSection& section);
 TrainingSection read_training(const JsonFields& fields);
 
 Table training_table(const TrainingSection& section, Medium medium);
+
+// One row for each of several trainings, under its name.
+Table trainings_table(const std::vector<std::string>& names, const std::vector<TrainingSection>& sections, Medium medium);
+
 Facts facts_of(const TrainingSection& section);
 
 }  // namespace firkin

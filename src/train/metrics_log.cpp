@@ -30,28 +30,44 @@ std::vector<TrainingRow> rows_below(const std::filesystem::path& file, int64_t n
   return rows;
 }
 
-std::string text_of_rows(const std::vector<TrainingRow>& rows) {
+template <typename LineOf>
+std::string lines_of_rows(const std::vector<TrainingRow>& rows, LineOf line_of) {
   std::string text;
-  for (const TrainingRow& row : rows) text += metrics_line(row) + "\n";
+  for (const TrainingRow& row : rows) text += line_of(row);
   return text;
+}
+
+std::string metrics_json_line(const TrainingRow& row) {
+  return metrics_line(row) + "\n";
 }
 
 }  // namespace
 
-MetricsLog::MetricsLog(const std::filesystem::path& file, int64_t next_step)
-    : path_(file), earlier_(rows_below(file, next_step)), file_(nullptr, &std::fclose) {
-  write_file_atomically(file, text_of_rows(earlier_));
-  file_.reset(std::fopen(file.c_str(), "ae"));
-  if (!file_) throw RuntimeError(fmt::format("{}: cannot be written: {}", file.string(), std::strerror(errno)));
+MetricsLog::GrowingFile::GrowingFile(const std::filesystem::path& path, std::string_view content)
+    : path_(path), file_(nullptr, &std::fclose) {
+  write_file_atomically(path, content);
+  file_.reset(std::fopen(path.c_str(), "ae"));
+  if (!file_) throw RuntimeError(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
 }
 
-std::optional<std::string> MetricsLog::append(const TrainingRow& row) {
-  const std::string line = metrics_line(row) + "\n";
+std::string MetricsLog::GrowingFile::append(std::string_view line) {
   errno = 0;
-  const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() && std::fflush(file_.get()) == 0;
-  if (written || complained_) return std::nullopt;
+  if (std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() && std::fflush(file_.get()) == 0) return "";
+  return fmt::format("{}: {}", path_.string(), std::strerror(errno));
+}
+
+MetricsLog::MetricsLog(const std::filesystem::path& folder, int64_t next_step)
+    : earlier_(rows_below(folder / kMetricsFile, next_step)),
+      lines_(folder / kMetricsFile, lines_of_rows(earlier_, metrics_json_line)),
+      table_(folder / kMetricsTable, metrics_csv_names() + lines_of_rows(earlier_, metrics_csv_line)) {}
+
+std::optional<std::string> MetricsLog::append(const TrainingRow& row) {
+  const std::string of_lines = lines_.append(metrics_json_line(row));
+  const std::string of_table = table_.append(metrics_csv_line(row));
+  const std::string& problem = of_lines.empty() ? of_table : of_lines;
+  if (problem.empty() || complained_) return std::nullopt;
   complained_ = true;
-  return fmt::format("{}: lines are missing from step {} on, training goes on: {}", path_.string(), row.step, std::strerror(errno));
+  return fmt::format("metrics are missing from step {} on, training goes on; {}", row.step, problem);
 }
 
 }  // namespace firkin

@@ -1,5 +1,4 @@
-// Weights as other tools read and write them: the safetensors format (github.com/huggingface/safetensors, README): eight bytes with the
-// length of a JSON header, the header, then the tensors' bytes.
+// Weights as other tools read and write them: files of the safetensors format (safetensors_header.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,13 +10,10 @@
 #include <cstring>
 
 #include "firkin/base/error.h"
+#include "train/token_layout.h"
 
 namespace firkin {
 namespace {
-
-constexpr int64_t kTokenBytes = 2;
-constexpr int64_t kHeaderBytes = 256 * 4;
-constexpr int32_t kMagic = 20240520;
 
 [[noreturn]] void refuse_data(const std::filesystem::path& file, const std::string& what) {
   throw InputError(fmt::format("{}: {}", file.string(), what));
@@ -43,23 +40,6 @@ MappedFile map_file(const std::filesystem::path& path) {
   return {std::shared_ptr<const std::byte>(static_cast<const std::byte*>(map), unmap), status.st_size};
 }
 
-int32_t header_word(const std::byte* bytes, int index) {
-  int32_t word = 0;
-  std::memcpy(&word, bytes + index * 4, sizeof word);
-  return word;
-}
-
-// Tokens behind llm.c's header.
-int64_t tokens_by_header(const std::filesystem::path& path, const MappedFile& file) {
-  const int32_t version = header_word(file.bytes.get(), 1);
-  const int64_t count = header_word(file.bytes.get(), 2);
-  if (version != 1) refuse_data(path, fmt::format("a header of version {}; expected version 1, of 16-bit tokens", version));
-  const int64_t there = (file.size - kHeaderBytes) / kTokenBytes;
-  if (count < 1 || count > there)
-    refuse_data(path, fmt::format("its header says {} tokens; expected 1 to {}, which are there", count, there));
-  return count;
-}
-
 }  // namespace
 
 TokenFile::TokenFile(const std::filesystem::path& file) : path_(file) {
@@ -68,12 +48,10 @@ TokenFile::TokenFile(const std::filesystem::path& file) : path_(file) {
   tokens_ = mapped.bytes.get();
   size_ = mapped.size;
   if (file.extension() != ".bin") return;
-  token_bytes_ = kTokenBytes;
-  if (mapped.size % kTokenBytes != 0) refuse_data(file, fmt::format("{} bytes; expected 16-bit tokens, an even number", mapped.size));
-  size_ = mapped.size / kTokenBytes;
-  if (mapped.size < kHeaderBytes || header_word(tokens_, 0) != kMagic) return;
-  size_ = tokens_by_header(file, mapped);
-  tokens_ += kHeaderBytes;
+  token_bytes_ = 2;
+  const TokenLayout layout = parse_token_layout({reinterpret_cast<const char*>(tokens_), static_cast<size_t>(mapped.size)}, file);
+  tokens_ += layout.first;
+  size_ = layout.tokens;
 }
 
 int64_t TokenFile::token(int64_t place) const {

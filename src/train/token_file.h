@@ -15,12 +15,10 @@ namespace firkin {
 // The file is mapped into memory, not read: one larger than memory is fine, and ranks on one machine share its pages. Thread-safe. The file
 // must not become shorter meanwhile.
 //
-// A name that ends in .bin: little-endian uint16 tokens, plain (as nanoGPT's data/*/prepare.py writes them) or behind llm.c's header
-// (dev/data/data_common.py: 256 int32, of which [0] = 20240520, [1] = 1, [2] = the number of tokens). Any other name: bytes.
+// A name that ends in .bin: tokens of 16 bits (token_layout.h). Any other name: bytes.
 class TokenFile {
  public:
-  // Throws InputError when the file cannot be read, is empty, or is a .bin of an odd number of bytes, of another version of the header, or
-  // of fewer tokens than its header says.
+  // Throws InputError when the file cannot be read or is empty, and as parse_token_layout().
   explicit TokenFile(const std::filesystem::path& file);
 
   int64_t size() const { return size_; }  // tokens

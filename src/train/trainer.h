@@ -85,7 +85,7 @@ class Trainer {
 
   const ProcessGroup& group() const { return group_; }
   torch::nn::Module& module() { return ddp_.module(); }  // drained: for reading parameters
-  torch::optim::AdamW& optimizer() { return *optimizer_; }
+  TrainingAdamW& optimizer() { return *optimizer_; }
   const DataParallel& data_parallel() const { return ddp_; }
 
   // To go on from a checkpoint, whose tensors are in module and optimiser already.
@@ -104,7 +104,7 @@ class Trainer {
   TrainingData data_;
   TrainSettings settings_;
   DataParallel ddp_;
-  std::unique_ptr<torch::optim::AdamW> optimizer_;
+  std::unique_ptr<TrainingAdamW> optimizer_;
   OverlappedOptimizer overlapped_;
   bool reads_norm_;
   int64_t next_step_ = 0;

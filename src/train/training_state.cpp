@@ -15,6 +15,7 @@ namespace firkin {
 namespace {
 
 constexpr const char* kReadyOrder = "ready_order";
+constexpr const char* kMaster = "master/";
 constexpr const char* kOptimizerSteps = "optimizer_steps";  // of each trainable parameter
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -28,11 +29,6 @@ NamedTensors module_tensors(const torch::nn::Module& module) {
 
 at::Tensor copied(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true).contiguous();
-}
-
-torch::optim::AdamWParamState* state_of(torch::optim::AdamW& optimizer, const at::Tensor& parameter) {
-  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-  return found == optimizer.state().end() ? nullptr : static_cast<torch::optim::AdamWParamState*>(found->second.get());
 }
 
 const at::Tensor& tensor_of(const Checkpoint& checkpoint, const std::string& name) {
@@ -51,7 +47,9 @@ NamedTensors copy_of_training(Trainer& trainer) {
   for (const auto& [name, tensor] : module_tensors(module)) tensors.emplace_back(name, copied(tensor));
   std::vector<int64_t> steps;
   for (const auto& [name, parameter] : trainable_parameters(module)) {
-    const torch::optim::AdamWParamState* state = state_of(trainer.optimizer(), parameter);
+    TrainingAdamW& optimizer = trainer.optimizer();
+    if (optimizer.has_master(parameter)) tensors.emplace_back(kMaster + name, copied(optimizer.stepped(parameter)));
+    const torch::optim::AdamWParamState* state = optimizer.state_of(parameter);
     steps.push_back(state != nullptr ? state->step() : 0);
     if (state == nullptr) continue;
     tensors.emplace_back("exp_avg/" + name, copied(state->exp_avg()));
@@ -94,19 +92,20 @@ void continue_training(Trainer& trainer, const Continuation& continuation, const
   broadcast(trainer.group(), {steps});
   for (size_t i = 0; i < parameters.size(); ++i) {
     const auto& [name, parameter] = parameters[i];
-    const int64_t step = steps[static_cast<int64_t>(i)].item<int64_t>();
-    if (step == 0) continue;
-    const auto moment = [&](const char* kind) {
-      const at::Tensor shared = at::zeros_like(parameter.detach(), at::MemoryFormat::Preserve);
+    const auto shared_tensor = [&, &name = name, &parameter = parameter](const char* kind) {
+      const at::Tensor shared = at::zeros_like(trainer.optimizer().stepped(parameter).detach(), at::MemoryFormat::Preserve);
       if (checkpoint != nullptr) shared.copy_(tensor_of(*checkpoint, kind + name));
       broadcast(trainer.group(), {shared});
       return shared;
     };
+    if (trainer.optimizer().has_master(parameter)) trainer.optimizer().set_stepped(parameter, shared_tensor(kMaster));
+    const int64_t step = steps[static_cast<int64_t>(i)].item<int64_t>();
+    if (step == 0) continue;
     auto state = std::make_unique<torch::optim::AdamWParamState>();
     state->step(step);
-    state->exp_avg(moment("exp_avg/"));
-    state->exp_avg_sq(moment("exp_avg_sq/"));
-    trainer.optimizer().state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+    state->exp_avg(shared_tensor("exp_avg/"));
+    state->exp_avg_sq(shared_tensor("exp_avg_sq/"));
+    trainer.optimizer().set_state(parameter, std::move(state));
   }
   trainer.continue_at(continuation.step);
 }

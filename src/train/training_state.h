@@ -13,7 +13,7 @@
 
 namespace firkin {
 
-// Copies on the CPU of parameters, buffers and AdamW's state, and the order in which gradients become ready: with it the sums of gradients
+// Copies on the CPU of parameters, buffers, master weights and AdamW's state, and the order in which gradients become ready: with it the sums of gradients
 // are made as they would have been, to the last bit.
 std::vector<std::pair<std::string, at::Tensor>> copy_of_training(Trainer& trainer);
 
@@ -27,7 +27,7 @@ struct Continuation {
 };
 Continuation share_continuation(const ProcessGroup& group, const torch::nn::Module& module, const Checkpoint* checkpoint);
 
-// Rank 0's optimiser state, on every rank, and the step. Parameters are shared when the trainer is made. Collective.
+// Rank 0's optimiser state and master weights, on every rank, and the step. Parameters are shared when the trainer is made. Collective.
 void continue_training(Trainer& trainer, const Continuation& continuation, const Checkpoint* checkpoint);
 
 }  // namespace firkin

@@ -3,6 +3,7 @@
 FIRKIN names the binary. `train_test.py --kills 100` kills more often than the test does.
 """
 
+import csv
 import json
 import os
 import pathlib
@@ -11,53 +12,20 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-FIRKIN = os.environ["FIRKIN"]
-DEADLINE_S = 120
-TINY = ["--d-model", 32, "--d-ff", 64, "--num-layers", 2, "--num-heads", 2, "--sequence", 32, "--batch", 8, "--warmup-steps", 2]
+import training
+from training import DEADLINE_S, FIRKIN, TINY, Training, checkpoints_in, firkin, lines_of, losses_of, taken_flag, words_of
+
 KILLS = 4
 
 
-def words_of(*words):
-    return [FIRKIN, *map(str, words)]
+def torch_names(out):
+    """The names of the tensors in the newest checkpoint, as Python's torch.load() has them."""
+    import torch
 
-
-def firkin(*words, **more):
-    return subprocess.run(words_of(*words), capture_output=True, text=True, timeout=DEADLINE_S, **more)
-
-
-def lines_of(out):
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-
-
-def losses_of(out):
-    return [line["loss"] for line in lines_of(out)]
-
-
-def checkpoints_in(out):
-    return sorted(path.name for path in (out / "checkpoints").glob("*.ckpt"))
-
-
-class Training(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.out = self.folder / "out"
-
-    def train(self, *words, out=None, ranks=2):
-        result = firkin("train", *TINY, "--ranks", ranks, "--out", out or self.out, *words)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return result
-
-    def refused(self, *words, expected, environment=None):
-        result = firkin("train", *TINY, "--out", self.out, *words, env=os.environ | (environment or {}))
-        self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertIn(expected, result.stderr)
-        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+    return set(torch.load(out / "checkpoints" / checkpoints_in(out)[-1], weights_only=True))
 
 
 class Runs(Training):
@@ -75,6 +43,37 @@ class Runs(Training):
         self.assertEqual(results["training"]["steps"], 40)
         self.assertAlmostEqual(results["training"]["last_loss"], losses[-1])
         self.assertTrue((self.out / "report.html").exists())
+
+    def test_the_table_holds_what_the_lines_hold(self):
+        self.train("--steps", 6, "--evaluate-every", 3, "--checkpoint-every", 3)
+        with open(self.out / "metrics.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        for row, line in zip(rows, lines_of(self.out), strict=True):
+            self.assertEqual({name: float(value) for name, value in row.items() if value}, line)
+        self.train("--steps", 8, "--evaluate-every", 3, "--checkpoint-every", 3, "--resume")
+        with open(self.out / "metrics.csv", newline="") as file:
+            self.assertEqual([row["step"] for row in csv.DictReader(file)], [str(step) for step in range(8)])
+
+    def test_two_trainings_are_reported_in_the_same_charts(self):
+        folders = [self.folder / name for name in ("slow", "fast")]
+        for folder, rate in zip(folders, ("1e-3", "1e-2"), strict=True):
+            self.train("--steps", 4, "--learning-rate", rate, out=folder)
+        page = self.folder / "both.html"
+        result = firkin("report", *folders, "--html", page)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for part in ("chart-losses", "chart-speeds", "Trainings side by side", "<td>slow</td>", "<td>fast</td>"):
+            self.assertIn(part, page.read_text())
+
+    def test_bf16_keeps_master_weights_unless_it_is_told_not_to(self):
+        words = ["--steps", 8, "--dtype", "bf16", "--checkpoint-every", 4]
+        self.assertIn("optimiser", self.train(*words, out=self.folder / "whole").stderr)
+        self.train("--steps", 4, *words[2:])
+        self.refused("--ranks", 2, *words, "--no-master-weights", "--resume", expected="master-weights was true, and is false now")
+        (self.out / "checkpoints" / "step-00000008.ckpt").unlink(missing_ok=True)
+        self.train(*words, "--no-master-weights", out=self.folder / "without")
+        names = {name: torch_names(self.folder / name) for name in ("whole", "without")}
+        self.assertTrue(any(name.startswith("master/") for name in names["whole"]))
+        self.assertFalse(any(name.startswith("master/") for name in names["without"]))
 
     def test_json_is_all_of_standard_output(self):
         result = json.loads(self.train("--steps", 3, "--json").stdout)
@@ -226,23 +225,6 @@ class Interrupted(Training):
         self.assertEqual(losses_of(self.out), expected)
 
 
-class Restarts(Training):
-    def test_torchrun_starts_killed_ranks_again_and_they_go_on(self):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2", "--no-python"]
-        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-        words = words_of("train", *TINY, "--out", self.out, "--steps", 300, "--checkpoint-every", 5, "--print-every", 1, "--timeout", 30)
-        self.train("--steps", 300, out=self.folder / "whole")
-        process = subprocess.Popen(command + words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while not process.stdout.readline().strip().startswith("20 "):
-            pass
-        ranks = [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-        os.kill(ranks[-1], signal.SIGKILL)
-        said = process.communicate(timeout=DEADLINE_S)[1]
-        self.assertEqual(process.returncode, 0, said)
-        self.assertIn("going on from", said)
-        self.assertEqual(losses_of(self.out), losses_of(self.folder / "whole"))
-
-
 class Samples(Training):
     def test_a_trained_model_writes_text(self):
         self.train("--steps", 60, "--learning-rate", "1e-2")
@@ -266,9 +248,7 @@ class Samples(Training):
 
 if __name__ == "__main__":
     if "--kills" in sys.argv:
-        at = sys.argv.index("--kills")
-        KILLS = int(sys.argv[at + 1])
-        DEADLINE_S *= max(1, KILLS // 10)
-        del sys.argv[at : at + 2]
+        KILLS = int(taken_flag("--kills", KILLS))
+        training.DEADLINE_S = DEADLINE_S = DEADLINE_S * max(1, KILLS // 10)
         sys.argv.append("Interrupted.test_a_kill_at_any_moment_leaves_a_checkpoint_to_go_on_from")
     unittest.main(verbosity=2)

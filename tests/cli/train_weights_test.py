@@ -38,6 +38,34 @@ def read_safetensors(file):
     return tensors
 
 
+def write_safetensors(file, tensors):
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for name, tensor in tensors.items():
+        content = tensor.contiguous().numpy().tobytes()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def published_gpt2(width, inner, context):
+    """A GPT-2 as it is published: names with "transformer." before them, Conv1D's layout [in, out], masks beside the weights, a tied head that is stored
+    as well."""
+    generator = torch.Generator().manual_seed(7)
+
+    def drawn(*shape):
+        return torch.randn(*shape, generator=generator) * 0.05
+
+    tensors = {"wte.weight": drawn(256, width), "wpe.weight": drawn(context, width)}
+    for i in range(LAYERS):
+        tensors |= {f"h.{i}.ln_{k}.weight": 1 + drawn(width) for k in (1, 2)} | {f"h.{i}.ln_{k}.bias": drawn(width) for k in (1, 2)}
+        for name, rows, columns in [("attn.c_attn", width, 3 * width), ("attn.c_proj", width, width), ("mlp.c_fc", width, inner), ("mlp.c_proj", inner, width)]:
+            tensors |= {f"h.{i}.{name}.weight": drawn(rows, columns), f"h.{i}.{name}.bias": drawn(columns)}
+        tensors[f"h.{i}.attn.bias"] = torch.ones(1, 1, context, context).tril()
+    tensors |= {"ln_f.weight": 1 + drawn(width), "ln_f.bias": drawn(width)}
+    return {f"transformer.{name}": tensor for name, tensor in tensors.items()} | {"lm_head.weight": tensors["wte.weight"]}
+
+
 def our_names(published):
     """Of GPT-2's published names and layouts."""
     ours = {}
@@ -50,15 +78,26 @@ def our_names(published):
     return ours
 
 
+def logits_of(forward, weights, rows):
+    model = types.SimpleNamespace(weights={name: t.double() for name, t in weights.items()}, layers=LAYERS, heads=HEADS, rope_theta=10000.0)
+    with torch.no_grad():
+        return forward(model, rows)
+
+
+def likeliest_text(forward, weights, prompt, count):
+    tokens = list(prompt.encode())
+    for _ in range(count):
+        tokens.append(logits_of(forward, weights, torch.tensor([tokens]))[0, -1].argmax().item())
+    return bytes(tokens[len(prompt) :])
+
+
 def held_loss(forward, weights):
     """Over the first windows of the shipped text's last tenth."""
     text = (ROOT / "data" / "text" / "cooperage.txt").read_bytes()
     windows = (int(len(text) * HELD_SHARE) - 1) // SEQUENCE
     first = len(text) - windows * SEQUENCE - 1
     rows = torch.stack([torch.tensor(list(text[first + k * SEQUENCE :][: SEQUENCE + 1])) for k in range(min(windows, WINDOWS))])
-    model = types.SimpleNamespace(weights={name: t.double() for name, t in weights.items()}, layers=LAYERS, heads=HEADS, rope_theta=10000.0)
-    with torch.no_grad():
-        logits = forward(model, rows[:, :-1])
+    logits = logits_of(forward, weights, rows[:, :-1])
     chosen = logits.gather(-1, rows[:, 1:].unsqueeze(-1)).squeeze(-1)
     return (torch.logsumexp(logits, -1) - chosen).mean().item()
 
@@ -90,6 +129,25 @@ class Weights(unittest.TestCase):
         self.assertEqual(read.keys(), published.keys())
         for name, tensor in published.items():
             self.assertTrue(torch.equal(read[name], tensor), name)
+
+    def test_of_a_published_gpt2_that_is_trained_further(self):
+        width, inner, context = 32, 64, 48
+        published, ours = self.folder / "published.safetensors", self.folder / "ours.safetensors"
+        weights = published_gpt2(width, inner, context)
+        write_safetensors(published, weights)
+        known = {name.removeprefix("transformer."): t for name, t in weights.items() if not name.endswith("attn.bias") and name != "lm_head.weight"}
+        model = ["--model", "gpt2", "--vocab-size", 256, "--context-length", context, "--import", published]
+        unchanged = self.train(*model, "--steps", 1, "--learning-rate", 0)[-1]
+        self.assertAlmostEqual(unchanged["held_loss"], held_loss(gpt2, our_names(known)), delta=1e-5)
+
+        tuned = self.train(*model, "--steps", 60, "--learning-rate", "1e-2", "--export", ours)[-1]
+        self.assertLess(tuned["held_loss"], unchanged["held_loss"] - 1)
+        read = read_safetensors(ours)
+        self.assertEqual({name: t.shape for name, t in read.items()}, {name: t.shape for name, t in known.items()})
+        self.assertAlmostEqual(tuned["held_loss"], held_loss(gpt2, our_names(read)), delta=1e-5)
+        words = [FIRKIN, "sample", self.folder / "out", "--prompt", "The", "--count", 20, "--temperature", 0, "--json"]
+        said = json.loads(subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True, timeout=120).stdout)
+        self.assertEqual(said["text"].encode(), likeliest_text(gpt2, our_names(read), "The", 20))
 
     def test_of_the_demo_models_family(self):
         self.check(cs336, dict)

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "../../src/comm/group_store.h"
 #include "../../src/comm/missing_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
@@ -137,11 +138,26 @@ TEST_F(Rendezvous, TwoGroupsOfOneMeetingPointWorkAtOnce) {
 }
 
 TEST_F(Rendezvous, ARestartMeetsNothingOfAnEarlierAttempt) {
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
   auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(2, [&](int rank) { expect_sum(make_process_group(store, rank, 2, {})); });
   EXPECT_NE(failure_of([&] { make_process_group(store, 0, 2, {.timeout = 200ms}); }), "");  // the other rank died before
   setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
   run_threads(2, [&](int rank) { expect_sum(make_process_group(store, rank, 2, {})); });
+}
+
+TEST_F(Rendezvous, OverAStoreOfTheirOwnRanksMeetWhoseNodesHaveRestartedUnequallyOften) {
+  const auto meet = [](const char* restarts_of_first, const char* restarts_of_second) {
+    auto store = c10::make_intrusive<c10d::HashStore>();
+    setenv("TORCHELASTIC_RESTART_COUNT", restarts_of_first, 1);
+    next_group_store(store, 0)->set("here", "rank 0");
+    setenv("TORCHELASTIC_RESTART_COUNT", restarts_of_second, 1);
+    return next_group_store(store, 1)->check({"here"});
+  };
+  EXPECT_TRUE(meet("1", "0"));
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  EXPECT_FALSE(meet("1", "0"));
+  EXPECT_TRUE(meet("1", "1"));
 }
 
 TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {

@@ -79,6 +79,16 @@ class Page(unittest.TestCase):
         subprocess.run([FIRKIN, "report", *files, "--html", str(page)], check=True, capture_output=True, timeout=60)
         self.check(page, ["curve", "chunks-2", "allreduce-3"], 1280, 800)
 
+    def test_trainings_share_charts(self):
+        files = []
+        for name in ("first", "second"):
+            (self.folder / name).mkdir()
+            (self.folder / name / "results.json").write_bytes((DATA / "train.json").read_bytes())
+            files.append(str(self.folder / name))
+        page = self.folder / "trainings.html"
+        subprocess.run([FIRKIN, "report", *files, "--html", str(page)], check=True, capture_output=True, timeout=60)
+        self.check(page, ["losses", "speeds", "loss", "pace", "loss-2", "pace-2"], 1280, 800)
+
     def test_the_curve_and_all_heat_maps_of_a_prediction_draw(self):
         self.check(self.prediction(), ["predicted", *HEAT_MAPS], 1200, 1000)
 

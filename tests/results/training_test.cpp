@@ -17,6 +17,23 @@ TEST(TrainingRows, ALineOfMetricsIsReadAsItWasWritten) {
   EXPECT_FALSE(json.contains("gradient_norm"));
 }
 
+TEST(TrainingRows, ALineOfTheTableHasAFieldForEveryHeading) {
+  EXPECT_EQ(metrics_csv_names(),
+            "step,loss,held_loss,learning_rate,gradient_norm,tokens_per_s,step_s,exposed_s,data_s,checkpoint_s,skipped\n");
+  TrainingRow row{.step = 7, .loss = 2.125, .learning_rate = 0.5, .step_s = 0.25};
+  EXPECT_EQ(metrics_csv_line(row), "7,2.125,,0.5,,,0.25,0.0,0.0,,\n");
+  row.skipped = "rank 1: loss nan, which \"is\" none";
+  EXPECT_EQ(metrics_csv_line(row), "7,2.125,,0.5,,,0.25,0.0,0.0,,\"rank 1: loss nan, which \"\"is\"\" none\"\n");
+}
+
+TEST(Trainings, SideBySideHaveARowEachUnderTheirNames) {
+  const Table table = trainings_table({"a", "b"}, {{.steps = 5, .last_loss = 2}, {.steps = 6}}, Medium::kPage);
+  ASSERT_EQ(table.rows.size(), 2U);
+  EXPECT_EQ(table.columns[0].title, "run");
+  EXPECT_EQ(table.rows[1].cells[0], "b");
+  EXPECT_EQ(table.rows[1].cells[1], "6");
+}
+
 TEST(TrainingRows, OfALongTrainingSomeStayAndAllThatWereEvaluated) {
   std::vector<TrainingRow> rows;
   for (int64_t step = 0; step < 1000; ++step) rows.push_back({.step = step});

@@ -145,7 +145,7 @@ TEST_F(Checkpoints, AWriterThatCannotWriteSaysSoAndWhichOneIsTheLast) {
 
 // Trains `steps` steps; from a checkpoint where there is one; leaves a checkpoint.
 std::vector<double> train_on(const TinyTraining& training, int world_size, const std::string& strategy, int64_t until,
-                             const std::filesystem::path& from, const std::filesystem::path& to) {
+                             const std::filesystem::path& from, const std::filesystem::path& to, at::ScalarType type = at::kFloat) {
   static std::mutex one_at_a_time;
   std::vector<double> losses;
   run_ranks(world_size, [&](const ProcessGroup& group) {
@@ -153,7 +153,7 @@ std::vector<double> train_on(const TinyTraining& training, int world_size, const
     if (group.rank == 0 && !from.empty()) checkpoint = read_checkpoint(from);
     std::unique_lock lock(one_at_a_time);
     torch::manual_seed(static_cast<uint64_t>(group.rank) + 50);  // rank 0's parameters count
-    TransformerLM net(kTinyModel);
+    TransformerLM net(kTinyModel, at::TensorOptions(type));
     lock.unlock();
     if (group.rank == 0 && from.empty()) {
       for (const at::Tensor& parameter : net->parameters()) parameter.detach().mul_(0.5);
@@ -180,20 +180,55 @@ std::vector<double> train_on(const TinyTraining& training, int world_size, const
   return losses;
 }
 
+// A training of 12 steps, and one that was interrupted after 5 and went on.
+struct Interrupted {
+  std::vector<double> whole, rest;
+  Checkpoint expected, found;
+};
+
+Interrupted interrupt_in(const std::filesystem::path& folder, const TinyTraining& training, int world_size, const std::string& strategy,
+                         at::ScalarType type) {
+  const auto file = [&folder](const char* name) { return folder / name; };
+  Interrupted result;
+  result.whole = train_on(training, world_size, strategy, 12, {}, file("whole"), type);
+  train_on(training, world_size, strategy, 5, {}, file("begun"), type);
+  result.rest = train_on(training, world_size, strategy, 12, file("begun"), file("rest"), type);
+  result.expected = read_checkpoint(file("whole"));
+  result.found = read_checkpoint(file("rest"));
+  return result;
+}
+
+void expect_same_bits(const Interrupted& training) {
+  EXPECT_EQ(training.rest, std::vector<double>(training.whole.begin() + 5, training.whole.end()));
+  ASSERT_EQ(training.found.tensors.size(), training.expected.tensors.size());
+  for (size_t i = 0; i < training.expected.tensors.size(); ++i) {
+    const auto& [name, tensor] = training.expected.tensors[i];
+    EXPECT_TRUE(at::equal(training.found.tensors[i].second, tensor)) << name;
+  }
+}
+
 TEST_F(Checkpoints, ATrainingThatGoesOnHasTheLossesThatItWouldHaveHadToTheLastBit) {
   const TinyTraining training;
   for (const auto& [world_size, strategy] : {std::pair{1, "bucketed"}, {2, "bucketed"}, {4, "bucketed"}, {4, "overlap"}, {2, "ordered"}}) {
     SCOPED_TRACE(testing::Message() << strategy << " on " << world_size);
-    const std::vector<double> whole = train_on(training, world_size, strategy, 12, {}, file(12));
-    train_on(training, world_size, strategy, 5, {}, file(5));
-    const std::vector<double> rest = train_on(training, world_size, strategy, 12, file(5), file(13));
-    EXPECT_EQ(rest, std::vector<double>(whole.begin() + 5, whole.end()));
-    const Checkpoint expected = read_checkpoint(file(12));
-    const Checkpoint found = read_checkpoint(file(13));
-    ASSERT_EQ(found.tensors.size(), expected.tensors.size());
-    for (size_t i = 0; i < expected.tensors.size(); ++i) {
-      EXPECT_TRUE(at::equal(found.tensors[i].second, expected.tensors[i].second)) << expected.tensors[i].first;
+    expect_same_bits(interrupt_in(folder_.path, training, world_size, strategy, at::kFloat));
+  }
+}
+
+TEST_F(Checkpoints, InBf16MasterWeightsGoOnToTheLastBit) {
+  const TinyTraining training;
+  for (const auto& [world_size, strategy] : {std::pair{1, "bucketed"}, {2, "bucketed"}, {2, "ordered"}}) {
+    SCOPED_TRACE(testing::Message() << strategy << " on " << world_size);
+    const Interrupted interrupted = interrupt_in(folder_.path, training, world_size, strategy, at::kBFloat16);
+    expect_same_bits(interrupted);
+    int masters = 0;
+    for (const auto& [name, tensor] : interrupted.found.tensors) {
+      if (!name.starts_with("master/")) continue;
+      ++masters;
+      EXPECT_EQ(tensor.scalar_type(), at::kFloat) << name;
+      EXPECT_FALSE(at::equal(tensor, tensor.to(at::kBFloat16).to(at::kFloat))) << name << " is more than its parameter";
     }
+    EXPECT_EQ(masters, 21);
   }
 }
 
