@@ -96,9 +96,9 @@ class Torchrun:
 
 
 class Restarts(Training):
-    def torchrun(self, *words, steps, nodes=1, port=0, more=(), environment=None):
+    def torchrun(self, *words, steps, nodes=1, port=0, checkpoint_every=5, more=(), environment=None):
         """words: of torchrun."""
-        command = words_of("train", *TINY, "--out", self.out, "--steps", steps, "--checkpoint-every", 5, "--print-every", 1, "--timeout", 30, *more)
+        command = words_of("train", *TINY, "--out", self.out, "--steps", steps, "--checkpoint-every", checkpoint_every, "--print-every", 1, *more)
         torchrun = Torchrun("--nnodes", nodes, "--rdzv-endpoint", f"127.0.0.1:{port}", *words, command=command, environment=environment)
         self.addCleanup(torchrun.kill_all)
         return torchrun
@@ -115,12 +115,12 @@ class Restarts(Training):
     def test_a_restart_does_not_go_on_from_another_run(self):
         """Killed before it has a checkpoint of its own, in a folder that another run has used."""
         self.train("--steps", 10)
-        torchrun = self.torchrun("--nproc-per-node", 1, "--max-restarts", 1, steps=12, more=["--checkpoint-every", 0])
+        torchrun = self.torchrun("--nproc-per-node", 1, "--max-restarts", 1, steps=400, checkpoint_every=0)
         torchrun.wait_for_step(0)
         os.kill(torchrun.ranks()[-1], signal.SIGKILL)
         self.assertEqual(torchrun.end(), 0, torchrun.text())
         self.assertNotIn("going on from", torchrun.text())
-        self.assertEqual(len(losses_of(self.out)), 12)
+        self.assertEqual(len(losses_of(self.out)), 400)
         self.assertTrue((self.out / "older" / "1" / "checkpoints" / "step-00000010.ckpt").exists())
 
     def test_a_run_goes_on_when_a_machine_joins_and_when_it_is_lost(self):
@@ -128,7 +128,7 @@ class Restarts(Training):
         port = free_port()
 
         def node(is_host):
-            times = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2"
+            times = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=8"
             words = ["--nproc-per-node", 1, "--max-restarts", 3, "--rdzv-id", "night", "--rdzv-conf", f"is_host={is_host},{times}"]
             own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
             return self.torchrun(*words, steps=1000000, nodes="1:2", port=port, more=["--schedule", "constant"], environment=own_store)
@@ -175,7 +175,7 @@ class Overnight(Training):
         steps = max(60, int(60 * MINUTES / step_s))
         words = ["--steps", steps, "--checkpoint-every", max(1, int(1 / step_s)), "--evaluate-every", 0]
         self.train(*words, out=self.folder / "whole")
-        command = words_of("train", *TINY, "--out", self.out, *words, "--print-every", 1, "--timeout", 30)
+        command = words_of("train", *TINY, "--out", self.out, *words, "--print-every", 1)
         torchrun = Torchrun("--nproc-per-node", 2, "--max-restarts", 10000, "--rdzv-endpoint", "127.0.0.1:0", command=command)
         self.addCleanup(torchrun.kill_all)
         kills = self.kill_until_it_ends(torchrun)

@@ -225,6 +225,27 @@ class Interrupted(Training):
         self.assertEqual(losses_of(self.out), expected)
 
 
+class BinaryFiles(Training):
+    def test_what_is_cut_or_noise_is_refused_with_its_name(self):
+        self.train("--steps", 1, "--export", self.folder / "good.safetensors")
+        whole = {"checkpoint": (self.out / "checkpoints" / checkpoints_in(self.out)[0]).read_bytes(),
+                 "safetensors": (self.folder / "good.safetensors").read_bytes(),
+                 "bin": struct.pack("<256i", 20240520, 1, 500, *[0] * 253) + bytes(1000)}  # fmt: skip
+        noise = random.Random(1).randbytes(4001)
+        for kind, content in whole.items():
+            bad = self.folder / f"bad.{kind}"
+            words = {"checkpoint": ["sample", bad], "safetensors": ["--import", bad], "bin": ["--data", bad]}[kind]
+            for case, damaged in {"empty": b"", "begun": content[:30], "cut": content[:-2], "noise": noise}.items():
+                if (kind, case) == ("bin", "begun"):
+                    continue  # 15 tokens
+                with self.subTest(kind=kind, case=case):
+                    bad.write_bytes(damaged)
+                    result = firkin(*words) if kind == "checkpoint" else firkin("train", *TINY, "--out", self.folder / "not", *words)
+                    self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+                    self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                    self.assertIn(f"{bad}: ", result.stderr)
+
+
 class Samples(Training):
     def test_a_trained_model_writes_text(self):
         self.train("--steps", 60, "--learning-rate", "1e-2")

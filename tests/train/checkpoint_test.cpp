@@ -149,6 +149,7 @@ std::vector<double> train_on(const TinyTraining& training, int world_size, const
   static std::mutex one_at_a_time;
   std::vector<double> losses;
   run_ranks(world_size, [&](const ProcessGroup& group) {
+    at::set_num_threads(1);  // as in master_weights_test.cpp
     std::optional<Checkpoint> checkpoint;
     if (group.rank == 0 && !from.empty()) checkpoint = read_checkpoint(from);
     std::unique_lock lock(one_at_a_time);

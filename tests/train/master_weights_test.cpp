@@ -30,7 +30,6 @@ TransformerLM model_of_type(at::ScalarType type) {
 
 // AdamW changes a parameter by at most the learning rate (Kingma and Ba 2015, section 2.1), and this much of it for weight decay.
 constexpr double kLearningRate = 1e-5;
-constexpr int kSlowSteps = 400;
 static_assert(1.1 * kLearningRate < 0.5 / 16384, "less than half of the way to the next value");
 
 struct Outcome {
@@ -38,12 +37,14 @@ struct Outcome {
   Tensors before = {}, after = {};
 };
 
-Outcome train_slowly(at::ScalarType type, bool master_weights, const std::string& strategy = "bucketed", int world_size = 1) {
+Outcome train_slowly(at::ScalarType type, bool master_weights, const std::string& strategy = "bucketed", int world_size = 1,
+                     int steps = 100) {
   TinyTraining training;
-  training.settings.schedule = {.kind = ScheduleKind::kConstant, .peak = kLearningRate, .steps = kSlowSteps};
+  training.settings.schedule = {.kind = ScheduleKind::kConstant, .peak = kLearningRate, .steps = steps};
   training.settings.adamw.master_weights = master_weights;
   Outcome outcome;
   run_ranks(world_size, [&](const ProcessGroup& group) {
+    at::set_num_threads(1);  // of this rank: threads that wait for each other in every small product take turns on a busy machine
     const TransformerLM net = model_of_type(type);
     const auto trainer = training.trainer(group, net, strategy);
     const auto copies = [&net] {
@@ -53,7 +54,7 @@ Outcome train_slowly(at::ScalarType type, bool master_weights, const std::string
     };
     const Tensors before = copies();
     const double held_before = trainer->evaluate(1000).value();
-    for (int i = 0; i < kSlowSteps; ++i) trainer->step(false);
+    for (int i = 0; i < steps; ++i) trainer->step(false);
     const double held_after = trainer->evaluate(1000).value();
     trainer->module();  // drained
     if (group.rank == 0) outcome = {held_before, held_after, before, copies()};
@@ -61,9 +62,14 @@ Outcome train_slowly(at::ScalarType type, bool master_weights, const std::string
   return outcome;
 }
 
-size_t count_of_changed(const Outcome& outcome) {
-  size_t changed = 0;
-  for (size_t i = 0; i < outcome.before.size(); ++i) changed += at::equal(outcome.before[i], outcome.after[i]) ? 0 : 1;
+// Gains are too far from their next values to reach one in so few steps.
+constexpr int kMatrices = 16;
+
+int count_of_changed(const Outcome& outcome, int64_t least_dimensions) {
+  int changed = 0;
+  for (size_t i = 0; i < outcome.before.size(); ++i) {
+    if (outcome.before[i].dim() >= least_dimensions && !at::equal(outcome.before[i], outcome.after[i])) ++changed;
+  }
   return changed;
 }
 
@@ -71,20 +77,18 @@ TEST(Trainer, InBf16MasterWeightsLearnWhereRoundingLosesEveryUpdate) {
   const Outcome exact = train_slowly(at::kFloat, true);
   const Outcome with = train_slowly(at::kBFloat16, true);
   const Outcome without = train_slowly(at::kBFloat16, false);
-  EXPECT_EQ(count_of_changed(without), 0U);
+  EXPECT_EQ(count_of_changed(without, 1), 0);
   EXPECT_EQ(without.held_after, without.held_before);
-  EXPECT_EQ(count_of_changed(with), with.before.size());
+  EXPECT_EQ(count_of_changed(with, 2), kMatrices);
   const double learned = exact.held_before - exact.held_after;
-  std::printf("PROBE %.6f %.6f | %.6f %.6f | %.6f %.6f\n", exact.held_before, exact.held_after, with.held_before, with.held_after,
-              without.held_before, without.held_after);
   EXPECT_GT(learned, 0);
   EXPECT_NEAR(with.held_after, exact.held_after, 0.1 * learned);
 }
 
 TEST(Trainer, InBf16MasterWeightsAreTheSameUnderEveryStrategy) {
-  const Outcome expected = train_slowly(at::kBFloat16, true, "flat", 2);
+  const Outcome expected = train_slowly(at::kBFloat16, true, "flat", 2, 20);
   for (const char* strategy : {"bucketed", "ordered"}) {
-    const Outcome found = train_slowly(at::kBFloat16, true, strategy, 2);
+    const Outcome found = train_slowly(at::kBFloat16, true, strategy, 2, 20);
     EXPECT_EQ(found.held_after, expected.held_after) << strategy;
     for (size_t i = 0; i < expected.after.size(); ++i) EXPECT_TRUE(at::equal(found.after[i], expected.after[i])) << strategy << " " << i;
   }

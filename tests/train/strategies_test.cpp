@@ -43,6 +43,7 @@ std::vector<double> losses_with(const TrainedWith& setting, int world_size) {
   training.settings.clip_norm = setting.clip_norm;
   std::vector<double> losses;
   run_ranks(world_size, [&](const ProcessGroup& group) {
+    at::set_num_threads(1);
     std::unique_lock lock(one_at_a_time);
     TransformerLM net = TinyTraining::model();
     lock.unlock();
