@@ -15,8 +15,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "report"))
 from browser import CHROMIUM, open_page, requests_elsewhere  # noqa: E402
 
 SITE = pathlib.Path(os.environ["FIRKIN_SITE"]).resolve()
-PAGES = ["docs/index", "docs/quick_start", "docs/tutorial", "docs/data_parallel", "docs/performance_model", "docs/experiments", "docs/results", "docs/decisions",
-         "docs/reference/plan", "docs/reference/ddp", "examples/digits/README", "examples/python/README", "CONTRIBUTING"]  # fmt: skip
+PAGES = ["docs/index", "docs/quick_start", "docs/install", "docs/tutorial", "docs/data_parallel", "docs/performance_model", "docs/experiments", "docs/results",
+         "docs/decisions", "docs/reference/plan", "docs/reference/ddp", "examples/digits/README", "examples/python/README", "CONTRIBUTING"]  # fmt: skip
 LOADING = re.compile(r'<(?:script|img|source|iframe)\b[^>]*?\bsrc="([^"]+)"|'
                      r'<link\b(?=[^>]*\brel="(?:stylesheet|preload|icon)")[^>]*?\bhref="([^"]+)"')  # fmt: skip
 
