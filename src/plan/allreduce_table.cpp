@@ -140,13 +140,20 @@ CommCosts comm_costs(const AllReduceTable& table, int64_t world_size) {
   for (const AllReduceRow& row : table) {
     if (row.world_size != world_size) continue;
     isolated.push_back({row.bytes, row.median_s});
-    if (row.gap_s) gap.push_back({row.bytes, std::min(*row.gap_s, row.median_s)});
+    if (row.gap_s) gap.push_back({row.bytes, *row.gap_s});
   }
   if (isolated.empty()) {
     throw InputError(
         fmt::format("no all-reduce was measured at world size {}; expected one of {}", world_size, fmt::join(world_sizes(table), ", ")));
   }
   CostCurve latency(std::move(isolated));
+  for (CostPoint& point : gap) {
+    double slowest_s = 0;
+    for (const CostPoint& alone : latency.points()) {
+      if (alone.bytes <= point.bytes) slowest_s = std::max(slowest_s, alone.seconds);
+    }
+    point.seconds = std::min(point.seconds, slowest_s);
+  }
   CostCurve back_to_back = gap.empty() ? latency : CostCurve(std::move(gap));
   return {std::move(latency), std::move(back_to_back)};
 }

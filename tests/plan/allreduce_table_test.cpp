@@ -81,10 +81,11 @@ TEST(CommCosts, TakeTheIsolatedCurveWhereNoGapWasMeasured) {
   EXPECT_EQ(costs.gap(16), 3);
 }
 
-TEST(CommCosts, TakeNoGapThatIsMoreThanTheCallAlone) {
-  const CommCosts costs = comm_costs(parse_allreduce_csv("bytes,world_size,median_s,gap_s\n8,2,1,2\n16,2,3,2\n", "a.csv"), 2);
+TEST(CommCosts, TakeNoGapThatIsMoreThanTheSlowestCallUpToThatSizeAlone) {
+  const CommCosts costs = comm_costs(parse_allreduce_csv("bytes,world_size,median_s,gap_s\n8,2,1,2\n16,2,4,2\n32,2,3,5\n", "a.csv"), 2);
   EXPECT_EQ(costs.gap(8), 1);
   EXPECT_EQ(costs.gap(16), 2);
+  EXPECT_EQ(costs.gap(32), 4);
 }
 
 TEST(CommCosts, NameTheWorldSizesThereAre) {

@@ -71,8 +71,9 @@ void check_allreduce_size(int64_t bytes);
 std::vector<int64_t> world_sizes(const AllReduceTable& table);
 
 // The curves at one world size; the gap curve from the rows that have a gap, or equal to the isolated curve when none has. A gap counts for
-// no more than the call alone: where transport's threads fight over a core, a queue of calls in which nothing else runs takes longer than
-// one call after another, and a training step does not. Throws InputError when the table has no row for it.
+// no more than the slowest call of that size or less takes alone: where transport's threads fight over a core, a queue of calls in which
+// nothing else runs takes longer than one call after another, and a training step does not. Throws InputError when the table has no row
+// for it.
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size);
 
 }  // namespace firkin
