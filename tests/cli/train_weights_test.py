@@ -135,7 +135,7 @@ class Weights(unittest.TestCase):
         published, ours = self.folder / "published.safetensors", self.folder / "ours.safetensors"
         weights = published_gpt2(width, inner, context)
         write_safetensors(published, weights)
-        known = {name.removeprefix("transformer."): t for name, t in weights.items() if not name.endswith("attn.bias") and name != "lm_head.weight"}
+        known = {name.removeprefix("transformer."): t for name, t in weights.items() if not name.endswith(".attn.bias") and name != "lm_head.weight"}
         model = ["--model", "gpt2", "--vocab-size", 256, "--context-length", context, "--import", published]
         unchanged = self.train(*model, "--steps", 1, "--learning-rate", 0)[-1]
         self.assertAlmostEqual(unchanged["held_loss"], held_loss(gpt2, our_names(known)), delta=1e-5)
