@@ -60,7 +60,8 @@ int run(const ReportFlags& flags) {
   write_file_atomically(html, render_reports(several, names));
   std::vector<std::string> written = {html.string()};
   const auto write_images = [&](ImageFormat format) {
-    for (const std::filesystem::path& image : write_chart_images(charts_of(several, names), format, folder)) written.push_back(image.string());
+    for (const std::filesystem::path& image : write_chart_images(charts_of(several, names), format, folder))
+      written.push_back(image.string());
   };
   if (flags.png) write_images(ImageFormat::kPng);
   if (flags.svg) write_images(ImageFormat::kSvg);

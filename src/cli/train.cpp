@@ -51,7 +51,8 @@ std::optional<NewestCheckpoint> newest_checkpoint(const TrainFlags& flags) {
              : "there is no older one"));
 }
 
-// What torchrun's earlier ranks of this run have left, the newest that is whole. None: this is the beginning, or the folder is another run's.
+// What torchrun's earlier ranks of this run have left, the newest that is whole. None: this is the beginning, or the folder is another
+// run's.
 std::optional<NewestCheckpoint> checkpoint_of_this_run(const TrainFlags& flags) {
   const std::optional<RunId> ours = run_id_from_environment();
   if (!ours) return std::nullopt;

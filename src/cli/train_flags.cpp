@@ -190,8 +190,11 @@ TrainSettings train_settings(const TrainFlags& flags) {
                        .warmup_steps = flags.warmup_steps,
                        .steps = flags.steps,
                        .final_share = flags.final_share},
-          .adamw = {.beta1 = flags.beta1, .beta2 = flags.beta2, .epsilon = 1e-8,
-                    .weight_decay = flags.weight_decay, .master_weights = !flags.no_master_weights},
+          .adamw = {.beta1 = flags.beta1,
+                    .beta2 = flags.beta2,
+                    .epsilon = 1e-8,
+                    .weight_decay = flags.weight_decay,
+                    .master_weights = !flags.no_master_weights},
           .clip_norm = flags.clip_norm,
           .on_nonfinite = flags.on_nan == "skip" ? OnNonFinite::kSkip : OnNonFinite::kStop};
 }

@@ -40,20 +40,11 @@ using nlohmann::json;
 namespace {
 
 const std::map<std::string, const char*> kTemplates = {
-    {"allreduce", firkin_chart_allreduce},
-    {"chunks", firkin_chart_chunks},
-    {"curve", firkin_chart_curve},
-    {"heat_map", firkin_chart_heat_map},
-    {"layers", firkin_chart_layers},
-    {"loss", firkin_chart_loss},
-    {"losses", firkin_chart_losses},
-    {"pace", firkin_chart_pace},
-    {"ratios", firkin_chart_ratios},
-    {"ready", firkin_chart_ready},
-    {"speeds", firkin_chart_speeds},
-    {"step_matrix", firkin_chart_step_matrix},
-    {"strategies", firkin_chart_strategies},
-    {"timeline", firkin_chart_timeline},
+    {"allreduce", firkin_chart_allreduce},   {"chunks", firkin_chart_chunks},     {"curve", firkin_chart_curve},
+    {"heat_map", firkin_chart_heat_map},     {"layers", firkin_chart_layers},     {"loss", firkin_chart_loss},
+    {"losses", firkin_chart_losses},         {"pace", firkin_chart_pace},         {"ratios", firkin_chart_ratios},
+    {"ready", firkin_chart_ready},           {"speeds", firkin_chart_speeds},     {"step_matrix", firkin_chart_step_matrix},
+    {"strategies", firkin_chart_strategies}, {"timeline", firkin_chart_timeline},
 };
 
 bool has_field(const json& rows, const std::string& field) {

@@ -95,7 +95,8 @@ std::string shared_table_html(const std::vector<Results>& several, const std::ve
     sections.push_back(*several[i].training);
     sections.back().rows.clear();
   }
-  return sections.size() < 2 ? "" : "<section class=\"tables\">" + html_table(trainings_table(rows, sections, Medium::kPage)) + "</section>\n";
+  return sections.size() < 2 ? ""
+                             : "<section class=\"tables\">" + html_table(trainings_table(rows, sections, Medium::kPage)) + "</section>\n";
 }
 
 std::string page_of(std::map<std::string, std::string> parts, const std::vector<Chart>& charts, const nlohmann::json& data) {

@@ -44,7 +44,8 @@ Chart chart_of_losses(const std::vector<NamedTraining>& trainings) {
   Chart chart;
   chart.id = "losses";
   chart.title = "Losses";
-  chart.caption = "Mean cross-entropy in nats per token. Lines: of each step's samples; points: of the part of the data that is not trained on.";
+  chart.caption =
+      "Mean cross-entropy in nats per token. Lines: of each step's samples; points: of the part of the data that is not trained on.";
   chart.summary = fmt::format("Losses of {} trainings, which end: {}.", trainings.size(), fmt::join(ends, ", "));
   chart.spec = filled_chart("losses", {{"losses", losses}, {"held", held}});
   return chart;

@@ -13,8 +13,8 @@
 
 namespace firkin {
 
-// Copies on the CPU of parameters, buffers, master weights and AdamW's state, and the order in which gradients become ready: with it the sums of gradients
-// are made as they would have been, to the last bit.
+// Copies on the CPU of parameters, buffers, master weights and AdamW's state, and the order in which gradients become ready: with it the
+// sums of gradients are made as they would have been, to the last bit.
 std::vector<std::pair<std::string, at::Tensor>> copy_of_training(Trainer& trainer);
 
 // Into the module, by the tensors' names. Throws InputError unless the checkpoint has every parameter and buffer, in its shape.

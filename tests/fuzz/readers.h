@@ -17,8 +17,9 @@ const Reader& find_reader(std::string_view name);
 
 enum class Verdict { kAccepted, kRejected };
 
-// Rejected means: an InputError whose message starts with the file and, where it has lines, a line of it. Throws anything else that goes wrong: another
-// exception of the reader's, a message without a line, or (std::logic_error) an accepted input that breaks what the reader promises.
+// Rejected means: an InputError whose message starts with the file and, where it has lines, a line of it. Throws anything else that goes
+// wrong: another exception of the reader's, a message without a line, or (std::logic_error) an accepted input that breaks what the reader
+// promises.
 Verdict run_reader(const Reader& reader, std::string_view text);
 
 }  // namespace firkin::fuzz
