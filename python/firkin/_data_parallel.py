@@ -42,12 +42,13 @@ class DataParallel(torch.nn.Module):
     cap_mib, first_cap_mib: as DistributedDataParallel's bucket_cap_mb, and of the first bucket; MiB. plan: a Plan (TuneResult.plan), instead
     of caps. buckets: "automatic" starts with cap_mib, measures while it trains (about 3 s and 92 steps), and keeps what is best; a line of
     the logger "firkin" says what and why. plan_file: there rank 0 keeps that, and later runs begin with it where it fits. strategy: "bucketed" (with a plan "planned"), "naive", "flat", "overlap", "ordered" (see OverlappedOptimizer), "torch", "none".
-    compression: "none", "bf16" or "fp16", what float32 gradients travel as. process_group: None is the default group; gloo on the CPU.
+    compression: "none", "bf16" or "fp16", what float32 gradients travel as. process_group: None is the default group; gloo, or for a
+    module on a GPU "cpu:gloo,cuda:nccl": what the engine itself sends goes over gloo.
     finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). link: "1gbit" or "200mbit,1ms": collectives
     take the time that they would take over such a link, for trying things out.
 
     Raises InputError on every rank when ranks have different models or options, for a module without parameters to train or one that is
-    wrapped already, parameters that are not on the CPU, a plan of another model, a group without gloo, or where the engine is not installed.
+    wrapped already, parameters on a device that the group does not serve, a plan of another model, a group without gloo, or where the engine is not installed.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class DataParallel(torch.nn.Module):
 
         def prepare() -> Any:
             native = load_engine()
-            _check_on_cpu(module)
+            _check_device(module)
             options = native.EngineOptions()
             options.strategy = self.strategy
             options.cap_bytes = _bytes("cap_mib", cap_mib)
@@ -225,10 +226,10 @@ def _named(module: torch.nn.Module, *, buffers: bool) -> list[tuple[str, torch.T
     return [(name, tensor) for name, tensor in tensors if name not in ignored]
 
 
-def _check_on_cpu(module: torch.nn.Module) -> None:
+def _check_device(module: torch.nn.Module) -> None:
     for name, parameter in module.named_parameters():
-        if parameter.device.type != "cpu":
-            raise InputError(f"DataParallel: {name} is on {parameter.device}; expected the CPU, GPUs are not supported yet")
+        if parameter.device.type not in ("cpu", "cuda"):
+            raise InputError(f"DataParallel: {name} is on {parameter.device}; expected the CPU or a GPU")
 
 
 def _bytes(name: str, mib: float) -> int:

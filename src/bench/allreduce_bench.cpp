@@ -18,6 +18,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/summary.h"
+#include "workload/device_clock.h"
 
 namespace firkin {
 namespace {
@@ -61,7 +62,7 @@ class AllReduceBench {
       sweep_ = std::make_unique<CacheSweep>();
       memory_bytes = std::max(memory_bytes, kColdBytes);
     }
-    const at::Tensor memory = at::zeros({memory_bytes / kFloatBytes}, at::kFloat);
+    const at::Tensor memory = at::zeros({memory_bytes / kFloatBytes}, at::TensorOptions(at::kFloat).device(group.device));
     for (const int64_t bytes : options.sizes) {
       SizeState size;
       size.series.bytes = bytes;
@@ -124,10 +125,10 @@ class AllReduceBench {
     const std::span<const at::Tensor> buffers = next_buffers(size, size.queue);
     barrier(group_);
     std::vector<Work> queued;
-    const auto started = Clock::now();
+    const DeviceTime started = device_now(group_.device);
     for (const at::Tensor& buffer : buffers) queued.push_back(start_all_reduce(group_, buffer));
     for (const Work& work : queued) wait(group_, work, "a queued all-reduce");
-    return seconds_since(started);
+    return seconds_between(started, device_now(group_.device));
   }
 
   // A whole queue, so that calls that disturb each other show as well. Leaves zeros, which stay finite when summed again and again.
@@ -203,9 +204,9 @@ class AllReduceBench {
 }  // namespace
 
 double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls) {
-  const auto started = Clock::now();
+  const DeviceTime started = device_now(buffer.device());
   for (int i = 0; i < calls; ++i) all_reduce(group, buffer);
-  return seconds_since(started) / calls;
+  return seconds_between(started, device_now(buffer.device())) / calls;
 }
 
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options) {

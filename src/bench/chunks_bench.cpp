@@ -17,6 +17,7 @@
 #include "firkin/base/units.h"
 #include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
+#include "workload/device_clock.h"
 
 namespace firkin {
 namespace {
@@ -27,20 +28,23 @@ using Clock = std::chrono::steady_clock;
 double time_chunks(const ProcessGroup& group, const std::vector<at::Tensor>& chunks) {
   std::vector<Work> flying(std::min(chunks.size(), kMostInFlight));
   barrier(group);
-  const auto started = Clock::now();
+  const DeviceTime started = device_now(group.device);
   for (size_t i = 0; i < chunks.size(); ++i) {
     Work& place = flying[i % flying.size()];
     if (place) wait(group, place, "the all-reduce of a chunk");
     place = start_all_reduce(group, chunks[i]);
   }
   for (const Work& work : flying) wait(group, work, "the all-reduce of a chunk");
-  return seconds_since(started);
+  return seconds_between(started, device_now(group.device));
 }
 
 class ChunksBench {
  public:
   ChunksBench(const ProcessGroup& group, const ChunksBenchOptions& options)
-      : group_(group), options_(options), random_(options.seed), data_(at::zeros({options.elements}, at::kFloat)) {
+      : group_(group),
+        options_(options),
+        random_(options.seed),
+        data_(at::zeros({options.elements}, at::TensorOptions(at::kFloat).device(group.device))) {
     for (const int64_t bytes : options.chunk_bytes) {
       points_.push_back({.chunk_bytes = bytes,
                          .calls = chunk_count(options.elements, bytes),

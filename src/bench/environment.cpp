@@ -1,12 +1,15 @@
 #include "bench/environment.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/gpus.h"
 #include "comm/across_ranks.h"
+#include "comm/nccl_backend.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/machine.h"
 
@@ -24,6 +27,14 @@ std::vector<Host> hosts_of(const ProcessGroup& group) {
   return by_host(of_ranks);
 }
 
+void add_gpus(Environment& environment) {
+  environment.gpu = describe(gpu_state());
+  environment.nccl = nccl_version();
+  // "highest": float32 is multiplied as float32; "high", "medium": as TF32, or less.
+  environment.float32_matmul =
+      at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST ? "float32" : "TF32 or less";
+}
+
 }  // namespace
 
 Host this_host() {
@@ -36,10 +47,11 @@ Host this_host() {
   return host;
 }
 
-void add_ranks(const ProcessGroup& group, const std::string& backend, Environment& environment) {
+void add_ranks(const ProcessGroup& group, Environment& environment) {
   environment.libtorch = TORCH_VERSION;
-  environment.backend = backend;
-  environment.device = "cpu";
+  environment.backend = group.backend;
+  environment.device = c10::DeviceTypeName(group.device.type(), /*lower_case=*/true);
+  if (group.device.is_cuda()) add_gpus(environment);
   environment.world_size = group.size;
   environment.threads_per_rank = at::get_num_threads();
   if (!group.link.empty()) environment.link = group.link;

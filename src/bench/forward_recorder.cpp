@@ -10,13 +10,14 @@ ForwardRecorder::ForwardRecorder(torch::nn::Module& module, const std::vector<Na
   listening_.emplace(module, *this);
 }
 
-void ForwardRecorder::begin() {
+void ForwardRecorder::begin(c10::Device device) {
   awaited_.clear();
-  began_ = Clock::now();
+  device_ = device;
+  began_ = device_now(device);
 }
 
 void ForwardRecorder::module_awaits(const torch::nn::Module& module) {
-  awaited_.emplace_back(&module, std::chrono::duration<double>(Clock::now() - began_).count());
+  awaited_.emplace_back(&module, device_now(device_));
   if (!modules_.has_learned()) modules_.note(module);
   has_awaiting_ = true;
 }
@@ -25,7 +26,8 @@ std::vector<double> ForwardRecorder::needed_s() {
   if (!modules_.has_learned()) modules_.learn();
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<double> needed(parameter_count_, kNever);
-  for (const auto& [module, seconds] : awaited_) {
+  for (const auto& [module, time] : awaited_) {
+    const double seconds = seconds_between(began_, time);
     for (const size_t parameter : modules_.parameters_of(*module)) needed[parameter] = std::min(needed[parameter], seconds);
   }
   std::ranges::replace(needed, kNever, 0.0);

@@ -1,7 +1,6 @@
 // Notes when the forward pass first uses each parameter: when a module that has it awaits it (firkin/ddp/await_parameters.h).
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "ddp/awaiting_modules.h"
 #include "ddp/forward_listener.h"
 #include "firkin/ddp/module_parameters.h"
+#include "workload/device_clock.h"
 
 namespace firkin {
 
@@ -18,7 +18,7 @@ class ForwardRecorder final : public ForwardListener {
   ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters);
 
   // A forward pass begins.
-  void begin();
+  void begin(c10::Device device);
   // Per parameter, seconds from the last begin(); 0 for one that no module awaits, which must be there before forward begins.
   std::vector<double> needed_s();
   // Whether any module awaits.
@@ -27,12 +27,11 @@ class ForwardRecorder final : public ForwardListener {
   void module_awaits(const torch::nn::Module& module) override;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   AwaitingModules modules_;
   bool has_awaiting_ = false;
-  Clock::time_point began_;
-  std::vector<std::pair<const torch::nn::Module*, double>> awaited_;  // in this forward
+  c10::Device device_ = c10::kCPU;
+  DeviceTime began_;
+  std::vector<std::pair<const torch::nn::Module*, DeviceTime>> awaited_;  // in this forward
   size_t parameter_count_;
   std::optional<Listening> listening_;  // last, so that nobody is told of a module when the rest is gone
 };

@@ -1,5 +1,6 @@
 #include "bench/known_sums.h"
 
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,6 +21,12 @@ std::span<float> elements_of(const at::Tensor& buffer) {
 }  // namespace
 
 void fill_with_known_values(const at::Tensor& buffer, int rank) {
+  if (!buffer.is_cpu()) {
+    const at::Tensor values = at::empty(buffer.sizes(), buffer.scalar_type());
+    fill_with_known_values(values, rank);
+    buffer.copy_(values);
+    return;
+  }
   std::span<float> rest = elements_of(buffer);
   while (!rest.empty()) {
     const std::span<float> period = rest.first(std::min<size_t>(rest.size(), kPeriod));
@@ -35,7 +42,8 @@ int64_t count_wrong(const at::Tensor& buffer, int world_size) {
   const int64_t ranks = world_size;
   const int64_t of_ranks = ranks * (ranks + 1) / 2;
   int64_t wrong = 0;
-  std::span<const float> rest = elements_of(buffer);
+  const at::Tensor values = buffer.cpu();
+  std::span<const float> rest = elements_of(values);
   while (!rest.empty()) {
     const std::span<const float> period = rest.first(std::min<size_t>(rest.size(), kPeriod));
     for (size_t i = 0; i < period.size(); ++i) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <random>
 
@@ -13,40 +12,36 @@
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/summary.h"
 #include "ready_recorder.h"
+#include "workload/device_clock.h"
 
 namespace firkin {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
 // The end of one layer of a forward pass; the first mark, without a name, is the start.
 struct Mark {
   std::string layer;
-  Clock::time_point time;
+  DeviceTime time;
 };
 
 // Clock readings of one step on this rank.
 struct StepClock {
-  Clock::time_point start, forward, backward, optimizer;  // the ends, but for start
-  std::vector<Mark> marks;                                // of forward
-  std::vector<Clock::time_point> ready;                   // per parameter
+  DeviceTime start, forward, backward, optimizer;  // the ends, but for start
+  std::vector<Mark> marks;                         // of forward
+  std::vector<DeviceTime> ready;                   // per parameter
 };
 
 StepClock run_clocked_step(const ProcessGroup& group, Workload& workload, int64_t step) {
   forget_gradients(workload);
   barrier(group);
+  const c10::Device device = device_of(workload);
   StepClock clock;
-  clock.start = Clock::now();
+  clock.start = device_now(device);
   const at::Tensor loss = workload.loss(step);
-  clock.forward = Clock::now();
+  clock.forward = device_now(device);
   loss.backward();
-  clock.backward = Clock::now();
+  clock.backward = device_now(device);
   workload.optimizer->step();
-  clock.optimizer = Clock::now();
+  clock.optimizer = device_now(device);
   return clock;
 }
 
@@ -54,7 +49,11 @@ StepClock run_watched_step(const ProcessGroup& group, Workload& workload, int64_
                            const LayerBenchOptions& options) {
   std::vector<Mark> marks;
   const ReadyRecorder recorder(parameters, ReadyWhen::kAccumulated);
-  if (options.observe_forward) options.observe_forward([&marks](const std::string& layer) { marks.push_back({layer, Clock::now()}); });
+  if (options.observe_forward) {
+    options.observe_forward([&marks, device = device_of(workload)](const std::string& layer) {
+      marks.push_back({layer, device_now(device)});
+    });
+  }
   StepClock clock = run_clocked_step(group, workload, step);
   if (options.observe_forward) options.observe_forward({});
   clock.marks = std::move(marks);
@@ -111,17 +110,14 @@ std::vector<double> flattened(const StepClock& clock, const LayerMap& map) {
                                 seconds_between(clock.forward, clock.backward), seconds_between(clock.backward, clock.optimizer)};
   const std::vector<double> backward = backward_by_layer(clock, map);
   values.insert(values.end(), backward.begin(), backward.end());
-  for (const Clock::time_point ready : clock.ready) values.push_back(seconds_between(clock.forward, ready));
+  for (const DeviceTime& ready : clock.ready) values.push_back(seconds_between(clock.forward, ready));
   for (size_t i = 1; i < clock.marks.size(); ++i) values.push_back(seconds_between(clock.marks[i - 1].time, clock.marks[i].time));
   return values;
 }
 
-void check(const Workload& workload, const std::vector<NamedTensor>& parameters, const LayerBenchOptions& options) {
+void check(const std::vector<NamedTensor>& parameters, const LayerBenchOptions& options) {
   if (options.steps < 1 || options.warmup_steps < 1) throw InputError("layer benchmark: expected at least one step and one warm-up step");
   if (parameters.empty()) throw InputError("layer benchmark: a model without trainable parameters");
-  if (!workload.module->parameters()[0].is_cpu()) {
-    throw InputError("layer times are taken with the CPU's clock; expected a model on the CPU");
-  }
 }
 
 // The rows of watched steps (see flattened()), as columns of a profile.
@@ -160,7 +156,7 @@ std::string layer_of(const std::string& parameter) {
 
 LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const LayerBenchOptions& options) {
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
-  check(workload, parameters, options);
+  check(parameters, options);
   const LayerMap map(parameters);
   std::vector<std::string> marks;
   std::vector<std::vector<double>> rows;  // see flattened()

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 
 #include "backward_clock.h"
-#include "base/stopwatch.h"
 #include "comm/across_ranks.h"
 #include "ddp/ready_times.h"
 #include "firkin/base/error.h"
+#include "firkin/comm/device.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/summary.h"
 #include "forward_recorder.h"
@@ -18,8 +17,6 @@
 
 namespace firkin {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // One step's clock readings, in seconds.
 struct ProfiledStep {
@@ -36,51 +33,47 @@ struct Recorders {
   ForwardRecorder forward;
 };
 
-double elapsed_s(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
 // What a step whose phases are known took, and when its backward began.
-Clock::time_point step_in_phases(const ProcessGroup& group, Workload& workload, int64_t step, ProfiledStep& times) {
-  const auto forward_started = Clock::now();
+DeviceTime step_in_phases(const ProcessGroup& group, Workload& workload, int64_t step, ProfiledStep& times) {
+  const c10::Device device = device_of(workload);
+  const DeviceTime forward_started = device_now(device);
   const at::Tensor loss = workload.loss(step);
-  synchronize_device(*workload.module);
-  times.forward_s = seconds_since(forward_started);
+  times.forward_s = seconds_between(forward_started, device_now(device));
   barrier(group);
-  const auto started = Clock::now();
+  const DeviceTime started = device_now(device);
   loss.backward();
-  synchronize_device(*workload.module);
-  times.backward_s = seconds_since(started);
-  const auto update_started = Clock::now();
+  times.backward_s = seconds_between(started, device_now(device));
+  const DeviceTime update_started = device_now(device);
   workload.optimizer->step();
-  synchronize_device(*workload.module);
-  times.update_s = seconds_since(update_started);
+  times.update_s = seconds_between(update_started, device_now(device));
   return started;
 }
 
 // The same of a step that is one function; forward is all that comes before its backward.
-Clock::time_point step_as_a_whole(const ProcessGroup& group, Workload& workload, ProfiledStep& times) {
+DeviceTime step_as_a_whole(const ProcessGroup& group, Workload& workload, ProfiledStep& times) {
   barrier(group);
   const BackwardClock backward;
-  const auto started = Clock::now();
+  const DeviceTime started = device_now(c10::kCPU);
   workload.whole_step();
-  const auto ended = Clock::now();
+  const DeviceTime ended = device_now(c10::kCPU);
   if (!backward.began()) return started;
-  times.forward_s = elapsed_s(started, *backward.began());
-  times.backward_s = elapsed_s(*backward.began(), backward.ended());
-  times.update_s = elapsed_s(backward.ended(), ended);
-  return *backward.began();
+  const DeviceTime backward_began{.host = *backward.began()};
+  const DeviceTime backward_ended{.host = backward.ended()};
+  times.forward_s = seconds_between(started, backward_began);
+  times.backward_s = seconds_between(backward_began, backward_ended);
+  times.update_s = seconds_between(backward_ended, ended);
+  return backward_began;
 }
 
 // `recorders` may be null: then their times are not known.
 ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, Recorders* recorders) {
   ProfiledStep times;
   forget_gradients(workload);
-  synchronize_device(*workload.module);
-  if (recorders != nullptr) recorders->forward.begin();
-  const auto started = workload.whole_step ? step_as_a_whole(group, workload, times) : step_in_phases(group, workload, step, times);
+  synchronize(device_of(workload));
+  if (recorders != nullptr) recorders->forward.begin(device_of(workload));
+  const DeviceTime started = workload.whole_step ? step_as_a_whole(group, workload, times) : step_in_phases(group, workload, step, times);
   if (recorders == nullptr) return times;
-  for (const Clock::time_point ready : recorders->ready.ready()) times.ready_s.push_back(elapsed_s(started, ready));
+  for (const DeviceTime& ready : recorders->ready.ready()) times.ready_s.push_back(seconds_between(started, ready));
   times.needed_s = recorders->forward.needed_s();
   return times;
 }
@@ -127,8 +120,8 @@ void check_on_all_ranks(const ProcessGroup& group, const std::string& problem) {
 }  // namespace
 
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options) {
-  if (!workload.module->parameters().empty() && !workload.module->parameters()[0].is_cpu()) {
-    throw InputError("the profile of gradient-ready times is taken with the CPU's clock; expected a model on the CPU");
+  if (workload.whole_step && !device_of(workload).is_cpu()) {
+    throw InputError("the backward of a step that is one function is timed with the CPU's clock; expected a model on the CPU");
   }
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
   int64_t step = 0;

@@ -21,9 +21,9 @@ std::unique_ptr<GradientBuckets> bucket_per_parameter(const std::vector<NamedTen
 ReadyRecorder::ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when)
     : buckets_(when == ReadyWhen::kInBucket ? bucket_per_parameter(parameters) : nullptr),
       ready_(parameters.size()),
-      hooks_(parameters, [this](size_t parameter) {
+      hooks_(parameters, [this, device = parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].tensor.device()](size_t parameter) {
         if (buckets_) buckets_->place(static_cast<int64_t>(parameter));
-        ready_[parameter] = std::chrono::steady_clock::now();
+        ready_[parameter] = device_now(device);
       }) {}
 
 }  // namespace firkin

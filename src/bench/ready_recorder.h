@@ -1,13 +1,13 @@
 // Notes when each gradient of a backward pass becomes ready.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <vector>
 
 #include "firkin/ddp/gradient_buckets.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/ddp/parameter_hooks.h"
+#include "workload/device_clock.h"
 
 namespace firkin {
 
@@ -19,17 +19,15 @@ enum class ReadyWhen {
 // Hooks on all parameters for as long as it lives.
 class ReadyRecorder {
  public:
-  using Time = std::chrono::steady_clock::time_point;
-
   // Throws what ParameterHooks throws.
   ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when);
 
   // Per parameter, of the last backward that reached it.
-  const std::vector<Time>& ready() const { return ready_; }
+  const std::vector<DeviceTime>& ready() const { return ready_; }
 
  private:
   std::unique_ptr<GradientBuckets> buckets_;  // none for kAccumulated
-  std::vector<Time> ready_;
+  std::vector<DeviceTime> ready_;
   ParameterHooks hooks_;  // last, so that no hook runs when the rest is gone
 };
 

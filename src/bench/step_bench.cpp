@@ -9,6 +9,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/stats/summary.h"
+#include "workload/device_clock.h"
 
 namespace firkin {
 namespace {
@@ -33,10 +34,11 @@ std::vector<std::vector<double>> transposed(const std::vector<std::vector<double
 // The all-reduces of a step and nothing else, as its strategy sends them: one blocking call after another, or all under way together.
 double time_communication(const ProcessGroup& group, const std::vector<BucketStats>& buckets, Launch launch) {
   std::vector<at::Tensor> tensors;
-  for (const BucketStats& bucket : buckets) tensors.push_back(at::zeros({bucket.bytes_on_wire / 4}, at::kFloat));
+  const at::TensorOptions options = at::TensorOptions(at::kFloat).device(group.device);
+  for (const BucketStats& bucket : buckets) tensors.push_back(at::zeros({bucket.bytes_on_wire / 4}, options));
   std::vector<Work> under_way;
   barrier(group);
-  const auto started = std::chrono::steady_clock::now();
+  const DeviceTime started = device_now(group.device);
   for (const at::Tensor& tensor : tensors) {
     under_way.push_back(start_all_reduce(group, tensor));
     if (launch == Launch::kAfterBackward) wait(group, under_way.back(), "an all-reduce");
@@ -44,7 +46,7 @@ double time_communication(const ProcessGroup& group, const std::vector<BucketSta
   if (launch != Launch::kAfterBackward) {
     for (const Work& work : under_way) wait(group, work, "an all-reduce");
   }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return seconds_between(started, device_now(group.device));
 }
 
 // Steps that reach into one another, as those of `ordered`, have a period only: the slower rank of one step may be the faster of the next,

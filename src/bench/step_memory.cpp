@@ -1,7 +1,7 @@
 #include "bench/step_memory.h"
 
-#include "comm/across_ranks.h"
 #include "bench/tensor_memory.h"
+#include "comm/across_ranks.h"
 
 namespace firkin {
 namespace {
@@ -21,7 +21,7 @@ int64_t lasting_bytes(const Workload& workload) {
 
 StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options) {
   forget_gradients(workload);
-  TensorMemory memory;
+  TensorMemory memory(device_of(workload));
   DataParallel ddp(*workload.module, group, options);
   OverlappedOptimizer optimizer(ddp, *workload.optimizer);
   int64_t step = 0;
@@ -39,7 +39,7 @@ StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, co
 
 StepMemory measure_local_step_memory(Workload& workload) {
   forget_gradients(workload);
-  TensorMemory memory;
+  TensorMemory memory(device_of(workload));
   workload.loss(0).backward();
   const int64_t lasting = lasting_bytes(workload);
   const StepMemory result{.peak_bytes = lasting + memory.peak_bytes(), .between_steps_bytes = lasting + memory.now_bytes()};

@@ -26,7 +26,7 @@ std::vector<Span> record_steps(const ProcessGroup& group, Workload& workload, co
   OverlappedOptimizer optimizer(ddp, *workload.optimizer);
   int64_t step = 0;
   for (int i = 0; i < trace.warmup_steps + steps_to_learn(options.strategy); ++i) run_step(workload, ddp, &optimizer, step++);
-  TraceRecorder recorder;
+  TraceRecorder recorder(device_of(workload).type());
   for (int i = 0; i < trace.steps; ++i) {
     if (options.strategy.wait == Wait::kAtStepEnd) barrier(group);
     run_step(workload, ddp, &optimizer, step++);

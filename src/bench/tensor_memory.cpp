@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
 #include <mutex>
@@ -48,9 +49,26 @@ class CountingAllocator : public c10::Allocator {
 
 CountingAllocator counting_allocator;
 
+// What a GPU's allocator has counted since the process began.
+struct Counted {
+  int64_t current = 0;
+  int64_t peak = 0;
+};
+
+Counted counted(c10::Device device) {
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  const auto& bytes = stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+  return {bytes.current, bytes.peak};
+}
+
 }  // namespace
 
-TensorMemory::TensorMemory() {
+TensorMemory::TensorMemory(c10::Device device) : device_(device) {
+  if (!device.is_cpu()) {
+    before_bytes_ = counted(device).current;
+    reset_peak();
+    return;
+  }
   const std::lock_guard lock(mutex);
   sizes.clear();  // what an earlier object counted is no longer counted when it is freed
   live_bytes = 0;
@@ -59,20 +77,23 @@ TensorMemory::TensorMemory() {
 }
 
 TensorMemory::~TensorMemory() {
-  c10::SetCPUAllocator(c10::GetDefaultCPUAllocator());
+  if (device_.is_cpu()) c10::SetCPUAllocator(c10::GetDefaultCPUAllocator());
 }
 
 int64_t TensorMemory::now_bytes() const {
+  if (!device_.is_cpu()) return counted(device_).current - before_bytes_;
   const std::lock_guard lock(mutex);
   return live_bytes;
 }
 
 int64_t TensorMemory::peak_bytes() const {
+  if (!device_.is_cpu()) return counted(device_).peak - before_bytes_;
   const std::lock_guard lock(mutex);
   return most_bytes;
 }
 
 void TensorMemory::reset_peak() {
+  if (!device_.is_cpu()) return c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
   const std::lock_guard lock(mutex);
   most_bytes = live_bytes;
 }

@@ -36,7 +36,7 @@ AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series) {
 
 void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, const ProcessGroup& group) {
   Results results;
-  results.run = begin_run("bench-allreduce", flags.common, flags.ranks, group);
+  results.run = begin_run("bench-allreduce", flags.common, group);
   std::vector<AllReduceSeries> series;
   {
     Progress progress("measuring all-reduce", kMostRounds, group.rank == 0);

@@ -88,7 +88,7 @@ std::vector<ChunksPoint> measure(const ChunksFlags& flags, const ChunksInput& in
 
 void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessGroup& group) {
   Results results;
-  results.run = begin_run("bench-chunks", flags.common, flags.ranks, group);
+  results.run = begin_run("bench-chunks", flags.common, group);
   const std::vector<ChunksPoint> points = measure(flags, input, group);
   if (group.rank != 0) return;
   results.elements = flags.elements;

@@ -1,4 +1,5 @@
 // firkin bench step: training steps under strategies and caps, for several models and shapes.
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -33,8 +34,12 @@ struct MatrixRun {
   std::unique_ptr<Progress> progress;
 };
 
-int64_t memory_limit_of(const StepFlags& flags) {
+int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
   if (flags.job.memory_limit_gib) return static_cast<int64_t>(*flags.job.memory_limit_gib * static_cast<double>(kGiB));
+  if (!device.is_cpu()) {
+    return static_cast<int64_t>(
+        c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);  // of all ranks that share it
+  }
   const auto info = rank_info_from_environment();
   return available_memory_bytes() / std::max(1, info ? info->local_world_size : 1);
 }
@@ -69,8 +74,9 @@ std::string try_configuration(const MatrixRun& run, const Configuration& configu
   constexpr int64_t kMoreThanAnyLimit = int64_t{1} << 62;
   int64_t peak = kMoreThanAnyLimit;
   try {
-    workload = configuration.job ? make_job(*configuration.job, run.group, run.flags.common.seed)
-                                 : make_synthetic_workload({.count = run.flags.synthetic_tensors, .bytes = run.flags.synthetic_bytes});
+    workload = configuration.job
+                   ? make_job(*configuration.job, run.group, run.flags.common.seed)
+                   : make_synthetic_workload({.count = run.flags.synthetic_tensors, .bytes = run.flags.synthetic_bytes}, run.group.device);
     peak = measure_local_step_memory(*workload).peak_bytes;
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
@@ -126,11 +132,15 @@ std::vector<bool> done_before(const ProcessGroup& group, const std::vector<Confi
 
 void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   Results results;
-  results.run = begin_run("bench-step", flags.common, flags.ranks, group);
+  results.run = begin_run("bench-step", flags.common, group);
   const std::vector<Configuration> configurations = make_configurations(flags);
   const std::vector<StepConfiguration> before = resumable_configurations(flags);
   const std::vector<bool> done = done_before(group, configurations, before);
-  MatrixRun run{.flags = flags, .group = group, .cells = make_cells(flags), .memory_limit = memory_limit_of(flags), .progress = nullptr};
+  MatrixRun run{.flags = flags,
+                .group = group,
+                .cells = make_cells(flags),
+                .memory_limit = memory_limit_of(flags, group.device),
+                .progress = nullptr};
   const auto cells_to_measure = std::ranges::count(done, false) * static_cast<int64_t>(run.cells.size());
   run.progress = std::make_unique<Progress>("measuring steps", static_cast<int>(cells_to_measure) * flags.blocks, group.rank == 0);
   for (size_t i = 0; i < configurations.size(); ++i) {

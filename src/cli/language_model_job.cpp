@@ -122,6 +122,7 @@ MemoryEstimate estimate_job_memory(const JobFlags& flags) {
 }
 
 void check_job_memory(const JobFlags& flags, const RankFlags& ranks) {
+  if (uses_gpus(ranks) && !flags.memory_limit_gib) return;  // the GPU says when it is full
   const auto launched = rank_info_from_environment();
   const MemoryEstimate estimate = estimate_job_memory(flags);
   const int local_ranks = launched ? launched->local_world_size : ranks.ranks;
@@ -140,9 +141,13 @@ ModelDescription describe_job(const JobFlags& flags) {
 }
 
 Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed) {
-  if (!flags.replay.empty()) return make_replay_workload(replayed_profile(flags));
+  if (!flags.replay.empty()) {
+    if (!group.device.is_cpu()) throw InputError("--replay on a GPU: it sleeps on the CPU; expected --device cpu");
+    return make_replay_workload(replayed_profile(flags));
+  }
   torch::manual_seed(seed);
   TransformerLM model(model_config(flags.model), at::TensorOptions(model_dtype(flags.model)));
+  model->to(group.device);
   const BatchShape shape{
       .local_batch = flags.batch_size, .sequence_length = flags.sequence_length, .rank = group.rank, .world_size = group.size};
   auto data = std::make_shared<TextData>(text_file(flags), flags.sequence_length);
@@ -150,8 +155,8 @@ Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t see
   Workload workload;
   workload.module = model.ptr();
   workload.parameters = model->parameters();
-  workload.loss = [model, data, shape, seed](int64_t step) mutable {
-    const TokenBatch batch = data->batch(shape, seed, step);
+  workload.loss = [model, data, shape, seed, device = group.device](int64_t step) mutable {
+    const TokenBatch batch = on_device(data->batch(shape, seed, step), device);
     return language_model_loss(model->forward(batch.tokens), batch.targets);
   };
   workload.optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), flags.learning_rate);

@@ -15,12 +15,16 @@ struct RankFlags {
   int ranks = 2;
   CLI::Option* ranks_option = nullptr;
   double timeout_s = 300;
-  std::string backend = "gloo";
+  std::string backend = "auto";       // of GroupOptions
+  std::string device = "auto";        // of device_for_rank()
   int threads = 0;                    // per rank; 0: the machine's cores shared among its ranks
   std::optional<std::string> link;    // of parse_link()
   std::optional<int64_t> link_world;  // without: as many as there are ranks
 };
 void add_rank_flags(CLI::App& app, RankFlags& flags);
+
+// Whether ranks are on GPUs.
+bool uses_gpus(const RankFlags& flags);
 
 // Whether this process writes the result: it is rank 0, or the one that starts the ranks.
 bool writes_results();

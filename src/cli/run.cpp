@@ -11,9 +11,9 @@
 
 namespace firkin::cli {
 
-RunHead begin_run(const std::string& command, const CommonFlags& common, const RankFlags& ranks, const ProcessGroup& group) {
+RunHead begin_run(const std::string& command, const CommonFlags& common, const ProcessGroup& group) {
   RunHead run = start_run(command, common);
-  add_ranks(group, ranks.backend, run.environment);
+  add_ranks(group, run.environment);
   return run;
 }
 

@@ -107,7 +107,7 @@ TraceRow row_of(const Cell& cell, const SpansByRank& spans) {
 
 void run_rank(const TraceFlags& flags, const std::vector<Cell>& cells, const ProcessGroup& group) {
   Results results;
-  results.run = begin_run("trace", flags.common, flags.ranks, group);
+  results.run = begin_run("trace", flags.common, group);
   results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
   std::optional<ModelInputs> inputs;
@@ -123,7 +123,7 @@ void run_rank(const TraceFlags& flags, const std::vector<Cell>& cells, const Pro
         results.traces.back().predicted = predicted_timeline(*inputs, group.size, cell.setting.options, backward_start(spans[0]));
       }
       files.push_back({file_name(cell), dump_json(chrome_trace(spans)) + "\n"});
-      if (flags.kineto) add_kineto_files(cell, spans, flags.ranks.backend, files);
+      if (flags.kineto) add_kineto_files(cell, spans, group.backend, files);
       progress.advance(cell.setting.name);
     }
   }

@@ -107,7 +107,7 @@ std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nl
 void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
   const StopSignals signals;
   Results results;
-  results.run = begin_run("train", flags.common, flags.ranks, group);
+  results.run = begin_run("train", flags.common, group);
   results.run.model = describe_model(flags.model);
   results.run.model->batch_size = flags.batch;
   results.run.model->sequence_length = flags.sequence;
@@ -125,11 +125,15 @@ void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
   } else if (group.rank == 0 && !flags.import_file.empty()) {
     import_weights(read_safetensors(flags.import_file), model_config(flags.model), flags.import_file, model);
   }
+  model->to(group.device);
   const Continuation continuation = share_continuation(group, *model, checkpoint);
   DataParallelOptions options = data_parallel_options(flags);
   // Automatic buckets have an order of their own, in their file.
   if (continuation.step > 0 && !options.buckets) options.ready_order = continuation.ready_order;
-  const auto loss = [model](const TokenBatch& batch) mutable { return language_model_loss(model->forward(batch.tokens), batch.targets); };
+  const auto loss = [model, device = group.device](const TokenBatch& host_batch) mutable {
+    const TokenBatch batch = on_device(host_batch, device);
+    return language_model_loss(model->forward(batch.tokens), batch.targets);
+  };
   Trainer trainer(group, model.ptr(), loss, data, train_settings(flags), options);
   if (continuation.step > 0) continue_training(trainer, continuation, checkpoint);
 

@@ -168,6 +168,7 @@ void check_train_flags(const TrainFlags& flags) {
 }
 
 void check_train_memory(const TrainFlags& flags) {
+  if (uses_gpus(flags.ranks) && !flags.memory_limit_gib) return;  // the GPU says when it is full
   if (!flags.force) check_training_memory(estimate_memory(flags), local_ranks(flags), available_bytes(flags));
 }
 

@@ -32,13 +32,13 @@ std::string describe(const ProcessGroup& group, const std::optional<Survey>& sur
 
 }  // namespace
 
-void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text) {
+void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text, const char* backend) {
   throw_if_lost(group);  // a failure after the first is its consequence
   GroupState& state = *group.state;
   const auto window = state.store_host == StoreHost::kThisRank ? kHostsWindow : kWindow;
   const auto survey = survey_ranks(state.store, {.rank = group.rank, .size = group.size, .where = what, .window = window});
   std::string message = describe(group, survey, what);
-  if (!backend_text.empty()) message += fmt::format(" [Gloo: {}]", shorten_backend_text(backend_text));
+  if (!backend_text.empty()) message += fmt::format(" [{}: {}]", backend, shorten_backend_text(backend_text));
   state.lose(message);
   throw GroupError(message);
 }

@@ -9,8 +9,9 @@ namespace firkin {
 
 // A collective of this rank has failed at `what` ("an all-reduce"). Finds out which ranks are missing, which takes less than four seconds
 // (see missing_ranks.h), records the loss in the group's state, and throws GroupError. backend_text: its raw error; empty: another rank
-// gave up first.
-[[noreturn]] void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text);
+// gave up first. backend: whose error, for people.
+[[noreturn]] void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text,
+                             const char* backend = "Gloo");
 
 // Throws GroupError with the first loss's message when the group is lost.
 void throw_if_lost(const ProcessGroup& group);

@@ -10,6 +10,7 @@
 
 #include "bounded_store.h"
 #include "firkin/comm/process_group.h"
+#include "group_options.h"
 
 namespace firkin {
 
@@ -24,13 +25,14 @@ class GroupState {
  public:
   // address: of the meeting point.
   GroupState(c10::intrusive_ptr<c10d::Store> group_store, std::string name, StoreHost host, std::string meeting_address,
-             const GroupOptions& options)
+             const GroupOptions& options, DeviceBackend backend)
       : store(std::move(group_store)),
         store_name(std::move(name)),
         store_host(host),
         address(std::move(meeting_address)),
         timeout(options.timeout),
-        link(options.link) {}
+        link(options.link),
+        device_backend(backend) {}
 
   bool lost() const { return lost_; }
 
@@ -54,6 +56,7 @@ class GroupState {
   const std::string address;
   const std::chrono::milliseconds timeout;  // GroupOptions::timeout
   const std::optional<ModelledLink> link;   // GroupOptions::link
+  const DeviceBackend device_backend;       // never kBest
 
  private:
   mutable std::mutex mutex_;

@@ -8,6 +8,7 @@
 #include "group_failure.h"
 #include "group_state.h"
 #include "missing_ranks.h"
+#include "nccl_backend.h"
 
 namespace firkin {
 namespace {
@@ -37,6 +38,11 @@ c10::intrusive_ptr<c10d::Backend> backend_for(const ProcessGroup& group, c10::De
 
 }  // namespace
 
+bool can_carry(const ProcessGroup& group, c10::DeviceType device) {
+  const std::vector<c10::Device> devices = group.c10d->getDeviceTypes();
+  return std::ranges::any_of(devices, [device](const c10::Device& each) { return each.type() == device; });
+}
+
 Work start_all_reduce(const ProcessGroup& group, at::Tensor tensor) {
   std::vector<at::Tensor> tensors{std::move(tensor)};
   c10d::AllreduceOptions options;
@@ -54,10 +60,10 @@ Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root) {
 
 void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::string()> what) {
   std::string error;
-  if (group.c10d->getBackendType() != c10d::ProcessGroup::BackendType::GLOO) {
+  if (is_nccl_work(*work)) {
     // Without a timeout, with which NCCL would block this thread and not only the stream.
     if (completes(work, kNoTimeout, error)) return;
-    lose_group(group, what(), error);
+    lose_group(group, what(), error, "NCCL");
   }
   const milliseconds timeout = group.timeout.value_or(group.state->timeout);
   const milliseconds limit = timeout + kTimeoutGrace;

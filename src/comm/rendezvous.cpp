@@ -1,5 +1,6 @@
 // connect() and make_process_group(): the store, everybody's arrival there, and then the connections between the ranks. Each step runs with
 // a deadline on a thread of its own, because a store whose host is stopped answers nothing, for ever.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,15 +13,19 @@
 #include "bounded_call.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/comm/device.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
 #include "gloo_backend.h"
 #include "group_failure.h"
+#include "group_options.h"
 #include "group_state.h"
 #include "group_store.h"
 #include "linked_backend.h"
 #include "lost_group.h"
 #include "missing_ranks.h"
+#include "nccl_backend.h"
+#include "shared_gpus.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -48,7 +53,9 @@ struct Meeting {
   std::string place;    // " at 127.0.0.1:29500", or nothing
   StoreHost store_host = StoreHost::kElsewhere;
   GroupOptions options;
-  c10::intrusive_ptr<c10d::Backend> connected = nullptr;  // connections that there are already
+  c10::Device device = c10::kCPU;
+  DeviceBackend wanted = DeviceBackend::kGloo;
+  c10::intrusive_ptr<c10d::ProcessGroup> connected = nullptr;  // one whose connections are used
   Clock::time_point started = Clock::now();
 
   milliseconds time_left(milliseconds grace) const {
@@ -75,10 +82,11 @@ auto meet(const Meeting& meeting, Call call) {
   return std::move(*result);
 }
 
-// Leaves this rank's name in its group's part of the store.
-Store arrive(const Store& store, int rank, int size) {
+// Leaves this rank's name in its group's part of the store. gpu: which this rank has for NCCL; empty: none.
+Store arrive(const Store& store, int rank, int size, const std::string& gpu, const std::string& gpu_name) {
   Store group_store = next_group_store(store, rank);
   announce_host(*group_store, rank);
+  if (!gpu.empty()) claim_gpu(*group_store, gpu, gpu_name);
   if (group_store->add("arrived", 1) == size) group_store->set("all_arrived", "");
   return group_store;
 }
@@ -117,7 +125,7 @@ std::string find_reason(const std::optional<Survey>& survey) {
 }
 
 // The backend, connected to those of the other ranks.
-c10::intrusive_ptr<c10d::Backend> connect_backend(const Meeting& meeting, const Store& group_store) {
+c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const Store& group_store) {
   auto connecting = start_detached([store = group_store, rank = meeting.rank, size = meeting.size, address = meeting.address,
                                     timeout = meeting.options.timeout] { return make_gloo_backend(store, rank, size, address, timeout); });
   const auto until = Clock::now() + meeting.time_left(kConnectGrace);
@@ -140,39 +148,96 @@ c10::intrusive_ptr<c10d::Backend> connect_backend(const Meeting& meeting, const 
   fail_to_form(meeting, store, error);
 }
 
-// All ranks are there.
+// All ranks are there. What carries the CPU's tensors, and what carries a GPU's, which may be the same.
 c10::intrusive_ptr<LosableGroup> connect_group(const Meeting& meeting, const Store& store, const std::shared_ptr<GroupState>& state) {
+  using Type = c10d::ProcessGroup::BackendType;
   auto group = c10::make_intrusive<LosableGroup>(store, meeting.rank, meeting.size, state);
-  auto backend = meeting.connected ? meeting.connected : connect_backend(meeting, store);
-  if (meeting.options.link) backend = make_linked_backend(std::move(backend), *meeting.options.link);
-  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, std::move(backend));
-  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  auto gloo = connect_gloo(meeting, store);
+  if (meeting.options.link) gloo = make_linked_backend(std::move(gloo), *meeting.options.link);
+  group->setBackend(c10::kCPU, Type::GLOO, gloo);
+  group->setDefaultBackend(Type::GLOO);
+  if (state->device_backend == DeviceBackend::kGloo) {
+    group->setBackend(c10::kCUDA, Type::GLOO, gloo);
+    return group;
+  }
+  const auto nccl_store = c10::make_intrusive<c10d::PrefixStore>("nccl", store);
+  group->setBackend(c10::kCUDA, Type::NCCL, make_nccl_backend(nccl_store, meeting.rank, meeting.size, meeting.options.timeout));
+  group->owns_nccl = true;
   return group;
 }
 
-ProcessGroup form_group(const Meeting& meeting, const Store& store) {
-  const Store group_store = meet(meeting, [store, rank = meeting.rank, size = meeting.size] { return arrive(store, rank, size); });
-  const auto until = meeting.started + meeting.options.timeout;
-  const bool all_here = meet(meeting, [group_store, until] { return await_all(*group_store, until); });
-  const auto state = std::make_shared<GroupState>(group_store, store_name(store), meeting.store_host, meeting.address, meeting.options);
-  if (!all_here) fail_to_form(meeting, state->store, "");
-  const std::optional<ModelledLink>& link = meeting.options.link;
-  return {meeting.rank,
-          meeting.size,
-          group_store,
-          connect_group(meeting, group_store, state),
-          std::nullopt,
-          state,
-          link ? describe(*link) : ""};
+// The connections of a group of another maker.
+c10::intrusive_ptr<LosableGroup> take_connections(const Meeting& meeting, const Store& store, const std::shared_ptr<GroupState>& state) {
+  using Type = c10d::ProcessGroup::BackendType;
+  auto group = c10::make_intrusive<LosableGroup>(store, meeting.rank, meeting.size, state);
+  auto gloo = meeting.connected->getBackend(c10::kCPU);
+  group->setBoundDeviceId(meeting.connected->getBoundDeviceId());  // setBackend() tells it to the backends
+  if (meeting.options.link) gloo = make_linked_backend(std::move(gloo), *meeting.options.link);
+  group->setBackend(c10::kCPU, Type::GLOO, gloo);
+  group->setDefaultBackend(Type::GLOO);
+  for (const c10::Device& device : meeting.connected->getDeviceTypes()) {
+    if (device.is_cpu()) continue;
+    auto backend = meeting.connected->getBackend(device.type());
+    const std::string name = backend->getBackendName();
+    if (name == "gloo") {
+      group->setBackend(device.type(), Type::GLOO, gloo);
+    } else {
+      group->setBackend(device.type(), name == "nccl" ? Type::NCCL : Type::CUSTOM, std::move(backend));
+    }
+  }
+  return group;
 }
 
-void check_backend(const std::string& backend) {
-  if (backend != "gloo") throw InputError(fmt::format("backend {}: expected gloo", backend));
+// Known to all ranks alike. Throws InputError where nccl was asked for and cannot be.
+DeviceBackend agree_on_backend(const Meeting& meeting, const Store& group_store) {
+  if (meeting.wanted == DeviceBackend::kGloo || meeting.connected) return meeting.wanted;
+  const std::string problem = meet(meeting, [group_store, size = meeting.size] { return why_not_nccl(*group_store, size); });
+  if (problem.empty()) return DeviceBackend::kNccl;
+  if (meeting.wanted == DeviceBackend::kBest) return DeviceBackend::kGloo;
+  BoundedStore store(group_store);
+  leave_mark(store, meeting.rank, "the rendezvous");  // for ranks that asked for something else
+  throw InputError(fmt::format("backend {}: {}; expected a GPU for every rank, or gloo", meeting.options.backend, problem));
+}
+
+ProcessGroup form_group(const Meeting& meeting, const Store& store) {
+  const bool may_be_nccl = meeting.wanted != DeviceBackend::kGloo && !meeting.connected;
+  const std::string gpu = may_be_nccl ? gpu_identity(meeting.device) : "";
+  const Store group_store = meet(meeting, [store, rank = meeting.rank, size = meeting.size, gpu, name = meeting.device.str()] {
+    return arrive(store, rank, size, gpu, name);
+  });
+  const auto until = meeting.started + meeting.options.timeout;
+  const bool all_here = meet(meeting, [group_store, until] { return await_all(*group_store, until); });
+  if (!all_here) {
+    BoundedStore marks(group_store);
+    fail_to_form(meeting, marks, "");
+  }
+  const DeviceBackend backend = agree_on_backend(meeting, group_store);
+  const auto state =
+      std::make_shared<GroupState>(group_store, store_name(store), meeting.store_host, meeting.address, meeting.options, backend);
+  const std::optional<ModelledLink>& link = meeting.options.link;
+  return {.rank = meeting.rank,
+          .size = meeting.size,
+          .store = group_store,
+          .c10d = meeting.connected ? take_connections(meeting, group_store, state) : connect_group(meeting, group_store, state),
+          .timeout = std::nullopt,
+          .state = state,
+          .link = link ? describe(*link) : "",
+          .device = meeting.device,
+          .backend = backend_name(backend)};
 }
 
 void check_link(const std::optional<ModelledLink>& link, int size) {
   if (link && link->world < size)
     throw InputError(fmt::format("a modelled link for {} ranks: expected at least the group's {}", link->world, size));
+}
+
+// What both ways to a group begin with: the device is the current one afterwards.
+Meeting begin_meeting(int rank, int size, int local_rank, const GroupOptions& options) {
+  check_link(options.link, size);
+  const c10::Device device = choose_device(options, local_rank);
+  const DeviceBackend wanted = choose_backend(options, device);
+  use_device(device);
+  return {.rank = rank, .size = size, .address = "127.0.0.1", .place = "", .options = options, .device = device, .wanted = wanted};
 }
 
 StoreHost store_host(int rank) {
@@ -183,14 +248,10 @@ StoreHost store_host(int rank) {
 }  // namespace
 
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
-  check_backend(options.backend);
-  check_link(options.link, info.world_size);
-  const Meeting meeting{.rank = info.rank,
-                        .size = info.world_size,
-                        .address = info.master_address,
-                        .place = fmt::format(" at {}:{}", info.master_address, info.master_port),
-                        .store_host = store_host(info.rank),
-                        .options = options};
+  Meeting meeting = begin_meeting(info.rank, info.world_size, info.local_rank, options);
+  meeting.address = info.master_address;
+  meeting.place = fmt::format(" at {}:{}", info.master_address, info.master_port);
+  meeting.store_host = store_host(info.rank);
   c10d::TCPStoreOptions store_options;
   store_options.port = static_cast<uint16_t>(info.master_port);
   store_options.isServer = meeting.store_host == StoreHost::kThisRank;
@@ -238,21 +299,20 @@ ProcessGroup companion(const ProcessGroup& group) {
 }
 
 ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options) {
-  check_backend(options.backend);
-  check_link(options.link, size);
-  return form_group({.rank = rank, .size = size, .address = "127.0.0.1", .place = "", .options = options}, store);
+  return form_group(begin_meeting(rank, size, /*local_rank=*/rank, options), store);
 }
 
 ProcessGroup adopt_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const GroupOptions& options) {
   check_link(options.link, group->getSize());
-  c10::intrusive_ptr<c10d::Backend> backend;
   std::string name = "none";
   try {
-    backend = group->getBackend(c10::DeviceType::CPU);
-    name = backend->getBackendName();
+    name = group->getBackend(c10::kCPU)->getBackendName();
   } catch (const std::exception&) {  // of a group for GPUs alone
   }
   if (name != "gloo") throw InputError(fmt::format("a process group with backend {} for the CPU: expected gloo", name));
+  const bool has_gpus = group->hasBackendForDeviceType(c10::kCUDA) && device_count() > 0;
+  const c10::Device current = has_gpus ? c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice() : c10::Device(c10::kCPU);
+  const bool is_nccl = group->hasBackendForDeviceType(c10::kCUDA) && group->getBackend(c10::kCUDA)->getBackendName() == "nccl";
   const Store store = group->getStore();
   return form_group({.rank = group->getRank(),
                      .size = group->getSize(),
@@ -260,7 +320,9 @@ ProcessGroup adopt_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& g
                      .place = "",
                      .store_host = store_host(group->getRank()),
                      .options = options,
-                     .connected = std::move(backend)},
+                     .device = options.device.value_or(current),
+                     .wanted = is_nccl ? DeviceBackend::kNccl : DeviceBackend::kGloo,
+                     .connected = group},
                     store);
 }
 

@@ -15,8 +15,9 @@ void BucketFlight::begin(int64_t step) {
   missing_ = tensors_;
 }
 
-void BucketFlight::tensor_placed() {
+void BucketFlight::tensor_placed(c10::Device device) {
   expect(State::kFilling);
+  writers_.note(device);
   --missing_;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "completion.h"
+#include "current_stream.h"
 
 namespace firkin {
 
@@ -23,8 +24,10 @@ class BucketFlight {
   bool is_pending() const { return completion_.is_pending(); }
 
   void begin(int64_t step);
-  // One of its gradients is in the bucket.
-  void tensor_placed();
+  // One of its gradients is in the bucket, on this device: written there by what is queued on the current stream.
+  void tensor_placed(c10::Device device);
+  // Before launch(): on a device, what is queued on the current stream from now on comes after all writing into the bucket.
+  void join_writers(c10::Device device) { writers_.join(device); }
   // What travels is `wire`, whole or not.
   void launch(const ProcessGroup& group, const GradientHook& hook, const at::Tensor& wire);
   // Waits for the sum; does nothing when it is there already. Throws as Completion::wait() does.
@@ -42,6 +45,7 @@ class BucketFlight {
   int64_t tensors_;
   int64_t missing_;  // gradients that are not in the bucket yet
   Clock::time_point launched_at_;
+  BucketWriters writers_;
   Completion completion_;
 };
 

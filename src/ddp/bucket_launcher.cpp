@@ -40,14 +40,17 @@ int64_t BucketLauncher::bucket_at(size_t launch_index) const {
 
 void BucketLauncher::tensor_placed(int64_t position) {
   for (int64_t bucket = buckets_->bucket_of(position); bucket <= buckets_->last_bucket_of(position); ++bucket) {
-    flight(bucket).tensor_placed();
+    flight(bucket).tensor_placed(buckets_->wire(bucket).device());
   }
   while (!all_launched() && flight(next_bucket()).is_full()) launch_next();
 }
 
 void BucketLauncher::launch_next() {
   const int64_t bucket = next_bucket();
-  flight(bucket).launch(group_, hook_, buckets_->wire(bucket));
+  const at::Tensor& wire = buckets_->wire(bucket);
+  flight(bucket).join_writers(wire.device());
+  buckets_->scale_where_placed(bucket);
+  flight(bucket).launch(group_, hook_, wire);
   ++launched_;
 }
 

@@ -5,11 +5,24 @@
 #include <numeric>
 
 namespace firkin {
+namespace {
+
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& parameters) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& parameter : parameters) tensors.push_back(parameter.tensor);
+  return tensors;
+}
+
+}  // namespace
 
 BucketSynchronizer::BucketSynchronizer(SynchronizerSetup setup_in)
-    : StepSynchronizer(std::move(setup_in)), ready_order_(setup().ready_order), counter_(setup().parameters.size()) {
+    : StepSynchronizer(std::move(setup_in)),
+      ready_order_(setup().ready_order),
+      settled_(tensors_of(setup().parameters)),
+      counter_(setup().parameters.size()) {
   communication_ = plan_communication(setup().parameters, ready_order_, setup().options);
   build_buckets();
+  settled_.set();
   install_hooks();
 }
 
@@ -32,7 +45,11 @@ void BucketSynchronizer::build_buckets() {
 }
 
 void BucketSynchronizer::begin_gradients(int64_t step) {
-  if (launcher_ == nullptr) build_buckets();
+  settled_.follow();
+  if (launcher_ == nullptr) {
+    build_buckets();
+    settled_.set();
+  }
   placed_.assign(placed_.size(), false);
   counter_.begin_step();
   launcher_->begin(step);
@@ -44,6 +61,7 @@ void BucketSynchronizer::gradient_ready(size_t parameter) {
     case ReadyCounter::Arrival::kIncomplete:
       return;
     case ReadyCounter::Arrival::kComplete:
+      settled_.follow(setup().parameters[parameter].tensor.device());
       launcher_->buckets().place(position_of_[parameter]);
       placed_[static_cast<size_t>(position_of_[parameter])] = true;
       gradient_placed(parameter);
@@ -92,6 +110,7 @@ void BucketSynchronizer::receive_gradients(const StepAgreement& agreement) {
   for (const int64_t bucket : launcher_->not_received()) {
     if (!may_arrive_later(bucket)) adopt(receive(bucket, [this] { return where(); }));
   }
+  settled_.set();
   keep_stats();
   if (!sends_when_ready()) return;
   if (!counter_.has_learned()) return learn(agreement.first_with_data(), agreement.has_data(setup().group.rank));
@@ -100,6 +119,7 @@ void BucketSynchronizer::receive_gradients(const StepAgreement& agreement) {
 
 void BucketSynchronizer::drop_gradients() {
   for (const int64_t bucket : launcher_->not_received()) launcher_->receive(bucket, [this] { return where(); });
+  settled_.set();
 }
 
 std::vector<int64_t> BucketSynchronizer::receive(int64_t bucket, c10::function_ref<std::string()> what) {

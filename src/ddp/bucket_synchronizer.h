@@ -51,6 +51,8 @@ class BucketSynchronizer : public StepSynchronizer {
   void set_launch_order(std::vector<int64_t> order);
   // From the next step on, and whatever the first step shows; between steps. The old buckets' memory is the gradients' until they are gone.
   void use_plan(CommunicationPlan communication);
+  // Streams: what reads the gradients, or the bucket of a step that failed, comes after it; what fills the buckets again follows it.
+  StreamMark& settled() { return settled_; }
   void keep_stats() { bucket_stats_ = launcher_->stats(); }
 
  private:
@@ -61,6 +63,7 @@ class BucketSynchronizer : public StepSynchronizer {
   void learn(int root, bool we_had_data);
 
   std::vector<int64_t> ready_order_;
+  StreamMark settled_;
   CommunicationPlan communication_;   // position in the buckets -> parameter
   std::vector<int64_t> position_of_;  // parameter -> position in the buckets
   bool is_plan_final_ = false;        // the first step's order does not change it

@@ -15,7 +15,7 @@
 namespace firkin {
 
 // Lives as long as its bucket and is used once a step; allocates nothing in between. Not thread-safe, but for the backend's thread, which
-// notes the end. The path of devices has not been run yet.
+// notes the end.
 class Completion {
  public:
   using Clock = std::chrono::steady_clock;
@@ -35,7 +35,7 @@ class Completion {
   // A reduction that was watched is not known to have ended. Never blocks.
   bool is_pending() const;
 
-  // When the sum was there, as far as the CPU knows; at the latest when wait() returned.
+  // When the sum was there, as far as the CPU knows: on a device when the stream was made to wait.
   Clock::time_point ended_at() const { return Clock::time_point(Clock::duration(ended_at_->load())); }
 
  private:

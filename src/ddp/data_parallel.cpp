@@ -36,6 +36,11 @@ SynchronizerSetup prepare(torch::nn::Module& module, ProcessGroup group, DataPar
                           .ready_order = {}};
   if (setup.options.timeout) setup.group.timeout = setup.options.timeout;
   if (setup.parameters.empty()) throw InputError("DataParallel: the module has no trainable parameter");
+  for (const NamedTensor& parameter : setup.parameters) {
+    if (can_carry(setup.group, parameter.tensor.device().type())) continue;
+    throw InputError(fmt::format("DataParallel: {} is on {}, and the process group has no backend for that", parameter.name,
+                                 parameter.tensor.device().str()));
+  }
   if (setup.options.buckets) check_automatic(setup.options, setup.parameters);
   setup.ready_order = first_ready_order(setup.options.ready_order, setup.parameters.size());
   if (setup.options.strategy.launch == Launch::kNever) return setup;

@@ -2,9 +2,12 @@
 
 #include <ATen/ScalarOps.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "current_stream.h"
 #include "firkin/base/error.h"
 
 namespace firkin {
@@ -35,6 +38,15 @@ at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_
   return view.variable_data();
 }
 
+// Gradients live as long as somebody holds them: their memory must not go back to the allocator before this stream is done with it.
+void keep_for_current_stream(const at::Tensor& flat, const at::Tensor& wire, const c10::Stream& home) {
+  const c10::Stream current = current_stream(flat.device());
+  if (current == home) return;
+  const c10::impl::VirtualGuardImpl guard(flat.device().type());
+  guard.recordDataPtrOnStream(flat.storage().data_ptr(), current);
+  if (!wire.is_same(flat)) guard.recordDataPtrOnStream(wire.storage().data_ptr(), current);
+}
+
 bool is_compressible(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kDouble;
 }
@@ -61,7 +73,8 @@ GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan 
     const at::Tensor flat = whole.flat.narrow(0, begin, elements);
     buckets_.push_back({.flat = flat,
                         .wire = whole.wire.is_same(whole.flat) ? flat : whole.wire.narrow(0, begin, elements),
-                        .gradient_bytes = elements * static_cast<int64_t>(split.element_size())});
+                        .gradient_bytes = elements * static_cast<int64_t>(split.element_size()),
+                        .home = whole.home});
   }
 }
 
@@ -79,6 +92,7 @@ GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket, std::
     bucket_of_.push_back(bucket_count());
   }
   const at::TensorOptions options = first->options().requires_grad(false).memory_format(std::nullopt);
+  if (!options.device().is_cpu()) memory.home = current_stream(options.device());
   memory.flat = aligned_zeros(elements, options);
   const bool compresses = wire_dtype && is_compressible(first->scalar_type());
   memory.wire = compresses ? aligned_zeros(elements, options.dtype(*wire_dtype)) : memory.flat;
@@ -100,9 +114,9 @@ void GradientBuckets::place(int64_t tensor) {
   }
   if (gradient.layout() != at::kStrided) throw InputError("a gradient is sparse; Firkin synchronises dense gradients only");
   if (gradient.is_alias_of(target) && gradient.data_ptr() == target.data_ptr() && gradient.strides() == target.strides()) {
-    if (scales_) gradient.mul_(scale_);
-  } else if (scales_ && gradient.scalar_type() == target.scalar_type()) {
-    at::mul_out(target, gradient, scale_);
+    if (scales_) scale_in_place(index);
+  } else if (scales_ && (gradient.scalar_type() == target.scalar_type() || !target.is_cpu())) {
+    at::mul_out(target, gradient, scale_);  // on a device in one kernel, which also rounds to the target's dtype
   } else {
     target.copy_(gradient);
     if (scales_) target.mul_(scale_);
@@ -110,8 +124,27 @@ void GradientBuckets::place(int64_t tensor) {
   gradient.reset();
 }
 
+// One kernel for all such tensors of a bucket, not one for each. A split tensor lies in several buckets and is scaled at once.
+void GradientBuckets::scale_in_place(size_t tensor) {
+  const auto bucket = static_cast<size_t>(bucket_of_[tensor]);
+  if (wire_views_[tensor].is_cpu() || plan_.buckets[bucket].parts > 1) {
+    wire_views_[tensor].mul_(scale_);
+  } else {
+    buckets_[bucket].unscaled.push_back(wire_views_[tensor]);
+  }
+}
+
+void GradientBuckets::scale_where_placed(int64_t bucket) {
+  std::vector<at::Tensor>& unscaled = buckets_[static_cast<size_t>(bucket)].unscaled;
+  if (unscaled.empty()) return;
+  const at::NoGradGuard no_grad;
+  at::_foreach_mul_(unscaled, scale_.item());
+  unscaled.clear();
+}
+
 void GradientBuckets::unpack(int64_t bucket) {
   const Memory& memory = buckets_[static_cast<size_t>(bucket)];
+  if (memory.home) keep_for_current_stream(memory.flat, memory.wire, *memory.home);
   if (!memory.wire.is_same(memory.flat)) memory.flat.copy_(memory.wire);
 }
 

@@ -117,6 +117,7 @@ void OrderedSynchronizer::drain() {
   const std::lock_guard lock(mutex_);
   throw_if_lost();
   if (is_step_open()) return;  // what is under way is this step's
+  settled().follow();
   are_unclaimed_ = false;
   try {
     receive_all_late();
@@ -129,6 +130,7 @@ void OrderedSynchronizer::drain() {
 void OrderedSynchronizer::module_awaits(const torch::nn::Module& module) {
   const std::lock_guard lock(mutex_);
   modules_.note(module);
+  settled().follow();
   if (!anything_late_) return;
   throw_if_lost();
   const std::vector<int64_t> buckets = late_buckets_of(module);
@@ -187,12 +189,14 @@ void OrderedSynchronizer::receive_late(int64_t bucket) {
     RECORD_USER_SCOPE("forward waits");
     complete = receive(bucket, [this] { return fmt::format("{} of step {}, in the forward after it", place(), steps_finished() - 1); });
   }
+  settled().set();
   if (steps_are_lost_ || complete.empty()) return;
   if (owed_.empty()) return adopt(complete);
   RECORD_USER_SCOPE("optimiser");
   std::vector<at::Tensor> parameters;
   for (const int64_t position : complete) parameters.push_back(tensor_at(position));
   owed_.pay(parameters, [&] { adopt(complete); });
+  settled().set();
 }
 
 void OrderedSynchronizer::agree_on_launch_order(int root) {

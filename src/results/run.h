@@ -32,6 +32,7 @@ struct Host {
 struct Environment {
   std::string firkin;  // version
   std::optional<std::string> libtorch = {}, backend = {}, device = {}, cpu = {}, os = {};
+  std::optional<std::string> gpu = {}, nccl = {}, float32_matmul = {};  // rank 0's; absent on a CPU
   std::optional<int64_t> cores = {}, world_size = {}, threads_per_rank = {};
   std::optional<std::string> link = {};  // a modelled one, in words; absent: times are those of the real link
   std::vector<Host> hosts = {};

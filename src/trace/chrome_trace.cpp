@@ -17,6 +17,8 @@ const char* category_of(Activity activity) {
       return "operator";
     case Activity::kCollective:
       return "communication";
+    case Activity::kHost:
+      return "host";
   }
   return "";
 }

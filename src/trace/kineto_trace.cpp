@@ -32,6 +32,7 @@ class KinetoEvents {
       case Activity::kPhase:
         return add_phase(span);
       case Activity::kOperator:
+      case Activity::kHost:
         return add_operator(span);
       case Activity::kCollective:
         return add_collective(span);

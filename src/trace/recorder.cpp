@@ -29,6 +29,26 @@ int64_t element_count(const profiler::KinetoEvent& event) {
   return elements;
 }
 
+// A phase of the program, drawn on the GPU as well. Kineto's ActivityType::GPU_USER_ANNOTATION.
+constexpr uint8_t kGpuUserAnnotation = 2;
+
+// Threads of a trace: those of streams come after those of the system.
+constexpr uint64_t kFirstStream = uint64_t{1} << 40;
+
+Span span_on_gpu(const profiler::KinetoEvent& event) {
+  Span span{.name = event.name(),
+            .thread = kFirstStream + static_cast<uint64_t>(event.deviceResourceId()),
+            .start_ns = static_cast<int64_t>(event.startNs()),
+            .end_ns = static_cast<int64_t>(event.endNs())};
+  if (span.name.starts_with("nccl")) span.activity = Activity::kCollective;  // ncclDevKernel_AllReduce_...
+  return span;
+}
+
+// With a GPU the CPU's operators compute nothing, and NCCL's collectives are only begun there.
+void count_as_host(Span& span) {
+  if (span.activity == Activity::kOperator || span.name.starts_with("nccl:")) span.activity = Activity::kHost;
+}
+
 Span span_of(const profiler::KinetoEvent& event) {
   Span span{.name = event.name(),
             .thread = event.startThreadId(),
@@ -45,10 +65,11 @@ Span span_of(const profiler::KinetoEvent& event) {
 
 }  // namespace
 
-TraceRecorder::TraceRecorder() {
+TraceRecorder::TraceRecorder(c10::DeviceType device) : device_(device) {
   setenv("KINETO_LOG_LEVEL", "6", /*overwrite=*/0);  // silent; it says on stderr that it starts and stops
   const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/true);
-  const std::set<ActivityType> activities{ActivityType::CPU};
+  std::set<ActivityType> activities{ActivityType::CPU};
+  if (device_ == c10::kCUDA) activities.insert(ActivityType::CUDA);
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(config, activities,
                            {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
@@ -63,7 +84,13 @@ std::vector<Span> TraceRecorder::stop() {
   const auto result = profiler::disableProfiler();
   std::vector<Span> spans;
   for (const profiler::KinetoEvent& event : result->events()) {
-    if (!event.isHiddenEvent()) spans.push_back(span_of(event));
+    if (event.isHiddenEvent()) continue;
+    if (event.deviceType() != c10::kCPU) {
+      if (event.activityType() != kGpuUserAnnotation) spans.push_back(span_on_gpu(event));
+      continue;
+    }
+    spans.push_back(span_of(event));
+    if (device_ != c10::kCPU) count_as_host(spans.back());
   }
   std::ranges::stable_sort(spans, {}, &Span::start_ns);
   return spans;

@@ -9,8 +9,9 @@ namespace firkin {
 
 enum class Activity {
   kPhase,       // a part of a training step that the program names: forward, backward
-  kOperator,    // a tensor operator, or a node of autograd's graph
+  kOperator,    // computation: a tensor operator, or a node of autograd's graph; with a GPU, what that runs
   kCollective,  // from when the transport takes it up (Gloo: a thread of its own) until its result is there
+  kHost,        // with a GPU: the CPU queues work for it
 };
 
 // Times are nanoseconds since the Unix epoch.

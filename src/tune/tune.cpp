@@ -8,10 +8,10 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/across_ranks.h"
 #include "bench/environment.h"
 #include "bench/tune_sections.h"
 #include "bench/tuner.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/output_folder.h"
@@ -134,11 +134,13 @@ ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const Pro
   check_options(options);
   const KeptState kept(module);
   Workload workload = workload_of(module, step, group);
+  ProcessGroup on_device = group;
+  on_device.device = device_of(workload);  // where gradients are, all-reduces are measured
   const auto folder = claimed_folder(group, options.out);
   Results results;
   results.run = begin_head("tune");
   results.run.seed = static_cast<int64_t>(options.seed);
-  add_ranks(group, group.c10d->getBackendName(), results.run.environment);
+  add_ranks(on_device, results.run.environment);
   results.run.model = description_of(module, options.name);
   TuneOptions settings;
   settings.caps = options.caps;
@@ -150,7 +152,7 @@ ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const Pro
   settings.steps.steps_per_block = options.steps_per_block;
   settings.calibration_blocks = std::max(4, options.blocks / 2);
   show_progress(settings, options.progress && group.rank == 0);
-  const TuneResult tuned = tune(group, workload, settings);
+  const TuneResult tuned = tune(on_device, workload, settings);
   settings.on_progress = {};
   add_tune(tuned, results);
   mark_sample_shapes(results);

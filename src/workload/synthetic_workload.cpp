@@ -13,10 +13,11 @@ namespace firkin {
 namespace {
 
 struct EqualTensors : torch::nn::Module {
-  explicit EqualTensors(const SyntheticTensors& tensors) {
+  EqualTensors(const SyntheticTensors& tensors, c10::Device device) {
     const int64_t elements = tensors.bytes / 4;
     for (int64_t i = 0; i < tensors.count; ++i) {
-      all.push_back(register_parameter(fmt::format("tensor{}", i), at::full({elements}, 0.5, at::kFloat)));
+      all.push_back(
+          register_parameter(fmt::format("tensor{}", i), at::full({elements}, 0.5, at::TensorOptions(at::kFloat).device(device))));
     }
   }
   std::vector<at::Tensor> all;
@@ -24,17 +25,17 @@ struct EqualTensors : torch::nn::Module {
 
 }  // namespace
 
-Workload make_synthetic_workload(const SyntheticTensors& tensors) {
+Workload make_synthetic_workload(const SyntheticTensors& tensors, c10::Device device) {
   if (tensors.count < 1 || tensors.bytes < kFloatBytes || tensors.bytes % kFloatBytes != 0) {
     throw InputError(fmt::format("synthetic tensors: {} of {} bytes; expected at least one, of a positive multiple of {} bytes",
                                  tensors.count, tensors.bytes, kFloatBytes));
   }
-  auto module = std::make_shared<EqualTensors>(tensors);
+  auto module = std::make_shared<EqualTensors>(tensors, device);
   Workload workload;
   workload.module = module;
   workload.parameters = module->all;
   workload.loss = [module](int64_t /*step*/) {
-    at::Tensor loss = at::zeros({});
+    at::Tensor loss = at::zeros({}, at::TensorOptions(module->all[0].device()));
     for (const at::Tensor& tensor : module->all) loss = loss + tensor.square().sum();
     return loss;
   };

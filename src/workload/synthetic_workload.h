@@ -13,6 +13,6 @@ struct SyntheticTensors {
 };
 
 // A module of equal tensors, each used once. Throws InputError unless count and bytes are positive and bytes a multiple of 4.
-Workload make_synthetic_workload(const SyntheticTensors& tensors);
+Workload make_synthetic_workload(const SyntheticTensors& tensors, c10::Device device = c10::kCPU);
 
 }  // namespace firkin

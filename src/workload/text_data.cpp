@@ -30,6 +30,10 @@ void check_shape(const BatchShape& shape, int64_t text_bytes) {
 
 }  // namespace
 
+TokenBatch on_device(const TokenBatch& batch, c10::Device device) {
+  return {batch.tokens.to(device), batch.targets.to(device)};
+}
+
 TextData::TextData(const std::filesystem::path& file, int64_t sequence_length) {
   check_positive("sequence_length", sequence_length);
   std::string text = read_file(file);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -13,6 +14,9 @@ struct TokenBatch {
   at::Tensor tokens;
   at::Tensor targets;
 };
+
+// The same there. Does nothing where it is there already.
+TokenBatch on_device(const TokenBatch& batch, c10::Device device);
 
 // Which windows of the text a rank gets in a step. The ranks' batches together are the global batch, the same whatever the world size:
 // row rank * local_batch + i of it is row i of the rank's.

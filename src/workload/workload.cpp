@@ -1,17 +1,13 @@
 #include "workload/workload.h"
 
 #include <ATen/record_function.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "workload/device_clock.h"
 
 namespace firkin {
 
-using Clock = std::chrono::steady_clock;
-
-void synchronize_device(const torch::nn::Module& module) {
-  const auto parameters = module.parameters();
-  if (parameters.empty() || parameters[0].is_cpu()) return;
-  const c10::Device device = parameters[0].device();
-  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+c10::Device device_of(const Workload& workload) {
+  return workload.parameters.empty() ? c10::Device(c10::kCPU) : workload.parameters[0].device();
 }
 
 void forget_gradients(const Workload& workload) {
@@ -25,16 +21,12 @@ DataParallelOptions with_timed_synchronization(const Workload& workload, DataPar
 
 StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer* optimizer, int64_t step) {
   RECORD_USER_SCOPE(kStepPhase);
-  const auto now = [&workload] {
-    synchronize_device(*workload.module);
-    return Clock::now();
-  };
-  const auto seconds = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };
+  const auto now = [device = device_of(workload)] { return device_now(device); };
   const auto started = now();
   forget_gradients(workload);
   if (workload.whole_step) {
     workload.whole_step();
-    return {.step_s = seconds(started, now()), .comm_s = ddp.stats().exposed_wait_s};
+    return {.step_s = seconds_between(started, now()), .comm_s = ddp.stats().exposed_wait_s};
   }
   at::Tensor loss;
   {
@@ -57,7 +49,7 @@ StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer* o
   }
   loss.reset();  // and the graph with it: training loops hold both until the next step
   const auto ended = now();
-  return {.step_s = seconds(started, ended), .comm_s = seconds(backward_ended, synchronized)};
+  return {.step_s = seconds_between(started, ended), .comm_s = seconds_between(backward_ended, synchronized)};
 }
 
 }  // namespace firkin

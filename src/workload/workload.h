@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,7 +25,7 @@ struct Workload {
   std::function<void()> whole_step = {};
 };
 
-// Seconds on this rank, the device synchronised before every reading of the clock.
+// Seconds on this rank: on a device as its events say, which are waited for when the step is over (device_clock.h).
 struct StepTimes {
   double step_s = 0;  // zero_grad, forward, backward, synchronisation of gradients, optimiser
   double comm_s = 0;  // from the end of backward to the last gradient: the figure of the CS336 hand-out
@@ -55,7 +54,7 @@ inline int steps_to_learn(const Strategy& strategy) {
 // optimizer: over `ddp` and the workload's; null for a whole step, of which a profiler sees no phases but itself.
 StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer* optimizer, int64_t step);
 
-// Waits until the device has done everything that was asked of it. Does nothing for the CPU.
-void synchronize_device(const torch::nn::Module& module);
+// Of its parameters.
+c10::Device device_of(const Workload& workload);
 
 }  // namespace firkin

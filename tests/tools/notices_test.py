@@ -28,7 +28,7 @@ LIBRARIES = {"CLI": "CLI11", "fmt": "fmt", "gloo": "Gloo", "nlohmann": "nlohmann
 SYSTEM_HEADERS = {"dirent.h", "dlfcn.h", "errno.h", "fcntl.h", "netdb.h", "poll.h", "pthread.h", "sched.h", "signal.h", "spawn.h", "stdio.h",
                   "stdlib.h", "unistd.h"}  # fmt: skip; those of C++ have no dot
 ROOMS = {path.name for path in (ROOT / "src").iterdir()} | {"firkin"}
-LINKED = re.compile(r"lib(torch\w*|c10\w*|stdc\+\+|m|gcc_s|c|rt|dl|pthread|gomp|asan|ubsan)\.so|ld-linux")  # LibTorch, and the system's
+LINKED = re.compile(r"lib(torch\w*|c10\w*|cudart|stdc\+\+|m|gcc_s|c|rt|dl|pthread|gomp|asan|ubsan)\.so|ld-linux")  # LibTorch (cudart with its CUDA build), and the system
 
 
 def includes() -> dict[str, str]:

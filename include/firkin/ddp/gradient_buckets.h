@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <optional>
@@ -40,7 +41,12 @@ class GradientBuckets {
   // An undefined gradient counts as zeros. Throws InputError for a sparse gradient.
   void place(int64_t tensor);
 
-  // What travelled into the bucket itself. Does nothing without wire_dtype.
+  // Before the bucket is sent: scales what place() has left unscaled. On a device a gradient that lay in its place already waits for the
+  // others of its bucket, and they are scaled together; on a CPU there is nothing left to do.
+  void scale_where_placed(int64_t bucket);
+
+  // What travelled into the bucket itself. Does nothing without wire_dtype, but for telling the allocator of a device of the stream on
+  // which the bucket is used from now on.
   void unpack(int64_t bucket);
 
   // All buckets: what a rank without data adds to the sum.
@@ -57,7 +63,10 @@ class GradientBuckets {
     at::Tensor flat;
     at::Tensor wire;  // flat itself, or of wire_dtype
     int64_t gradient_bytes = 0;
+    std::vector<at::Tensor> unscaled = {};  // on a device: places in `wire`
+    std::optional<c10::Stream> home = {};   // on a device: the stream that it was allocated on, and goes back to
   };
+  void scale_in_place(size_t tensor);
   Memory make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype);
 
   BucketPlan plan_;

@@ -1,0 +1,37 @@
+#include "nccl_backend.h"
+
+#include <ATen/cuda/CUDAContextLight.h>
+#include <fmt/format.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+namespace firkin {
+
+bool is_nccl_built() {
+  return true;
+}
+
+std::string nccl_version() {
+  return fmt::format("{}.{}.{}", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+}
+
+std::string gpu_identity(c10::Device device) {
+  std::string identity;
+  for (const char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes) {
+    identity += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return identity;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                    std::chrono::milliseconds timeout) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = timeout;
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
+}
+
+bool is_nccl_work(const c10d::Work& work) {
+  return dynamic_cast<const c10d::ProcessGroupNCCL::WorkNCCL*>(&work) != nullptr;
+}
+
+}  // namespace firkin

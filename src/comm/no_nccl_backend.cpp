@@ -1,0 +1,27 @@
+#include "firkin/base/error.h"
+#include "nccl_backend.h"
+
+namespace firkin {
+
+bool is_nccl_built() {
+  return false;
+}
+
+std::string nccl_version() {
+  return "";
+}
+
+std::string gpu_identity(c10::Device /*device*/) {
+  throw RuntimeError("no GPU: Firkin was built without NCCL");
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& /*store*/, int /*rank*/, int /*size*/,
+                                                    std::chrono::milliseconds /*timeout*/) {
+  throw InputError("backend nccl: Firkin was built without it; expected gloo");
+}
+
+bool is_nccl_work(const c10d::Work& /*work*/) {
+  return false;
+}
+
+}  // namespace firkin

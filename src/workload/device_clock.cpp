@@ -1,0 +1,23 @@
+#include "workload/device_clock.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace firkin {
+
+DeviceTime device_now(c10::Device device) {
+  if (device.is_cpu()) return {.host = std::chrono::steady_clock::now()};
+  DeviceTime now{.host = std::chrono::steady_clock::now(),
+                 .event = std::make_shared<c10::Event>(device.type(), c10::EventFlag::BACKEND_DEFAULT)};  // one that keeps time
+  now.event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return now;
+}
+
+double seconds_between(const DeviceTime& from, const DeviceTime& to) {
+  if (to.event == nullptr) return std::chrono::duration<double>(to.host - from.host).count();
+  constexpr double kMillisecond = 1e-3;
+  to.event->synchronize();
+  from.event->synchronize();  // it may be of another stream
+  return from.event->elapsedTime(*to.event) * kMillisecond;
+}
+
+}  // namespace firkin

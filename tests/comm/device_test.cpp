@@ -1,0 +1,85 @@
+#include "firkin/comm/device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "comm/shared_gpus.h"
+#include "firkin/base/error.h"
+#include "thread_ranks.h"
+
+namespace firkin {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+ProcessGroup group_of_one(const GroupOptions& options) {
+  return make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, options);
+}
+
+// What is said where there is no GPU. tests/cuda has the rest.
+class WithoutGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (device_count() > 0) GTEST_SKIP() << "there is a GPU";
+  }
+};
+
+TEST(Device, OfTheCpuNeedsNothing) {
+  EXPECT_EQ(device_for_rank("cpu", 3), c10::Device(c10::kCPU));
+  use_device(c10::kCPU);
+  synchronize(c10::kCPU);
+}
+
+TEST(Device, ThatIsNeitherCpuNorGpuIsBadInput) {
+  EXPECT_THAT([] { device_for_rank("tpu", 0); }, ThrowsMessage<InputError>(HasSubstr("device tpu: expected cpu, cuda or auto")));
+}
+
+TEST_F(WithoutGpu, AutoIsTheCpu) {
+  EXPECT_EQ(device_for_rank("auto", 1), c10::Device(c10::kCPU));
+}
+
+TEST_F(WithoutGpu, CudaIsBadInputInOneLine) {
+  EXPECT_THAT(
+      [] { device_for_rank("cuda", 0); },
+      ThrowsMessage<InputError>(testing::AllOf(HasSubstr("device cuda: "), HasSubstr("; expected cpu"), testing::Not(HasSubstr("\n")))));
+  EXPECT_THROW(group_of_one({.device = c10::Device(c10::kCUDA, 0)}), InputError);
+}
+
+TEST_F(WithoutGpu, AGroupIsOnTheCpuOverGloo) {
+  const ProcessGroup group = group_of_one({});
+  EXPECT_EQ(group.device, c10::Device(c10::kCPU));
+  EXPECT_EQ(group.backend, "gloo");
+  EXPECT_TRUE(can_carry(group, c10::kCPU));
+  EXPECT_FALSE(can_carry(group, c10::kMeta));
+}
+
+TEST_F(WithoutGpu, NcclIsBadInputInOneLine) {
+  for (const char* backend : {"nccl", "cpu:gloo,cuda:nccl"}) {
+    EXPECT_THAT([&] { group_of_one({.backend = backend}); },
+                ThrowsMessage<InputError>(testing::AllOf(HasSubstr(backend), HasSubstr("expected gloo"), testing::Not(HasSubstr("\n")))));
+  }
+}
+
+TEST(Device, NcclOverAModelledLinkIsBadInput) {
+  EXPECT_THAT([] { group_of_one({.backend = "nccl", .link = parse_link("1gbit", 1)}); },
+              ThrowsMessage<InputError>(HasSubstr("over a modelled link; expected gloo")));
+}
+
+TEST(SharedGpus, NcclNeedsAClaimOfEveryRank) {
+  c10d::HashStore store;
+  claim_gpu(store, "a", "cuda:0");
+  EXPECT_THAT(why_not_nccl(store, 2), HasSubstr("1 of 2 ranks"));
+  claim_gpu(store, "b", "cuda:1");
+  EXPECT_EQ(why_not_nccl(store, 2), "");
+}
+
+TEST(SharedGpus, NcclNeedsAGpuForEveryRank) {
+  c10d::HashStore store;
+  claim_gpu(store, "a", "cuda:0");
+  claim_gpu(store, "a", "cuda:0");
+  EXPECT_THAT(why_not_nccl(store, 2), HasSubstr("more than one rank uses cuda:0"));
+}
+
+}  // namespace
+}  // namespace firkin

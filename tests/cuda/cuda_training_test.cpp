@@ -1,0 +1,127 @@
+// Training on GPUs gives what training on CPUs gives, with every strategy.
+#include <ATen/ops/allclose.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "../comm/thread_ranks.h"
+#include "../ddp/layered_net.h"
+#include "../ddp/tensors.h"
+#include "../ddp/throw_in_backward.h"
+#include "firkin/ddp/data_parallel.h"
+#include "firkin/ddp/module_parameters.h"
+#include "firkin/ddp/overlapped_optimizer.h"
+#include "gpus.h"
+
+#include <torch/torch.h>
+
+namespace firkin {
+namespace {
+
+using OneGpu = NeedsGpus<1>;
+using TwoGpus = NeedsGpus<2>;
+
+constexpr int kSteps = 5;
+constexpr std::array kStrategies = {"naive", "flat", "overlap", "bucketed", "planned", "ordered", "torch"};
+
+struct Course {
+  std::string strategy;
+  GradientHook hook = plain_all_reduce();
+  at::ScalarType dtype = at::kFloat;
+  bool a_step_fails = false;  // rank 1's
+};
+
+DataParallelOptions options_of(const Course& course, const torch::nn::Module& module) {
+  DataParallelOptions options;
+  options.strategy = find_strategy(course.strategy);
+  options.cap.cap_bytes = 300;
+  options.gradient_hook = course.hook;
+  if (course.strategy == "planned") {
+    const auto tensors = static_cast<int64_t>(trainable_parameters(module).size());
+    options.plan = BucketPlan{{{0, 2}, {2, tensors - 2}}, {}};
+  }
+  return options;
+}
+
+// Returns the parameters, on the CPU.
+Tensors train(const Course& course, const ProcessGroup& group) {
+  const at::TensorOptions options = at::TensorOptions(group.device).dtype(course.dtype);
+  LayeredNet net(options);
+  DataParallel ddp(*net, group, options_of(course, *net));
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  OverlappedOptimizer overlapped(ddp, optimizer);
+  for (int step = 0; step < kSteps; ++step) {
+    const bool fails = course.a_step_fails && step == 2;
+    for (at::Tensor& p : net->parameters()) p.mutable_grad().reset();  // zero_grad() fails on the torch strategy's views
+    try {
+      const auto throws = [](const at::Tensor& x) { return ThrowInBackward::apply(x, "on purpose"); };
+      const at::Tensor batch = batch_of(step, group.rank, options);
+      const at::Tensor out = fails && group.rank == 1 ? net->forward(batch, throws) : net->forward(batch);
+      out.pow(2).mean().backward();
+      EXPECT_FALSE(fails);
+      overlapped.step();
+    } catch (const StepError& error) {
+      EXPECT_TRUE(fails);
+      EXPECT_THAT(error.what(), testing::HasSubstr("on purpose"));
+    } catch (const OnPurpose&) {
+      EXPECT_TRUE(fails);
+    }
+  }
+  overlapped.drain();
+  Tensors parameters;
+  for (const at::Tensor& parameter : net->parameters()) parameters.push_back(parameter.detach().cpu().to(at::kFloat));
+  return parameters;
+}
+
+std::vector<Tensors> train_on_ranks(int ranks, const Course& course, const GroupOptions& options) {
+  std::vector<Tensors> result(static_cast<size_t>(ranks));
+  run_ranks_with(ranks, options, [&](const ProcessGroup& group) { result[static_cast<size_t>(group.rank)] = train(course, group); });
+  return result;
+}
+
+void expect_as_on_the_cpu(int ranks, const Course& course, const std::string& backend, double tolerance) {
+  SCOPED_TRACE(fmt::format("{} on {} over {}", course.strategy, ranks, backend));
+  const Course in_float{.strategy = course.strategy, .a_step_fails = course.a_step_fails};
+  const auto on_cpu = train_on_ranks(ranks, in_float, {.device = c10::Device(c10::kCPU)});
+  const auto on_gpu = train_on_ranks(ranks, course, {.backend = backend});
+  for (const Tensors& parameters : on_gpu) {
+    EXPECT_TRUE(same_bits(parameters, on_gpu[0]));
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_TRUE(at::allclose(parameters[i], on_cpu[0][i], tolerance, tolerance)) << "parameter " << i;
+    }
+  }
+}
+
+TEST_F(OneGpu, OneRankOverNcclTrainsAsOnTheCpu) {
+  for (const char* strategy : kStrategies) {
+    expect_as_on_the_cpu(1, {.strategy = strategy}, "nccl", 1e-5);
+    expect_as_on_the_cpu(1, {.strategy = strategy, .dtype = at::kBFloat16}, "nccl", 3e-2);
+  }
+}
+
+TEST_F(OneGpu, RanksThatShareItTrainAsOnTheCpu) {
+  for (const int ranks : {2, 3}) {
+    for (const char* strategy : kStrategies) expect_as_on_the_cpu(ranks, {.strategy = strategy}, "gloo", 1e-5);
+  }
+}
+
+TEST_F(OneGpu, CompressedGradientsTrainNearlyAsOnTheCpu) {
+  for (const GradientHook& hook : {bf16_compression(), fp16_compression()}) {
+    expect_as_on_the_cpu(2, {.strategy = "bucketed", .hook = hook}, "gloo", 1e-2);
+  }
+}
+
+TEST_F(OneGpu, AnExceptionInBackwardIsEveryRanksError) {
+  for (const char* strategy : kStrategies) expect_as_on_the_cpu(2, {.strategy = strategy, .a_step_fails = true}, "gloo", 1e-5);
+}
+
+TEST_F(TwoGpus, RanksTrainOverNcclAsOnTheCpu) {
+  for (int ranks = 2; ranks <= std::min(device_count(), 4); ++ranks) {
+    for (const char* strategy : kStrategies) {
+      expect_as_on_the_cpu(ranks, {.strategy = strategy}, "nccl", 1e-5);
+      expect_as_on_the_cpu(ranks, {.strategy = strategy, .a_step_fails = true}, "nccl", 1e-5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace firkin

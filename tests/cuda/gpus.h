@@ -1,0 +1,18 @@
+// Tests that need GPUs say so, and are skipped visibly where there are too few.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "firkin/comm/device.h"
+
+namespace firkin {
+
+template <int kGpus>
+class NeedsGpus : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (device_count() < kGpus) GTEST_SKIP() << "needs " << kGpus << " GPUs, and sees " << device_count();
+  }
+};
+
+}  // namespace firkin
