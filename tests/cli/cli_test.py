@@ -65,7 +65,7 @@ class Usage(unittest.TestCase):
             (["tune", "--num-heads", "7"], "heads"),
             (["tune", "--vocab-size", "100"], "--vocab-size 100"),
             (["tune", "--timeout", "0"], "--timeout 0"),
-            (["tune", "--backend", "pigeon"], "--backend: pigeon not in {gloo}"),
+            (["tune", "--backend", "pigeon"], "--backend: pigeon not in {auto,gloo,nccl}"),
             (["buckets", "--cap-mib", "0"], "--cap-mib: 0 is not a size"),
             (["buckets", "--model", "huge"], "expected demo, small"),
             (["buckets", "--tensors", "missing.csv"], "missing.csv"),
