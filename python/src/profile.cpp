@@ -11,6 +11,7 @@
 #include "bindings.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
 
 namespace nb = nanobind;
@@ -54,8 +55,11 @@ ProfileSection profile_of_samples(std::vector<std::string> names, std::vector<in
   }
   profile.tensors.backward_s = std::max(latest_s, medians[0]);
   check_profile(profile.tensors);
-  profile.bare_backward_s = median(bare_s);
-  profile.hook_perturbation = medians[0] / *profile.bare_backward_s - 1;
+  std::vector<double> backward_s;
+  for (const std::vector<double>& row : hooked_s) backward_s.push_back(row[0]);
+  const double hooked_to_bare = paired_ratio(backward_s, bare_s).ratio;
+  profile.bare_backward_s = medians[0] / hooked_to_bare;  // of the same moments, which two medians need not be
+  profile.hook_perturbation = hooked_to_bare - 1;
   return profile;
 }
 

@@ -149,8 +149,8 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
   profile.ready_order = order_of_times({ready, needed});
   profile.tensors = profile_in_ready_order(parameters, {ready, needed}, medians[0]);
   if (has_awaiting) add_forward(profile.ready_order, {needed, medians.end()}, medians[1], medians[2], profile.tensors);
-  profile.bare_backward_s = median(bare);
   profile.hooked_to_bare = paired_ratio(hooked, bare);
+  profile.bare_backward_s = medians[0] / profile.hooked_to_bare.ratio;  // of the same moments, which two medians need not be
   return profile;
 }
 

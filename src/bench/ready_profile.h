@@ -24,7 +24,7 @@ struct ReadyProfile {
   // optimiser takes is shared out by bytes.
   TensorProfile tensors;
   std::vector<int64_t> ready_order;  // the same order, as DataParallelOptions::ready_order takes it
-  double bare_backward_s = 0;        // backward with no hook at all: median over steps of the slowest rank
+  double bare_backward_s = 0;        // backward with no hook at all, of the slowest rank: the profile's over hooked_to_bare
   PairedRatio hooked_to_bare;        // what hooks and writing gradients into buckets cost
 };
 

@@ -1,9 +1,16 @@
 #include "backward_watch.h"
 
+#include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
+
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "error_text.h"
@@ -30,67 +37,79 @@ GraphTask* current_graph_task() {
 
 }  // namespace
 
-// Of an exception in backward; written by the thread that meets it.
-class BackwardWatch::Reason {
- public:
-  void set(const std::string& text) {
-    const std::lock_guard lock(mutex_);
-    text_ = first_line(text);
-  }
-  std::string get() {
-    const std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::string text_ = "backward threw";
-};
-
 struct BackwardWatch::State {
+  struct Watched {
+    int id = -1;
+    c10::intrusive_ptr<c10::ivalue::Future> result;  // of the outermost one
+    bool has_thrown() const { return result && result->completed() && result->hasError(); }
+  };
+
   Callbacks callbacks;
-  std::mutex mutex;          // guards `watched`: graph tasks may die on autograd's threads
-  std::vector<int> watched;  // graph tasks of the backward that runs
+  std::mutex mutex;  // guards what follows: graph tasks may die on autograd's threads
+  std::condition_variable changed;
+  std::vector<Watched> watched;  // graph tasks of the backward that runs
+  int failed_id = -1;            // the last one that failed
+  std::thread::id failing;       // calls `failed` now
+
   bool is_watched(int id) {
     const std::lock_guard lock(mutex);
-    return std::ranges::find(watched, id) != watched.end();
+    return std::ranges::find(watched, id, &Watched::id) != watched.end();
   }
-  void add(int id) {
+  void add(Watched task) {
     const std::lock_guard lock(mutex);
-    watched.push_back(id);
+    watched.push_back(std::move(task));
   }
   void remove(int id) {
     const std::lock_guard lock(mutex);
-    std::erase(watched, id);
+    std::erase_if(watched, [id](const Watched& task) { return task.id == id; });
+    changed.notify_all();
+  }
+  void set_failing(std::thread::id thread, int id) {
+    const std::lock_guard lock(mutex);
+    failing = thread;
+    failed_id = id;
   }
 };
 
-// Held by a callback of the graph task, and so destroyed with it: when its backward() returns or throws.
+// Held by a callback of the graph task, and so destroyed with it.
 struct BackwardWatch::Token {
   std::weak_ptr<State> state;
-  std::shared_ptr<Reason> reason;
   int id = 0;
   bool is_outermost = false;
-  std::atomic<bool> has_ended = false;
+  std::vector<c10::Stream> streams;  // of the caller of backward()
+  std::atomic<bool> is_over = false;
 
-  void run() {
-    if (!is_outermost || has_ended.exchange(true)) return;
+  void end() {
+    if (!is_outermost || is_over.exchange(true)) return;
     const std::shared_ptr<State> alive = state.lock();
     if (alive == nullptr) return;
     alive->remove(id);
     alive->callbacks.ended();
   }
 
+  void fail(const std::string& reason) {
+    if (!is_outermost || is_over.exchange(true)) return;
+    const std::shared_ptr<State> alive = state.lock();
+    if (alive == nullptr) return;
+    alive->set_failing(std::this_thread::get_id(), id);
+    {
+      const c10::MultiStreamGuard guard(streams);
+      alive->callbacks.failed(reason);
+    }
+    alive->set_failing({}, id);
+    alive->remove(id);
+  }
+
   ~Token() {
     const std::shared_ptr<State> alive = state.lock();
     if (alive == nullptr) return;
     try {
-      alive->remove(id);
-      if (!is_outermost) {
-        attach(alive);  // the graph task around this one is the current one now; all hooks may lie in inner tasks, so this is the way to it
-      } else if (!has_ended) {
-        alive->callbacks.failed(reason->get());
+      if (is_outermost) {
+        fail("backward threw");
+        return;
       }
+      alive->remove(id);
+      attach(alive);  // the graph task around this one is the current one now; all hooks may lie in inner tasks, so this is the way to it
     } catch (...) {  // an exception is under way already, or no memory is left to tell of one
     }
   }
@@ -102,6 +121,16 @@ BackwardWatch::BackwardWatch(Callbacks callbacks) : state_(std::make_shared<Stat
 
 BackwardWatch::~BackwardWatch() = default;
 
+// Autograd's thread that meets the exception calls this before backward() throws.
+void BackwardWatch::tell_of_exception(c10::ivalue::Future& result, const std::weak_ptr<Token>& token) {
+  result.addCallback(
+      [token](c10::ivalue::Future& ended) {
+        const std::shared_ptr<Token> alive = token.lock();
+        if (alive && ended.hasError()) alive->fail(first_line(ended.tryRetrieveErrorMessage()));
+      },
+      /*uses_future=*/false);
+}
+
 void BackwardWatch::attach() {
   attach(state_);
 }
@@ -112,18 +141,34 @@ void BackwardWatch::attach(const std::shared_ptr<State>& state) {
   GraphTask* task = current_graph_task();
   auto token = std::make_shared<Token>();
   token->state = state;
-  token->reason = std::make_shared<Reason>();
   token->id = id;
   token->is_outermost = task == nullptr || task->reentrant_depth_ == 0;
-  if (task != nullptr) {
-    task->future_result_->addCallback(
-        [reason = token->reason](at::ivalue::Future& result) {
-          if (result.hasError()) reason->set(result.tryRetrieveErrorMessage());
-        },
-        /*uses_future=*/false);
+  if (task == nullptr || !token->is_outermost) {
+    state->add({.id = id, .result = {}});
+  } else {
+    for (const std::optional<c10::Stream>& stream : task->caller_current_streams_) {
+      if (stream) token->streams.push_back(*stream);
+    }
+    state->add({.id = id, .result = task->future_result_});
+    if (!task->future_result_->completed()) tell_of_exception(*task->future_result_, token);
   }
-  state->add(id);
-  Engine::get_default_engine().queue_callback([token] { token->run(); });
+  Engine::get_default_engine().queue_callback([token] { token->end(); });
+}
+
+bool BackwardWatch::has_failed() const {
+  const int id = torch::autograd::get_current_graph_task_id();
+  const std::lock_guard lock(state_->mutex);
+  return id != -1 && id == state_->failed_id;
+}
+
+void BackwardWatch::settle() const {
+  const int id = torch::autograd::get_current_graph_task_id();
+  const GraphTask* task = current_graph_task();
+  if (task != nullptr && task->reentrant_depth_ > 0) return;  // what failed may be around it
+  std::unique_lock lock(state_->mutex);
+  if (state_->failing == std::this_thread::get_id()) return;
+  state_->changed.wait(
+      lock, [&] { return std::ranges::none_of(state_->watched, [id](const State::Watched& other) { return other.id != id && other.has_thrown(); }); });
 }
 
 void BackwardWatch::when_callbacks_have_run(std::function<void()> callback) {

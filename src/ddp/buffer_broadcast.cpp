@@ -16,8 +16,9 @@ int64_t whole_parts(int64_t bytes) {
 
 }  // namespace
 
-BufferBroadcast::Together BufferBroadcast::gather(const std::vector<at::Tensor>& buffers) {
-  Together together{.bytes = {}, .parts = {}, .buffers = buffers, .work = {}};
+BufferBroadcast::Together BufferBroadcast::gather(const std::vector<at::Tensor>& buffers) const {
+  const bool goes_beside = can_carry(beside_, buffers[0].device().type());
+  Together together{.bytes = {}, .parts = {}, .buffers = buffers, .group = goes_beside ? &beside_ : &gradients_, .work = {}};
   int64_t bytes = 0;
   for (const at::Tensor& buffer : buffers) bytes += whole_parts(static_cast<int64_t>(buffer.nbytes()));
   together.bytes = at::zeros({bytes}, at::TensorOptions(at::kByte).device(buffers[0].device()));
@@ -30,8 +31,9 @@ BufferBroadcast::Together BufferBroadcast::gather(const std::vector<at::Tensor>&
   return together;
 }
 
-BufferBroadcast::BufferBroadcast(ProcessGroup group, std::vector<at::Tensor> buffers) : group_(std::move(group)) {
-  if (group_.size == 1) return;
+BufferBroadcast::BufferBroadcast(ProcessGroup beside, ProcessGroup gradients, std::vector<at::Tensor> buffers)
+    : beside_(std::move(beside)), gradients_(std::move(gradients)) {
+  if (gradients_.size == 1) return;
   std::map<std::string, std::vector<at::Tensor>> by_device;
   for (at::Tensor& buffer : buffers) {
     if (buffer.numel() > 0) by_device[buffer.device().str()].push_back(std::move(buffer));
@@ -43,19 +45,19 @@ void BufferBroadcast::launch(int root) {
   const at::NoGradGuard no_grad;
   root_ = root;
   for (Together& together : devices_) {
-    if (group_.rank == root) {
+    if (gradients_.rank == root) {
       for (size_t i = 0; i < together.parts.size(); ++i) together.parts[i].copy_(together.buffers[i]);
     }
-    together.work = start_broadcast(group_, together.bytes, root);
+    together.work = start_broadcast(*together.group, together.bytes, root);
   }
 }
 
 void BufferBroadcast::wait(bool keep) {
   const at::NoGradGuard no_grad;
   for (Together& together : devices_) {
-    firkin::wait(group_, together.work, "the broadcast of buffers");
+    firkin::wait(*together.group, together.work, "the broadcast of buffers");
     together.work.reset();
-    if (!keep || group_.rank == root_) continue;
+    if (!keep || gradients_.rank == root_) continue;
     for (size_t i = 0; i < together.parts.size(); ++i) together.buffers[i].copy_(together.parts[i]);
   }
 }

@@ -9,10 +9,12 @@
 
 namespace firkin {
 
-// All buffers of a device travel in one broadcast, whatever their dtypes, beside the gradients' buckets. Not thread-safe.
+// All buffers of a device travel in one broadcast, whatever their dtypes: beside the gradients' buckets, or behind them where only their
+// group carries tensors of that device. Not thread-safe.
 class BufferBroadcast {
  public:
-  BufferBroadcast(ProcessGroup group, std::vector<at::Tensor> buffers);
+  // gradients: the group of the buckets, which carries every device. beside: the group for those that it carries.
+  BufferBroadcast(ProcessGroup beside, ProcessGroup gradients, std::vector<at::Tensor> buffers);
 
   // Starts sending the root's values. Collective.
   void launch(int root);
@@ -24,11 +26,13 @@ class BufferBroadcast {
     at::Tensor bytes;               // what travels
     std::vector<at::Tensor> parts;  // views of it, one per buffer
     std::vector<at::Tensor> buffers;
+    const ProcessGroup* group = nullptr;
     Work work;
   };
-  static Together gather(const std::vector<at::Tensor>& buffers);
+  Together gather(const std::vector<at::Tensor>& buffers) const;
 
-  ProcessGroup group_;
+  const ProcessGroup beside_;
+  const ProcessGroup gradients_;
   std::vector<Together> devices_;
   int root_ = 0;
 };

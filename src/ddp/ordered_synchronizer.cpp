@@ -102,6 +102,7 @@ void OrderedSynchronizer::drop_gradients() {
 }
 
 void OrderedSynchronizer::step(torch::optim::Optimizer& optimizer) {
+  settle();
   const std::lock_guard lock(mutex_);
   throw_if_lost();
   if (is_step_open())
@@ -114,6 +115,7 @@ void OrderedSynchronizer::step(torch::optim::Optimizer& optimizer) {
 }
 
 void OrderedSynchronizer::drain() {
+  settle();
   const std::lock_guard lock(mutex_);
   throw_if_lost();
   if (is_step_open()) return;  // what is under way is this step's
@@ -128,6 +130,7 @@ void OrderedSynchronizer::drain() {
 }
 
 void OrderedSynchronizer::module_awaits(const torch::nn::Module& module) {
+  settle();
   const std::lock_guard lock(mutex_);
   modules_.note(module);
   settled().follow();

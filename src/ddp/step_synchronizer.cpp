@@ -14,7 +14,7 @@ namespace firkin {
 StepSynchronizer::StepSynchronizer(SynchronizerSetup setup)
     : setup_(std::move(setup)),
       agreement_(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0),
-      buffers_(setup_.control, setup_.options.broadcast_buffers ? setup_.buffers : std::vector<at::Tensor>{}),
+      buffers_(setup_.control, setup_.group, setup_.options.broadcast_buffers ? setup_.buffers : std::vector<at::Tensor>{}),
       watch_({.ended = [this] { translated([this] { on_backward_ended(); }); },
               .failed = [this](const std::string& reason) { on_backward_failed(reason); }}),
       used_(setup_.parameters.size(), true) {}
@@ -23,7 +23,13 @@ void StepSynchronizer::install_hooks() {
   hooks_ = std::make_unique<ParameterHooks>(setup_.parameters, [this](size_t parameter) { translated([&] { on_gradient(parameter); }); });
 }
 
+const std::optional<StepFailure>& StepSynchronizer::last_failure() const {
+  settle();
+  return last_failure_;
+}
+
 bool StepSynchronizer::set_gradient_synchronization(bool on) {
+  settle();
   const std::lock_guard lock(mutex_);
   return std::exchange(synchronizes_, on);
 }
@@ -46,6 +52,8 @@ void StepSynchronizer::begin_step() {
 
 void StepSynchronizer::on_gradient(size_t parameter) {
   if (ignores_gradients()) return;
+  settle();
+  if (watch_.has_failed()) return;
   const std::lock_guard lock(mutex_);
   lose_unfinished_step();
   if (open_ && open_->is_backward_over) {
@@ -107,6 +115,7 @@ void StepSynchronizer::lose_unfinished_step() {
 }
 
 void StepSynchronizer::finish() {
+  settle();
   const std::lock_guard lock(mutex_);
   throw_if_lost();
   lose_unfinished_step();
@@ -123,6 +132,7 @@ void StepSynchronizer::finish() {
 }
 
 void StepSynchronizer::abandon(const std::string& reason) {
+  settle();
   const std::lock_guard lock(mutex_);
   throw_if_lost();
   lose_unfinished_step();
@@ -136,6 +146,7 @@ void StepSynchronizer::abandon(const std::string& reason) {
 }
 
 bool StepSynchronizer::take_part_without_data() {
+  settle();
   const std::lock_guard lock(mutex_);
   if (open_) throw RuntimeError("Join: the last step is not finished; expected finish_gradient_synchronization() after its backward");
   begin_step();

@@ -42,7 +42,7 @@ class StepSynchronizer : public Synchronizer {
   void abandon(const std::string& reason) final;
   bool take_part_without_data() final;
   bool set_gradient_synchronization(bool on) final;
-  const std::optional<StepFailure>& last_failure() const final { return last_failure_; }
+  const std::optional<StepFailure>& last_failure() const final;
 
  protected:
   explicit StepSynchronizer(SynchronizerSetup setup);
@@ -84,6 +84,8 @@ class StepSynchronizer : public Synchronizer {
   // What this rank owes the others of this step it cannot give any more. Throws GroupError.
   [[noreturn]] void lose_group(const std::exception& error);
   void throw_if_lost() const;
+  // First in what a program may call after backward() threw, before the mutex is taken: what follows from that has happened then.
+  void settle() const { watch_.settle(); }
   bool is_step_open() const { return open_.has_value(); }
   const SynchronizerSetup& setup() const { return setup_; }
   int64_t steps_finished() const { return steps_finished_; }

@@ -1,15 +1,16 @@
 #include "chaos.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "chaos_meeting.h"
 #include "chaos_plan.h"
 #include "chaos_rank.h"
-#include "firkin/comm/process_group.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -20,18 +21,20 @@ constexpr auto kPatience = std::chrono::seconds(5);  // beyond the collectives' 
 
 // What the threads of a sequence share; a thread that hangs keeps it alive.
 struct Sequence {
-  Sequence(uint64_t seed, std::chrono::milliseconds timeout_of_collectives)
-      : plan(draw_chaos_plan(seed)), timeout(timeout_of_collectives), meeting(plan.ranks, timeout + kPatience) {}
+  Sequence(uint64_t seed, std::chrono::milliseconds timeout_of_collectives, MakeChaosGroup make)
+      : plan(draw_chaos_plan(seed)), timeout(timeout_of_collectives), make_group(std::move(make)), meeting(plan.ranks, timeout + kPatience) {}
 
   ChaosPlan plan;
   std::chrono::milliseconds timeout;
+  MakeChaosGroup make_group;
   ChaosMeeting meeting;
   c10::intrusive_ptr<c10d::HashStore> store = c10::make_intrusive<c10d::HashStore>();
 };
 
 void run_rank(Sequence& sequence, int rank) {
   try {
-    const ProcessGroup group = make_process_group(sequence.store, rank, sequence.plan.ranks, {.timeout = sequence.timeout});
+    const ProcessGroup group = sequence.make_group(sequence.store, rank, sequence.plan.ranks, sequence.timeout);
+    const c10::DeviceGuard guard(group.device);
     ChaosRank(sequence.plan, group, sequence.meeting).run();
   } catch (const ChaosStop&) {
     // Another rank, or the comparison, has said why.
@@ -45,8 +48,12 @@ void run_rank(Sequence& sequence, int rank) {
 
 }  // namespace
 
-std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout) {
-  const auto sequence = std::make_shared<Sequence>(seed, timeout);
+ProcessGroup chaos_group_on_cpu(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout) {
+  return make_process_group(store, rank, size, {.device = c10::Device(c10::kCPU), .timeout = timeout});
+}
+
+std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout, const MakeChaosGroup& make_group) {
+  const auto sequence = std::make_shared<Sequence>(seed, timeout, make_group);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < sequence->plan.ranks; ++rank) {
     threads.emplace_back([sequence, rank] { run_rank(*sequence, rank); });

@@ -8,10 +8,20 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
+#include "firkin/comm/process_group.h"
+
 namespace firkin {
+
+// The group of a rank's thread, whose device the rank trains on. Called on that thread.
+using MakeChaosGroup =
+    std::function<ProcessGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout)>;
+
+// Gloo on the CPU.
+ProcessGroup chaos_group_on_cpu(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout);
 
 // One sequence: 2 to 4 ranks (threads), a random model, random options, and some steps in which ranks accumulate, throw, abandon, join, or
 // simply train. After every step the ranks compare what they have. The same seed is the same program.
@@ -19,6 +29,7 @@ namespace firkin {
 // timeout: of the collectives; a rank that is 5 s later than that counts as hanging.
 // Returns what went wrong, with the step and what every rank did in it; nothing when all was well. Throws nothing of DataParallel's. When a
 // rank does not even come back after its collectives timed out, its thread is left behind.
-std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout);
+std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout,
+                                              const MakeChaosGroup& make_group = chaos_group_on_cpu);
 
 }  // namespace firkin

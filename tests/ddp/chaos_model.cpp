@@ -7,19 +7,41 @@
 #include "throw_in_backward.h"
 
 namespace firkin {
-ChaosModel::ChaosModel(const ChaosModelSpec& spec) : spec_(spec) {
+ChaosLinearImpl::ChaosLinearImpl(int64_t inputs, int64_t outputs, const at::TensorOptions& options) {
+  weight = register_parameter("weight", at::zeros({outputs, inputs}, options));
+  bias = register_parameter("bias", at::zeros({outputs}, options));
+}
+
+at::Tensor ChaosLinearImpl::forward(const at::Tensor& x) {
+  return at::linear(x, weight, bias);
+}
+
+ChaosNormImpl::ChaosNormImpl(int64_t width, const at::TensorOptions& options) {
+  weight = register_parameter("weight", at::zeros({width}, options));
+  bias = register_parameter("bias", at::zeros({width}, options));
+  mean = register_buffer("mean", at::zeros({width}, options));
+  variance = register_buffer("variance", at::ones({width}, options));
+  batches = register_buffer("batches", at::zeros({}, options.dtype(at::kLong)));
+}
+
+at::Tensor ChaosNormImpl::forward(const at::Tensor& x) {
+  constexpr double kMomentum = 0.1;
+  constexpr double kEpsilon = 1e-5;
+  batches.add_(1);
+  return at::batch_norm(x, weight, bias, mean, variance, /*training=*/true, kMomentum, kEpsilon, /*cudnn_enabled=*/false);
+}
+
+ChaosModel::ChaosModel(const ChaosModelSpec& spec, c10::Device device) : spec_(spec) {
+  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kFloat);
   for (int i = 0; i < spec.depth; ++i) {
-    layers_.push_back(register_module(fmt::format("layer{}", i), torch::nn::Linear(spec.width, spec.width)));
+    layers_.push_back(register_module(fmt::format("layer{}", i), ChaosLinear(spec.width, spec.width, options)));
   }
   if (spec.frozen && spec.depth > 1) layers_[1]->weight.set_requires_grad(false);
-  if (spec.norm) norm_ = register_module("norm", torch::nn::BatchNorm1d(spec.width));
-  if (spec.checkpointing != Checkpointing::kNone) inner_ = register_module("inner", torch::nn::Linear(spec.width, spec.width));
-  if (spec.mixed_dtypes) {
-    wide_ = register_module("wide", torch::nn::Linear(spec.width, spec.width));
-    wide_->to(at::kDouble);
-  }
-  if (spec.extra) extra_ = register_parameter("extra", at::zeros({spec.width}));
-  out_ = register_module("out", torch::nn::Linear(spec.width, 3));
+  if (spec.norm) norm_ = register_module("norm", ChaosNorm(spec.width, options));
+  if (spec.checkpointing != Checkpointing::kNone) inner_ = register_module("inner", ChaosLinear(spec.width, spec.width, options));
+  if (spec.mixed_dtypes) wide_ = register_module("wide", ChaosLinear(spec.width, spec.width, options.dtype(at::kDouble)));
+  if (spec.extra) extra_ = register_parameter("extra", at::zeros({spec.width}, options));
+  out_ = register_module("out", ChaosLinear(spec.width, 3, options));
 }
 
 at::Tensor ChaosModel::checkpointed(const at::Tensor& h, const ChaosPass& pass, const std::string& text) {

@@ -36,9 +36,27 @@ struct ChaosPass {
   int throw_at = kThrowNowhere;
 };
 
+// LibTorch's own modules are made on the CPU, and Module::to() cannot move them to every device: these are made where they belong.
+struct ChaosLinearImpl : public torch::nn::Module {
+  ChaosLinearImpl(int64_t inputs, int64_t outputs, const at::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x);
+
+  at::Tensor weight, bias;
+};
+TORCH_MODULE(ChaosLinear);
+
+struct ChaosNormImpl : public torch::nn::Module {
+  ChaosNormImpl(int64_t width, const at::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x);
+
+  at::Tensor weight, bias, mean, variance, batches;
+};
+TORCH_MODULE(ChaosNorm);
+
+// Its parameters are zeros.
 class ChaosModel : public torch::nn::Module {
  public:
-  explicit ChaosModel(const ChaosModelSpec& spec);
+  ChaosModel(const ChaosModelSpec& spec, c10::Device device);
 
   // text: what backward throws, as OnPurpose. The model must outlive the backward.
   at::Tensor loss(const at::Tensor& x, const ChaosPass& pass, const std::string& text);
@@ -47,11 +65,11 @@ class ChaosModel : public torch::nn::Module {
   at::Tensor checkpointed(const at::Tensor& h, const ChaosPass& pass, const std::string& text);
 
   ChaosModelSpec spec_;
-  std::vector<torch::nn::Linear> layers_;
-  torch::nn::BatchNorm1d norm_ = nullptr;
-  torch::nn::Linear inner_ = nullptr;
-  torch::nn::Linear wide_ = nullptr;
-  torch::nn::Linear out_ = nullptr;
+  std::vector<ChaosLinear> layers_;
+  ChaosNorm norm_ = nullptr;
+  ChaosLinear inner_ = nullptr;
+  ChaosLinear wide_ = nullptr;
+  ChaosLinear out_ = nullptr;
   at::Tensor extra_;
   std::function<at::Tensor(const at::Tensor&)> inner_body_;
 };

@@ -22,9 +22,12 @@ std::vector<at::Tensor> trainable_tensors(const torch::nn::Module& module) {
   return tensors;
 }
 
+// On the CPU, where all ranks may read them.
 std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.defined() ? tensor.detach().clone() : at::Tensor());
+  for (const at::Tensor& tensor : tensors) {
+    copies.push_back(tensor.defined() ? tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true) : at::Tensor());
+  }
   return copies;
 }
 
@@ -52,8 +55,8 @@ ChaosRank::ChaosRank(const ChaosPlan& plan, const ProcessGroup& group, ChaosMeet
     : plan_(plan),
       group_(group),
       meeting_(meeting),
-      model_(std::make_shared<ChaosModel>(plan.model)),
-      reference_(std::make_shared<ChaosModel>(plan.model)),
+      model_(std::make_shared<ChaosModel>(plan.model, group.device)),
+      reference_(std::make_shared<ChaosModel>(plan.model, group.device)),
       trainable_(trainable_tensors(*model_)),
       reference_trainable_(trainable_tensors(*reference_)) {
   seed_parameters(*model_, 1000 * plan.seed + 100 * static_cast<uint64_t>(group.rank));  // rank 0's are broadcast
@@ -227,7 +230,7 @@ void ChaosRank::zero_gradients(ZeroGrad how) {
 
 at::Tensor ChaosRank::input(const ChaosStep& step, int micro) const {
   const int which = (step.number * plan_.ranks + group_.rank) * 4 + micro;
-  return seeded_randn({kRows, plan_.model.width}, 1000 * plan_.seed + static_cast<uint64_t>(which)).to(at::kFloat);
+  return seeded_randn({kRows, plan_.model.width}, 1000 * plan_.seed + static_cast<uint64_t>(which)).to(at::kFloat).to(group_.device);
 }
 
 std::string ChaosRank::fault_text(const ChaosStep& step) const {

@@ -1,0 +1,48 @@
+// Random programs with failures (tests/ddp/chaos.h) on the device that looks for races: what a step that failed leaves under way is where
+// streams are forgotten most easily.
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "../ddp/chaos.h"
+#include "checked_backend.h"
+#include "checked_device.h"
+
+namespace firkin::streams {
+namespace {
+
+constexpr auto kTimeout = std::chrono::seconds(60);  // checked_backend.h's
+constexpr uint64_t kSequencesPerTest = 10;
+
+// Ranks train on the stream that their thread finds, or on one of their own.
+ProcessGroup checked_group(bool on_a_side_stream, const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                           std::chrono::milliseconds timeout) {
+  const ProcessGroup group = with_checked_device(chaos_group_on_cpu(store, rank, size, timeout));
+  const c10::impl::VirtualGuardImpl guard(c10::kPrivateUse1);
+  if (on_a_side_stream) guard.exchangeStream(new_stream(group.device));
+  return group;
+}
+
+class StreamsChaos : public testing::TestWithParam<uint64_t> {
+ protected:
+  void SetUp() override {
+    register_checked_device();
+    Clocks::all().take_races();
+  }
+};
+
+TEST_P(StreamsChaos, EverythingIsInOrderAndAllRanksAreEqualOrHaveTheSameFailure) {
+  for (uint64_t seed = GetParam(); seed < GetParam() + kSequencesPerTest; ++seed) {
+    const bool on_a_side_stream = seed % 2 == 1;
+    const auto wrong = run_chaos_sequence(seed, kTimeout, [on_a_side_stream](const auto& store, int rank, int size, auto timeout) {
+      return checked_group(on_a_side_stream, store, rank, size, timeout);
+    });
+    EXPECT_FALSE(wrong) << wrong.value_or("");
+    EXPECT_THAT(Clocks::all().take_races(), testing::IsEmpty()) << "seed " << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(FirstSeed, StreamsChaos, testing::Range<uint64_t>(0, 60, kSequencesPerTest));
+
+}  // namespace
+}  // namespace firkin::streams
