@@ -110,7 +110,7 @@ struct BackwardWatch::Token {
       }
       alive->remove(id);
       attach(alive);  // the graph task around this one is the current one now; all hooks may lie in inner tasks, so this is the way to it
-    } catch (...) {  // an exception is under way already, or no memory is left to tell of one
+    } catch (...) {   // an exception is under way already, or no memory is left to tell of one
     }
   }
 };
@@ -167,8 +167,8 @@ void BackwardWatch::settle() const {
   if (task != nullptr && task->reentrant_depth_ > 0) return;  // what failed may be around it
   std::unique_lock lock(state_->mutex);
   if (state_->failing == std::this_thread::get_id()) return;
-  state_->changed.wait(
-      lock, [&] { return std::ranges::none_of(state_->watched, [id](const State::Watched& other) { return other.id != id && other.has_thrown(); }); });
+  const auto is_pending = [id](const State::Watched& other) { return other.id != id && other.has_thrown(); };
+  state_->changed.wait(lock, [&] { return std::ranges::none_of(state_->watched, is_pending); });
 }
 
 void BackwardWatch::when_callbacks_have_run(std::function<void()> callback) {

@@ -22,7 +22,10 @@ constexpr auto kPatience = std::chrono::seconds(5);  // beyond the collectives' 
 // What the threads of a sequence share; a thread that hangs keeps it alive.
 struct Sequence {
   Sequence(uint64_t seed, std::chrono::milliseconds timeout_of_collectives, MakeChaosGroup make)
-      : plan(draw_chaos_plan(seed)), timeout(timeout_of_collectives), make_group(std::move(make)), meeting(plan.ranks, timeout + kPatience) {}
+      : plan(draw_chaos_plan(seed)),
+        timeout(timeout_of_collectives),
+        make_group(std::move(make)),
+        meeting(plan.ranks, timeout + kPatience) {}
 
   ChaosPlan plan;
   std::chrono::milliseconds timeout;

@@ -182,7 +182,8 @@ void StepDraw::foretell(ChaosStep& step) const {
     if (action->fault != ChaosFault::kNone) throws = true;
     if (action->fault != ChaosFault::kNone || (lacks && !plan_.find_unused_parameters)) step.culprits.push_back(rank);
   }
-  // Under ordered a rank has only those of the last step's gradients that did not arrive behind it: what is added to then is its own affair.
+  // Under ordered a rank has only those of the last step's gradients that did not arrive behind it: what is added to then is its own
+  // affair.
   const bool keeps_all = find_strategy(plan_.strategy).wait != Wait::kAtFirstUse;
   step.knows_mean = step.zero_grad != ZeroGrad::kNever || (keeps_all && without_gradient.empty());
   const bool lacks = !without_gradient.empty() && !plan_.find_unused_parameters;

@@ -26,7 +26,8 @@ std::vector<at::Tensor> trainable_tensors(const torch::nn::Module& module) {
 std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> copies;
   for (const at::Tensor& tensor : tensors) {
-    copies.push_back(tensor.defined() ? tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true) : at::Tensor());
+    copies.push_back(tensor.defined() ? tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true)
+                                      : at::Tensor());
   }
   return copies;
 }
