@@ -56,10 +56,11 @@ STATEMENTS
 
 
 def setUpModule():
-    global PACKAGES, FOLDER
+    global PACKAGES, FOLDER, ELSEWHERE
     folder = tempfile.TemporaryDirectory(prefix="firkin-package-")
     unittest.addModuleCleanup(folder.cleanup)
     FOLDER = pathlib.Path(folder.name).resolve()
+    ELSEWHERE = FOLDER / "elsewhere" / "torch"
     PACKAGES = pathlib.Path(os.environ.get("FIRKIN_PACKAGES", FOLDER / "packages"))
     if not PACKAGES.exists():
         settings = {"FIRKIN_BUILD": os.environ["FIRKIN_BINARY_DIR"], "FIRKIN_PYTHON": os.environ["FIRKIN_PYTHON"]}
@@ -93,10 +94,13 @@ class Tarball(unittest.TestCase):
         self.assertTrue((FOLDER / "allreduce/report.html").exists())
 
     def without_its_libtorch(self, *words, **variables) -> subprocess.CompletedProcess:
-        """The program where LibTorch is not where it was built with: an empty folder lies over that, and FOLDER/elsewhere is what it was."""
-        (FOLDER / "elsewhere").mkdir(exist_ok=True)
+        """The program where LibTorch is not where it was built with: an empty folder lies over that, and ELSEWHERE is what it was."""
+        ELSEWHERE.mkdir(parents=True, exist_ok=True)
+        beside = pathlib.Path(self.libtorch).parent / "nvidia"  # what a CUDA build of LibTorch loads from beside itself
+        if beside.exists() and not (ELSEWHERE.parent / "nvidia").exists():
+            (ELSEWHERE.parent / "nvidia").symlink_to(beside)
         script = 'mount --bind "$0" "$1" && mount -t tmpfs none "$0" && shift && exec "$@"'
-        hidden = ["unshare", "--mount", "sh", "-c", script, self.libtorch, FOLDER / "elsewhere"]
+        hidden = ["unshare", "--mount", "sh", "-c", script, self.libtorch, ELSEWHERE]
         if os.geteuid() != 0 or run(*hidden, "true").returncode != 0:
             self.skipTest("may not mount here")
         return run(*hidden, self.firkin, *words, **variables)
@@ -107,7 +111,7 @@ class Tarball(unittest.TestCase):
         self.assertIn(f"not in {self.libtorch}", result.stderr)
 
     def test_it_runs_with_a_libtorch_elsewhere(self):
-        result = self.without_its_libtorch("models", FIRKIN_LIBTORCH=FOLDER / "elsewhere")
+        result = self.without_its_libtorch("models", FIRKIN_LIBTORCH=ELSEWHERE)
         self.assertEqual(result.returncode, 0, result)
 
     def test_a_project_of_its_own_builds_the_ten_lines_of_the_readme_and_runs_them(self):
