@@ -41,7 +41,7 @@ struct BackwardWatch::State {
   struct Watched {
     int id = -1;
     c10::intrusive_ptr<c10::ivalue::Future> result;  // of the outermost one
-    bool has_thrown() const { return result && result->completed() && result->hasError(); }
+    bool has_thrown() const { return result && result->hasError(); }
   };
 
   Callbacks callbacks;

@@ -14,7 +14,7 @@ namespace firkin {
 class BufferBroadcast {
  public:
   // gradients: the group of the buckets, which carries every device. beside: the group for those that it carries.
-  BufferBroadcast(ProcessGroup beside, ProcessGroup gradients, std::vector<at::Tensor> buffers);
+  BufferBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, std::vector<at::Tensor> buffers);
 
   // Starts sending the root's values. Collective.
   void launch(int root);
@@ -26,13 +26,12 @@ class BufferBroadcast {
     at::Tensor bytes;               // what travels
     std::vector<at::Tensor> parts;  // views of it, one per buffer
     std::vector<at::Tensor> buffers;
-    const ProcessGroup* group = nullptr;
+    ProcessGroup group;
     Work work;
   };
-  Together gather(const std::vector<at::Tensor>& buffers) const;
+  static Together gather(const std::vector<at::Tensor>& buffers, const ProcessGroup& group);
 
-  const ProcessGroup beside_;
-  const ProcessGroup gradients_;
+  int rank_ = 0;
   std::vector<Together> devices_;
   int root_ = 0;
 };
