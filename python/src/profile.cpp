@@ -6,7 +6,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "bindings.h"
 #include "firkin/base/error.h"
@@ -71,7 +70,7 @@ ProfileSection profile_of_file(const std::filesystem::path& path) {
 
 std::string describe(const ProfileSection& profile) {
   const TensorProfile& tensors = profile.tensors;
-  const int64_t total = std::accumulate(tensors.bytes.begin(), tensors.bytes.end(), int64_t{0});
+  const int64_t total = tensors.total_bytes();
   return fmt::format("Profile({} tensors, {}, backward {})", tensors.names.size(), format_bytes(total), format_seconds(tensors.backward_s));
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <span>
 #include <stdexcept>
 
@@ -31,10 +30,6 @@ DdpSetting cap_setting(const TensorProfile& profile, int64_t cap_bytes) {
   return {.name = format_bytes(cap_bytes), .cap_bytes = cap_bytes, .plan = plan_under(profile, cap_bytes)};
 }
 
-int64_t total_bytes(const TensorProfile& profile) {
-  return std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0});
-}
-
 void check_series(const std::vector<std::vector<double>>& step_s, size_t settings) {
   if (step_s.size() == settings + 1) return;
   throw std::invalid_argument(fmt::format("{} series of steps; expected {}", step_s.size(), settings + 1));
@@ -56,7 +51,7 @@ std::vector<DdpSetting> settings_to_calibrate(const TensorProfile& profile, cons
   }
   for (const int64_t parts : {24, 12, 6, 3}) {
     if (settings.size() < kCalibrationSettings)
-      settings.push_back(cap_setting(profile, std::max(total_bytes(profile) / parts, options.smallest_cap_bytes)));
+      settings.push_back(cap_setting(profile, std::max(profile.total_bytes() / parts, options.smallest_cap_bytes)));
   }
   return settings;
 }
@@ -112,7 +107,7 @@ void Tuner::calibrate(const std::vector<std::vector<double>>& step_s) {
 
 std::vector<DdpSetting> Tuner::caps_to_measure(const StepModel& model) const {
   const TensorProfile& profile = profile_.tensors;
-  std::vector<int64_t> candidates = dense_caps(std::max<int64_t>(total_bytes(profile) / 256, 4), total_bytes(profile));
+  std::vector<int64_t> candidates = dense_caps(std::max<int64_t>(profile.total_bytes() / 256, 4), profile.total_bytes());
   std::erase_if(candidates, [&](int64_t cap) { return cap < options_.smallest_cap_bytes; });
   if (candidates.empty()) candidates.push_back(options_.smallest_cap_bytes);
   const std::vector<CapPrediction> curve = predict_steps(model, kDdpRule, candidates);
@@ -150,7 +145,7 @@ void Tuner::decide(const std::vector<std::vector<double>>& step_s) {
   predicted_s_.clear();
   for (const DdpSetting& setting : settings_) predicted_s_.push_back(predict_step(model, setting.plan));
   const int64_t smallest = *settings_[1].cap_bytes;
-  dense_ = predict_steps(model, kDdpRule, dense_caps(smallest, total_bytes(profile_.tensors)));
+  dense_ = predict_steps(model, kDdpRule, dense_caps(smallest, profile_.tensors.total_bytes()));
 
   const size_t caps_end = settings_.size() - (plan() != nullptr ? 1 : 0);
   std::vector<CapPrediction> caps;

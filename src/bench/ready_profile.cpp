@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "backward_clock.h"
 #include "comm/across_ranks.h"
@@ -101,7 +100,7 @@ std::vector<double> flattened(const ProfiledStep& step) {
 // `needed_s`: per parameter, in registration order, as `ready_order`'s indices.
 void add_forward(const std::vector<int64_t>& ready_order, const std::vector<double>& needed_s, double forward_s, double update_s,
                  TensorProfile& profile) {
-  const auto total_bytes = static_cast<double>(std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0}));
+  const auto total_bytes = static_cast<double>(profile.total_bytes());
   for (size_t position = 0; position < ready_order.size(); ++position) {
     profile.needed_s.push_back(needed_s[static_cast<size_t>(ready_order[position])]);
     profile.update_s.push_back(total_bytes == 0 ? 0 : update_s * static_cast<double>(profile.bytes[position]) / total_bytes);

@@ -6,10 +6,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 
-#include "comm/across_ranks.h"
 #include "bench/allreduce_bench.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
@@ -22,10 +21,6 @@
 
 namespace firkin {
 namespace {
-
-int64_t total_bytes(const TensorProfile& profile) {
-  return std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0});
-}
 
 void check_input(const Workload& workload, const TuneOptions& options) {
   for (const int64_t cap : options.caps) {
@@ -56,7 +51,7 @@ void measure_inputs(const ProcessGroup& group, Workload& workload, const TuneOpt
   result.profile = measure_ready_profile(group, workload, profile);
   tell(options, result);
 
-  const AllReduceBenchOptions allreduce{.sizes = allreduce_sizes(total_bytes(result.profile.tensors)),
+  const AllReduceBenchOptions allreduce{.sizes = allreduce_sizes(result.profile.tensors.total_bytes()),
                                         .seconds = options.allreduce_seconds,
                                         .seed = options.seed,
                                         .on_progress = phase_progress(options, "measuring all-reduce", kMostRounds)};
@@ -234,7 +229,7 @@ TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions
   const std::vector<int64_t> wanted = options.caps.empty() ? default_caps(profile.bytes, options.rule) : options.caps;
   auto [caps, notes] = distinct_caps(wanted, profile.bytes, options.rule);
   result.notes.insert(result.notes.end(), notes.begin(), notes.end());
-  const std::vector<int64_t> dense = dense_caps(caps.front(), total_bytes(profile));
+  const std::vector<int64_t> dense = dense_caps(caps.front(), profile.total_bytes());
 
   const size_t tensors = profile.bytes.size();
   const BucketPlan torch_plan = assign_buckets(profile.bytes, kTorchDefaultCaps);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "data_folder.h"
@@ -31,10 +30,6 @@ TensorProfile replayed_profile(const JobFlags& flags) {
   return scaled(profile, flags.replay_scale);
 }
 
-int64_t gradient_bytes(const TensorProfile& profile) {
-  return std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0});
-}
-
 ModelDescription describe_replay(const JobFlags& flags) {
   const TensorProfile profile = replayed_profile(flags);
   ModelDescription model;
@@ -43,7 +38,7 @@ ModelDescription describe_replay(const JobFlags& flags) {
   if (flags.replay_scale.time != 1) model.name += fmt::format(", times x {}", flags.replay_scale.time);
   model.dtype = "fp32";
   model.tensors = static_cast<int64_t>(profile.bytes.size());
-  model.gradient_bytes = gradient_bytes(profile);
+  model.gradient_bytes = profile.total_bytes();
   model.parameters = *model.gradient_bytes / kFloatBytes;
   return model;
 }
@@ -117,7 +112,7 @@ MemoryEstimate estimate_job_memory(const JobFlags& flags) {
   if (flags.replay.empty()) {
     return estimate_training_memory(model_config(flags.model), flags.batch_size, flags.sequence_length, element_bytes(flags.model));
   }
-  const int64_t bytes = gradient_bytes(replayed_profile(flags));
+  const int64_t bytes = replayed_profile(flags).total_bytes();
   return {.parameters = bytes, .gradients = bytes};
 }
 

@@ -1,7 +1,6 @@
 #include "trace_prediction.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "bench/allreduce_bench.h"
 #include "firkin/plan/bucket_assignment.h"
@@ -58,7 +57,7 @@ ModelInputs measure_model_inputs(const ProcessGroup& group, Workload& workload, 
   constexpr int kProfileSteps = 8;
   ModelInputs inputs;
   inputs.profile = measure_ready_profile(group, workload, {.steps = kProfileSteps, .on_progress = {}}).tensors;
-  const int64_t total = std::accumulate(inputs.profile.bytes.begin(), inputs.profile.bytes.end(), int64_t{0});
+  const int64_t total = inputs.profile.total_bytes();
   inputs.allreduce = allreduce_table(
       measure_allreduce(group, {.sizes = allreduce_sizes(total), .seconds = seconds, .seed = seed, .on_progress = {}}), group.size);
   return inputs;

@@ -22,7 +22,7 @@ class ExactSearch {
         bytes_before_(tensors_ + 1, 0),
         launch_(tensors_ + 1, 0),
         costs_(costs),
-        bounds_(costs, total_bytes(profile)) {
+        bounds_(costs, static_cast<double>(profile.total_bytes())) {
     for (size_t j = 1; j <= tensors_; ++j) {
       bytes_before_[j] = bytes_before_[j - 1] + static_cast<double>(profile.bytes[j - 1]);
       launch_[j] = profile.ready_s[j - 1] + options.simulation.copy_s_per_byte * bytes_before_[j];
@@ -39,12 +39,6 @@ class ExactSearch {
   }
 
  private:
-  static double total_bytes(const TensorProfile& profile) {
-    double total = 0;
-    for (const int64_t bytes : profile.bytes) total += static_cast<double>(bytes);
-    return total;
-  }
-
   double within_tolerance(double seconds) const {
     constexpr double kRounding = 1e-12;
     return seconds * (1 + std::max(options_.tolerance, kRounding));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
@@ -122,7 +121,7 @@ Cmsc828gProfile from_tables(const CsvTable& sizes, const CsvTable& times_table, 
   // Times that the files do not have are 0.
   append_module(profile, {embedding, gpt2_position_embedding(model)}, times["token_embedding grad"] + times["position_embedding grad"]);
   check_profile(profile);
-  const int64_t parameters = std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0}) / kFloatBytes;
+  const int64_t parameters = profile.total_bytes() / kFloatBytes;
   std::vector<std::string> notes;
   if (rows_by_name(sizes).contains(kTiedHead)) {
     notes.push_back(fmt::format("'Token embedding' and '{}' ({} parameters each) are one tied tensor, {}: counted once", kTiedHead,

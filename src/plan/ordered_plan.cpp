@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "exact_search.h"
@@ -71,7 +70,7 @@ std::vector<OrderedCandidate> ordered_starts(const TensorProfile& profile, const
   std::vector<std::vector<Bucket>> partitions = {
       find_exact_plan(profile, costs, {.largest_bucket_bytes = options.largest_bucket_bytes, .simulation = options.pipeline.simulation})
           .buckets};
-  const int64_t total = std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0});
+  const int64_t total = profile.total_bytes();
   for (const int64_t cap : start_caps(total, static_cast<int64_t>(profile.bytes.size()))) {
     for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
       partitions.push_back(assign_buckets(profile.bytes, {.cap_bytes = cap, .rule = rule}).buckets);

@@ -16,13 +16,9 @@ double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-double total_bytes(const TensorProfile& profile) {
-  return static_cast<double>(std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0}));
-}
-
 double computation_s(const TensorProfile& profile, const SimulationOptions& options, size_t calls) {
-  return profile.forward_s + profile.backward_s + sum(profile.update_s) + options.copy_s_per_byte * total_bytes(profile) +
-         options.overhead_s * static_cast<double>(calls);
+  return profile.forward_s + profile.backward_s + sum(profile.update_s) +
+         options.copy_s_per_byte * static_cast<double>(profile.total_bytes()) + options.overhead_s * static_cast<double>(calls);
 }
 
 // The least of a(x) / x for x up to `bytes`. Between the points a power of x, and beyond them a line: the least is at a point or at the
@@ -67,7 +63,7 @@ Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan,
 
 double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options) {
   check_options(options);
-  const double bytes = total_bytes(profile);
+  const double bytes = static_cast<double>(profile.total_bytes());
   const double computation = computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 1) + options.agreement_s;
   if (!(bytes > 0)) return computation;
   const double rate = std::min(least_s_per_byte(costs.isolated, bytes), least_s_per_byte(costs.gap, bytes));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <unordered_set>
 
@@ -68,6 +69,10 @@ const CsvColumns& profile_columns() {
 }
 
 }  // namespace
+
+int64_t TensorProfile::total_bytes() const {
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+}
 
 TensorProfile with_forward(TensorProfile profile, double forward_s) {
   profile.forward_s = forward_s;

@@ -24,6 +24,7 @@ struct TensorProfile {
   double forward_s = 0;               // end of the forward pass without waiting; at least the largest needed_s
 
   bool knows_forward() const { return !needed_s.empty(); }
+  int64_t total_bytes() const;  // of all gradients
 };
 
 // The columns of tensors.csv, and the fields of a tensor in results.json.
