@@ -9,6 +9,7 @@
 #include "finish_run.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/plan/scaling.h"
 #include "report/images.h"
 #include "report/text.h"
 #include "results/rank_times.h"
@@ -19,7 +20,9 @@ namespace {
 
 struct PredictFlags {
   std::string tensors, allreduce, stragglers;
-  int64_t world = 0;  // 0: the only one in the table
+  int64_t world = 0;           // 0: the only one in the table
+  int64_t nodes = 0;           // 0: not given
+  int64_t ranks_per_node = 0;  // 0: not known
   RuleFlags rule;
   std::vector<double> caps_mib;
   std::vector<double> caps_mb;
@@ -58,6 +61,7 @@ SearchOptions search_options(const PredictFlags& flags) {
 int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
   const std::vector<int64_t> worlds = world_sizes(table);
   if (flags.world != 0) return flags.world;
+  if (flags.nodes != 0) return flags.nodes * flags.ranks_per_node;
   if (worlds.size() == 1) return worlds[0];
   throw InputError(fmt::format("{}: has several world sizes; expected --world with one of {}, or another to extrapolate to",
                                flags.allreduce, fmt::join(worlds, ", ")));
@@ -79,7 +83,6 @@ void set_forward(const PredictFlags& flags, TensorProfile& profile) {
 }
 
 PredictionInputs read_inputs(const PredictFlags& flags) {
-  if (flags.world < 0) throw InputError(fmt::format("--world {}: expected at least 1", flags.world));
   if (flags.svg && flags.common.out.empty()) throw InputError("--svg: expected --out as well");
   PredictionInputs inputs;
   inputs.rule = cap_options(flags.rule);
@@ -93,6 +96,7 @@ PredictionInputs read_inputs(const PredictFlags& flags) {
   }
   inputs.table = read_allreduce_csv(flags.allreduce);
   inputs.world_size = world_size(flags, inputs.table);
+  inputs.ranks_per_node = flags.ranks_per_node;
   if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);
   inputs.sensitivity = flags.sensitivity;
   return inputs;
@@ -125,11 +129,20 @@ Run declare_predict(CLI::App& app) {
       "  firkin predict --tensors firkin-out/tune/tensors.csv \\\n"
       "    --allreduce firkin-out/tune/allreduce.csv\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --world 1024 --json\n"
+      "  firkin predict --tensors t.csv --allreduce a.csv --nodes 64 \\\n"
+      "    --ranks-per-node 8\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --cap-mib 1,5,25,100\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n");
   app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order")->required();
   app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,...")->required();
-  app.add_option("--world", flags->world, "ranks; extrapolates to what was not measured");
+  const CLI::Range ranks(int64_t{1}, kLargestWorld);
+  CLI::Option* world = app.add_option("--world", flags->world, "ranks; extrapolates to what was not measured")->check(ranks);
+  CLI::Option* per_node = app.add_option("--ranks-per-node", flags->ranks_per_node, "to extrapolate across nodes from what crosses nodes");
+  per_node->check(ranks);
+  app.add_option("--nodes", flags->nodes, "with --ranks-per-node: --world as their product")
+      ->check(ranks)
+      ->needs(per_node)
+      ->excludes(world);
   app.add_option("--stragglers", flags->stragglers, "times of ranks: column 'seconds', or results.json");
   add_rule_flags(app, flags->rule);
   app.add_option("--cap-mib", flags->caps_mib, "caps of the curve, MiB (default: powers of two)")->delimiter(',')->check(mib_number());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
@@ -208,7 +207,7 @@ PredictedWorkload workload_of(const PredictionModel& model, int64_t world) {
   PredictedWorkload workload;
   workload.world_size = world;
   workload.tensors = static_cast<int64_t>(model.profile.names.size());
-  workload.gradient_bytes = std::accumulate(model.profile.bytes.begin(), model.profile.bytes.end(), int64_t{0});
+  workload.gradient_bytes = model.profile.total_bytes();
   workload.backward_s = model.profile.backward_s;
   workload.rule = name_of(model.rule.rule);
   workload.first_cap_bytes = model.rule.first_cap_bytes;
@@ -224,7 +223,7 @@ Prediction predict(PredictionInputs inputs) {
   const int64_t world = inputs.world_size;
   const bool measured = std::ranges::binary_search(world_sizes(inputs.table), world);
   std::optional<ScalingModel> scaling;
-  if (!measured) scaling.emplace(inputs.table);
+  if (!measured) scaling.emplace(inputs.table, worlds_alike(world, inputs.ranks_per_node));
   PredictionModel model{std::move(inputs.profile), measured ? comm_costs(inputs.table, world) : scaling->costs(world), inputs.rule,
                         inputs.search};
   Prediction result;

@@ -45,15 +45,15 @@ double evaluate(const FormFit& fit, int64_t world, double bytes) {
   return seconds;
 }
 
-std::vector<int64_t> worlds_to_fit(const AllReduceTable& table, int64_t smallest_world) {
+std::vector<int64_t> worlds_to_fit(const AllReduceTable& table, WorldRange range) {
   constexpr size_t kWorlds = 3;
   std::vector<int64_t> worlds = world_sizes(table);
-  std::erase_if(worlds, [&](int64_t world) { return world < std::max<int64_t>(smallest_world, 2) || world > kLargestWorld; });
+  std::erase_if(worlds, [&](int64_t world) { return world < range.smallest || world > range.largest; });
   if (worlds.empty()) {
-    throw InputError(fmt::format("no all-reduce was measured on {} to {} ranks; expected one to extrapolate from",
-                                 std::max<int64_t>(smallest_world, 2), kLargestWorld));
+    throw InputError(
+        fmt::format("no all-reduce was measured on {} to {} ranks; expected one to extrapolate from", range.smallest, range.largest));
   }
-  if (smallest_world == 0 && worlds.size() > kWorlds) worlds.erase(worlds.begin(), worlds.end() - static_cast<std::ptrdiff_t>(kWorlds));
+  if (worlds.size() > kWorlds) worlds.erase(worlds.begin(), worlds.end() - static_cast<std::ptrdiff_t>(kWorlds));
   return worlds;
 }
 
@@ -144,7 +144,16 @@ std::string name_of(ScalingForm form) {
   return "";
 }
 
-ScalingModel::ScalingModel(const AllReduceTable& table, int64_t smallest_world) : fitted_worlds_(worlds_to_fit(table, smallest_world)) {
+WorldRange worlds_alike(int64_t world, int64_t ranks_per_node) {
+  if (ranks_per_node == 0) return {};
+  if (ranks_per_node < 0) throw InputError(fmt::format("a node has {} ranks; expected at least 1", ranks_per_node));
+  if (world > ranks_per_node && world % ranks_per_node != 0) {
+    throw InputError(fmt::format("the world size is {}; expected a multiple of the {} ranks of a node, or fewer", world, ranks_per_node));
+  }
+  return world > ranks_per_node ? WorldRange{.smallest = ranks_per_node + 1} : WorldRange{.largest = ranks_per_node};
+}
+
+ScalingModel::ScalingModel(const AllReduceTable& table, WorldRange range) : fitted_worlds_(worlds_to_fit(table, range)) {
   std::map<int64_t, std::vector<double>> gap_ratios;
   std::vector<double> all_gap_ratios;
   for (const AllReduceRow& row : table) {

@@ -166,6 +166,15 @@ class Predict(WithFolder):
         self.assertFalse(self.predict("--world", "64")["model"]["extrapolated"])
         self.assert_rejected("predict", *self.inputs(), mentions="expected --world with one of 16, 32, 64")
 
+    def test_across_nodes_is_extrapolated_from_what_crosses_nodes(self):
+        table = self.out / "allreduce.csv"
+        rows = [f"{size},{world},{size * (1e-12 if world <= 8 else 1e-10)}" for world in (4, 8, 16, 32) for size in (1024, 1024 * MIB)]
+        table.write_text("\n".join(["bytes,world_size,median_s", *rows]) + "\n")
+        answer = self.predict("--nodes", "64", "--ranks-per-node", "8")
+        self.assertEqual(answer["model"]["world_size"], 512)
+        self.assertEqual(answer["extrapolation"]["fitted_worlds"], [16, 32])
+        self.assertEqual(self.predict("--world", "512")["extrapolation"]["fitted_worlds"], [8, 16, 32])
+
     def test_sensitivity_moves_every_input_both_ways(self):
         points = self.predict("--sensitivity")["sensitivity"]["points"]
         self.assertEqual({p["influence"] for p in points}, {"total bytes", "latency", "bandwidth", "backward time"})
@@ -327,7 +336,10 @@ class Predict(WithFolder):
             (["predict", "--tensors", bad, "--allreduce", ALLREDUCE], "bad.csv:3: tensor 'a' is there twice"),
             (["predict", *self.inputs(), "--rule", "random"], "{at-most,close-when-full}"),
             (["predict", *self.inputs(), "--cap-mib", "0"], "--cap-mib: 0 is not a size"),
-            (["predict", *self.inputs(), "--world", "-3"], "--world -3: expected at least 1"),
+            (["predict", *self.inputs(), "--world", "-3"], "--world: Value -3 not in range 1 to 65536"),
+            (["predict", *self.inputs(), "--nodes", "4"], "--nodes requires --ranks-per-node"),
+            (["predict", *self.inputs(), "--nodes", "4", "--ranks-per-node", "8", "--world", "32"], "--world excludes --nodes"),
+            (["predict", *self.inputs(), "--world", "100", "--ranks-per-node", "8"], "expected a multiple of the 8 ranks of a node"),
             (["predict", *self.inputs(), "--copy-gbps", "0"], "--copy-gbps 0: expected more than 0"),
             (["predict", *self.inputs(), "--compute-slowdown", "0.5"], "slowdown"),
             (["predict", *self.inputs(), "--channels", "0"], "channels"),

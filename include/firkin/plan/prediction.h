@@ -127,8 +127,9 @@ struct PredictedHook {
 struct PredictionInputs {
   TensorProfile profile;
   AllReduceTable table;
-  int64_t world_size = 0;  // ranks; extrapolated to when the table has other worlds only
-  CapOptions rule = {};    // its cap is ignored
+  int64_t world_size = 0;      // ranks; extrapolated to when the table has other worlds only
+  int64_t ranks_per_node = 0;  // 0: not known; else extrapolates from worlds that fit a node, or from those that do not, as world_size does
+  CapOptions rule = {};        // its cap is ignored
   SearchOptions search = {};
   InputErrors errors = {};         // of the profile and of search.simulation
   std::vector<int64_t> caps = {};  // of the curve, bytes; empty: powers of two

@@ -35,13 +35,22 @@ struct FormFit {
 
 inline constexpr int64_t kLargestWorld = 65536;
 
+// The measured worlds that forms are fitted to: of these, the three largest.
+struct WorldRange {
+  int64_t smallest = 2;
+  int64_t largest = kLargestWorld;
+};
+
+// Worlds that cross what `world` crosses: all within one node of `ranks_per_node` ranks, or all on several. Of times within a node, nothing
+// follows for the network between nodes. 0 when the number is not known: any world. Throws InputError when nodes would not be full.
+WorldRange worlds_alike(int64_t world, int64_t ranks_per_node);
+
 class ScalingModel {
  public:
-  // Fits each form by relative least squares to the measured worlds of at least `smallest_world` ranks. 0: the three largest worlds of at
-  // least two ranks, because smaller ones often stay within a machine and say little about the network between machines. Fits and weights
-  // come from calls of at least 4 KiB, where there are any: those below are many in tables, all latency, and no buckets.
-  // Throws InputError when the table has no such world.
-  explicit ScalingModel(const AllReduceTable& table, int64_t smallest_world = 0);
+  // Fits each form by relative least squares to the three largest of the measured worlds in `range`: smaller ones say less. Fits and
+  // weights come from calls of at least 4 KiB, where there are any: those below are many in tables, all latency, and no buckets. Throws
+  // InputError when the table has no such world.
+  explicit ScalingModel(const AllReduceTable& table, WorldRange range = {});
 
   const std::vector<FormFit>& fits() const { return fits_; }
   const std::vector<int64_t>& fitted_worlds() const { return fitted_worlds_; }
