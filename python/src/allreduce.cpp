@@ -17,23 +17,13 @@ using namespace nb::literals;
 namespace firkin::python {
 namespace {
 
-AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, const std::vector<double>& isolated_s, const std::vector<double>& queued_s,
-                            int64_t queue, int64_t calls_per_sample, int64_t wrong) {
-  const Summary isolated = summarize(isolated_s);
-  AllReduceRow row{.bytes = bytes,
-                   .world_size = world_size,
-                   .median_s = isolated.median,
-                   .mean_s = isolated.mean,
-                   .stdev_s = isolated.stdev,
-                   .min_s = isolated.min,
-                   .max_s = isolated.max,
-                   .samples = isolated.count,
-                   .p99_s = isolated.p99,
-                   .calls_per_sample = calls_per_sample,
-                   .wrong = wrong};
+AllReduceRow measured_row(int64_t bytes, int64_t world_size, const std::vector<double>& isolated_s, const std::vector<double>& queued_s,
+                          int64_t queue, int64_t calls_per_sample, int64_t wrong) {
   std::vector<double> gap_s;
-  for (const double total_s : queued_s) gap_s.push_back(queued_gap_s(total_s, isolated.median, static_cast<double>(queue)));
-  if (!gap_s.empty()) row.gap_s = median(gap_s);
+  for (const double total_s : queued_s) gap_s.push_back(queued_gap_s(total_s, median(isolated_s), static_cast<double>(queue)));
+  AllReduceRow row = row_of_samples(bytes, world_size, isolated_s, gap_s);
+  row.calls_per_sample = calls_per_sample;
+  row.wrong = wrong;
   return row;
 }
 
@@ -94,7 +84,7 @@ void bind_allreduce(nb::module_& module) {
       .def("__repr__", [](const MeasuredAllReduce& self) {
         return fmt::format("AllReduceTable({} sizes, ranks: {})", self.rows.size(), fmt::join(world_sizes(self.rows), ", "));
       });
-  module.def("row_of_samples", &row_of_samples, "bytes"_a, "world_size"_a, "isolated_s"_a, "queued_s"_a, "queue"_a, "calls_per_sample"_a,
+  module.def("row_of_samples", &measured_row, "bytes"_a, "world_size"_a, "isolated_s"_a, "queued_s"_a, "queue"_a, "calls_per_sample"_a,
              "wrong"_a,
              "Medians and moments. isolated_s: seconds per call, one at a time; queued_s: seconds of `queue` calls under way together, "
              "empty: not\n"

@@ -121,15 +121,7 @@ class AllReduceBench {
   // Seconds per call on this rank.
   double time_isolated(SizeState& size) { return time_all_reduces(group_, next_buffers(size, 1)[0], size.series.calls_per_sample); }
   // Seconds of a whole queue.
-  double time_queued(SizeState& size) {
-    const std::span<const at::Tensor> buffers = next_buffers(size, size.queue);
-    barrier(group_);
-    std::vector<Work> queued;
-    const DeviceTime started = device_now(group_.device);
-    for (const at::Tensor& buffer : buffers) queued.push_back(start_all_reduce(group_, buffer));
-    for (const Work& work : queued) wait(group_, work, "a queued all-reduce");
-    return seconds_between(started, device_now(group_.device));
-  }
+  double time_queued(SizeState& size) { return time_queue(group_, next_buffers(size, size.queue)); }
 
   // A whole queue, so that calls that disturb each other show as well. Leaves zeros, which stay finite when summed again and again.
   void check(SizeState& size) {
@@ -209,6 +201,15 @@ double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int
   return seconds_between(started, device_now(buffer.device())) / calls;
 }
 
+double time_queue(const ProcessGroup& group, std::span<const at::Tensor> buffers) {
+  barrier(group);
+  std::vector<Work> queued;
+  const DeviceTime started = device_now(group.device);
+  for (const at::Tensor& buffer : buffers) queued.push_back(start_all_reduce(group, buffer));
+  for (const Work& work : queued) wait(group, work, "a queued all-reduce");
+  return seconds_between(started, device_now(group.device));
+}
+
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options) {
   if (options.sizes.empty() || !(options.seconds > 0)) throw InputError("all-reduce benchmark: expected sizes, and seconds above 0");
   for (const int64_t bytes : options.sizes) check_allreduce_size(bytes);
@@ -218,19 +219,9 @@ std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const 
 AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size) {
   AllReduceTable table;
   for (const AllReduceSeries& size : series) {
-    const Summary isolated = summarize(size.isolated_s);
-    AllReduceRow row{.bytes = size.bytes,
-                     .world_size = world_size,
-                     .median_s = isolated.median,
-                     .mean_s = isolated.mean,
-                     .stdev_s = isolated.stdev,
-                     .min_s = isolated.min,
-                     .max_s = isolated.max,
-                     .samples = isolated.count,
-                     .p99_s = isolated.p99,
-                     .calls_per_sample = size.calls_per_sample,
-                     .wrong = size.wrong};
-    if (!size.gap_s.empty()) row.gap_s = median(size.gap_s);
+    AllReduceRow row = row_of_samples(size.bytes, world_size, size.isolated_s, size.gap_s);
+    row.calls_per_sample = size.calls_per_sample;
+    row.wrong = size.wrong;
     table.push_back(row);
   }
   return table;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,9 @@ std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const 
 
 // What a sample of isolated_s is made of: `calls` all-reduces of the buffer, one after another. Seconds per call on this rank. Collective.
 double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls);
+
+// What a sample of gap_s is made of: all-reduces of all buffers, queued together after a barrier. Seconds of all on this rank. Collective.
+double time_queue(const ProcessGroup& group, std::span<const at::Tensor> buffers);
 
 // The rows of allreduce.csv.
 AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size);

@@ -11,6 +11,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
+#include "firkin/stats/summary.h"
 
 namespace firkin {
 namespace {
@@ -99,6 +100,21 @@ std::string allreduce_csv(const AllReduceTable& table) {
 
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table) {
   write_file_atomically(path, allreduce_csv(table));
+}
+
+AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, std::span<const double> isolated_s, std::span<const double> gap_s) {
+  const Summary isolated = summarize(isolated_s);
+  AllReduceRow row{.bytes = bytes,
+                   .world_size = world_size,
+                   .median_s = isolated.median,
+                   .mean_s = isolated.mean,
+                   .stdev_s = isolated.stdev,
+                   .min_s = isolated.min,
+                   .max_s = isolated.max,
+                   .samples = isolated.count,
+                   .p99_s = isolated.p99};
+  if (!gap_s.empty()) row.gap_s = median(gap_s);
+  return row;
 }
 
 double queued_gap_s(double total_s, double isolated_s, double calls) {

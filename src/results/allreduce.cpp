@@ -1,8 +1,11 @@
 #include "results/allreduce.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "firkin/base/units.h"
+#include "firkin/stats/summary.h"
 #include "results/run.h"
 
 namespace firkin {
@@ -56,6 +59,11 @@ constexpr Field<AlphaBeta> kAlphaBetaFields[] = {{"alpha_s", &AlphaBeta::alpha_s
 
 constexpr Field<AllReduceSamples> kSizeSamples[] = {{AllReduceColumns::kBytes, &AllReduceSamples::bytes, Unit::kCount}};
 constexpr const char* kIsolated = "isolated_s";
+constexpr const char* kMixedQueueRatios = "mixed_queue_ratios";
+
+constexpr Field<MixedQueuesSection> kMixedQueuesFields[] = {{"queues", &MixedQueuesSection::queues, Unit::kCount},
+                                                            {"ratio", &MixedQueuesSection::ratio, Unit::kRatio},
+                                                            {"ratio_ci", &MixedQueuesSection::ratio_ci, Unit::kRatio}};
 
 }  // namespace
 
@@ -81,6 +89,7 @@ json samples_json(const AllReduceSamples& samples) {
   json object = to_json<AllReduceSamples>(kSizeSamples, samples);
   object[kIsolated] = samples.isolated_s;
   object[AllReduceColumns::kGap] = samples.gap_s;
+  if (!samples.mixed_queue_ratios.empty()) object[kMixedQueueRatios] = samples.mixed_queue_ratios;
   return object;
 }
 
@@ -88,7 +97,25 @@ AllReduceSamples read_allreduce_samples(const JsonFields& fields) {
   AllReduceSamples samples = from_json<AllReduceSamples>(kSizeSamples, fields);
   samples.isolated_s = fields.maybe_series(kIsolated);
   samples.gap_s = fields.maybe_series(AllReduceColumns::kGap);
+  samples.mixed_queue_ratios = fields.maybe_numbers(kMixedQueueRatios);
   return samples;
+}
+
+MixedQueuesSection mixed_queues_section(const std::vector<double>& ratios) {
+  return {.queues = static_cast<int64_t>(ratios.size()), .ratio = median(ratios), .ratio_ci = median_interval(ratios)};
+}
+
+json mixed_queues_json(const MixedQueuesSection& queues) {
+  return to_json<MixedQueuesSection>(kMixedQueuesFields, queues);
+}
+
+MixedQueuesSection read_mixed_queues(const JsonFields& fields) {
+  return from_json<MixedQueuesSection>(kMixedQueuesFields, fields);
+}
+
+std::string mixed_queues_note(const MixedQueuesSection& queues) {
+  return fmt::format("queued in mixed sizes, calls take {:.2f} times ({:.2f} to {:.2f}) what median and gap say.", queues.ratio,
+                     queues.ratio_ci->low, queues.ratio_ci->high);
 }
 
 Table allreduce_table(const AllReduceTable& table, Medium medium) {

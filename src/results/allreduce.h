@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "firkin/plan/allreduce_table.h"
@@ -15,6 +16,14 @@ struct AllReduceSamples {
   std::vector<int64_t> bytes = {};
   std::vector<std::vector<double>> isolated_s = {};
   std::vector<std::vector<double>> gap_s = {};
+  std::vector<double> mixed_queue_ratios = {};
+};
+
+// Queues of calls of mixed sizes, measured over what a(x) and g(x) say.
+struct MixedQueuesSection {
+  int64_t queues = 0;
+  double ratio = 0;  // median
+  std::optional<Interval> ratio_ci = {};
 };
 
 // Of a fit, wherever results.json states one.
@@ -29,6 +38,11 @@ AlphaBeta read_alpha_beta(const JsonFields& fields);
 
 nlohmann::json samples_json(const AllReduceSamples& samples);
 AllReduceSamples read_allreduce_samples(const JsonFields& fields);
+
+MixedQueuesSection mixed_queues_section(const std::vector<double>& ratios);  // at least one
+nlohmann::json mixed_queues_json(const MixedQueuesSection& queues);
+MixedQueuesSection read_mixed_queues(const JsonFields& fields);
+std::string mixed_queues_note(const MixedQueuesSection& queues);  // for Results::notes
 
 Table allreduce_table(const AllReduceTable& table, Medium medium);
 

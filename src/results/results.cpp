@@ -15,6 +15,7 @@ constexpr const char* kProfile = "profile";
 constexpr const char* kAllReduce = "allreduce";
 constexpr const char* kCalibration = "calibration";
 constexpr const char* kDenseCurve = "dense_curve";
+constexpr const char* kMixedQueues = "mixed_queues";
 constexpr const char* kChunks = "chunks";
 constexpr const char* kConfigurations = "configurations";
 constexpr const char* kTraces = "traces";
@@ -81,6 +82,7 @@ json results_json(const Results& results) {
   write_tune(results, document);
   if (results.prediction) write_prediction(*results.prediction, document);
   if (results.allreduce_samples) document[kSamplesKey] = samples_json(*results.allreduce_samples);
+  if (results.mixed_queues) document[kMixedQueues] = mixed_queues_json(*results.mixed_queues);
   if (!results.chunks.empty()) document[kChunks] = chunks_json(results.chunks);
   if (!results.chunk_totals_s.empty()) document[kSamplesKey][kChunkTotals] = results.chunk_totals_s;
   if (results.layers) write_layers(*results.layers, document);
@@ -105,6 +107,7 @@ Results results_from_json(const json& document) {
   }
   read_tune(fields, results);
   read_samples(fields, results);
+  if (const auto queues = fields.maybe_object(kMixedQueues)) results.mixed_queues = read_mixed_queues(*queues);
   results.chunks = read_chunks(fields.maybe_objects(kChunks));
   if (results.run.command == kLayersCommand) results.layers = read_layers(fields);
   results.configurations = read_configurations(fields.maybe_objects(kConfigurations));

@@ -42,6 +42,7 @@ struct Results {
   // bench allreduce, chunks, layers, step; trace
   std::optional<std::string> caches = {};  // "warm" or "cold"
   std::optional<AllReduceSamples> allreduce_samples = {};
+  std::optional<MixedQueuesSection> mixed_queues = {};
   std::optional<int64_t> elements = {};  // float32, of all chunks together
   std::vector<ChunksRow> chunks = {};
   std::vector<std::vector<double>> chunk_totals_s = {};  // [chunk size][sample]

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "../comm/thread_ranks.h"
+#include "bench/mixed_queues.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/stats/interval.h"
 
 namespace firkin {
 namespace {
@@ -62,6 +64,39 @@ TEST(AllReduceTable, HasTheMediansAndNoGapWhereNoneWasMeasured) {
   EXPECT_EQ(table[1].median_s, 6);
   EXPECT_EQ(table[1].max_s, 8);
   EXPECT_FALSE(table[1].gap_s.has_value());
+}
+
+AllReduceTable rows_of(std::vector<int64_t> sizes, std::optional<double> gap_s) {
+  AllReduceTable table;
+  for (const int64_t bytes : sizes) table.push_back({.bytes = bytes, .world_size = 2, .median_s = 1e-3, .gap_s = gap_s});
+  return table;
+}
+
+TEST(MixedQueues, AreOfBucketSizesThatWereMeasuredAndTheSameOnEveryRank) {
+  std::array<MixedQueues, 2> results;
+  run_ranks(2, [&](const ProcessGroup& group) {
+    results[static_cast<size_t>(group.rank)] =
+        measure_mixed_queues(group, rows_of({4, 32 * kKiB, kMiB, 64 * kMiB}, 1e-3), {.seconds = 0.1});
+  });
+  EXPECT_GE(results[0].seconds.size(), kFewestSamples);
+  EXPECT_EQ(results[0].seconds, results[1].seconds);
+  EXPECT_THAT(results[0].seconds, Each(Gt(0)));
+  EXPECT_THAT(results[0].bytes, Each(Each(testing::AnyOf(32 * kKiB, kMiB))));
+  EXPECT_THAT(results[0].bytes, SizeIs(results[0].seconds.size()));
+}
+
+TEST(MixedQueues, AreNotMeasuredWithoutTwoSizesWithAGap) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    EXPECT_THAT(measure_mixed_queues(group, rows_of({4, 64, kMiB}, 1e-3), {}).seconds, testing::IsEmpty());
+    EXPECT_THAT(measure_mixed_queues(group, rows_of({32 * kKiB, kMiB}, std::nullopt), {}).seconds, testing::IsEmpty());
+    EXPECT_THAT(measure_mixed_queues(group, rows_of({32 * kKiB, kMiB}, 1e-3), {.seconds = 1e-3}).seconds, testing::IsEmpty());
+  });
+}
+
+TEST(MixedQueues, AreComparedWithAGapForEveryCallButTheFirst) {
+  const CommCosts costs = {CostCurve({{kMiB, 3}, {2 * kMiB, 5}}), CostCurve({{kMiB, 2}, {2 * kMiB, 4}})};
+  const MixedQueues queues = {.bytes = {{kMiB, 2 * kMiB, kMiB}, {2 * kMiB, kMiB}}, .seconds = {3 + 4 + 2, 2 * (5 + 2)}};
+  EXPECT_THAT(ratios_to(queues, costs), ElementsAre(testing::DoubleEq(1), testing::DoubleEq(2)));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import socket
+import statistics
 import subprocess
 import tempfile
 import unittest
@@ -98,6 +99,15 @@ class AllReduce(InFolder):
                     self.assertAlmostEqual(row["busbw_bytes_per_s"], row["bytes"] / row["median_s"])  # 2 (n - 1) / n is 1 for two ranks
                 self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
                 self.assertEqual([row["bytes"] for row in self.rows("allreduce.csv")], ["4", "128", "4096"])
+
+    def test_says_what_queues_of_mixed_sizes_take_beside_the_model(self):
+        text = self.bench("allreduce", "-b", "32K", "-e", "512K", "--seconds", "1").stdout
+        answer = json.loads((self.out / "results.json").read_text())
+        ratios = answer["samples"]["mixed_queue_ratios"]
+        self.assertEqual(answer["mixed_queues"]["queues"], len(ratios))
+        self.assertAlmostEqual(answer["mixed_queues"]["ratio"], statistics.median(ratios))
+        self.assertRegex(" ".join(text.split()), r"queued in mixed sizes, calls take \d\.\d\d times")
+        self.assertNotIn("mixed_queues", json.loads(self.bench("allreduce", "-e", "64", "--seconds", "0.5", "--json").stdout))
 
     def test_more_ranks_than_two(self):
         table = self.bench("allreduce", "--ranks", "4", "-e", "64", "--seconds", "0.5").stdout

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,9 @@ struct AllReduceColumns {
 };
 
 using AllReduceTable = std::vector<AllReduceRow>;
+
+// What samples say of one size: their summary, and the median gap, where it was measured. Throws std::invalid_argument without isolated_s.
+AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, std::span<const double> isolated_s, std::span<const double> gap_s);
 
 // Columns: bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples. A file with only bytes, world_size and one time column is
 // accepted: median_s, or else the first that it has of time_s, mean_s, min_s, max_s. An empty field means: not measured.
