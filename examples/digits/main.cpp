@@ -89,7 +89,7 @@ int train(const firkin::ProcessGroup& group, const std::vector<std::string>& arg
   torch::manual_seed(1);
   const Images train_images = draw_images(kTrainImages), test_images = draw_images(kTestImages);
   torch::nn::Sequential network = make_network();
-  firkin::DataParallel ddp(*network, group);
+  firkin::DataParallel ddp(*network, group, {.buckets = firkin::automatic()});
   torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   for (int64_t epoch = 1; epoch <= kEpochs; ++epoch) {
     at::Tensor loss_sum = torch::zeros({}, torch::kDouble);

@@ -1,5 +1,6 @@
-"""examples/python/plain.py as a reader starts it, under torchrun on two ranks: the script, and its functions as targets of the command."""
+"""examples/python as a reader starts it, under torchrun on two ranks: plain.py, its functions as targets of the command, and automatic.py."""
 
+import importlib.util
 import math
 import os
 import pathlib
@@ -38,6 +39,19 @@ class Plain(unittest.TestCase):
             tensors = (pathlib.Path(folder) / "tensors.csv").read_text()
         self.assertNotIn("bucket_cap_mb_list", done.stdout)
         self.assertEqual(len(tensors.splitlines()), 1 + 41)
+
+
+@unittest.skipUnless(importlib.util.find_spec("firkin._engine"), "the engine is not built")
+class Automatic(unittest.TestCase):
+    def test_finds_buckets_while_it_trains_and_the_next_run_begins_with_them(self):
+        with tempfile.TemporaryDirectory() as folder:
+            words = [str(EXAMPLES / "automatic.py"), "--plan-file", str(pathlib.Path(folder) / "buckets.json")]
+            done = torchrun(*words)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stdout, r"trained 200 steps: loss [\d.]+; \d+ buckets, settled")
+            self.assertEqual(len(re.findall("^firkin: .* instead of .* step ", done.stdout, re.MULTILINE)), 1)
+            again = torchrun(*words, "--steps", "5")
+            self.assertRegex(again.stdout, r"trained 5 steps: loss [\d.]+; \d+ buckets, settled", again.stderr)
 
 
 if __name__ == "__main__":
