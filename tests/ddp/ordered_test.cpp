@@ -31,6 +31,7 @@ struct RunSetup {
   int steps = 12;
   std::optional<BucketPlan> plan = {};
   double max_norm = 0;  // of the gradients; 0: not clipped
+  bool zeroes_in_place = false;
 };
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name, const Tensors& parameters) {
@@ -67,7 +68,7 @@ Trained train(const ProcessGroup& group, const RunSetup& setup) {
   const int64_t local = kGlobalBatch / group.size / setup.micro_batches;
   Trained trained;
   for (int step = 0; step < setup.steps; ++step) {
-    optimizer->zero_grad();
+    optimizer->zero_grad(!setup.zeroes_in_place);
     const int64_t first = group.rank * local * setup.micro_batches;
     for (int micro = 0; micro < setup.micro_batches; ++micro) {
       ddp.set_gradient_synchronization(micro == setup.micro_batches - 1);
@@ -117,6 +118,7 @@ TEST_P(BitForBit, IsBucketedAfterFiftySteps) {
 INSTANTIATE_TEST_SUITE_P(
     Kinds, BitForBit,
     testing::Values(Kind{"sgd", {.optimizer = "SGD", .dtype = at::kFloat}}, Kind{"adamw", {.optimizer = "AdamW", .dtype = at::kFloat}},
+                    Kind{"sgd_zeroes_in_place", {.optimizer = "SGD", .dtype = at::kFloat, .zeroes_in_place = true}},
                     Kind{"sgd_bf16", {.optimizer = "SGD", .dtype = at::kFloat, .compresses = true}},
                     Kind{"adamw_bf16", {.optimizer = "AdamW", .dtype = at::kFloat, .compresses = true}},
                     Kind{"sgd_accumulates", {.optimizer = "SGD", .dtype = at::kFloat, .micro_batches = 3}},
