@@ -37,7 +37,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         stats = model.stats()
         phase = stats.automatic.name.lower()
-        print(f"trained {stats.steps} steps: loss {loss.item():.2f}; {len(stats.buckets)} buckets, {phase}")
+        print(f"trained {stats.steps} steps: loss {loss.item():.2f}; buckets: {len(stats.buckets)}, {phase}")
 
 
 if __name__ == "__main__":

@@ -48,10 +48,10 @@ class Automatic(unittest.TestCase):
             words = [str(EXAMPLES / "automatic.py"), "--plan-file", str(pathlib.Path(folder) / "buckets.json")]
             done = torchrun(*words)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertRegex(done.stdout, r"trained 200 steps: loss [\d.]+; \d+ buckets, settled")
+            self.assertRegex(done.stdout, r"trained 200 steps: loss [\d.]+; buckets: \d+, settled")
             self.assertEqual(len(re.findall("^firkin: .*; measured in", done.stdout, re.MULTILINE)), 1, done.stdout)  # what was chosen, or why nothing
             again = torchrun(*words, "--steps", "5")
-            self.assertRegex(again.stdout, r"trained 5 steps: loss [\d.]+; \d+ buckets, settled", again.stderr)
+            self.assertRegex(again.stdout, r"trained 5 steps: loss [\d.]+; buckets: \d+, settled", again.stderr)
 
 
 if __name__ == "__main__":
