@@ -82,7 +82,8 @@ DataParallelOptions data_parallel_options(const EngineOptions& options) {
   return result;
 }
 
-// Every method releases the GIL: collectives wait for other ranks, and a Python optimiser takes it again.
+// Every method releases the GIL: collectives wait for other ranks, and a Python optimiser takes it again. So do destructors: that of a
+// group waits for its threads, and one of these may be about to let go of something of Python's, for which it takes the GIL.
 class Engine {
  public:
   Engine(const NamedTensors& parameters, const NamedTensors& buffers, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
@@ -94,6 +95,12 @@ class Engine {
     ProcessGroup adopted = adopt_process_group(group, group_options);
     ddp_ = wrap(std::move(adopted), data_parallel_options(options));
   }
+  ~Engine() {
+    const py::gil_scoped_release released;
+    ddp_.reset();
+  }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   DataParallel& ddp() { return *ddp_; }
   // A Python module that will await its parameters, under all its names. Returns what await_module() takes.
@@ -138,12 +145,19 @@ std::vector<std::vector<std::string>> bucket_names(Engine& engine) {
 class EngineOptimizer {
  public:
   EngineOptimizer(Engine& engine, py::object optimizer)
-      : optimizer_(wrap_optimizer(std::move(optimizer))), overlapped_(engine.ddp(), *optimizer_) {}
-  OverlappedOptimizer& overlapped() { return overlapped_; }
+      : optimizer_(wrap_optimizer(std::move(optimizer))), overlapped_(std::make_unique<OverlappedOptimizer>(engine.ddp(), *optimizer_)) {}
+  ~EngineOptimizer() {
+    const py::gil_scoped_release released;
+    overlapped_.reset();
+  }
+  EngineOptimizer(const EngineOptimizer&) = delete;
+  EngineOptimizer& operator=(const EngineOptimizer&) = delete;
+
+  OverlappedOptimizer& overlapped() { return *overlapped_; }
 
  private:
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  OverlappedOptimizer overlapped_;
+  std::unique_ptr<OverlappedOptimizer> overlapped_;
 };
 
 void bind_options(py::module_& module) {

@@ -302,6 +302,20 @@ def leave_nothing_behind(rank):
     return hooks
 
 
+def come_and_go(rank):
+    """Wrappers that are dropped while threads of their groups still let go of the last collective."""
+    module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)).double()
+    for i in range(300):
+        model = firkin.DataParallel(module, strategy=("bucketed", "ordered")[i % 2])
+        for step in range(2):
+            module.zero_grad()
+            model(share(batch(step, 16))).square().mean().backward()
+        if i % 4 > 1:
+            model.drain()
+        del model
+    return i + 1
+
+
 def same_names_as_pytorch(rank):
     ours, theirs = firkin.DataParallel(seeded(Shuffled)), DDP(seeded(Shuffled))
     return {
@@ -400,6 +414,9 @@ class Engine(unittest.TestCase):
 
     def test_goes_without_a_trace(self):
         self.assertEqual(with_ranks(2, leave_nothing_behind), [0, 0])
+
+    def test_can_be_dropped_as_soon_as_a_step_has_ended(self):
+        self.assertEqual(with_ranks(2, come_and_go), [300, 300])
 
     def test_names_are_those_of_pytorch(self):
         for results in with_ranks(2, same_names_as_pytorch):
