@@ -38,12 +38,16 @@ class Ranks:
 
     def all(self, value: T) -> list[T]:
         """Every rank's value, by rank."""
+        if self.size == 1:
+            return [value]  # a program that drops its group right after a collective can hang in PyTorch 2.6, whose threads wait for the GIL
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.group)
         return values
 
     def max(self, values: Sequence[float]) -> list[float]:
         """The largest of every entry over ranks; also a barrier."""
+        if self.size == 1:
+            return [float(value) for value in values]
         tensor = torch.tensor(list(values), dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
         return [float(value) for value in tensor.tolist()]
