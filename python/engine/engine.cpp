@@ -82,8 +82,19 @@ DataParallelOptions data_parallel_options(const EngineOptions& options) {
   return result;
 }
 
-// Every method releases the GIL: collectives wait for other ranks, and a Python optimiser takes it again. So do destructors: that of a
-// group waits for its threads, and one of these may be about to let go of something of Python's, for which it takes the GIL.
+// Deletes without the GIL: the destructor of a group waits for its threads, and one of these may be about to let go of something of
+// Python's, for which it takes the GIL.
+struct DeleteWithoutGil {
+  template <class T>
+  void operator()(T* object) const {
+    const py::gil_scoped_release released;
+    delete object;
+  }
+};
+template <class T>
+using WithoutGil = std::unique_ptr<T, DeleteWithoutGil>;
+
+// Every method releases the GIL: collectives wait for other ranks, and a Python optimiser takes it again.
 class Engine {
  public:
   Engine(const NamedTensors& parameters, const NamedTensors& buffers, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
@@ -95,12 +106,6 @@ class Engine {
     ProcessGroup adopted = adopt_process_group(group, group_options);
     ddp_ = wrap(std::move(adopted), data_parallel_options(options));
   }
-  ~Engine() {
-    const py::gil_scoped_release released;
-    ddp_.reset();
-  }
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
 
   DataParallel& ddp() { return *ddp_; }
   // A Python module that will await its parameters, under all its names. Returns what await_module() takes.
@@ -117,9 +122,9 @@ class Engine {
 
  private:
   // What ranks do not agree on is wrong input on all of them.
-  std::unique_ptr<DataParallel> wrap(ProcessGroup group, DataParallelOptions options) {
+  WithoutGil<DataParallel> wrap(ProcessGroup group, DataParallelOptions options) {
     try {
-      return std::make_unique<DataParallel>(*mirror_, std::move(group), std::move(options));
+      return WithoutGil<DataParallel>(new DataParallel(*mirror_, std::move(group), std::move(options)));
     } catch (const GroupError&) {
       throw;
     } catch (const RuntimeError& error) {
@@ -129,7 +134,7 @@ class Engine {
 
   std::shared_ptr<torch::nn::Module> mirror_;
   std::vector<std::vector<const torch::nn::Module*>> awaiting_;
-  std::unique_ptr<DataParallel> ddp_;
+  WithoutGil<DataParallel> ddp_;
 };
 
 // A bucket's parameters, by name, in order; a tensor in parts is in each of its buckets.
@@ -145,19 +150,12 @@ std::vector<std::vector<std::string>> bucket_names(Engine& engine) {
 class EngineOptimizer {
  public:
   EngineOptimizer(Engine& engine, py::object optimizer)
-      : optimizer_(wrap_optimizer(std::move(optimizer))), overlapped_(std::make_unique<OverlappedOptimizer>(engine.ddp(), *optimizer_)) {}
-  ~EngineOptimizer() {
-    const py::gil_scoped_release released;
-    overlapped_.reset();
-  }
-  EngineOptimizer(const EngineOptimizer&) = delete;
-  EngineOptimizer& operator=(const EngineOptimizer&) = delete;
-
+      : optimizer_(wrap_optimizer(std::move(optimizer))), overlapped_(new OverlappedOptimizer(engine.ddp(), *optimizer_)) {}
   OverlappedOptimizer& overlapped() { return *overlapped_; }
 
  private:
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::unique_ptr<OverlappedOptimizer> overlapped_;
+  WithoutGil<OverlappedOptimizer> overlapped_;
 };
 
 void bind_options(py::module_& module) {
