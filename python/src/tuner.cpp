@@ -164,8 +164,10 @@ void Tuner::decide(const std::vector<std::vector<double>>& step_s) {
   const IndifferenceSet among_all = indifference_set({step_s.begin() + 1, step_s.end()}, std::span(fit_).subspan(1));
   tied_ = among_all.members;
   const bool worth_a_list = plan() != nullptr && predicted_s_.back() < predicted_s_[predicted_cap_] * (1 - kWorthAList);
-  const size_t preferred = worth_a_list ? settings_.size() - 1 : predicted_cap_;
-  choice_ = std::ranges::find(tied_, preferred) != tied_.end() ? preferred : among_all.best;
+  const auto is_tied = [&](size_t i) { return std::ranges::find(tied_, i) != tied_.end(); };
+  const size_t preferred = worth_a_list && is_tied(settings_.size() - 1) ? settings_.size() - 1 : best_cap_;
+  choice_ = is_tied(preferred) ? preferred : among_all.best;
+  if (settings_[choice_].cap_bytes) best_cap_ = choice_;  // one cap, not two
 }
 
 PairedRatio Tuner::gain_over_default() const {

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 import firkin
+from firkin._core import Tuner
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "data"
 MIB = 1 << 20
@@ -79,6 +80,21 @@ class ProfileAndTable(unittest.TestCase):
             with self.assertRaises(firkin.InputError) as caught:
                 make()
             self.assertNotIn("\n", str(caught.exception))
+
+
+class Choose(unittest.TestCase):
+    def test_a_plan_that_measures_slow_leaves_one_cap_and_not_two(self):
+        sizes = [count * MIB // 4 for count in (8, 8, 1, 16, 16, 8, 8, 4, 8, 8, 16, 1)]
+        profile = firkin.Profile([f"tensor {i}" for i in range(12)], sizes, [0.01 * (i + 1) for i in range(12)], bare_backward_s=0.12)
+        table = firkin.AllReduceTable([firkin.AllReduceRow(b, 2, 0.003 + b * 4e-9) for b in (4, MIB // 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB)])
+        tuner = Tuner(profile, table, 2, lists=True)
+        tuner.calibrate([[0.2] * 6] + [[0.3 + 0.001 * i] * 6 for i in range(len(tuner.calibration_settings))])
+        self.assertEqual(tuner.settings[-1].name, "planned")
+        caps = range(1, len(tuner.settings) - 1)
+        for best in caps:  # all caps are tied, and any of them can be the one with the least median
+            medians = [0.2, 0.4] + [0.3 if cap == best else 0.3003 for cap in caps] + [0.6]
+            tuner.decide([[m * (1 + 0.005 * ((7 * k + int(m * 1e4)) % 5 - 2)) for k in range(12)] for m in medians])
+            self.assertEqual(tuner.choice.name, tuner.best_cap.name)
 
 
 class Predict(unittest.TestCase):
