@@ -102,6 +102,7 @@ void Tuner::calibrate(const std::vector<std::vector<double>>& step_s) {
   const BucketPlan best = best_plan(calibrated, {});
   const auto makes_it = [&](const DdpSetting& setting) { return setting.plan == best; };
   if (std::ranges::any_of(settings_, makes_it) || !list_makes(best, profile_.tensors)) return;
+  if (!is_faster_beyond_error(calibrated, best, settings_[1].plan, calibration_.fit.residual)) return;
   settings_.push_back({.name = "planned", .as_list = true, .plan = best});
 }
 

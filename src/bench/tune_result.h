@@ -71,7 +71,7 @@ struct TuneResult {
   std::vector<CurvePoint> curve;           // the measured caps, ascending
   std::vector<Measurement> strategies;     // none, naive, flat, overlap, then torch default, planned, ordered, hooks where measured
   std::optional<PlanPoint> torch_default;  // c10d::Reducer, 1 MiB and then 25 MiB; nothing where this LibTorch's cannot be used
-  std::optional<PlanPoint> planned;        // the best plan of any boundaries; measured with a cap's steps where one makes the same buckets
+  std::optional<PlanPoint> planned;        // the best plan, or the best cap's buckets; measured with a cap's steps where one makes the same
   std::optional<PlanPoint> ordered;        // nothing where no module awaits its parameters
   std::optional<PairedRatio> ordered_to_best_cap;         // its step divided by that at the predicted best cap
   std::vector<HookPoint> hooks;                           // those asked for

@@ -159,11 +159,25 @@ std::vector<HookPoint> predict_hooks(const TuneOptions& options, const StepModel
   return points;
 }
 
+// The best plan, or the buckets of the best cap: a gain smaller than the model's error is as likely a loss.
+BucketPlan plan_worth_measuring(const StepModel& model, const CapOptions& best_cap, TuneResult& result) {
+  const std::optional<double> residual = result.calibration.fit.residual;
+  BucketPlan best = best_plan(model, result.calibration.plans);
+  BucketPlan of_cap = assign_buckets(model.profile.bytes, best_cap);
+  if (best == of_cap || is_faster_beyond_error(model, best, of_cap, residual)) return best;
+  result.notes.push_back(
+      fmt::format("unequal buckets are predicted to gain {:.1f} % of a step, less than the model's error of {:.1f} % of backward",
+                  100 * (1 - predict_step(model, best) / predict_step(model, of_cap)), 100 * residual.value_or(0)));
+  return of_cap;
+}
+
 // What is worth measuring beside the caps.
-void choose_plans(const ProcessGroup& group, bool whole_steps, const TuneOptions& options, const StepModel& model,
+void choose_plans(const ProcessGroup& group, bool whole_steps, const TuneOptions& options, const StepModel& model, int64_t best_cap,
                   const std::vector<int64_t>& dense, TuneResult& result) {
   const TensorProfile& profile = model.profile;
-  result.planned = plan_point(profile, plan_of_rank_0(group, best_plan(model, result.calibration.plans)));
+  CapOptions of_best_cap = options.rule;
+  of_best_cap.cap_bytes = best_cap;
+  result.planned = plan_point(profile, plan_worth_measuring(model, of_best_cap, result));
   if (!profile.knows_forward()) {
     result.notes.emplace_back("ordered is not measured: no module awaits its parameters, see await_parameters()");
   } else if (whole_steps) {
@@ -238,13 +252,14 @@ TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions
   result.calibration = calibrate_on_steps(group, workload, options, result.profile, costs, calibration);
   if (torch_default_left_out().empty()) result.torch_default = plan_point(profile, torch_plan);
   const StepModel model = step_model(result, costs, result.calibration.none_step_s);
-  choose_plans(group, static_cast<bool>(workload.whole_step), options, model, dense, result);
   predict(result, model, options.rule, dense);
-  tell(options, result);
-
   const int64_t found = result.dense_curve[best_prediction(result.dense_curve)].cap_bytes;
   const auto agreed = static_cast<int64_t>(of_rank_0(group, static_cast<double>(found)));
   const int64_t best_cap = add_cap(caps, agreed, profile.bytes, options.rule);
+  choose_plans(group, static_cast<bool>(workload.whole_step), options, model, best_cap, dense, result);
+  predict(result, model, options.rule, dense);
+  tell(options, result);
+
   note_what_was_calibrated_on(result, caps, options.rule);
   const InputErrors errors = errors_of(result.calibration.fit);
   const std::string odds = odds_of_choice(model, result.allreduce, group.size, errors, options.rule, best_cap);

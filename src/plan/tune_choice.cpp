@@ -152,6 +152,11 @@ BucketPlan best_plan(const StepModel& model, const std::vector<BucketPlan>& cali
   return *std::ranges::min_element(others, {}, rank);
 }
 
+bool is_faster_beyond_error(const StepModel& model, const BucketPlan& plan, const BucketPlan& other, std::optional<double> residual) {
+  const double backward_s = simulate(model.profile, other, model.costs, model.simulation).end_s;
+  return predict_step(model, other) - predict_step(model, plan) > residual.value_or(0) * backward_s;
+}
+
 BucketPlan one_tensor_per_bucket(size_t tensors) {
   BucketPlan plan;
   for (size_t i = 0; i < tensors; ++i) plan.buckets.push_back({static_cast<int64_t>(i), 1});

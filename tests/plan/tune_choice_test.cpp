@@ -154,6 +154,20 @@ TEST(BestPlan, IsAnotherWhereItWasCalibratedOn) {
   EXPECT_NEAR(predict_step(given.model, other), predict_step(given.model, best), 1e-3 * given.model.none_step_s);
 }
 
+TEST(BestPlan, IsFasterBeyondTheErrorOnlyWhereItsGainIsLarger) {
+  const AlmostNothingExposed given;
+  const BucketPlan many = one_tensor_per_bucket(64);
+  const BucketPlan one = one_bucket(64);  // whose call of 6.5 us starts where backward ends
+  const double gain_s = predict_step(given.model, one) - predict_step(given.model, many);
+  const double backward_s = given.model.bare_backward_s;
+  ASSERT_GT(gain_s, 0);
+  EXPECT_TRUE(is_faster_beyond_error(given.model, many, one, std::nullopt));
+  EXPECT_TRUE(is_faster_beyond_error(given.model, many, one, 0.99 * gain_s / (backward_s + gain_s)));
+  EXPECT_FALSE(is_faster_beyond_error(given.model, many, one, 1.01 * gain_s / backward_s));
+  EXPECT_FALSE(is_faster_beyond_error(given.model, one, many, std::nullopt));
+  EXPECT_FALSE(is_faster_beyond_error(given.model, one, one, std::nullopt));
+}
+
 TEST(PlanCuts, NeighboursDifferInOneCut) {
   EXPECT_THAT(neighbours({{{0, 2}, {2, 1}}, {}}), ElementsAre(BucketPlan{{{0, 1}, {1, 1}, {2, 1}}, {}}, BucketPlan{{{0, 3}}, {}}));
   EXPECT_THAT(neighbours(one_bucket(1)), IsEmpty());

@@ -83,18 +83,38 @@ class ProfileAndTable(unittest.TestCase):
 
 
 class Choose(unittest.TestCase):
-    def test_a_plan_that_measures_slow_leaves_one_cap_and_not_two(self):
-        sizes = [count * MIB // 4 for count in (8, 8, 1, 16, 16, 8, 8, 4, 8, 8, 16, 1)]
-        profile = firkin.Profile([f"tensor {i}" for i in range(12)], sizes, [0.01 * (i + 1) for i in range(12)], bare_backward_s=0.12)
+    def setUp(self):
+        self.sizes = [count * MIB // 4 for count in (8, 8, 1, 16, 16, 8, 8, 4, 8, 8, 16, 1)]
+        ready_s = [0.01 * (i + 1) for i in range(12)]
+        profile = firkin.Profile([f"tensor {i}" for i in range(12)], self.sizes, ready_s, bare_backward_s=0.12)
         table = firkin.AllReduceTable([firkin.AllReduceRow(b, 2, 0.003 + b * 4e-9) for b in (4, MIB // 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB)])
-        tuner = Tuner(profile, table, 2, lists=True)
-        tuner.calibrate([[0.2] * 6] + [[0.3 + 0.001 * i] * 6 for i in range(len(tuner.calibration_settings))])
-        self.assertEqual(tuner.settings[-1].name, "planned")
-        caps = range(1, len(tuner.settings) - 1)
+        self.tuner = Tuner(profile, table, 2, lists=True)
+
+    def step_s(self, counts):
+        """As the model has it: buckets one after another, none before its last tensor is ready."""
+        end_s, tensors = 0.0, 0
+        for count in counts:
+            bucket = sum(self.sizes[tensors : tensors + count])
+            tensors += count
+            end_s = max(end_s, 0.01 * tensors) + 0.003 + bucket * 4e-9
+        return 0.2 - 0.12 + end_s
+
+    def calibrate(self, errors):
+        times = [self.step_s(setting.counts) + error for setting, error in zip(self.tuner.calibration_settings, errors, strict=True)]
+        self.tuner.calibrate([[0.2] * 6] + [[time] * 6 for time in times])
+
+    def test_a_plan_that_measures_slow_leaves_one_cap_and_not_two(self):
+        self.calibrate([0, 0, 0, 0])
+        self.assertEqual(self.tuner.settings[-1].name, "planned")
+        caps = range(1, len(self.tuner.settings) - 1)
         for best in caps:  # all caps are tied, and any of them can be the one with the least median
             medians = [0.2, 0.4] + [0.3 if cap == best else 0.3003 for cap in caps] + [0.6]
-            tuner.decide([[m * (1 + 0.005 * ((7 * k + int(m * 1e4)) % 5 - 2)) for k in range(12)] for m in medians])
-            self.assertEqual(tuner.choice.name, tuner.best_cap.name)
+            self.tuner.decide([[m * (1 + 0.005 * ((7 * k + int(m * 1e4)) % 5 - 2)) for k in range(12)] for m in medians])
+            self.assertEqual(self.tuner.choice.name, self.tuner.best_cap.name)
+
+    def test_a_plan_that_gains_less_than_the_model_errs_by_is_not_measured(self):
+        self.calibrate([0.05, -0.05, 0.05, -0.05])
+        self.assertNotIn("planned", [setting.name for setting in self.tuner.settings])
 
 
 class Predict(unittest.TestCase):

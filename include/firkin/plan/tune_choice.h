@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -90,6 +91,10 @@ bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan&
 // The best of all plans, within a thousandth of backward; should it be among `calibration`, the best of those with one boundary more or
 // less than it that are not, and the plan itself where there is none.
 BucketPlan best_plan(const StepModel& model, const std::vector<BucketPlan>& calibration);
+
+// Whether `plan` is faster than `other` by more than the model errs: by more seconds of a step than `residual`, which is the calibration's
+// and a share of a backward pass, is of the backward under `other`. Any gain is more where no residual is known.
+bool is_faster_beyond_error(const StepModel& model, const BucketPlan& plan, const BucketPlan& other, std::optional<double> residual);
 
 // The two ends of the scale.
 BucketPlan one_tensor_per_bucket(size_t tensors);

@@ -65,7 +65,7 @@ struct ModuleTuning {
   Interval regret_ci;                  // 95 %
   std::optional<PairedRatio> gain;     // step at the predicted best cap over that with PyTorch's default caps; nothing where not measured
   std::vector<TunedCap> curve;         // by ascending cap
-  BucketPlan plan;                     // best predicted buckets of unequal size, over profile.tensors
+  BucketPlan plan;                     // over profile.tensors; of unequal size where they are predicted to gain more than the model errs by
   std::optional<PairedRatio> planned;  // its step over that with PyTorch's default caps
   ModuleProfile profile;
   AllReduceTable allreduce;
