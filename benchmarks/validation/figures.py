@@ -91,11 +91,15 @@ def settings_in_notes(result, before, after):
     return ["bucketed " + note.removeprefix(before).partition(after)[0] for note in result.get("notes", []) if note.startswith(before)]
 
 
-def planned_series(result):
-    """Where a cap makes the same buckets, tune measures them once, under the cap's name, and says so."""
-    series = samples_by_setting(result)
-    names = ["planned", *settings_in_notes(result, "the best plan has the buckets of ", ": measured once")]
-    return next((series[name] for name in names if name in series), None)
+def cap_of_plan(result):
+    """The setting of the cap with the buckets of `planned`, if any: tune measures these once, under the cap's name, and says so."""
+    return next(iter(settings_in_notes(result, "the best plan has the buckets of ", ": measured once")), None)
+
+
+def plan_is_chosen_cap(result):
+    names = result["samples"]["settings"][-len(result["curve"]):]
+    chosen = [row["cap_mib"] for row in result["curve"]].index(result["best_predicted"]["cap_mib"])
+    return cap_of_plan(result) == names[chosen]
 
 
 def tested_errors(result):
@@ -137,9 +141,11 @@ def regrets_of(result, prediction):
     ends = result.get("regret_ci") or {"low": None, "high": None}
     low, high = (None, None) if ends["high"] is None else (ends["low"], ends["high"])
     regrets = {"chosen cap": Share(result["regret"], low, high)}
-    for name, values in [("`planned`", planned_series(result)), ("PyTorch's default", series.get("torch default")),
+    if plan_is_chosen_cap(result):
+        regrets["`planned`"] = regrets["chosen cap"]
+    for name, values in [("`planned`", series.get(cap_of_plan(result) or "planned")), ("PyTorch's default", series.get("torch default")),
                          ("one bucket", one_bucket_series(result))]:
-        if values:
+        if values and name not in regrets:
             regrets[name] = over_best(result, values)
     regrets["MG-WFBP"] = mg_wfbp_regret(result, prediction)
     return regrets

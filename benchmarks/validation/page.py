@@ -41,10 +41,12 @@ communication, as beside a GPU. Its 436 gradients are scaled so that a step take
 and then 25 MiB. On scaled gradients it is nearly one bucket, as on the demo model, and what `planned` gains over it says little of a cluster.
 
 **Links.** `lab/run` joins two hosts, each with one core and one rank, through the kernel's TCP ([lab.md](lab.md)); "no limit" is as fast as the cores
-are, which may be slower than 10 Gbit/s. The modelled link has the all-reduce times of {ALPS_RANKS} GH200 of CSCS Alps (`{ALPS}`, setting
+are, which may be slower than 10 Gbit/s. Hosts of replays ask for two cores, which they share on a machine of two: beside a GPU there are cores to spare,
+and on a single one Gloo's own threads keep each other waiting ([lab.md](lab.md#small-messages-on-a-single-core)). The modelled link has the all-reduce times of {ALPS_RANKS} GH200 of CSCS Alps (`{ALPS}`, setting
 {ALPS_SETTING}); one rank runs, and its collectives take as long as that table says ([modelled_link.md](modelled_link.md)).
 
-**Rules.** `planned` is the best plan of unequal buckets. PyTorch's default is its own engine, c10d::Reducer. One bucket is a cap that holds
+**Rules.** `planned` is the best plan of unequal buckets where its predicted gain over the best cap exceeds the error of the calibrated model, and the
+buckets of that cap elsewhere. PyTorch's default is its own engine, c10d::Reducer. One bucket is a cap that holds
 everything. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is not run: its regret, marked *p*, is what the calibrated model says, over the chosen cap. Where its
 buckets are those of a setting that was measured, it is that setting's. `ordered` lets communication go on under the next forward pass."""
 

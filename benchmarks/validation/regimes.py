@@ -79,7 +79,8 @@ def all_regimes():
     regimes = []
     for link, (words, lab) in LINKS.items():
         for name, workload, flags, expected_s, replay in workloads(link):
-            regimes.append(Regime(f"{link}-{name}", f"two hosts, {words}", workload, flags, expected_s, lab, replay, link == "loopback"))
+            cores = ("--cores", "2") if replay else ()  # beside a GPU there are cores to spare for Gloo's threads
+            regimes.append(Regime(f"{link}-{name}", f"two hosts, {words}", workload, flags, expected_s, cores + lab, replay, link == "loopback"))
     regimes.append(Regime("4-hosts-gpt2-large", "four hosts that share the cores, 1 Gbit/s",
                           "gpt2-large on A100s, replayed with 1/256 of its bytes and 1/8 of its times",
                           gpt2_large(1 / 256, 1 / 8) + measured(FEWER_CAPS_MIB, 1), 250, ("--hosts", "4", "--rate", "1gbit"), replay=True))

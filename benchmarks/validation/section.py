@@ -1,5 +1,6 @@
 """The page's section on one regime: its picture, the curve as a table, the sentences, and the rules."""
 
+from figures import plan_is_chosen_cap
 from words import cap_text, interval, milliseconds, share_with_interval, signed, table
 
 
@@ -42,6 +43,8 @@ def plan_sentence(figures):
         return ""
     over_default = figures.planned_over_default
     default = "" if over_default is None else f", over PyTorch's default {share_with_interval(over_default)}"
+    if plan_is_chosen_cap(figures.result):
+        return f"`planned` has the buckets of the chosen cap{default}: no other plan was predicted to gain more than the model errs by."
     return f"`planned`, {len(figures.result['plan_mib'])} unequal buckets, over the measured best cap: {share_with_interval(planned)}{default}."
 
 

@@ -148,6 +148,10 @@ class Figures(Study):
     def test_a_plan_with_the_buckets_of_a_cap_is_found_under_the_caps_name(self):
         self.assertEqual(self.figures().regrets["`planned`"].value, 0)  # 2 MiB, which was measured best
 
+    def test_a_plan_with_the_buckets_of_the_chosen_cap_has_its_regret(self):
+        figures = self.figures(lambda result: result.update(regret=0.01, regret_ci={"low": -0.01, "high": 0.02}))
+        self.assertEqual(figures.regrets["`planned`"], figures.regrets["chosen cap"])
+
     def test_the_regret_of_one_bucket_is_that_of_the_cap_that_holds_all(self):
         samples = recorded.result()["samples"]
         series = dict(zip(samples["settings"], samples["step_s"]))
@@ -209,6 +213,7 @@ class Bars(Study):
         self.assertEqual(self.verdicts()[text], "met")
 
         def slow_plan(result):
+            result["notes"] = []
             result["samples"]["settings"][0] = "planned"
             best = result["samples"]["settings"].index("bucketed 2 MiB")
             result["samples"]["step_s"][0] = [seconds * (1.1 + i / 100) for i, seconds in enumerate(result["samples"]["step_s"][best])]
