@@ -50,8 +50,9 @@ std::vector<int64_t> worlds_to_fit(const AllReduceTable& table, WorldRange range
   std::vector<int64_t> worlds = world_sizes(table);
   std::erase_if(worlds, [&](int64_t world) { return world < range.smallest || world > range.largest; });
   if (worlds.empty()) {
-    throw InputError(
-        fmt::format("no all-reduce was measured on {} to {} ranks; expected one to extrapolate from", range.smallest, range.largest));
+    const std::string wanted = range.largest < kLargestWorld ? fmt::format("{} to {} ranks", range.smallest, range.largest)
+                                                             : fmt::format("{} ranks or more", range.smallest);
+    throw InputError(fmt::format("no all-reduce was measured on {}; expected one to extrapolate from", wanted));
   }
   if (worlds.size() > kWorlds) worlds.erase(worlds.begin(), worlds.end() - static_cast<std::ptrdiff_t>(kWorlds));
   return worlds;
