@@ -96,23 +96,27 @@ void Tuner::calibrate(const std::vector<std::vector<double>>& step_s) {
   calibration_.fit = firkin::calibrate(profile_.tensors, costs_, runs);
 
   const StepModel calibrated = model(none_s);
+  std::vector<BucketPlan> plans;
+  for (const DdpSetting& setting : calibration_settings_) plans.push_back(setting.plan);
+  const int64_t calibrated_buckets = most_calibrated_buckets(plans);
   settings_ = {{.name = "torch default", .plan = assign_buckets(profile_.tensors.bytes, kTorchDefaultCaps)}};
-  for (DdpSetting& setting : caps_to_measure(calibrated)) settings_.push_back(std::move(setting));
+  for (DdpSetting& setting : caps_to_measure(calibrated, calibrated_buckets)) settings_.push_back(std::move(setting));
   if (!options_.lists) return;
   const BucketPlan best = best_plan(calibrated, {});
   const auto makes_it = [&](const DdpSetting& setting) { return setting.plan == best; };
   if (std::ranges::any_of(settings_, makes_it) || !list_makes(best, profile_.tensors)) return;
+  if (static_cast<int64_t>(best.buckets.size()) > calibrated_buckets) return;
   if (!is_faster_beyond_error(calibrated, best, settings_[1].plan, calibration_.fit.residual)) return;
   settings_.push_back({.name = "planned", .as_list = true, .plan = best});
 }
 
-std::vector<DdpSetting> Tuner::caps_to_measure(const StepModel& model) const {
+std::vector<DdpSetting> Tuner::caps_to_measure(const StepModel& model, int64_t most_buckets) const {
   const TensorProfile& profile = profile_.tensors;
   std::vector<int64_t> candidates = dense_caps(std::max<int64_t>(profile.total_bytes() / 256, 4), profile.total_bytes());
   std::erase_if(candidates, [&](int64_t cap) { return cap < options_.smallest_cap_bytes; });
   if (candidates.empty()) candidates.push_back(options_.smallest_cap_bytes);
   const std::vector<CapPrediction> curve = predict_steps(model, kDdpRule, candidates);
-  const int64_t best = curve[best_prediction(curve)].cap_bytes;
+  const int64_t best = curve[best_prediction(curve, most_buckets)].cap_bytes;
   std::vector<int64_t> wanted = options_.caps;
   if (wanted.empty()) wanted = {std::max(best / 2, options_.smallest_cap_bytes), best * 2};
   std::vector<int64_t> caps = {best};

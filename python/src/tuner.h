@@ -71,7 +71,7 @@ class Tuner {
 
  private:
   StepModel model(double none_step_s) const;
-  std::vector<DdpSetting> caps_to_measure(const StepModel& model) const;
+  std::vector<DdpSetting> caps_to_measure(const StepModel& model, int64_t most_buckets) const;
   CurveRow curve_row(size_t i) const;
   StrategyRow strategy_row(const std::string& name, size_t series) const;
   TuneAnswer answer() const;

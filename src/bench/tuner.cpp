@@ -147,14 +147,14 @@ double conversion_s_per_byte(const ProcessGroup& group) {
 }
 
 // The best cap under each hook.
-std::vector<HookPoint> predict_hooks(const TuneOptions& options, const StepModel& model, double conversion_s,
+std::vector<HookPoint> predict_hooks(const TuneOptions& options, const StepModel& model, double conversion_s, int64_t most_buckets,
                                      const std::vector<int64_t>& dense) {
   std::vector<HookPoint> points;
   for (const std::string& name : options.hooks) {
     const CommCosts costs = compressed(model.costs, find_compression(name, conversion_s));
     const StepModel hooked{model.profile, costs, model.simulation, model.none_step_s, model.bare_backward_s};
     const std::vector<CapPrediction> curve = predict_steps(hooked, options.rule, dense);
-    points.push_back({.hook = name, .predicted = curve[best_prediction(curve)], .measured = {}, .to_best_cap = {}});
+    points.push_back({.hook = name, .predicted = curve[best_prediction(curve, most_buckets)], .measured = {}, .to_best_cap = {}});
   }
   return points;
 }
@@ -164,10 +164,11 @@ BucketPlan plan_worth_measuring(const StepModel& model, const CapOptions& best_c
   const std::optional<double> residual = result.calibration.fit.residual;
   BucketPlan best = best_plan(model, result.calibration.plans);
   BucketPlan of_cap = assign_buckets(model.profile.bytes, best_cap);
-  if (best == of_cap || is_faster_beyond_error(model, best, of_cap, residual)) return best;
-  result.notes.push_back(
-      fmt::format("unequal buckets are predicted to gain {:.1f} % of a step, less than the model's error of {:.1f} % of backward",
-                  100 * (1 - predict_step(model, best) / predict_step(model, of_cap)), 100 * residual.value_or(0)));
+  const bool as_calibrated = static_cast<int64_t>(best.buckets.size()) <= most_calibrated_buckets(result.calibration.plans);
+  if (best == of_cap || (as_calibrated && is_faster_beyond_error(model, best, of_cap, residual))) return best;
+  result.notes.push_back(fmt::format(
+      "unequal buckets are predicted to gain {:.1f} % of a step, less than the model's error of {:.1f} % of backward",
+      100 * (1 - predict_step(model, best) / predict_step(model, of_cap)), 100 * std::max(residual.value_or(0), kLeastModelError)));
   return of_cap;
 }
 
@@ -175,17 +176,18 @@ BucketPlan plan_worth_measuring(const StepModel& model, const CapOptions& best_c
 void choose_plans(const ProcessGroup& group, bool whole_steps, const TuneOptions& options, const StepModel& model, int64_t best_cap,
                   const std::vector<int64_t>& dense, TuneResult& result) {
   const TensorProfile& profile = model.profile;
+  const int64_t calibrated_buckets = most_calibrated_buckets(result.calibration.plans);
   CapOptions of_best_cap = options.rule;
   of_best_cap.cap_bytes = best_cap;
-  result.planned = plan_point(profile, plan_worth_measuring(model, of_best_cap, result));
+  result.planned = plan_point(profile, plan_of_rank_0(group, plan_worth_measuring(model, of_best_cap, result)));
   if (!profile.knows_forward()) {
     result.notes.emplace_back("ordered is not measured: no module awaits its parameters, see await_parameters()");
   } else if (whole_steps) {
     result.notes.emplace_back("ordered is not measured: the step is one function, and would need an OverlappedOptimizer in it");
   } else {
-    result.ordered = plan_point(profile, plan_of_rank_0(group, ordered_plan(model)));
+    result.ordered = plan_point(profile, plan_of_rank_0(group, ordered_plan(model, calibrated_buckets)));
   }
-  result.hooks = predict_hooks(options, model, options.hooks.empty() ? 0 : conversion_s_per_byte(group), dense);
+  result.hooks = predict_hooks(options, model, options.hooks.empty() ? 0 : conversion_s_per_byte(group), calibrated_buckets, dense);
   for (HookPoint& hook : result.hooks) {
     hook.predicted.cap_bytes = static_cast<int64_t>(of_rank_0(group, static_cast<double>(hook.predicted.cap_bytes)));
   }
@@ -253,7 +255,8 @@ TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions
   if (torch_default_left_out().empty()) result.torch_default = plan_point(profile, torch_plan);
   const StepModel model = step_model(result, costs, result.calibration.none_step_s);
   predict(result, model, options.rule, dense);
-  const int64_t found = result.dense_curve[best_prediction(result.dense_curve)].cap_bytes;
+  const int64_t found =
+      result.dense_curve[best_prediction(result.dense_curve, most_calibrated_buckets(result.calibration.plans))].cap_bytes;
   const auto agreed = static_cast<int64_t>(of_rank_0(group, static_cast<double>(found)));
   const int64_t best_cap = add_cap(caps, agreed, profile.bytes, options.rule);
   choose_plans(group, static_cast<bool>(workload.whole_step), options, model, best_cap, dense, result);

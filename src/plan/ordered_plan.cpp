@@ -26,6 +26,7 @@ void check_ordered(const OrderedSearchOptions& options) {
     if (value < 1) throw InputError(fmt::format("{} is {}; expected at least 1", what, value));
   };
   check("the largest bucket, bytes,", options.largest_bucket_bytes);
+  check("the most buckets", options.most_buckets);
   check("the most parts of a tensor", options.most_parts);
   check("the smallest part, bytes,", options.smallest_part_bytes);
 }
@@ -80,6 +81,10 @@ std::vector<OrderedCandidate> ordered_starts(const TensorProfile& profile, const
   std::vector<OrderedCandidate> starts;
   for (std::vector<Bucket>& buckets : partitions) {
     if (search.allowed(buckets)) starts.push_back(search.launched(std::move(buckets), true));
+  }
+  if (starts.empty()) {
+    throw InputError(fmt::format("no plan of at most {} buckets, of at most {} bytes; expected more", options.most_buckets,
+                                 options.largest_bucket_bytes));
   }
   std::ranges::stable_sort(starts, [](const OrderedCandidate& a, const OrderedCandidate& b) {
     return std::pair(a.period_s, a.buckets.size()) < std::pair(b.period_s, b.buckets.size());

@@ -62,7 +62,7 @@ OrderedCandidate OrderedSearch::launched(Buckets buckets, bool try_ready_order) 
 }
 
 bool OrderedSearch::allowed(const Buckets& buckets) const {
-  return std::ranges::all_of(buckets, [&](const Bucket& bucket) { return small_enough(bucket); });
+  return few_enough(buckets) && std::ranges::all_of(buckets, [&](const Bucket& bucket) { return small_enough(bucket); });
 }
 
 int64_t OrderedSearch::parts_for(int64_t tensor_bytes, int64_t cap_bytes) const {
@@ -72,7 +72,7 @@ int64_t OrderedSearch::parts_for(int64_t tensor_bytes, int64_t cap_bytes) const 
 }
 
 bool OrderedSearch::accept(Buckets buckets, OrderedCandidate& candidate) {
-  if (effort_left_ <= 0) return false;
+  if (effort_left_ <= 0 || !few_enough(buckets)) return false;
   effort_left_ -= static_cast<int64_t>(buckets.size() + profile_.bytes.size());
   OrderedCandidate other = launched(std::move(buckets), std::ranges::is_sorted(candidate.order));
   if (other.period_s >= candidate.period_s * (1 - kLeastImprovement)) return false;

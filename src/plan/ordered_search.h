@@ -29,7 +29,7 @@ class OrderedSearch {
   // Whether no plan is better by more than the tolerance.
   bool at_bound(const OrderedCandidate& candidate) const { return candidate.period_s <= bound_s_ * (1 + options_.tolerance); }
 
-  // Whether no bucket of several tensors is too large.
+  // Whether they are not too many, and no bucket of several tensors is too large.
   bool allowed(const std::vector<Bucket>& buckets) const;
 
   // The parts into which a tensor larger than `cap_bytes` is split so that none is larger, as far as the options allow.
@@ -38,6 +38,7 @@ class OrderedSearch {
  private:
   using Buckets = std::vector<Bucket>;
 
+  bool few_enough(const Buckets& buckets) const { return static_cast<int64_t>(buckets.size()) <= options_.most_buckets; }
   bool accept(Buckets buckets, OrderedCandidate& candidate);
   bool merge_once(OrderedCandidate& candidate, size_t k);
   bool shift_once(OrderedCandidate& candidate, size_t k);

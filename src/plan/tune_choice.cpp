@@ -51,13 +51,17 @@ double predict_ordered_step(const StepModel& model, const BucketPlan& plan) {
   return step_of_backward(model, step.period_s - model.profile.forward_s - updates_s);
 }
 
-BucketPlan ordered_plan(const StepModel& model) {
-  return find_ordered_plan(model.profile, model.costs, {.pipeline = pipeline_options(model.costs, model.simulation)}).plan;
+BucketPlan ordered_plan(const StepModel& model, int64_t most_buckets) {
+  const OrderedSearchOptions options = {.pipeline = pipeline_options(model.costs, model.simulation), .most_buckets = most_buckets};
+  return find_ordered_plan(model.profile, model.costs, options).plan;
 }
 
-size_t best_prediction(std::span<const CapPrediction> predictions) {
-  const double limit_s = std::ranges::min_element(predictions, {}, &CapPrediction::step_s)->step_s * (1 + kNoDifference);
-  const auto rank = [&](const CapPrediction& p) { return std::tuple(p.step_s > limit_s, p.buckets, p.cap_bytes); };
+size_t best_prediction(std::span<const CapPrediction> predictions, int64_t most_buckets) {
+  const auto by_time = [&](const CapPrediction& p) { return std::pair(p.buckets > most_buckets, p.step_s); };
+  const double limit_s = std::ranges::min_element(predictions, {}, by_time)->step_s * (1 + kNoDifference);
+  const auto rank = [&](const CapPrediction& p) {
+    return std::tuple(p.buckets > most_buckets, p.step_s > limit_s, p.buckets, p.cap_bytes);
+  };
   return static_cast<size_t>(std::ranges::min_element(predictions, {}, rank) - predictions.begin());
 }
 
@@ -138,6 +142,12 @@ std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const 
   return plans;
 }
 
+int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration) {
+  size_t most = 0;
+  for (const BucketPlan& plan : calibration) most = std::max(most, plan.buckets.size());
+  return static_cast<int64_t>(most);
+}
+
 bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan) {
   return std::ranges::find(calibration, plan) != calibration.end();
 }
@@ -154,7 +164,7 @@ BucketPlan best_plan(const StepModel& model, const std::vector<BucketPlan>& cali
 
 bool is_faster_beyond_error(const StepModel& model, const BucketPlan& plan, const BucketPlan& other, std::optional<double> residual) {
   const double backward_s = simulate(model.profile, other, model.costs, model.simulation).end_s;
-  return predict_step(model, other) - predict_step(model, plan) > residual.value_or(0) * backward_s;
+  return predict_step(model, other) - predict_step(model, plan) > std::max(residual.value_or(0), kLeastModelError) * backward_s;
 }
 
 BucketPlan one_tensor_per_bucket(size_t tensors) {

@@ -95,6 +95,17 @@ TEST(OrderedPlan, RespectsItsLimits) {
   }
 }
 
+TEST(OrderedPlan, HasNoMoreBucketsThanAsked) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    RandomInstance random(seed);
+    const TensorProfile profile = random.profile_with_forward(random.integer(1, 25));
+    const int64_t most = random.integer(1, 6);
+    const OrderedPlan found = find_ordered_plan(profile, random.costs(), {.most_buckets = most});
+    ASSERT_NO_THROW(check_plan(found.plan, static_cast<int64_t>(profile.bytes.size()))) << "seed " << seed;
+    EXPECT_LE(found.plan.buckets.size(), static_cast<size_t>(most)) << "seed " << seed;
+  }
+}
+
 TEST(OrderedPlan, OfAProfileWithoutForwardIsNoSlowerThanTheBestPlan) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     RandomInstance random(seed);
@@ -118,6 +129,10 @@ TEST(OrderedPlan, RejectsOptionsOutOfBounds) {
   };
   EXPECT_EQ(error({.tolerance = -1}), "the tolerance is -1; expected at least 0");
   EXPECT_EQ(error({.most_parts = 0}), "the most parts of a tensor is 0; expected at least 1");
+  EXPECT_EQ(error({.most_buckets = 0}), "the most buckets is 0; expected at least 1");
+  const TensorProfile two = make_profile({8, 8}, {1, 2});
+  EXPECT_EQ(error_of([&] { find_ordered_plan(two, linear_costs(1, 1), {.largest_bucket_bytes = 8, .most_buckets = 1}); }),
+            "no plan of at most 1 buckets, of at most 8 bytes; expected more");
   EXPECT_EQ(error({.largest_bucket_bytes = 0}), "the largest bucket, bytes, is 0; expected at least 1");
 }
 

@@ -155,17 +155,24 @@ TEST(BestPlan, IsAnotherWhereItWasCalibratedOn) {
 }
 
 TEST(BestPlan, IsFasterBeyondTheErrorOnlyWhereItsGainIsLarger) {
-  const AlmostNothingExposed given;
+  AlmostNothingExposed given;
   const BucketPlan many = one_tensor_per_bucket(64);
-  const BucketPlan one = one_bucket(64);  // whose call of 6.5 us starts where backward ends
-  const double gain_s = predict_step(given.model, one) - predict_step(given.model, many);
-  const double backward_s = given.model.bare_backward_s;
-  ASSERT_GT(gain_s, 0);
+  const BucketPlan one = one_bucket(64);
+  EXPECT_LT(predict_step(given.model, many), predict_step(given.model, one));
+  EXPECT_FALSE(is_faster_beyond_error(given.model, many, one, std::nullopt));  // by microseconds
+
+  given.costs = linear_costs(1e-7, 1e-6);  // 64 ms in one bucket, 38 % of what it ends at; nearly hidden in many
   EXPECT_TRUE(is_faster_beyond_error(given.model, many, one, std::nullopt));
-  EXPECT_TRUE(is_faster_beyond_error(given.model, many, one, 0.99 * gain_s / (backward_s + gain_s)));
-  EXPECT_FALSE(is_faster_beyond_error(given.model, many, one, 1.01 * gain_s / backward_s));
+  EXPECT_TRUE(is_faster_beyond_error(given.model, many, one, 0.38));
+  EXPECT_FALSE(is_faster_beyond_error(given.model, many, one, 0.40));
   EXPECT_FALSE(is_faster_beyond_error(given.model, one, many, std::nullopt));
-  EXPECT_FALSE(is_faster_beyond_error(given.model, one, one, std::nullopt));
+}
+
+TEST(BestPrediction, GoesNoFartherThanWhatWasCalibrated) {
+  const std::vector<CapPrediction> curve = {{1, 400, 0.08}, {4, 60, 0.1}, {16, 9, 0.2}};
+  EXPECT_EQ(best_prediction(curve), 0);
+  EXPECT_EQ(best_prediction(curve, most_calibrated_buckets({one_tensor_per_bucket(60), one_bucket(60)})), 1);
+  EXPECT_EQ(best_prediction(curve, 3), 0);  // none has so few
 }
 
 TEST(PlanCuts, NeighboursDifferInOneCut) {

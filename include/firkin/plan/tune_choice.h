@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,12 +49,12 @@ std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOption
 
 // Seconds of a whole step under the strategy ordered. The profile must know its forward pass.
 double predict_ordered_step(const StepModel& model, const BucketPlan& plan);
-// Buckets, splits and launch order for it.
-BucketPlan ordered_plan(const StepModel& model);
+// Buckets, at most so many, splits and launch order for it.
+BucketPlan ordered_plan(const StepModel& model, int64_t most_buckets);
 
-// The fastest; of those whose step takes at most a thousandth longer, the one with the fewest buckets, and the smallest cap that gives
-// them. Index into `predictions`, which is not empty.
-size_t best_prediction(std::span<const CapPrediction> predictions);
+// The fastest of those with at most `most_buckets`, if there are any; of those whose step takes at most a thousandth longer, the one with
+// the fewest buckets, and the smallest cap that gives them. Index into `predictions`, which is not empty.
+size_t best_prediction(std::span<const CapPrediction> predictions, int64_t most_buckets = std::numeric_limits<int64_t>::max());
 
 // How sure the choice of this cap is, in a sentence, when all-reduce times and the calibration are redrawn within their errors
 // (uncertainty.h); nothing where the table has none. `errors`: errors_of() the calibration.
@@ -85,6 +86,10 @@ int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t
 // on, and calibrated_on() tells.
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified);
 
+// The most buckets of any of them. What a call costs beside a backward is known of so many calls; of several times as many, nothing is, and
+// a plan that seems best for its many calls is the one in which that is wrong.
+int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration);
+
 // Whether `plan` is one of `calibration`.
 bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan);
 
@@ -93,7 +98,8 @@ bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan&
 BucketPlan best_plan(const StepModel& model, const std::vector<BucketPlan>& calibration);
 
 // Whether `plan` is faster than `other` by more than the model errs: by more seconds of a step than `residual`, which is the calibration's
-// and a share of a backward pass, is of the backward under `other`. Any gain is more where no residual is known.
+// and a share of a backward pass, is of the backward under `other`. A residual below kLeastModelError says that few runs fitted by luck.
+inline constexpr double kLeastModelError = 0.03;
 bool is_faster_beyond_error(const StepModel& model, const BucketPlan& plan, const BucketPlan& other, std::optional<double> residual);
 
 // The two ends of the scale.
