@@ -86,14 +86,13 @@ void Tuner::calibrate(const std::vector<std::vector<double>>& step_s) {
   const BlockFit fit = fit_blocks(step_s);
   const double none_s = fit[0].median;
   const double backward_s = model(none_s).bare_backward_s;
-  std::vector<MeasuredRun> runs;
   for (size_t i = 0; i < calibration_settings_.size(); ++i) {
     const double exposed_s = none_s * (paired_ratio(step_s[i + 1], step_s[0]).ratio - 1);
-    runs.push_back({.plan = calibration_settings_[i].plan, .end_s = std::max(backward_s + exposed_s, 1e-9)});
-    calibration_.runs.push_back({fmt::format("{} buckets", runs.back().plan.buckets.size()),
-                                 static_cast<int64_t>(runs.back().plan.buckets.size()), fit[i + 1].median});
+    calibration_runs_.push_back({.plan = calibration_settings_[i].plan, .end_s = std::max(backward_s + exposed_s, 1e-9)});
+    const auto buckets = static_cast<int64_t>(calibration_settings_[i].plan.buckets.size());
+    calibration_.runs.push_back({fmt::format("{} buckets", buckets), buckets, fit[i + 1].median});
   }
-  calibration_.fit = firkin::calibrate(profile_.tensors, costs_, runs);
+  calibration_.fit = firkin::calibrate(profile_.tensors, costs_, calibration_runs_);
 
   const StepModel calibrated = model(none_s);
   std::vector<BucketPlan> plans;
@@ -241,7 +240,7 @@ void Tuner::add_to(Results& results) const {
   results.step_samples = std::move(samples);
   results.answer = answer();
   const std::string odds =
-      odds_of_choice(model(fit_[0].median), table_, world_size_, errors_of(calibration_.fit), kDdpRule, *best_cap().cap_bytes);
+      odds_of_choice(model(fit_[0].median), table_, world_size_, calibration_runs_, calibration_.fit, kDdpRule, *best_cap().cap_bytes);
   if (!odds.empty()) results.notes.push_back(odds);
 }
 

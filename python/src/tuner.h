@@ -82,6 +82,7 @@ class Tuner {
   CommCosts costs_;
   TunerOptions options_;
   CalibrationSection calibration_;
+  std::vector<MeasuredRun> calibration_runs_;
   std::vector<CapPrediction> dense_;
   std::vector<DdpSetting> calibration_settings_, settings_;
   size_t predicted_cap_ = 0, measured_cap_ = 0, best_cap_ = 0, choice_ = 0;  // indices into settings_

@@ -38,8 +38,9 @@ struct CurvePoint {
 // The model's contention and overheads, fitted to runs whose plans are not among the predicted ones.
 struct TuneCalibration {
   std::vector<BucketPlan> plans;
-  std::vector<Measurement> runs;  // one per plan
-  double none_step_s = 0;         // median step without communication, in the same blocks
+  std::vector<Measurement> runs;         // one per plan
+  std::vector<MeasuredRun> fitted_runs;  // the same, as the model was fitted to them
+  double none_step_s = 0;                // median step without communication, in the same blocks
   Calibration fit;
 };
 

@@ -78,15 +78,14 @@ TuneCalibration calibrate_on_steps(const ProcessGroup& group, Workload& workload
   const StepBenchResult steps = measure(group, workload, options, "calibrating", settings, options.calibration_blocks, {});
 
   const BlockFit fit = fit_blocks(steps.step_s);
-  TuneCalibration calibration{.plans = plans, .runs = {}, .none_step_s = fit[0].median, .fit = {}};
-  std::vector<MeasuredRun> runs;
+  TuneCalibration calibration{.plans = plans, .runs = {}, .fitted_runs = {}, .none_step_s = fit[0].median, .fit = {}};
   for (size_t i = 1; i < settings.size(); ++i) {
     const Measurement measured = measurement_of(steps, fit, i, settings[i].name);
     const double communication_s = calibration.none_step_s * (measured.to_none.ratio - 1);
-    runs.push_back({.plan = plans[i - 1], .end_s = std::max(profile.bare_backward_s + communication_s, 1e-9)});
+    calibration.fitted_runs.push_back({.plan = plans[i - 1], .end_s = std::max(profile.bare_backward_s + communication_s, 1e-9)});
     calibration.runs.push_back(measured);
   }
-  calibration.fit = calibrate(profile.tensors, costs, runs);
+  calibration.fit = calibrate(profile.tensors, costs, calibration.fitted_runs);
   return calibration;
 }
 
@@ -264,8 +263,8 @@ TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions
   tell(options, result);
 
   note_what_was_calibrated_on(result, caps, options.rule);
-  const InputErrors errors = errors_of(result.calibration.fit);
-  const std::string odds = odds_of_choice(model, result.allreduce, group.size, errors, options.rule, best_cap);
+  const TuneCalibration& fitted = result.calibration;
+  const std::string odds = odds_of_choice(model, result.allreduce, group.size, fitted.fitted_runs, fitted.fit, options.rule, best_cap);
   if (!odds.empty()) result.notes.push_back(odds);
   verify(group, workload, options, costs, dense, caps, best_cap, result);
   result.complete = true;

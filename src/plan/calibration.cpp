@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "firkin/base/error.h"
@@ -21,8 +20,16 @@ using Vector = std::vector<double>;
 struct Parameter {
   const char* name;
   double limit;
-  std::function<void(SimulationOptions&, double)> set;
-  double SimulationOptions::*value;
+  double unit;  // of its values; 0: they are slowdowns, and the search runs over their logarithm
+  std::vector<double SimulationOptions::*> values;
+
+  void set(SimulationOptions& options, double x) const {
+    for (const auto value : values) options.*value = unit > 0 ? x * unit : std::exp(x);
+  }
+  double of(const SimulationOptions& options) const {
+    const double value = options.*values[0];
+    return std::clamp(unit > 0 ? value / unit : std::log(value), 0.0, limit);
+  }
 };
 
 class Fit {
@@ -37,6 +44,12 @@ class Fit {
     SimulationOptions result = known_;
     for (size_t i = 0; i < x.size(); ++i) parameters_[i].set(result, x[i]);
     return result;
+  }
+
+  Vector point(const SimulationOptions& options) const {
+    Vector x;
+    for (const Parameter& parameter : parameters_) x.push_back(parameter.of(options));
+    return x;
   }
 
   // log(predicted / measured) of every measured time.
@@ -68,8 +81,8 @@ class Fit {
 };
 
 // Pattern search (Hooke and Jeeves 1961): the loss has kinks, where a bucket starts to wait for another, so no derivatives.
-Vector descend(const Fit& fit, Vector x) {
-  constexpr double kFirstStep = 0.2, kLastStep = 1e-7;
+Vector descend(const Fit& fit, Vector x, double last_step) {
+  constexpr double kFirstStep = 0.2;
   double best = fit.loss(x);
   const auto try_moves = [&](Vector& point, double& value, double step) {
     for (size_t i = 0; i < point.size(); ++i) {
@@ -85,7 +98,7 @@ Vector descend(const Fit& fit, Vector x) {
       }
     }
   };
-  for (double step = kFirstStep; step > kLastStep; step /= 2) {
+  for (double step = kFirstStep; step > last_step; step /= 2) {
     for (;;) {
       Vector explored = x;
       double value = best;
@@ -106,6 +119,7 @@ Vector descend(const Fit& fit, Vector x) {
 Vector minimize(const Fit& fit) {
   constexpr std::array kGrid = {0.0, 0.05, 0.2, 0.6};
   constexpr size_t kStarts = 3;
+  constexpr double kLastStep = 1e-7;
   std::vector<std::pair<double, Vector>> starts;
   size_t combinations = 1;
   for (size_t i = 0; i < fit.parameters().size(); ++i) combinations *= kGrid.size();
@@ -119,7 +133,7 @@ Vector minimize(const Fit& fit) {
   Vector best;
   double best_loss = std::numeric_limits<double>::infinity();
   for (size_t s = 0; s < std::min(kStarts, starts.size()); ++s) {
-    Vector x = descend(fit, starts[s].second);
+    Vector x = descend(fit, starts[s].second, kLastStep);
     if (const double loss = fit.loss(x); loss < best_loss) {
       best_loss = loss;
       best = std::move(x);
@@ -182,7 +196,8 @@ void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, C
     constexpr double kStep = 1e-6;
     Vector moved = x;
     moved[i] += kStep;
-    const double per_x = (fit.options(moved).*fit.parameters()[i].value - fit.options(x).*fit.parameters()[i].value) / kStep;
+    const auto value = fit.parameters()[i].values[0];
+    const double per_x = (fit.options(moved).*value - fit.options(x).*value) / kStep;
     result.standard_errors.push_back(per_x * *result.residual / effects[i]);
   }
 }
@@ -203,12 +218,8 @@ size_t check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& 
   return times;
 }
 
-}  // namespace
-
-Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
-                      const SimulationOptions& known) {
-  check_profile(profile);
-  check_options(known);
+// What the number of times can determine, with one left over. Throws InputError as calibrate().
+Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs, const SimulationOptions& known) {
   const size_t times = check_runs(profile, runs);
 
   // Units in which 1 is large: a slowdown of e, launches as long as the longest run, copies as long as the longest run.
@@ -219,26 +230,29 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
     longest_s = std::max(longest_s, run.end_s);
     most_buckets = std::max(most_buckets, run.plan.buckets.size());
   }
-  double total_bytes = 1;
-  for (const int64_t bytes : profile.bytes) total_bytes += static_cast<double>(bytes);
   const double overhead_unit = longest_s / static_cast<double>(most_buckets);
-  const double copy_unit = longest_s / total_bytes;
+  const double copy_unit = longest_s / static_cast<double>(1 + profile.total_bytes());
 
   Fit fit(profile, costs, runs, known);
   using Options = SimulationOptions;
   if (times < 4) {
-    fit.add({kSlowdown, kLargestLogSlowdown, [](Options& o, double x) { o.compute_slowdown = o.comm_slowdown = std::exp(x); },
-             &Options::compute_slowdown});
+    fit.add({kSlowdown, kLargestLogSlowdown, 0, {&Options::compute_slowdown, &Options::comm_slowdown}});
   } else {
-    fit.add({kComputeSlowdown, kLargestLogSlowdown, [](Options& o, double x) { o.compute_slowdown = std::exp(x); },
-             &Options::compute_slowdown});
-    fit.add({kCommSlowdown, kLargestLogSlowdown, [](Options& o, double x) { o.comm_slowdown = std::exp(x); }, &Options::comm_slowdown});
+    fit.add({kComputeSlowdown, kLargestLogSlowdown, 0, {&Options::compute_slowdown}});
+    fit.add({kCommSlowdown, kLargestLogSlowdown, 0, {&Options::comm_slowdown}});
   }
-  if (times >= 3) {
-    fit.add({kCallOverhead, 1, [=](Options& o, double x) { o.overhead_s = x * overhead_unit; }, &Options::overhead_s});
-  }
-  if (times >= 5) fit.add({kCopyTime, 1, [=](Options& o, double x) { o.copy_s_per_byte = x * copy_unit; }, &Options::copy_s_per_byte});
+  if (times >= 3) fit.add({kCallOverhead, 1, overhead_unit, {&Options::overhead_s}});
+  if (times >= 5) fit.add({kCopyTime, 1, copy_unit, {&Options::copy_s_per_byte}});
+  return fit;
+}
 
+}  // namespace
+
+Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
+                      const SimulationOptions& known) {
+  check_profile(profile);
+  check_options(known);
+  const Fit fit = fit_to(profile, costs, runs, known);
   const Vector x = minimize(fit);
   Calibration result;
   result.options = fit.options(x);
@@ -250,6 +264,13 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   for (const Parameter& parameter : fit.parameters()) result.fitted.emplace_back(parameter.name);
   add_uncertainty(fit, x, residuals, result);
   return result;
+}
+
+SimulationOptions calibrate_near(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
+                                 const SimulationOptions& start) {
+  constexpr double kLastStep = 1e-3;
+  const Fit fit = fit_to(profile, costs, runs, start);
+  return fit.options(descend(fit, fit.point(start), kLastStep));
 }
 
 }  // namespace firkin

@@ -58,9 +58,8 @@ std::vector<InputDraw> draws_of(const PredictionInputs& inputs, const std::optio
   std::vector<CommCosts> costs = scaling ? scaling->redraw(inputs.world_size, kDraws) : redraw_costs(inputs.table, inputs.world_size);
   const bool tail = stragglers && stragglers->beyond_samples;
   if (costs.empty() && tail) costs.assign(kDraws, model.costs);
-  InputErrors errors = inputs.errors;
-  if (stragglers) errors.compute = std::hypot(errors.compute, compute_error(inputs.rank_times));
-  std::vector<InputDraw> draws = redraw(std::move(costs), inputs.search.simulation, errors);
+  const double error = stragglers ? compute_error(inputs.rank_times) : 0;
+  std::vector<InputDraw> draws = redraw(std::move(costs), inputs.search.simulation, error);
   for (size_t draw = 0; tail && draw < draws.size(); draw += 2) draws[draw].compute_factor *= stragglers->tail_factor / stragglers->factor;
   return draws;
 }

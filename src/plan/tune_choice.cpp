@@ -65,11 +65,11 @@ size_t best_prediction(std::span<const CapPrediction> predictions, int64_t most_
   return static_cast<size_t>(std::ranges::min_element(predictions, {}, rank) - predictions.begin());
 }
 
-std::string odds_of_choice(const StepModel& model, const AllReduceTable& table, int64_t world_size, const InputErrors& errors,
-                           const CapOptions& rule, int64_t cap_bytes) {
+std::string odds_of_choice(const StepModel& model, const AllReduceTable& table, int64_t world_size, const std::vector<MeasuredRun>& runs,
+                           const Calibration& calibration, const CapOptions& rule, int64_t cap_bytes) {
   std::vector<CommCosts> costs = redraw_costs(table, world_size);
   if (costs.empty()) return "";
-  const CapOdds odds(model.profile, redraw(std::move(costs), model.simulation, errors), rule);
+  const CapOdds odds(model.profile, redraw(model.profile, std::move(costs), runs, calibration), rule);
   const PlanOdds chosen = odds.of(assign_buckets(model.profile.bytes, with_cap(rule, cap_bytes)));
   const LeastRegretCap safest = odds.least_regret();
   constexpr double kPercent = 100;

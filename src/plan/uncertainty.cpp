@@ -47,19 +47,6 @@ double redrawn_factor(const AllReduceRow& row, std::mt19937_64& random) {
 
 }  // namespace
 
-InputErrors errors_of(const Calibration& calibration) {
-  InputErrors errors;
-  for (size_t i = 0; i < calibration.standard_errors.size(); ++i) {
-    const std::string& name = calibration.fitted[i];
-    const double error = calibration.standard_errors[i];
-    if (name == kSlowdown || name == kComputeSlowdown) errors.compute_slowdown = error;
-    if (name == kSlowdown || name == kCommSlowdown) errors.comm_slowdown = error;
-    if (name == kCallOverhead) errors.overhead_s = error;
-    if (name == kCopyTime) errors.copy_s_per_byte = error;
-  }
-  return errors;
-}
-
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size) {
   AllReduceTable rows = table;
   std::erase_if(rows, [&](const AllReduceRow& row) { return row.world_size != world_size; });
@@ -78,19 +65,22 @@ std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_s
   return draws;
 }
 
-std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, const InputErrors& errors) {
+std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, double compute_error) {
   std::mt19937_64 random(1);  // not the numbers that the costs were drawn from
   std::vector<InputDraw> draws;
+  for (CommCosts& drawn : costs) draws.push_back({std::exp(compute_error * random_normal(random)), std::move(drawn), simulation});
+  return draws;
+}
+
+std::vector<InputDraw> redraw(const TensorProfile& profile, std::vector<CommCosts> costs, const std::vector<MeasuredRun>& runs,
+                              const Calibration& calibration) {
+  std::mt19937_64 random(1);
+  std::vector<InputDraw> draws;
   for (CommCosts& drawn : costs) {
-    InputDraw& draw = draws.emplace_back(InputDraw{1, std::move(drawn), simulation});
-    draw.compute_factor = std::exp(errors.compute * random_normal(random));
-    const auto move = [&](double& value, double error, double least) {
-      if (error > 0) value = std::max(least, value + error * random_normal(random));
-    };
-    move(draw.simulation.overhead_s, errors.overhead_s, 0);
-    move(draw.simulation.copy_s_per_byte, errors.copy_s_per_byte, 0);
-    move(draw.simulation.compute_slowdown, errors.compute_slowdown, 1);
-    move(draw.simulation.comm_slowdown, errors.comm_slowdown, 1);
+    std::vector<MeasuredRun> moved = runs;
+    for (MeasuredRun& run : moved) run.end_s *= std::exp(calibration.residual.value_or(0) * random_normal(random));
+    const SimulationOptions simulation = calibrate_near(profile, drawn, moved, calibration.options);
+    draws.push_back({1, std::move(drawn), simulation});
   }
   return draws;
 }

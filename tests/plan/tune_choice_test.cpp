@@ -46,13 +46,19 @@ TEST(BestPrediction, TakesTheFewestBucketsWhereMicrosecondsAreExposed) {
 TEST(OddsOfChoice, AreSaidWhereTheTableHasErrorsAndNotOtherwise) {
   const AlmostNothingExposed given;
   AllReduceTable table = {{.bytes = 1000, .world_size = 2, .median_s = 2e-7}, {.bytes = 64000, .world_size = 2, .median_s = 6.5e-6}};
-  EXPECT_EQ(odds_of_choice(given.model, table, 2, {}, kBothRules[0], 64000), "");
+  std::vector<MeasuredRun> runs;
+  for (const int64_t cap : given.caps) {
+    const BucketPlan plan = assign_buckets(given.profile.bytes, {.cap_bytes = cap});
+    runs.push_back({.plan = plan, .end_s = simulate(given.profile, plan, given.costs).end_s});
+  }
+  const Calibration calibration = calibrate(given.profile, given.costs, runs);
+  const auto odds = [&] { return odds_of_choice(given.model, table, 2, runs, calibration, kBothRules[0], 64000); };
+  EXPECT_EQ(odds(), "");
   for (AllReduceRow& row : table) {
     row.stdev_s = 0.1 * row.median_s;
     row.samples = 10;
   }
-  EXPECT_THAT(odds_of_choice(given.model, table, 2, {}, kBothRules[0], 64000),
-              HasSubstr("is within 1 % of the best cap's backward in 100 %"));
+  EXPECT_THAT(odds(), HasSubstr("is within 1 % of the best cap's backward in 100 %"));
 }
 
 TEST(BestPrediction, IsNotMadeWithoutTheTimeOfAStep) {

@@ -131,7 +131,6 @@ struct PredictionInputs {
   int64_t ranks_per_node = 0;  // 0: not known; else extrapolates from worlds that fit a node, or from those that do not, as world_size does
   CapOptions rule = {};        // its cap is ignored
   SearchOptions search = {};
-  InputErrors errors = {};         // of the profile and of search.simulation
   std::vector<int64_t> caps = {};  // of the curve, bytes; empty: powers of two
   // Seconds of ranks, without communication, [rank][step]; empty: every rank is as fast as the profile's.
   std::vector<std::vector<double>> rank_times = {};

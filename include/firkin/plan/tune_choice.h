@@ -57,9 +57,9 @@ BucketPlan ordered_plan(const StepModel& model, int64_t most_buckets);
 size_t best_prediction(std::span<const CapPrediction> predictions, int64_t most_buckets = std::numeric_limits<int64_t>::max());
 
 // How sure the choice of this cap is, in a sentence, when all-reduce times and the calibration are redrawn within their errors
-// (uncertainty.h); nothing where the table has none. `errors`: errors_of() the calibration.
-std::string odds_of_choice(const StepModel& model, const AllReduceTable& table, int64_t world_size, const InputErrors& errors,
-                           const CapOptions& rule, int64_t cap_bytes);
+// (uncertainty.h); nothing where the table has none. `runs`: what gave the calibration.
+std::string odds_of_choice(const StepModel& model, const AllReduceTable& table, int64_t world_size, const std::vector<MeasuredRun>& runs,
+                           const Calibration& calibration, const CapOptions& rule, int64_t cap_bytes);
 
 // Halved again and again from the power of two that holds everything: the seven largest with different buckets, fewer where there are
 // fewer. Ascending.

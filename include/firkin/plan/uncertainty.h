@@ -21,18 +21,6 @@ struct InputDraw {
   SimulationOptions simulation = {};
 };
 
-// Standard errors of what is not an all-reduce time: 0 where nothing is known.
-struct InputErrors {
-  double compute = 0;  // of ready times and the end of backward together, as a fraction
-  double overhead_s = 0;
-  double copy_s_per_byte = 0;
-  double compute_slowdown = 0;
-  double comm_slowdown = 0;
-};
-
-// The standard errors of the parameters that were fitted; a slowdown common to both is taken for each.
-InputErrors errors_of(const Calibration& calibration);
-
 inline constexpr int kDraws = 200;
 
 // a(x) and g(x) of this world size, kDraws times: each size's median with a normal error of its logarithm, 1.2533 stdev_s / sqrt(samples)
@@ -40,9 +28,15 @@ inline constexpr int kDraws = 200;
 // has both: then nothing can be said. Deterministic.
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size);
 
-// A draw for each of `costs`, with the rest drawn from normal errors: independent ones, so for parameters that were fitted together the
-// spread is rather too large. Values stay within what check_options() allows. Deterministic.
-std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, const InputErrors& errors = {});
+// A draw for each of `costs`. `compute_error`: the standard error of ready times and the end of backward together, as a fraction.
+// Deterministic.
+std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, double compute_error = 0);
+
+// A draw for each of `costs`, calibrated anew with them on the runs' times, which get normal errors as large as the residual (a parametric
+// bootstrap; Efron 1979). So what can stand for one another, two slowdowns and the times of all-reduces, moves together, and every draw
+// explains what was measured. Deterministic. Throws InputError as calibrate().
+std::vector<InputDraw> redraw(const TensorProfile& profile, std::vector<CommCosts> costs, const std::vector<MeasuredRun>& runs,
+                              const Calibration& calibration);
 
 struct PlanOdds {
   double low_s = 0, high_s = 0;  // 95 % of the draws lie between
