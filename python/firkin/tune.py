@@ -7,12 +7,13 @@ It is called on every rank, when the process group is there (NCCL where there is
 from __future__ import annotations
 
 import argparse
+import atexit
 import importlib.util
 import os
 import pathlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import firkin
 
@@ -102,5 +103,16 @@ def main() -> int:
     return 0
 
 
+def leave(code: int) -> NoReturn:
+    """Ends the process, and not the interpreter before it: a thread of Gloo that still has a tensor to let go of would abort it.
+
+    DistributedDataParallel keeps these threads, also after destroy_process_group() (PyTorch 2.13; pytorch/pytorch issue 190489).
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -33,6 +33,9 @@ def _rank(rank, size, port, worker, arguments, results):
     except BaseException:
         results.put((rank, False, traceback.format_exc()))
         raise
+    results.close()
+    results.join_thread()
+    os._exit(0)  # a thread of Gloo that still has a tensor to let go of would abort an interpreter that ends
 
 
 def with_ranks(size, worker, *arguments):

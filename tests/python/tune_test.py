@@ -358,6 +358,11 @@ class CommandLine(unittest.TestCase):
             written = {path.name for path in pathlib.Path(folder).iterdir()}
             self.assertLessEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"}, written)
 
+    def test_a_collective_under_way_at_the_end_is_no_failure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.torchrun("small_script.py:build_and_communicate_at_the_end", "--seconds", "1", "--out", folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_a_wrong_target_is_one_line_and_2(self):
         done = subprocess.run([sys.executable, "-m", "firkin.tune", "small_script.py:nothing"], capture_output=True, text=True, cwd=HERE)
         self.assertEqual((done.returncode, done.stderr), (2, "firkin: small_script.py: no function 'nothing'\n"))
