@@ -160,13 +160,19 @@ std::vector<HookPoint> predict_hooks(const TuneOptions& options, const StepModel
 
 // The best plan, or the buckets of the best cap: a gain smaller than the model's error is as likely a loss.
 BucketPlan plan_worth_measuring(const StepModel& model, const CapOptions& best_cap, TuneResult& result) {
-  const std::optional<double> residual = result.calibration.fit.residual;
   BucketPlan best = best_plan(model, result.calibration.plans);
   BucketPlan of_cap = assign_buckets(model.profile.bytes, best_cap);
-  const bool as_calibrated = static_cast<int64_t>(best.buckets.size()) <= most_calibrated_buckets(result.calibration.plans);
-  if (best == of_cap || (as_calibrated && is_faster_beyond_error(model, best, of_cap, residual))) return best;
+  if (best == of_cap) return best;
+  const int64_t most = most_calibrated_buckets(result.calibration.plans);
+  if (static_cast<int64_t>(best.buckets.size()) > most) {
+    result.notes.push_back(fmt::format("unequal buckets are not measured: the best would be {}, and the model was calibrated on at most {}",
+                                       best.buckets.size(), most));
+    return of_cap;
+  }
+  const std::optional<double> residual = result.calibration.fit.residual;
+  if (is_faster_beyond_error(model, best, of_cap, residual)) return best;
   result.notes.push_back(fmt::format(
-      "unequal buckets are predicted to gain {:.1f} % of a step, less than the model's error of {:.1f} % of backward",
+      "unequal buckets are not measured: they are predicted to gain {:.1f} % of a step, and the model errs by {:.1f} % of backward",
       100 * (1 - predict_step(model, best) / predict_step(model, of_cap)), 100 * std::max(residual.value_or(0), kLeastModelError)));
   return of_cap;
 }

@@ -78,6 +78,11 @@ std::string interval_text(const std::optional<Interval>& interval) {
   return fmt::format("95 % interval {} to {}", display_percent(interval->low), display_percent(interval->high));
 }
 
+// Whether unequal buckets were measured, and not those of a cap under another name.
+bool has_own_plan(const Results& results) {
+  return std::ranges::find(results.strategies, "planned", &StrategyRow::strategy) != results.strategies.end();
+}
+
 bool all_tied(const Results& results) {
   return results.answer->indifference_set.size() >= results.curve.size();
 }
@@ -139,7 +144,7 @@ std::vector<std::string> tune_lead(const Results& results) {
     prediction += fmt::format(" {}", regret_sentence(answer));
   }
   std::vector<std::string> lead = {fmt::format("{} {}", prediction, tie_sentence(results))};
-  if (answer.planned_over_default) {
+  if (answer.planned_over_default && has_own_plan(results)) {
     lead.push_back(fmt::format("The best plan of unequal buckets ({} of them) takes {}.", answer.plan_mib.size(),
                                against_default(*answer.planned_over_default)));
   }
@@ -181,7 +186,7 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
   const std::optional<ModelDescription>& model = results.run.model;
   const bool half = model && model->dtype && *model->dtype == "bf16";
   return paste_settings(std::llround(results.answer->best_predicted.cap_mib * static_cast<double>(kMiB)), half ? 2 : 4,
-                        results.answer->plan_caps_mib);
+                        has_own_plan(results) ? results.answer->plan_caps_mib : std::vector<double>());
 }
 
 }  // namespace firkin
