@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <ranges>
 #include <set>
 
 #include "firkin/base/csv.h"
@@ -163,12 +164,15 @@ CommCosts comm_costs(const AllReduceTable& table, int64_t world_size) {
         fmt::format("no all-reduce was measured at world size {}; expected one of {}", world_size, fmt::join(world_sizes(table), ", ")));
   }
   CostCurve latency(std::move(isolated));
+  constexpr double kLeastPart = 0.5;
+  const auto s_per_byte = [](const CostPoint& alone) { return alone.seconds / static_cast<double>(alone.bytes); };
+  const double least_s_per_byte = std::ranges::min(latency.points() | std::views::transform(s_per_byte));
   for (CostPoint& point : gap) {
     double slowest_s = 0;
     for (const CostPoint& alone : latency.points()) {
       if (alone.bytes <= point.bytes) slowest_s = std::max(slowest_s, alone.seconds);
     }
-    point.seconds = std::min(point.seconds, slowest_s);
+    point.seconds = std::clamp(point.seconds, kLeastPart * least_s_per_byte * static_cast<double>(point.bytes), slowest_s);
   }
   CostCurve back_to_back = gap.empty() ? latency : CostCurve(std::move(gap));
   return {std::move(latency), std::move(back_to_back)};

@@ -88,6 +88,15 @@ TEST(CommCosts, TakeNoGapThatIsMoreThanTheSlowestCallUpToThatSizeAlone) {
   EXPECT_EQ(costs.gap(32), 4);
 }
 
+// A queue that took no longer than one call did on a busy machine: as if four of five calls cost nothing.
+TEST(CommCosts, TakeNoGapThatIsLessThanHalfOfWhatItsBytesTakeAtTheBestRate) {
+  const CommCosts costs =
+      comm_costs(parse_allreduce_csv("bytes,world_size,median_s,gap_s\n8,2,1,0.001\n64,2,4,3\n128,2,4,3\n", "a.csv"), 2);
+  EXPECT_EQ(costs.gap(8), 0.125);
+  EXPECT_EQ(costs.gap(64), 3);
+  EXPECT_EQ(costs.gap(128), 3);
+}
+
 TEST(CommCosts, NameTheWorldSizesThereAre) {
   const AllReduceTable table = parse_allreduce_csv("bytes,world_size,median_s\n8,2,1\n8,4,1\n", "a.csv");
   EXPECT_EQ(error_of([&] { comm_costs(table, 3); }), "no all-reduce was measured at world size 3; expected one of 2, 4");

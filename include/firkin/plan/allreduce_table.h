@@ -76,8 +76,9 @@ std::vector<int64_t> world_sizes(const AllReduceTable& table);
 
 // The curves at one world size; the gap curve from the rows that have a gap, or equal to the isolated curve when none has. A gap counts for
 // no more than the slowest call of that size or less takes alone: where transport's threads fight over a core, a queue of calls in which
-// nothing else runs takes longer than one call after another, and a training step does not. Throws InputError when the table has no row
-// for it.
+// nothing else runs takes longer than one call after another, and a training step does not. And for no less than half of what its bytes
+// take at the best rate of any single call: on a busy machine a queue may take no longer than one call did, as if the rest were free.
+// Throws InputError when the table has no row for it.
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size);
 
 }  // namespace firkin
