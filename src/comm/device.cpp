@@ -45,4 +45,8 @@ void synchronize(c10::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
+bool is_capturing(c10::Device device) {
+  return device.is_cuda() && is_cuda_capturing(device);
+}
+
 }  // namespace firkin

@@ -13,6 +13,9 @@ namespace firkin {
 [[noreturn]] void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text,
                              const char* backend = "Gloo");
 
+// Records the loss and throws GroupError: another rank has said already what there is to say.
+[[noreturn]] void lose_group_as(const ProcessGroup& group, const std::string& message);
+
 // Throws GroupError with the first loss's message when the group is lost.
 void throw_if_lost(const ProcessGroup& group);
 

@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "bounded_store.h"
@@ -31,6 +33,7 @@ class GroupState {
         store_host(host),
         address(std::move(meeting_address)),
         timeout(options.timeout),
+        rendezvous_timeout(options.rendezvous_timeout),
         link(options.link),
         device_backend(backend) {}
 
@@ -50,18 +53,39 @@ class GroupState {
     lost_ = true;
   }
 
+  // See firkin::note_step().
+  void note_step(int64_t wrapper, int64_t step) {
+    const std::lock_guard lock(mutex_);
+    if (begun_.empty()) stepper_ = std::this_thread::get_id();
+    several_steppers_ = several_steppers_ || stepper_ != std::this_thread::get_id();
+    begun_[wrapper] = step;
+  }
+
+  // Wrapper -> its last step. Nothing where several threads step: one may begin what another waits for.
+  std::optional<std::map<int64_t, int64_t>> steps_begun() const {
+    const std::lock_guard lock(mutex_);
+    return several_steppers_ ? std::nullopt : std::optional(begun_);
+  }
+
+  // Of a set of connections: see Connections::number().
+  int64_t take_number() { return taken_++; }
+
   BoundedStore store;
   const std::string store_name;  // "the store at 127.0.0.1:29500"
   const StoreHost store_host;
   const std::string address;
-  const std::chrono::milliseconds timeout;  // GroupOptions::timeout
-  const std::optional<ModelledLink> link;   // GroupOptions::link
-  const DeviceBackend device_backend;       // never kBest
+  const std::chrono::milliseconds timeout, rendezvous_timeout;  // of GroupOptions, as is
+  const std::optional<ModelledLink> link;                       // GroupOptions::link
+  const DeviceBackend device_backend;                           // never kBest
 
  private:
   mutable std::mutex mutex_;
   std::string loss_;
+  std::map<int64_t, int64_t> begun_;
+  std::thread::id stepper_;
+  bool several_steppers_ = false;
   std::atomic<bool> lost_ = false;
+  std::atomic<int64_t> taken_ = 0;
 };
 
 }  // namespace firkin

@@ -3,6 +3,9 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
 
 namespace firkin {
 namespace {
@@ -13,75 +16,91 @@ LinkQueue::Clock::duration ticks(double seconds) {
 
 }  // namespace
 
-LinkQueue::LinkQueue() : timer_([this] { run(); }) {}
+struct LinkQueue::Line {
+  void run();
+  Clock::time_point end_of(const LinkTransfer& transfer) const;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<LinkTransfer>> transfers;
+  Clock::time_point last_end = Clock::time_point::min();  // of the transfer before, by the model
+  bool closing = false;
+};
+
+LinkQueue::LinkQueue() : line_(std::make_shared<Line>()), timer_([line = line_] { line->run(); }) {}
 
 LinkQueue::~LinkQueue() {
   {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
+    const std::lock_guard lock(line_->mutex);
+    line_->closing = true;
   }
-  changed_.notify_one();
-  timer_.join();
+  line_->changed.notify_one();
+  if (timer_.get_id() == std::this_thread::get_id()) {
+    timer_.detach();  // it ends by itself; to wait for it here would be for ever
+  } else {
+    timer_.join();
+  }
 }
 
 void LinkQueue::add(const std::shared_ptr<LinkTransfer>& transfer) {
-  const std::lock_guard lock(mutex_);
-  queue_.push_back(transfer);
+  const std::lock_guard lock(line_->mutex);
+  line_->transfers.push_back(transfer);
 }
 
 void LinkQueue::join(LinkTransfer& transfer) {
   const auto now = Clock::now();
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(line_->mutex);
     transfer.joined = now;
   }
-  changed_.notify_one();
+  line_->changed.notify_one();
 }
 
 void LinkQueue::move(LinkTransfer& transfer) {
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(line_->mutex);
     transfer.moved = true;
   }
-  changed_.notify_one();
+  line_->changed.notify_one();
 }
 
 void LinkQueue::fail(const std::shared_ptr<LinkTransfer>& transfer, const std::exception_ptr& error) {
   {
-    const std::lock_guard lock(mutex_);
-    const auto place = std::ranges::find(queue_, transfer);
-    if (place == queue_.end()) return;  // it has failed already
-    queue_.erase(place);
+    const std::lock_guard lock(line_->mutex);
+    const auto place = std::ranges::find(line_->transfers, transfer);
+    if (place == line_->transfers.end()) return;  // it has failed already
+    line_->transfers.erase(place);
   }
-  changed_.notify_one();
+  line_->changed.notify_one();
   transfer->complete(error);
 }
 
-LinkQueue::Clock::time_point LinkQueue::end_of(const LinkTransfer& transfer) const {
+LinkQueue::Clock::time_point LinkQueue::Line::end_of(const LinkTransfer& transfer) const {
   const auto alone = *transfer.joined + ticks(transfer.time.alone_s);
-  if (last_end_ == Clock::time_point::min()) return alone;
-  return std::max(alone, last_end_ + ticks(transfer.time.gap_s));
+  if (last_end == Clock::time_point::min()) return alone;
+  return std::max(alone, last_end + ticks(transfer.time.gap_s));
 }
 
-void LinkQueue::run() {
+void LinkQueue::Line::run() {
   prctl(PR_SET_TIMERSLACK, 1UL);  // nanoseconds: the kernel's own 50 us are a small collective's time
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(mutex);
   for (;;) {
-    if (queue_.empty() && closing_) return;
-    if (queue_.empty() || !queue_.front()->joined || !queue_.front()->moved) {
-      changed_.wait(lock);
+    if (transfers.empty() && closing) return;
+    if (transfers.empty() || !transfers.front()->joined || !transfers.front()->moved) {
+      changed.wait(lock);
       continue;
     }
-    const auto end = end_of(*queue_.front());
+    const auto end = end_of(*transfers.front());
     if (Clock::now() < end) {
-      changed_.wait_until(lock, end);  // the queue may be another when it returns: a transfer has failed
+      changed.wait_until(lock, end);  // the queue may be another when it returns: a transfer has failed
       continue;
     }
-    const std::shared_ptr<LinkTransfer> transfer = std::move(queue_.front());
-    queue_.pop_front();
-    last_end_ = end;
+    std::shared_ptr<LinkTransfer> transfer = std::move(transfers.front());
+    transfers.pop_front();
+    last_end = end;
     lock.unlock();
     transfer->complete(nullptr);
+    transfer = nullptr;  // and what it holds, without the lock
     lock.lock();
   }
 }

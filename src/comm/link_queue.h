@@ -2,12 +2,9 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -18,7 +15,8 @@ namespace firkin {
 // One collective. Its fields belong to the queue that it is in.
 struct LinkTransfer {
   LinkTime time;
-  std::function<void(std::exception_ptr)> complete;  // called once; nullptr: the data are there and the link would have carried them
+  // Called once, and must not throw; nullptr: the data are there and the link would have carried them.
+  std::function<void(std::exception_ptr)> complete;
   std::optional<std::chrono::steady_clock::time_point> joined = std::nullopt;  // the last rank has come
   bool moved = false;                                                          // the data are there
 };
@@ -29,7 +27,8 @@ class LinkQueue {
   using Clock = std::chrono::steady_clock;
 
   LinkQueue();
-  // Waits for what is in the queue. Everything there must be going to move or to fail.
+  // Waits for what is in the queue, unless the last owner is a `complete` on the timer thread itself. Everything there must be going to
+  // move or to fail.
   ~LinkQueue();
   LinkQueue(const LinkQueue&) = delete;
   LinkQueue& operator=(const LinkQueue&) = delete;
@@ -41,14 +40,8 @@ class LinkQueue {
   void fail(const std::shared_ptr<LinkTransfer>& transfer, const std::exception_ptr& error);  // at once, wherever it is in the queue
 
  private:
-  void run();
-  Clock::time_point end_of(const LinkTransfer& transfer) const;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<LinkTransfer>> queue_;
-  Clock::time_point last_end_ = Clock::time_point::min();  // of the transfer before, by the model
-  bool closing_ = false;
+  struct Line;
+  std::shared_ptr<Line> line_;  // shared with the timer
   std::thread timer_;
 };
 

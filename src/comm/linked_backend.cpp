@@ -1,39 +1,13 @@
 #include "linked_backend.h"
 
-#include <ATen/core/ivalue.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 
 #include "link_queue.h"
+#include "own_work.h"
 
 namespace firkin {
 namespace {
-
-// Its base class keeps the trace: a collective from its launch until finish().
-class LinkedWork final : public c10d::Work {
- public:
-  LinkedWork(int rank, c10d::OpType type, const char* name, const std::vector<at::Tensor>& tensors)
-      : c10d::Work(rank, type, name, tensors),
-        tensors_(tensors),
-        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
-
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
-  std::vector<at::Tensor> result() override { return tensors_; }
-
-  // In Gloo's order: who has waited for the work finds the future complete.
-  void complete(const std::exception_ptr& error) {
-    if (error) {
-      future_->setError(error);
-    } else {
-      future_->markCompleted(c10::IValue(tensors_));
-    }
-    finish(error);
-  }
-
- private:
-  std::vector<at::Tensor> tensors_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
-};
 
 int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   int64_t bytes = 0;
@@ -56,20 +30,24 @@ class LinkedBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
 
   Work allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
-    const auto work = c10::make_intrusive<LinkedWork>(rank_, c10d::OpType::ALLREDUCE, "gloo:all_reduce", tensors);
+    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::ALLREDUCE, "gloo:all_reduce", tensors);
     return start(work, all_reduce_time(link_, bytes_of(tensors)), options.timeout, [&] { return inner_->allreduce(tensors, options); });
   }
 
   Work broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
-    const auto work = c10::make_intrusive<LinkedWork>(rank_, c10d::OpType::BROADCAST, "gloo:broadcast", tensors);
+    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::BROADCAST, "gloo:broadcast", tensors);
     return start(work, broadcast_time(link_, bytes_of(tensors)), options.timeout, [&] { return inner_->broadcast(tensors, options); });
   }
 
   Work barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
 
+  // start_or() knows how long its messages are, and pays itself.
+  Work send(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->send(tensors, rank, tag); }
+  Work recv(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->recv(tensors, rank, tag); }
+
  private:
   template <typename Launch>
-  Work start(const c10::intrusive_ptr<LinkedWork>& work, const LinkTime& time, std::chrono::milliseconds timeout, Launch launch) {
+  Work start(const c10::intrusive_ptr<OwnWork>& work, const LinkTime& time, std::chrono::milliseconds timeout, Launch launch) {
     auto transfer =
         std::make_shared<LinkTransfer>(LinkTransfer{.time = time, .complete = [work](std::exception_ptr error) { work->complete(error); }});
     const at::DisableRecordFunctionGuard unrecorded;  // the trace shows the link's times, not those of the data's own move

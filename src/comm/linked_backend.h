@@ -6,8 +6,8 @@
 
 namespace firkin {
 
-// all-reduce, broadcast and barrier of `inner`, which moves the data; other collectives are refused. Errors of `inner` come through at
-// once.
+// all-reduce, broadcast and barrier of `inner`, which moves the data, and its send and recv, which pass free; other collectives are
+// refused. Errors of `inner` come through at once.
 //
 // When the last rank has joined a collective, nobody says; each is therefore accompanied by a one-element all-reduce of `inner`, which is
 // over when all ranks have come. The link's time counts from there: from this rank's own start it would be too short when another rank is

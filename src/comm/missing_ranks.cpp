@@ -12,6 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kSomeoneFailed = "failed/any";
+constexpr const char* kCause = "failed/cause";
 constexpr size_t kMostNames = 8;  // in one message
 
 std::string failed_key(int rank) {
@@ -20,11 +21,6 @@ std::string failed_key(int rank) {
 
 std::string host_key(int rank) {
   return fmt::format("host/{}", rank);
-}
-
-void set_mark(c10d::Store& store, int rank, const std::string& where) {
-  store.set(failed_key(rank), where);
-  store.set(kSomeoneFailed, "");
 }
 
 // The value, or nothing: get() alone would wait for the key.
@@ -48,6 +44,10 @@ void find_missing(c10d::Store& store, int first, int last, std::vector<NamedRank
 
 std::optional<FailedRank> find_other(c10d::Store& store, const SurveyOptions& options) {
   std::optional<FailedRank> found;
+  if (const std::string cause = value_of(store, kCause); !cause.empty() && cause != std::to_string(options.rank)) {
+    const int rank = std::stoi(cause);
+    return FailedRank{{rank, value_of(store, host_key(rank))}, value_of(store, failed_key(rank))};
+  }
   for (int rank = 0; rank < options.size; ++rank) {
     if (rank == options.rank) continue;
     const std::string where = value_of(store, failed_key(rank));
@@ -97,8 +97,14 @@ void announce_host(c10d::Store& store, int rank) {
   store.set(host_key(rank), host_name());
 }
 
+void set_mark(c10d::Store& store, int rank, const std::string& where) {
+  store.set(failed_key(rank), where);
+  store.set(kSomeoneFailed, "");
+}
+
 void leave_mark(BoundedStore& store, int rank, const std::string& where) {
   store.ask(kSurveyGrace, [rank, where](c10d::Store& asked) {
+    if (!asked.check({kSomeoneFailed})) asked.set(kCause, std::to_string(rank));
     set_mark(asked, rank, where);
     return true;
   });
@@ -108,8 +114,12 @@ std::optional<Survey> survey_ranks(BoundedStore& store, const SurveyOptions& opt
   return store.ask(options.window + kSurveyGrace, [options](c10d::Store& asked) { return survey_store(asked, options); });
 }
 
+bool someone_failed(c10d::Store& store) {
+  return store.check({kSomeoneFailed});
+}
+
 bool someone_failed(BoundedStore& store, std::chrono::milliseconds limit) {
-  return store.ask(limit, [](c10d::Store& asked) { return asked.check({kSomeoneFailed}); }).value_or(false);
+  return store.ask(limit, [](c10d::Store& asked) { return someone_failed(asked); }).value_or(false);
 }
 
 std::string name_ranks(const std::vector<NamedRank>& ranks) {

@@ -5,6 +5,7 @@
 //   host/R      the host of rank R, from its arrival on
 //   failed/R    where rank R was when it failed: "an all-reduce"
 //   failed/any  a rank has failed
+//   failed/cause  the rank that gave up before any other failed
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,10 @@ void announce_host(c10d::Store& store, int rank);
 
 inline constexpr std::chrono::milliseconds kSurveyGrace{800};
 
-// Sets failed/R and failed/any, where the store answers within kSurveyGrace.
+// Sets failed/R and failed/any. Throws c10::Error.
+void set_mark(c10d::Store& store, int rank, const std::string& where);
+
+// The same, where the store answers within kSurveyGrace.
 void leave_mark(BoundedStore& store, int rank, const std::string& where);
 
 struct NamedRank {
@@ -54,7 +58,10 @@ struct SurveyOptions {
 // not answer; in any case within the window and kSurveyGrace.
 std::optional<Survey> survey_ranks(BoundedStore& store, const SurveyOptions& options);
 
-// Whether a rank has left a mark; false when the store does not answer within `limit`.
+// Whether a rank has left a mark. Throws c10::Error.
+bool someone_failed(c10d::Store& store);
+
+// The same; false when the store does not answer within `limit`.
 bool someone_failed(BoundedStore& store, std::chrono::milliseconds limit);
 
 // "rank 1 (gpu07)", "ranks 1 (gpu07), 3 (gpu08)"; many ranks are cut short. At least one rank.

@@ -102,4 +102,8 @@ LinkTime broadcast_time(const ModelledLink& link, int64_t bytes) {
   return time_over(link, steps, steps * static_cast<double>(bytes));
 }
 
+double agreement_time(const ModelledLink& link, int64_t bytes) {
+  return broadcast_time(link, bytes).alone_s;  // as many steps, of as many bytes
+}
+
 }  // namespace firkin

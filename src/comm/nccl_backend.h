@@ -21,7 +21,7 @@ std::string gpu_identity(c10::Device device);
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     std::chrono::milliseconds timeout);
 
-// Whether wait() of this collective blocks the current stream, and not the thread.
-bool is_nccl_work(const c10d::Work& work);
+// Whether the current stream of this device records a graph; false without CUDA.
+bool is_cuda_capturing(c10::Device device);
 
 }  // namespace firkin

@@ -20,7 +20,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
   throw InputError("backend nccl: Firkin was built without it; expected gloo");
 }
 
-bool is_nccl_work(const c10d::Work& /*work*/) {
+bool is_cuda_capturing(c10::Device /*device*/) {
   return false;
 }
 

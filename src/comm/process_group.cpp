@@ -4,11 +4,10 @@
 
 #include <algorithm>
 
+#include "crossed_waits.h"
 #include "firkin/base/units.h"
 #include "group_failure.h"
 #include "group_state.h"
-#include "missing_ranks.h"
-#include "nccl_backend.h"
 
 namespace firkin {
 namespace {
@@ -30,10 +29,49 @@ bool completes(const Work& work, milliseconds limit, std::string& error) {
   }
 }
 
-// The backend of the tensor itself, not the dispatcher's operator: a few microseconds less for each call.
-c10::intrusive_ptr<c10d::Backend> backend_for(const ProcessGroup& group, c10::DeviceType device) {
+// A collective of NCCL. A wait with a timeout would block the calling thread there, and could abort the communicator: it is never one,
+// whoever asks. Known by its backend's name, so that it does not matter what Firkin was built with.
+class StreamWork final : public c10d::Work {
+ public:
+  explicit StreamWork(firkin::Work inner) : inner_(std::move(inner)) {}
+
+  bool isCompleted() override { return inner_->isCompleted(); }
+  bool isSuccess() const override { return inner_->isSuccess(); }
+  std::exception_ptr exception() const override { return inner_->exception(); }
+  std::vector<at::Tensor> result() override { return inner_->result(); }
+  void synchronize() override { inner_->synchronize(); }
+  bool wait(milliseconds /*timeout*/) override { return inner_->wait(kNoTimeout); }
+  void blockCurrentStream() override { inner_->blockCurrentStream(); }
+  void abort() override { inner_->abort(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return inner_->getFuture(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return inner_->getFutureResult(); }
+  float getDuration() const override { return inner_->getDuration(); }
+  uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
+
+ private:
+  firkin::Work inner_;
+};
+
+bool is_stream_work(const Work& work) {
+  return dynamic_cast<const StreamWork*>(work.get()) != nullptr;
+}
+
+// start(backend), of the tensor's own backend and not through the dispatcher's operator: a few microseconds less for each call.
+template <typename Start>
+Work start_on(const ProcessGroup& group, c10::DeviceType device, Start start) {
   throw_if_lost(group);
-  return group.c10d->getBackend(device);
+  const auto backend = group.c10d->getBackend(device);
+  Work work = start(*backend);
+  if (device == c10::DeviceType::CPU || backend->getBackendName() != "nccl") return work;
+  return c10::make_intrusive<StreamWork>(std::move(work));
+}
+
+// What this rank tells the others when it has waited for long.
+std::optional<WaitNote> wait_note(const ProcessGroup& group) {
+  if (!group.place) return std::nullopt;
+  auto begun = group.state->steps_begun();
+  if (!begun) return std::nullopt;
+  return WaitNote{*group.place, std::move(*begun)};
 }
 
 }  // namespace
@@ -47,7 +85,7 @@ Work start_all_reduce(const ProcessGroup& group, at::Tensor tensor) {
   std::vector<at::Tensor> tensors{std::move(tensor)};
   c10d::AllreduceOptions options;
   if (group.timeout) options.timeout = *group.timeout;
-  return backend_for(group, tensors[0].device().type())->allreduce(tensors, options);
+  return start_on(group, tensors[0].device().type(), [&](c10d::Backend& backend) { return backend.allreduce(tensors, options); });
 }
 
 Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root) {
@@ -55,18 +93,18 @@ Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   if (group.timeout) options.timeout = *group.timeout;
-  return backend_for(group, tensors[0].device().type())->broadcast(tensors, options);
+  return start_on(group, tensors[0].device().type(), [&](c10d::Backend& backend) { return backend.broadcast(tensors, options); });
 }
 
 void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::string()> what) {
   std::string error;
-  if (is_nccl_work(*work)) {
-    // Without a timeout, with which NCCL would block this thread and not only the stream.
+  if (is_stream_work(work)) {
     if (completes(work, kNoTimeout, error)) return;
     lose_group(group, what(), error, "NCCL");
   }
   const milliseconds timeout = group.timeout.value_or(group.state->timeout);
   const milliseconds limit = timeout + kTimeoutGrace;
+  int64_t looks = 0;
   for (milliseconds waited{0}; waited < limit;) {
     const milliseconds slice = group.state->lost() ? milliseconds(1) : std::min(kWaitSlice, limit - waited);
     if (completes(work, slice, error)) return;
@@ -76,9 +114,16 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
     }
     waited += slice;
     throw_if_lost(group);
-    if (someone_failed(group.state->store, kStorePatience)) lose_group(group, what(), "");
+    const Look look = look_around(group.state->store, kStorePatience,
+                                  {.rank = group.rank, .size = group.size, .note = wait_note(group), .turn = looks++});
+    if (!look.crossed.empty()) lose_group_as(group, look.crossed);
+    if (look.failed) lose_group(group, what(), "");
   }
   lose_group(group, what(), "not complete after " + format_seconds(static_cast<double>(limit.count()) / 1000));
+}
+
+void note_step(const ProcessGroup& group, int64_t wrapper, int64_t step) {
+  group.state->note_step(wrapper, step);
 }
 
 void wait(const ProcessGroup& group, const Work& work, const char* what) {
@@ -96,7 +141,7 @@ void broadcast(const ProcessGroup& group, std::vector<at::Tensor> tensors, int r
 void barrier(const ProcessGroup& group) {
   c10d::BarrierOptions options;
   if (group.timeout) options.timeout = *group.timeout;
-  wait(group, backend_for(group, c10::DeviceType::CPU)->barrier(options), "the barrier");
+  wait(group, start_on(group, c10::DeviceType::CPU, [&](c10d::Backend& backend) { return backend.barrier(options); }), "the barrier");
 }
 
 std::vector<std::vector<double>> all_gather(const ProcessGroup& group, const std::vector<double>& values) {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/shared_gpus.h"
+#include "comm/group_store.h"
 #include "firkin/base/error.h"
 #include "thread_ranks.h"
 
@@ -66,19 +66,25 @@ TEST(Device, NcclOverAModelledLinkIsBadInput) {
               ThrowsMessage<InputError>(HasSubstr("over a modelled link; expected gloo")));
 }
 
-TEST(SharedGpus, NcclNeedsAClaimOfEveryRank) {
-  c10d::HashStore store;
-  claim_gpu(store, "a", "cuda:0");
-  EXPECT_THAT(why_not_nccl(store, 2), HasSubstr("1 of 2 ranks"));
-  claim_gpu(store, "b", "cuda:1");
-  EXPECT_EQ(why_not_nccl(store, 2), "");
+// What two ranks with these GPUs are told.
+std::string why_not_nccl(const std::vector<std::string>& gpus) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto gather = [&](int rank) {
+    return gather_ranks(store, {.rank = rank, .size = 2, .gpu = gpus.at(static_cast<size_t>(rank)), .gpu_name = "cuda:0"},
+                        std::chrono::steady_clock::now() + std::chrono::seconds(60));
+  };
+  std::string other;
+  std::thread rank_1([&] { other = gather(1).why_not_nccl; });
+  const std::string reason = gather(0).why_not_nccl;
+  rank_1.join();
+  EXPECT_EQ(reason, other);
+  return reason;
 }
 
-TEST(SharedGpus, NcclNeedsAGpuForEveryRank) {
-  c10d::HashStore store;
-  claim_gpu(store, "a", "cuda:0");
-  claim_gpu(store, "a", "cuda:0");
-  EXPECT_THAT(why_not_nccl(store, 2), HasSubstr("more than one rank uses cuda:0"));
+TEST(SharedGpus, NcclNeedsAGpuOfItsOwnForEveryRank) {
+  EXPECT_EQ(why_not_nccl({"a", "b"}), "");
+  EXPECT_THAT(why_not_nccl({"a", ""}), HasSubstr("1 of 2 ranks have no GPU for it"));
+  EXPECT_THAT(why_not_nccl({"a", "a"}), HasSubstr("more than one rank uses cuda:0"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <latch>
 
+#include "../../src/comm/group_state.h"
 #include "../../src/comm/missing_ranks.h"
 #include "firkin/comm/group_error.h"
 #include "thread_ranks.h"
@@ -21,16 +22,6 @@ using testing::Not;
 using testing::StartsWith;
 
 constexpr auto kLongTimeout = 60s;
-
-// The message of the GroupError that `body` throws; empty: it throws none.
-std::string loss_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const GroupError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // Ranks as threads that all keep their group until every one has done its part. Returns the loss that each rank saw.
 std::vector<std::string> losses(int size, std::chrono::milliseconds timeout, const std::function<void(const ProcessGroup&)>& body) {
@@ -149,6 +140,15 @@ TEST(GroupFailure, AStoreThatDoesNotAnswerIsTheMessage) {
   rank_body(0);
   other.join();
   store->go_on();
+}
+
+TEST(GroupFailure, OverNcclSaysWhatParametersAreWorth) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  ProcessGroup group;
+  group.state = std::make_shared<GroupState>(store, "the store", StoreHost::kElsewhere, "", GroupOptions{}, DeviceBackend::kNccl);
+  const std::string loss = "out of memory; parameters may hold partial sums: load a checkpoint";
+  EXPECT_EQ(loss_of([&] { give_up(group, "out of memory"); }), loss);
+  EXPECT_EQ(loss_of([&] { barrier(group); }), loss);
 }
 
 TEST(NameRanks, CutsAMultitudeShort) {

@@ -102,9 +102,60 @@ TEST(ProcessGroup, AnAdoptedOneTellsWhoIsMissing) {
       testing::ThrowsMessage<GroupError>(testing::HasSubstr("rank 1")));
 }
 
-TEST(ProcessGroup, OneWithoutGlooIsBadInput) {
-  const auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), 0, 1);
-  EXPECT_THAT([&] { adopt_process_group(group, {}); }, testing::ThrowsMessage<InputError>(testing::HasSubstr("backend none")));
+// Stands in for NCCL, for tensors that have no memory: remembers how it was waited for.
+class NamedNccl final : public c10d::Backend {
+ public:
+  NamedNccl() : c10d::Backend(0, 1) {}
+  const std::string getBackendName() const override { return "nccl"; }  // NOLINT(readability-const-return-type)
+  Work allreduce(std::vector<at::Tensor>& /*tensors*/, const c10d::AllreduceOptions& /*options*/) override {
+    struct Waited final : c10d::Work {
+      explicit Waited(NamedNccl& backend) : of(backend) {}
+      bool wait(std::chrono::milliseconds timeout) override {
+        of.waits.push_back(timeout);
+        return true;
+      }
+      NamedNccl& of;
+    };
+    return c10::make_intrusive<Waited>(*this);
+  }
+
+  std::vector<std::chrono::milliseconds> waits;
+};
+
+TEST(ProcessGroup, ACollectiveOfNcclIsKnownByTheNameOfItsBackendAndNeverWaitedForWithATimeout) {
+  using Type = c10d::ProcessGroup::BackendType;
+  run_ranks(1, [](const ProcessGroup& made) {
+    const auto nccl = c10::make_intrusive<NamedNccl>();
+    auto both = c10::make_intrusive<c10d::ProcessGroup>(made.store, made.rank, made.size);
+    both->setBackend(c10::kCPU, Type::GLOO, made.c10d->getBackend(c10::kCPU));
+    both->setBackend(c10::kMeta, Type::NCCL, nccl);
+    const ProcessGroup group = adopt_process_group(both, {});
+    const Work work = start_all_reduce(group, at::empty({4}, at::kMeta));
+    wait(group, work, "an all-reduce");
+    work->wait(std::chrono::seconds(1));  // by someone else
+    EXPECT_THAT(nccl->waits, testing::ElementsAre(kNoTimeout, kNoTimeout));
+  });
+}
+
+TEST(ProcessGroup, OfAnotherMakerThatHasNothingForTheCpuGetsAGlooOfItsOwn) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  run_ranks(2, [&](const ProcessGroup& made) {
+    auto theirs = c10::make_intrusive<c10d::ProcessGroup>(store, made.rank, made.size);
+    theirs->setBackend(c10::kMeta, c10d::ProcessGroup::BackendType::NCCL, c10::make_intrusive<NamedNccl>());
+    const ProcessGroup group = adopt_process_group(theirs, {.timeout = std::chrono::seconds(20)});
+    expect_sum(group);
+    expect_sum(companion(group));
+    expect_sum(take_connections(group).group());
+    EXPECT_EQ(group.c10d->getBackend(c10::kMeta), theirs->getBackend(c10::kMeta));
+    EXPECT_FALSE(theirs->hasBackendForDeviceType(c10::kCPU));  // left as it was
+  });
+}
+
+TEST(ProcessGroup, OfAnotherMakerThatHasNoBackendAtAllGetsAGlooOfItsOwn) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  run_ranks(2, [&](const ProcessGroup& made) {
+    expect_sum(adopt_process_group(c10::make_intrusive<c10d::ProcessGroup>(store, made.rank, made.size), {}));
+  });
 }
 
 }  // namespace

@@ -13,10 +13,10 @@
 #include "../../src/comm/missing_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
+#include "thread_ranks.h"
 
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 namespace firkin {
 namespace {
@@ -72,12 +72,6 @@ std::string failure_of(const std::function<void()>& body) {
   return "";
 }
 
-void expect_sum(const ProcessGroup& group) {
-  at::Tensor values = at::ones({3});
-  all_reduce(group, values);
-  EXPECT_TRUE(at::equal(values, at::full({3}, group.size)));
-}
-
 void expect_both_work(const ProcessGroup& first, const ProcessGroup& second) {
   for (int i = 0; i < 2; ++i) {
     expect_sum(first);
@@ -92,8 +86,8 @@ class Rendezvous : public testing::Test {
 
  private:
   static void clear() {
-    for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "RANK", "WORLD_SIZE", "MASTER_PORT",
-                             "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"}) {
+    for (const char* name :
+         {"TORCHELASTIC_USE_AGENT_STORE", "RANK", "WORLD_SIZE", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"}) {
       unsetenv(name);
     }
   }
@@ -137,27 +131,114 @@ TEST_F(Rendezvous, TwoGroupsOfOneMeetingPointWorkAtOnce) {
   });
 }
 
-TEST_F(Rendezvous, ARestartMeetsNothingOfAnEarlierAttempt) {
-  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
-  auto store = c10::make_intrusive<c10d::HashStore>();
+TEST_F(Rendezvous, WhenAllRanksAreStartedAgainTheyMeetNothingOfAnEarlierAttempt) {
+  auto store = c10::make_intrusive<c10d::HashStore>();  // torchrun's agent keeps it
   run_threads(2, [&](int rank) { expect_sum(make_process_group(store, rank, 2, {})); });
   EXPECT_NE(failure_of([&] { make_process_group(store, 0, 2, {.timeout = 200ms}); }), "");  // the other rank died before
-  setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
-  run_threads(2, [&](int rank) { expect_sum(make_process_group(store, rank, 2, {})); });
+  run_threads(2, [&](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(300ms);  // rank 1 finds what rank 0 has left first
+    expect_sum(make_process_group(store, rank, 2, {}));
+  });
 }
 
-TEST_F(Rendezvous, OverAStoreOfTheirOwnRanksMeetWhoseNodesHaveRestartedUnequallyOften) {
-  const auto meet = [](const char* restarts_of_first, const char* restarts_of_second) {
-    auto store = c10::make_intrusive<c10d::HashStore>();
-    setenv("TORCHELASTIC_RESTART_COUNT", restarts_of_first, 1);
-    next_group_store(store, 0)->set("here", "rank 0");
-    setenv("TORCHELASTIC_RESTART_COUNT", restarts_of_second, 1);
-    return next_group_store(store, 1)->check({"here"});
-  };
-  EXPECT_TRUE(meet("1", "0"));
-  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
-  EXPECT_FALSE(meet("1", "0"));
-  EXPECT_TRUE(meet("1", "1"));
+TEST_F(Rendezvous, ARankThatIsStartedAgainAloneMeetsTheOthersWhenTheyComeAgain) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  run_threads(3, [&](int rank) {
+    {
+      const ProcessGroup first = make_process_group(store, rank, 3, {});
+      expect_sum(first);
+      if (rank != 1) std::this_thread::sleep_for(500ms);  // they learn of it later
+    }
+    expect_sum(make_process_group(store, rank, 3, {}));
+  });
+}
+
+TEST_F(Rendezvous, Rank0ThatIsStartedAgainAloneMeetsTheOthersWhenTheyComeAgain) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  run_threads(3, [&](int rank) {
+    {
+      const ProcessGroup first = make_process_group(store, rank, 3, {});
+      expect_sum(first);
+      if (rank != 0) std::this_thread::sleep_for(500ms);
+    }
+    expect_sum(make_process_group(store, rank, 3, {}));
+  });
+}
+
+constexpr uint64_t kOtherProcess = 1;
+
+std::chrono::steady_clock::time_point in(std::chrono::milliseconds time) {
+  return std::chrono::steady_clock::now() + time;
+}
+
+TEST_F(Rendezvous, ARankThatDiedBeforeAllHadArrivedIsReplaced) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::thread rank_0([&] { expect_sum(make_process_group(store, 0, 3, {})); });
+  EXPECT_FALSE(gather_ranks(store, {.rank = 1, .size = 3, .process = kOtherProcess}, in(300ms)).complete);
+  run_threads(2, [&](int i) { expect_sum(make_process_group(store, i + 1, 3, {})); });
+  rank_0.join();
+}
+
+TEST_F(Rendezvous, ARankThatDiedBeforeItConnectedIsReplaced) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto started = std::chrono::steady_clock::now();
+  run_threads(3, [&](int rank) {
+    if (rank == 1) {
+      EXPECT_TRUE(gather_ranks(store, {.rank = 1, .size = 3, .process = kOtherProcess}, in(60s)).complete);
+    }
+    expect_sum(make_process_group(store, rank, 3, {}));
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 60s);  // nobody waits for a timeout
+}
+
+TEST_F(Rendezvous, Rank0ThatDiedBeforeItConnectedIsReplaced) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  run_threads(2, [&](int rank) {
+    if (rank == 0) {
+      EXPECT_TRUE(gather_ranks(store, {.rank = 0, .size = 2, .process = kOtherProcess}, in(60s)).complete);
+    }
+    expect_sum(make_process_group(store, rank, 2, {}));
+  });
+}
+
+TEST_F(Rendezvous, Rank0ThatDiedBeforeAllHadArrivedIsReplaced) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  EXPECT_FALSE(gather_ranks(store, {.rank = 0, .size = 2, .process = kOtherProcess}, in(50ms)).complete);  // and leaves no mark
+  run_threads(2, [&](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(300ms);
+    expect_sum(make_process_group(store, rank, 2, {}));
+  });
+}
+
+TEST_F(Rendezvous, ARankFindsRank0AgainThatHasTakenItsStoreAway) {
+  const int port = LoopbackPort(false).number();
+  run_threads(2, [&](int rank) {
+    {
+      const ProcessGroup first = connect(rank_at(rank, 2, port), {});
+      expect_sum(first);
+      if (rank == 0) std::this_thread::sleep_for(500ms);  // rank 1 waits in the store that is going to go
+    }
+    const ProcessGroup second = connect(rank_at(rank, 2, port), {});
+    expect_sum(second);
+    barrier(second);
+  });
+}
+
+TEST_F(Rendezvous, WithoutRank0SaysWhoElseIsNotThere) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  run_threads(2, [&](int i) {
+    const int rank = i + 1;
+    EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 4, {.timeout = 500ms}); }),
+              "rank " + std::to_string(rank) + " cannot form a group of 4 within 500 ms: ranks 0, 3 have not arrived");
+    std::this_thread::sleep_for(100ms);
+  });
+}
+
+TEST_F(Rendezvous, HasATimeoutOfItsOwnWhichIsNeverLongerThanTheCollectives) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto failure = [&](const GroupOptions& options) { return failure_of([&] { make_process_group(store, 0, 2, options); }); };
+  EXPECT_EQ(failure({.rendezvous_timeout = 300ms}), "rank 0 cannot form a group of 2 within 300 ms: rank 1 has not arrived");
+  EXPECT_EQ(failure({.timeout = 200ms}), "rank 0 cannot form a group of 2 within 200 ms: rank 1 has not arrived");
 }
 
 TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
@@ -178,11 +259,10 @@ TEST_F(Rendezvous, NamesTheMeetingPoint) {
 
 TEST_F(Rendezvous, NamesTheRankThatArrivedButDidNotConnect) {
   auto store = c10::make_intrusive<c10d::HashStore>();
-  c10d::PrefixStore of_group("firkin/0/0", store);
-  of_group.set("host/1", "gpu07");
-  of_group.add("arrived", 1);
+  std::thread rank_1([&] { gather_ranks(store, {.rank = 1, .size = 2}, in(60s)); });
   EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = 500ms}); }),
-              StartsWith("rank 0 cannot form a group of 2 within 500 ms: rank 1 (gpu07) arrived but did not connect"));
+              StartsWith("rank 0 cannot form a group of 2 within 500 ms: rank 1 (" + host_name() + ") arrived but did not connect"));
+  rank_1.join();
 }
 
 TEST_F(Rendezvous, SaysWhereNobodyListens) {

@@ -1,12 +1,18 @@
 // Ranks as threads of one test process, with a real Gloo group over loopback between them.
 #pragma once
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
 #include <exception>
 #include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "firkin/comm/group_error.h"
 #include "firkin/comm/process_group.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -36,6 +42,23 @@ inline void run_ranks_with(int size, const GroupOptions& options, const std::fun
 inline void run_ranks(int size, const std::function<void(const ProcessGroup&)>& body,
                       std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   run_ranks_with(size, {.timeout = timeout}, body);
+}
+
+// The message of the GroupError that `body` throws; empty: it throws none.
+inline std::string loss_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const GroupError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// That a collective works.
+inline void expect_sum(const ProcessGroup& group) {
+  at::Tensor values = at::ones({3});
+  all_reduce(group, values);
+  EXPECT_TRUE(at::equal(values, at::full({3}, group.size)));
 }
 
 // Over a modelled link (modelled_link.h).

@@ -29,4 +29,7 @@ void use_device(c10::Device device);
 // Blocks this thread until all that was queued on the device has run. For a CPU: does nothing.
 void synchronize(c10::Device device);
 
+// Whether this thread's current stream on the device records a CUDA graph instead of running what is queued. For a CPU: false.
+bool is_capturing(c10::Device device);
+
 }  // namespace firkin

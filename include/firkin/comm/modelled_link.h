@@ -7,8 +7,8 @@
 // (latency and gap, as in LogGP; Alexandrov et al. 1995) and never before its data are there. What the hosts do is real, and takes its real
 // time: launching, threads, copies, sums. What is modelled is the wire.
 //
-// What pays: every all-reduce, the small ones of a step's agreement too, and every broadcast. Barriers pass free: Firkin places them before
-// what it times.
+// What pays: every all-reduce and every broadcast; and every round of an agreement (start_or()), which begins when the message of the
+// round has arrived and passes beside the queue of the large ones. Barriers pass free: Firkin places them before what it times.
 #pragma once
 
 #include <cstdint>
@@ -53,5 +53,8 @@ LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes);
 // By rate and latency, Gloo's binomial tree: ceil(log2 n) steps, each of all bytes. With a table: as an all-reduce, which is an upper
 // bound.
 LinkTime broadcast_time(const ModelledLink& link, int64_t bytes);
+
+// Seconds of an agreement of all ranks (start_or()): ceil(log2 n) hops, each of all bytes and one latency. With a table, an all-reduce's.
+double agreement_time(const ModelledLink& link, int64_t bytes);
 
 }  // namespace firkin

@@ -1,0 +1,278 @@
+#include "agreement.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "connections.h"
+#include "firkin/base/error.h"
+#include "group_failure.h"
+#include "own_work.h"
+
+namespace firkin {
+namespace {
+
+// Gloo ends the process when a message is longer than what waits for it. So the first message of a round has room for any of them, says how
+// long its sender's bytes are, and holds them unless they are many; those that do not fit follow when the lengths are known to be equal.
+struct MessageHead {
+  uint64_t call = 0;
+  uint64_t bytes = 0;
+};
+
+constexpr size_t kFirstMessage = 4096;
+constexpr size_t kRoomInFirst = kFirstMessage - sizeof(MessageHead);
+
+// Of Gloo's messages: a number from 0 to 2^31 - 1, the same on both sides.
+constexpr int kTagsOfCall = 64;
+constexpr uint64_t kCallsBeforeTagsRepeat = uint64_t{1} << 24;
+
+int rounds_of(int64_t ranks) {
+  return std::bit_width(static_cast<uint64_t>(ranks - 1));
+}
+
+at::Tensor bytes_tensor(size_t count) {
+  return at::empty({static_cast<int64_t>(count)}, at::kByte);
+}
+
+}  // namespace
+
+class OrRounds::Rounds {
+ public:
+  struct Call {
+    at::Tensor bytes;
+    std::chrono::milliseconds timeout{0};
+    c10::intrusive_ptr<OwnWork> work;
+  };
+
+  Rounds(c10::intrusive_ptr<c10d::Backend> backend, std::optional<ModelledLink> link)
+      : backend_(std::move(backend)), link_(std::move(link)), rank_(backend_->getRank()), size_(backend_->getSize()) {
+    for (int round = 0; round < rounds_of(size_); ++round) {
+      sent_.push_back(bytes_tensor(kFirstMessage));
+      for (Expected& call : expected_) call.first.push_back(bytes_tensor(kFirstMessage));
+    }
+  }
+
+  bool is_alone() const { return size_ == 1 && !link_; }
+
+  void add(Call call) {
+    {
+      const std::lock_guard lock(mutex_);
+      calls_.push_back(std::move(call));
+    }
+    changed_.notify_one();
+  }
+
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    changed_.notify_one();
+    if (awaited_) awaited_->abort();  // also when the thread only begins to wait for it
+  }
+
+  void run() noexcept {
+    const at::DisableRecordFunctionGuard unrecorded;  // the trace shows the whole, not its messages
+    for (;;) {
+      Call call;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return closing_ || !calls_.empty(); });
+        if (calls_.empty()) return;
+        call = std::move(calls_.front());
+        calls_.pop_front();
+      }
+      run_call(call);
+      call.work->complete(error_);
+      ++number_;
+    }
+  }
+
+ private:
+  // The first messages of one call.
+  struct Expected {
+    std::vector<at::Tensor> first;  // by round
+    std::vector<Work> works;
+    std::exception_ptr error;
+  };
+
+  // After the first error all later calls have the same.
+  void run_call(const Call& call) noexcept {
+    if (error_) return;
+    try {
+      if (number_ == 0) expect(0);
+      if (expected_of(number_).error) std::rethrow_exception(expected_of(number_).error);
+      for (int round = 0; round < rounds_of(size_); ++round) run_round(call, round);
+      if (size_ == 1) travel(call);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+
+  Expected& expected_of(uint64_t number) { return expected_[number % expected_.size()]; }
+
+  // Gloo sends a message at once that is expected already, and otherwise asks first: so those of a call are expected while the call before
+  // is under way. That may fail when a rank has gone that needs nothing more, which concerns only the later call.
+  void expect(uint64_t number) noexcept {
+    Expected& call = expected_of(number);
+    try {
+      call.works.clear();
+      for (int round = 0; round < rounds_of(size_); ++round) {
+        call.works.push_back(receive(call.first[static_cast<size_t>(round)], number, round, 0));
+      }
+    } catch (...) {
+      call.error = std::current_exception();
+    }
+  }
+
+  void run_round(const Call& call, int round) {
+    const auto bytes = static_cast<size_t>(call.bytes.nbytes());
+    auto* const ours = static_cast<uint8_t*>(call.bytes.mutable_data_ptr());
+    const size_t in_first = std::min(bytes, kRoomInFirst);
+
+    const MessageHead head{number_, bytes};
+    at::Tensor first = sent_[static_cast<size_t>(round)].narrow(0, 0, static_cast<int64_t>(sizeof head + in_first));
+    auto* const out = static_cast<uint8_t*>(first.mutable_data_ptr());
+    std::memcpy(out, &head, sizeof head);
+    std::memcpy(out + sizeof head, ours, in_first);
+    std::vector<Work> sending{send(first, round, 0)};
+    if (bytes > in_first) {
+      const at::Tensor rest = bytes_tensor(bytes - in_first);
+      std::memcpy(rest.mutable_data_ptr(), ours + in_first, bytes - in_first);
+      sending.push_back(send(rest, round, 1));
+    }
+
+    if (round == 0) expect(number_ + 1);
+    Expected& expected = expected_of(number_);
+    await(expected.works[static_cast<size_t>(round)], call.timeout);
+    const auto* const in = static_cast<const uint8_t*>(expected.first[static_cast<size_t>(round)].const_data_ptr());
+    check_head(in, head, round);
+    at::Tensor rest;
+    if (bytes > in_first) {
+      rest = bytes_tensor(bytes - in_first);
+      await(receive(rest, number_, round, 1), call.timeout);
+    }
+    for (const Work& each : sending) await(each, call.timeout);
+    travel(call);
+    for (size_t i = 0; i < in_first; ++i) ours[i] |= in[sizeof head + i];
+    if (!rest.defined()) return;
+    const auto* const more = static_cast<const uint8_t*>(rest.const_data_ptr());
+    for (size_t i = 0; i < bytes - in_first; ++i) ours[in_first + i] |= more[i];
+  }
+
+  void check_head(const uint8_t* message, const MessageHead& ours, int round) const {
+    MessageHead theirs;
+    std::memcpy(&theirs, message, sizeof theirs);
+    if (theirs.call == ours.call && theirs.bytes == ours.bytes) return;
+    throw RuntimeError(fmt::format("rank {} sends {} bytes in its call {} of start_or(), rank {} has {} bytes in call {}", source_of(round),
+                                   theirs.bytes, theirs.call, rank_, ours.bytes, ours.call));
+  }
+
+  // Over a modelled link: its time for one round of as many as there are here.
+  void travel(const Call& call) {
+    if (!link_) return;
+    const auto bytes = static_cast<int64_t>(call.bytes.nbytes() + sizeof(MessageHead));
+    const double seconds = agreement_time(*link_, bytes) / std::max(rounds_of(size_), 1);
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return closing_; })) throw_gone();
+  }
+
+  // Sliced nowhere: see above. close() ends it.
+  void await(const Work& work, std::chrono::milliseconds timeout) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (closing_) throw_gone();
+      awaited_ = work;
+    }
+    const auto forget = [this] {
+      const std::lock_guard lock(mutex_);
+      awaited_ = nullptr;
+    };
+    try {
+      if (!work->wait(timeout)) throw_gone();
+    } catch (...) {
+      forget();
+      throw;
+    }
+    forget();
+  }
+
+  [[noreturn]] static void throw_gone() { throw RuntimeError("the group was given up while start_or() was under way"); }
+
+  int source_of(int round) const { return (rank_ + size_ - (1 << round)) % size_; }
+  static int tag_of(uint64_t number, int round, int part) {
+    return static_cast<int>(number % kCallsBeforeTagsRepeat) * kTagsOfCall + 2 * round + part;
+  }
+  Work send(const at::Tensor& tensor, int round, int part) {
+    std::vector<at::Tensor> tensors{tensor};
+    return backend_->send(tensors, (rank_ + (1 << round)) % size_, tag_of(number_, round, part));
+  }
+  Work receive(const at::Tensor& tensor, uint64_t number, int round, int part) {
+    std::vector<at::Tensor> tensors{tensor};
+    return backend_->recv(tensors, source_of(round), tag_of(number, round, part));
+  }
+
+  const c10::intrusive_ptr<c10d::Backend> backend_;
+  const std::optional<ModelledLink> link_;
+  const int rank_;
+  const int size_;
+
+  // Of the thread alone.
+  uint64_t number_ = 0;  // of the call
+  std::exception_ptr error_;
+  std::vector<at::Tensor> sent_;  // by round
+  std::array<Expected, 2> expected_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Call> calls_;
+  bool closing_ = false;
+  Work awaited_;
+};
+
+OrRounds::OrRounds(c10::intrusive_ptr<c10d::Backend> backend, std::optional<ModelledLink> link)
+    : rounds_(std::make_shared<Rounds>(std::move(backend), std::move(link))) {}
+
+OrRounds::~OrRounds() {
+  rounds_->close();
+  if (!thread_.joinable()) return;
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();  // a callback had the last handle of the group
+  } else {
+    thread_.join();
+  }
+}
+
+void OrRounds::leave() {
+  rounds_->close();
+  if (thread_.joinable()) thread_.detach();
+}
+
+Work OrRounds::start(at::Tensor bytes, std::chrono::milliseconds timeout) {
+  auto work = c10::make_intrusive<OwnWork>(0, c10d::OpType::ALLREDUCE, "gloo:or", std::vector<at::Tensor>{bytes});
+  if (rounds_->is_alone()) {
+    work->complete(nullptr);
+    return work;
+  }
+  if (!thread_.joinable()) thread_ = std::thread([rounds = rounds_] { rounds->run(); });
+  rounds_->add({std::move(bytes), timeout, work});
+  return work;
+}
+
+Work start_or(const ProcessGroup& group, at::Tensor bytes) {
+  throw_if_lost(group);
+  if (bytes.scalar_type() != at::kByte || !bytes.is_cpu() || !bytes.is_contiguous()) {
+    throw InputError("start_or(): expected contiguous bytes on the CPU");
+  }
+  return dynamic_cast<LosableGroup&>(*group.c10d).or_rounds().start(std::move(bytes), group.timeout.value_or(group.state->timeout));
+}
+
+}  // namespace firkin

@@ -1,0 +1,225 @@
+// start_or(): what ranks agree on, in ceil(log2 W) hops.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+
+#include "../../src/comm/missing_ranks.h"
+#include "firkin/base/error.h"
+#include "firkin/comm/group_error.h"
+#include "thread_ranks.h"
+
+#include <torch/torch.h>
+
+namespace firkin {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+// The bytes of one rank: few bits are set, so that a rank that is left out shows.
+at::Tensor bytes_of_rank(int rank, int64_t call, int64_t count) {
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(1000 * call + rank));
+  at::Tensor bytes = at::ones({count}, at::kByte);
+  for (int i = 0; i < 3; ++i) bytes.bitwise_and_(at::randint(0, 256, {count}, generator, at::kByte));
+  return bytes;
+}
+
+at::Tensor or_of_ranks(int size, int64_t call, int64_t count) {
+  at::Tensor result = at::zeros({count}, at::kByte);
+  for (int rank = 0; rank < size; ++rank) result.bitwise_or_(bytes_of_rank(rank, call, count));
+  return result;
+}
+
+int ceil_log2(int ranks) {
+  int rounds = 0;
+  while ((1 << rounds) < ranks) ++rounds;
+  return rounds;
+}
+
+std::string loss_of_agreement(const ProcessGroup& group, int64_t count) {
+  return loss_of([&] { wait(group, start_or(group, at::zeros({count}, at::kByte)), "the agreement of step 17"); });
+}
+
+class Agreement : public testing::TestWithParam<int> {};
+
+TEST_P(Agreement, IsTheOrOfAllRanks) {
+  run_ranks(GetParam(), [](const ProcessGroup& group) {
+    const Connections connections = take_connections(group);
+    int64_t call = 0;
+    for (const int64_t count : {1, 63, 1000, 4079, 4080, 4081, 100'000}) {
+      const at::Tensor bytes = bytes_of_rank(group.rank, ++call, count);
+      wait(connections.group(), start_or(connections.group(), bytes), "the agreement");
+      EXPECT_TRUE(at::equal(bytes, or_of_ranks(group.size, call, count))) << count;
+    }
+  });
+}
+
+TEST_P(Agreement, ManyMayBeUnderWayAndAreWaitedForInAnyOrder) {
+  run_ranks(GetParam(), [](const ProcessGroup& group) {
+    const ProcessGroup beside = companion(group);
+    constexpr int64_t kCalls = 200;
+    std::vector<at::Tensor> bytes;
+    std::vector<Work> under_way;
+    for (int64_t call = 0; call < kCalls; ++call) {
+      bytes.push_back(bytes_of_rank(group.rank, call, 40 + call));
+      under_way.push_back(start_or(beside, bytes.back()));
+    }
+    for (int64_t call = kCalls; call-- > 0;) {
+      const auto i = static_cast<size_t>(call);
+      wait(beside, under_way[i], "an agreement");
+      EXPECT_TRUE(under_way[i]->isCompleted());
+      EXPECT_TRUE(at::equal(bytes[i], or_of_ranks(group.size, call, 40 + call)));
+    }
+  });
+}
+
+// A Gloo that counts the messages of one rank.
+class CountingBackend final : public c10d::Backend {
+ public:
+  CountingBackend(c10::intrusive_ptr<c10d::Backend> gloo, std::atomic<int>& sent)
+      : c10d::Backend(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)), sent_(sent) {}
+  const std::string getBackendName() const override { return "gloo"; }  // NOLINT(readability-const-return-type)
+  Work send(std::vector<at::Tensor>& tensors, int rank, int tag) override {
+    ++sent_;
+    return gloo_->send(tensors, rank, tag);
+  }
+  Work recv(std::vector<at::Tensor>& tensors, int rank, int tag) override { return gloo_->recv(tensors, rank, tag); }
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> gloo_;
+  std::atomic<int>& sent_;
+};
+
+TEST_P(Agreement, SendsOneMessagePerRound) {
+  run_ranks(GetParam(), [](const ProcessGroup& made) {
+    std::atomic<int> sent = 0;
+    auto counted = c10::make_intrusive<c10d::ProcessGroup>(made.store, made.rank, made.size);
+    counted->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
+                        c10::make_intrusive<CountingBackend>(made.c10d->getBackend(c10::kCPU), sent));
+    const ProcessGroup group = adopt_process_group(counted, {.timeout = 60s});
+    for (int call = 1; call <= 3; ++call) {
+      wait(group, start_or(group, at::zeros({1000}, at::kByte)), "an agreement");
+      EXPECT_EQ(sent, call * ceil_log2(made.size));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Agreement, testing::Range(1, 8));
+
+TEST(AgreementOfRanks, TellsFuturesAndGivesItsTensor) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const ProcessGroup beside = companion(group);
+    const at::Tensor bytes = at::full({4}, 1 << group.rank, at::kByte);
+    const Work work = start_or(beside, bytes);
+    std::atomic<int> told = 0;
+    work->getFuture()->addCallback([&](c10::ivalue::Future&) { ++told; }, false);
+    wait(beside, work, "the agreement");
+    EXPECT_EQ(told, 1);
+    EXPECT_TRUE(work->result().at(0).is_same(bytes));
+    EXPECT_TRUE(at::equal(bytes, at::full({4}, 3, at::kByte)));
+  });
+}
+
+TEST(AgreementOfRanks, NamesTheRankThatNeverComes) {
+  std::vector<std::string> losses(3);
+  std::latch done(3);
+  run_ranks(
+      3,
+      [&](const ProcessGroup& group) {
+        const ProcessGroup beside = companion(group);
+        if (group.rank < 2) losses[static_cast<size_t>(group.rank)] = loss_of_agreement(beside, 8);
+        done.arrive_and_wait();
+      },
+      1s);
+  const std::string missing = "rank 2 (" + host_name() + ") did not reach the agreement of step 17";
+  EXPECT_THAT(losses[0], HasSubstr(missing));
+  EXPECT_THAT(losses[1], HasSubstr(missing));
+}
+
+TEST(AgreementOfRanks, NamesTheRankThatHasLeftLongBeforeTheTimeoutAndNobodyWaitsForWhatIsUnderWay) {
+  const auto started = Clock::now();
+  run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        const ProcessGroup beside = companion(group);
+        if (group.rank == 1) return;
+        EXPECT_THAT(loss_of_agreement(beside, 8), HasSubstr("rank 1 (" + host_name() + ") did not reach the agreement"));
+        EXPECT_THROW(start_or(beside, at::zeros({8}, at::kByte)), GroupError);
+      },
+      60s);
+  EXPECT_LT(Clock::now() - started, 30s);
+}
+
+TEST(AgreementOfRanks, AGroupThatGoesWaitsForNoRank) {
+  const auto started = Clock::now();
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::latch gone(1);
+  std::thread never_comes([&] {
+    const ProcessGroup group = make_process_group(store, 1, 2, {.timeout = 60s});
+    const Connections connections = take_connections(group);
+    gone.wait();
+  });
+  Work unfinished;
+  {
+    const ProcessGroup group = make_process_group(store, 0, 2, {.timeout = 60s});
+    unfinished = start_or(take_connections(group).group(), at::zeros({8}, at::kByte));
+  }
+  gone.count_down();
+  never_comes.join();
+  EXPECT_THROW(unfinished->wait(), std::exception);
+  EXPECT_LT(Clock::now() - started, 30s);
+}
+
+TEST(AgreementOfRanks, LengthsThatDifferAreAnErrorThatNamesBothAndNotTheEndOfTheProcess) {
+  std::vector<std::string> losses(2);
+  std::latch done(2);
+  run_ranks(
+      2,
+      [&](const ProcessGroup& group) {
+        const ProcessGroup beside = companion(group);
+        losses[static_cast<size_t>(group.rank)] = loss_of_agreement(beside, group.rank == 0 ? 40 : 100'000);
+        done.arrive_and_wait();
+      },
+      60s);
+  EXPECT_THAT(losses[0], HasSubstr("rank 1 sends 100000 bytes in its call 0 of start_or(), rank 0 has 40 bytes in call 0"));
+  EXPECT_NE(losses[1], "");
+}
+
+TEST(AgreementOfRanks, ACallbackThatThrowsIsTheWorksError) {
+  run_ranks(1, [](const ProcessGroup& made) {
+    const ProcessGroup group =
+        make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, {.link = parse_link("1gbit,50ms", made.size + 1)});
+    const Work work = start_or(group, at::zeros({8}, at::kByte));
+    work->getFuture()->addCallback([](c10::ivalue::Future&) { throw RuntimeError("thrown by a callback"); }, false);
+    EXPECT_THROW(wait(group, work, "the agreement"), GroupError);
+  });
+}
+
+TEST(AgreementOfRanks, OverAModelledLinkEveryRoundTakesAHop) {
+  for (const int size : {1, 2, 3, 4}) {
+    // 8 ranks: three hops of 30 ms, however few there are here.
+    run_ranks_with(size, {.timeout = 60s, .link = ModelledLink{.world = 8, .bits_per_s = 1e9, .latency_s = 30e-3}},
+                   [](const ProcessGroup& group) {
+                     const ProcessGroup beside = companion(group);
+                     const at::Tensor bytes = bytes_of_rank(group.rank, 0, 100);
+                     const auto started = Clock::now();
+                     wait(beside, start_or(beside, bytes), "the agreement");
+                     EXPECT_GE(Clock::now() - started, 90ms);
+                     EXPECT_TRUE(at::equal(bytes, or_of_ranks(group.size, 0, 100)));
+                   });
+  }
+}
+
+TEST(AgreementOfRanks, IsOfBytesOnTheCpu) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    EXPECT_THROW(start_or(group, at::zeros({8})), InputError);
+    EXPECT_THROW(start_or(group, at::zeros({8, 2}, at::kByte).t()), InputError);
+  });
+}
+
+}  // namespace
+}  // namespace firkin
