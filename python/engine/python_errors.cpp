@@ -3,10 +3,10 @@
 #include <exception>
 #include <string>
 
-#include "ddp/autograd_errors.h"
+#include "ddp/backward_watch.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/group_error.h"
-#include "firkin/ddp/step_error.h"
+#include "firkin/ddp/data_parallel.h"
 
 #include <torch/csrc/Exceptions.h>
 

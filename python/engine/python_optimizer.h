@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "ddp/owed_steps.h"
+#include "ddp/ordered/ordered.h"
 
 #include <torch/csrc/utils/pybind.h>
 #include <torch/optim/optimizer.h>

@@ -41,9 +41,10 @@ class DataParallel(torch.nn.Module):
 
     cap_mib, first_cap_mib: as DistributedDataParallel's bucket_cap_mb, and of the first bucket; MiB. plan: a Plan (TuneResult.plan), instead
     of caps. buckets: "automatic" starts with cap_mib, measures while it trains (about 3 s and 92 steps), and keeps what is best; a line of
-    the logger "firkin" says what and why. plan_file: there rank 0 keeps that, and later runs begin with it where it fits. strategy: "bucketed" (with a plan "planned"), "naive", "flat", "overlap", "ordered" (see OverlappedOptimizer), "torch", "none".
-    compression: "none", "bf16" or "fp16", what float32 gradients travel as. process_group: None is the default group; gloo, or for a
-    module on a GPU "cpu:gloo,cuda:nccl": what the engine itself sends goes over gloo.
+    the logger "firkin" says what and why. plan_file: there rank 0 keeps that, and later runs begin with it where it fits. strategy:
+    "bucketed" (with a plan "planned"), "naive", "flat", "overlap", "ordered" (see OverlappedOptimizer), "none".
+    compression: "none", "bf16" or "fp16", what float32 gradients travel as. process_group: None is the default group. What the engine itself
+    sends goes over gloo, which it connects itself beside a group of nccl alone (not run on a GPU).
     finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). link: "1gbit" or "200mbit,1ms": collectives
     take the time that they would take over such a link, for trying things out.
 
@@ -77,6 +78,8 @@ class DataParallel(torch.nn.Module):
         def prepare() -> Any:
             native = load_engine()
             _check_device(module)
+            if self.strategy == "torch":
+                raise InputError("DataParallel: strategy 'torch'; expected torch.nn.parallel.DistributedDataParallel, which is that")
             options = native.EngineOptions()
             options.strategy = self.strategy
             options.cap_bytes = _bytes("cap_mib", cap_mib)
@@ -130,7 +133,7 @@ class DataParallel(torch.nn.Module):
 
         The mean is then over the ranks that have a batch. step: called on the ranks without one after each such step, with the mean gradient,
         so that parameters and the optimiser's state stay the same everywhere; None: parameters and buffers are those of the rank that trained
-        longest, afterwards. Raises InputError under the strategy "torch".
+        longest, afterwards.
         """
         yield
         mine = self._engine.stats().steps * self._ranks.size + self._ranks.rank

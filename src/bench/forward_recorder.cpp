@@ -6,9 +6,9 @@
 namespace firkin {
 
 ForwardRecorder::ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters)
-    : modules_(module, parameters), parameter_count_(parameters.size()) {
-  listening_.emplace(module, *this);
-}
+    : modules_(module, parameters),
+      parameter_count_(parameters.size()),
+      listening_(module, [this](const torch::nn::Module& awaiting) { module_awaits(awaiting); }) {}
 
 void ForwardRecorder::begin(c10::Device device) {
   awaited_.clear();

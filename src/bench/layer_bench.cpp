@@ -7,7 +7,7 @@
 #include <random>
 
 #include "comm/across_ranks.h"
-#include "ddp/ready_times.h"
+#include "ddp/ready_order.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/summary.h"

@@ -6,7 +6,7 @@
 
 #include "backward_clock.h"
 #include "comm/across_ranks.h"
-#include "ddp/ready_times.h"
+#include "ddp/ready_order.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/device.h"
 #include "firkin/ddp/module_parameters.h"

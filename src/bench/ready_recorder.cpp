@@ -22,7 +22,10 @@ ReadyRecorder::ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWh
     : buckets_(when == ReadyWhen::kInBucket ? bucket_per_parameter(parameters) : nullptr),
       ready_(parameters.size()),
       hooks_(parameters, [this, device = parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].tensor.device()](size_t parameter) {
-        if (buckets_) buckets_->place(static_cast<int64_t>(parameter));
+        if (buckets_) {
+          buckets_->place(static_cast<int64_t>(parameter));
+          buckets_->pack(static_cast<int64_t>(parameter));  // each in a bucket of its own
+        }
         ready_[parameter] = device_now(device);
       }) {}
 

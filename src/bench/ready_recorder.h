@@ -4,9 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "firkin/ddp/gradient_buckets.h"
+#include "ddp/buckets.h"
 #include "firkin/ddp/module_parameters.h"
-#include "firkin/ddp/parameter_hooks.h"
 #include "workload/device_clock.h"
 
 namespace firkin {

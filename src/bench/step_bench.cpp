@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
-#include <optional>
 #include <random>
 
+#include "bench/step_runner.h"
 #include "firkin/base/error.h"
 #include "firkin/stats/summary.h"
 #include "workload/device_clock.h"
@@ -64,9 +65,7 @@ void replace_by_mean(std::vector<double>& times, int count) {
 
 BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepBenchOptions& options,
                          int64_t& next_step) {
-  DataParallel ddp(*workload.module, group, with_timed_synchronization(workload, setting.options));
-  std::optional<OverlappedOptimizer> optimizer;
-  if (workload.optimizer) optimizer.emplace(ddp, *workload.optimizer);
+  StepRunner runner(group, workload, setting.options);
   const int warmup_steps = options.warmup_steps + steps_to_learn(setting.options.strategy);
   const int timed_steps = steps_overlap(setting) ? std::max(options.steps_per_block, kStepsOfAPeriod) : options.steps_per_block;
   std::vector<double> ours;  // step times, then comm times
@@ -74,23 +73,24 @@ BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const St
   for (int i = 0; i < warmup_steps + timed_steps; ++i) {
     // Not between steps that overlap: communication would go on in the barrier, unseen.
     if (i == 0 || !steps_overlap(setting)) barrier(group);
-    const StepTimes times = run_step(workload, ddp, optimizer ? &*optimizer : nullptr, next_step++);
+    const StepTimes times = runner.step(next_step++);
     if (i < warmup_steps) continue;
     ours.push_back(times.step_s);
     comm.push_back(times.comm_s);
   }
-  if (optimizer) optimizer->drain();
+  runner.drain();
   if (steps_overlap(setting)) {
     replace_by_mean(ours, options.steps_per_block);
     replace_by_mean(comm, options.steps_per_block);
   }
   ours.insert(ours.end(), comm.begin(), comm.end());
-  ours.push_back(options.communication_alone ? time_communication(group, ddp.stats().buckets, setting.options.strategy.launch) : 0);
+  const std::vector<BucketStats> buckets = runner.buckets();
+  ours.push_back(options.communication_alone ? time_communication(group, buckets, setting.options.strategy.launch) : 0);
   const auto by_rank = all_gather(group, ours);
   return {.step_s = transposed(by_rank, 0, comm.size()),
           .comm_s = transposed(by_rank, comm.size(), comm.size()),
           .communication_s = std::ranges::max(transposed(by_rank, 2 * comm.size(), 1)[0]),
-          .buckets = static_cast<int64_t>(ddp.stats().buckets.size())};
+          .buckets = std::ssize(buckets)};
 }
 
 double median_of_slowest_rank(const std::vector<std::vector<double>>& by_step) {

@@ -14,7 +14,7 @@ namespace firkin {
 
 struct StepSetting {
   std::string name;
-  DataParallelOptions options;
+  DataParallelOptions options;  // the strategy torch too: see StepRunner
 };
 
 struct StepBenchResult {
@@ -25,7 +25,7 @@ struct StepBenchResult {
   // a block is the mean over the block's, of which there are at least four.
   std::vector<std::vector<std::vector<double>>> raw_step_s;
   // [setting][block]: the slowest rank's time to send all buckets with no backward around them, in seconds. Empty unless asked for; 0
-  // for the strategies none and torch.
+  // for the strategy none.
   std::vector<std::vector<double>> communication_s;
   std::vector<int64_t> buckets;  // per setting
 };
@@ -42,7 +42,7 @@ struct StepBenchOptions {
 };
 
 // Runs all settings inside one process group, in randomised blocks, a barrier before every step. Collective: every rank gets the same
-// result. Throws what DataParallel throws.
+// result. Throws what StepRunner throws.
 StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
                               const StepBenchOptions& options);
 

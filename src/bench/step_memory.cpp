@@ -1,5 +1,6 @@
 #include "bench/step_memory.h"
 
+#include "bench/step_runner.h"
 #include "bench/tensor_memory.h"
 #include "comm/across_ranks.h"
 
@@ -22,14 +23,13 @@ int64_t lasting_bytes(const Workload& workload) {
 StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options) {
   forget_gradients(workload);
   TensorMemory memory(device_of(workload));
-  DataParallel ddp(*workload.module, group, options);
-  OverlappedOptimizer optimizer(ddp, *workload.optimizer);
+  StepRunner runner(group, workload, options);
   int64_t step = 0;
-  while (step < 1 + steps_to_learn(options.strategy)) run_step(workload, ddp, &optimizer, step++);
+  while (step < 1 + steps_to_learn(options.strategy)) runner.step(step++);
   forget_gradients(workload);
   memory.reset_peak();
-  run_step(workload, ddp, &optimizer, step);
-  optimizer.drain();
+  runner.step(step);
+  runner.drain();
   const auto lasting = static_cast<double>(lasting_bytes(workload));
   const std::vector<double> most =
       max_over_ranks(group, {lasting + static_cast<double>(memory.peak_bytes()), lasting + static_cast<double>(memory.now_bytes())});

@@ -16,7 +16,7 @@ struct StepMemory {
 };
 
 // Of the second step (the first lays the buckets out), on the rank where it is most. Collective: every rank gets the same result. Leaves
-// the gradients undefined. Throws what DataParallel throws.
+// the gradients undefined. Throws what StepRunner throws.
 StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options);
 
 // Of a step on this rank alone: does the workload fit at all? No collective. Throws what an allocation that fails throws.

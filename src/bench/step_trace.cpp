@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/step_runner.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "trace/recorder.h"
@@ -22,16 +23,15 @@ std::vector<Period> steps_in(const std::vector<Span>& spans) {
 
 std::vector<Span> record_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
                                const StepTraceOptions& trace) {
-  DataParallel ddp(*workload.module, group, with_timed_synchronization(workload, options));
-  OverlappedOptimizer optimizer(ddp, *workload.optimizer);
+  StepRunner runner(group, workload, options);
   int64_t step = 0;
-  for (int i = 0; i < trace.warmup_steps + steps_to_learn(options.strategy); ++i) run_step(workload, ddp, &optimizer, step++);
+  for (int i = 0; i < trace.warmup_steps + steps_to_learn(options.strategy); ++i) runner.step(step++);
   TraceRecorder recorder(device_of(workload).type());
   for (int i = 0; i < trace.steps; ++i) {
     if (options.strategy.wait == Wait::kAtStepEnd) barrier(group);
-    run_step(workload, ddp, &optimizer, step++);
+    runner.step(step++);
   }
-  optimizer.drain();  // no collective may be under way when recording stops
+  runner.drain();  // no collective may be under way when recording stops
   return recorder.stop();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "firkin/comm/process_group.h"
+#include "firkin/ddp/data_parallel.h"
 #include "trace/span.h"
 #include "workload/workload.h"
 
@@ -17,9 +18,9 @@ struct StepTraceOptions {
   int steps = 3;         // recorded
 };
 
-// Wraps the workload in a DataParallel of these options and records steps, a barrier before each. The spans of every rank, in order of
+// Steps the workload under these options (StepRunner) and records the steps, a barrier before each. The spans of every rank, in order of
 // start, on every rank; of what lies in a step only. Ranks on several machines differ by what their clocks differ. Recording makes steps
-// slower: for times without it use measure_steps(). Collective. One at a time in a process. Throws what DataParallel throws.
+// slower: for times without it use measure_steps(). Collective. One at a time in a process. Throws what StepRunner throws.
 std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
                                            const StepTraceOptions& trace);
 

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "firkin/base/units.h"
+#include "firkin/plan/compression.h"
 
 namespace firkin {
 namespace {

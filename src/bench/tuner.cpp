@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "bench/allreduce_bench.h"
+#include "bench/torch_peer.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
@@ -236,7 +237,7 @@ void verify(const ProcessGroup& group, Workload& workload, const TuneOptions& op
 }  // namespace
 
 std::string torch_default_left_out() {
-  const std::string reason = why_unavailable(find_strategy("torch"));
+  const std::string reason = torch_peer_unavailable();
   return reason.empty() ? "" : fmt::format("PyTorch's default is not measured: {}", reason);
 }
 

@@ -14,7 +14,7 @@ namespace firkin::cli {
 struct RankFlags {
   int ranks = 2;
   CLI::Option* ranks_option = nullptr;
-  double timeout_s = 300;
+  double timeout_s = 1800;
   std::string backend = "auto";       // of GroupOptions
   std::string device = "auto";        // of device_for_rank()
   int threads = 0;                    // per rank; 0: the machine's cores shared among its ranks

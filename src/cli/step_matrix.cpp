@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "bench/torch_peer.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "results/results.h"
@@ -49,6 +50,9 @@ std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const s
     DataParallelOptions options;
     options.strategy = find_strategy(name);
     options.broadcast_parameters = false;
+    if (options.strategy.launch == Launch::kByTorch && !torch_peer_unavailable().empty()) {
+      throw InputError(fmt::format("--strategies {}: {}", name, torch_peer_unavailable()));
+    }
     if (options.strategy.grouping == Grouping::kPlan) throw InputError("--strategies planned: expected a strategy that needs no plan");
     options.cap = cap_options(rule);
     if (options.strategy.grouping != Grouping::kCap) {

@@ -26,9 +26,14 @@ std::filesystem::path data_file(const TrainFlags& flags) {
 std::vector<std::string> training_strategies() {
   std::vector<std::string> names;
   for (const Strategy& strategy : kStrategies) {
-    if (strategy.grouping != Grouping::kPlan && strategy.launch != Launch::kNever) names.emplace_back(strategy.name);
+    const bool trains = strategy.launch != Launch::kNever && strategy.launch != Launch::kByTorch;
+    if (trains && strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
   }
   return names;
+}
+
+std::string why_no_training_strategy(const std::string& name) {
+  return name == "torch" ? "torch is for firkin bench step and firkin trace, which compare with it" : "";
 }
 
 int world_size(const TrainFlags& flags) {
@@ -108,6 +113,7 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
   add_learning_flags(app, flags);
   app.add_option("--strategy", flags.strategy, "how gradients are synchronised")
       ->capture_default_str()
+      ->check(why_no_training_strategy)
       ->check(CLI::IsMember(training_strategies()));
   app.add_option("--cap-mib", flags.cap_mib, "of a bucket, MiB; firkin tune finds the best")->capture_default_str()->check(mib_number());
   app.add_option("--buckets", flags.buckets, "cap: up to --cap-mib; automatic: chosen while it trains,\nand kept in --out for --resume")
@@ -203,7 +209,6 @@ TrainSettings train_settings(const TrainFlags& flags) {
 DataParallelOptions data_parallel_options(const TrainFlags& flags) {
   DataParallelOptions options;
   options.strategy = find_strategy(flags.strategy);
-  if (const std::string why = why_unavailable(options.strategy); !why.empty()) throw InputError("--strategy: " + why);
   options.cap = cap_options(flags.rule);
   options.cap.cap_bytes = bytes_from_mib(flags.cap_mib, "--cap-mib");
   if (flags.buckets != "automatic") return options;

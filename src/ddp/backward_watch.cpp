@@ -13,9 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "error_text.h"
-
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 namespace firkin {
@@ -35,7 +34,26 @@ GraphTask* current_graph_task() {
   return member == nullptr ? nullptr : reinterpret_cast<GraphTask*>(const_cast<std::byte*>(member - kOffset));
 }
 
+std::atomic<void (*)()> autograd_error_translation = nullptr;
+
 }  // namespace
+
+void set_autograd_error_translation(void (*translate)()) {
+  autograd_error_translation = translate;
+}
+
+void rethrow_to_autograd() {
+  if (auto* const translate = autograd_error_translation.load()) translate();
+  throw;
+}
+
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return first_line(e.what());
+  }
+}
 
 struct BackwardWatch::State {
   struct Watched {
@@ -50,6 +68,7 @@ struct BackwardWatch::State {
   std::vector<Watched> watched;  // graph tasks of the backward that runs
   int failed_id = -1;            // the last one that failed
   std::thread::id failing;       // calls `failed` now
+  bool is_closed = false;
 
   bool is_watched(int id) {
     const std::lock_guard lock(mutex);
@@ -64,10 +83,20 @@ struct BackwardWatch::State {
     std::erase_if(watched, [id](const Watched& task) { return task.id == id; });
     changed.notify_all();
   }
-  void set_failing(std::thread::id thread, int id) {
+  // False: nobody is to be told any more.
+  bool begin_to_fail(int id) {
     const std::lock_guard lock(mutex);
-    failing = thread;
+    if (is_closed) return false;
+    failing = std::this_thread::get_id();
     failed_id = id;
+    return true;
+  }
+  void end_to_fail(int id) {
+    {
+      const std::lock_guard lock(mutex);
+      failing = {};
+    }
+    remove(id);
   }
 };
 
@@ -91,13 +120,12 @@ struct BackwardWatch::Token {
     if (!is_outermost || is_over.exchange(true)) return;
     const std::shared_ptr<State> alive = state.lock();
     if (alive == nullptr) return;
-    alive->set_failing(std::this_thread::get_id(), id);
+    if (!alive->begin_to_fail(id)) return;
     {
       const c10::MultiStreamGuard guard(streams);
       alive->callbacks.failed(reason);
     }
-    alive->set_failing({}, id);
-    alive->remove(id);
+    alive->end_to_fail(id);
   }
 
   ~Token() {
@@ -119,7 +147,28 @@ BackwardWatch::BackwardWatch(Callbacks callbacks) : state_(std::make_shared<Stat
   state_->callbacks = std::move(callbacks);
 }
 
-BackwardWatch::~BackwardWatch() = default;
+BackwardWatch::~BackwardWatch() {
+  close();
+}
+
+void BackwardWatch::close() {
+  settle();
+  std::unique_lock lock(state_->mutex);
+  state_->is_closed = true;
+  state_->changed.wait(lock, [this] { return state_->failing == std::thread::id() || state_->failing == std::this_thread::get_id(); });
+}
+
+std::vector<bool> BackwardWatch::may_reach(const std::vector<const torch::autograd::Node*>& nodes) {
+  std::vector<bool> reached(nodes.size(), true);
+  const GraphTask* task = current_graph_task();
+  if (task == nullptr || task->reentrant_depth_ > 0) return reached;
+  const auto is_autograds_own = [](torch::autograd::Node* node) {
+    return node->is_traceable() || dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr;
+  };
+  if (!std::ranges::all_of(task->nodes_in_graph_, is_autograds_own)) return reached;
+  for (size_t i = 0; i < nodes.size(); ++i) reached[i] = task->nodes_in_graph_.contains(const_cast<torch::autograd::Node*>(nodes[i]));
+  return reached;
+}
 
 // Autograd's thread that meets the exception calls this before backward() throws.
 void BackwardWatch::tell_of_exception(c10::ivalue::Future& result, const std::weak_ptr<Token>& token) {
@@ -169,10 +218,6 @@ void BackwardWatch::settle() const {
   if (state_->failing == std::this_thread::get_id()) return;
   const auto is_pending = [id](const State::Watched& other) { return other.id != id && other.has_thrown(); };
   state_->changed.wait(lock, [&] { return std::ranges::none_of(state_->watched, is_pending); });
-}
-
-void BackwardWatch::when_callbacks_have_run(std::function<void()> callback) {
-  Engine::get_default_engine().queue_callback(std::move(callback));
 }
 
 }  // namespace firkin

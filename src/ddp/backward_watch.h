@@ -1,11 +1,17 @@
-// Tells when the backward that runs has ended, and whether it threw.
+// Tells when the backward that runs has ended, and whether it threw; and what leaves backward() when we throw.
 #pragma once
 
 #include <ATen/core/ivalue.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace firkin {
 
@@ -24,6 +30,8 @@ class BackwardWatch {
   };
   explicit BackwardWatch(Callbacks callbacks);
   ~BackwardWatch();
+  // Settles, and waits until a callback that runs in another thread is over; afterwards none is called.
+  void close();
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
@@ -33,12 +41,13 @@ class BackwardWatch {
   // From a hook: the backward that calls it has failed, in another thread.
   bool has_failed() const;
 
+  // From a hook: whether the backward that calls it may come to these nodes, per node. Exact where it consists of autograd's own functions;
+  // where it has others, which may begin a backward within it (activation checkpointing), and within such a one, all count as reached.
+  static std::vector<bool> may_reach(const std::vector<const torch::autograd::Node*>& nodes);
+
   // First in whatever the caller of backward() may do next, and in a hook: when a backward that was watched has thrown, `failed` has run
   // afterwards. Thread-safe; not to be called with a lock that `failed` takes.
   void settle() const;
-
-  // From `ended`: runs `callback` after autograd's other final callbacks. What it throws comes out of backward() as well.
-  static void when_callbacks_have_run(std::function<void()> callback);
 
  private:
   struct State;
@@ -48,5 +57,27 @@ class BackwardWatch {
 
   std::shared_ptr<State> state_;
 };
+
+// Called where an error is about to leave, within its catch block: may throw another one instead. Python needs this, which would see every
+// error as a RuntimeError. Without: errors leave as they are. Set it before any module is wrapped.
+void set_autograd_error_translation(void (*translate)());
+
+// Within a catch block: rethrows what is caught, translated.
+[[noreturn]] void rethrow_to_autograd();
+
+template <typename Body>
+void translated(Body body) {
+  try {
+    body();
+  } catch (...) {
+    rethrow_to_autograd();
+  }
+}
+
+// What an error says, as one line: LibTorch's bring a backtrace after it.
+inline std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+std::string message_of(const std::exception_ptr& error);
 
 }  // namespace firkin

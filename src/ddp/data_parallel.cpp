@@ -5,17 +5,43 @@
 #include <algorithm>
 #include <numeric>
 
-#include "automatic_synchronizer.h"
-#include "bucket_synchronizer.h"
-#include "bucket_tuning.h"
-#include "construction_agreement.h"
-#include "firkin/base/error.h"
-#include "module_state.h"
-#include "no_synchronizer.h"
-#include "ordered_synchronizer.h"
-#include "torch_synchronizer.h"
+#include "automatic/automatic.h"
+#include "ordered/ordered.h"
+#include "synchronizer.h"
 
 namespace firkin {
+
+// Nothing but the module and its parameters under the strategy none.
+struct DataParallel::Parts {
+  torch::nn::Module* module = nullptr;
+  std::vector<std::string> tensors;  // names, in ready order
+  std::vector<int64_t> ready_order;
+  std::optional<Connections> for_gradients;
+  std::optional<Connections> for_control;
+  std::unique_ptr<Synchronizer> synchronizer;
+  std::unique_ptr<Ordered> ordered;  // after it: they look at it to their end
+  std::unique_ptr<Automatic> automatic;
+  std::optional<StepFailure> no_failure;
+  BucketPlan no_plan;
+
+  void connect(StepSetup& setup);
+};
+
+// No other module's messages ever come this way. Collective.
+void DataParallel::Parts::connect(StepSetup& setup) {
+  const ProcessGroup group = setup.group;
+  for_gradients.emplace(take_connections(group));
+  for_control.emplace(take_connections(group));
+  const int64_t number = for_gradients->number();
+  if (setup.options.name.empty()) setup.options.name = fmt::format("module {}", number / 2);  // two sets each
+  setup.group = for_gradients->group();
+  setup.control = for_control->group();
+  for (ProcessGroup* each : {&setup.group, &setup.control}) {
+    each->timeout = group.timeout;
+    each->place = WaitPlace{.wrapper = number, .step = -1, .name = setup.options.name};
+  }
+}
+
 namespace {
 
 std::vector<int64_t> first_ready_order(const std::vector<int64_t>& given, size_t parameters) {
@@ -27,14 +53,19 @@ std::vector<int64_t> first_ready_order(const std::vector<int64_t>& given, size_t
 }
 
 // What this rank can see by itself. Throws InputError.
-SynchronizerSetup prepare(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options) {
-  SynchronizerSetup setup{.group = std::move(group),
-                          .control = {},
-                          .options = std::move(options),
-                          .parameters = trainable_parameters(module),
-                          .buffers = module.buffers(),
-                          .ready_order = {}};
+StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options) {
+  StepSetup setup{.module = &module,
+                  .group = group,
+                  .control = group,
+                  .options = std::move(options),
+                  .parameters = trainable_parameters(module),
+                  .buffers = module.buffers(),
+                  .ready_order = {}};
   if (setup.options.timeout) setup.group.timeout = setup.options.timeout;
+  if (setup.options.strategy.launch == Launch::kByTorch) {
+    throw InputError("DataParallel: the strategy torch is c10d::Reducer, which `firkin bench step` compares with; expected another one");
+  }
+  if (setup.options.audit_every < 0) throw InputError("DataParallel: audit_every is negative; expected steps, or 0 for never");
   if (setup.parameters.empty()) throw InputError("DataParallel: the module has no trainable parameter");
   for (const NamedTensor& parameter : setup.parameters) {
     if (can_carry(setup.group, parameter.tensor.device().type())) continue;
@@ -49,106 +80,139 @@ SynchronizerSetup prepare(torch::nn::Module& module, ProcessGroup group, DataPar
   return setup;
 }
 
-std::unique_ptr<Synchronizer> choose_synchronizer(torch::nn::Module& module, SynchronizerSetup setup) {
-  switch (setup.options.strategy.launch) {
-    case Launch::kNever:
-      return std::make_unique<NoSynchronizer>(setup.parameters, setup.ready_order);
-    case Launch::kByTorch:
-      return std::make_unique<TorchSynchronizer>(std::move(setup));
-    case Launch::kAfterBackward:
-    case Launch::kWhenReady:
-      break;
+// Rank 0's parameters and buffers to all. A rank that has no memory for it says so: the others would wait for their timeout.
+void broadcast_state(const ProcessGroup& group, const torch::nn::Module& module) {
+  try {
+    broadcast_tensors(group, module.parameters(), 0);
+    broadcast_tensors(group, module.buffers(), 0);
+  } catch (const GroupError&) {
+    throw;
+  } catch (const std::exception& error) {
+    give_up(group, fmt::format("rank {} cannot begin: {}", group.rank, first_line(error.what())));
   }
-  if (setup.options.strategy.wait == Wait::kAtFirstUse) return std::make_unique<OrderedSynchronizer>(module, std::move(setup));
-  if (setup.options.buckets) return std::make_unique<AutomaticSynchronizer>(std::move(setup));
-  return std::make_unique<BucketSynchronizer>(std::move(setup));
 }
 
-std::unique_ptr<Synchronizer> make_synchronizer(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options) {
+}  // namespace
+
+// Collective whatever happens on this rank: no other rank waits for one that cannot go on.
+DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options) : parts_(std::make_unique<Parts>()) {
   const std::vector<std::string> lines = describe(options, module);
   const bool broadcasts = options.broadcast_parameters;
-  std::optional<SynchronizerSetup> setup;
+  std::optional<StepSetup> setup;
   std::string problem;
   try {
     setup = prepare(module, group, std::move(options));
   } catch (const InputError& error) {
     problem = error.what();
   }
-  agree_at_construction(group, lines, problem);
-  setup->control = setup->options.strategy.wait == Wait::kAtFirstUse ? companion(setup->group) : setup->group;
-  if (broadcasts) {
-    broadcast_together(setup->group, module.parameters(), 0);
-    broadcast_together(setup->group, setup->buffers, 0);
+  agree_to_begin(group, problem);
+  if (const std::string difference = difference_between_ranks(group, lines); !difference.empty()) throw RuntimeError(difference);
+  parts_->module = &module;
+  parts_->ready_order = setup->ready_order;
+  for (const int64_t parameter : setup->ready_order) parts_->tensors.push_back(setup->parameters[static_cast<size_t>(parameter)].name);
+  if (setup->options.strategy.launch == Launch::kNever) {
+    if (broadcasts) broadcast_state(group, module);
+    return;
   }
-  return choose_synchronizer(module, std::move(*setup));
+  const bool is_ordered = setup->options.strategy.wait == Wait::kAtFirstUse;
+  const bool is_automatic = setup->options.buckets.has_value();
+  parts_->connect(*setup);
+  if (broadcasts) broadcast_state(group, module);
+  try {
+    parts_->synchronizer = std::make_unique<Synchronizer>(std::move(*setup));
+  } catch (const std::exception& error) {  // no memory for the buckets, say
+    problem = first_line(error.what());
+  }
+  agree_to_begin(group, problem);
+  Synchronizer& synchronizer = *parts_->synchronizer;
+  if (is_ordered) synchronizer.add(*(parts_->ordered = std::make_unique<Ordered>(synchronizer)));
+  if (is_automatic) synchronizer.add(*(parts_->automatic = std::make_unique<Automatic>(synchronizer)));
+  synchronizer.install_hooks();
 }
 
-}  // namespace
-
-DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options)
-    : module_(&module), synchronizer_(make_synchronizer(module, group, std::move(options))) {}
-
-DataParallel::~DataParallel() = default;
+DataParallel::~DataParallel() {
+  if (!parts_->synchronizer) return;
+  parts_->synchronizer->remove_hooks();
+  const bool is_quiet =
+      !parts_->synchronizer->is_step_open() && !parts_->synchronizer->is_lost() && parts_->synchronizer->transport().not_received().empty();
+  parts_->automatic.reset();
+  parts_->ordered.reset();
+  if (is_quiet) return;
+  parts_->for_gradients->abandon();
+  parts_->for_control->abandon();
+}
 
 void DataParallel::finish_gradient_synchronization() {
-  synchronizer_->finish();
+  if (parts_->synchronizer) parts_->synchronizer->finish();
 }
 
 bool DataParallel::set_gradient_synchronization(bool on) {
-  return synchronizer_->set_gradient_synchronization(on);
-}
-
-DataParallel::NoSync::NoSync(Synchronizer& synchronizer)
-    : synchronizer_(synchronizer), before_(synchronizer.set_gradient_synchronization(false)) {}
-
-DataParallel::NoSync::~NoSync() {
-  synchronizer_.set_gradient_synchronization(before_);
-}
-
-DataParallel::NoSync DataParallel::no_sync() {
-  return NoSync(*synchronizer_);
+  return parts_->synchronizer ? parts_->synchronizer->set_gradient_synchronization(on) : true;
 }
 
 void DataParallel::Join::finish(const std::function<void()>& step) {
-  while (synchronizer_.take_part_without_data()) step();
+  Synchronizer* synchronizer = ddp_.parts_->synchronizer.get();
+  while (synchronizer != nullptr && synchronizer->take_part_without_data()) step();
 }
 
-DataParallel::Join DataParallel::join() {
-  synchronizer_->check_can_join();
-  return Join(*synchronizer_);
+void DataParallel::parameters_changed() {
+  drain();
+  if (parts_->synchronizer) parts_->synchronizer->parameters_changed();
+}
+
+void DataParallel::audit() {
+  drain();
+  if (parts_->synchronizer) parts_->synchronizer->audit();
+}
+
+void DataParallel::audit_optimizer(const torch::optim::Optimizer& optimizer) {
+  if (parts_->synchronizer) parts_->synchronizer->audit_optimizer(optimizer);
+}
+
+void DataParallel::audit_tensors(std::function<std::vector<NamedTensor>()> tensors) {
+  if (parts_->synchronizer) parts_->synchronizer->audit_tensors(std::move(tensors));
+}
+
+void DataParallel::forget_audited(const torch::optim::Optimizer& optimizer) {
+  if (parts_->synchronizer) parts_->synchronizer->forget_audited(optimizer);
 }
 
 void DataParallel::step(torch::optim::Optimizer& optimizer) {
-  synchronizer_->step(optimizer);
+  if (parts_->ordered) return parts_->ordered->step(optimizer);
+  optimizer.step();
 }
 
 void DataParallel::drain() {
-  synchronizer_->drain();
+  if (parts_->ordered) parts_->ordered->drain();
 }
 
 torch::nn::Module& DataParallel::module() {
   drain();
-  return *module_;
+  return *parts_->module;
 }
 
 void DataParallel::abandon_step(const std::string& reason) {
-  synchronizer_->abandon(reason);
+  if (parts_->synchronizer) parts_->synchronizer->abandon(reason);
 }
 
 const std::optional<StepFailure>& DataParallel::last_failure() const {
-  return synchronizer_->last_failure();
+  return parts_->synchronizer ? parts_->synchronizer->last_failure() : parts_->no_failure;
 }
 
 DataParallelStats DataParallel::stats() const {
-  return synchronizer_->stats();
+  if (!parts_->synchronizer) return {.tensors = parts_->tensors, .buckets = {}};
+  DataParallelStats stats = parts_->synchronizer->stats();
+  if (parts_->ordered) parts_->ordered->add_to(stats);
+  if (parts_->automatic) stats.automatic = parts_->automatic->phase();
+  return stats;
 }
 
 const BucketPlan& DataParallel::plan() const {
-  return synchronizer_->plan();
+  return parts_->synchronizer ? parts_->synchronizer->transport().communication().plan : parts_->no_plan;
 }
 
 const std::vector<int64_t>& DataParallel::ready_order() const {
-  return synchronizer_->ready_order();
+  return parts_->synchronizer ? parts_->synchronizer->transport().ready_order() : parts_->ready_order;
 }
 
 }  // namespace firkin

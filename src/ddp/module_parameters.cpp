@@ -1,8 +1,53 @@
 #include "firkin/ddp/module_parameters.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <unordered_set>
+#include <utility>
+
+#include "firkin/base/error.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
 
 namespace firkin {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Behind the node that accumulates.
+struct AccumulatedHook final : torch::autograd::FunctionPostHook {
+  explicit AccumulatedHook(std::function<void()> call_in) : call(std::move(call_in)) {}
+  variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
+    if (inputs[0].defined()) call();  // an undefined one is not accumulated
+    return outputs;
+  }
+  std::function<void()> call;
+};
+
+// Before it. Unlike that node, it stays with the tensor.
+struct ReplacedNodeHook final : torch::autograd::FunctionPreHook {
+  ReplacedNodeHook(const NamedTensor& parameter_in, const Node* node_in) : parameter(parameter_in), node(node_in) {}
+  variable_list operator()(const variable_list& gradients) override {
+    if (torch::autograd::impl::try_get_grad_accumulator(parameter.tensor).get() == node) return gradients;
+    throw RuntimeError(fmt::format(
+        "DataParallel: {} has changed its dtype, device or shape since it was wrapped; expected that before, or a new DataParallel",
+        parameter.name));
+  }
+  const NamedTensor& parameter;
+  const Node* node;
+};
+
+bool is_watched(const at::Tensor& tensor) {
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor);
+  if (node == nullptr) return false;
+  return std::ranges::any_of(node->post_hooks(), [](const auto& hook) { return dynamic_cast<AccumulatedHook*>(hook.get()) != nullptr; });
+}
+
+}  // namespace
 
 std::vector<NamedTensor> trainable_parameters(const torch::nn::Module& module) {
   std::vector<NamedTensor> result;
@@ -12,6 +57,53 @@ std::vector<NamedTensor> trainable_parameters(const torch::nn::Module& module) {
     if (tensor.requires_grad() && seen.insert(tensor.unsafeGetTensorImpl()).second) result.push_back({item.key(), tensor});
   }
   return result;
+}
+
+void check_unhooked(const std::vector<NamedTensor>& parameters) {
+  for (const NamedTensor& parameter : parameters) {
+    if (is_watched(parameter.tensor)) throw InputError(fmt::format("DataParallel: {} is wrapped already", parameter.name));
+  }
+}
+
+class ParameterHooks::Watched {
+ public:
+  Watched(NamedTensor parameter, std::function<void()> on_gradient)
+      : parameter_(std::move(parameter)), node_(torch::autograd::impl::grad_accumulator(parameter_.tensor)) {
+    key_ = node_->add_post_hook(std::make_unique<AccumulatedHook>(std::move(on_gradient)));
+    auto before = std::make_unique<ReplacedNodeHook>(parameter_, node_.get());
+    before_ = before.get();
+    torch::autograd::impl::add_hook(parameter_.tensor, std::move(before));
+  }
+  ~Watched() {
+    node_->del_post_hook(key_);
+    auto& hooks = torch::autograd::impl::hooks(parameter_.tensor);
+    std::erase_if(hooks, [this](const auto& hook) { return hook.get() == before_; });
+  }
+  const Node* node() const { return node_.get(); }
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+ private:
+  NamedTensor parameter_;
+  decltype(torch::autograd::impl::grad_accumulator({})) node_;  // the tensor itself does not keep it
+  uintptr_t key_ = 0;
+  const torch::autograd::FunctionPreHook* before_ = nullptr;
+};
+
+ParameterHooks::ParameterHooks(std::vector<NamedTensor> parameters, std::function<void(size_t)> on_gradient) {
+  check_unhooked(parameters);
+  const auto call = std::make_shared<const std::function<void(size_t)>>(std::move(on_gradient));
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    watched_.push_back(std::make_unique<Watched>(std::move(parameters[i]), [call, i] { (*call)(i); }));
+  }
+}
+
+ParameterHooks::~ParameterHooks() = default;
+
+std::vector<const Node*> ParameterHooks::nodes() const {
+  std::vector<const Node*> nodes;
+  for (const auto& each : watched_) nodes.push_back(each->node());
+  return nodes;
 }
 
 }  // namespace firkin

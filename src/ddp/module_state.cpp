@@ -1,50 +1,165 @@
 #include "module_state.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 
+#include "agreement.h"
+#include "audit.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
 
-// Copies the tensors into one, broadcasts it, and copies back.
-void broadcast_as_one(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root) {
-  std::vector<at::Tensor> flat_parts;
-  for (const at::Tensor& tensor : tensors) flat_parts.push_back(tensor.detach().reshape({-1}));
-  at::Tensor flat = at::cat(flat_parts);
-  broadcast(group, {flat}, root);
-  int64_t offset = 0;
-  for (const at::Tensor& tensor : tensors) {
-    tensor.detach().copy_(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
-    offset += tensor.numel();
+// Module::named_parameters() makes names, which takes longer than many a step has time.
+struct Registered : torch::nn::Module {
+  static const torch::OrderedDict<std::string, at::Tensor>& parameters_of(const torch::nn::Module& module) {
+    return module.*(&Registered::parameters_);
   }
+};
+
+// Calls visit(identity, is trained) for each parameter; ends when it returns false, and returns whether it never did.
+template <typename Visit>
+bool visit_all(const torch::nn::Module& module, Visit& visit) {
+  for (const auto& item : Registered::parameters_of(module)) {
+    const at::Tensor& tensor = item.value();
+    if (tensor.defined() && !visit(tensor.unsafeGetTensorImpl(), tensor.requires_grad())) return false;
+  }
+  for (const auto& child : module.children()) {
+    if (!visit_all(*child, visit)) return false;
+  }
+  return true;
+}
+
+std::vector<std::string> lines_of(const std::vector<NamedTensor>& parameters) {
+  std::vector<std::string> lines;
+  for (const auto& [name, tensor] : parameters) lines.push_back(describe_tensor("trainable parameter", name, tensor));
+  return lines;
+}
+
+constexpr int64_t kPartAlignment = 16;  // of every part: whole elements of any dtype
+
+int64_t whole_parts(int64_t bytes) {
+  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 
 }  // namespace
 
-void broadcast_together(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root) {
-  if (group.size == 1) return;
-  at::NoGradGuard no_grad;
+ParameterWatch::ParameterWatch(const torch::nn::Module& module) : module_(&module) {
+  look();
+}
+
+void ParameterWatch::look() {
+  seen_.clear();
+  const auto note = [this](const void* identity, bool is_trained) {
+    seen_.emplace_back(identity, is_trained);
+    return true;
+  };
+  visit_all(*module_, note);
+}
+
+bool ParameterWatch::has_changed() const {
+  size_t position = 0;
+  const auto compare = [&](const void* identity, bool is_trained) {
+    return position < seen_.size() && seen_[position++] == std::pair(identity, is_trained);
+  };
+  return !visit_all(*module_, compare) || position < seen_.size();
+}
+
+ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::Module& module, const std::vector<NamedTensor>& before) {
+  ParameterRenewal renewal{.parameters = trainable_parameters(module), .joined = {}, .sets_differ = {}, .values_differ = {}};
+  const auto is_new = [&](const NamedTensor& parameter) {
+    return std::ranges::none_of(before, [&](const NamedTensor& old) { return old.tensor.is_same(parameter.tensor); });
+  };
+  std::vector<std::string> lines = lines_of(renewal.parameters);
+  for (const auto& buffer : module.named_buffers()) lines.push_back(describe_tensor("buffer", buffer.key(), buffer.value()));
+  renewal.sets_differ = difference_between_ranks(control, lines);
+  if (!renewal.sets_differ.empty()) return renewal;
+  std::vector<double> flags;  // of each: new here; then of each: known here
+  for (const NamedTensor& parameter : renewal.parameters) flags.push_back(is_new(parameter) ? 1 : 0);
+  for (size_t i = 0; i < renewal.parameters.size(); ++i) flags.push_back(1 - flags[i]);
+  const std::vector<double> on_any = max_over_ranks(control, flags);
+  std::vector<NamedTensor> joined;
+  for (size_t i = 0; i < renewal.parameters.size(); ++i) {
+    if (on_any[i] == 0) continue;
+    renewal.joined.push_back(i);
+    joined.push_back(renewal.parameters[i]);
+  }
+  if (joined.empty()) return renewal;
+  const std::vector<std::optional<int>> differing = differing_ranks(control, joined);
+  for (size_t i = 0; i < joined.size() && renewal.values_differ.empty(); ++i) {
+    const bool is_known_somewhere = on_any[renewal.parameters.size() + renewal.joined[i]] != 0;
+    if (differing[i] || is_known_somewhere) renewal.values_differ = joined[i].name;
+  }
+  return renewal;
+}
+
+TensorBroadcast::Together TensorBroadcast::gather(const std::vector<at::Tensor>& tensors, const ProcessGroup& group) {
+  Together together{.bytes = {}, .parts = {}, .tensors = tensors, .group = group, .work = {}};
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += whole_parts(static_cast<int64_t>(tensor.nbytes()));
+  together.bytes = at::zeros({bytes}, at::TensorOptions(at::kByte).device(tensors[0].device()));
+  int64_t offset = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const auto length = static_cast<int64_t>(tensor.nbytes());
+    together.parts.push_back(together.bytes.narrow(0, offset, length).view(tensor.scalar_type()).view(tensor.sizes()));
+    offset += whole_parts(length);
+  }
+  return together;
+}
+
+TensorBroadcast::TensorBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, const std::vector<at::Tensor>& tensors)
+    : rank_(gradients.rank) {
+  if (gradients.size == 1) return;
+  std::map<std::string, std::vector<at::Tensor>> by_device;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() > 0) by_device[tensor.device().str()].push_back(tensor);
+  }
+  for (const auto& [device, on_device] : by_device) {
+    devices_.push_back(gather(on_device, can_carry(beside, on_device[0].device().type()) ? beside : gradients));
+  }
+}
+
+void TensorBroadcast::launch(int root) {
+  const at::NoGradGuard no_grad;
+  root_ = root;
+  for (Together& together : devices_) {
+    if (rank_ == root) at::_foreach_copy_(together.parts, together.tensors);
+    together.work = start_broadcast(together.group, together.bytes, root);
+  }
+}
+
+void TensorBroadcast::wait(bool keep) {
+  const at::NoGradGuard no_grad;
+  for (Together& together : devices_) {
+    firkin::wait(together.group, together.work, "the broadcast of buffers");
+    together.work.reset();
+    if (keep && rank_ != root_) at::_foreach_copy_(together.tensors, together.parts);
+  }
+}
+
+void broadcast_tensors(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root) {
   constexpr size_t kLargestBroadcast = 64 * kMiB;
-  std::vector<at::Tensor> sorted = tensors;
-  std::ranges::stable_sort(sorted, {}, [](const at::Tensor& t) { return t.scalar_type(); });
   std::vector<at::Tensor> together;
   size_t bytes = 0;
-  const auto flush = [&] {
-    if (!together.empty()) broadcast_as_one(group, together, root);
+  const auto send = [&] {
+    TensorBroadcast broadcast(group, group, together);
+    broadcast.launch(root);
+    broadcast.wait(/*keep=*/true);
     together.clear();
     bytes = 0;
   };
-  for (const at::Tensor& tensor : sorted) {
-    const bool fits = together.empty() || (tensor.scalar_type() == together[0].scalar_type() && tensor.device() == together[0].device());
-    if (!fits || bytes >= kLargestBroadcast) flush();
+  for (const at::Tensor& tensor : tensors) {
+    if (!together.empty() && bytes + tensor.nbytes() > kLargestBroadcast) send();
     together.push_back(tensor);
     bytes += tensor.nbytes();
   }
-  flush();
+  if (!together.empty()) send();
 }
 
 }  // namespace firkin

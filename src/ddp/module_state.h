@@ -1,15 +1,71 @@
-// The state of a module, made equal across ranks.
+// What a module holds, kept the same on all ranks while it is trained: parameters that come and go, buffers that follow rank 0's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "firkin/comm/process_group.h"
+#include "firkin/ddp/module_parameters.h"
 
 namespace firkin {
 
-// The root's values to all ranks. Tensors of one dtype travel together, up to 64 MiB at a time. Collective.
-void broadcast_together(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root);
+// Whether a module trains the same parameters as when it was looked at last. Not thread-safe.
+class ParameterWatch {
+ public:
+  explicit ParameterWatch(const torch::nn::Module& module);
+
+  // Compares every parameter's identity and requires_grad: about 0.1 us each.
+  bool has_changed() const;
+  void look();
+
+ private:
+  const torch::nn::Module* module_;
+  std::vector<std::pair<const void*, bool>> seen_;  // in the order of the tree
+};
+
+// How all ranks go on after some of them have seen a change.
+struct ParameterRenewal {
+  std::vector<NamedTensor> parameters;  // that this rank trains now
+  std::vector<size_t> joined;           // of these: those that some rank did not train before
+  std::string sets_differ;  // the ranks train different parameters, or have other buffers: the first difference; otherwise empty, and then
+  // The first that joined on some ranks only, or with other values on some rank than on rank 0. Empty: there is none.
+  std::string values_differ;
+};
+
+// The same on every rank, but for the tensors themselves. before: what this rank trained. Collective, over the control group.
+ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::Module& module, const std::vector<NamedTensor>& before);
+
+// All tensors of a device travel as bytes in one broadcast, whatever their dtypes. Not thread-safe.
+class TensorBroadcast {
+ public:
+  // gradients: a group that carries every device. beside: the group for those that it carries.
+  TensorBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, const std::vector<at::Tensor>& tensors);
+
+  // Starts sending the root's values. Collective.
+  void launch(int root);
+  // Waits, and keeps what came or not. Throws RuntimeError when the collective failed.
+  void wait(bool keep);
+
+ private:
+  struct Together {
+    at::Tensor bytes;               // what travels
+    std::vector<at::Tensor> parts;  // views of it, one per tensor
+    std::vector<at::Tensor> tensors;
+    ProcessGroup group;
+    Work work;
+  };
+  static Together gather(const std::vector<at::Tensor>& tensors, const ProcessGroup& group);
+
+  int rank_ = 0;
+  std::vector<Together> devices_;
+  int root_ = 0;
+};
+
+// The root's values to all ranks, up to 64 MiB at a time, or one larger tensor. Collective. Throws GroupError when a collective failed.
+void broadcast_tensors(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root);
 
 }  // namespace firkin

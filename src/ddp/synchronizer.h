@@ -1,38 +1,139 @@
-// What keeps the gradients of a module equal on all ranks, as DataParallel sees it.
+// The course of a synchronised step: it begins with the first gradient, ends on all ranks together, and ends well on all of them or on
+// none.
 #pragma once
 
+#include <chrono>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "firkin/ddp/data_parallel.h"
+#include "agreement.h"
+#include "audit.h"
+#include "backward_watch.h"
+#include "module_state.h"
+#include "transport.h"
 
 #include <torch/optim/optimizer.h>
 
 namespace firkin {
 
-// Four of them: in our own buckets, in these and behind the next forward as well, through c10d::Reducer, and not at all. The methods do
-// what those of DataParallel of the same name promise.
+// A step, on every rank alike:
+//   1. it begins with the first gradient: BucketTransport::begin();
+//   2. every gradient goes into its bucket, and full buckets are launched;
+//   3. once backward is over the rest is sent, and with it the agreement and the buffers;
+//   4. the agreement tells whether a rank failed. If so, what came is dropped, and every rank throws. If not, sums become gradients.
+// A rank that fails takes part to the end, so that the others need not wait for a timeout. What cannot be taken part in (a collective
+// failed) loses the group: from then on everything throws.
+//
+// One mutex guards all of it: autograd may run hooks on several threads. The methods do what those of DataParallel of the same name
+// promise.
 class Synchronizer {
  public:
-  virtual ~Synchronizer() = default;
+  explicit Synchronizer(StepSetup setup);
+  ~Synchronizer();
+  Synchronizer(const Synchronizer&) = delete;
+  Synchronizer& operator=(const Synchronizer&) = delete;
 
-  virtual void finish() {}
-  virtual void abandon(const std::string& /*reason*/) {}
-  // Throws InputError where take_part_without_data() cannot work.
-  virtual void check_can_join() const {}
+  // Both before the first step. The extension must outlive this object.
+  void add(StepExtension& extension) { extensions_.push_back(&extension); }
+  void install_hooks();
+  // Before an extension goes: from now on nothing is reported.
+  void remove_hooks();
+
+  void finish();
+  void abandon(const std::string& reason);
   // One step of the ranks that have data, on a rank that has none. False when no rank has.
-  virtual bool take_part_without_data() { return false; }
-  // Returns what was set before.
-  virtual bool set_gradient_synchronization(bool /*on*/) { return true; }
+  bool take_part_without_data();
+  bool set_gradient_synchronization(bool on);
+  void parameters_changed();
+  void audit();
+  void audit_tensors(Audit::Tensors tensors);
+  void audit_optimizer(const torch::optim::Optimizer& optimizer);
+  void forget_audited(const torch::optim::Optimizer& optimizer);
+  const std::optional<StepFailure>& last_failure() const;
+  DataParallelStats stats() const;
 
-  virtual void step(torch::optim::Optimizer& optimizer) { optimizer.step(); }
-  virtual void drain() {}
+  // For extensions. What they do between steps begins with one of these: what follows from a backward that threw has happened then, and
+  // nothing else happens while they hold the lock. enter() throws GroupError when the group is lost.
+  std::unique_lock<std::recursive_mutex> lock() const;
+  std::unique_lock<std::recursive_mutex> enter() const;
+  void throw_if_lost() const;
+  bool is_step_open() const { return open_.has_value(); }
+  bool is_lost() const { return lost_.has_value(); }
+  const StepSetup& setup() const { return setup_; }
+  BucketTransport& transport() { return *transport_; }
+  const BucketTransport& transport() const { return *transport_; }
+  int64_t steps_finished() const { return steps_finished_; }
+  // What this rank owes the others it cannot give any more. Throws GroupError.
+  [[noreturn]] void lose_group(const std::exception& error);
 
-  virtual const std::optional<StepFailure>& last_failure() const = 0;
-  virtual DataParallelStats stats() const = 0;
-  virtual const BucketPlan& plan() const = 0;
-  virtual const std::vector<int64_t>& ready_order() const = 0;
+ private:
+  struct OpenStep {
+    bool is_backward_over = false;
+    bool parameters_changed = false;
+    std::optional<std::string> failure;  // this rank's
+    std::exception_ptr error;            // the same, where it is to come out of the step as it is
+  };
+  void on_gradient(size_t parameter);
+  void on_backward_ended();
+  void on_backward_failed(const std::string& reason);
+  void begin_step();
+  void skip_unreached();
+  void note_local_gradient(size_t parameter);
+  std::string stepped_by_itself() const;
+  void send(RankState state);
+  void note_missing_gradients();
+  void complete();
+  void succeed();
+  void fail(StepFailure failure, std::exception_ptr error);
+  double scale_of_sums() const;
+  void receive_buffers();
+  void renew();
+  void reduce_joined(const ParameterRenewal& renewal);
+  std::string why_not_renewed(const ParameterRenewal& renewal) const;
+  void take_up(const ParameterRenewal& renewal);
+  void lose_unfinished_step();
+  void throw_if_failed() const;
+  void forget_all_gradients();
+  void forget_local_gradients();
+  bool has_gradient(size_t parameter) const;
+  // The sentence "rank 1 did not reach ..." goes on with this.
+  std::string where() const;
+
+  mutable std::recursive_mutex mutex_;  // what audit_tensors() was given may ask this object
+  StepSetup setup_;
+  std::vector<StepExtension*> extensions_;
+  AdoptedGradients adopted_;
+  std::unique_ptr<BucketTransport> transport_;
+  std::optional<StepAgreement> agreement_;
+  std::optional<TensorBroadcast> buffers_;
+  ParameterWatch parameters_;
+  std::vector<NamedTensor> audited_;  // frozen ones as well
+  Audit audit_;
+  BackwardWatch watch_;
+  std::unique_ptr<ParameterHooks> hooks_;
+
+  bool synchronizes_ = true;
+  std::optional<OpenStep> open_;
+  // Per parameter.
+  std::vector<bool> touched_;      // has got a gradient since a step ended last
+  std::vector<bool> used_;         // has something to add to the step that ends
+  std::map<size_t, Trace> local_;  // of those that have gradients of this rank alone
+
+  bool had_data_ = false;                // some rank, in the step that ended last
+  bool has_unreported_failure_ = false;  // a step failed since finish() was called last
+  std::optional<StepFailure> last_failure_;
+  bool has_gradient_since_failure_ = false;
+  std::exception_ptr last_error_;    // of this rank, in a step that failed
+  std::optional<std::string> lost_;  // why the group is of no use any more
+  int64_t step_ = 0;                 // failed ones count
+  int64_t steps_finished_ = 0;
+  std::chrono::steady_clock::time_point wait_started_;
+  double exposed_wait_s_ = 0;
 };
 
 }  // namespace firkin

@@ -8,9 +8,6 @@
 #include <memory>
 #include <vector>
 
-#include "firkin/ddp/data_parallel.h"
-#include "firkin/ddp/overlapped_optimizer.h"
-
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
@@ -25,14 +22,8 @@ struct Workload {
   std::function<void()> whole_step = {};
 };
 
-// Seconds on this rank: on a device as its events say, which are waited for when the step is over (device_clock.h).
-struct StepTimes {
-  double step_s = 0;  // zero_grad, forward, backward, synchronisation of gradients, optimiser
-  double comm_s = 0;  // from the end of backward to the last gradient: the figure of the CS336 hand-out
-};
-
-// The phase (trace/) that is a whole step.
-inline constexpr const char* kStepPhase = "step";
+// The phases (trace/) of a step.
+inline constexpr const char* kStepPhase = "step";          // all of it
 inline constexpr const char* kBackwardPhase = "backward";  // and parts of it
 inline constexpr const char* kOptimizerPhase = "optimiser";
 inline constexpr const char* kForwardWaitPhase = "forward waits";  // strategy ordered
@@ -40,19 +31,6 @@ inline constexpr const char* kForwardWaitPhase = "forward waits";  // strategy o
 // Gradients of all parameters become undefined: what zero_grad() does, less its detach_(), which gradients that are views of a
 // c10d::Reducer's buckets refuse.
 void forget_gradients(const Workload& workload);
-
-// As run_step() needs them, to tell backward from what comes after it: unless the workload is a whole step, gradients are synchronised by
-// finish_gradient_synchronization().
-DataParallelOptions with_timed_synchronization(const Workload& workload, DataParallelOptions options);
-
-// Steps beyond the first that the strategy takes until it works as it will.
-inline int steps_to_learn(const Strategy& strategy) {
-  return strategy.wait == Wait::kAtFirstUse ? 2 : 0;
-}
-
-// One training step. `step` picks the batch. A profiler sees it as phases: step, and in it forward, backward, synchronisation, optimiser.
-// optimizer: over `ddp` and the workload's; null for a whole step, of which a profiler sees no phases but itself.
-StepTimes run_step(Workload& workload, DataParallel& ddp, OverlappedOptimizer* optimizer, int64_t step);
 
 // Of its parameters.
 c10::Device device_of(const Workload& workload);

@@ -5,6 +5,7 @@
 #include "../comm/thread_ranks.h"
 #include "bench/ready_profile.h"
 #include "bench/step_bench.h"
+#include "bench/step_runner.h"
 #include "small_workload.h"
 
 namespace firkin {

@@ -5,9 +5,9 @@
 
 #include <filesystem>
 
-#include "../../src/ddp/allreduce_sampler.h"
-#include "../../src/ddp/plan_choice.h"
-#include "../../src/ddp/plan_trial.h"
+#include "../../src/ddp/automatic/allreduce_sampler.h"
+#include "../../src/ddp/automatic/plan_choice.h"
+#include "../../src/ddp/automatic/automatic.h"
 #include "../base/temporary_folder.h"
 #include "../comm/thread_ranks.h"
 #include "firkin/base/file.h"

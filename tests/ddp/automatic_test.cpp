@@ -1,6 +1,6 @@
 // Buckets that are chosen while the training runs: gradients stay right and equal through every phase and every switch, whatever happens to
 // the steps.
-#include "firkin/ddp/automatic_buckets.h"
+#include "firkin/ddp/options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -320,7 +320,7 @@ TEST(AutomaticBuckets, AreRefusedWhereTheyCannotBe) {
       change(options);
       EXPECT_THAT([&] { DataParallel ddp(*net, group, options); }, ThrowsMessage<InputError>(HasSubstr(what)));
     };
-    for (const char* strategy : {"none", "naive", "flat", "overlap", "planned", "ordered", "torch"}) {
+    for (const char* strategy : {"none", "naive", "flat", "overlap", "planned", "ordered"}) {
       refuses(std::string("strategy ") + strategy + "; expected bucketed", [&](auto& o) { o.strategy = find_strategy(strategy); });
     }
     refuses("a plan as well", [](auto& o) { o.plan = BucketPlan{{{0, 2}}, {}}; });

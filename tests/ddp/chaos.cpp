@@ -55,8 +55,10 @@ ProcessGroup chaos_group_on_cpu(const c10::intrusive_ptr<c10d::Store>& store, in
   return make_process_group(store, rank, size, {.device = c10::Device(c10::kCPU), .timeout = timeout});
 }
 
-std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout, const MakeChaosGroup& make_group) {
+std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout, const MakeChaosGroup& make_group,
+                                              bool may_stray) {
   const auto sequence = std::make_shared<Sequence>(seed, timeout, make_group);
+  if (!may_stray) sequence->plan.straying_rank.reset();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < sequence->plan.ranks; ++rank) {
     threads.emplace_back([sequence, rank] { run_rank(*sequence, rank); });

@@ -29,7 +29,10 @@ ProcessGroup chaos_group_on_cpu(const c10::intrusive_ptr<c10d::Store>& store, in
 // timeout: of the collectives; a rank that is 5 s later than that counts as hanging.
 // Returns what went wrong, with the step and what every rank did in it; nothing when all was well. Throws nothing of DataParallel's. When a
 // rank does not even come back after its collectives timed out, its thread is left behind.
+//
+// may_stray: ranks may step two modules in different orders. Not where these share a device's backend, as they do over NCCL: what that does
+// with buckets that don't belong together is its own affair.
 std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout,
-                                              const MakeChaosGroup& make_group = chaos_group_on_cpu);
+                                              const MakeChaosGroup& make_group = chaos_group_on_cpu, bool may_stray = true);
 
 }  // namespace firkin

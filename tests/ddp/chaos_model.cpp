@@ -31,17 +31,29 @@ at::Tensor ChaosNormImpl::forward(const at::Tensor& x) {
   return at::batch_norm(x, weight, bias, mean, variance, /*training=*/true, kMomentum, kEpsilon, /*cudnn_enabled=*/false);
 }
 
-ChaosModel::ChaosModel(const ChaosModelSpec& spec, c10::Device device) : spec_(spec) {
+ChaosModel::ChaosModel(const ChaosModelSpec& spec, c10::Device device) : spec_(spec), device_(device) {
   const at::TensorOptions options = at::TensorOptions(device).dtype(at::kFloat);
-  for (int i = 0; i < spec.depth; ++i) {
-    layers_.push_back(register_module(fmt::format("layer{}", i), ChaosLinear(spec.width, spec.width, options)));
-  }
+  for (int i = 0; i < spec.depth; ++i) layers_.push_back(register_module(fmt::format("layer{}", i), make_layer()));
   if (spec.frozen && spec.depth > 1) layers_[1]->weight.set_requires_grad(false);
   if (spec.norm) norm_ = register_module("norm", ChaosNorm(spec.width, options));
   if (spec.checkpointing != Checkpointing::kNone) inner_ = register_module("inner", ChaosLinear(spec.width, spec.width, options));
   if (spec.mixed_dtypes) wide_ = register_module("wide", ChaosLinear(spec.width, spec.width, options.dtype(at::kDouble)));
   if (spec.extra) extra_ = register_parameter("extra", at::zeros({spec.width}, options));
   out_ = register_module("out", ChaosLinear(spec.width, 3, options));
+}
+
+ChaosLinear ChaosModel::make_layer() const {
+  return ChaosLinear(spec_.width, spec_.width, at::TensorOptions(device_).dtype(at::kFloat));
+}
+
+std::shared_ptr<torch::nn::Module> ChaosModel::add_layer() {
+  added_.push_back(register_module(fmt::format("added{}", added_.size()), make_layer()));
+  return added_.back().ptr();
+}
+
+std::shared_ptr<torch::nn::Module> ChaosModel::replace_layer(int i) {
+  layers_[static_cast<size_t>(i)] = replace_module(fmt::format("layer{}", i), make_layer());
+  return layers_[static_cast<size_t>(i)].ptr();
 }
 
 at::Tensor ChaosModel::checkpointed(const at::Tensor& h, const ChaosPass& pass, const std::string& text) {
@@ -69,6 +81,10 @@ at::Tensor ChaosModel::loss(const at::Tensor& x, const ChaosPass& pass, const st
   }
   if (extra_.defined() && pass.uses_extra) h = h + extra_;
   if (spec_.tied) h = torch::tanh(at::matmul(h, layers_[0]->weight));
+  for (ChaosLinear& layer : added_) {
+    await_parameters(*layer);
+    h = torch::tanh(layer->forward(h));
+  }
   await_parameters(*out_);
   h = out_->forward(guard(h, spec_.depth));
   return guard(h.pow(2).mean(), spec_.depth + 1);

@@ -58,14 +58,23 @@ class ChaosModel : public torch::nn::Module {
  public:
   ChaosModel(const ChaosModelSpec& spec, c10::Device device);
 
+  // A layer of zeros before the last, "added0", "added1", ...; returns it.
+  std::shared_ptr<torch::nn::Module> add_layer();
+
+  // A new layer of zeros, trainable, in the place of layer i; returns it.
+  std::shared_ptr<torch::nn::Module> replace_layer(int i);
+
   // text: what backward throws, as OnPurpose. The model must outlive the backward.
   at::Tensor loss(const at::Tensor& x, const ChaosPass& pass, const std::string& text);
 
  private:
+  ChaosLinear make_layer() const;
   at::Tensor checkpointed(const at::Tensor& h, const ChaosPass& pass, const std::string& text);
 
   ChaosModelSpec spec_;
+  c10::Device device_;
   std::vector<ChaosLinear> layers_;
+  std::vector<ChaosLinear> added_;
   ChaosNorm norm_ = nullptr;
   ChaosLinear inner_ = nullptr;
   ChaosLinear wide_ = nullptr;

@@ -1,15 +1,13 @@
 #include "chaos_plan.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <numeric>
 #include <random>
-#include <string_view>
 
-#include "firkin/ddp/strategy.h"
+#include "firkin/ddp/options.h"
 
 namespace firkin {
 namespace {
@@ -74,18 +72,47 @@ void draw_options(Draw& draw, ChaosPlan& plan) {
   plan.finish_with_backward = !draw.one_in(3);
   plan.compresses = draw.one_in(4);
   plan.adam = draw.one_in(2);
+  constexpr std::array<int64_t, 6> kAudits = {0, 1, 2, 3, 5, 100};
+  plan.modules = draw.one_in(4) ? 2 : 1;
+  plan.audit_every = kAudits[static_cast<size_t>(draw.below(kAudits.size()))];
+  if (draw.one_in(4)) plan.clip_norm = draw.one_in(2) ? 0.02 : 1.0;
+  plan.clips_by_hand = !plan.clip_norm && draw.one_in(6);
+  plan.keeps_average = draw.one_in(3);
+  if (plan.modules == 2 && draw.one_in(8)) plan.straying_rank = draw.below(plan.ranks);
 }
 
-// Draws the steps of one sequence, and what must come of them.
+// Within this many steps of its cause an audit finds a difference; longer intervals are not worth their steps.
+constexpr int64_t kLongestDrift = 5;
+
+bool may_drift(const ChaosPlan& plan) {
+  const bool may_be_refused = plan.model.checkpointing == Checkpointing::kSometimes;
+  return plan.audit_every > 0 && plan.audit_every <= kLongestDrift && !may_be_refused;
+}
+
+// A plan or an order that was given speaks of the parameters that there were.
+bool may_change_parameters(const ChaosPlan& plan) {
+  return find_strategy(plan.strategy).grouping != Grouping::kPlan && !plan.explicit_ready_order;
+}
+
+// Draws the steps of one module, and what must come of them.
 class StepDraw {
  public:
-  StepDraw(Draw& draw, const ChaosPlan& plan) : draw_(draw), plan_(plan) {}
+  // steps: of all modules so far.
+  StepDraw(Draw& draw, const ChaosPlan& plan, int module, int& steps) : draw_(draw), plan_(plan), module_(module), steps_(steps) {
+    for (int i = 0; i < plan.model.depth; ++i) layers_.push_back(fmt::format("layer{}", i));
+    if (plan.model.frozen && plan.model.depth > 1) frozen_.push_back("layer1.weight");
+  }
 
   // with_data: the ranks that have a batch, in a join section or outside.
-  ChaosStep step(const std::vector<int>& with_data, bool joins);
+  ChaosStep step(const std::vector<int>& with_data, bool joins, std::optional<ChaosChange> change = {});
+  // A step in which nothing happens.
+  ChaosStep plain_step(ChaosOutcome outcome);
+  // What may happen to the parameters now.
+  ChaosChange change(bool in_join);
 
  private:
   ChaosAction action();
+  void choose_parameter(ChaosChange& change);
   void choose_users_of_extra(ChaosStep& step, const std::vector<int>& with_data);
   void choose_ranks_without_backward(ChaosStep& step, const std::vector<int>& with_data);
   void choose_faults(ChaosStep& step, const std::vector<int>& with_data);
@@ -96,9 +123,53 @@ class StepDraw {
 
   Draw& draw_;
   const ChaosPlan& plan_;
-  int steps_ = 0;
+  int module_ = 0;
+  int& steps_;
   bool last_may_have_failed_ = false;
+  std::vector<std::string> layers_;  // whose parameters may change: all but the last one, so that a gradient always comes
+  std::vector<std::string> frozen_;
+  int added_ = 0;
 };
+
+// A thawed or frozen parameter, or a layer. Keeps the books of what there is.
+void StepDraw::choose_parameter(ChaosChange& change) {
+  const int kind = draw_.below(4);
+  const std::string& layer = layers_[static_cast<size_t>(draw_.below(static_cast<int>(layers_.size())))];
+  if (kind == 0) {
+    change.kind = ChaosChangeKind::kAdd;
+    change.name = fmt::format("added{}", added_++);
+    layers_.push_back(change.name);
+  } else if (kind == 1 && layer.starts_with("layer")) {
+    change.kind = ChaosChangeKind::kReplace;
+    change.name = layer;
+    std::erase_if(frozen_, [&layer](const std::string& name) { return name.starts_with(layer + "."); });
+  } else {
+    change.name = layer + (draw_.one_in(2) ? ".weight" : ".bias");
+    if (!frozen_.empty() && draw_.one_in(2)) change.name = frozen_[static_cast<size_t>(draw_.below(static_cast<int>(frozen_.size())))];
+    const bool thaws = std::erase(frozen_, change.name) > 0;
+    change.kind = thaws ? ChaosChangeKind::kThaw : ChaosChangeKind::kFreeze;
+    if (!thaws) frozen_.push_back(change.name);
+  }
+}
+
+// Ranks without data notice nothing by themselves: before a join section all are told.
+ChaosChange StepDraw::change(bool in_join) {
+  ChaosChange change;
+  choose_parameter(change);
+  change.tells = in_join || draw_.one_in(2);
+  for (int rank = 0; rank < plan_.ranks; ++rank) change.ranks.push_back(rank);
+  if (change.brings_values()) {
+    change.same_values = draw_.one_in(2);
+  } else if (!change.tells && draw_.one_in(3)) {
+    change.ranks = draw_.some_of(change.ranks);
+  }
+  return change;
+}
+
+// Ranks disagree about what they train, and every rank hears it.
+bool is_refused(const ChaosChange& change, int ranks) {
+  return change.ranks.size() < static_cast<size_t>(ranks) || (change.brings_values() && !change.same_values && !change.tells);
+}
 
 ChaosAction StepDraw::action() {
   ChaosAction action;
@@ -126,20 +197,21 @@ void StepDraw::choose_ranks_without_backward(ChaosStep& step, const std::vector<
 }
 
 void StepDraw::choose_faults(ChaosStep& step, const std::vector<int>& with_data) {
-  const int kind = draw_.below(10);
-  if (kind >= 4) return;
+  const int kind = draw_.below(11);
+  if (kind >= 5) return;
   for (const int rank : draw_.some_of(with_data)) {
     ChaosAction& action = *step.actions[static_cast<size_t>(rank)];
     action.without_backward = false;
     constexpr std::array kFaults = {ChaosFault::kForward, ChaosFault::kBackward, ChaosFault::kBackward, ChaosFault::kAfterBackward};
-    add_fault(action, kind == 0 ? ChaosFault::kAbandon : kFaults[static_cast<size_t>(draw_.below(kFaults.size()))]);
+    const ChaosFault any = kFaults[static_cast<size_t>(draw_.below(kFaults.size()))];
+    add_fault(action, kind == 0 ? ChaosFault::kAbandon : kind == 1 && draw_.one_in(2) ? ChaosFault::kCreateGraph : any);
   }
 }
 
 void StepDraw::add_fault(ChaosAction& action, ChaosFault fault) {
   if (fault == ChaosFault::kAfterBackward && plan_.finish_with_backward) fault = ChaosFault::kBackward;
   action.fault = fault;
-  action.fault_micro = draw_.below(action.micro_batches);
+  action.fault_micro = fault == ChaosFault::kCreateGraph ? action.micro_batches - 1 : draw_.below(action.micro_batches);
   if (fault == ChaosFault::kBackward) {
     action.pass.throw_at = draw_.between(0, plan_.model.depth + 1);
     if (plan_.model.checkpointing != Checkpointing::kNone && draw_.one_in(3)) action.pass.throw_at = kThrowInCheckpoint;
@@ -166,20 +238,23 @@ void StepDraw::make_abandoning_effective(ChaosAction& action) const {
 
 // DataParallel sees a backward that throws only when it synchronises, and when a gradient has come.
 bool StepDraw::needs_abandon(const ChaosAction& action) const {
+  if (action.fault == ChaosFault::kCreateGraph) return false;
   if (action.fault != ChaosFault::kBackward) return true;
   return action.fault_micro < action.micro_batches - 1 || action.pass.throw_at == plan_.model.depth + 1;
 }
 
-// What must come of the step. A parameter that got no gradient now may have one from before, unless gradients were set to none.
+// What must come of the step.
 void StepDraw::foretell(ChaosStep& step) const {
   bool throws = false;
   std::vector<int> without_gradient;
+  step.reasons.resize(static_cast<size_t>(plan_.ranks));
   for (int rank = 0; rank < plan_.ranks; ++rank) {
     const auto& action = step.actions[static_cast<size_t>(rank)];
     if (!action) continue;
     const bool lacks = action->without_backward || (plan_.model.extra && !action->pass.uses_extra);
     if (lacks) without_gradient.push_back(rank);
     if (action->fault != ChaosFault::kNone) throws = true;
+    if (action->fault == ChaosFault::kCreateGraph && !lacks) step.reasons[static_cast<size_t>(rank)] = "create_graph";
     if (action->fault != ChaosFault::kNone || (lacks && !plan_.find_unused_parameters)) step.culprits.push_back(rank);
   }
   // Under ordered a rank has only those of the last step's gradients that did not arrive behind it: what is added to then is its own
@@ -187,18 +262,40 @@ void StepDraw::foretell(ChaosStep& step) const {
   const bool keeps_all = find_strategy(plan_.strategy).wait != Wait::kAtFirstUse;
   step.knows_mean = step.zero_grad != ZeroGrad::kNever || (keeps_all && without_gradient.empty());
   const bool lacks = !without_gradient.empty() && !plan_.find_unused_parameters;
-  if (throws || (lacks && step.zero_grad == ZeroGrad::kToNone)) {
+  if (throws || lacks) {
     step.outcome = ChaosOutcome::kFails;
-  } else if (lacks || plan_.model.checkpointing == Checkpointing::kSometimes) {
+  } else if (plan_.model.checkpointing == Checkpointing::kSometimes) {
     step.outcome = ChaosOutcome::kEither;
   }
+  const bool is_change_refused = step.change && is_refused(*step.change, plan_.ranks);
+  if (is_change_refused) {
+    step.outcome = ChaosOutcome::kFails;
+    step.culprits.clear();
+    step.reasons.assign(step.reasons.size(), step.change->name);
+  }
   // How often a parameter gets a gradient varies: that may be refused, wherever it is noticed.
-  if (plan_.model.checkpointing == Checkpointing::kSometimes) step.culprits.clear();
+  if (plan_.model.checkpointing == Checkpointing::kSometimes) {
+    step.culprits.clear();
+    step.reasons.assign(step.reasons.size(), "");
+  }
 }
 
-ChaosStep StepDraw::step(const std::vector<int>& with_data, bool joins) {
+ChaosStep StepDraw::plain_step(ChaosOutcome outcome) {
   ChaosStep step;
   step.number = steps_++;
+  step.module = module_;
+  step.outcome = outcome;
+  step.actions.assign(static_cast<size_t>(plan_.ranks), ChaosAction{});
+  step.reasons.resize(static_cast<size_t>(plan_.ranks));
+  last_may_have_failed_ = false;
+  return step;
+}
+
+ChaosStep StepDraw::step(const std::vector<int>& with_data, bool joins, std::optional<ChaosChange> change) {
+  ChaosStep step;
+  step.number = steps_++;
+  step.module = module_;
+  step.change = std::move(change);
   const int zero = draw_.below(6);
   step.zero_grad = zero < 3 ? ZeroGrad::kToNone : zero < 5 ? ZeroGrad::kInPlace : ZeroGrad::kNever;
   step.actions.resize(static_cast<size_t>(plan_.ranks));
@@ -208,9 +305,11 @@ ChaosStep StepDraw::step(const std::vector<int>& with_data, bool joins) {
     ChaosAction& mine = step.actions[static_cast<size_t>(rank)].emplace(action());
     if (alike) mine.micro_batches = shared.micro_batches;
   }
-  choose_users_of_extra(step, with_data);
-  if (!joins) choose_ranks_without_backward(step, with_data);
-  choose_faults(step, with_data);
+  if (!step.change || !is_refused(*step.change, plan_.ranks)) {
+    choose_users_of_extra(step, with_data);
+    if (!joins) choose_ranks_without_backward(step, with_data);
+    choose_faults(step, with_data);
+  }
   foretell(step);
   last_may_have_failed_ = step.outcome != ChaosOutcome::kSucceeds;
   return step;
@@ -224,45 +323,28 @@ std::vector<int> ranks_with_more_than(int batches, const std::vector<int>& batch
   return ranks;
 }
 
-ChaosSection draw_section(Draw& draw, StepDraw& steps, int ranks) {
+ChaosSection draw_drift(Draw& draw, StepDraw& steps, const ChaosPlan& plan) {
+  ChaosSection section;
+  section.drifting_rank = draw.below(plan.ranks);
+  for (int64_t i = 0; i <= plan.audit_every; ++i) section.steps.push_back(steps.plain_step(ChaosOutcome::kDrifts));
+  section.steps.push_back(steps.plain_step(ChaosOutcome::kSucceeds));
+  return section;
+}
+
+ChaosSection draw_section(Draw& draw, StepDraw& steps, const ChaosPlan& plan) {
+  if (may_drift(plan) && draw.one_in(8)) return draw_drift(draw, steps, plan);
   ChaosSection section;
   section.joins = draw.one_in(4);
-  std::vector<int> batches(static_cast<size_t>(ranks), 1);
+  std::vector<int> batches(static_cast<size_t>(plan.ranks), 1);
   if (section.joins) {
     for (int& count : batches) count = draw.below(4);
   }
   for (int i = 0; i < *std::ranges::max_element(batches); ++i) {
-    section.steps.push_back(steps.step(ranks_with_more_than(i, batches), section.joins));
+    std::optional<ChaosChange> change;
+    if (i == 0 && may_change_parameters(plan) && draw.one_in(3)) change = steps.change(section.joins);
+    section.steps.push_back(steps.step(ranks_with_more_than(i, batches), section.joins, change));
   }
   return section;
-}
-
-std::string_view name_of(ChaosFault fault) {
-  switch (fault) {
-    case ChaosFault::kNone:
-      return "";
-    case ChaosFault::kForward:
-      return " forward throws";
-    case ChaosFault::kBackward:
-      return " backward throws";
-    case ChaosFault::kAfterBackward:
-      return " throws after backward";
-    case ChaosFault::kAbandon:
-      return " abandons";
-  }
-  return "";
-}
-
-std::string describe(const ChaosAction& action) {
-  std::string text = action.without_backward ? "no backward" : fmt::format("{} micro-batches", action.micro_batches);
-  if (action.by_setter) text += " by setter";
-  if (!action.pass.uses_extra) text += " without extra";
-  if (!action.pass.checkpoints) text += " without checkpoint";
-  if (action.finishes_twice) text += " finishes twice";
-  text += name_of(action.fault);
-  if (action.fault != ChaosFault::kNone) text += fmt::format(" in micro-batch {}", action.fault_micro);
-  if (action.fault == ChaosFault::kBackward) text += fmt::format(" at {}", action.pass.throw_at);
-  return text + fmt::format(", abandons {}", action.abandons);
 }
 
 }  // namespace
@@ -274,9 +356,15 @@ ChaosPlan draw_chaos_plan(uint64_t seed) {
   plan.ranks = draw.between(2, 4);
   plan.model = draw_model(draw);
   draw_options(draw, plan);
-  StepDraw steps(draw, plan);
-  const int sections = draw.between(3, 8);
-  for (int i = 0; i < sections; ++i) plan.sections.push_back(draw_section(draw, steps, plan.ranks));
+  int drawn = 0;
+  std::vector<StepDraw> steps;
+  for (int module = 0; module < plan.modules; ++module) steps.emplace_back(draw, plan, module, drawn);
+  const int sections = draw.between(3, 8) * plan.modules;
+  for (int i = 0; i < sections; ++i) {
+    const int module = draw.below(plan.modules);
+    plan.sections.push_back(draw_section(draw, steps[static_cast<size_t>(module)], plan));
+    plan.sections.back().module = module;
+  }
   return plan;
 }
 
@@ -302,41 +390,6 @@ std::vector<int64_t> draw_ready_order(uint64_t seed, size_t parameters) {
   std::iota(order.begin(), order.end(), 0);
   Draw(seed).shuffle(order);
   return order;
-}
-
-std::string describe(const ChaosPlan& plan) {
-  const ChaosModelSpec& model = plan.model;
-  std::string text = fmt::format("{} ranks, {} layers of {}", plan.ranks, model.depth, model.width);
-  const auto add = [&text](bool has, std::string_view what) {
-    if (has) text += fmt::format(", {}", what);
-  };
-  add(model.norm, "norm");
-  add(model.tied, "tied");
-  add(model.frozen, "frozen");
-  add(model.extra, "extra");
-  add(model.mixed_dtypes, "double");
-  add(model.checkpointing == Checkpointing::kAlways, "checkpoint");
-  add(model.checkpointing == Checkpointing::kSometimes, "checkpoint sometimes");
-  add(model.checkpointing != Checkpointing::kNone && model.shares_checkpointed, "shared with it");
-  text += fmt::format("; {}, cap {} B", plan.strategy, plan.cap.cap_bytes);
-  if (plan.cap.first_cap_bytes) text += fmt::format(", first {} B", *plan.cap.first_cap_bytes);
-  add(plan.cap.rule == CapRule::kAtMost, "at most");
-  add(plan.explicit_ready_order, "ready order given");
-  add(plan.find_unused_parameters, "find_unused_parameters");
-  add(!plan.broadcast_buffers, "no broadcast_buffers");
-  add(!plan.finish_with_backward, "finish by hand");
-  add(plan.compresses, "bf16");
-  add(plan.adam, "AdamW");
-  return text;
-}
-
-std::string describe(const ChaosStep& step) {
-  constexpr std::array kZero = {"none", "in place", "never"};
-  std::vector<std::string> ranks;
-  for (size_t rank = 0; rank < step.actions.size(); ++rank) {
-    ranks.push_back(fmt::format("rank {}: {}", rank, step.actions[rank] ? describe(*step.actions[rank]) : "has no batch"));
-  }
-  return fmt::format("step {} (zero_grad {}; {})", step.number, kZero[static_cast<size_t>(step.zero_grad)], fmt::join(ranks, "; "));
 }
 
 }  // namespace firkin

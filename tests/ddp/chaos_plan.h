@@ -17,6 +17,7 @@ enum class ChaosFault {
   kBackward,       // backward throws, at ChaosPass::throw_at
   kAfterBackward,  // between backward and finish_gradient_synchronization()
   kAbandon,        // abandon_step() instead of the step
+  kCreateGraph,    // backward(create_graph = true), which no step can average
 };
 
 // What one rank does in one step.
@@ -31,21 +32,43 @@ struct ChaosAction {
   ChaosPass pass;
 };
 
-enum class ChaosOutcome { kSucceeds, kFails, kEither };
+enum class ChaosOutcome {
+  kSucceeds,
+  kFails,
+  kEither,
+  kDrifts,  // parameters may differ already: succeeds, or every rank has the same AuditError
+};
 enum class ZeroGrad { kToNone, kInPlace, kNever };
+
+// What happens to the parameters before a step.
+enum class ChaosChangeKind { kThaw, kFreeze, kAdd, kReplace };
+struct ChaosChange {
+  ChaosChangeKind kind = ChaosChangeKind::kThaw;
+  std::string name;         // of the parameter, or of the layer
+  std::vector<int> ranks;   // that do it; the others follow after the step, which fails
+  bool same_values = true;  // on every rank, where it brings new ones
+  bool tells = false;       // parameters_changed()
+  bool brings_values() const { return kind == ChaosChangeKind::kAdd || kind == ChaosChangeKind::kReplace; }
+};
 
 struct ChaosStep {
   int number = 0;  // in the sequence
+  int module = 0;
+  std::optional<ChaosChange> change;
   ZeroGrad zero_grad = ZeroGrad::kToNone;
   std::vector<std::optional<ChaosAction>> actions;  // per rank; none: the rank has no batch left
   ChaosOutcome outcome = ChaosOutcome::kSucceeds;
-  std::vector<int> culprits;  // the ranks that may be named when the step fails; empty: any
-  bool knows_mean = true;     // the gradient must be the mean of what the ranks compute alone
+  std::vector<int> culprits;         // the ranks that may be named when the step fails; empty: any
+  std::vector<std::string> reasons;  // per rank: part of what it says when it is the one that is named; empty: anything
+  bool knows_mean = true;            // the gradient must be the mean of what the ranks compute alone
 };
 
-// Steps that every rank takes part in, or a join section.
+// Steps of one module that every rank takes part in, a join section, or a drift: one rank trains at another rate until the audit finds it
+// (at the last but one step at the latest), then all go back to where they were and take the last step.
 struct ChaosSection {
   bool joins = false;
+  int module = 0;
+  std::optional<int> drifting_rank;
   std::vector<ChaosStep> steps;
 };
 
@@ -61,7 +84,13 @@ struct ChaosPlan {
   bool finish_with_backward = true;
   bool compresses = false;  // bf16
   bool adam = false;        // AdamW, else SGD with momentum
+  int modules = 1;          // of the same size, wrapped on the same group
+  int64_t audit_every = 0;
+  std::optional<double> clip_norm;  // by OverlappedOptions
+  bool clips_by_hand = false;       // or after drain()
+  bool keeps_average = false;       // of parameters, read after drain()
   std::vector<ChaosSection> sections;
+  std::optional<int> straying_rank;  // in the end this rank steps module 1 while the others step module 0
 };
 
 ChaosPlan draw_chaos_plan(uint64_t seed);

@@ -2,119 +2,55 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "firkin/base/error.h"
-#include "firkin/ddp/module_parameters.h"
-#include "seeded.h"
 #include "throw_in_backward.h"
 
 #include <torch/torch.h>
 
 namespace firkin {
-namespace {
-
-constexpr int64_t kRows = 3;  // of a micro-batch
-
-std::vector<at::Tensor> trainable_tensors(const torch::nn::Module& module) {
-  std::vector<at::Tensor> tensors;
-  for (const NamedTensor& parameter : trainable_parameters(module)) tensors.push_back(parameter.tensor);
-  return tensors;
-}
-
-// On the CPU, where all ranks may read them.
-std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : tensors) {
-    copies.push_back(tensor.defined() ? tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true)
-                                      : at::Tensor());
-  }
-  return copies;
-}
-
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
-  return copies_of(gradients);
-}
-
-void copy_parameters(const torch::nn::Module& from, torch::nn::Module& to) {
-  at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> source = from.parameters();
-  std::vector<at::Tensor> target = to.parameters();
-  for (size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i]);
-}
-
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const ChaosPlan& plan, const std::vector<at::Tensor>& parameters) {
-  if (plan.adam) return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01));
-  return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
-}
-
-}  // namespace
 
 ChaosRank::ChaosRank(const ChaosPlan& plan, const ProcessGroup& group, ChaosMeeting& meeting)
-    : plan_(plan),
-      group_(group),
-      meeting_(meeting),
-      model_(std::make_shared<ChaosModel>(plan.model, group.device)),
-      reference_(std::make_shared<ChaosModel>(plan.model, group.device)),
-      trainable_(trainable_tensors(*model_)),
-      reference_trainable_(trainable_tensors(*reference_)) {
-  seed_parameters(*model_, 1000 * plan.seed + 100 * static_cast<uint64_t>(group.rank));  // rank 0's are broadcast
-  ddp_ = std::make_unique<DataParallel>(*model_, group_, options());
-  optimizer_ = make_optimizer(plan_, model_->parameters());
-  overlapped_ = std::make_unique<OverlappedOptimizer>(*ddp_, *optimizer_);
-}
-
-// Under the strategy ordered, every other step leaves gradients on their way into what comes next, and has nothing to compare yet.
-bool ChaosRank::leaves_late(int step) const {
-  return find_strategy(plan_.strategy).wait == Wait::kAtFirstUse && step % 2 == 1;
-}
-
-void ChaosRank::step_optimizer(int step) {
-  if (!leaves_late(step)) overlapped_->drain();
-  overlapped_->step();
-}
-
-DataParallelOptions ChaosRank::options() const {
-  DataParallelOptions options;
-  options.strategy = find_strategy(plan_.strategy);
-  options.cap = plan_.cap;
-  options.finish_with_backward = plan_.finish_with_backward;
-  options.find_unused_parameters = plan_.find_unused_parameters;
-  options.broadcast_buffers = plan_.broadcast_buffers;
-  if (plan_.compresses) options.gradient_hook = bf16_compression();
-  std::vector<int64_t> order = draw_ready_order(plan_.seed, trainable_.size());
-  if (plan_.explicit_ready_order) options.ready_order = order;
-  if (options.strategy.grouping != Grouping::kPlan) return options;
-  if (!plan_.explicit_ready_order) {
-    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
-  }
-  std::vector<at::ScalarType> dtypes;
-  for (const at::Tensor& parameter : trainable_) dtypes.push_back(parameter.scalar_type());
-  options.plan = draw_bucket_plan(plan_.seed, dtypes, order);
-  return options;
+    : plan_(plan), group_(group), meeting_(meeting) {
+  for (int module = 0; module < plan.modules; ++module) trainees_.push_back(std::make_unique<ChaosTrainee>(plan, module, group));
 }
 
 void ChaosRank::run() {
   for (const ChaosSection& section : plan_.sections) {
+    if (section.steps.empty()) continue;
+    const ChaosStep& first = section.steps[0];
+    if (first.change) {
+      if (changes(*first.change)) trainee(section.module).change(*first.change, first.number);
+      if (first.change->tells) trainee(section.module).ddp().parameters_changed();
+    }
     if (section.joins) {
       run_joined(section);
-      continue;
+    } else if (section.drifting_rank) {
+      run_drift(section);
+    } else {
+      for (const ChaosStep& step : section.steps) run_step(step);
     }
-    for (const ChaosStep& step : section.steps) run_step(step);
   }
+  if (plan_.straying_rank) stray();
+}
+
+bool ChaosRank::changes(const ChaosChange& change) const {
+  return std::ranges::count(change.ranks, group_.rank) > 0;
 }
 
 void ChaosRank::run_joined(const ChaosSection& section) {
-  auto join = ddp_->join();
+  ChaosTrainee& self = trainee(section.module);
+  auto join = self.ddp().join();
   size_t next = 0;
   while (next < section.steps.size() && section.steps[next].actions[static_cast<size_t>(group_.rank)]) run_step(section.steps[next++]);
 
-  std::optional<StepFailure> failure_before = ddp_->last_failure();
+  std::optional<StepFailure> failure_before = self.ddp().last_failure();
   const auto meet_after_step_of_others = [&](const std::string& error) {
     if (next == section.steps.size()) throw std::logic_error("join: a step in which no rank has a batch: " + error);
-    ChaosReport report = report_on(section.steps[next++]);
+    ChaosReport report = report_on(section.steps[next++], error.empty());
     report.error = error;
     report.failure_before = std::exchange(failure_before, report.last_failure);
     meet(std::move(report));
@@ -122,7 +58,7 @@ void ChaosRank::run_joined(const ChaosSection& section) {
   for (bool ended = false; !ended;) {
     try {
       join.finish([&] {
-        step_optimizer(section.steps[next].number);
+        self.step_optimizer(section.steps[next].number);
         meet_after_step_of_others("");
       });
       ended = true;
@@ -133,138 +69,180 @@ void ChaosRank::run_joined(const ChaosSection& section) {
   ChaosReport report;
   report.where = fmt::format("the join section that {} steps were expected in, {} came", section.steps.size(), next);
   report.after_join = true;
-  report.last_failure = ddp_->last_failure();
-  report.parameters = copies_of(model_->parameters());
-  report.gradients = gradients_of(trainable_);
+  report.last_failure = self.ddp().last_failure();
+  report.parameters = copies_of(self.model().parameters());
+  report.gradients = self.gradients();
   meet(std::move(report));
 }
 
-void ChaosRank::run_step(const ChaosStep& step) {
+// From the first optimiser's step on, parameters differ.
+void ChaosRank::run_drift(const ChaosSection& section) {
+  constexpr double kOtherRate = 2;  // and exactly back
+  ChaosTrainee& self = trainee(section.module);
+  const std::vector<at::Tensor> saved = self.save();
+  if (group_.rank == section.drifting_rank) self.multiply_rate(kOtherRate);
+  bool is_found = false;
+  for (size_t i = 0; i + 1 < section.steps.size() && !is_found; ++i) is_found = run_step(section.steps[i]);
+  if (!is_found)
+    throw std::logic_error(fmt::format("no AuditError {} steps after rank {} began to drift", plan_.audit_every, *section.drifting_rank));
+  if (group_.rank == section.drifting_rank) self.multiply_rate(1 / kOtherRate);
+  self.restore(saved);
+  run_step(section.steps.back());
+}
+
+// One rank's forward of the first module throws, say, and its handler goes on with the second.
+void ChaosRank::stray() {
+  constexpr auto kPatience = std::chrono::seconds(10);
+  for (const auto& each : trainees_) each->ddp().drain();
+  ChaosTrainee& self = trainee(group_.rank == plan_.straying_rank ? 1 : 0);
+  self.zero_gradients(ZeroGrad::kToNone);
+  ChaosReport report;
+  report.where = "steps of different modules";
+  report.after_group = true;
+  const auto started = std::chrono::steady_clock::now();
+  try {
+    self.model().loss(self.input(0, 0), {}, "").backward();
+    self.ddp().finish_gradient_synchronization();
+  } catch (const GroupError& error) {
+    report.error = error.what();
+  }
+  for (const char* name : {"module 0", "module 1"}) {
+    if (report.error.find(name) == std::string::npos) throw std::logic_error(fmt::format("{} not in: {}", name, report.error));
+  }
+  if (std::chrono::steady_clock::now() - started > kPatience) throw std::logic_error("this took too long: " + report.error);
+  for (const auto& each : trainees_) {
+    for (const at::Tensor& parameter : copies_of(each->model().parameters())) report.parameters.push_back(parameter);
+  }
+  meet(std::move(report));
+}
+
+bool ChaosRank::run_step(const ChaosStep& step) {
+  ChaosTrainee& self = trainee(step.module);
   const ChaosAction& action = *step.actions[static_cast<size_t>(group_.rank)];
-  zero_gradients(step.zero_grad);
-  const std::optional<StepFailure> failure_before = ddp_->last_failure();
-  const std::vector<at::Tensor> before = gradients_of(trainable_);
+  self.zero_gradients(step.zero_grad);
+  const std::optional<StepFailure> failure_before = self.ddp().last_failure();
+  const std::vector<at::Tensor> before = self.gradients();
   std::vector<at::Tensor> alone;
   const bool waits_in_forward = find_strategy(plan_.strategy).wait == Wait::kAtFirstUse;
-  if (step.outcome != ChaosOutcome::kFails && !waits_in_forward) alone = gradients_alone(step, action);
-  std::string error;
-  bool own_fault = false;
-  try {
-    train(step, action);
-  } catch (const OnPurpose& thrown) {
-    error = thrown.what();
-    own_fault = true;
-  } catch (const StepError& failed) {
-    error = failed.what();
-    if (ddp_->last_failure() != failed.failure()) throw std::logic_error("last_failure() is not what was thrown: " + error);
-  } catch (const RuntimeError& refused) {
-    if (!may_be_refused(refused.what())) throw;
-    error = refused.what();
-  }
-  if (error.empty()) {
-    if (waits_in_forward) alone = gradients_alone(step, action);  // only now the parameters are complete that forward has used
-    step_optimizer(step.number);
+  if (step.outcome != ChaosOutcome::kFails && !waits_in_forward) alone = self.gradients_alone(step, action);
+  const Fate fate = attempt(step, action);
+  const bool succeeded = fate.error.empty();
+  if (succeeded) {
+    if (waits_in_forward) alone = self.gradients_alone(step, action);  // only now the parameters are complete that forward has used
+    self.step_optimizer(step.number);
   } else {
-    recover(step, action, own_fault);
-    ddp_->drain();
+    recover(step, action, fate.own_fault);
+    self.ddp().drain();
   }
-  ChaosReport report = report_on(step);
-  if (error.empty() && leaves_late(step.number)) alone.clear();
-  report.error = error;
+  ChaosReport report = report_on(step, succeeded);
+  if (succeeded && self.leaves_late(step.number)) alone.clear();
+  report.error = fate.error;
   report.failure_before = failure_before;
   report.before = before;
   report.alone = std::move(alone);
+  if (step.change && !changes(*step.change)) self.change(*step.change, step.number);  // and now all have
   meet(std::move(report));
+  return fate.audited;
 }
 
-// A parameter may get more gradients than in the steps before only where the model varies: then backward may throw, on this rank.
-bool ChaosRank::may_be_refused(const std::string& what) const {
+ChaosRank::Fate ChaosRank::attempt(const ChaosStep& step, const ChaosAction& action) {
+  try {
+    train(step, action);
+  } catch (const OnPurpose& thrown) {
+    return {.error = thrown.what(), .own_fault = true};
+  } catch (const StepError& failed) {
+    if (trainee(step.module).ddp().last_failure() != failed.failure()) {
+      throw std::logic_error("last_failure() is not what was thrown: " + std::string(failed.what()));
+    }
+    return {.error = failed.what()};
+  } catch (const AuditError& differs) {
+    if (step.outcome != ChaosOutcome::kDrifts) throw;
+    return {.error = differs.what(), .audited = true};
+  } catch (const RuntimeError& refused) {
+    if (!may_be_refused(action, refused.what())) throw;
+    return {.error = refused.what()};
+  }
+  return {};
+}
+
+// What throws on this rank otherwise than as a StepError: a parameter that gets more gradients than in the steps before, where the model
+// varies, and a graph.
+bool ChaosRank::may_be_refused(const ChaosAction& action, const std::string& what) const {
+  if (action.fault == ChaosFault::kCreateGraph && what.find("create_graph") != std::string::npos) return true;
   return plan_.model.checkpointing == Checkpointing::kSometimes && what.find("more gradients than") != std::string::npos;
 }
 
 void ChaosRank::train(const ChaosStep& step, const ChaosAction& action) {
-  ddp_->set_gradient_synchronization(true);
+  DataParallel& ddp = trainee(step.module).ddp();
+  ddp.set_gradient_synchronization(true);
   if (action.fault == ChaosFault::kAbandon) throw OnPurpose(fault_text(step));
   for (int micro = 0; !action.without_backward && micro < action.micro_batches; ++micro) micro_batch(step, action, micro);
   if (action.fault == ChaosFault::kAfterBackward) throw OnPurpose(fault_text(step));
-  if (!plan_.finish_with_backward || action.finishes_twice) ddp_->finish_gradient_synchronization();
-  if (action.fault != ChaosFault::kNone) throw std::logic_error("backward swallowed what was thrown in it");
+  if (!plan_.finish_with_backward || action.finishes_twice) ddp.finish_gradient_synchronization();
+  if (action.fault != ChaosFault::kNone) throw std::logic_error("a step swallowed what must fail it");
 }
 
 void ChaosRank::micro_batch(const ChaosStep& step, const ChaosAction& action, int micro) {
+  ChaosTrainee& self = trainee(step.module);
   const bool synchronizes = micro == action.micro_batches - 1;
   const bool strikes = action.fault_micro == micro;
   const auto forward_and_backward = [&] {
     if (strikes && action.fault == ChaosFault::kForward) throw OnPurpose(fault_text(step));
     ChaosPass pass = action.pass;
     if (!strikes) pass.throw_at = kThrowNowhere;
-    model_->loss(input(step, micro), pass, fault_text(step)).backward();
+    const bool creates_graph = strikes && action.fault == ChaosFault::kCreateGraph;
+    self.model().loss(self.input(step.number, micro), pass, fault_text(step)).backward({}, /*retain_graph=*/creates_graph, creates_graph);
   };
-  if (action.by_setter) ddp_->set_gradient_synchronization(synchronizes);
+  if (action.by_setter) self.ddp().set_gradient_synchronization(synchronizes);
   if (action.by_setter || synchronizes) return forward_and_backward();
-  const auto scope = ddp_->no_sync();
+  const auto scope = self.ddp().no_sync();
   forward_and_backward();
 }
 
 // What the handler of an exception does: nothing, or abandon_step() once or more, whether that is needed or not.
 void ChaosRank::recover(const ChaosStep& step, const ChaosAction& action, bool own_fault) {
+  DataParallel& ddp = trainee(step.module).ddp();
   const bool backward_told = own_fault && action.fault == ChaosFault::kBackward && action.abandons == 0;
-  if (backward_told && !plan_.finish_with_backward && action.finishes_twice) finish_again();
-  for (int i = 0; i < action.abandons; ++i) ddp_->abandon_step(fault_text(step));
-  ddp_->set_gradient_synchronization(true);
+  if (backward_told && !plan_.finish_with_backward && action.finishes_twice) finish_again(ddp);
+  for (int i = 0; i < action.abandons; ++i) ddp.abandon_step(fault_text(step));
+  ddp.set_gradient_synchronization(true);
 }
 
 // Without noticing that backward threw: the same error again.
-void ChaosRank::finish_again() {
+void ChaosRank::finish_again(DataParallel& ddp) {
   try {
-    ddp_->finish_gradient_synchronization();
+    ddp.finish_gradient_synchronization();
   } catch (const StepError& error) {
-    if (ddp_->last_failure() == error.failure()) return;
+    if (ddp.last_failure() == error.failure()) return;
     throw std::logic_error("finish_gradient_synchronization() after a failure throws another one: " + std::string(error.what()));
   }
   throw std::logic_error("finish_gradient_synchronization() after a backward that threw has no error");
-}
-
-void ChaosRank::zero_gradients(ZeroGrad how) {
-  if (how != ZeroGrad::kNever) optimizer_->zero_grad(how == ZeroGrad::kToNone);
-}
-
-at::Tensor ChaosRank::input(const ChaosStep& step, int micro) const {
-  const int which = (step.number * plan_.ranks + group_.rank) * 4 + micro;
-  return seeded_randn({kRows, plan_.model.width}, 1000 * plan_.seed + static_cast<uint64_t>(which)).to(at::kFloat).to(group_.device);
 }
 
 std::string ChaosRank::fault_text(const ChaosStep& step) const {
   return fmt::format("on purpose, rank {} in step {}", group_.rank, step.number);
 }
 
-std::vector<at::Tensor> ChaosRank::gradients_alone(const ChaosStep& step, const ChaosAction& action) {
-  copy_parameters(*model_, *reference_);
-  reference_->zero_grad();
-  ChaosPass pass = action.pass;
-  pass.checkpoints = false;
-  for (int micro = 0; !action.without_backward && micro < action.micro_batches; ++micro) {
-    reference_->loss(input(step, micro), pass, "").backward();
-  }
-  return gradients_of(reference_trainable_);
-}
-
-ChaosReport ChaosRank::report_on(const ChaosStep& step) const {
+ChaosReport ChaosRank::report_on(const ChaosStep& step, bool succeeded) {
+  ChaosTrainee& self = trainee(step.module);
   ChaosReport report;
   report.where = describe(step);
   report.expected = step.outcome;
   report.culprits = step.culprits;
+  report.reasons = step.reasons;
   report.knows_mean = step.knows_mean;
   report.tolerance = plan_.compresses ? 0.03 : 1e-4;
-  report.last_failure = ddp_->last_failure();
-  if (leaves_late(step.number) && !ddp_->last_failure()) {
+  report.last_failure = self.ddp().last_failure();
+  if (plan_.broadcast_buffers) report.buffers = copies_of(self.model().buffers());
+  if (succeeded && self.leaves_late(step.number)) {
     report.knows_mean = false;
-    if (plan_.broadcast_buffers) report.buffers = copies_of(model_->buffers());
     return report;
   }
-  report.parameters = copies_of(model_->parameters());
-  if (plan_.broadcast_buffers) report.buffers = copies_of(model_->buffers());
-  report.gradients = gradients_of(trainable_);
+  report.gradients = succeeded ? self.stepped_gradients() : self.gradients();
+  if (step.outcome == ChaosOutcome::kDrifts) return report;
+  report.parameters = copies_of(self.model().parameters());
+  if (plan_.keeps_average && succeeded) self.update_average();
+  report.average = self.average();
   return report;
 }
 

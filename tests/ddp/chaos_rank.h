@@ -6,13 +6,9 @@
 #include <vector>
 
 #include "chaos_meeting.h"
-#include "chaos_model.h"
 #include "chaos_plan.h"
+#include "chaos_trainee.h"
 #include "firkin/comm/process_group.h"
-#include "firkin/ddp/data_parallel.h"
-#include "firkin/ddp/overlapped_optimizer.h"
-
-#include <torch/optim/optimizer.h>
 
 namespace firkin {
 
@@ -24,34 +20,34 @@ class ChaosRank {
   void run();
 
  private:
-  DataParallelOptions options() const;
+  // What became of this rank's part of a step.
+  struct Fate {
+    std::string error;  // empty: all is well
+    bool own_fault = false;
+    bool audited = false;
+  };
+
+  ChaosTrainee& trainee(int module) { return *trainees_[static_cast<size_t>(module)]; }
+  bool changes(const ChaosChange& change) const;
   void run_joined(const ChaosSection& section);
-  void run_step(const ChaosStep& step);
+  void run_drift(const ChaosSection& section);
+  void stray();
+  bool run_step(const ChaosStep& step);  // returns whether an audit ended it
+  Fate attempt(const ChaosStep& step, const ChaosAction& action);
   void train(const ChaosStep& step, const ChaosAction& action);
   void micro_batch(const ChaosStep& step, const ChaosAction& action, int micro);
-  bool may_be_refused(const std::string& what) const;
+  bool may_be_refused(const ChaosAction& action, const std::string& what) const;
   void recover(const ChaosStep& step, const ChaosAction& action, bool own_fault);
-  void finish_again();
-  bool leaves_late(int step) const;
-  void step_optimizer(int step);
-  void zero_gradients(ZeroGrad how);
+  void finish_again(DataParallel& ddp);
 
-  at::Tensor input(const ChaosStep& step, int micro) const;
   std::string fault_text(const ChaosStep& step) const;
-  std::vector<at::Tensor> gradients_alone(const ChaosStep& step, const ChaosAction& action);
-  ChaosReport report_on(const ChaosStep& step) const;
+  ChaosReport report_on(const ChaosStep& step, bool succeeded);
   void meet(ChaosReport report);
 
   const ChaosPlan& plan_;
   ProcessGroup group_;
   ChaosMeeting& meeting_;
-  std::shared_ptr<ChaosModel> model_;
-  std::shared_ptr<ChaosModel> reference_;  // the same numbers, and no other ranks
-  std::vector<at::Tensor> trainable_;
-  std::vector<at::Tensor> reference_trainable_;
-  std::unique_ptr<DataParallel> ddp_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::unique_ptr<OverlappedOptimizer> overlapped_;  // goes first
+  std::vector<std::unique_ptr<ChaosTrainee>> trainees_;
 };
 
 }  // namespace firkin

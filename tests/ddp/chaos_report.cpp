@@ -57,6 +57,10 @@ Wrong check_failure(const ChaosReport& report) {
   if (!report.last_failure) return fmt::format("failed ({}), but last_failure() says nothing", report.error);
   if (report.last_failure == report.failure_before) return fmt::format("failed ({}), but last_failure() is an earlier one", report.error);
   if (report.last_failure->reason.empty()) return "failed without a reason";
+  const auto rank = static_cast<size_t>(report.last_failure->rank);
+  if (rank < report.reasons.size() && report.last_failure->reason.find(report.reasons[rank]) == std::string::npos) {
+    return fmt::format("{}; expected '{}' in it", describe(report.last_failure), report.reasons[rank]);
+  }
   if (!report.culprits.empty() && !std::ranges::count(report.culprits, report.last_failure->rank)) {
     return fmt::format("{}; expected one of ranks {}", describe(report.last_failure), fmt::join(report.culprits, ", "));
   }
@@ -118,10 +122,23 @@ Wrong check_success(const std::vector<ChaosReport>& reports) {
   return std::nullopt;
 }
 
+// An AuditError, the same on every rank.
+Wrong check_audit(const std::vector<ChaosReport>& reports) {
+  for (size_t rank = 1; rank < reports.size(); ++rank) {
+    if (reports[rank].error != reports[0].error) {
+      return fmt::format("rank 0: '{}', but rank {}: '{}'", reports[0].error, rank, reports[rank].error);
+    }
+  }
+  return check_no_gradient(reports);
+}
+
 Wrong find_wrong(const std::vector<ChaosReport>& reports) {
   if (const Wrong wrong = find_different_fates(reports)) return wrong;
   if (const Wrong wrong = find_different(reports, &ChaosReport::parameters, "parameter")) return wrong;
+  if (const Wrong wrong = find_different(reports, &ChaosReport::average, "averaged parameter")) return wrong;
+  if (reports[0].after_group) return std::nullopt;
   if (reports[0].after_join) return check_no_gradient(reports);
+  if (reports[0].expected == ChaosOutcome::kDrifts && !reports[0].error.empty()) return check_audit(reports);
   if (reports[0].error.empty()) return check_success(reports);
   if (const Wrong wrong = check_failure(reports[0])) return wrong;
   return check_no_gradient(reports);

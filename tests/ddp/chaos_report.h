@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "chaos_plan.h"
-#include "firkin/ddp/step_error.h"
+#include "firkin/ddp/data_parallel.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -18,11 +18,14 @@ struct ChaosReport {
   std::string where;  // the same on every rank
   ChaosOutcome expected = ChaosOutcome::kSucceeds;
   std::vector<int> culprits;
-  bool after_join = false;  // every gradient is none, and the last failure may be anything
-  std::string error;        // empty: this rank's step was fine
+  std::vector<std::string> reasons;  // per rank: part of what it says when it is the one that failed
+  bool after_join = false;           // every gradient is none, and the last failure may be anything
+  bool after_group = false;          // the group is lost: nobody has stepped on what belongs to another module
+  std::string error;                 // empty: this rank's step was fine
   std::optional<StepFailure> last_failure;
   std::optional<StepFailure> failure_before;  // last_failure() when the step began
   std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> average;  // of parameters
   std::vector<at::Tensor> buffers;  // empty: they may differ
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> before;  // the gradients that the step began with

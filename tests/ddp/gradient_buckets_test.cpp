@@ -1,4 +1,4 @@
-#include "firkin/ddp/gradient_buckets.h"
+#include "ddp/buckets.h"
 
 #include <gtest/gtest.h>
 

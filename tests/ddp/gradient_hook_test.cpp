@@ -1,4 +1,4 @@
-#include "firkin/ddp/gradient_hook.h"
+#include "firkin/ddp/options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

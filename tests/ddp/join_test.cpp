@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "../comm/thread_ranks.h"
-#include "firkin/base/error.h"
 #include "firkin/ddp/data_parallel.h"
 #include "seeded.h"
 
@@ -124,16 +123,6 @@ TEST(JoinScope, BuffersComeFromARankThatHasData) {
     }
     // The first step counted rank 0's batch; then rank 1 was the only one to have any.
     EXPECT_EQ(net.norm->num_batches_tracked.item<int64_t>(), 4);
-  });
-}
-
-TEST(JoinScope, IsRefusedUnderTheStrategyTorch) {
-  run_ranks(1, [](const ProcessGroup& group) {
-    torch::nn::Linear net(2, 2);
-    DataParallelOptions options;
-    options.strategy = find_strategy("torch");
-    DataParallel ddp(*net, group, options);
-    EXPECT_THROW(static_cast<void>(ddp.join()), InputError);
   });
 }
 

@@ -1,4 +1,4 @@
-#include "../../src/ddp/ready_counter.h"
+#include "../../src/ddp/ready_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

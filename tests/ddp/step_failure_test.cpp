@@ -299,7 +299,7 @@ TEST_P(FinishesWithBackward, TheMeanIsThereWhenBackwardReturns) {
       kTimeout);
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, FinishesWithBackward, testing::Values("naive", "flat", "overlap", "bucketed", "torch"));
+INSTANTIATE_TEST_SUITE_P(Strategies, FinishesWithBackward, testing::Values("naive", "flat", "overlap", "bucketed"));
 
 }  // namespace
 }  // namespace firkin

@@ -16,7 +16,7 @@ namespace firkin {
 namespace {
 
 constexpr int kSteps = 5;
-constexpr std::array kStrategies = {"naive", "flat", "overlap", "bucketed", "planned", "torch"};
+constexpr std::array kStrategies = {"naive", "flat", "overlap", "bucketed", "planned"};
 
 // What a run left behind.
 struct Trained {
@@ -62,7 +62,7 @@ Trained train(TestModel& model, const std::string& optimizer_name, int rank, int
   const int64_t local = kGlobalBatch / world_size;
   Trained trained;
   for (int step = 0; step < kSteps; ++step) {
-    for (at::Tensor& p : model.module->parameters()) p.mutable_grad().reset();  // zero_grad() fails on the torch strategy's views
+    optimizer->zero_grad();
     model.loss(step, rank * local, local).backward();
     synchronize();
     if (step == 0) trained.first_gradients = gradients_of(*model.module);
@@ -119,15 +119,15 @@ TEST_P(EveryStrategy, TrainsAsOneProcessOnTheWholeBatch) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     const RunSetup setup{.model = model, .optimizer = optimizer, .dtype = dtype};
     const Trained alone = train_alone(setup);
-    const Trained torch = train_on_ranks(world_size, "torch", setup)[0];
+    const Trained naive = train_on_ranks(world_size, "naive", setup)[0];
     for (const char* strategy : kStrategies) {
       SCOPED_TRACE(fmt::format("{} {}", strategy, c10::toString(dtype)));
       const std::vector<Trained> ranks = train_on_ranks(world_size, strategy, setup);
       EXPECT_LE(relative_difference(ranks[0].parameters, alone.parameters), setup.tolerance());
-      EXPECT_LE(relative_difference(ranks[0].first_gradients, torch.first_gradients), 1e-6);
+      EXPECT_LE(relative_difference(ranks[0].first_gradients, naive.first_gradients), 1e-6);
       for (const Trained& rank : ranks) EXPECT_TRUE(same_bits(rank.parameters, ranks[0].parameters));
       if (world_size <= 2) {
-        EXPECT_TRUE(same_bits(ranks[0].parameters, torch.parameters));
+        EXPECT_TRUE(same_bits(ranks[0].parameters, naive.parameters));
       }
     }
   }

@@ -17,7 +17,7 @@ from ranks import with_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-STRATEGIES = ("naive", "flat", "overlap", "bucketed", "planned", "ordered", "torch")
+STRATEGIES = ("naive", "flat", "overlap", "bucketed", "planned", "ordered")
 
 
 def seeded(model_class, *arguments, seed=0):
@@ -234,7 +234,8 @@ def bad_input(rank):
         "no such buckets": lambda: firkin.DataParallel(good, buckets="best"),
         "a file alone": lambda: firkin.DataParallel(good, plan_file="buckets.json"),
         "automatic and ordered": lambda: firkin.DataParallel(good, buckets="automatic", strategy="ordered"),
-        "a plan for torch": lambda: firkin.DataParallel(good, strategy="torch", plan=firkin.Plan((tuple(sizes),), sizes)),
+        "a plan for flat": lambda: firkin.DataParallel(good, strategy="flat", plan=firkin.Plan((tuple(sizes),), sizes)),
+        "torch": lambda: firkin.DataParallel(good, strategy="torch"),
         "no device": lambda: firkin.DataParallel(two_linear_layers().to("meta")),
         "L-BFGS": lambda: firkin.OverlappedOptimizer(keep, torch.optim.LBFGS(keep.parameters())),
     }
@@ -374,7 +375,8 @@ class Engine(unittest.TestCase):
             "no such buckets": "expected None or 'automatic'",
             "a file alone": "plan_file without",
             "automatic and ordered": "expected bucketed",
-            "a plan for torch": "expected planned or ordered",
+            "a plan for flat": "expected planned or ordered",
+            "torch": "expected torch.nn.parallel.DistributedDataParallel",
             "no device": "0.weight is on meta",
             "L-BFGS": "expected another optimiser",
         }

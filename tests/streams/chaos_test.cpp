@@ -34,9 +34,10 @@ class StreamsChaos : public testing::TestWithParam<uint64_t> {
 TEST_P(StreamsChaos, EverythingIsInOrderAndAllRanksAreEqualOrHaveTheSameFailure) {
   for (uint64_t seed = GetParam(); seed < GetParam() + kSequencesPerTest; ++seed) {
     const bool on_a_side_stream = seed % 2 == 1;
-    const auto wrong = run_chaos_sequence(seed, kTimeout, [on_a_side_stream](const auto& store, int rank, int size, auto timeout) {
+    const auto make_group = [on_a_side_stream](const auto& store, int rank, int size, auto timeout) {
       return checked_group(on_a_side_stream, store, rank, size, timeout);
-    });
+    };
+    const auto wrong = run_chaos_sequence(seed, kTimeout, make_group, /*may_stray=*/false);
     EXPECT_FALSE(wrong) << wrong.value_or("");
     EXPECT_THAT(Clocks::all().take_races(), testing::IsEmpty()) << "seed " << seed;
   }

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <utility>
 
-#include "ddp/forward_listener.h"
+#include "ddp/ordered/ordered.h"
 #include "firkin/base/error.h"
 
 #include <torch/nn/module.h>
@@ -28,11 +28,6 @@ TensorProfile three_layers() {
           .update_s = {},
           .forward_s = 0.015};
 }
-
-struct Heard final : ForwardListener {
-  void module_awaits(const torch::nn::Module& module) override { modules.push_back(&module); }
-  std::vector<const torch::nn::Module*> modules;
-};
 
 TEST(ReplayWorkload, HasTheTensorsOfTheProfile) {
   const Workload workload = make_replay_workload(three_layers());
@@ -66,13 +61,13 @@ TEST(ReplayWorkload, HandsOverGradientsInOrderAndNeverEarly) {
 
 TEST(ReplayWorkload, ModulesAwaitInTheOrderInWhichForwardNeedsThem) {
   const Workload workload = make_replay_workload(three_layers());
-  Heard heard;
-  const Listening listening(*workload.module, heard);
+  std::vector<const torch::nn::Module*> heard;
+  const ForwardListening listening(*workload.module, [&heard](const torch::nn::Module& module) { heard.push_back(&module); });
   const auto began = Clock::now();
   workload.loss(0);
   EXPECT_GE(std::chrono::duration<double>(Clock::now() - began).count(), 0.015);
   const auto modules = workload.module->named_modules();
-  EXPECT_THAT(heard.modules, ElementsAre(workload.module.get(), modules["blocks.0"].get(), modules["head"].get()));
+  EXPECT_THAT(heard, ElementsAre(workload.module.get(), modules["blocks.0"].get(), modules["head"].get()));
 }
 
 TEST(ReplayWorkload, IsScaled) {

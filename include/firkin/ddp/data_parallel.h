@@ -6,12 +6,11 @@
 //   torch::optim::SGD optimizer(net->parameters(), 0.1);
 //   for (auto& batch : my_part_of_the_data) {
 //     optimizer.zero_grad();
-//     loss(net->forward(batch.x), batch.y).backward();  // buckets are summed meanwhile; at its end every rank has the mean gradient
+//     loss(net->forward(batch.x), batch.y).backward();  // all-reduces overlap backward; on return gradients are averaged
 //     optimizer.step();
 //   }
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,13 +18,11 @@
 #include <string>
 #include <vector>
 
+#include "firkin/base/error.h"
 #include "firkin/comm/group_error.h"
 #include "firkin/comm/process_group.h"
-#include "firkin/ddp/automatic_buckets.h"
-#include "firkin/ddp/gradient_hook.h"
-#include "firkin/ddp/step_error.h"
-#include "firkin/ddp/strategy.h"
-#include "firkin/plan/bucket_assignment.h"
+#include "firkin/ddp/module_parameters.h"
+#include "firkin/ddp/options.h"
 #include "firkin/plan/bucket_plan.h"
 
 #include <torch/nn/module.h>
@@ -36,23 +33,31 @@ class Optimizer;
 
 namespace firkin {
 
-// Every rank must give the same options; timeout, and automatic buckets' log and file, apart.
-struct DataParallelOptions {
-  Strategy strategy = find_strategy("bucketed");
-  CapOptions cap;                  // for Grouping::kCap
-  std::optional<BucketPlan> plan;  // for Grouping::kPlan, and for Wait::kAtFirstUse if given: over the tensors in ready order
-  // For the strategy bucketed, without a plan: starts with `cap`, and finds what is best here while it trains. See automatic().
-  std::optional<AutomaticBuckets> buckets;
-  // The order in which gradients become ready, as indices of the trainable parameters in registration order. Without it: the reverse of
-  // registration, and, once the first backward has shown it, rank 0's observed order. Given, it is kept.
-  std::vector<int64_t> ready_order;
-  GradientHook gradient_hook = plain_all_reduce();
-  std::optional<std::chrono::milliseconds> timeout;  // of every collective of a step; without: the group's
-  bool finish_with_backward = true;                  // false: finish_gradient_synchronization() after every backward completes the step
-  bool find_unused_parameters = false;               // allow parameters that a rank's backward does not reach
-  bool broadcast_buffers = true;                     // rank 0's buffers (batch norm's statistics) to all after every step
-  bool broadcast_parameters = true;                  // rank 0's parameters and buffers to all at construction
-  bool torch_bucket_views = true;                    // strategy torch only: gradients are views into the Reducer's buckets
+// A training step that failed on some rank, as every rank hears of it.
+struct StepFailure {
+  int rank = 0;        // the first that failed
+  int64_t step = 0;    // counted from 0; failed steps count
+  std::string reason;  // on that rank
+
+  bool operator==(const StepFailure&) const = default;
+};
+
+// Thrown from the same step on every rank: no rank has a gradient of it, and none may step its optimiser.
+class StepError : public RuntimeError {
+ public:
+  explicit StepError(StepFailure failure);
+
+  const StepFailure& failure() const { return failure_; }
+
+ private:
+  StepFailure failure_;
+};
+
+// Ranks hold different parameters, or optimiser states. Thrown from the same step on every rank, which has no gradient of it. The message
+// names the first tensor that differs, two ranks, and the audit at which all was still equal.
+class AuditError : public RuntimeError {
+ public:
+  using RuntimeError::RuntimeError;
 };
 
 // One bucket in the last step. Seconds since the first gradient of the step was ready.
@@ -74,8 +79,6 @@ struct DataParallelStats {
   std::optional<AutomaticPhase> automatic = {};  // how far DataParallelOptions::buckets has come
 };
 
-class Synchronizer;
-
 // Guarantees: when a step has ended, every trainable parameter's gradient is the mean over the ranks of what each rank's backward produced,
 // the same bits on every rank, or every rank has an error from that very step and no gradient. A step ends with backward(), or with
 // finish_gradient_synchronization() when finish_with_backward is off. Gradients live in the buckets (parameter.grad() is a view); while
@@ -86,6 +89,16 @@ class Synchronizer;
 // unnoticed, as does a forward: the handler calls abandon_step(). Without that call the others wait for this rank's next backward, and take
 // it for their step. When a collective fails, the group is lost: every call throws a GroupError that names the ranks that are missing, a
 // new group is needed, and ranks may be a step apart (docs/data_parallel.md, "After a failure").
+//
+// Parameters may be thawed, frozen, added and replaced while training goes on, on every rank alike: see parameters_changed(). Parameters
+// that were stepped with gradients of this rank alone (accumulated under no_sync(), and taken by no step since), or by different learning
+// rates, differ between ranks: the next step, or the next audit, throws on every rank.
+//
+// Modules wrapped on one group have connections of their own. Every rank must step them in the same order; where ranks do not, every rank
+// throws a GroupError that names both modules, within a few seconds.
+//
+// Gradients of gradients: backward(create_graph = true) fails the step, for an average keeps no graph. torch::autograd::grad(loss, ...,
+// create_graph = true) calls no hooks: put what is made from it into the loss before one backward().
 //
 // Under the strategy `ordered` a step ends, as far as the ranks agree on it, before all gradients have arrived. Gradients of parameters
 // that a module awaits (await_parameters.h) stay undefined after backward; OverlappedOptimizer::step() uses them when they come, and
@@ -122,16 +135,16 @@ class DataParallel {
   //   { auto scope = ddp.no_sync(); loss(micro_batch_1).backward(); }
   class NoSync {
    public:
-    explicit NoSync(Synchronizer& synchronizer);
-    ~NoSync();
+    explicit NoSync(DataParallel& ddp) : ddp_(ddp), before_(ddp.set_gradient_synchronization(false)) {}
+    ~NoSync() { ddp_.set_gradient_synchronization(before_); }
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
 
    private:
-    Synchronizer& synchronizer_;
+    DataParallel& ddp_;
     bool before_;
   };
-  [[nodiscard]] NoSync no_sync();
+  [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
   // For ranks with different numbers of batches. The mean of a step is over the ranks that have a batch in it; a rank without one adds
   // nothing and gets the same gradients, so parameters and optimiser state stay equal everywhere. Buffers come from the first rank that has
@@ -141,17 +154,34 @@ class DataParallel {
   //   join.finish([&] { optimizer.step(); });
   class Join {
    public:
-    explicit Join(Synchronizer& synchronizer) : synchronizer_(synchronizer) {}
+    explicit Join(DataParallel& ddp) : ddp_(ddp) {}
 
     // Takes part in the steps of the ranks that have a batch, calling `step` after each, until no rank has one. Collective. Throws
     // StepError when a step failed on another rank (call finish() again to go on), GroupError when a collective failed.
     void finish(const std::function<void()>& step);
 
    private:
-    Synchronizer& synchronizer_;
+    DataParallel& ddp_;
   };
-  // Throws InputError under the strategy torch.
-  [[nodiscard]] Join join();
+  [[nodiscard]] Join join() { return Join(*this); }
+
+  // Call it on every rank after parameters were added, replaced, thawed or frozen: the next step takes the module as it is now, and new
+  // parameters get rank 0's values. Between steps. Collective. Throws RuntimeError on every rank, naming the first difference, unless all
+  // ranks train the same parameters, and where options.plan or options.ready_order speaks of others.
+  //
+  // Without this call the next step notices. Where new parameters have the same values on all ranks, it includes them; where not, it gives
+  // them rank 0's and throws a StepError on every rank, and the step after it works.
+  void parameters_changed();
+
+  // Compares checksums of all parameters, and of the states of audited optimisers, over the ranks; every options.audit_every steps that
+  // happens as part of a step. Not of buffers, which broadcast_buffers keeps equal. Between steps. Collective. Throws AuditError on every
+  // rank when any differs.
+  void audit();
+  // The optimiser's state is audited as well. It must outlive this object. (OverlappedOptimizer calls this for its own.)
+  void audit_optimizer(const torch::optim::Optimizer& optimizer);
+  // The same for state that is kept elsewhere: `tensors` names them, the same names in the same order on every rank. What it throws loses
+  // the group.
+  void audit_tensors(std::function<std::vector<NamedTensor>()> tensors);
 
   // Strategy ordered: waits for the gradients of the last step that are still on their way. Where the optimiser has stepped already
   // (OverlappedOptimizer), their parameters are stepped too; otherwise they are the parameters' gradients now. Does nothing under other
@@ -172,7 +202,8 @@ class DataParallel {
 
   // Of the last finished step.
   DataParallelStats stats() const;
-  // The plan in use, over stats().tensors. Empty when nothing is sent.
+  // The plan in use, over stats().tensors. Empty when nothing is sent. This reference and the next hold until the module's parameters
+  // change.
   const BucketPlan& plan() const;
   // The ready order in use, as DataParallelOptions::ready_order takes it.
   const std::vector<int64_t>& ready_order() const;
@@ -180,9 +211,10 @@ class DataParallel {
  private:
   friend class OverlappedOptimizer;
   void step(torch::optim::Optimizer& optimizer);
+  void forget_audited(const torch::optim::Optimizer& optimizer);
 
-  torch::nn::Module* module_;
-  std::unique_ptr<Synchronizer> synchronizer_;
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace firkin

@@ -4,6 +4,7 @@
 //   torch::optim::AdamW optimizer(net->parameters(), 1e-3);
 //   OverlappedOptimizer overlapped(ddp, optimizer);
 //   for (auto& batch : my_part_of_the_data) {
+//     optimizer.zero_grad();
 //     loss(net->forward(batch.x), batch.y).backward();  // modules call await_parameters(*this) in forward
 //     overlapped.step();
 //     schedule.step();                                  // of `optimizer`, as before
@@ -23,21 +24,35 @@ namespace firkin {
 // Under other strategies step() is optimizer.step(), and the rest does nothing.
 //
 // The optimiser and the DataParallel object must outlive this one. Not thread-safe.
+struct OverlappedOptions {
+  // step() clips all gradients together by their global norm, as clip_gradients() does; 0: not. The norm needs every gradient, so nothing
+  // is left to hide behind the next forward: what `ordered` gains over `bucketed` is lost.
+  double clip_norm = 0;
+};
+
 class OverlappedOptimizer {
  public:
-  OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimizer& optimizer);
+  // The optimiser's state is audited with the parameters (DataParallel::audit_optimizer()).
+  OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimizer& optimizer, OverlappedOptions options = {});
   // Drains, if the group is not lost.
   ~OverlappedOptimizer();
   OverlappedOptimizer(const OverlappedOptimizer&) = delete;
   OverlappedOptimizer& operator=(const OverlappedOptimizer&) = delete;
 
   // Steps the parameters whose gradients have arrived; the others are stepped when they are awaited, with the options that the optimiser
-  // has now. Throws InputError for L-BFGS, GroupError when the group is lost.
+  // has now. Throws InputError for L-BFGS, GroupError when the group is lost, RuntimeError when gradients that had arrived were changed
+  // since backward while others were on their way: a clip_grad_norm_() there would lack those.
   void step();
 
   // Waits for all gradients that are under way. After step(): and steps their parameters. Before it: they are gradients as under any other
   // strategy, to be read or clipped. Throws GroupError when a collective failed.
   void drain() { ddp_->drain(); }
+
+  // Drains, then optimizer.zero_grad(): gradients on their way are used first.
+  void zero_grad(bool set_to_none = true);
+
+  // Drained: for schedulers, options and torch::save().
+  torch::optim::Optimizer& optimizer();
 
   // torch::nn::utils::clip_grad_norm_() over the optimiser's parameters, between backward() and step(). The norm needs all gradients, so
   // this drains: nothing is left to hide behind the next forward, and a warning says once how long that took. Returns the norm.
@@ -46,6 +61,7 @@ class OverlappedOptimizer {
  private:
   DataParallel* ddp_;
   torch::optim::Optimizer* optimizer_;
+  OverlappedOptions options_;
 };
 
 }  // namespace firkin

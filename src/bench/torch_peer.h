@@ -1,0 +1,63 @@
+// c10d::Reducer, PyTorch's own bucketed reducer, driven from C++: the peer that Firkin's strategies are compared with.
+//
+//   TorchPeer peer(*net, group, {.cap = kTorchDefaultCaps});
+//   for (...) {
+//     peer.prepare();
+//     loss().backward();  // when it returns, gradients are the mean over the ranks
+//     optimizer.step();
+//     peer.rebuild_buckets();
+//   }
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "firkin/comm/process_group.h"
+#include "firkin/plan/bucket_assignment.h"
+
+#include <torch/nn/module.h>
+
+namespace firkin {
+
+struct TorchPeerOptions {
+  CapOptions cap;                         // the rule is always PyTorch's, close-when-full
+  std::vector<int64_t> ready_order = {};  // as DataParallelOptions has it; holds for the first step
+  bool gradient_as_bucket_view = true;    // false: a second copy of every gradient, as in PyTorch's default
+  bool broadcast_parameters = true;       // rank 0's parameters and buffers to all at construction
+  bool broadcast_buffers = true;          // rank 0's buffers to all before every step, as DistributedDataParallel sends them
+};
+
+// Why this LibTorch's Reducer cannot be used; empty when it can.
+std::string torch_peer_unavailable();
+
+// For one experiment: with none of the guarantees of DataParallel. A parameter without a gradient is an error of the next step, and a
+// backward that throws on one rank leaves the others waiting. Gradients that are views of the Reducer's buckets refuse detach_(): reset
+// them to undefined before a step.
+//
+// Construction, prepare() and rebuild_buckets() are collective; errors are those of c10d. The destructor removes the Reducer's hooks. The
+// group and the module must outlive it.
+class TorchPeer {
+ public:
+  // Throws InputError where the Reducer is unavailable, and when the module has no trainable parameter.
+  TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const TorchPeerOptions& options);
+  ~TorchPeer();
+  TorchPeer(const TorchPeer&) = delete;
+  TorchPeer& operator=(const TorchPeer&) = delete;
+
+  // Before the forward of a step. A backward without it accumulates on this rank only.
+  void prepare();
+
+  // After a step: lays the buckets out in the order in which gradients were ready. Does so once, and nothing from then on.
+  void rebuild_buckets();
+
+  // Of each bucket.
+  std::vector<int64_t> bucket_bytes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace firkin

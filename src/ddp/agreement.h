@@ -1,0 +1,88 @@
+// What all ranks must know of each other: before anything is sent, whether they mean the same by it; in every step, before any of them may
+// step its optimiser, whether it is good.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "firkin/comm/process_group.h"
+#include "firkin/ddp/data_parallel.h"
+
+namespace firkin {
+
+// FNV-1a, 64 bit: http://www.isthe.com/chongo/tech/comp/fnv/
+uint64_t hash_of(std::string_view text);
+
+// One line for each thing that ranks must agree on: options (all but the timeout, and what only rank 0 uses), then every parameter and
+// buffer of the module.
+std::vector<std::string> describe(const DataParallelOptions& options, const torch::nn::Module& module);
+// "parameter blocks.0.w1 [64, 64] Float strides [64, 1] on cpu"
+std::string describe_tensor(const char* kind, const std::string& name, const at::Tensor& tensor);
+
+// Empty when all ranks have the same lines. Otherwise, on every rank alike, the first that differs from rank 0's, and both versions.
+// Collective.
+std::string difference_between_ranks(const ProcessGroup& group, const std::vector<std::string>& lines);
+
+// A rank that cannot go on gives its reason as `problem`, the others nothing: then it throws that as InputError, and every other rank a
+// RuntimeError that names it. Collective.
+void agree_to_begin(const ProcessGroup& group, const std::string& problem);
+
+enum class RankState : uint64_t { kWithoutData, kWithData, kFailed };
+
+// What a rank says of itself in a step.
+struct RankReport {
+  uint64_t step = 0;
+  RankState state = RankState::kWithData;
+  bool parameters_changed = false;  // its module trains others than it did
+  uint64_t checksum = 0;            // of its parameters, in a step with an audit
+};
+
+// Once a step: launch() with the last bucket, wait(), then the questions. Not thread-safe.
+//
+// The bytes that travel, 24 for each rank and one bit for each parameter where unused ones are allowed, are combined by OR, in ceil(log2 W)
+// hops: every rank writes its own part. Always on the CPU.
+class StepAgreement {
+ public:
+  // group: connections of their own, which must outlive this. identity: of what is stepped, the same on every rank. parameters: 0 when all
+  // parameters are used anyway.
+  StepAgreement(const ProcessGroup& group, uint64_t identity, size_t parameters);
+
+  // Collective. used: per parameter; not read when `parameters` is 0.
+  void launch(const RankReport& ours, const std::vector<bool>& used);
+
+  // Throws RuntimeError when the collective failed, or the ranks are in different steps, naming two that differ: the group is lost then.
+  void wait(c10::function_ref<std::string()> what);
+
+  bool has_data(int rank) const { return report_of(rank).state == RankState::kWithData; }
+  int ranks_with_data() const;
+  int first_with_data() const;  // world size when there is none
+  int first_failed() const;     // world size when there is none
+  bool any_parameters_changed() const;
+  bool are_checksums_equal() const;
+  bool is_used(size_t parameter) const;
+
+  // The reason that `root` gives, on every rank; at most 1,000 bytes of it. Collective.
+  std::string exchange_reason(const std::string& ours, int root) const;
+
+ private:
+  struct Slot {
+    uint64_t step_and_state = 0;
+    uint64_t identity = 0;
+    uint64_t checksum = 0;
+  };
+  Slot slot_of(int rank) const;
+  RankReport report_of(int rank) const;
+  int first_in(RankState state) const;
+
+  const ProcessGroup& group_;
+  uint64_t identity_;
+  size_t parameters_;
+  at::Tensor bytes_;
+  Work work_;
+};
+
+}  // namespace firkin

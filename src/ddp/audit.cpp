@@ -1,0 +1,141 @@
+#include "audit.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+namespace firkin {
+namespace {
+
+constexpr uint64_t kPrime = 0x9e3779b97f4a7c15;
+
+// Four chains of multiplications beside each other: as fast as memory.
+uint64_t hash_bytes(const uint8_t* bytes, size_t count) {
+  std::array<uint64_t, 4> lanes = {1, 2, 3, 4};
+  size_t at = 0;
+  for (; at + sizeof lanes <= count; at += sizeof lanes) {
+    std::array<uint64_t, 4> words;
+    std::memcpy(words.data(), bytes + at, sizeof words);
+    for (size_t i = 0; i < lanes.size(); ++i) lanes[i] = (lanes[i] ^ words[i]) * kPrime;
+  }
+  for (; at < count; ++at) lanes[0] = (lanes[0] ^ bytes[at]) * kPrime;
+  uint64_t hash = count;
+  for (const uint64_t lane : lanes) hash = (hash ^ (lane >> 29) ^ lane) * kPrime;
+  return hash;
+}
+
+using Fields = std::vector<std::pair<const char*, at::Tensor>>;
+
+at::Tensor count_tensor(int64_t count) {
+  return at::scalar_tensor(count, at::kLong);
+}
+
+template <typename State>
+Fields adam_fields(const State& state) {
+  return {{"step", count_tensor(state.step())}, {"exp_avg", state.exp_avg()}, {"exp_avg_sq", state.exp_avg_sq()}};
+}
+
+Fields fields_of(const torch::optim::OptimizerParamState& state) {
+  using namespace torch::optim;
+  if (const auto* sgd = dynamic_cast<const SGDParamState*>(&state)) return {{"momentum", sgd->momentum_buffer()}};
+  if (const auto* adam = dynamic_cast<const AdamParamState*>(&state)) return adam_fields(*adam);
+  if (const auto* adamw = dynamic_cast<const AdamWParamState*>(&state)) return adam_fields(*adamw);
+  if (const auto* rms = dynamic_cast<const RMSpropParamState*>(&state)) {
+    return {{"step", count_tensor(rms->step())}, {"square_avg", rms->square_avg()}, {"momentum", rms->momentum_buffer()}};
+  }
+  if (const auto* ada = dynamic_cast<const AdagradParamState*>(&state)) {
+    return {{"step", count_tensor(ada->step())}, {"sum", ada->sum()}};
+  }
+  return {};
+}
+
+}  // namespace
+
+uint64_t checksum_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.numel() == 0 || tensor.is_meta()) return 0;
+  const at::NoGradGuard no_grad;
+  const at::Tensor dense = tensor.detach().to(at::kCPU).contiguous();
+  return hash_bytes(static_cast<const uint8_t*>(dense.const_data_ptr()), dense.nbytes());
+}
+
+Trace trace_of(const at::Tensor& tensor) {
+  if (!tensor.is_cpu() || !tensor.is_non_overlapping_and_dense()) return {static_cast<uint64_t>(tensor._version())};
+  Trace trace{};
+  const auto* bytes = static_cast<const uint8_t*>(tensor.const_data_ptr());
+  const size_t length = std::min(tensor.nbytes(), sizeof(uint64_t));
+  for (size_t i = 0; length > 0 && i < trace.size(); ++i)
+    std::memcpy(&trace[i], bytes + (tensor.nbytes() - length) * i / (trace.size() - 1), length);
+  return trace;
+}
+
+std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const std::vector<NamedTensor>& tensors) {
+  std::vector<double> halves;  // a double holds 53 bits
+  for (const NamedTensor& tensor : tensors) {
+    const uint64_t checksum = checksum_of(tensor.tensor);
+    halves.push_back(static_cast<double>(checksum >> 32));
+    halves.push_back(static_cast<double>(checksum & 0xffffffff));
+  }
+  const auto ranks = all_gather(group, halves);
+  std::vector<std::optional<int>> result(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto differs = [&](const auto& rank) { return rank[2 * i] != ranks[0][2 * i] || rank[2 * i + 1] != ranks[0][2 * i + 1]; };
+    const auto other = std::ranges::find_if(ranks, differs);
+    if (other != ranks.end()) result[i] = static_cast<int>(other - ranks.begin());
+  }
+  return result;
+}
+
+std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& parameters) {
+  std::vector<NamedTensor> result;
+  for (const auto& [name, parameter] : parameters) {
+    const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (state == optimizer.state().end()) continue;
+    for (const auto& [field, tensor] : fields_of(*state->second)) {
+      result.push_back({fmt::format("the optimiser's {} of {}", field, name), tensor});
+    }
+  }
+  return result;
+}
+
+std::vector<NamedTensor> Audit::tensors() const {
+  std::vector<NamedTensor> all;
+  for (const auto& [owner, tensors] : audited_) {
+    for (NamedTensor& tensor : tensors()) all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+uint64_t Audit::checksum() const {
+  uint64_t checksum = 0;
+  for (const NamedTensor& tensor : tensors()) checksum = (checksum ^ checksum_of(tensor.tensor)) * kPrime;
+  return checksum;
+}
+
+std::string Audit::explain(const ProcessGroup& group, int64_t step) const {
+  const std::string since = equal_at_ ? fmt::format("all was equal at the audit before step {}", *equal_at_) : "no audit came before";
+  const std::vector<NamedTensor> all = tensors();
+  const auto counts = all_gather(group, {static_cast<double>(all.size())});
+  const auto fewer = std::ranges::find_if(counts, [&](const auto& count) { return count != counts[0]; });
+  if (fewer != counts.end()) {
+    return fmt::format("audit before step {}: rank 0 keeps {} tensors of parameters and optimiser state, rank {} keeps {}; {}", step,
+                       counts[0][0], fewer - counts.begin(), (*fewer)[0], since);
+  }
+  const std::vector<std::optional<int>> ranks = differing_ranks(group, all);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!ranks[i]) continue;
+    return fmt::format("audit before step {}: {} differs between rank 0 and rank {}; {}", step, all[i].name, *ranks[i], since);
+  }
+  return fmt::format("audit before step {}: the ranks differ, and no longer do; {}", step, since);
+}
+
+}  // namespace firkin

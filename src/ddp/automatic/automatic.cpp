@@ -1,0 +1,309 @@
+#include "automatic.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "base/stopwatch.h"
+#include "comm/across_ranks.h"
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+#include "firkin/stats/block_fit.h"
+#include "firkin/stats/interval.h"
+#include "firkin/stats/summary.h"
+
+namespace firkin {
+namespace {
+
+constexpr int64_t kWarmUpSteps = 2;
+constexpr double kWorthATrial = 0.005;    // of a step, predicted
+constexpr const char* kNoPlan = "none";   // instead of a plan's line
+constexpr double kShortestPeriod = 1e-9;  // seconds: no clock says less, and ratios need more than 0
+
+// In one list that the ranks can compare: the wholes, then ready times.
+constexpr size_t kTimeWholes = 3;
+std::vector<double> as_list(const TrainingTimes& times) {
+  std::vector<double> values = {times.step_s, times.backward_s, times.launch_s};
+  values.insert(values.end(), times.ready_s.begin(), times.ready_s.end());
+  return values;
+}
+
+TrainingTimes median_times(const std::vector<std::vector<double>>& rows) {
+  const std::vector<double> medians = column_medians(rows);
+  return {.ready_s = {medians.begin() + kTimeWholes, medians.end()},
+          .backward_s = medians[1],
+          .launch_s = medians[2],
+          .step_s = std::max(medians[0], kShortestPeriod)};
+}
+
+// What gradients travel in, mostly.
+struct WireElement {
+  int64_t gradient_bytes = 0;
+  int64_t element_bytes = 0;
+  at::ScalarType wire = at::kFloat;
+};
+
+WireElement wire_element(const StepSetup& setup) {
+  WireElement result;
+  int64_t largest = -1;
+  for (const NamedTensor& parameter : setup.parameters) {
+    const auto bytes = static_cast<int64_t>(parameter.tensor.nbytes());
+    result.gradient_bytes += bytes;
+    if (bytes <= largest) continue;
+    largest = bytes;
+    const at::ScalarType dtype = parameter.tensor.scalar_type();
+    const bool compresses = dtype == at::kFloat || dtype == at::kDouble;
+    result.element_bytes = static_cast<int64_t>(parameter.tensor.element_size());
+    result.wire = compresses ? setup.options.gradient_hook.wire_dtype.value_or(dtype) : dtype;
+  }
+  return result;
+}
+
+std::string percent(double ratio) {
+  return fmt::format("{:+.1f} %", 100 * (ratio - 1));
+}
+
+}  // namespace
+
+void check_automatic(const DataParallelOptions& options, const std::vector<NamedTensor>& parameters) {
+  const AutomaticBuckets& buckets = *options.buckets;
+  const Strategy& strategy = options.strategy;
+  if (strategy.grouping != Grouping::kCap || strategy.launch != Launch::kWhenReady || strategy.wait != Wait::kAtStepEnd) {
+    throw InputError(fmt::format("automatic buckets with the strategy {}; expected bucketed", strategy.name));
+  }
+  if (options.plan) throw InputError("automatic buckets, and a plan as well; expected one of them");
+  const auto at_least = [](const char* name, int64_t value, int64_t least) {
+    if (value < least) throw InputError(fmt::format("automatic buckets: {} is {}; expected at least {}", name, value, least));
+  };
+  if (!(buckets.budget_s > 0)) throw InputError(fmt::format("automatic buckets: budget_s is {}; expected more than 0", buckets.budget_s));
+  at_least("profile_steps", buckets.profile_steps, 3);
+  at_least("trial_pairs", buckets.trial_pairs, static_cast<int64_t>(kFewestSamples));
+  at_least("trial_steps", buckets.trial_steps, 2);
+  for (const NamedTensor& parameter : parameters) {
+    if (parameter.tensor.is_cpu()) continue;
+    throw InputError(
+        fmt::format("automatic buckets: {} is on {}; expected parameters on the CPU, whose clock tells when gradients are ready",
+                    parameter.name, parameter.tensor.device().str()));
+  }
+}
+
+PlanTrial::Verdict PlanTrial::judge(std::span<const double> period_s) const {
+  std::array<std::vector<double>, 2> block_s;  // old, new
+  for (int64_t block = 0; block < blocks_; ++block) {
+    const auto timed = period_s.subspan(static_cast<size_t>(block * steps_of_block_ + 1), static_cast<size_t>(steps_of_block_ - 1));
+    block_s[uses_new(block) ? 1 : 0].push_back(median(timed));
+  }
+  const BlockFit fit = fit_blocks({block_s[0], block_s[1]});
+  return {.new_to_old = paired_ratio(block_s[1], block_s[0]), .old_s = fit[0].median, .new_s = fit[1].median};
+}
+
+Automatic::Automatic(Synchronizer& synchronizer)
+    : synchronizer_(synchronizer),
+      setup_(synchronizer.setup()),
+      options_(*setup_.options.buckets),
+      old_name_(format_bytes(setup_.options.cap.cap_bytes) + " caps") {
+  renewed();
+  if (std::optional<CommunicationPlan> kept = kept_plan()) synchronizer_.transport().use_plan(std::move(*kept));
+}
+
+// Of other parameters nothing is known: all begins anew.
+void Automatic::renewed() {
+  phase_ = setup_.group.size == 1 ? AutomaticPhase::kSettled : AutomaticPhase::kWarmUp;  // one rank sends nothing
+  steps_ = 0;
+  times_.clear();
+  sampler_.reset();
+  trial_.reset();
+  last_end_.reset();
+  ready_s_.assign(setup_.parameters.size(), std::nullopt);
+}
+
+void Automatic::begun() {
+  began_ = Clock::now();
+  launching_ = {};
+  launches_ = 0;
+  ready_s_.assign(ready_s_.size(), std::nullopt);
+}
+
+void Automatic::placed(size_t parameter) {
+  placed_at_ = Clock::now();
+  ready_s_[parameter] = std::chrono::duration<double>(placed_at_ - began_ - launching_).count();
+}
+
+void Automatic::launched(size_t buckets) {
+  launching_ += Clock::now() - placed_at_;
+  launches_ += static_cast<int64_t>(buckets);
+}
+
+void Automatic::sending() {
+  sent_s_ = std::chrono::duration<double>(Clock::now() - began_ - launching_).count();
+}
+
+// Gradients that were complete with the end of backward only were ready then.
+TrainingTimes Automatic::times_of_step(double period_s) const {
+  TrainingTimes times{.ready_s = {}, .backward_s = sent_s_, .step_s = period_s};
+  for (const std::optional<double>& ready_s : ready_s_) times.ready_s.push_back(ready_s.value_or(sent_s_));
+  if (launches_ > 0) times.launch_s = std::chrono::duration<double>(launching_).count() / static_cast<double>(launches_);
+  return times;
+}
+
+// A step counts where all ranks had data and the one before it had ended well: known to all alike.
+void Automatic::ended(const StepAgreement& agreement) {
+  const std::optional<Clock::time_point> before = last_end_;
+  if (before && agreement.ranks_with_data() == setup_.group.size) {
+    BucketTransport& transport = synchronizer_.transport();
+    const double period_s = std::chrono::duration<double>(Clock::now() - *before).count();
+    if (std::optional<CommunicationPlan> next = step_ended(times_of_step(period_s), transport.communication())) {
+      transport.use_plan(std::move(*next));
+    }
+  }
+  last_end_ = Clock::now();  // what was measured after the step is not the next one's
+}
+
+void Automatic::log(const std::string& line) const {
+  if (setup_.group.rank != 0) return;
+  try {
+    if (options_.log) return options_.log("firkin: " + line);
+    fmt::print(stderr, "firkin: {}\n", line);
+  } catch (...) {  // a line is not worth the training
+  }
+}
+
+std::optional<CommunicationPlan> Automatic::kept_plan() {
+  if (phase_ == AutomaticPhase::kSettled) return std::nullopt;
+  std::string line = kNoPlan;
+  std::error_code ignored;
+  if (setup_.group.rank == 0 && !options_.plan_file.empty() && std::filesystem::exists(options_.plan_file, ignored)) {
+    try {
+      const CommunicationPlan kept = read_plan_file(options_.plan_file, plan_key(setup_), setup_.parameters);
+      line = plan_line(kept);
+      log(fmt::format("{}, as {} says", describe(kept), options_.plan_file));
+    } catch (const std::exception& error) {
+      log(fmt::format("buckets are chosen anew, for {}", error.what()));
+    }
+  }
+  line = text_of_rank(setup_.group, line, 0);
+  if (line == kNoPlan) return std::nullopt;
+  phase_ = AutomaticPhase::kSettled;
+  return parse_plan_line(line);
+}
+
+std::optional<CommunicationPlan> Automatic::step_ended(const TrainingTimes& times, const CommunicationPlan& in_use) {
+  if (phase_ == AutomaticPhase::kSettled) return std::nullopt;
+  ++steps_;
+  switch (phase_) {
+    case AutomaticPhase::kWarmUp:
+      if (steps_ == kWarmUpSteps) phase_ = AutomaticPhase::kProfiling;
+      break;
+    case AutomaticPhase::kProfiling:
+      profile(times);
+      break;
+    case AutomaticPhase::kMeasuring:
+      if (sampler_->measure_some()) measure(in_use);
+      break;
+    case AutomaticPhase::kTrying:
+      return try_out(times.step_s, in_use);
+    case AutomaticPhase::kSettled:
+      break;
+  }
+  return std::nullopt;
+}
+
+void Automatic::profile(const TrainingTimes& times) {
+  times_.push_back(max_over_ranks(setup_.group, as_list(times)));
+  if (static_cast<int64_t>(times_.size()) < options_.profile_steps) return;
+  const WireElement element = wire_element(setup_);
+  sampler_ =
+      std::make_unique<AllReduceSampler>(setup_.group, element.gradient_bytes, element.element_bytes, element.wire, options_.budget_s);
+  phase_ = AutomaticPhase::kMeasuring;
+}
+
+// All is measured: the plan.
+void Automatic::measure(const CommunicationPlan& in_use) {
+  std::string line = kNoPlan;
+  std::string why_not;
+  if (setup_.group.rank == 0) {
+    if (std::optional<PlanChoice> choice = plan_on_rank_0(in_use, why_not)) {
+      new_ = std::move(*choice);
+      line = plan_line(new_.plan);
+    }
+  }
+  sampler_.reset();
+  line = text_of_rank(setup_.group, line, 0);
+  if (line == kNoPlan) return settle(in_use, fmt::format("{} stay, {}: {}; {}", old_name_, describe(in_use), why_not, cost()));
+  if (setup_.group.rank != 0) new_.plan = parse_plan_line(line);
+  old_ = in_use;
+  trial_.emplace(options_.trial_pairs, options_.trial_steps);
+  phase_ = AutomaticPhase::kTrying;
+}
+
+// Nothing where nothing is worth a trial, and why.
+std::optional<PlanChoice> Automatic::plan_on_rank_0(const CommunicationPlan& in_use, std::string& why_not) {
+  const auto started = std::chrono::steady_clock::now();
+  spent_s_ = sampler_->spent_s();
+  std::optional<PlanChoice> choice;
+  try {
+    const AllReduceTable table = sampler_->table();
+    if (sampler_->is_cut_short()) {
+      throw InputError(fmt::format("{} were too short a time to measure all-reduces of more than {}", format_seconds(options_.budget_s),
+                                   format_bytes(table.back().bytes)));
+    }
+    const TrainingTimes times = median_times(times_);
+    PlanChoice best = choose_plan(setup_.parameters, setup_.options, times, table, setup_.group.size, in_use);
+    if (best.step_s < best.in_use_s * (1 - kWorthATrial)) {
+      choice = std::move(best);
+    } else {
+      why_not = fmt::format("{}, {}, are predicted to change a step of {} by {} only", describe(best.plan), best.name,
+                            format_seconds(times.step_s), percent(best.step_s / best.in_use_s));
+    }
+  } catch (const std::exception& error) {
+    why_not = error.what();
+  }
+  spent_s_ += seconds_since(started);
+  return choice;
+}
+
+std::optional<CommunicationPlan> Automatic::try_out(double period_s, const CommunicationPlan& in_use) {
+  trial_->step_ended(std::max(period_s, kShortestPeriod));
+  if (trial_->is_over()) return settle_trial(in_use);
+  const CommunicationPlan& next = trial_->uses_new() ? new_.plan : old_;
+  return next == in_use ? std::nullopt : std::optional(next);
+}
+
+std::optional<CommunicationPlan> Automatic::settle_trial(const CommunicationPlan& in_use) {
+  const PlanTrial::Verdict verdict = trial_->judge(max_over_ranks(setup_.group, trial_->period_s()));
+  const auto& [ratio, interval] = verdict.new_to_old;
+  const bool new_stays = of_rank_0(setup_.group, interval.low <= 1 ? 1 : 0) != 0;
+  const char* word = interval.high < 1 ? "faster" : interval.low > 1 ? "slower" : "cannot be told apart";
+  const std::string figures = fmt::format("step {} -> {} ({}, 95 % interval {} to {}: {}), predicted {}; {}", format_seconds(verdict.old_s),
+                                          format_seconds(verdict.new_s), percent(ratio), percent(interval.low), percent(interval.high),
+                                          word, percent(new_.step_s / new_.in_use_s), cost());
+  const std::string new_words = fmt::format("{}, {}", describe(new_.plan), new_.name);
+  const std::string old_words = fmt::format("{}, {}", old_name_, describe(old_));
+  const CommunicationPlan chosen = new_stays ? new_.plan : old_;
+  settle(chosen, new_stays ? fmt::format("{}, instead of {}: {}", new_words, old_words, figures)
+                           : fmt::format("{}, stay; tried {}: {}", old_words, new_words, figures));
+  return chosen == in_use ? std::nullopt : std::optional(chosen);
+}
+
+void Automatic::settle(const CommunicationPlan& chosen, const std::string& line) {
+  phase_ = AutomaticPhase::kSettled;
+  log(line);
+  times_.clear();
+  if (setup_.group.rank != 0 || options_.plan_file.empty()) return;
+  try {
+    write_plan_file(options_.plan_file, plan_key(setup_), chosen, line);
+  } catch (const std::exception& error) {
+    log(fmt::format("the choice is not kept for the next run: {}", error.what()));
+  }
+}
+
+std::string Automatic::cost() const {
+  return fmt::format("measured in {} and {} steps", format_seconds(spent_s_), steps_);
+}
+
+}  // namespace firkin

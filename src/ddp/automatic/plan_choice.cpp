@@ -1,0 +1,204 @@
+#include "plan_choice.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "firkin/base/error.h"
+#include "firkin/base/file.h"
+#include "firkin/base/json_text.h"
+#include "firkin/base/units.h"
+#include "firkin/plan/tune_choice.h"
+
+#include <torch/version.h>
+
+namespace firkin {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kWorthUnequal = 1e-3;            // of a step
+constexpr size_t kMostTensorsWithLaunches = 400;  // the exact search is cubic when a launch takes time
+constexpr int64_t kSmallestCapPart = 256;         // of all bytes
+
+// One way to cut, with its profile in that order: what the model predicts from.
+class Predictor {
+ public:
+  Predictor(const std::vector<NamedTensor>& parameters, const TrainingTimes& times, const AllReduceTable& table, int64_t world_size,
+            const CommunicationPlan& in_use)
+      : parameters_(parameters), times_(times), costs_(comm_costs(table, world_size)) {
+    none_step_s_ = times.step_s;  // then what is predicted of the plan in use is by how much it is too long
+    const double exposed_s = step_s(in_use) - times.step_s;
+    none_step_s_ = std::max(times.step_s - exposed_s, times.backward_s);
+  }
+
+  StepModel model(const TensorProfile& profile) const {
+    return {.profile = profile,
+            .costs = costs_,
+            .simulation = {.overhead_s = times_.launch_s},
+            .none_step_s = std::max(none_step_s_, 1e-9),
+            .bare_backward_s = profile.backward_s};
+  }
+  TensorProfile profile(const std::vector<int64_t>& order) const {
+    return profile_in_order(parameters_, order, times_.ready_s, times_.backward_s);
+  }
+  double step_s(const CommunicationPlan& plan) const {
+    const TensorProfile in_order = profile(plan.order);
+    return predict_step(model(in_order), plan.plan);
+  }
+
+ private:
+  const std::vector<NamedTensor>& parameters_;
+  const TrainingTimes& times_;
+  CommCosts costs_;
+  double none_step_s_ = 0;
+};
+
+std::vector<int64_t> sizes_of(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order) {
+  std::vector<int64_t> sizes;
+  for (const int64_t parameter : order) sizes.push_back(static_cast<int64_t>(parameters[static_cast<size_t>(parameter)].tensor.nbytes()));
+  return sizes;
+}
+
+PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOptions options, const std::vector<int64_t>& order,
+                    const Predictor& predictor) {
+  const std::vector<int64_t> sizes = sizes_of(parameters, order);
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  std::vector<CapPrediction> predictions;
+  std::vector<CommunicationPlan> plans;
+  for (const int64_t cap : dense_caps(std::max<int64_t>(total / kSmallestCapPart, 4), total)) {
+    options.cap.cap_bytes = cap;
+    CommunicationPlan plan = plan_communication(parameters, order, options);
+    if (!plans.empty() && plan == plans.back()) continue;
+    predictions.push_back({cap, static_cast<int64_t>(plan.plan.buckets.size()), predictor.step_s(plan)});
+    plans.push_back(std::move(plan));
+  }
+  const size_t best = best_prediction(predictions);
+  return {.plan = std::move(plans[best]),
+          .name = fmt::format("{} caps", format_bytes(predictions[best].cap_bytes)),
+          .step_s = predictions[best].step_s};
+}
+
+bool is_of_one_kind(const std::vector<NamedTensor>& parameters) {
+  return std::ranges::all_of(parameters, [&](const NamedTensor& parameter) {
+    return parameter.tensor.scalar_type() == parameters[0].tensor.scalar_type() &&
+           parameter.tensor.device() == parameters[0].tensor.device();
+  });
+}
+
+constexpr const char* kFormat = "firkin bucket plan 1";
+constexpr const char* kExpected = "a plan file that DataParallel has written";
+
+// Frozen parameters are not among them, so that what is trainable counts as well.
+std::string describe_parameters(const std::vector<NamedTensor>& parameters) {
+  std::string all;
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : parameters) {
+    bytes += static_cast<int64_t>(tensor.nbytes());
+    all += fmt::format("{} [{}] {}\n", name, fmt::join(tensor.sizes(), ", "), c10::toString(tensor.scalar_type()));
+  }
+  return fmt::format("{} tensors, {}, hash {:016x}", parameters.size(), format_bytes(bytes), hash_of(all));
+}
+
+json json_of(const CommunicationPlan& plan) {
+  std::vector<int64_t> counts;
+  for (const Bucket& bucket : plan.plan.buckets) counts.push_back(bucket.count);
+  return {{"ready_order", plan.order}, {"tensors_per_bucket", counts}};
+}
+
+CommunicationPlan plan_of(const json& value) {
+  CommunicationPlan plan;
+  value.at("ready_order").get_to(plan.order);
+  int64_t first = 0;
+  for (const auto count : value.at("tensors_per_bucket").get<std::vector<int64_t>>()) {
+    plan.plan.buckets.push_back({first, count});
+    first += count;
+  }
+  return plan;
+}
+
+void check_order(const std::vector<int64_t>& order, size_t parameters) {
+  std::vector<int64_t> all(parameters);
+  std::iota(all.begin(), all.end(), 0);
+  if (!std::ranges::is_permutation(order, all)) throw InputError(fmt::format("its ready order is no permutation of 0..{}", parameters - 1));
+}
+
+void check_made_for(const json& made_for, const PlanKey& key) {
+  for (const auto& [name, ours] : key) {
+    const auto theirs = made_for.at(name).get<std::string>();
+    if (theirs != ours) throw InputError(fmt::format("made for {} {}; expected {}", name, theirs, ours));
+  }
+}
+
+}  // namespace
+
+PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
+                       const AllReduceTable& table, int64_t world_size, const CommunicationPlan& in_use) {
+  const Predictor predictor(parameters, times, table, world_size, in_use);
+  const std::vector<int64_t> order = options.ready_order.empty() ? order_of_times(times.ready_s) : options.ready_order;
+  PlanChoice cap = best_cap(parameters, options, order, predictor);
+  cap.in_use_s = predictor.step_s(in_use);
+  if (!is_of_one_kind(parameters)) return cap;
+  const TensorProfile profile = predictor.profile(order);
+  StepModel model = predictor.model(profile);
+  if (parameters.size() > kMostTensorsWithLaunches) model.simulation.overhead_s = 0;
+  PlanChoice unequal{.plan = {order, best_plan(model, {})}, .name = "of unequal size", .in_use_s = cap.in_use_s};
+  unequal.step_s = predictor.step_s(unequal.plan);
+  return unequal.step_s < cap.step_s * (1 - kWorthUnequal) ? unequal : cap;
+}
+
+std::string describe_buckets(const std::vector<NamedTensor>& parameters, const CommunicationPlan& plan) {
+  const std::vector<int64_t> bytes = bucket_bytes(plan.plan, sizes_of(parameters, plan.order));
+  return fmt::format("{} bucket{} (largest {})", bytes.size(), bytes.size() == 1 ? "" : "s", format_bytes(std::ranges::max(bytes)));
+}
+
+PlanKey plan_key(const StepSetup& setup) {
+  const DataParallelOptions& options = setup.options;
+  const bool is_kept = !options.ready_order.empty();
+  return {{"parameters", describe_parameters(setup.parameters)},
+          {"world size", std::to_string(setup.group.size)},
+          {"backend", setup.group.c10d->getBackendName()},
+          {"modelled link", setup.group.link.empty() ? "none" : setup.group.link},
+          {"device", c10::DeviceTypeName(setup.parameters[0].tensor.device().type(), /*lower_case=*/true)},
+          {"gradient hook", options.gradient_hook.name},
+          {"ready order", is_kept ? fmt::format("[{}]", fmt::join(options.ready_order, ", ")) : "as observed"},
+          {"finish with backward", options.finish_with_backward ? "yes" : "no"},
+          {"LibTorch", TORCH_VERSION}};
+}
+
+CommunicationPlan read_plan_file(const std::filesystem::path& path, const PlanKey& key, const std::vector<NamedTensor>& parameters) {
+  const json content = parse_json(read_text_file(path, kLongestJsonLine, kExpected), path.string(), kExpected);
+  try {
+    if (content.at("format") != kFormat) throw InputError(fmt::format("its format is {}; expected {}", content["format"].dump(), kFormat));
+    check_made_for(content.at("made_for"), key);
+    CommunicationPlan plan = plan_of(content.at("plan"));
+    check_order(plan.order, parameters.size());
+    check_communication(parameters, plan.order, plan.plan);
+    return plan;
+  } catch (const json::exception&) {
+    throw InputError(fmt::format("{}: something is missing in it, or of another kind; expected {}", path.string(), kExpected));
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}: {}", path.string(), error.what()));
+  }
+}
+
+void write_plan_file(const std::filesystem::path& path, const PlanKey& key, const CommunicationPlan& plan, const std::string& why) {
+  json made_for = json::object();
+  for (const auto& [name, value] : key) made_for[name] = value;
+  const json content = {{"format", kFormat}, {"made_for", made_for}, {"plan", json_of(plan)}, {"why", why}};
+  write_file_atomically(path, dump_json(content, /*indent=*/1) + "\n");
+}
+
+std::string plan_line(const CommunicationPlan& plan) {
+  return dump_json(json_of(plan));
+}
+
+CommunicationPlan parse_plan_line(const std::string& line) {
+  return plan_of(json::parse(line));
+}
+
+}  // namespace firkin

@@ -1,0 +1,55 @@
+// The buckets that are predicted to be best, from what a training has shown of itself, and the file that keeps them for the next run.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ddp/transport.h"
+#include "firkin/plan/allreduce_table.h"
+
+namespace firkin {
+
+// Seconds. Times of backward count from its first gradient, without what launching the buckets took.
+struct TrainingTimes {
+  std::vector<double> ready_s;  // per parameter: in its bucket
+  double backward_s = 0;        // the last gradient is there
+  double launch_s = 0;          // what one launch takes of backward's thread
+  double step_s = 0;            // a whole step, with the plan in use
+};
+
+struct PlanChoice {
+  CommunicationPlan plan;
+  std::string name;     // "3 MiB caps", "of unequal size"
+  double step_s = 0;    // predicted
+  double in_use_s = 0;  // predicted of the plan in use: as measured, unless that is less than the model holds possible
+};
+
+// Every uniform cap under the rule of options.cap, and, where all parameters are of one dtype and device, the best plan of all
+// (find_optimal_plan). The order is options.ready_order, or else that of the ready times. Of choices within a thousandth of a step, a cap.
+// The step without communication is taken to be times.step_s, less what the model says that `in_use` exposes. Throws InputError when the
+// measurements are no input for the model.
+PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
+                       const AllReduceTable& table, int64_t world_size, const CommunicationPlan& in_use);
+
+// "7 buckets (largest 2.4 MiB)"
+std::string describe_buckets(const std::vector<NamedTensor>& parameters, const CommunicationPlan& plan);
+
+// What a plan was chosen for: names and values, in words. Under any other it may be a bad one, or none at all.
+using PlanKey = std::vector<std::pair<std::string, std::string>>;
+PlanKey plan_key(const StepSetup& setup);
+
+// Throws InputError, "FILE: ...; expected ...", when it cannot be read, is no plan file, was made for another key (naming the first
+// difference and both values), or its plan does not cover the parameters.
+CommunicationPlan read_plan_file(const std::filesystem::path& path, const PlanKey& key, const std::vector<NamedTensor>& parameters);
+
+// why: for who reads the file. Throws RuntimeError when it cannot be written; the file is then as it was.
+void write_plan_file(const std::filesystem::path& path, const PlanKey& key, const CommunicationPlan& plan, const std::string& why);
+
+// A plan without parts and launch order as one line, and back. What is no such line throws nlohmann::json::exception.
+std::string plan_line(const CommunicationPlan& plan);
+CommunicationPlan parse_plan_line(const std::string& line);
+
+}  // namespace firkin

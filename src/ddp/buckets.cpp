@@ -1,0 +1,192 @@
+#include "buckets.h"
+
+#include <ATen/ScalarOps.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "firkin/base/error.h"
+#include "flight.h"
+
+namespace firkin {
+namespace {
+
+constexpr int64_t kAlignment = 256;  // bytes: whole cache lines, and the widest loads of any device
+
+int64_t align_up(int64_t elements, int64_t element_bytes) {
+  const int64_t step = kAlignment / element_bytes;
+  return (elements + step - 1) / step * step;
+}
+
+// Zeros that begin at a multiple of kAlignment.
+at::Tensor aligned_zeros(int64_t elements, const at::TensorOptions& options) {
+  const auto element_bytes = static_cast<int64_t>(options.dtype().itemsize());
+  at::Tensor memory = at::zeros({elements + kAlignment / element_bytes}, options);
+  const auto beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory.data_ptr()) % kAlignment);
+  return memory.narrow(0, beyond == 0 ? 0 : (kAlignment - beyond) / element_bytes, elements);
+}
+
+// A view of `parameter`'s shape at `offset` elements into `flat`. The strides are the parameter's own where it fills its memory without
+// gaps (channels-last convolutions, transposed weights), so that optimisers read both in memory order.
+at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset) {
+  at::Tensor view = parameter.is_non_overlapping_and_dense()
+                        ? flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + offset)
+                        : flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+  // Not a view in autograd's books: torch::optim::Optimizer::zero_grad() calls detach_(), which views refuse.
+  return view.variable_data();
+}
+
+// Gradients live as long as somebody holds them: their memory must not go back to the allocator before this stream is done with it.
+void keep_for_current_stream(const at::Tensor& tensor) {
+  const c10::impl::VirtualGuardImpl guard(tensor.device().type());
+  guard.recordDataPtrOnStream(tensor.storage().data_ptr(), current_stream(tensor.device()));
+}
+
+bool is_compressible(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble;
+}
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale,
+                                 std::optional<at::ScalarType> wire_dtype)
+    : plan_(std::move(plan)), parameters_(std::move(parameters)), scale_(scale), scale_tensor_(at::native::wrapped_scalar_tensor(scale)) {
+  at::NoGradGuard no_grad;
+  check_plan(plan_, static_cast<int64_t>(parameters_.size()));
+  views_.reserve(parameters_.size());
+  wire_views_.reserve(parameters_.size());
+  Memory whole;
+  for (const Bucket& bucket : plan_.buckets) {
+    if (bucket.part == 0) whole = make_memory(bucket, wire_dtype);
+    if (bucket.parts == 1) {
+      buckets_.push_back(std::move(whole));
+      continue;
+    }
+    const at::Tensor& split = parameters_[static_cast<size_t>(bucket.first)];
+    const int64_t begin = part_begin(split.numel(), bucket.part, bucket.parts);
+    const int64_t elements = part_begin(split.numel(), bucket.part + 1, bucket.parts) - begin;
+    const at::Tensor flat = whole.flat.narrow(0, begin, elements);
+    buckets_.push_back({.flat = flat,
+                        .wire = whole.wire.is_same(whole.flat) ? flat : whole.wire.narrow(0, begin, elements),
+                        .gradient_bytes = elements * static_cast<int64_t>(split.element_size()),
+                        .home = whole.home});
+  }
+}
+
+// Of all tensors of the bucket; with the first part of a split one, of the whole tensor.
+GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype) {
+  const auto first = parameters_.begin() + bucket.first;
+  const auto element_bytes = static_cast<int64_t>(first->element_size());
+  std::vector<int64_t> offsets;
+  int64_t elements = 0;
+  Memory memory;
+  for (auto p = first; p != first + bucket.count; ++p) {
+    offsets.push_back(align_up(elements, element_bytes));
+    elements = offsets.back() + p->numel();
+    memory.gradient_bytes += static_cast<int64_t>(p->nbytes());
+    bucket_of_.push_back(bucket_count());
+  }
+  const at::TensorOptions options = first->options().requires_grad(false).memory_format(std::nullopt);
+  if (!options.device().is_cpu()) memory.home = current_stream(options.device());
+  memory.flat = aligned_zeros(elements, options);
+  const bool compresses = wire_dtype && is_compressible(first->scalar_type());
+  memory.wire = compresses ? aligned_zeros(elements, options.dtype(*wire_dtype)) : memory.flat;
+  for (int64_t i = 0; i < bucket.count; ++i) {
+    views_.push_back(view_like(first[i], memory.flat, offsets[static_cast<size_t>(i)]));
+    wire_views_.push_back(compresses ? view_like(first[i], memory.wire, offsets[static_cast<size_t>(i)]) : views_.back());
+  }
+  return memory;
+}
+
+void GradientBuckets::place(int64_t tensor) {
+  const at::NoGradGuard no_grad;
+  const auto index = static_cast<size_t>(tensor);
+  at::Tensor& gradient = parameters_[index].mutable_grad();
+  if (gradient.defined() && gradient.layout() != at::kStrided) {
+    throw InputError("a gradient is sparse; Firkin synchronises dense gradients only");
+  }
+  if (!gradient.defined()) {
+    wire_views_[index].zero_();
+    if (!wire_views_[index].is_cpu()) views_[index].zero_();
+    return;
+  }
+  wire_views_[index].is_cpu() ? place_on_cpu(index) : keep(index);
+  gradient.reset();
+}
+
+// A gradient that is to travel in a smaller dtype is divided first: its sum may fit where its parts do not.
+void GradientBuckets::place_on_cpu(size_t tensor) {
+  const at::Tensor& gradient = parameters_[tensor].grad();
+  at::Tensor& view = views_[tensor];
+  at::Tensor& target = wire_views_[tensor];
+  const bool lies_there = gradient.data_ptr() == view.data_ptr() && gradient.strides() == view.strides();
+  if (lies_there || gradient.scalar_type() == view.scalar_type()) {
+    if (scale_ != 1) {
+      at::mul_out(view, gradient, scale_tensor_);
+    } else if (!lies_there) {
+      view.copy_(gradient);
+    }
+  } else {
+    view.copy_(gradient);
+    if (scale_ != 1) view.mul_(scale_tensor_);
+  }
+  if (!target.is_same(view)) target.copy_(view);
+}
+
+void GradientBuckets::keep(size_t tensor) {
+  const at::Tensor& gradient = parameters_[tensor].grad();
+  const auto bucket = static_cast<size_t>(bucket_of_[tensor]);
+  if (gradient.is_same(views_[tensor])) return;
+  if (plan_.buckets[bucket].parts > 1) {  // any of its parts may be sent first
+    views_[tensor].copy_(gradient);
+    return;
+  }
+  Memory& memory = buckets_[bucket];
+  memory.kept.push_back(gradient);
+  memory.places.push_back(views_[tensor]);
+}
+
+void GradientBuckets::pack(int64_t bucket) {
+  Memory& memory = buckets_[static_cast<size_t>(bucket)];
+  if (memory.flat.is_cpu()) return;
+  const at::NoGradGuard no_grad;
+  if (!memory.kept.empty()) {
+    at::_foreach_copy_(memory.places, memory.kept);
+    for (const at::Tensor& gradient : memory.kept) keep_for_current_stream(gradient);
+    memory.kept.clear();
+    memory.places.clear();
+  }
+  if (scale_ != 1) memory.flat.mul_(scale_tensor_);
+  if (!memory.wire.is_same(memory.flat)) memory.wire.copy_(memory.flat);
+}
+
+void GradientBuckets::unpack(int64_t bucket) {
+  const Memory& memory = buckets_[static_cast<size_t>(bucket)];
+  const bool is_compressed = !memory.wire.is_same(memory.flat);
+  if (memory.home && *memory.home != current_stream(memory.flat.device())) {
+    keep_for_current_stream(memory.flat);
+    if (is_compressed) keep_for_current_stream(memory.wire);
+  }
+  if (is_compressed) memory.flat.copy_(memory.wire);
+}
+
+void GradientBuckets::fill_with_zeros() {
+  for (Memory& memory : buckets_) {
+    memory.kept.clear();
+    memory.places.clear();
+    memory.flat.zero_();
+    if (!memory.wire.is_same(memory.flat)) memory.wire.zero_();
+  }
+}
+
+void GradientBuckets::scale(int64_t bucket, double factor) {
+  buckets_[static_cast<size_t>(bucket)].flat.mul_(factor);
+}
+
+void GradientBuckets::adopt(int64_t tensor) {
+  parameters_[static_cast<size_t>(tensor)].mutable_grad() = views_[static_cast<size_t>(tensor)];
+}
+
+}  // namespace firkin

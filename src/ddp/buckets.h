@@ -1,0 +1,84 @@
+// The gradients' memory: one flat tensor per bucket, and every parameter's gradient as a view into it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "firkin/plan/bucket_plan.h"
+
+namespace firkin {
+
+// Gradients exist once: place() moves a parameter's gradient into its bucket, adopt() makes its place there the gradient again, with the
+// parameter's strides where they are dense. Between the two the parameter has no gradient, so that nothing that accumulates can write into
+// a bucket under way. Buckets, and every tensor in them, begin at multiples of 256 bytes; the parts of a split tensor lie one behind the
+// other. Not thread-safe.
+class GradientBuckets {
+ public:
+  // parameters: in the order that the plan speaks of; those of one bucket must agree in dtype and device.
+  // scale: what a gradient is multiplied with on its way into the bucket (1 / world size, for a mean by summation).
+  // wire_dtype: float32 and float64 gradients are placed into a second, smaller tensor of this dtype, which travels; see unpack().
+  GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale,
+                  std::optional<at::ScalarType> wire_dtype = std::nullopt);
+
+  const BucketPlan& plan() const { return plan_; }
+  int64_t bucket_count() const { return static_cast<int64_t>(buckets_.size()); }
+  // The bucket that holds the tensor; of a split one, the first. Its others follow: bucket_of() + parts - 1 is the last.
+  int64_t bucket_of(int64_t tensor) const { return bucket_of_[static_cast<size_t>(tensor)]; }
+  int64_t last_bucket_of(int64_t tensor) const {
+    return bucket_of(tensor) + plan_.buckets[static_cast<size_t>(bucket_of(tensor))].parts - 1;
+  }
+  // What travels: the bucket itself, or its tensor of wire_dtype.
+  const at::Tensor& wire(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].wire; }
+  // Bytes of the gradients in it, without the gaps of alignment.
+  int64_t gradient_bytes(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].gradient_bytes; }
+
+  // Writes the parameter's gradient, scaled, into its bucket, and takes it from the parameter. On a CPU in one pass over the data: autograd
+  // hands over its own tensor when the gradient was undefined before backward, and a gradient that lies in the bucket already is scaled in
+  // place. On a device the gradient is kept until pack(). An undefined gradient counts as zeros. Throws InputError for a sparse gradient.
+  void place(int64_t tensor);
+
+  // Before the bucket is sent, on the stream that sends it: on a device, copies what place() has kept and scales it, with a kernel or two
+  // for the whole bucket instead of one for each tensor. On a CPU there is nothing left to do.
+  void pack(int64_t bucket);
+
+  // What travelled into the bucket itself. Does nothing without wire_dtype, but for telling the allocator of a device of the stream on
+  // which the bucket is used from now on.
+  void unpack(int64_t bucket);
+
+  // All buckets: what a rank without data adds to the sum.
+  void fill_with_zeros();
+
+  // The bucket, and with it the gradients that live there.
+  void scale(int64_t bucket, double factor);
+
+  // Makes its place in the bucket the parameter's gradient, whatever that was.
+  void adopt(int64_t tensor);
+
+ private:
+  struct Memory {
+    at::Tensor flat;
+    at::Tensor wire;  // flat itself, or of wire_dtype
+    int64_t gradient_bytes = 0;
+    std::vector<at::Tensor> kept = {};     // on a device: gradients, until pack(), and
+    std::vector<at::Tensor> places = {};   // where they go in `flat`
+    std::optional<c10::Stream> home = {};  // on a device: the stream that it was allocated on, and goes back to
+  };
+  Memory make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype);
+  void place_on_cpu(size_t tensor);
+  void keep(size_t tensor);
+
+  BucketPlan plan_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<Memory> buckets_;
+  std::vector<at::Tensor> views_;       // per tensor, into flat
+  std::vector<at::Tensor> wire_views_;  // per tensor, into wire
+  std::vector<int64_t> bucket_of_;
+  double scale_ = 1;
+  at::Tensor scale_tensor_;  // a wrapped number
+};
+
+}  // namespace firkin

@@ -1,0 +1,135 @@
+#include "flight.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace firkin {
+
+c10::Stream current_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+void BucketWriters::note(c10::Device device) {
+  if (device.is_cpu()) return;
+  const c10::Stream stream = current_stream(device);
+  auto known = std::ranges::find(writers_, stream, &Writer::stream);
+  if (known == writers_.end()) {
+    writers_.push_back({.stream = stream, .event = c10::Event(device.type())});
+    known = writers_.end() - 1;
+  }
+  known->has_written = true;
+}
+
+void BucketWriters::join(c10::Device device) {
+  if (writers_.empty()) return;
+  const c10::Stream current = current_stream(device);
+  for (Writer& writer : writers_) {
+    if (!writer.has_written) continue;
+    writer.has_written = false;
+    if (writer.stream == current) continue;
+    writer.event.record(writer.stream);
+    writer.event.block(current);
+  }
+}
+
+StreamMark::StreamMark(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    const c10::Device device = tensor.device();
+    if (device.is_cpu() || device.is_meta()) continue;
+    if (std::ranges::find(places_, device, &Place::device) != places_.end()) continue;
+    places_.push_back({.device = device, .event = c10::Event(device.type())});
+  }
+}
+
+void StreamMark::follow(const Place& place, const c10::Stream& current) {
+  if (place.stream && *place.stream != current) place.event.block(current);
+}
+
+void StreamMark::set() {
+  for (Place& place : places_) {
+    const c10::Stream current = current_stream(place.device);
+    follow(place, current);
+    place.event.record(current);
+    place.stream = current;
+  }
+}
+
+void StreamMark::follow() {
+  for (const Place& place : places_) follow(place, current_stream(place.device));
+}
+
+void StreamMark::follow(c10::Device device) {
+  for (const Place& place : places_) {
+    if (place.device == device) follow(place, current_stream(device));
+  }
+}
+
+BucketFlight::~BucketFlight() {
+  // A step that failed may be forgotten before the backend is done with it; then the backend keeps the few bytes that it will write to.
+  // (On a device it writes nothing.)
+  if (device_.is_cpu() && ended_at_ != nullptr && is_pending()) static_cast<void>(ended_at_.release());
+}
+
+void BucketFlight::expect(State state) const {
+  if (state_ != state) throw std::logic_error("a gradient bucket is used out of order");
+}
+
+void BucketFlight::begin() {
+  expect(State::kConsumed);
+  state_ = State::kFilling;
+  missing_ = tensors_;
+}
+
+void BucketFlight::tensor_placed(c10::Device device) {
+  expect(State::kFilling);
+  writers_.note(device);
+  --missing_;
+}
+
+void BucketFlight::launch(const ProcessGroup& group, const GradientHook& hook, const at::Tensor& wire) {
+  expect(State::kFilling);
+  launched_at_ = Clock::now();
+  reduction_ = hook.start(group, wire);
+  device_ = wire.device();
+  if (event_ && device_.type() != event_->device_type()) event_.reset();
+  *ended_at_ = 0;
+  state_ = State::kInFlight;
+  if (reduction_.work == nullptr || !device_.is_cpu()) return;
+  reduction_.work->getFuture()->addCallback(
+      [ended_at = ended_at_.get()](c10::ivalue::Future& future) {
+        if (!future.hasError()) *ended_at = Clock::now().time_since_epoch().count();
+      },
+      /*uses_future=*/false);
+}
+
+bool BucketFlight::is_pending() const {
+  if (state_ != State::kInFlight || reduction_.work == nullptr) return false;
+  return device_.is_cpu() ? *ended_at_ == 0 : !reduction_.work->isCompleted();
+}
+
+void BucketFlight::wait(const ProcessGroup& group, c10::function_ref<std::string()> what) {
+  if (state_ == State::kReduced) {
+    if (event_) event_->block(current_stream(device_));
+    return;
+  }
+  expect(State::kInFlight);
+  if (reduction_.finish) reduction_.finish();
+  if (reduction_.work != nullptr) firkin::wait(group, reduction_.work, what);
+  if (!device_.is_cpu()) {
+    if (!event_) event_.emplace(device_.type());
+    event_->record(current_stream(device_));
+  }
+  Clock::rep unset = 0;  // the backend did not say when
+  ended_at_->compare_exchange_strong(unset, Clock::now().time_since_epoch().count());
+  reduction_ = {};
+  state_ = State::kReduced;
+}
+
+void BucketFlight::consume() {
+  expect(State::kReduced);
+  state_ = State::kConsumed;
+}
+
+}  // namespace firkin

@@ -1,0 +1,117 @@
+// One bucket on its way through the steps, and when its sum is there: a future on a CPU, an event on a device. And the streams of devices.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/util/FunctionRef.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "firkin/ddp/options.h"
+
+namespace firkin {
+
+// Of this thread. The device is no CPU.
+c10::Stream current_stream(c10::Device device);
+
+// The streams on which a bucket was written to since it was sent last. Not thread-safe.
+class BucketWriters {
+ public:
+  // Something was queued on the current stream that writes to it.
+  void note(c10::Device device);
+
+  // What is queued on the current stream from now on comes after all that was noted, which is forgotten. An event for every stream but the
+  // current one; none in the usual case of one stream.
+  void join(c10::Device device);
+
+ private:
+  struct Writer {
+    c10::Stream stream;
+    c10::Event event;
+    bool has_written = false;
+  };
+  std::vector<Writer> writers_;  // kept for the next step
+};
+
+// A point in the devices' work: what was queued on the streams that were current at set(), and on those of every set() before. A stream
+// that goes on from there calls follow() first. Not thread-safe.
+class StreamMark {
+ public:
+  // Of the devices of these tensors, each once.
+  explicit StreamMark(const std::vector<at::Tensor>& tensors);
+
+  void set();
+  // What is queued on the current streams, or on the current one of this device, from now on comes after the mark. Costs one comparison for
+  // the stream that set it.
+  void follow();
+  void follow(c10::Device device);
+
+ private:
+  struct Place {
+    c10::Device device;
+    std::optional<c10::Stream> stream = std::nullopt;  // that set it last; null: never set
+    c10::Event event;
+  };
+  static void follow(const Place& place, const c10::Stream& current);
+
+  std::vector<Place> places_;
+};
+
+//   filling --launch()--> in flight --wait()--> reduced --consume()--> filling, in the next step
+//
+// Lives as long as its bucket; allocates nothing from step to step. A call out of order is a mistake of ours and throws std::logic_error.
+// Not thread-safe, but for the backend's thread, which notes the end.
+class BucketFlight {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit BucketFlight(int64_t tensors) : tensors_(tensors), missing_(tensors), ended_at_(std::make_unique<std::atomic<Clock::rep>>(0)) {}
+  BucketFlight(BucketFlight&&) = default;
+  BucketFlight& operator=(BucketFlight&&) = delete;
+  ~BucketFlight();
+
+  bool is_full() const { return missing_ == 0; }
+  bool is_consumed() const { return state_ == State::kConsumed; }
+  // It was launched and its sum is not known to be there. Never blocks.
+  bool is_pending() const;
+
+  void begin();
+  // One of its gradients is in the bucket, on this device: written there by what is queued on the current stream.
+  void tensor_placed(c10::Device device);
+  // Before launch(): on a device, what is queued on the current stream from now on comes after all writing into the bucket.
+  void join_writers(c10::Device device) { writers_.join(device); }
+  // What travels is `wire`, whole or not.
+  void launch(const ProcessGroup& group, const GradientHook& hook, const at::Tensor& wire);
+
+  // On a CPU: blocks until the sum is there. On a device: lets the current stream wait for it, or another one when called again. Throws as
+  // firkin::wait() does, or what the reduction's `finish` throws.
+  void wait(const ProcessGroup& group, c10::function_ref<std::string()> what);
+  void consume();
+
+  Clock::time_point launched_at() const { return launched_at_; }
+  // When the sum was there, as far as the CPU knows: on a device when the stream was made to wait.
+  Clock::time_point ended_at() const { return Clock::time_point(Clock::duration(ended_at_->load())); }
+
+ private:
+  enum class State { kConsumed, kFilling, kInFlight, kReduced };
+  void expect(State state) const;
+
+  State state_ = State::kConsumed;
+  int64_t tensors_;
+  int64_t missing_;  // gradients that are not in the bucket yet
+  Clock::time_point launched_at_;
+  BucketWriters writers_;
+  BucketReduction reduction_;  // in flight
+  c10::Device device_ = c10::kCPU;
+  std::optional<c10::Event> event_;  // on a device: after the first wait()
+  std::unique_ptr<std::atomic<Clock::rep>> ended_at_;
+};
+
+}  // namespace firkin

@@ -1,0 +1,172 @@
+// The strategy ordered: gradients go on arriving while the next forward runs, and each module waits for its own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ddp/synchronizer.h"
+#include "firkin/ddp/module_parameters.h"
+
+#include <torch/optim/optimizer.h>
+
+namespace firkin {
+
+// While it lives, `listener` is told of every await_parameters() of the module and of its submodules: on the thread that runs the forward,
+// without a lock. Thread-safe; a forward of the module must not run while it is made or destroyed.
+class ForwardListening {
+ public:
+  using Listener = std::function<void(const torch::nn::Module& module)>;
+
+  ForwardListening(torch::nn::Module& module, Listener listener);
+  ~ForwardListening();
+  ForwardListening(const ForwardListening&) = delete;
+  ForwardListening& operator=(const ForwardListening&) = delete;
+
+ private:
+  std::vector<const torch::nn::Module*> modules_;
+  Listener listener_;
+};
+
+// Learned from the first forward: a parameter belongs to the innermost module that awaits and has it, itself or in a submodule. A tied
+// parameter belongs to several, and one that no module awaits, or that is reached past all that do, belongs to nobody. Not thread-safe.
+class AwaitingModules {
+ public:
+  AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters);
+
+  // A module awaits, for learn(), or in a forward after it.
+  void note(const torch::nn::Module& module);
+  // From what was noted so far.
+  void learn();
+  bool has_learned() const { return has_learned_; }
+
+  // Parameters, by index, that belong to the module. Empty for one that was not seen awaiting.
+  const std::vector<size_t>& parameters_of(const torch::nn::Module& module) const;
+  bool is_awaited(size_t parameter) const { return is_awaited_[parameter]; }
+  // Per parameter: which of the awaiting modules needs it first, counted in the order in which they awaited; the number of modules where
+  // nobody awaits it.
+  const std::vector<int64_t>& first_need() const { return first_need_; }
+
+  // A forward begins: nobody has awaited in it.
+  void begin_forward();
+  // The name of a module that the parameter belongs to and that has not awaited in this forward; empty when there is none.
+  std::string missing_await(size_t parameter) const;
+
+ private:
+  struct Place {  // where a parameter is registered: the modules from the root down to its own
+    size_t parameter = 0;
+    std::vector<const torch::nn::Module*> path;
+  };
+  struct Owner {
+    std::string name;
+    int64_t turn = -1;  // in the first forward; -1: was not seen
+    bool has_awaited = false;
+    std::vector<size_t> parameters;
+  };
+  void add_places(const torch::nn::Module& module, const std::string& name, std::vector<const torch::nn::Module*>& path,
+                  const std::unordered_map<const void*, size_t>& index_of);
+
+  std::vector<Place> places_;
+  std::unordered_map<const torch::nn::Module*, Owner> owners_;  // every module
+  std::vector<std::vector<const Owner*>> owners_of_;            // per parameter
+  std::vector<bool> is_awaited_;
+  std::vector<int64_t> first_need_;
+  int64_t turns_ = 0;
+  bool has_learned_ = false;
+};
+
+// Options that are kept elsewhere than in LibTorch's classes: a Python optimiser's.
+class ForeignOptions : public torch::optim::OptimizerOptions {
+ public:
+  // from: a clone() of these.
+  virtual void assign(const torch::optim::OptimizerOptions& from) = 0;
+};
+
+// The optimisers of LibTorch leave a parameter without gradient alone, and keep their state per parameter. So pay() lets them see the
+// gradients of a few parameters and nothing else: what they then do to these is what one step over all would have done. Not thread-safe.
+class OwedSteps {
+ public:
+  // From now on until clear() a step of this optimiser is owed, with the options that it has now: a schedule may change them before the
+  // last gradient has come. The optimiser must live until then.
+  void add(torch::optim::Optimizer& optimizer);
+  bool empty() const { return steps_.empty(); }
+  void clear() { steps_.clear(); }
+
+  // Steps all optimisers, in the order in which they were added, with no gradient defined but those that `set_gradients` sets for these
+  // parameters. Afterwards those are undefined, and all others as before.
+  void pay(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients);
+
+ private:
+  struct Step {
+    torch::optim::Optimizer* optimizer;
+    std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // per group of parameters
+  };
+
+  std::vector<Step> steps_;
+};
+
+// Throws InputError for an optimiser that cannot step a part of its parameters: L-BFGS.
+void check_steps_partially(const torch::optim::Optimizer& optimizer);
+
+// The first step is as with `bucketed` and shows which modules await, the second when buckets are ready and how long they take, from which
+// rank 0 makes the launch order (plan/launch_order.h), unless the plan has one. From then on, when a step ends:
+//   - the agreement has come, over connections of its own, so that it does not wait behind the buckets: all ranks know that the step is
+//   good;
+//   - buckets whose parameters are all awaited by some module are left on their way; the others are waited for;
+//   - step() runs the optimiser on what has come, and owes it to the rest, which a module's await or drain() receives and pays.
+class Ordered final : public StepExtension {
+ public:
+  // synchronizer: must outlive this.
+  explicit Ordered(Synchronizer& synchronizer);
+  ~Ordered() override;
+
+  void step(torch::optim::Optimizer& optimizer);
+  void drain();
+  void add_to(DataParallelStats& stats) const;
+
+  void begun() override;
+  void gradient(size_t parameter) override;
+  std::exception_ptr objection() const override;
+  bool may_arrive_later(int64_t bucket) const override;
+  void received(const StepAgreement& agreement, bool is_first) override;
+  void dropped() override;
+  void renewed() override;
+
+ private:
+  void module_awaits(const torch::nn::Module& module);
+  void check_unchanged() const;
+  void adopt(const std::vector<int64_t>& positions);
+  void receive_late(int64_t bucket);
+  void receive_all_late();
+  std::vector<int64_t> late_buckets_of(const torch::nn::Module& module) const;
+  void receive_in_turn(const std::vector<int64_t>& buckets);
+  void agree_on_launch_order(int root);
+  std::vector<int64_t> order_by_need() const;
+  size_t parameter_at(int64_t position) const {
+    return static_cast<size_t>(synchronizer_.transport().communication().order[static_cast<size_t>(position)]);
+  }
+  const at::Tensor& tensor_of(size_t parameter) const { return synchronizer_.setup().parameters[parameter].tensor; }
+
+  Synchronizer& synchronizer_;
+  std::optional<AwaitingModules> modules_;
+  bool has_launch_order_ = false;
+  std::vector<bool> is_late_;  // parameter: its gradient was on its way when the last step ended
+  std::vector<Trace> traces_;  // parameter: of its gradient, when that arrived
+  std::atomic<bool> anything_late_ = false;
+  bool are_unclaimed_ = false;   // nobody has asked for the gradients that were on their way when the last step ended
+  bool steps_are_lost_ = false;  // gradients of the last step came to nobody's use
+  OwedSteps owed_;
+  double forward_wait_s_ = 0;  // since the last step ended
+  double last_forward_wait_s_ = 0;
+  std::optional<ForwardListening> listening_;
+};
+
+}  // namespace firkin

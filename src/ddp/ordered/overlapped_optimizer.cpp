@@ -1,0 +1,145 @@
+#include "firkin/ddp/overlapped_optimizer.h"
+
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+#include "ordered.h"
+
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+namespace firkin {
+namespace {
+
+using torch::optim::OptimizerOptions;
+
+template <typename Options>
+bool assign_as(OptimizerOptions& to, const OptimizerOptions& from) {
+  auto* const known = dynamic_cast<Options*>(&to);
+  if (known == nullptr) return false;
+  *known = dynamic_cast<const Options&>(from);
+  return true;
+}
+
+// In place: the program may hold references to an optimiser's options. Of an optimiser that LibTorch does not have, the learning rate.
+void assign(OptimizerOptions& to, const OptimizerOptions& from) {
+  using namespace torch::optim;
+  if (auto* const foreign = dynamic_cast<ForeignOptions*>(&to)) return foreign->assign(from);
+  if (assign_as<SGDOptions>(to, from) || assign_as<AdamOptions>(to, from) || assign_as<AdamWOptions>(to, from)) return;
+  if (assign_as<RMSpropOptions>(to, from) || assign_as<AdagradOptions>(to, from)) return;
+  to.set_lr(from.get_lr());
+}
+
+std::vector<std::unique_ptr<OptimizerOptions>> options_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<std::unique_ptr<OptimizerOptions>> options;
+  for (const auto& group : optimizer.param_groups()) options.push_back(group.options().clone());
+  return options;
+}
+
+void set_options(torch::optim::Optimizer& optimizer, const std::vector<std::unique_ptr<OptimizerOptions>>& options) {
+  for (size_t i = 0; i < options.size(); ++i) assign(optimizer.param_groups()[i].options(), *options[i]);
+}
+
+// Takes every gradient that is defined out of sight while it lives.
+class HiddenGradients {
+ public:
+  void hide(torch::optim::Optimizer& optimizer) {
+    for (auto& group : optimizer.param_groups()) {
+      for (at::Tensor& parameter : group.params()) {
+        if (!parameter.grad().defined()) continue;
+        hidden_.emplace_back(parameter, parameter.grad());
+        parameter.mutable_grad().reset();
+      }
+    }
+  }
+  HiddenGradients() = default;
+  HiddenGradients(const HiddenGradients&) = delete;
+  HiddenGradients& operator=(const HiddenGradients&) = delete;
+  ~HiddenGradients() {
+    for (auto& [parameter, gradient] : hidden_) parameter.mutable_grad() = std::move(gradient);
+  }
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> hidden_;
+};
+
+}  // namespace
+
+void check_steps_partially(const torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    throw InputError("L-BFGS under the strategy ordered: it needs all gradients together; expected another strategy, or another optimiser");
+  }
+}
+
+void OwedSteps::add(torch::optim::Optimizer& optimizer) {
+  steps_.push_back({.optimizer = &optimizer, .options = options_of(optimizer)});
+}
+
+void OwedSteps::pay(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients) {
+  HiddenGradients hidden;
+  for (const Step& step : steps_) hidden.hide(*step.optimizer);
+  set_gradients();
+  for (const Step& step : steps_) {
+    const auto current = options_of(*step.optimizer);
+    set_options(*step.optimizer, step.options);
+    step.optimizer->step();
+    set_options(*step.optimizer, current);
+  }
+  for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+}
+
+OverlappedOptimizer::OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimizer& optimizer, OverlappedOptions options)
+    : ddp_(&ddp), optimizer_(&optimizer), options_(options) {
+  if (!(options_.clip_norm >= 0)) throw InputError("OverlappedOptions: clip_norm is negative; expected 0 (no clipping) or more");
+  ddp_->audit_optimizer(optimizer);
+}
+
+OverlappedOptimizer::~OverlappedOptimizer() {
+  try {
+    ddp_->forget_audited(*optimizer_);
+    drain();
+  } catch (const std::exception& error) {
+    TORCH_WARN("OverlappedOptimizer: the last step is not complete: ", error.what());
+  }
+}
+
+void OverlappedOptimizer::step() {
+  if (options_.clip_norm > 0) clip_gradients(options_.clip_norm);
+  ddp_->step(*optimizer_);
+}
+
+void OverlappedOptimizer::zero_grad(bool set_to_none) {
+  drain();
+  optimizer_->zero_grad(set_to_none);
+}
+
+torch::optim::Optimizer& OverlappedOptimizer::optimizer() {
+  drain();
+  return *optimizer_;
+}
+
+double OverlappedOptimizer::clip_gradients(double max_norm) {
+  using Clock = std::chrono::steady_clock;
+  const auto started = Clock::now();
+  drain();
+  const double waited_s = std::chrono::duration<double>(Clock::now() - started).count();
+  if (waited_s > 0.001) {
+    TORCH_WARN_ONCE("clip_gradients() waits for all gradients, here ", format_seconds(waited_s),
+                    ", which the strategy ordered would have hidden behind the next forward");
+  }
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer_->param_groups()) parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return torch::nn::utils::clip_grad_norm_(parameters, max_norm);
+}
+
+}  // namespace firkin

@@ -1,0 +1,164 @@
+#include "ready_order.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "firkin/base/error.h"
+#include "firkin/stats/summary.h"
+
+namespace firkin {
+namespace {
+
+// Parameters of one dtype on one device, as positions in the ready order.
+using Kind = std::pair<int, std::string>;
+
+Kind kind_of(const at::Tensor& tensor) {
+  return {static_cast<int>(tensor.scalar_type()), tensor.device().str()};
+}
+
+BucketPlan group_one_kind(const std::vector<int64_t>& sizes, const DataParallelOptions& options) {
+  const auto count = static_cast<int64_t>(sizes.size());
+  switch (options.strategy.grouping) {
+    case Grouping::kOneBucket:
+      return {{{0, count}}, {}};
+    case Grouping::kOneTensorPerBucket: {
+      BucketPlan plan;
+      for (int64_t i = 0; i < count; ++i) plan.buckets.push_back({i, 1});
+      return plan;
+    }
+    case Grouping::kCap:
+    case Grouping::kPlan:
+      break;
+  }
+  return assign_buckets(sizes, options.cap);
+}
+
+}  // namespace
+
+void ReadyCounter::begin_step() {
+  std::ranges::fill(received_, 0);
+  observed_order_.clear();
+}
+
+ReadyCounter::Arrival ReadyCounter::count(size_t parameter) {
+  const int64_t received = ++received_[parameter];
+  if (!has_learned_) {
+    if (received > 1) std::erase(observed_order_, static_cast<int64_t>(parameter));
+    observed_order_.push_back(static_cast<int64_t>(parameter));
+    return Arrival::kIncomplete;
+  }
+  if (expected_[parameter] == kUnknown || received < expected_[parameter]) return Arrival::kIncomplete;
+  if (received == expected_[parameter]) return Arrival::kComplete;
+  expected_[parameter] = received;
+  return Arrival::kTooMany;
+}
+
+std::vector<int64_t> ReadyCounter::observed_order() const {
+  std::vector<int64_t> order = observed_order_;
+  for (size_t i = 0; i < received_.size(); ++i) {
+    if (received_[i] == 0) order.push_back(static_cast<int64_t>(i));
+  }
+  return order;
+}
+
+void ReadyCounter::learn(const std::vector<int64_t>& received) {
+  has_learned_ = true;
+  if (knows_all_) return;
+  for (size_t i = 0; i < expected_.size(); ++i) {
+    if (expected_[i] == kUnknown) expected_[i] = received[i];
+  }
+  knows_all_ = std::ranges::find(expected_, kUnknown) == expected_.end();
+}
+
+std::vector<double> column_medians(const std::vector<std::vector<double>>& rows) {
+  std::vector<double> medians;
+  std::vector<double> column(rows.size());
+  for (size_t i = 0; i < rows[0].size(); ++i) {
+    std::ranges::transform(rows, column.begin(), [i](const auto& row) { return row[i]; });
+    medians.push_back(median(column));
+  }
+  return medians;
+}
+
+std::vector<int64_t> order_of_times(const std::vector<double>& times) {
+  std::vector<int64_t> order(times.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&times](int64_t i) { return times[static_cast<size_t>(i)]; });
+  return order;
+}
+
+TensorProfile profile_in_ready_order(const std::vector<NamedTensor>& parameters, const std::vector<double>& ready_s, double backward_s) {
+  return profile_in_order(parameters, order_of_times(ready_s), ready_s, backward_s);
+}
+
+TensorProfile profile_in_order(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order,
+                               const std::vector<double>& ready_s, double backward_s) {
+  TensorProfile profile;
+  double latest = 0;
+  for (const int64_t parameter : order) {
+    const auto index = static_cast<size_t>(parameter);
+    latest = std::max(latest, ready_s[index]);
+    profile.names.push_back(parameters[index].name);
+    profile.bytes.push_back(static_cast<int64_t>(parameters[index].tensor.nbytes()));
+    profile.ready_s.push_back(latest);
+  }
+  profile.backward_s = std::max(latest, backward_s);
+  return profile;
+}
+
+void check_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order, const BucketPlan& plan) {
+  check_plan(plan, static_cast<int64_t>(order.size()));
+  for (const Bucket& bucket : plan.buckets) {
+    const auto tensor_at = [&](int64_t position) { return parameters[static_cast<size_t>(order[static_cast<size_t>(position)])]; };
+    const NamedTensor& first = tensor_at(bucket.first);
+    if (bucket.parts > first.tensor.numel() && bucket.parts > 1) {
+      throw InputError(
+          fmt::format("bucket plan: {} in {} parts; expected at most its {} elements", first.name, bucket.parts, first.tensor.numel()));
+    }
+    for (int64_t i = bucket.first; i < bucket.first + bucket.count; ++i) {
+      if (kind_of(tensor_at(i).tensor) == kind_of(first.tensor)) continue;
+      throw InputError(
+          fmt::format("bucket plan: {} and {} share a bucket; expected one dtype and device per bucket", first.name, tensor_at(i).name));
+    }
+  }
+}
+
+CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
+                                     const DataParallelOptions& options) {
+  if (takes_plan(options)) {
+    if (!options.plan) throw InputError("strategy planned: expected DataParallelOptions::plan");
+    check_communication(parameters, ready_order, *options.plan);
+    return {ready_order, *options.plan};
+  }
+
+  std::map<Kind, std::vector<int64_t>> positions_by_kind;
+  for (size_t position = 0; position < ready_order.size(); ++position) {
+    const auto& tensor = parameters[static_cast<size_t>(ready_order[position])].tensor;
+    positions_by_kind[kind_of(tensor)].push_back(static_cast<int64_t>(position));
+  }
+  std::vector<std::vector<int64_t>> buckets;  // each a list of ascending positions
+  for (const auto& [kind, positions] : positions_by_kind) {
+    std::vector<int64_t> sizes;
+    for (const int64_t position : positions) {
+      const auto& tensor = parameters[static_cast<size_t>(ready_order[static_cast<size_t>(position)])].tensor;
+      sizes.push_back(static_cast<int64_t>(tensor.nbytes()));
+    }
+    for (const Bucket& bucket : group_one_kind(sizes, options).buckets) {
+      buckets.emplace_back(positions.begin() + bucket.first, positions.begin() + bucket.first + bucket.count);
+    }
+  }
+  std::ranges::sort(buckets, {}, [](const auto& bucket) { return bucket.back(); });
+
+  CommunicationPlan result;
+  for (const auto& bucket : buckets) {
+    result.plan.buckets.push_back({static_cast<int64_t>(result.order.size()), static_cast<int64_t>(bucket.size())});
+    for (const int64_t position : bucket) result.order.push_back(ready_order[static_cast<size_t>(position)]);
+  }
+  return result;
+}
+
+}  // namespace firkin

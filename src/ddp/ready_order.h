@@ -1,0 +1,90 @@
+// In which order gradients become ready, when, and when a parameter's gradient is complete; and the buckets that are laid over that order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "firkin/ddp/data_parallel.h"
+#include "firkin/ddp/module_parameters.h"
+#include "firkin/plan/bucket_plan.h"
+#include "firkin/plan/tensor_profile.h"
+
+namespace firkin {
+
+// A parameter may get several gradients in one backward: one that is used inside and outside a re-entrant backward (activation
+// checkpointing) gets one from each. How many it gets, and in which order parameters are complete, is seen in the first step and relied on
+// from then on. A parameter that got none in that step is complete with the end of backward until a step has shown how many it gets.
+// Not thread-safe.
+class ReadyCounter {
+ public:
+  explicit ReadyCounter(size_t parameters) : expected_(parameters, kUnknown), received_(parameters, 0) {}
+
+  void begin_step();
+
+  enum class Arrival {
+    kIncomplete,  // more is expected, or, in the first step, may be
+    kComplete,    // the last one
+    kTooMany,     // after the last one; from now on as many are expected
+  };
+  Arrival count(size_t parameter);
+
+  bool is_complete(size_t parameter) const {
+    return has_learned_ && expected_[parameter] != kUnknown && received_[parameter] >= expected_[parameter];
+  }
+
+  // What this step has shown: parameters by their last gradient, then those that got none; and how many gradients each got.
+  std::vector<int64_t> observed_order() const;
+  const std::vector<int64_t>& received() const { return received_; }
+
+  bool has_learned() const { return has_learned_; }
+  // received: gradients per parameter in a step that ended well; where nothing was known before, as many are expected from now on.
+  void learn(const std::vector<int64_t>& received);
+
+ private:
+  static constexpr int64_t kUnknown = 0;
+
+  std::vector<int64_t> expected_;
+  std::vector<int64_t> received_;        // so far in this step
+  std::vector<int64_t> observed_order_;  // in the first step
+  bool has_learned_ = false;
+  bool knows_all_ = false;
+};
+
+// Per column of rows of equal length.
+std::vector<double> column_medians(const std::vector<std::vector<double>>& rows);
+
+// Indices by ascending time; equal times in their own order.
+std::vector<int64_t> order_of_times(const std::vector<double>& times);
+
+// The profile that the performance model takes. ready_s: per parameter, seconds from the start of backward; it and backward_s without the
+// forward pass.
+TensorProfile profile_in_ready_order(const std::vector<NamedTensor>& parameters, const std::vector<double>& ready_s, double backward_s);
+
+// In an order that need not be that of the times: a tensor counts as ready when those before it are, for so it is launched.
+TensorProfile profile_in_order(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order,
+                               const std::vector<double>& ready_s, double backward_s);
+
+// The order in which tensors lie in the buckets, and the buckets over it.
+struct CommunicationPlan {
+  std::vector<int64_t> order;  // parameter indices; the ready order itself unless dtypes or devices are mixed
+  BucketPlan plan;
+
+  bool operator==(const CommunicationPlan&) const = default;
+};
+
+// Whether DataParallelOptions::plan decides. The strategy ordered takes a plan where there is one.
+inline bool takes_plan(const DataParallelOptions& options) {
+  return options.strategy.grouping == Grouping::kPlan || (options.strategy.wait == Wait::kAtFirstUse && options.plan.has_value());
+}
+
+// Buckets never mix dtypes or devices: each kind of tensor is grouped by itself, and buckets are ordered by when their last
+// gradient is ready. Throws InputError when an explicit plan does not cover the parameters or mixes kinds in one bucket.
+CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
+                                     const DataParallelOptions& options);
+
+// Throws InputError unless the plan covers the parameters in this order (indices into `parameters`), mixes no kinds in one bucket, and cuts
+// no tensor into more parts than it has elements.
+void check_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order, const BucketPlan& plan);
+
+}  // namespace firkin

@@ -1,0 +1,563 @@
+#include "synchronizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "firkin/comm/group_error.h"
+
+namespace firkin {
+namespace {
+
+constexpr const char* kSteppedByItself =
+    "{} was stepped with gradients that this rank has accumulated under no_sync() and no step has taken since, so that ranks differ; "
+    "expected a backward with synchronisation before every step of the optimiser";
+constexpr const char* kGraphOfGradient =
+    "DataParallel: the gradient of {} has a graph (backward with create_graph): an average would lose it, and what is made from it count "
+    "for "
+    "nothing; expected torch::autograd::grad(..., create_graph = true), whose result goes into the loss before one backward()";
+
+// A step captured in a graph would be replayed without its agreement.
+template <typename Guard>
+bool is_capturing(const Guard* guard, c10::Device device) {
+  if constexpr (requires { guard->isStreamCapturing(guard->getStream(device)); }) return guard->isStreamCapturing(guard->getStream(device));
+  return false;
+}
+
+void check_not_capturing(const std::vector<NamedTensor>& parameters) {
+  const c10::Device device = parameters[0].tensor.device();
+  if (device.is_cpu() || !is_capturing(c10::impl::getDeviceGuardImpl(device.type()), device)) return;
+  throw RuntimeError("DataParallel: a backward while a graph is captured; expected forward, backward and step outside of a capture");
+}
+
+}  // namespace
+
+StepError::StepError(StepFailure failure)
+    : RuntimeError(fmt::format("step {} failed on rank {}: {}", failure.step, failure.rank, failure.reason)),
+      failure_(std::move(failure)) {}
+
+Synchronizer::Synchronizer(StepSetup setup)
+    : setup_(std::move(setup)),
+      parameters_(*setup_.module),
+      audit_(setup_.options.audit_every, [this] { return audited_; }),
+      watch_({.ended = [this] { translated([this] { on_backward_ended(); }); },
+              .failed = [this](const std::string& reason) { on_backward_failed(reason); }}) {
+  take_up({.parameters = setup_.parameters, .joined = {}, .sets_differ = {}, .values_differ = {}});
+}
+
+Synchronizer::~Synchronizer() {
+  remove_hooks();
+  if (lost_) return;
+  if (const std::string parameter = stepped_by_itself(); !parameter.empty()) {
+    TORCH_WARN("DataParallel: ", fmt::format(kSteppedByItself, parameter));
+  }
+}
+
+void Synchronizer::install_hooks() {
+  hooks_ = std::make_unique<ParameterHooks>(setup_.parameters, [this](size_t parameter) { translated([&] { on_gradient(parameter); }); });
+}
+
+void Synchronizer::remove_hooks() {
+  watch_.close();
+  hooks_.reset();
+}
+
+std::unique_lock<std::recursive_mutex> Synchronizer::lock() const {
+  watch_.settle();
+  return std::unique_lock(mutex_);
+}
+
+std::unique_lock<std::recursive_mutex> Synchronizer::enter() const {
+  std::unique_lock held = lock();
+  throw_if_lost();
+  return held;
+}
+
+const std::optional<StepFailure>& Synchronizer::last_failure() const {
+  watch_.settle();
+  return last_failure_;
+}
+
+bool Synchronizer::set_gradient_synchronization(bool on) {
+  const auto held = lock();
+  return std::exchange(synchronizes_, on);
+}
+
+std::string Synchronizer::where() const {
+  const std::string what = transport_->first_pending();
+  const std::string before = step_ == 0 ? "it has finished no step" : fmt::format("it last finished step {}", step_ - 1);
+  return fmt::format("{} of step {}; {}", what.empty() ? "the end" : what, step_, before);
+}
+
+void Synchronizer::begin_step() {
+  throw_if_lost();
+  check_not_capturing(setup_.parameters);
+  open_.emplace();
+  setup_.group.place->step = setup_.control.place->step = step_;
+  note_step(setup_.control, setup_.control.place->wrapper, step_);
+  try {
+    for (StepExtension* extension : extensions_) extension->begun();
+    transport_->begin();
+  } catch (const std::exception& error) {
+    lose_group(error);  // there is nothing that this rank could send
+  }
+  if (const std::string parameter = stepped_by_itself(); !parameter.empty()) open_->failure = fmt::format(kSteppedByItself, parameter);
+  local_.clear();
+}
+
+void Synchronizer::on_gradient(size_t parameter) {
+  watch_.settle();
+  const std::lock_guard held(mutex_);
+  if (watch_.has_failed()) return;  // this backward, in another thread: its step is over
+  throw_if_lost();
+  lose_unfinished_step();
+  const NamedTensor& which = setup_.parameters[parameter];
+  if (open_ && open_->is_backward_over) {
+    open_->failure = fmt::format(
+        "{} received a gradient between backward and finish_gradient_synchronization(); expected that call right after every backward that "
+        "synchronises (accumulate before it, under no_sync())",
+        which.name);
+    throw RuntimeError("DataParallel: " + *open_->failure);
+  }
+  has_gradient_since_failure_ = true;
+  touched_[parameter] = true;
+  if (!synchronizes_) return note_local_gradient(parameter);
+  const bool begins = !open_;
+  if (begins) begin_step();
+  watch_.attach();
+  if (!open_) return;  // this backward has failed meanwhile
+  if (begins) skip_unreached();
+  const at::Tensor& gradient = which.tensor.grad();
+  if (!gradient.defined()) {
+    throw RuntimeError(fmt::format(
+        "DataParallel: a hook has taken the gradient of {} before it was averaged; expected hooks that leave it in place, or a look after "
+        "backward()",
+        which.name));
+  }
+  if (gradient.requires_grad()) throw RuntimeError(fmt::format(kGraphOfGradient, which.name));
+  for (StepExtension* extension : extensions_) extension->gradient(parameter);
+  transport_->ready(parameter);
+}
+
+void Synchronizer::note_local_gradient(size_t parameter) {
+  for (StepExtension* extension : extensions_) extension->gradient(parameter);
+  if (!local_.contains(parameter)) local_.emplace(parameter, trace_of(setup_.parameters[parameter].tensor));
+}
+
+// The name of a parameter that has changed under gradients of this rank alone; empty when there is none.
+std::string Synchronizer::stepped_by_itself() const {
+  for (const auto& [parameter, trace] : local_) {
+    if (trace_of(setup_.parameters[parameter].tensor) != trace) return setup_.parameters[parameter].name;
+  }
+  return "";
+}
+
+// Parameters that this backward will not come to block no bucket.
+void Synchronizer::skip_unreached() {
+  if (!setup_.options.find_unused_parameters || !transport_->has_learned()) return;
+  const std::vector<bool> may_reach = BackwardWatch::may_reach(hooks_->nodes());
+  for (size_t i = 0; i < may_reach.size(); ++i) {
+    if (may_reach[i]) continue;
+    used_[i] = setup_.parameters[i].tensor.grad().defined();
+    transport_->skip(i);
+  }
+}
+
+void Synchronizer::on_backward_ended() {
+  const std::lock_guard held(mutex_);
+  if (!open_) return;
+  open_->is_backward_over = true;
+  if (!setup_.options.finish_with_backward) return;
+  has_unreported_failure_ = false;
+  send(RankState::kWithData);
+  complete();
+  throw_if_failed();
+}
+
+void Synchronizer::on_backward_failed(const std::string& reason) {
+  const std::lock_guard held(mutex_);
+  if (!open_) return;
+  try {
+    open_->failure = reason;
+    send(RankState::kFailed);
+    complete();
+  } catch (...) {  // backward() is throwing already; the next call says that the group is lost
+  }
+}
+
+// A step that was to end with backward and did not: something threw among autograd's final callbacks.
+void Synchronizer::lose_unfinished_step() {
+  if (!open_ || !open_->is_backward_over || !setup_.options.finish_with_backward) return;
+  lose_group(RuntimeError("the gradients of the step did not arrive"));
+}
+
+void Synchronizer::finish() {
+  const auto held = enter();
+  lose_unfinished_step();
+  const bool has_failed = std::exchange(has_unreported_failure_, false);
+  if (!open_) {
+    if (has_failed) throw_if_failed();
+    if (setup_.options.finish_with_backward || !synchronizes_) return;
+    begin_step();
+  }
+  send(RankState::kWithData);
+  complete();
+  has_unreported_failure_ = false;
+  throw_if_failed();
+}
+
+void Synchronizer::abandon(const std::string& reason) {
+  const auto held = enter();
+  lose_unfinished_step();
+  if (!open_) {
+    if (last_failure_ && !has_gradient_since_failure_) return;
+    begin_step();
+  }
+  if (!open_->failure) open_->failure = reason;
+  send(RankState::kFailed);
+  complete();
+}
+
+bool Synchronizer::take_part_without_data() {
+  const auto held = lock();
+  if (open_) throw RuntimeError("Join: the last step is not finished; expected finish_gradient_synchronization() after its backward");
+  begin_step();
+  forget_all_gradients();
+  send(RankState::kWithoutData);
+  complete();
+  throw_if_failed();
+  return had_data_;
+}
+
+// Everything that this rank adds to the step is under way afterwards.
+void Synchronizer::send(RankState state) {
+  wait_started_ = std::chrono::steady_clock::now();
+  try {
+    open_->parameters_changed = parameters_.has_changed();
+    if (state == RankState::kWithData) note_missing_gradients();
+    if (state != RankState::kWithData) used_.assign(used_.size(), false);
+    for (StepExtension* extension : extensions_) extension->sending();
+    open_->error = transport_->send(open_->failure ? RankState::kFailed : state, [this] { return where(); });
+    for (const StepExtension* extension : extensions_) {
+      if (!open_->error) open_->error = extension->objection();
+    }
+    if (open_->error && !open_->failure) open_->failure = message_of(open_->error);
+    agreement_->launch({.step = static_cast<uint64_t>(step_),
+                        .state = open_->failure ? RankState::kFailed : state,
+                        .parameters_changed = open_->parameters_changed,
+                        .checksum = audit_.is_due(step_) ? audit_.checksum() : 0},
+                       used_);
+    buffers_->launch(0);
+  } catch (const std::exception& error) {
+    lose_group(error);
+  }
+}
+
+// A gradient that a step has left there (zeroed, perhaps) is none of this backward's.
+bool Synchronizer::has_gradient(size_t parameter) const {
+  if (transport_->is_placed(parameter)) return touched_[parameter];
+  return setup_.parameters[parameter].tensor.grad().defined() && (touched_[parameter] || !transport_->is_adopted(parameter));
+}
+
+// Notes in the step which parameters this rank has used; unless it may, that it has not used all of them is a failure.
+void Synchronizer::note_missing_gradients() {
+  std::vector<std::string> missing;
+  const auto note = [&](const NamedTensor& parameter) { missing.push_back(parameter.name); };
+  for (size_t i = 0; i < used_.size(); ++i) {
+    const NamedTensor& parameter = setup_.parameters[i];
+    const bool has_own = has_gradient(i);
+    used_[i] = has_own || used_[i] || parameter.tensor.grad().defined();
+    if (!has_own && parameter.tensor.requires_grad()) note(parameter);
+  }
+  if (open_->parameters_changed) {  // of those that it does not know, and that have replaced others, perhaps
+    missing.clear();
+    for (const NamedTensor& parameter : trainable_parameters(*setup_.module)) {
+      const auto known = std::ranges::find_if(setup_.parameters, [&](const auto& each) { return each.tensor.is_same(parameter.tensor); });
+      const bool has = known == setup_.parameters.end() ? parameter.tensor.grad().defined()
+                                                        : has_gradient(static_cast<size_t>(known - setup_.parameters.begin()));
+      if (!has) note(parameter);
+    }
+  }
+  if (missing.empty() || setup_.options.find_unused_parameters || open_->failure) return;
+  open_->failure = fmt::format(
+      "no gradient for {}; expected every trainable parameter to take part in the loss (or set "
+      "find_unused_parameters)",
+      fmt::join(missing, ", "));
+}
+
+void Synchronizer::complete() {
+  const int64_t finished_before = steps_finished_;
+  try {
+    agreement_->wait([this] { return where(); });
+    had_data_ = agreement_->ranks_with_data() > 0;
+    const int first_failed = agreement_->first_failed();
+    if (first_failed < setup_.group.size) {
+      const std::string reason = agreement_->exchange_reason(first_line(open_->failure.value_or("")), first_failed);
+      fail({.rank = first_failed, .step = step_, .reason = reason}, open_->error);
+    } else if (!agreement_->are_checksums_equal()) {
+      const std::string difference = audit_.explain(setup_.control, step_);
+      fail({.rank = 0, .step = step_, .reason = difference}, std::make_exception_ptr(AuditError("DataParallel: " + difference)));
+    } else {
+      if (audit_.is_due(step_)) audit_.note_equal(step_);
+      succeed();
+    }
+    exposed_wait_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - wait_started_).count();
+    if (steps_finished_ > finished_before) {
+      for (StepExtension* extension : extensions_) extension->ended(*agreement_);
+    }
+  } catch (const std::exception& error) {
+    lose_group(error);
+  }
+  open_.reset();
+  used_.assign(used_.size(), false);
+  forget_local_gradients();
+  ++step_;
+}
+
+void Synchronizer::succeed() {
+  const int root = agreement_->first_with_data();
+  if (root == setup_.group.size) {  // the end of a Join: no rank had anything to send
+    transport_->drop([this] { return where(); });
+    for (StepExtension* extension : extensions_) extension->dropped();
+    buffers_->wait(/*keep=*/false);
+    last_failure_.reset();
+    last_error_ = nullptr;
+    return forget_all_gradients();
+  }
+  if (agreement_->any_parameters_changed()) return renew();
+  last_failure_.reset();
+  last_error_ = nullptr;
+  std::vector<bool> wanted(used_.size());
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = agreement_->is_used(i);
+  const bool is_first = !transport_->has_learned();
+  transport_->receive(wanted, scale_of_sums(), /*all=*/false, [this] { return where(); });
+  transport_->learn(root, agreement_->has_data(setup_.group.rank));
+  for (StepExtension* extension : extensions_) extension->received(*agreement_, is_first);
+  receive_buffers();
+  ++steps_finished_;
+}
+
+// Of the mean over the ranks that have data, where the buckets hold one over all.
+double Synchronizer::scale_of_sums() const {
+  return static_cast<double>(setup_.group.size) / agreement_->ranks_with_data();
+}
+
+// Rank 0's are under way; where it has no data they are of no use.
+void Synchronizer::receive_buffers() {
+  const int root = agreement_->first_with_data();
+  buffers_->wait(/*keep=*/root == 0);
+  if (root == 0) return;
+  buffers_->launch(root);
+  buffers_->wait(/*keep=*/true);
+}
+
+void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
+  transport_->drop([this] { return where(); });
+  for (StepExtension* extension : extensions_) extension->dropped();
+  buffers_->wait(/*keep=*/false);
+  forget_all_gradients();
+  last_failure_ = std::move(failure);
+  last_error_ = std::move(error);
+  has_gradient_since_failure_ = false;
+  has_unreported_failure_ = true;
+}
+
+// Empty when the next step can go on with these parameters. The same on every rank.
+std::string Synchronizer::why_not_renewed(const ParameterRenewal& renewal) const {
+  if (!renewal.sets_differ.empty()) return renewal.sets_differ;
+  if (renewal.parameters.empty()) return "the module trains no parameter any more";
+  const bool is_planned = takes_plan(setup_.options) || !setup_.options.ready_order.empty();
+  if (is_planned && renewal.parameters.size() != setup_.parameters.size()) {
+    return fmt::format("the module trains {} parameters now, and the plan or ready order that it was wrapped with speaks of {}",
+                       renewal.parameters.size(), setup_.parameters.size());
+  }
+  if (!is_planned) return "";
+  try {
+    plan_communication(renewal.parameters, setup_.ready_order, setup_.options);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// The step ends with the parameters that the module trains now.
+void Synchronizer::renew() {
+  const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
+  std::string objection = why_not_renewed(renewal);
+  if (objection.empty() && !renewal.values_differ.empty()) {
+    objection = fmt::format(
+        "{} was added or replaced after wrapping, and its values differed between ranks; all ranks have rank 0's now, and the next step "
+        "takes "
+        "it in; expected parameters_changed() on every rank after such a change",
+        renewal.values_differ);
+    std::vector<at::Tensor> joined;
+    for (const size_t parameter : renewal.joined) joined.push_back(renewal.parameters[parameter].tensor);
+    broadcast_tensors(setup_.group, joined, 0);
+    fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
+    return take_up(renewal);
+  }
+  if (!objection.empty()) return fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
+  last_failure_.reset();
+  last_error_ = nullptr;
+  std::vector<bool> wanted(used_.size());
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = agreement_->is_used(i) && setup_.parameters[i].tensor.requires_grad();
+  transport_->receive(wanted, scale_of_sums(), /*all=*/true, [this] { return where(); });
+  reduce_joined(renewal);
+  receive_buffers();
+  for (StepExtension* extension : extensions_) extension->dropped();
+  take_up(renewal);
+  ++steps_finished_;
+}
+
+// Means of gradients that have no bucket yet, one after another.
+void Synchronizer::reduce_joined(const ParameterRenewal& renewal) {
+  const at::NoGradGuard no_grad;
+  const bool has_data = agreement_->has_data(setup_.group.rank);
+  for (const size_t index : renewal.joined) {
+    const at::Tensor& parameter = renewal.parameters[index].tensor;
+    at::Tensor& gradient = parameter.mutable_grad();
+    const bool has_gradient = gradient.defined() && has_data;
+    const auto users = all_gather(setup_.control, {has_gradient ? 1.0 : 0.0});
+    if (std::ranges::none_of(users, [](const auto& user) { return user[0] != 0; })) continue;
+    at::Tensor sum = has_gradient ? gradient.contiguous() : at::zeros_like(parameter, at::MemoryFormat::Contiguous);
+    sum.mul_(1.0 / agreement_->ranks_with_data());
+    all_reduce(setup_.group, sum);
+    gradient = sum;
+  }
+}
+
+// With new hooks and buckets; the old buckets' memory is the gradients' until they are gone.
+void Synchronizer::take_up(const ParameterRenewal& renewal) {
+  const bool is_renewal = transport_ != nullptr;
+  const std::vector<NamedTensor> before = setup_.parameters;
+  local_.clear();
+  if (is_renewal) {
+    transport_->release();
+    setup_.parameters = renewal.parameters;
+    setup_.buffers = setup_.module->buffers();
+    if (setup_.options.ready_order.empty()) {
+      setup_.ready_order.resize(setup_.parameters.size());
+      std::iota(setup_.ready_order.rbegin(), setup_.ready_order.rend(), 0);
+    }
+  }
+  parameters_.look();
+  audited_.clear();
+  for (const auto& parameter : setup_.module->named_parameters()) audited_.push_back({parameter.key(), parameter.value()});
+  try {
+    transport_ = std::make_unique<BucketTransport>(setup_, extensions_, adopted_);
+  } catch (...) {  // the group is lost; what is left must fit together
+    setup_.parameters = before;
+    throw;
+  }
+  agreement_.emplace(setup_.control, hash_of(setup_.options.name), setup_.options.find_unused_parameters ? setup_.parameters.size() : 0);
+  buffers_.emplace(setup_.control, setup_.group, setup_.options.broadcast_buffers ? setup_.buffers : std::vector<at::Tensor>{});
+  touched_.assign(setup_.parameters.size(), false);
+  used_.assign(setup_.parameters.size(), false);
+  if (!is_renewal) return;
+  for (StepExtension* extension : extensions_) extension->renewed();
+  hooks_.reset();
+  install_hooks();
+}
+
+void Synchronizer::parameters_changed() {
+  const auto held = enter();
+  if (open_) throw RuntimeError("parameters_changed() within a step; expected it between steps");
+  std::string objection;
+  try {
+    const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
+    objection = why_not_renewed(renewal);
+    if (objection.empty()) {
+      std::vector<at::Tensor> joined;
+      for (const size_t parameter : renewal.joined) joined.push_back(renewal.parameters[parameter].tensor);
+      if (!renewal.values_differ.empty()) broadcast_tensors(setup_.group, joined, 0);
+      take_up(renewal);
+    }
+  } catch (const std::exception& error) {
+    lose_group(error);
+  }
+  if (!objection.empty()) throw RuntimeError("DataParallel: " + objection);
+}
+
+void Synchronizer::audit() {
+  const auto held = enter();
+  if (open_) throw RuntimeError("audit() within a step; expected it between steps");
+  std::string difference;
+  try {
+    const uint64_t checksum = audit_.checksum();
+    const auto ranks = all_gather(setup_.control, {static_cast<double>(checksum >> 32), static_cast<double>(checksum & 0xffffffff)});
+    if (std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; })) return audit_.note_equal(step_);
+    difference = audit_.explain(setup_.control, step_);
+  } catch (const std::exception& error) {
+    lose_group(error);
+  }
+  throw AuditError("DataParallel: " + difference);
+}
+
+void Synchronizer::audit_tensors(Audit::Tensors tensors) {
+  const auto held = enter();
+  audit_.add(nullptr, std::move(tensors));
+}
+
+void Synchronizer::audit_optimizer(const torch::optim::Optimizer& optimizer) {
+  const auto held = enter();
+  audit_.add(&optimizer, [this, &optimizer] { return state_of(optimizer, setup_.parameters); });
+}
+
+void Synchronizer::forget_audited(const torch::optim::Optimizer& optimizer) {
+  const auto held = lock();
+  audit_.remove(&optimizer);
+}
+
+DataParallelStats Synchronizer::stats() const {
+  const std::lock_guard held(mutex_);
+  DataParallelStats result{
+      .tensors = {}, .buckets = transport_->finished_stats(), .exposed_wait_s = exposed_wait_s_, .steps = steps_finished_};
+  for (const int64_t parameter : transport_->communication().order) {
+    result.tensors.push_back(setup_.parameters[static_cast<size_t>(parameter)].name);
+  }
+  return result;
+}
+
+void Synchronizer::forget_all_gradients() {
+  for (const NamedTensor& parameter : setup_.parameters) parameter.tensor.mutable_grad().reset();
+  if (!parameters_.has_changed()) return;
+  for (const NamedTensor& parameter : trainable_parameters(*setup_.module)) parameter.tensor.mutable_grad().reset();
+}
+
+void Synchronizer::forget_local_gradients() {
+  touched_.assign(touched_.size(), false);
+  local_.clear();
+}
+
+void Synchronizer::throw_if_failed() const {
+  if (last_error_) std::rethrow_exception(last_error_);
+  if (last_failure_) throw StepError(*last_failure_);
+}
+
+void Synchronizer::lose_group(const std::exception& error) {
+  std::string why = first_line(error.what());
+  if (dynamic_cast<const GroupError*>(&error) == nullptr) {
+    try {
+      give_up(setup_.group, fmt::format("{}: {}", where(), why));
+    } catch (const GroupError& lost) {
+      why = lost.what();
+    }
+  }
+  lost_ = fmt::format("DataParallel: the process group was lost in step {} and must be made anew: {}", step_, why);
+  open_.reset();
+  forget_all_gradients();
+  throw GroupError(why);
+}
+
+void Synchronizer::throw_if_lost() const {
+  if (lost_) throw GroupError(*lost_);
+}
+
+}  // namespace firkin

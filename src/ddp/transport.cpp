@@ -1,0 +1,283 @@
+#include "transport.h"
+
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "firkin/base/units.h"
+
+namespace firkin {
+namespace {
+
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& parameters) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& parameter : parameters) tensors.push_back(parameter.tensor);
+  return tensors;
+}
+
+BucketReduction start_plain(const ProcessGroup& group, at::Tensor bucket) {
+  return {start_all_reduce(group, std::move(bucket)), {}};
+}
+
+}  // namespace
+
+GradientHook plain_all_reduce() {
+  return {.name = "none", .start = start_plain};
+}
+GradientHook bf16_compression() {
+  return {.name = "bf16", .start = start_plain, .wire_dtype = at::kBFloat16};
+}
+GradientHook fp16_compression() {
+  return {.name = "fp16", .start = start_plain, .wire_dtype = at::kHalf};
+}
+
+BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepExtension*>& extensions, AdoptedGradients& adopted)
+    : setup_(setup),
+      extensions_(extensions),
+      adopted_(adopted),
+      ready_order_(setup.ready_order),
+      settled_(tensors_of(setup.parameters)),
+      communication_(plan_communication(setup.parameters, ready_order_, setup.options)),
+      counter_(setup.parameters.size()) {
+  build_buckets();
+  settled_.set();
+}
+
+void BucketTransport::build_buckets() {
+  flights_.clear();
+  buckets_.reset();  // first: two sets of buckets are twice the gradients
+  const std::vector<int64_t>& order = communication_.order;
+  position_of_.assign(order.size(), 0);
+  placed_.assign(order.size(), false);
+  std::vector<at::Tensor> tensors;
+  for (size_t position = 0; position < order.size(); ++position) {
+    const auto parameter = static_cast<size_t>(order[position]);
+    position_of_[parameter] = static_cast<int64_t>(position);
+    tensors.push_back(setup_.parameters[parameter].tensor);
+  }
+  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), communication_.plan, 1.0 / setup_.group.size,
+                                               setup_.options.gradient_hook.wire_dtype);
+  for (const Bucket& bucket : communication_.plan.buckets) flights_.emplace_back(bucket.count);
+  launched_ = flights_.size();
+  set_launch_order(communication_.plan.launch_order);
+}
+
+int64_t BucketTransport::bucket_at(size_t launch_index) const {
+  const std::vector<int64_t>& order = communication_.plan.launch_order;
+  return order.empty() ? static_cast<int64_t>(launch_index) : order[launch_index];
+}
+
+void BucketTransport::set_launch_order(std::vector<int64_t> order) {
+  communication_.plan.launch_order = std::move(order);
+  launch_index_.assign(flights_.size(), 0);
+  stats_.clear();
+  for (size_t i = 0; i < flights_.size(); ++i) {
+    const int64_t bucket = bucket_at(i);
+    const at::Tensor& wire = buckets_->wire(bucket);
+    const auto& bytes_on_wire = setup_.options.gradient_hook.bytes_on_wire;
+    launch_index_[static_cast<size_t>(bucket)] = i;
+    stats_.push_back({.tensors = communication_.plan.buckets[static_cast<size_t>(bucket)].count,
+                      .bytes = buckets_->gradient_bytes(bucket),
+                      .bytes_on_wire = bytes_on_wire ? bytes_on_wire(wire) : static_cast<int64_t>(wire.nbytes())});
+  }
+}
+
+void BucketTransport::begin() {
+  settled_.follow();
+  if (buckets_ == nullptr) {
+    build_buckets();
+    settled_.set();
+  }
+  placed_.assign(placed_.size(), false);
+  counter_.begin_step();
+  launched_ = 0;
+  for (BucketFlight& bucket : flights_) bucket.begin();
+  started_at_ = BucketFlight::Clock::now();
+}
+
+void BucketTransport::ready(size_t parameter) {
+  if (!sends_when_ready()) return;
+  switch (counter_.count(parameter)) {
+    case ReadyCounter::Arrival::kIncomplete:
+      return;
+    case ReadyCounter::Arrival::kComplete:
+      if (is_placed(parameter)) break;  // it was skipped
+      return place(parameter);
+    case ReadyCounter::Arrival::kTooMany:
+      break;
+  }
+  throw RuntimeError("DataParallel: " + setup_.parameters[parameter].name +
+                     " received more gradients than in the steps before, after its bucket was sent; the next step expects as many");
+}
+
+void BucketTransport::skip(size_t parameter) {
+  if (sends_when_ready() && !is_placed(parameter)) place(parameter);
+}
+
+// And launches the buckets that are full, up to the first that is not.
+void BucketTransport::place(size_t parameter) {
+  const int64_t position = position_of_[parameter];
+  settled_.follow(setup_.parameters[parameter].tensor.device());
+  buckets_->place(position);
+  placed_[static_cast<size_t>(position)] = true;
+  for (StepExtension* extension : extensions_) extension->placed(parameter);
+  for (int64_t bucket = buckets_->bucket_of(position); bucket <= buckets_->last_bucket_of(position); ++bucket) {
+    flight(bucket).tensor_placed(buckets_->wire(bucket).device());
+  }
+  const size_t launched_before = launched_;
+  while (launched_ < flights_.size() && flight(bucket_at(launched_)).is_full()) launch_next();
+  if (launched_ == launched_before) return;
+  for (StepExtension* extension : extensions_) extension->launched(launched_ - launched_before);
+}
+
+void BucketTransport::place_bucket(int64_t bucket) {
+  const Bucket& tensors = communication_.plan.buckets[static_cast<size_t>(bucket)];
+  for (int64_t position = tensors.first; position < tensors.first + tensors.count; ++position) {
+    if (placed_[static_cast<size_t>(position)]) continue;
+    buckets_->place(position);
+    placed_[static_cast<size_t>(position)] = true;
+  }
+}
+
+void BucketTransport::launch_next() {
+  const int64_t bucket = bucket_at(launched_);
+  const at::Tensor& wire = buckets_->wire(bucket);
+  flight(bucket).join_writers(wire.device());
+  buckets_->pack(bucket);
+  flight(bucket).launch(setup_.group, setup_.options.gradient_hook, wire);
+  ++launched_;
+}
+
+std::exception_ptr BucketTransport::send(RankState state, What what) {
+  std::exception_ptr error;
+  if (state == RankState::kWithoutData) buckets_->fill_with_zeros();
+  while (launched_ < flights_.size()) {
+    const int64_t bucket = bucket_at(launched_);
+    if (state == RankState::kWithData && !error) {
+      try {
+        place_bucket(bucket);
+      } catch (const std::exception&) {
+        error = std::current_exception();
+      }
+    }
+    launch_next();
+    if (!sends_when_ready()) flight(bucket).wait(setup_.group, what);
+  }
+  return error;
+}
+
+bool BucketTransport::may_arrive_later(int64_t bucket) const {
+  return std::ranges::any_of(extensions_, [bucket](const StepExtension* each) { return each->may_arrive_later(bucket); });
+}
+
+void BucketTransport::receive(const std::vector<bool>& wanted, double scale, bool all, What what) {
+  wanted_ = wanted;
+  scale_ = scale;
+  finished_stats_ = stats_;
+  for (const int64_t bucket : not_received()) {
+    if (all || !may_arrive_later(bucket)) adopt(receive_bucket(bucket, what));
+  }
+  settled_.set();
+  if (sends_when_ready() && counter_.has_learned()) counter_.learn(counter_.received());
+}
+
+void BucketTransport::drop(What what) {
+  for (const int64_t bucket : not_received()) wait_for(bucket, what);
+  settled_.set();
+}
+
+// What came goes to the gradients' own dtype and counts as used.
+void BucketTransport::wait_for(int64_t bucket, What what) {
+  flight(bucket).wait(setup_.group, what);
+  buckets_->unpack(bucket);
+  flight(bucket).consume();
+  const auto seconds = [this](auto time) { return std::chrono::duration<double>(time - started_at_).count(); };
+  BucketStats& stats = stats_[launch_index_[static_cast<size_t>(bucket)]];
+  stats.launch_s = seconds(flight(bucket).launched_at());
+  stats.end_s = seconds(flight(bucket).ended_at());
+}
+
+std::vector<int64_t> BucketTransport::receive_bucket(int64_t bucket, What what) {
+  wait_for(bucket, what);
+  const size_t index = launch_index_[static_cast<size_t>(bucket)];
+  finished_stats_[index] = stats_[index];
+  if (scale_ != 1) buckets_->scale(bucket, scale_);
+  std::vector<int64_t> complete;
+  const Bucket& tensors = communication_.plan.buckets[static_cast<size_t>(bucket)];
+  for (int64_t position = tensors.first; position < tensors.first + tensors.count; ++position) {
+    if (!wanted_[static_cast<size_t>(communication_.order[static_cast<size_t>(position)])]) continue;
+    bool is_complete = true;
+    for (int64_t part = buckets_->bucket_of(position); part <= buckets_->last_bucket_of(position); ++part) {
+      is_complete = is_complete && is_received(part);
+    }
+    if (is_complete) complete.push_back(position);
+  }
+  return complete;
+}
+
+void BucketTransport::adopt(const std::vector<int64_t>& positions) {
+  for (const int64_t position : positions) {
+    buckets_->adopt(position);
+    const at::Tensor& parameter = setup_.parameters[static_cast<size_t>(communication_.order[static_cast<size_t>(position)])].tensor;
+    adopted_[parameter.unsafeGetTensorImpl()] = parameter.grad().unsafeGetTensorImpl();
+  }
+}
+
+bool BucketTransport::is_adopted(size_t parameter) const {
+  const at::Tensor& tensor = setup_.parameters[parameter].tensor;
+  const auto known = adopted_.find(tensor.unsafeGetTensorImpl());
+  return known != adopted_.end() && known->second == tensor.grad().unsafeGetTensorImpl();
+}
+
+std::vector<int64_t> BucketTransport::not_received() const {
+  std::vector<int64_t> result;
+  for (size_t i = 0; buckets_ != nullptr && i < launched_; ++i) {
+    if (!is_received(bucket_at(i))) result.push_back(bucket_at(i));
+  }
+  return result;
+}
+
+// The root's order becomes everybody's; its counts only those of a rank that had no backward of its own.
+void BucketTransport::learn(int root, bool we_had_data) {
+  if (!sends_when_ready() || counter_.has_learned()) return;
+  at::Tensor roots_order = at::tensor(counter_.observed_order(), at::kLong);
+  at::Tensor roots_counts = at::tensor(counter_.received(), at::kLong);
+  broadcast(setup_.control, {roots_order, roots_counts}, root);
+  const auto list = [](const at::Tensor& tensor) {
+    const auto* first = tensor.const_data_ptr<int64_t>();
+    return std::vector<int64_t>(first, first + tensor.numel());
+  };
+  counter_.learn(we_had_data ? counter_.received() : list(roots_counts));
+  if (is_plan_final_ || !setup_.options.ready_order.empty() || takes_plan(setup_.options)) return;
+  ready_order_ = list(roots_order);
+  CommunicationPlan communication = plan_communication(setup_.parameters, ready_order_, setup_.options);
+  if (communication.order == communication_.order && communication.plan == communication_.plan) return;
+  communication_ = std::move(communication);
+  buckets_.reset();  // its memory is the gradients' until they are gone
+}
+
+void BucketTransport::use_plan(CommunicationPlan communication) {
+  is_plan_final_ = true;
+  ready_order_ = communication.order;
+  communication_ = std::move(communication);
+  buckets_.reset();
+}
+
+std::string BucketTransport::describe(int64_t bucket) const {
+  const Bucket& tensors = communication_.plan.buckets[static_cast<size_t>(bucket)];
+  const auto first = static_cast<size_t>(communication_.order[static_cast<size_t>(tensors.first)]);
+  std::string more = tensors.count > 1 ? fmt::format(" and {} more", tensors.count - 1) : "";
+  if (tensors.parts > 1) more = fmt::format(", part {} of {}", tensors.part + 1, tensors.parts);
+  return fmt::format("bucket {} ({}{}, {})", bucket, setup_.parameters[first].name, more, format_bytes(buckets_->gradient_bytes(bucket)));
+}
+
+std::string BucketTransport::first_pending() const {
+  if (buckets_ == nullptr) return "";
+  for (size_t i = 0; i < launched_; ++i) {
+    if (flight(bucket_at(i)).is_pending()) return describe(bucket_at(i));
+  }
+  return launched_ == flights_.size() ? "" : describe(bucket_at(launched_));
+}
+
+}  // namespace firkin

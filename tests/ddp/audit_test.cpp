@@ -1,0 +1,304 @@
+// The audit: what differs between ranks is found, whatever made it differ, and what may differ is not.
+#include "real_programs.h"
+
+#include <cmath>
+#include <limits>
+
+#include "firkin/ddp/overlapped_optimizer.h"
+#include "layered_net.h"
+
+namespace firkin {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class Audit : public OnRanks {};
+
+// What the offender does to its copy.
+using Damage = std::function<void(Net&)>;
+
+void set_element(at::Tensor& tensor, int64_t index, double value) {
+  tensor.data_ptr<double>()[index] = value;
+}
+
+// Trains for a while, then the offender's parameters are damaged, and every rank hears of it, with that parameter's name.
+Program program_with(const Damage& damage, const std::string& parameter) {
+  return [damage, parameter](World& world) {
+    Net net(world.seed());
+    set_trainable(*net.middle, false);  // frozen ones are audited too
+    const auto ddp = world.wrap(net);
+    torch::optim::SGD optimizer = sgd(net);
+    for (int step = 0; step < 2; ++step) world.train(ddp.get(), net, optimizer, step);
+    ddp->audit();
+    Tensors before = copies(net.parameters());
+    if (world.is_offender()) damage(net);
+    const std::string error = message_of<AuditError>([&] { ddp->audit(); });
+    const int other = std::max(world.offender(), 1);
+    EXPECT_THAT(error, AllOf(HasSubstr(parameter), ContainsRegex(fmt::format("ranks? 0 .*{}", other))));
+    world.note(error);
+    return before;
+  };
+}
+
+TEST_P(Audit, FindsOneBit) {
+  expect_the_same_on_every_rank(
+      program_with([](Net& net) { set_element(net.last->bias, 1, std::nextafter(net.last->bias[1].item<double>(), 1e9)); }, "last.bias"),
+      3);
+}
+
+TEST_P(Audit, FindsTwoValuesThatHaveChangedPlaces) {
+  const auto swap = [](Net& net) {
+    const double first = net.first->weight[0][0].item<double>();
+    set_element(net.first->weight, 0, net.first->weight[0][1].item<double>());
+    set_element(net.first->weight, 1, first);
+  };
+  expect_the_same_on_every_rank(program_with(swap, "first.weight"), 3);
+}
+
+TEST_P(Audit, FindsTwoChangesWhoseSumIsZero) {
+  const auto change = [](Net& net) {
+    net.first->weight.data()[0][0] += 0.5;
+    net.first->weight.data()[6][4] -= 0.5;
+  };
+  expect_the_same_on_every_rank(program_with(change, "first.weight"), 3);
+}
+
+TEST_P(Audit, FindsAFrozenParameter) {
+  expect_the_same_on_every_rank(program_with([](Net& net) { set_element(net.middle->weight, 48, 0); }, "middle.weight"), 3);
+}
+
+TEST_P(Audit, FindsANanOnOneRank) {
+  expect_the_same_on_every_rank(
+      program_with([](Net& net) { set_element(net.last->bias, 0, std::numeric_limits<double>::quiet_NaN()); }, "last.bias"), 3);
+}
+
+TEST_P(Audit, NamesTheFirstOfSeveral) {
+  const auto zero = [](Net& net) {
+    net.last->weight.data().zero_();
+    net.middle->bias.data().zero_();
+  };
+  expect_the_same_on_every_rank(program_with(zero, "middle.bias"), 3);
+}
+
+TEST_P(Audit, NansThatAreTheSameOnAllRanksAreNoDifference) {
+  expect_the_same_on_every_rank(
+      [](World& world) {
+        Net net(world.seed());
+        const auto ddp = world.wrap(net);
+        net.first->weight.data().fill_(std::numeric_limits<double>::quiet_NaN());
+        EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+        return copies(net.middle->parameters());
+      },
+      3);
+}
+
+TEST_P(Audit, BuffersOfBatchNormAreNoDifferenceWhetherTheyAreBroadcastOrNot) {
+  for (const bool broadcasts : {true, false}) {
+    SCOPED_TRACE(broadcasts);
+    expect_the_same_on_every_rank(
+        [broadcasts](World& world) {
+          torch::nn::Sequential net(torch::nn::Linear(5, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 1));
+          net->to(at::kDouble);
+          DataParallelOptions options = world.options();
+          options.audit_every = 1;
+          options.broadcast_buffers = broadcasts;
+          const auto ddp = world.wrap(*net, options);
+          torch::optim::SGD optimizer = sgd(*net);
+          for (int step = 0; step < 5; ++step) {
+            optimizer.zero_grad();
+            world.backward(ddp.get(), world.mean_loss(step, [&](const at::Tensor& x) { return net->forward(x).pow(2).mean(); }));
+            optimizer.step();
+          }
+          EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+          return copies(net->parameters());
+        },
+        3);
+  }
+}
+
+// Parameters of one rank move by themselves, after the first step. Returns the step in which every rank heard of it, at most `steps`.
+int first_audited_step(World& world, DataParallelOptions options, int steps) {
+  Net net(world.seed());
+  const auto ddp = world.wrap(net, options);
+  torch::optim::SGD optimizer = sgd(net);
+  for (int step = 0; step < steps; ++step) {
+    if (step > 0 && world.is_offender()) net.first->bias.data()[0] += 1e-3;
+    const std::string error = message_of<AuditError>([&] { world.train(ddp.get(), net, optimizer, step); });
+    if (!error.empty()) return step;
+  }
+  return steps;
+}
+
+TEST_P(Audit, TakesPlaceEveryHundredStepsUnlessToldOtherwise) {
+  expect_the_same_on_every_rank(
+      [](World& world) {
+        const int step = first_audited_step(world, {}, 101);
+        EXPECT_LE(step, 100);
+        EXPECT_GE(step, 98);  // the hundredth step, however steps are counted
+        world.note(std::to_string(step));
+        return Tensors{at::zeros({1})};
+      },
+      1);
+}
+
+TEST_P(Audit, TakesPlaceInEveryStepOrInNone) {
+  expect_the_same_on_every_rank(
+      [](World& world) {
+        DataParallelOptions options = world.options();
+        options.audit_every = 1;
+        EXPECT_LE(first_audited_step(world, options, 10), 1);
+        options.audit_every = 0;
+        EXPECT_EQ(first_audited_step(world, options, 210), 210);
+        return Tensors{at::zeros({1})};
+      },
+      2);
+}
+
+TEST_P(Audit, SaysSinceWhichStepAllWasStillEqual) {
+  expect_the_same_on_every_rank(
+      [](World& world) {
+        Net net(world.seed());
+        DataParallelOptions options = world.options();
+        options.audit_every = 5;
+        const auto ddp = world.wrap(net, options);
+        torch::optim::SGD optimizer = sgd(net);
+        std::string error;
+        int step = 0;
+        for (; error.empty() && step < 20; ++step) {
+          if (world.is_offender() && step == 12) net.first->bias.data()[0] += 1e-3;
+          error = message_of<AuditError>([&] { world.train(ddp.get(), net, optimizer, step); });
+        }
+        EXPECT_GT(step, 12);
+        EXPECT_THAT(error, AllOf(HasSubstr("first.bias"), ContainsRegex("equal.* step (8|9|10|11|12)"))) << "audits are five steps apart";
+        world.note(error);
+        return copies(net.last->parameters());
+      },
+      5);
+}
+
+TEST_P(Audit, ComparesTheOptimisersStateWhereItIsGiven) {
+  expect_the_same_on_every_rank(
+      [](World& world) {
+        Net net(world.seed());
+        torch::optim::SGD optimizer = sgd(net);
+        const auto ddp = world.wrap(net);
+        for (int step = 0; step < 3; ++step) world.train(ddp.get(), net, optimizer, step);
+        auto& state = static_cast<torch::optim::SGDParamState&>(*optimizer.state().at(net.middle->bias.unsafeGetTensorImpl()));
+        if (world.is_offender()) state.momentum_buffer().zero_();  // of a checkpoint that was read halfway
+        EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+        ddp->audit_optimizer(optimizer);
+        const std::string error = message_of<AuditError>([&] { ddp->audit(); });
+        EXPECT_THAT(error, HasSubstr("middle.bias"));
+        world.note(error);
+        return copies(net.parameters());
+      },
+      3);
+}
+
+TEST_P(Audit, ComparesTheStateOfAnOverlappedOptimiserWithoutBeingTold) {
+  expect_the_same_on_every_rank(
+      [](World& world) {
+        Net net(world.seed());
+        torch::optim::AdamW optimizer(net.parameters(), 1e-3);
+        DataParallelOptions options = world.options();
+        options.audit_every = 0;
+        const auto ddp = world.wrap(net, options);
+        OverlappedOptimizer overlapped(*ddp, optimizer);
+        for (int step = 0; step < 3; ++step) {
+          optimizer.zero_grad();
+          world.backward(ddp.get(), world.loss(net, step));
+          overlapped.step();
+        }
+        overlapped.drain();
+        EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+        auto& state = static_cast<torch::optim::AdamWParamState&>(*optimizer.state().at(net.middle->bias.unsafeGetTensorImpl()));
+        if (world.is_offender()) state.exp_avg_sq().mul_(2);
+        EXPECT_THAT(message_of<AuditError>([&] { ddp->audit(); }), HasSubstr("middle.bias"));
+        return copies(net.parameters());
+      },
+      3);
+}
+
+TEST_P(Audit, WaitsForParametersThatAreStillOnTheirWay) {
+  run_linked_ranks(GetParam(), "8mbit,200us", [](const ProcessGroup& group) {
+    const at::TensorOptions doubles = at::TensorOptions().dtype(at::kDouble);
+    LayeredNet net(doubles);
+    DataParallelOptions options;
+    options.strategy = find_strategy("ordered");
+    options.cap.cap_bytes = 64;
+    options.audit_every = 2;
+    DataParallel ddp(*net, group, options);
+    torch::optim::AdamW optimizer(net->parameters(), 1e-2);
+    OverlappedOptimizer overlapped(ddp, optimizer);
+    for (int step = 0; step < 9; ++step) {
+      net->forward(batch_of(step, group.rank, doubles)).pow(2).mean().backward();
+      overlapped.step();
+      if (step % 4 == 3) {
+        EXPECT_THAT(error_of([&] { ddp.audit(); }), IsEmpty());
+      }
+      overlapped.drain();
+      optimizer.zero_grad();
+    }
+  });
+}
+
+TEST_P(Audit, RanksWithoutDataInAJoinSectionTakePartInIt) {
+  expect_the_same_on_every_rank(
+      [](World& world) {
+        Net net(world.seed());
+        DataParallelOptions options = world.options();
+        options.audit_every = 1;
+        const auto ddp = world.wrap(net, options);
+        torch::optim::SGD optimizer = sgd(net);
+        auto join = ddp->join();
+        for (int step = 0; step < 1 + 2 * world.rank(); ++step) world.train(ddp.get(), net, optimizer, step);
+        join.finish([&] { optimizer.step(); });
+        EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+        return copies(net.parameters());
+      },
+      4);
+}
+
+TEST_P(Audit, ParametersOfEveryDtypeAndShapeAreCompared) {
+  expect_the_same_on_every_rank(
+      [](World& world) {
+        struct Module : torch::nn::Module {
+          at::Tensor half = register_parameter("half", at::ones({3}, at::kBFloat16));
+          at::Tensor empty = register_parameter("empty", at::ones({0, 3}));
+          at::Tensor scalar = register_parameter("scalar", at::ones({}));
+          at::Tensor transposed = register_parameter("transposed", at::arange(12, at::kFloat).view({4, 3}).t().detach());
+          at::Tensor count = register_parameter("count", at::arange(3), /*requires_grad=*/false);
+        } module;
+        const auto ddp = world.wrap(module, {});
+        EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+        for (const auto& parameter : module.named_parameters()) {
+          if (parameter.value().numel() == 0) continue;
+          const at::Tensor saved = parameter.value().detach().clone();
+          if (world.is_offender()) parameter.value().detach().add_(1);
+          EXPECT_THAT(message_of<AuditError>([&] { ddp->audit(); }), HasSubstr(parameter.key()));
+          parameter.value().detach().copy_(saved);
+        }
+        return copies(module.parameters());
+      },
+      2);
+}
+
+TEST_P(Audit, RanksWithDifferentIntervalsLearnItAtConstruction) {
+  expect_the_same_on_every_rank(
+      [](World& world) {
+        Net net(world.seed());
+        DataParallelOptions options;
+        options.audit_every = world.is_offender() ? 7 : 8;
+        EXPECT_THAT(message_of<RuntimeError>([&] { DataParallel ddp(net, world.group(), options); }), HasSubstr("audit"));
+        return Tensors{at::zeros({1})};
+      },
+      3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Audit, testing::Values(2, 3));
+
+}  // namespace
+}  // namespace firkin

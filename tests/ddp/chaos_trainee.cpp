@@ -1,0 +1,197 @@
+#include "chaos_trainee.h"
+
+#include <fmt/format.h>
+
+#include "firkin/ddp/module_parameters.h"
+#include "seeded.h"
+
+#include <torch/torch.h>
+
+namespace firkin {
+namespace {
+
+constexpr int64_t kRows = 3;  // of a micro-batch
+
+std::vector<at::Tensor> trainable_tensors(const torch::nn::Module& module) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& parameter : trainable_parameters(module)) tensors.push_back(parameter.tensor);
+  return tensors;
+}
+
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
+  return copies_of(gradients);
+}
+
+void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const ChaosPlan& plan, const std::vector<at::Tensor>& parameters) {
+  if (plan.adam) return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01));
+  return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
+}
+
+}  // namespace
+
+std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) {
+    copies.push_back(tensor.defined() ? tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true)
+                                      : at::Tensor());
+  }
+  return copies;
+}
+
+ChaosTrainee::ChaosTrainee(const ChaosPlan& plan, int module, const ProcessGroup& group)
+    : plan_(plan),
+      module_(module),
+      group_(group),
+      model_(std::make_shared<ChaosModel>(plan.model, group.device)),
+      reference_(std::make_shared<ChaosModel>(plan.model, group.device)) {
+  note_trainable();
+  seed_parameters(*model_, 1000 * plan.seed + 100 * static_cast<uint64_t>(group.rank) + 50 * static_cast<uint64_t>(module));
+  optimizer_ = make_optimizer(plan_, model_->parameters());
+  ddp_ = std::make_unique<DataParallel>(*model_, group_, options());  // rank 0's parameters are broadcast
+  OverlappedOptions overlapped;
+  if (plan_.clip_norm) overlapped.clip_norm = *plan_.clip_norm;
+  overlapped_ = std::make_unique<OverlappedOptimizer>(*ddp_, *optimizer_, overlapped);
+}
+
+DataParallelOptions ChaosTrainee::options() const {
+  DataParallelOptions options;
+  options.strategy = find_strategy(plan_.strategy);
+  options.cap = plan_.cap;
+  options.finish_with_backward = plan_.finish_with_backward;
+  options.find_unused_parameters = plan_.find_unused_parameters;
+  options.broadcast_buffers = plan_.broadcast_buffers;
+  options.audit_every = plan_.audit_every;
+  if (plan_.compresses) options.gradient_hook = bf16_compression();
+  std::vector<int64_t> order = draw_ready_order(plan_.seed, trainable_.size());
+  if (plan_.explicit_ready_order) options.ready_order = order;
+  if (options.strategy.grouping != Grouping::kPlan) return options;
+  if (!plan_.explicit_ready_order) {
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
+  }
+  std::vector<at::ScalarType> dtypes;
+  for (const at::Tensor& parameter : trainable_) dtypes.push_back(parameter.scalar_type());
+  options.plan = draw_bucket_plan(plan_.seed, dtypes, order);
+  return options;
+}
+
+void ChaosTrainee::note_trainable() {
+  trainable_ = trainable_tensors(*model_);
+  reference_trainable_ = trainable_tensors(*reference_);
+}
+
+void ChaosTrainee::change(const ChaosChange& change, int step) {
+  torch::nn::Module& drained = ddp_->module();
+  const uint64_t seed =
+      1000 * plan_.seed + 17 * static_cast<uint64_t>(step) + (change.same_values ? 0 : 100 * static_cast<uint64_t>(group_.rank));
+  switch (change.kind) {
+    case ChaosChangeKind::kThaw:
+    case ChaosChangeKind::kFreeze:
+      for (torch::nn::Module* module : {&drained, static_cast<torch::nn::Module*>(reference_.get())}) {
+        at::Tensor& parameter = module->named_parameters()[change.name];
+        parameter.set_requires_grad(change.kind == ChaosChangeKind::kThaw);
+        parameter.mutable_grad().reset();  // a frozen one that kept its last gradient would be stepped with that
+      }
+      break;
+    case ChaosChangeKind::kAdd: {
+      const auto layer = model_->add_layer();
+      reference_->add_layer();
+      seed_parameters(*layer, seed);
+      for (const at::Tensor& parameter : layer->parameters()) optimized().push_back(parameter);
+      break;
+    }
+    case ChaosChangeKind::kReplace: {
+      const int i = change.name.back() - '0';
+      const std::vector<at::Tensor> old = drained.named_modules()[change.name]->parameters();
+      const auto layer = model_->replace_layer(i);
+      reference_->replace_layer(i);
+      seed_parameters(*layer, seed);
+      for (size_t p = 0; p < old.size(); ++p) replace_in_optimizer(old[p], layer->parameters()[p]);
+      break;
+    }
+  }
+  note_trainable();
+}
+
+void ChaosTrainee::replace_in_optimizer(const at::Tensor& old, const at::Tensor& replacement) {
+  for (at::Tensor& parameter : optimized()) {
+    if (parameter.is_same(old)) parameter = replacement;
+  }
+  optimizer_->state().erase(old.unsafeGetTensorImpl());
+}
+
+bool ChaosTrainee::leaves_late(int step) const {
+  return find_strategy(plan_.strategy).wait == Wait::kAtFirstUse && step % 2 == 1 && !plan_.clips_by_hand;
+}
+
+void ChaosTrainee::zero_gradients(ZeroGrad how) {
+  if (how == ZeroGrad::kNever) return;
+  if (plan_.seed % 2 == 0) {
+    optimizer_->zero_grad(how == ZeroGrad::kToNone);
+  } else {
+    overlapped_->zero_grad(how == ZeroGrad::kToNone);
+  }
+}
+
+void ChaosTrainee::step_optimizer(int step) {
+  if (!leaves_late(step)) overlapped_->drain();
+  stepped_gradients_ = gradients();
+  constexpr double kMaxNorm = 0.1;
+  if (plan_.clips_by_hand) torch::nn::utils::clip_grad_norm_(optimized(), kMaxNorm);
+  overlapped_->step();
+}
+
+void ChaosTrainee::update_average() {
+  constexpr double kWeight = 0.1;  // of the newest
+  const std::vector<at::Tensor> parameters = copies_of(ddp_->module().parameters());
+  if (average_.size() != parameters.size()) {
+    average_ = parameters;
+    return;
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) average_[i].mul_(1 - kWeight).add_(parameters[i], kWeight);
+}
+
+at::Tensor ChaosTrainee::input(int step, int micro) const {
+  const int which = (step * plan_.ranks + group_.rank) * 4 + micro;
+  return seeded_randn({kRows, plan_.model.width}, 1000 * plan_.seed + static_cast<uint64_t>(which)).to(at::kFloat).to(group_.device);
+}
+
+std::vector<at::Tensor> ChaosTrainee::gradients() const {
+  return gradients_of(trainable_);
+}
+
+std::vector<at::Tensor> ChaosTrainee::gradients_alone(const ChaosStep& step, const ChaosAction& action) {
+  copy_all(model_->parameters(), reference_->parameters());
+  reference_->zero_grad();
+  ChaosPass pass = action.pass;
+  pass.checkpoints = false;
+  for (int micro = 0; !action.without_backward && micro < action.micro_batches; ++micro) {
+    reference_->loss(input(step.number, micro), pass, "").backward();
+  }
+  return gradients_of(reference_trainable_);
+}
+
+void ChaosTrainee::multiply_rate(double factor) {
+  for (auto& group : optimizer_->param_groups()) group.options().set_lr(group.options().get_lr() * factor);
+}
+
+std::vector<at::Tensor> ChaosTrainee::save() {
+  std::vector<at::Tensor> tensors = ddp_->module().parameters();
+  for (const at::Tensor& buffer : model_->buffers()) tensors.push_back(buffer);
+  return copies_of(tensors);
+}
+
+void ChaosTrainee::restore(const std::vector<at::Tensor>& saved) {
+  std::vector<at::Tensor> tensors = ddp_->module().parameters();
+  for (const at::Tensor& buffer : model_->buffers()) tensors.push_back(buffer);
+  copy_all(saved, tensors);
+  optimizer_->state().clear();
+}
+
+}  // namespace firkin
