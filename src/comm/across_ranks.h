@@ -1,6 +1,7 @@
 // What ranks must agree on, or know of each other.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ double sum_over_ranks(const ProcessGroup& group, double value);
 
 // Rank 0's value, on every rank: what follows from a clock must be decided once. Collective.
 double of_rank_0(const ProcessGroup& group, double value);
+
+// Every rank's numbers of 64 bits, by rank, on every rank. Every rank gives as many. Collective.
+std::vector<std::vector<uint64_t>> gather_hashes(const ProcessGroup& group, const std::vector<uint64_t>& hashes);
 
 // The text of rank `root`, on every rank. Collective.
 std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root);

@@ -92,9 +92,7 @@ std::vector<std::string> describe(const DataParallelOptions& options, const torc
 
 std::string difference_between_ranks(const ProcessGroup& group, const std::vector<std::string>& lines) {
   const std::string text = fmt::format("{}", fmt::join(lines, "\n"));
-  const uint64_t hash = hash_of(text);
-  // The hash as two halves, because a double holds 53 bits.
-  const auto ranks = all_gather(group, {static_cast<double>(hash >> 32), static_cast<double>(hash & 0xffffffff)});
+  const auto ranks = gather_hashes(group, {hash_of(text)});
   const auto other = std::ranges::find_if(ranks, [&](const auto& rank) { return rank != ranks[0]; });
   if (other == ranks.end()) return "";
   const auto rank = static_cast<int>(other - ranks.begin());

@@ -8,6 +8,8 @@
 #include <array>
 #include <cstring>
 
+#include "comm/across_ranks.h"
+
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -79,17 +81,12 @@ Trace trace_of(const at::Tensor& tensor) {
 }
 
 std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const std::vector<NamedTensor>& tensors) {
-  std::vector<double> halves;  // a double holds 53 bits
-  for (const NamedTensor& tensor : tensors) {
-    const uint64_t checksum = checksum_of(tensor.tensor);
-    halves.push_back(static_cast<double>(checksum >> 32));
-    halves.push_back(static_cast<double>(checksum & 0xffffffff));
-  }
-  const auto ranks = all_gather(group, halves);
+  std::vector<uint64_t> checksums;
+  for (const NamedTensor& tensor : tensors) checksums.push_back(checksum_of(tensor.tensor));
+  const auto ranks = gather_hashes(group, checksums);
   std::vector<std::optional<int>> result(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto differs = [&](const auto& rank) { return rank[2 * i] != ranks[0][2 * i] || rank[2 * i + 1] != ranks[0][2 * i + 1]; };
-    const auto other = std::ranges::find_if(ranks, differs);
+    const auto other = std::ranges::find_if(ranks, [&](const auto& rank) { return rank[i] != ranks[0][i]; });
     if (other != ranks.end()) result[i] = static_cast<int>(other - ranks.begin());
   }
   return result;

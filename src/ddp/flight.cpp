@@ -80,12 +80,13 @@ void BucketFlight::begin() {
   expect(State::kConsumed);
   state_ = State::kFilling;
   missing_ = tensors_;
+  full_at_ = Clock::time_point::max();
 }
 
 void BucketFlight::tensor_placed(c10::Device device) {
   expect(State::kFilling);
   writers_.note(device);
-  --missing_;
+  if (--missing_ == 0) full_at_ = Clock::now();
 }
 
 void BucketFlight::launch(const ProcessGroup& group, const GradientHook& hook, const at::Tensor& wire) {

@@ -6,6 +6,7 @@
 #include <c10/core/Stream.h>
 #include <c10/util/FunctionRef.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -95,6 +96,8 @@ class BucketFlight {
   void wait(const ProcessGroup& group, c10::function_ref<std::string()> what);
   void consume();
 
+  // When the last of its gradients was in it; launched_at() when backward has not filled it.
+  Clock::time_point full_at() const { return std::min(full_at_, launched_at_); }
   Clock::time_point launched_at() const { return launched_at_; }
   // When the sum was there, as far as the CPU knows: on a device when the stream was made to wait.
   Clock::time_point ended_at() const { return Clock::time_point(Clock::duration(ended_at_->load())); }
@@ -106,6 +109,7 @@ class BucketFlight {
   State state_ = State::kConsumed;
   int64_t tensors_;
   int64_t missing_;  // gradients that are not in the bucket yet
+  Clock::time_point full_at_;
   Clock::time_point launched_at_;
   BucketWriters writers_;
   BucketReduction reduction_;  // in flight

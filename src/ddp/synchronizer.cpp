@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,6 +10,8 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/across_ranks.h"
+#include "firkin/comm/device.h"
 #include "firkin/comm/group_error.h"
 
 namespace firkin {
@@ -25,15 +26,9 @@ constexpr const char* kGraphOfGradient =
     "nothing; expected torch::autograd::grad(..., create_graph = true), whose result goes into the loss before one backward()";
 
 // A step captured in a graph would be replayed without its agreement.
-template <typename Guard>
-bool is_capturing(const Guard* guard, c10::Device device) {
-  if constexpr (requires { guard->isStreamCapturing(guard->getStream(device)); }) return guard->isStreamCapturing(guard->getStream(device));
-  return false;
-}
-
 void check_not_capturing(const std::vector<NamedTensor>& parameters) {
   const c10::Device device = parameters[0].tensor.device();
-  if (device.is_cpu() || !is_capturing(c10::impl::getDeviceGuardImpl(device.type()), device)) return;
+  if (!is_capturing(device)) return;
   throw RuntimeError("DataParallel: a backward while a graph is captured; expected forward, backward and step outside of a capture");
 }
 
@@ -327,21 +322,28 @@ void Synchronizer::succeed() {
     transport_->drop([this] { return where(); });
     for (StepExtension* extension : extensions_) extension->dropped();
     buffers_->wait(/*keep=*/false);
-    last_failure_.reset();
-    last_error_ = nullptr;
+    forget_failure();
     return forget_all_gradients();
   }
   if (agreement_->any_parameters_changed()) return renew();
-  last_failure_.reset();
-  last_error_ = nullptr;
-  std::vector<bool> wanted(used_.size());
-  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = agreement_->is_used(i);
+  forget_failure();
   const bool is_first = !transport_->has_learned();
-  transport_->receive(wanted, scale_of_sums(), /*all=*/false, [this] { return where(); });
+  receive_means(/*all=*/false);
   transport_->learn(root, agreement_->has_data(setup_.group.rank));
   for (StepExtension* extension : extensions_) extension->received(*agreement_, is_first);
   receive_buffers();
   ++steps_finished_;
+}
+
+void Synchronizer::forget_failure() {
+  last_failure_.reset();
+  last_error_ = nullptr;
+}
+
+void Synchronizer::receive_means(bool all) {
+  std::vector<bool> wanted(used_.size());
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = agreement_->is_used(i) && setup_.parameters[i].tensor.requires_grad();
+  transport_->receive(wanted, scale_of_sums(), all, [this] { return where(); });
 }
 
 // Of the mean over the ranks that have data, where the buckets hold one over all.
@@ -404,11 +406,8 @@ void Synchronizer::renew() {
     return take_up(renewal);
   }
   if (!objection.empty()) return fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
-  last_failure_.reset();
-  last_error_ = nullptr;
-  std::vector<bool> wanted(used_.size());
-  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = agreement_->is_used(i) && setup_.parameters[i].tensor.requires_grad();
-  transport_->receive(wanted, scale_of_sums(), /*all=*/true, [this] { return where(); });
+  forget_failure();
+  receive_means(/*all=*/true);
   reduce_joined(renewal);
   receive_buffers();
   for (StepExtension* extension : extensions_) extension->dropped();
@@ -490,8 +489,7 @@ void Synchronizer::audit() {
   if (open_) throw RuntimeError("audit() within a step; expected it between steps");
   std::string difference;
   try {
-    const uint64_t checksum = audit_.checksum();
-    const auto ranks = all_gather(setup_.control, {static_cast<double>(checksum >> 32), static_cast<double>(checksum & 0xffffffff)});
+    const auto ranks = gather_hashes(setup_.control, {audit_.checksum()});
     if (std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; })) return audit_.note_equal(step_);
     difference = audit_.explain(setup_.control, step_);
   } catch (const std::exception& error) {

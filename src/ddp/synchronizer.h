@@ -90,6 +90,8 @@ class Synchronizer {
   void complete();
   void succeed();
   void fail(StepFailure failure, std::exception_ptr error);
+  void forget_failure();
+  void receive_means(bool all);
   double scale_of_sums() const;
   void receive_buffers();
   void renew();

@@ -194,6 +194,7 @@ void BucketTransport::wait_for(int64_t bucket, What what) {
   flight(bucket).consume();
   const auto seconds = [this](auto time) { return std::chrono::duration<double>(time - started_at_).count(); };
   BucketStats& stats = stats_[launch_index_[static_cast<size_t>(bucket)]];
+  stats.ready_s = seconds(flight(bucket).full_at());
   stats.launch_s = seconds(flight(bucket).launched_at());
   stats.end_s = seconds(flight(bucket).ended_at());
 }

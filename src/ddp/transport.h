@@ -109,6 +109,8 @@ class BucketTransport {
   std::vector<int64_t> receive_bucket(int64_t bucket, What what);
   // Their places in the buckets become the gradients.
   void adopt(const std::vector<int64_t>& positions);
+  // When begin() was called last.
+  BucketFlight::Clock::time_point started_at() const { return started_at_; }
   // Streams: what reads the gradients, or the bucket of a step that failed, comes after it; what fills the buckets again follows it.
   StreamMark& settled() { return settled_; }
 

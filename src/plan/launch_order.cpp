@@ -1,32 +1,131 @@
 #include "firkin/plan/launch_order.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
-namespace firkin {
+#include "firkin/base/error.h"
+#include "firkin/stats/summary.h"
 
-std::vector<int64_t> launch_order_by_need(std::span<const Transfer> transfers) {
+namespace firkin {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// About a fifth apart where it matters.
+constexpr std::array kSlacks = {0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 8.0};
+
+void check(const ObservedTraining& training) {
+  if (training.steps.empty()) throw InputError("launch order: no step was observed; expected at least one");
+  const size_t buckets = training.transfer_s.size();
+  const bool agree =
+      training.needed_s.size() == buckets && std::ranges::all_of(training.steps, [&](const auto& step) { return step.ready_s.size() == buckets; });
+  if (!agree) throw InputError(fmt::format("launch order: expected {} ready times a step and {} first uses", buckets, buckets));
+}
+
+std::vector<double> median_ready_s(const ObservedTraining& training) {
+  std::vector<double> medians;
+  std::vector<double> times(training.steps.size());
+  for (size_t i = 0; i < training.transfer_s.size(); ++i) {
+    std::ranges::transform(training.steps, times.begin(), [i](const ObservedStep& step) { return step.ready_s[i]; });
+    medians.push_back(median(times));
+  }
+  return medians;
+}
+
+std::vector<int64_t> order_by_need(const std::vector<double>& ready_s, const ObservedTraining& training) {
   std::vector<int64_t> order;
-  std::vector<bool> sent(transfers.size(), false);
-  double now_s = -std::numeric_limits<double>::infinity();
-  while (order.size() < transfers.size()) {
-    double next_ready_s = std::numeric_limits<double>::infinity();
-    for (size_t i = 0; i < transfers.size(); ++i) {
-      if (!sent[i]) next_ready_s = std::min(next_ready_s, transfers[i].ready_s);
+  std::vector<bool> is_sent(ready_s.size(), false);
+  double now = 0;
+  const auto urgency = [&](size_t i) { return std::tuple(training.needed_s[i], ready_s[i], i); };
+  while (order.size() < ready_s.size()) {
+    double next_ready = kNever;
+    for (size_t i = 0; i < ready_s.size(); ++i) {
+      if (!is_sent[i]) next_ready = std::min(next_ready, ready_s[i]);
     }
-    now_s = std::max(now_s, next_ready_s);
-    size_t best = transfers.size();
-    const auto urgency = [&](size_t i) { return std::tuple(transfers[i].needed, transfers[i].ready_s, i); };
-    for (size_t i = 0; i < transfers.size(); ++i) {
-      if (sent[i] || transfers[i].ready_s > now_s) continue;
-      if (best == transfers.size() || urgency(i) < urgency(best)) best = i;
+    now = std::max(now, next_ready);
+    size_t best = ready_s.size();
+    for (size_t i = 0; i < ready_s.size(); ++i) {
+      if (!is_sent[i] && ready_s[i] <= now && (best == ready_s.size() || urgency(i) < urgency(best))) best = i;
     }
-    sent[best] = true;
+    is_sent[best] = true;
     order.push_back(static_cast<int64_t>(best));
-    now_s += transfers[best].duration_s;
+    now += training.transfer_s[best];
   }
   return order;
+}
+
+// Backward, and the forward behind it. by_need: buckets in the order in which forward uses them.
+double period_s(const ObservedStep& step, const ObservedTraining& training, const std::vector<int64_t>& order,
+                const std::vector<size_t>& by_need, std::vector<double>& arrival_s) {
+  double link_free = 0;
+  for (const int64_t bucket : order) {  // launched in this order, so not before any of those before it
+    const auto i = static_cast<size_t>(bucket);
+    link_free = std::max(link_free, step.ready_s[i]) + training.transfer_s[i];
+    arrival_s[i] = link_free;
+  }
+  double waited = 0;
+  for (const size_t i : by_need) {
+    const double use = step.backward_s + training.needed_s[i] + waited;
+    waited += std::max(0.0, arrival_s[i] - use);
+  }
+  return step.backward_s + training.forward_s + waited;
+}
+
+}  // namespace
+
+std::vector<LaunchOrder> launch_orders(const ObservedTraining& training) {
+  check(training);
+  const std::vector<double> ready_s = median_ready_s(training);
+  std::vector<size_t> by_need(ready_s.size());
+  std::iota(by_need.begin(), by_need.end(), size_t{0});
+  std::ranges::stable_sort(by_need, {}, [&](size_t i) { return training.needed_s[i]; });
+  std::vector<double> arrival_s(ready_s.size());
+  std::vector<LaunchOrder> result;
+  for (const double slack : kSlacks) {
+    std::vector<double> expected = ready_s;
+    for (double& time : expected) time *= slack;
+    LaunchOrder& each = result.emplace_back(LaunchOrder{.order = order_by_need(expected, training), .slack = slack});
+    for (const ObservedStep& step : training.steps) each.period_s += period_s(step, training, each.order, by_need, arrival_s);
+    each.period_s /= static_cast<double>(training.steps.size());
+  }
+  return result;
+}
+
+LaunchOrder robust_launch_order(const ObservedTraining& training) {
+  constexpr double kEqual = 1.005;
+  const std::vector<LaunchOrder> orders = launch_orders(training);
+  const auto best = std::ranges::min_element(orders, {}, &LaunchOrder::period_s);
+  const auto is_equal = [&](const LaunchOrder& order) { return order.period_s <= best->period_s * kEqual; };
+  auto first = best;
+  while (first != orders.begin() && is_equal(*(first - 1))) --first;
+  auto last = best;
+  while (last + 1 != orders.end() && is_equal(*(last + 1))) ++last;
+  return *(first + (last - first) / 2);
+}
+
+double idle_though_ready_s(const std::vector<double>& ready_s, const std::vector<double>& launch_s, const std::vector<double>& end_s,
+                           double backward_s) {
+  std::vector<double> moments = {0, backward_s};
+  for (const auto* times : {&ready_s, &launch_s, &end_s}) moments.insert(moments.end(), times->begin(), times->end());
+  std::ranges::sort(moments);
+  double idle = 0;
+  for (size_t i = 0; i + 1 < moments.size(); ++i) {
+    const double from = moments[i];
+    const double to = std::min(moments[i + 1], backward_s);
+    if (from < 0 || to <= from) continue;
+    bool is_busy = false;
+    bool waits = false;
+    for (size_t bucket = 0; bucket < ready_s.size(); ++bucket) {
+      is_busy = is_busy || (launch_s[bucket] <= from && to <= end_s[bucket]);
+      waits = waits || (ready_s[bucket] <= from && to <= launch_s[bucket]);
+    }
+    if (waits && !is_busy) idle += to - from;
+  }
+  return idle;
 }
 
 }  // namespace firkin

@@ -1,4 +1,4 @@
-// Random programs with failures (tests/ddp/chaos.h), whose ranks share a GPU.
+// Random programs with failures (tests/ddp/chaos.h). Their ranks are threads, so each needs a GPU of its own.
 #include <gtest/gtest.h>
 
 #include "../ddp/chaos.h"
@@ -10,9 +10,9 @@ namespace {
 constexpr auto kTimeout = std::chrono::seconds(20);
 constexpr uint64_t kSequences = 30;
 
-using OneGpu = NeedsGpus<1>;
+using FourGpus = NeedsGpus<4>;
 
-TEST_F(OneGpu, AfterEveryStepOfRandomProgramsAllRanksAreEqualOrHaveTheSameFailure) {
+TEST_F(FourGpus, AfterEveryStepOfRandomProgramsAllRanksAreEqualOrHaveTheSameFailure) {
   const auto over_gloo = [](const auto& store, int rank, int size, auto timeout) {
     return make_process_group(store, rank, size, {.backend = "gloo", .timeout = timeout});
   };

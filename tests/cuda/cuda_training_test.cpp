@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "../comm/process_ranks.h"
 #include "../comm/thread_ranks.h"
 #include "../ddp/layered_net.h"
 #include "../ddp/tensors.h"
@@ -91,6 +92,39 @@ void expect_as_on_the_cpu(int ranks, const Course& course, const std::string& ba
   }
 }
 
+// Ranks that share a device (all have the first one): the CPU's numbers, and the same on every rank.
+void expect_as_on_the_cpu_in_processes(int ranks, c10::Device device, const std::vector<Course>& courses, double tolerance) {
+  run_ranks_in_processes(ranks, {.backend = "gloo", .device = device}, [&](const ProcessGroup& on_device) {
+    ProcessGroup on_cpu = on_device;
+    on_cpu.device = c10::kCPU;
+    for (const Course& course : courses) {
+      SCOPED_TRACE(fmt::format("{} on rank {} of {}", course.strategy, on_device.rank, ranks));
+      const Tensors expected = train({.strategy = course.strategy, .a_step_fails = course.a_step_fails}, on_cpu);
+      const Tensors actual = train(course, on_device);
+      Tensors of_rank_0;
+      for (const at::Tensor& parameter : actual) of_rank_0.push_back(parameter.clone());
+      broadcast(on_cpu, of_rank_0, 0);
+      EXPECT_TRUE(same_bits(actual, of_rank_0));
+      for (size_t i = 0; i < actual.size(); ++i) {
+        EXPECT_TRUE(at::allclose(actual[i], expected[i], tolerance, tolerance)) << "parameter " << i;
+      }
+    }
+  });
+}
+
+std::vector<Course> every_strategy(bool a_step_fails) {
+  std::vector<Course> courses;
+  for (const char* strategy : kStrategies) courses.push_back({.strategy = strategy, .a_step_fails = a_step_fails});
+  return courses;
+}
+
+const c10::Device kFirstGpu(c10::kCUDA, 0);
+
+// What the tests of a GPU stand on, where there is none.
+TEST(Cuda, RanksInProcessesTrainOnTheCpuAsOnTheCpu) {
+  expect_as_on_the_cpu_in_processes(2, c10::kCPU, every_strategy(/*a_step_fails=*/true), 0);
+}
+
 TEST_F(OneGpu, OneRankOverNcclTrainsAsOnTheCpu) {
   for (const char* strategy : kStrategies) {
     expect_as_on_the_cpu(1, {.strategy = strategy}, "nccl", 1e-5);
@@ -98,20 +132,20 @@ TEST_F(OneGpu, OneRankOverNcclTrainsAsOnTheCpu) {
   }
 }
 
-TEST_F(OneGpu, RanksThatShareItTrainAsOnTheCpu) {
-  for (const int ranks : {2, 3}) {
-    for (const char* strategy : kStrategies) expect_as_on_the_cpu(ranks, {.strategy = strategy}, "gloo", 1e-5);
-  }
+TEST_F(OneGpu, TwoRanksThatShareItTrainAsOnTheCpu) {
+  expect_as_on_the_cpu_in_processes(2, kFirstGpu, every_strategy(/*a_step_fails=*/false), 1e-5);
+}
+TEST_F(OneGpu, ThreeRanksThatShareItTrainAsOnTheCpu) {
+  expect_as_on_the_cpu_in_processes(3, kFirstGpu, every_strategy(/*a_step_fails=*/false), 1e-5);
 }
 
 TEST_F(OneGpu, CompressedGradientsTrainNearlyAsOnTheCpu) {
-  for (const GradientHook& hook : {bf16_compression(), fp16_compression()}) {
-    expect_as_on_the_cpu(2, {.strategy = "bucketed", .hook = hook}, "gloo", 1e-2);
-  }
+  expect_as_on_the_cpu_in_processes(
+      2, kFirstGpu, {{.strategy = "bucketed", .hook = bf16_compression()}, {.strategy = "bucketed", .hook = fp16_compression()}}, 1e-2);
 }
 
 TEST_F(OneGpu, AnExceptionInBackwardIsEveryRanksError) {
-  for (const char* strategy : kStrategies) expect_as_on_the_cpu(2, {.strategy = strategy, .a_step_fails = true}, "gloo", 1e-5);
+  expect_as_on_the_cpu_in_processes(2, kFirstGpu, every_strategy(/*a_step_fails=*/true), 1e-5);
 }
 
 TEST_F(TwoGpus, RanksTrainOverNcclAsOnTheCpu) {

@@ -68,13 +68,17 @@ class CheckedBackend final : public c10d::Backend {
 
 }  // namespace
 
-ProcessGroup with_checked_device(const ProcessGroup& group) {
+ProcessGroup with_checked_device(const ProcessGroup& group, c10::Device device) {
   using Type = c10d::ProcessGroup::BackendType;
   auto both = c10::make_intrusive<c10d::ProcessGroup>(group.store, group.rank, group.size);
   const auto gloo = group.c10d->getBackend(c10::kCPU);
   both->setBackend(c10::kCPU, Type::GLOO, gloo);
-  both->setBackend(c10::kPrivateUse1, Type::CUSTOM, c10::make_intrusive<CheckedBackend>(gloo, checked_device(group.rank)));
-  return adopt_process_group(both, {.device = checked_device(group.rank), .timeout = std::chrono::seconds(60)});
+  both->setBackend(c10::kPrivateUse1, Type::CUSTOM, c10::make_intrusive<CheckedBackend>(gloo, device));
+  return adopt_process_group(both, {.device = device, .timeout = std::chrono::seconds(60)});
+}
+
+ProcessGroup with_checked_device(const ProcessGroup& group) {
+  return with_checked_device(group, checked_device(group.rank));
 }
 
 }  // namespace firkin::streams

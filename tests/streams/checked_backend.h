@@ -6,7 +6,8 @@
 
 namespace firkin::streams {
 
-// A group with Gloo for the CPU, and for the checked device what is described above.
+// A group with Gloo for the CPU, and for the checked device what is described above. Without `device`, each rank has one of its own.
+ProcessGroup with_checked_device(const ProcessGroup& group, c10::Device device);
 ProcessGroup with_checked_device(const ProcessGroup& group);
 
 }  // namespace firkin::streams

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "../comm/process_ranks.h"
 #include "../comm/thread_ranks.h"
 #include "../ddp/layered_net.h"
 #include "../ddp/tensors.h"
@@ -134,6 +135,19 @@ void expect_in_order(const Course& course, int ranks = 2) {
   EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
 }
 
+// Two ranks on one device, which are processes.
+void expect_in_order_on_one_device(const Course& course) {
+  run_ranks_in_processes(2, {.timeout = std::chrono::seconds(60)}, [&](const ProcessGroup& group) {
+    const Tensors on_cpu = train(course, group, c10::kCPU);
+    const c10::DeviceGuard guard(checked_device(0));
+    const Tensors on_device = train(course, with_checked_device(group, checked_device(0)), checked_device(0));
+    for (size_t i = 0; i < on_device.size(); ++i) {
+      EXPECT_TRUE(at::allclose(on_device[i], on_cpu[i], 1e-12, 1e-12)) << "rank " << group.rank << ", parameter " << i;
+    }
+    EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
+  });
+}
+
 TEST_F(Streams, WorkOnAnotherStreamIsARaceUnlessAnEventOrdersIt) {
   const c10::Device device = checked_device(0);
   at::Tensor values = at::ones({8}, at::TensorOptions(device));
@@ -168,6 +182,9 @@ class EveryStrategyOnStreams : public Streams, public testing::WithParamInterfac
 TEST_P(EveryStrategyOnStreams, IsInOrder) {
   expect_in_order({.strategy = GetParam()});
 }
+TEST_P(EveryStrategyOnStreams, IsInOrderWhereTwoRanksShareTheDevice) {
+  expect_in_order_on_one_device({.strategy = GetParam()});
+}
 TEST_P(EveryStrategyOnStreams, IsInOrderOnThreeRanks) {
   expect_in_order({.strategy = GetParam()}, 3);
 }
@@ -193,6 +210,10 @@ TEST_P(EveryStrategyOnStreams, IsInOrderWithCompression) {
 
 INSTANTIATE_TEST_SUITE_P(Strategies, EveryStrategyOnStreams, testing::Values("naive", "flat", "overlap", "bucketed", "planned"),
                          [](const auto& test) { return test.param; });
+
+TEST_F(Streams, OrderedIsInOrderWhereTwoRanksShareTheDevice) {
+  expect_in_order_on_one_device({.strategy = "ordered", .steps = 6, .on_a_side_stream = true, .overlapped = true});
+}
 
 TEST_F(Streams, OrderedIsInOrder) {
   expect_in_order({.strategy = "ordered", .steps = 6, .overlapped = true});

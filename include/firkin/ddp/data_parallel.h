@@ -65,6 +65,7 @@ struct BucketStats {
   int64_t tensors = 0;
   int64_t bytes = 0;          // of the gradients in it
   int64_t bytes_on_wire = 0;  // that this rank hands to the collective
+  double ready_s = 0;         // its gradients were in it on this rank
   double launch_s = 0;
   double end_s = 0;  // its sum was complete on this rank
 };

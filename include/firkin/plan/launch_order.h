@@ -1,21 +1,46 @@
-// In which order buckets are launched when the next forward is to begin before all of them have arrived.
+// In which order buckets are launched when the next forward begins before all of them have arrived, chosen from steps that were observed.
+//
+// The order is fixed before the step, and the same on every rank. If it is made for ready times that are too early, a bucket that is not
+// there yet holds back others that are; if for too late ones, the link carries what forward needs last while what it needs first waits. How
+// much later than expected gradients may come varies from step to step, so ready times get a slack, and the slack is chosen by simulating
+// every observed step.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace firkin {
 
-struct Transfer {
-  double ready_s = 0;     // its gradients exist, in seconds from any one point of time
-  double duration_s = 0;  // of its all-reduce
-  double needed = 0;      // in what order the next forward needs the buckets: lower is earlier; any unit
+struct ObservedStep {
+  std::vector<double> ready_s;  // per bucket: every rank has its gradients; seconds from the first gradient of backward
+  double backward_s = 0;
 };
 
-// At each moment at which the link is free, of the buckets that are ready the one that is needed first, and of several such the one that is
-// ready first: while backward runs, late layers go because nothing else is ready; afterwards early layers come first. (Earliest deadline
-// first with release times, without preemption.) Returns indices into `transfers`. O(n^2).
-std::vector<int64_t> launch_order_by_need(std::span<const Transfer> transfers);
+struct ObservedTraining {
+  std::vector<ObservedStep> steps;  // at least one
+  std::vector<double> transfer_s;   // per bucket: that its all-reduce occupies the link, seconds
+  std::vector<double> needed_s;     // per bucket: seconds from the end of backward to its first use, without waits
+  double forward_s = 0;             // from the end of backward to the next one's beginning, without waits
+};
+
+struct LaunchOrder {
+  std::vector<int64_t> order;  // of buckets
+  double slack = 1;            // ready times were multiplied by it to make the order
+  double period_s = 0;         // of a step in this order: the mean over the observed steps
+};
+
+// One order for each of a range of slacks, ascending: from "what forward needs first, whenever it is ready" to "as they become ready". Each
+// is earliest due date of what is ready (Jackson 1955): whenever the link is free, of the buckets whose median ready time, multiplied by
+// the slack, has passed, the one that forward needs first. Throws InputError unless there is a step, and sizes agree. O(n^2) each.
+std::vector<LaunchOrder> launch_orders(const ObservedTraining& training);
+
+// Of launch_orders(), the one in the middle of those next to the best whose period is within half a percent of it: not at the edge, where
+// a step that is a little slower than those observed costs most.
+LaunchOrder robust_launch_order(const ObservedTraining& training);
+
+// Seconds of backward in which the link was idle although a bucket was ready and not launched. Per bucket: ready, launch and end, seconds
+// from the first gradient of backward.
+double idle_though_ready_s(const std::vector<double>& ready_s, const std::vector<double>& launch_s, const std::vector<double>& end_s,
+                           double backward_s);
 
 }  // namespace firkin

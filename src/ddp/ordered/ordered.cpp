@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/plan/launch_order.h"
@@ -34,6 +37,12 @@ Listeners& listeners() {
 constexpr const char* kUnusedGradients =
     "the gradients of the last step were neither used nor awaited: under the strategy ordered, optimizer.step() alone does not see them; "
     "expected OverlappedOptimizer::step(), or drain() before anything else that reads gradients";
+
+// After the second step, then after twice as many each time, and every 64: ready times move most in the beginning.
+bool is_choice_due(int64_t steps) {
+  constexpr int64_t kLongest = 64;
+  return steps > 1 && (steps % kLongest == 0 || (steps < kLongest && (steps & (steps - 1)) == 0));
+}
 
 RuntimeError unused_gradients() {
   return RuntimeError(std::string("DataParallel: ") + kUnusedGradients);
@@ -77,7 +86,7 @@ void await_parameters(const torch::nn::Module& module) {
 }
 
 AwaitingModules::AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters)
-    : owners_of_(parameters.size()), is_awaited_(parameters.size(), false), first_need_(parameters.size(), 0) {
+    : owners_of_(parameters.size()), is_awaited_(parameters.size(), false) {
   std::unordered_map<const void*, size_t> index_of;
   for (size_t i = 0; i < parameters.size(); ++i) index_of.emplace(parameters[i].tensor.unsafeGetTensorImpl(), i);
   std::vector<const torch::nn::Module*> path;
@@ -101,21 +110,20 @@ void AwaitingModules::add_places(const torch::nn::Module& module, const std::str
   path.pop_back();
 }
 
-void AwaitingModules::note(const torch::nn::Module& module) {
+void AwaitingModules::note(const torch::nn::Module& module, double seconds) {
   const auto known = owners_.find(&module);
   if (known == owners_.end()) return;
-  known->second.has_awaited = true;
-  if (!has_learned_ && known->second.turn < 0) known->second.turn = turns_++;
+  if (!std::exchange(known->second.has_awaited, true)) known->second.awaited_s = seconds;
+  if (!has_learned_) known->second.was_seen = true;
 }
 
 void AwaitingModules::learn() {
   has_learned_ = true;
   is_awaited_.assign(is_awaited_.size(), true);
-  std::ranges::fill(first_need_, turns_);
   std::vector<bool> has_place(is_awaited_.size(), false);
   for (const Place& place : places_) {
     const auto owner =
-        std::find_if(place.path.rbegin(), place.path.rend(), [&](const auto* module) { return owners_.at(module).turn >= 0; });
+        std::find_if(place.path.rbegin(), place.path.rend(), [&](const auto* module) { return owners_.at(module).was_seen; });
     has_place[place.parameter] = true;
     if (owner == place.path.rend()) {
       is_awaited_[place.parameter] = false;
@@ -125,12 +133,19 @@ void AwaitingModules::learn() {
     if (std::ranges::find(found.parameters, place.parameter) != found.parameters.end()) continue;
     found.parameters.push_back(place.parameter);
     owners_of_[place.parameter].push_back(&found);
-    first_need_[place.parameter] = std::min(first_need_[place.parameter], found.turn);
   }
-  for (size_t i = 0; i < is_awaited_.size(); ++i) {
-    is_awaited_[i] = is_awaited_[i] && has_place[i];
-    if (!is_awaited_[i]) first_need_[i] = turns_;
+  for (size_t i = 0; i < is_awaited_.size(); ++i) is_awaited_[i] = is_awaited_[i] && has_place[i];
+}
+
+double AwaitingModules::first_use_s(size_t parameter) const {
+  if (!is_awaited_[parameter]) return 0;
+  double first = std::numeric_limits<double>::infinity();
+  double any = 0;  // a module that has not awaited this time
+  for (const Owner* owner : owners_of_[parameter]) {
+    if (owner->has_awaited) first = std::min(first, owner->awaited_s);
+    any = std::max(any, owner->awaited_s);
   }
+  return std::isfinite(first) ? first : any;
 }
 
 const std::vector<size_t>& AwaitingModules::parameters_of(const torch::nn::Module& module) const {
@@ -150,6 +165,51 @@ std::string AwaitingModules::missing_await(size_t parameter) const {
   return "";
 }
 
+void LaunchTimes::add(const std::vector<BucketStats>& stats, const std::vector<int64_t>& launch_order, std::vector<double> first_use_s,
+                      double forward_s) {
+  if (stats.size() != buckets_) return;
+  std::vector<double> row(buckets_);
+  bytes_on_wire_.resize(buckets_);
+  double busy_s = 0;
+  double last_end_s = 0;
+  for (size_t i = 0; i < buckets_; ++i) {
+    const auto bucket = launch_order.empty() ? i : static_cast<size_t>(launch_order[i]);
+    row[bucket] = stats[i].ready_s;
+    bytes_on_wire_[bucket] = static_cast<double>(stats[i].bytes_on_wire);
+    busy_s += std::max(0.0, stats[i].end_s - std::max(stats[i].launch_s, last_end_s));
+    last_end_s = std::max(last_end_s, stats[i].end_s);
+  }
+  row.insert(row.end(), first_use_s.begin(), first_use_s.end());
+  row.insert(row.end(), {backward_s_, forward_s, busy_s});
+  rows_.push_back(std::move(row));
+  if (rows_.size() > kMostSteps) rows_.erase(rows_.begin());
+}
+
+std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root) const {
+  std::vector<double> all;
+  for (const std::vector<double>& row : rows_) all.insert(all.end(), row.begin(), row.end());
+  const std::vector<double> slowest = max_over_ranks(group, all);
+  const size_t width = 2 * buckets_ + 3;
+  std::vector<std::vector<double>> rows;
+  for (size_t at = 0; at < slowest.size(); at += width) rows.emplace_back(slowest.begin() + static_cast<std::ptrdiff_t>(at),
+                                                                         slowest.begin() + static_cast<std::ptrdiff_t>(at + width));
+  const std::vector<double> usual = column_medians(rows);
+  const double bytes = std::accumulate(bytes_on_wire_.begin(), bytes_on_wire_.end(), 0.0);
+  ObservedTraining training;
+  for (size_t i = 0; i < buckets_; ++i) {
+    training.transfer_s.push_back(bytes == 0 ? 0 : usual[width - 1] * bytes_on_wire_[i] / bytes);
+    training.needed_s.push_back(usual[buckets_ + i]);
+  }
+  training.forward_s = usual[width - 2];
+  for (const std::vector<double>& row : rows) {
+    training.steps.push_back({.ready_s = {row.begin(), row.begin() + static_cast<std::ptrdiff_t>(buckets_)}, .backward_s = row[width - 3]});
+  }
+  at::Tensor order = at::tensor(robust_launch_order(training).order, at::kLong);
+  broadcast(group, {order}, root);  // machines may round differently
+  const auto* first = order.const_data_ptr<int64_t>();
+  return {first, first + order.numel()};
+}
+
 Ordered::Ordered(Synchronizer& synchronizer) : synchronizer_(synchronizer) {
   renewed();
 }
@@ -165,7 +225,10 @@ void Ordered::renewed() {
   modules_.emplace(*setup.module, setup.parameters);
   is_late_.assign(setup.parameters.size(), false);
   traces_.assign(setup.parameters.size(), {});
+  steps_ = 0;
   has_launch_order_ = false;
+  next_launch_order_.clear();
+  is_forward_observed_ = false;
   listening_.emplace(*setup.module, [this](const torch::nn::Module& module) { module_awaits(module); });
 }
 
@@ -182,6 +245,32 @@ bool Ordered::may_arrive_later(int64_t bucket) const {
 void Ordered::begun() {
   steps_are_lost_ = std::exchange(are_unclaimed_, false);
   receive_all_late();
+  observe();
+  if (!next_launch_order_.empty()) synchronizer_.transport().set_launch_order(std::exchange(next_launch_order_, {}));
+}
+
+// All buckets of the last step have come, and the forward behind it is over.
+void Ordered::observe() {
+  if (!std::exchange(is_forward_observed_, false)) return;
+  const BucketTransport& transport = synchronizer_.transport();
+  const BucketPlan& plan = transport.communication().plan;
+  std::vector<double> first_use_s;
+  for (const Bucket& bucket : plan.buckets) {
+    double first = std::numeric_limits<double>::infinity();
+    for (int64_t position = bucket.first; position < bucket.first + bucket.count; ++position) {
+      first = std::min(first, modules_->first_use_s(parameter_at(position)));
+    }
+    first_use_s.push_back(first);
+  }
+  times_.add(transport.finished_stats(), plan.launch_order, std::move(first_use_s), since_step_ended_s());
+}
+
+double Ordered::since_step_ended_s() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - step_ended_).count() - forward_wait_s_;
+}
+
+void Ordered::sending() {
+  times_.backward_ended(std::chrono::duration<double>(std::chrono::steady_clock::now() - synchronizer_.transport().started_at()).count());
 }
 
 // The forward that led to this gradient must have waited for the parameter, or it has used an old one.
@@ -201,16 +290,20 @@ std::exception_ptr Ordered::objection() const {
 }
 
 void Ordered::received(const StepAgreement& agreement, bool is_first) {
+  const BucketTransport& transport = synchronizer_.transport();
   if (is_first) {
+    const DataParallelOptions& options = synchronizer_.setup().options;
     modules_->learn();
-    has_launch_order_ = takes_plan(synchronizer_.setup().options);
-  } else if (!has_launch_order_) {
-    agree_on_launch_order(agreement.first_with_data());
+    keeps_launch_order_ = has_launch_order_ = takes_plan(options) && !options.plan->launch_order.empty();
+    times_ = LaunchTimes(transport.communication().plan.buckets.size());
+  } else {
+    is_forward_observed_ = true;
+    if (is_choice_due(++steps_) && !keeps_launch_order_) choose_launch_order(agreement.first_with_data());
   }
   is_late_.assign(is_late_.size(), false);
   owed_.clear();
-  for (const int64_t bucket : synchronizer_.transport().not_received()) {
-    const Bucket& tensors = synchronizer_.transport().communication().plan.buckets[static_cast<size_t>(bucket)];
+  for (const int64_t bucket : transport.not_received()) {
+    const Bucket& tensors = transport.communication().plan.buckets[static_cast<size_t>(bucket)];
     for (int64_t position = tensors.first; position < tensors.first + tensors.count; ++position) is_late_[parameter_at(position)] = true;
     anything_late_ = true;
     are_unclaimed_ = true;
@@ -221,6 +314,7 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
   }
   modules_->begin_forward();
   last_forward_wait_s_ = std::exchange(forward_wait_s_, 0);
+  step_ended_ = std::chrono::steady_clock::now();
 }
 
 void Ordered::dropped() {
@@ -271,7 +365,7 @@ void Ordered::drain() {
 
 void Ordered::module_awaits(const torch::nn::Module& module) {
   const auto held = synchronizer_.lock();
-  modules_->note(module);
+  modules_->note(module, since_step_ended_s());
   synchronizer_.transport().settled().follow();
   if (!anything_late_) return;
   synchronizer_.throw_if_lost();
@@ -323,10 +417,6 @@ void Ordered::receive_all_late() {
   if (anything_late_) receive_in_turn(synchronizer_.transport().not_received());
 }
 
-void Ordered::adopt(const std::vector<int64_t>& positions) {
-  synchronizer_.transport().adopt(positions);
-}
-
 void Ordered::receive_late(int64_t bucket) {
   BucketTransport& transport = synchronizer_.transport();
   std::vector<int64_t> complete;
@@ -338,46 +428,18 @@ void Ordered::receive_late(int64_t bucket) {
   }
   transport.settled().set();
   if (steps_are_lost_ || complete.empty()) return;
-  if (owed_.empty()) return adopt(complete);
+  if (owed_.empty()) return transport.adopt(complete);
   RECORD_USER_SCOPE("optimiser");
   std::vector<at::Tensor> parameters;
   for (const int64_t position : complete) parameters.push_back(tensor_of(parameter_at(position)));
-  owed_.pay(parameters, [&] { adopt(complete); });
+  owed_.pay(parameters, [&] { transport.adopt(complete); });
   transport.settled().set();
 }
 
-void Ordered::agree_on_launch_order(int root) {
-  at::Tensor order = at::tensor(order_by_need(), at::kLong);
-  broadcast(synchronizer_.setup().control, {order}, root);
-  const auto* first = order.const_data_ptr<int64_t>();
-  synchronizer_.transport().set_launch_order({first, first + order.numel()});
+// The next step begins with it, when nothing of this one is under way.
+void Ordered::choose_launch_order(int root) {
+  next_launch_order_ = times_.order(synchronizer_.setup().control, root);
   has_launch_order_ = true;
-}
-
-// From the times of the step that ended, in which all buckets have come.
-std::vector<int64_t> Ordered::order_by_need() const {
-  const BucketTransport& transport = synchronizer_.transport();
-  double busy_s = 0;
-  double bytes = 0;
-  double last_end_s = 0;
-  for (const BucketStats& bucket : transport.stats()) {
-    busy_s += std::max(0.0, bucket.end_s - std::max(bucket.launch_s, last_end_s));
-    bytes += static_cast<double>(bucket.bytes_on_wire);
-    last_end_s = std::max(last_end_s, bucket.end_s);
-  }
-  std::vector<Transfer> transfers;
-  for (size_t i = 0; i < transport.stats().size(); ++i) {  // launched in the order in which they lie
-    const BucketStats& bucket = transport.stats()[i];
-    const Bucket& tensors = transport.communication().plan.buckets[i];
-    int64_t needed = std::numeric_limits<int64_t>::max();
-    for (int64_t position = tensors.first; position < tensors.first + tensors.count; ++position) {
-      needed = std::min(needed, modules_->first_need()[parameter_at(position)]);
-    }
-    transfers.push_back({.ready_s = bucket.launch_s,
-                         .duration_s = bytes == 0 ? 0 : busy_s * static_cast<double>(bucket.bytes_on_wire) / bytes,
-                         .needed = static_cast<double>(needed)});
-  }
-  return launch_order_by_need(transfers);
 }
 
 void Ordered::add_to(DataParallelStats& stats) const {

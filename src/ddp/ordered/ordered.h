@@ -5,6 +5,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,8 +43,8 @@ class AwaitingModules {
  public:
   AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters);
 
-  // A module awaits, for learn(), or in a forward after it.
-  void note(const torch::nn::Module& module);
+  // A module awaits, for learn(), or in a forward after it, this many seconds after it began, without waits.
+  void note(const torch::nn::Module& module, double seconds);
   // From what was noted so far.
   void learn();
   bool has_learned() const { return has_learned_; }
@@ -51,9 +52,8 @@ class AwaitingModules {
   // Parameters, by index, that belong to the module. Empty for one that was not seen awaiting.
   const std::vector<size_t>& parameters_of(const torch::nn::Module& module) const;
   bool is_awaited(size_t parameter) const { return is_awaited_[parameter]; }
-  // Per parameter: which of the awaiting modules needs it first, counted in the order in which they awaited; the number of modules where
-  // nobody awaits it.
-  const std::vector<int64_t>& first_need() const { return first_need_; }
+  // When the last forward used the parameter first, seconds as in note(). 0 where nobody awaits it: it must be there when backward ends.
+  double first_use_s(size_t parameter) const;
 
   // A forward begins: nobody has awaited in it.
   void begin_forward();
@@ -67,8 +67,9 @@ class AwaitingModules {
   };
   struct Owner {
     std::string name;
-    int64_t turn = -1;  // in the first forward; -1: was not seen
+    bool was_seen = false;  // awaiting in the first forward
     bool has_awaited = false;
+    double awaited_s = 0;
     std::vector<size_t> parameters;
   };
   void add_places(const torch::nn::Module& module, const std::string& name, std::vector<const torch::nn::Module*>& path,
@@ -78,8 +79,6 @@ class AwaitingModules {
   std::unordered_map<const torch::nn::Module*, Owner> owners_;  // every module
   std::vector<std::vector<const Owner*>> owners_of_;            // per parameter
   std::vector<bool> is_awaited_;
-  std::vector<int64_t> first_need_;
-  int64_t turns_ = 0;
   bool has_learned_ = false;
 };
 
@@ -116,8 +115,34 @@ class OwedSteps {
 // Throws InputError for an optimiser that cannot step a part of its parameters: L-BFGS.
 void check_steps_partially(const torch::optim::Optimizer& optimizer);
 
-// The first step is as with `bucketed` and shows which modules await, the second when buckets are ready and how long they take, from which
-// rank 0 makes the launch order (plan/launch_order.h), unless the plan has one. From then on, when a step ends:
+// What steps have shown of when buckets are ready, how long they take, and when forward uses them; and the launch order that follows. Times
+// of this rank alone, until order() asks the others. Not thread-safe.
+class LaunchTimes {
+ public:
+  // Observations are kept for so many buckets; those of other buckets are forgotten.
+  explicit LaunchTimes(size_t buckets) : buckets_(buckets) {}
+
+  void backward_ended(double seconds) { backward_s_ = seconds; }
+  // The step and the forward behind it are over, and every bucket has come. By bucket: first_use_s.
+  void add(const std::vector<BucketStats>& stats, const std::vector<int64_t>& launch_order, std::vector<double> first_use_s, double forward_s);
+
+  // From the last steps, the same on every rank. Collective; every rank must have added the same number of steps.
+  std::vector<int64_t> order(const ProcessGroup& group, int root) const;
+
+ private:
+  static constexpr size_t kMostSteps = 8;
+
+  size_t buckets_;
+  double backward_s_ = 0;
+  // Per step: ready times and first uses by bucket, then the lengths of backward and forward, and the seconds that the link was busy with it.
+  std::vector<std::vector<double>> rows_;
+  std::vector<double> bytes_on_wire_;
+};
+
+// The first step is as with `bucketed` and shows which modules await. In the next two steps buckets are launched as they become ready, and
+// waited for. Then, and again after 4, 8, ... steps, and every 64, all ranks choose a launch order for what the steps before have shown
+// (plan/launch_order.h), unless the plan has one: gradients come at other times while communication and late steps of the optimiser share
+// the machine with backward. From the first choice on, when a step ends:
 //   - the agreement has come, over connections of its own, so that it does not wait behind the buckets: all ranks know that the step is
 //   good;
 //   - buckets whose parameters are all awaited by some module are left on their way; the others are waited for;
@@ -137,19 +162,20 @@ class Ordered final : public StepExtension {
   std::exception_ptr objection() const override;
   bool may_arrive_later(int64_t bucket) const override;
   void received(const StepAgreement& agreement, bool is_first) override;
+  void sending() override;
   void dropped() override;
   void renewed() override;
 
  private:
   void module_awaits(const torch::nn::Module& module);
   void check_unchanged() const;
-  void adopt(const std::vector<int64_t>& positions);
   void receive_late(int64_t bucket);
   void receive_all_late();
   std::vector<int64_t> late_buckets_of(const torch::nn::Module& module) const;
   void receive_in_turn(const std::vector<int64_t>& buckets);
-  void agree_on_launch_order(int root);
-  std::vector<int64_t> order_by_need() const;
+  void observe();
+  void choose_launch_order(int root);
+  double since_step_ended_s() const;
   size_t parameter_at(int64_t position) const {
     return static_cast<size_t>(synchronizer_.transport().communication().order[static_cast<size_t>(position)]);
   }
@@ -157,7 +183,13 @@ class Ordered final : public StepExtension {
 
   Synchronizer& synchronizer_;
   std::optional<AwaitingModules> modules_;
-  bool has_launch_order_ = false;
+  LaunchTimes times_{0};
+  int64_t steps_ = 0;              // of these buckets, that came to their end
+  bool keeps_launch_order_ = false;  // the plan's
+  bool has_launch_order_ = false;    // that, or one that was chosen
+  std::vector<int64_t> next_launch_order_;  // from the next step on; empty: as it is
+  bool is_forward_observed_ = false;        // a step has ended well, and its forward runs
+  std::chrono::steady_clock::time_point step_ended_;
   std::vector<bool> is_late_;  // parameter: its gradient was on its way when the last step ended
   std::vector<Trace> traces_;  // parameter: of its gradient, when that arrived
   std::atomic<bool> anything_late_ = false;

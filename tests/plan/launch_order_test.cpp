@@ -1,0 +1,110 @@
+// The launch order that is chosen from observed steps.
+#include "firkin/plan/launch_order.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "firkin/base/error.h"
+
+namespace firkin {
+namespace {
+
+using testing::ElementsAre;
+
+// Buckets become ready one second apart, last layer first, and take two seconds each; forward uses them in reverse.
+ObservedTraining five_buckets() {
+  return {.steps = {{.ready_s = {1, 2, 3, 4, 5}, .backward_s = 5}},
+          .transfer_s = {2, 2, 2, 2, 2},
+          .needed_s = {4, 3, 2, 1, 0},
+          .forward_s = 5};
+}
+
+std::vector<int64_t> of_slack(const std::vector<LaunchOrder>& orders, double slack) {
+  return std::ranges::find(orders, slack, &LaunchOrder::slack)->order;
+}
+
+double period_of(const ObservedTraining& training, double slack) {
+  const auto orders = launch_orders(training);
+  return std::ranges::find(orders, slack, &LaunchOrder::slack)->period_s;
+}
+
+TEST(LaunchOrders, GoFromTheOrderOfNeedToTheOrderInWhichBucketsAreReady) {
+  const auto orders = launch_orders(five_buckets());
+  EXPECT_THAT(of_slack(orders, 0), ElementsAre(4, 3, 2, 1, 0));
+  EXPECT_THAT(of_slack(orders, 1), ElementsAre(0, 2, 4, 3, 1));  // at 3 s buckets 1 and 2 are ready, and 2 is needed earlier
+  EXPECT_THAT(of_slack(orders, 8), ElementsAre(0, 1, 2, 3, 4));
+}
+
+TEST(LaunchOrders, TellThePeriodOfBackwardAndTheForwardBehindIt) {
+  const auto orders = launch_orders(five_buckets());
+  // They arrive at 3, 5, 7, 9 and 11 s. Forward begins at 5 s, waits 2 s for bucket 4 and 1 s for bucket 3.
+  EXPECT_DOUBLE_EQ(std::ranges::find(orders, 1.0, &LaunchOrder::slack)->period_s, 13);
+  // Nothing is sent before backward ends: bucket 4 arrives at 7 s, another every 2 s, and forward uses one a second.
+  EXPECT_DOUBLE_EQ(orders[0].period_s, 16);
+}
+
+// One step in two is late: the order for the usual step stalls in the other.
+TEST(RobustLaunchOrder, ExpectsGradientsLaterWhereStepsDiffer) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> lateness(1, 1.8);
+  constexpr int kBuckets = 20;
+  ObservedTraining training;
+  training.transfer_s.assign(kBuckets, 0.9);
+  for (int i = 0; i < kBuckets; ++i) training.needed_s.push_back(0.4 * (kBuckets - 1 - i));
+  training.forward_s = 0.4 * kBuckets;
+  for (int step = 0; step < 8; ++step) {
+    ObservedStep& seen = training.steps.emplace_back();
+    double now = 0;
+    for (int i = 0; i < kBuckets; ++i) seen.ready_s.push_back(now += 0.5 * lateness(random));
+    seen.backward_s = now;
+  }
+  const LaunchOrder robust = robust_launch_order(training);
+  EXPECT_LE(robust.period_s, period_of(training, 0.7));
+  EXPECT_LE(robust.period_s, period_of(training, 8));
+  double best = robust.period_s;
+  for (const LaunchOrder& each : launch_orders(training)) best = std::min(best, each.period_s);
+  EXPECT_LE(robust.period_s, 1.005 * best);
+}
+
+TEST(RobustLaunchOrder, IsAPermutationForAnyTimes) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> time(0, 10);
+  for (int trial = 0; trial < 200; ++trial) {
+    const auto buckets = static_cast<size_t>(1 + trial % 9);
+    const auto times = [&] {
+      std::vector<double> result(buckets);
+      std::ranges::generate(result, [&] { return trial % 3 == 0 ? 0 : time(random); });
+      return result;
+    };
+    ObservedTraining training{.steps = {}, .transfer_s = times(), .needed_s = times(), .forward_s = 10};
+    for (int step = 0; step < 3; ++step) training.steps.push_back({.ready_s = times(), .backward_s = 10});
+    std::vector<int64_t> order = robust_launch_order(training).order;
+    std::ranges::sort(order);
+    std::vector<int64_t> all(buckets);
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_EQ(order, all);
+  }
+}
+
+TEST(RobustLaunchOrder, RefusesObservationsThatDoNotBelongTogether) {
+  EXPECT_THROW(robust_launch_order({}), InputError);
+  ObservedTraining training = five_buckets();
+  training.steps[0].ready_s.pop_back();
+  EXPECT_THROW(robust_launch_order(training), InputError);
+}
+
+TEST(IdleThoughReady, CountsWhatABucketThatIsNotThereHoldsUp) {
+  // Bucket 1 is ready at 1 and leaves at 3, behind bucket 0, while nothing is on the link; after backward it counts no more.
+  EXPECT_DOUBLE_EQ(idle_though_ready_s({3, 1}, {3, 3}, {4, 4}, 10), 2);
+  EXPECT_DOUBLE_EQ(idle_though_ready_s({3, 1}, {3, 3}, {4, 4}, 2), 1);
+  // The link is busy meanwhile.
+  EXPECT_DOUBLE_EQ(idle_though_ready_s({0, 1}, {0, 3}, {3, 4}, 10), 0);
+  // Nothing is ready.
+  EXPECT_DOUBLE_EQ(idle_though_ready_s({5, 6}, {5, 6}, {6, 7}, 10), 0);
+}
+
+}  // namespace
+}  // namespace firkin
