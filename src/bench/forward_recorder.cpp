@@ -18,7 +18,7 @@ void ForwardRecorder::begin(c10::Device device) {
 
 void ForwardRecorder::module_awaits(const torch::nn::Module& module) {
   awaited_.emplace_back(&module, device_now(device_));
-  if (!modules_.has_learned()) modules_.note(module);
+  if (!modules_.has_learned()) modules_.note(module, 0);
   has_awaiting_ = true;
 }
 

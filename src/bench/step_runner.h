@@ -23,9 +23,10 @@ struct StepTimes {
   double comm_s = 0;  // from the end of backward to the last gradient: the figure of the CS336 hand-out; the strategy torch has none
 };
 
-// Steps beyond the first that the strategy takes until it works as it will.
+// Steps beyond the first that the strategy takes until it works as it will: `ordered` chooses its launch order after two of these, and again
+// after four, from steps in such an order.
 inline int steps_to_learn(const Strategy& strategy) {
-  return strategy.wait == Wait::kAtFirstUse ? 2 : 0;
+  return strategy.wait == Wait::kAtFirstUse ? 5 : 0;
 }
 
 // Wraps the workload's module: in a TorchPeer for the strategy torch, in a DataParallel for every other. Construction and steps are

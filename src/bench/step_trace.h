@@ -1,9 +1,10 @@
 // What ran when in training steps, on every rank.
 //
-//   const std::vector<std::vector<Span>> spans = trace_steps(group, workload, DataParallelOptions(), {});
-//   write_file_atomically("trace.json", chrome_trace(spans).dump());
+//   const StepTrace trace = trace_steps(group, workload, DataParallelOptions(), {});
+//   write_file_atomically("trace.json", chrome_trace(trace.ranks).dump());
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "firkin/comm/process_group.h"
@@ -18,11 +19,18 @@ struct StepTraceOptions {
   int steps = 3;         // recorded
 };
 
-// Steps the workload under these options (StepRunner) and records the steps, a barrier before each. The spans of every rank, in order of
-// start, on every rank; of what lies in a step only. Ranks on several machines differ by what their clocks differ. Recording makes steps
+struct StepTrace {
+  std::vector<std::vector<Span>> ranks;  // what lies in a step, in order of start
+  std::vector<BucketStats> buckets;      // of the last step, on this rank
+};
+
+// Steps the workload under these options (StepRunner) and records the steps, a barrier before each. Every rank gets the spans of all. Ranks on several machines differ by what their clocks differ. Recording makes steps
 // slower: for times without it use measure_steps(). Collective. One at a time in a process. Throws what StepRunner throws.
-std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
-                                           const StepTraceOptions& trace);
+StepTrace trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options, const StepTraceOptions& trace);
+
+// The share of backward in which the link was idle although a bucket was ready and had not been launched: the price of a launch order that
+// expects gradients too early. Nothing where no bucket says when it was ready (the strategy torch).
+std::optional<double> idle_though_ready(const std::vector<BucketStats>& buckets);
 
 // One recorded step of one rank.
 struct TracedStep {

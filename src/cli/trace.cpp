@@ -116,9 +116,11 @@ void run_rank(const TraceFlags& flags, const std::vector<Cell>& cells, const Pro
   {
     Progress progress("tracing", static_cast<int>(cells.size()), group.rank == 0);
     for (const Cell& cell : cells) {
-      const SpansByRank spans = trace_steps(group, workload, cell.setting.options, {.warmup_steps = flags.warmup, .steps = flags.steps});
+      const StepTrace trace = trace_steps(group, workload, cell.setting.options, {.warmup_steps = flags.warmup, .steps = flags.steps});
       if (group.rank != 0) continue;
+      const SpansByRank& spans = trace.ranks;
       results.traces.push_back(row_of(cell, spans));
+      if (cell.setting.options.strategy.launch == Launch::kWhenReady) results.traces.back().idle_share = idle_though_ready(trace.buckets);
       if (inputs) {
         results.traces.back().predicted = predicted_timeline(*inputs, group.size, cell.setting.options, backward_start(spans[0]));
       }
@@ -142,7 +144,8 @@ Run declare_trace(CLI::App& app) {
       "Records a few steps per strategy: operators and collectives, on every rank.\n"
       "compute: at least one operator ran. communication: the transport had taken up at\n"
       "least one collective. overlapped: the part of that with an operator beside it;\n"
-      "exposed: the rest. Rank 0, medians over steps, which recording makes slower: for\n"
+      "exposed: the rest. idle: the share of backward in which a bucket was ready and the\n"
+      "link had nothing, because of the launch order (last step). Rank 0, medians over steps, which recording makes slower: for\n"
       "times take firkin bench step. Takes half a minute for five strategies.\n\n"
       "report.html shows the last step of each strategy. trace-STRATEGY.json has every\n"
       "operator of every rank: drop it on https://ui.perfetto.dev (it stays on your\n"

@@ -14,11 +14,11 @@
 namespace firkin {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kNotReady = std::numeric_limits<double>::infinity();
 // About a fifth apart where it matters.
 constexpr std::array kSlacks = {0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 8.0};
 
-void check(const ObservedTraining& training) {
+void check_training(const ObservedTraining& training) {
   if (training.steps.empty()) throw InputError("launch order: no step was observed; expected at least one");
   const size_t buckets = training.transfer_s.size();
   const bool agree =
@@ -36,13 +36,13 @@ std::vector<double> median_ready_s(const ObservedTraining& training) {
   return medians;
 }
 
-std::vector<int64_t> order_by_need(const std::vector<double>& ready_s, const ObservedTraining& training) {
+std::vector<int64_t> order_of_slack(const std::vector<double>& ready_s, const ObservedTraining& training) {
   std::vector<int64_t> order;
   std::vector<bool> is_sent(ready_s.size(), false);
   double now = 0;
   const auto urgency = [&](size_t i) { return std::tuple(training.needed_s[i], ready_s[i], i); };
   while (order.size() < ready_s.size()) {
-    double next_ready = kNever;
+    double next_ready = kNotReady;
     for (size_t i = 0; i < ready_s.size(); ++i) {
       if (!is_sent[i]) next_ready = std::min(next_ready, ready_s[i]);
     }
@@ -59,7 +59,7 @@ std::vector<int64_t> order_by_need(const std::vector<double>& ready_s, const Obs
 }
 
 // Backward, and the forward behind it. by_need: buckets in the order in which forward uses them.
-double period_s(const ObservedStep& step, const ObservedTraining& training, const std::vector<int64_t>& order,
+double observed_period_s(const ObservedStep& step, const ObservedTraining& training, const std::vector<int64_t>& order,
                 const std::vector<size_t>& by_need, std::vector<double>& arrival_s) {
   double link_free = 0;
   for (const int64_t bucket : order) {  // launched in this order, so not before any of those before it
@@ -78,7 +78,7 @@ double period_s(const ObservedStep& step, const ObservedTraining& training, cons
 }  // namespace
 
 std::vector<LaunchOrder> launch_orders(const ObservedTraining& training) {
-  check(training);
+  check_training(training);
   const std::vector<double> ready_s = median_ready_s(training);
   std::vector<size_t> by_need(ready_s.size());
   std::iota(by_need.begin(), by_need.end(), size_t{0});
@@ -88,8 +88,8 @@ std::vector<LaunchOrder> launch_orders(const ObservedTraining& training) {
   for (const double slack : kSlacks) {
     std::vector<double> expected = ready_s;
     for (double& time : expected) time *= slack;
-    LaunchOrder& each = result.emplace_back(LaunchOrder{.order = order_by_need(expected, training), .slack = slack});
-    for (const ObservedStep& step : training.steps) each.period_s += period_s(step, training, each.order, by_need, arrival_s);
+    LaunchOrder& each = result.emplace_back(LaunchOrder{.order = order_of_slack(expected, training), .slack = slack});
+    for (const ObservedStep& step : training.steps) each.period_s += observed_period_s(step, training, each.order, by_need, arrival_s);
     each.period_s /= static_cast<double>(training.steps.size());
   }
   return result;

@@ -36,24 +36,27 @@ constexpr Field<BusyPeriod> kPeriodFields[] = {{"activity", &BusyPeriod::activit
                                                {kEndKey, &BusyPeriod::end_s, Unit::kSeconds}};
 
 constexpr Field<TraceRow> kTraceFields[] = {
-    {kStrategyKey, &TraceRow::strategy}, {kNameKey, &TraceRow::name}, {kCapKey, &TraceRow::cap_mib, Unit::kMib}, {"file", &TraceRow::file}};
+    {kStrategyKey, &TraceRow::strategy}, {kNameKey, &TraceRow::name}, {kCapKey, &TraceRow::cap_mib, Unit::kMib}, {"file", &TraceRow::file},
+    {"idle_share", &TraceRow::idle_share, Unit::kShare}};
 constexpr const char* kTimeline = "timeline";
 constexpr const char* kPredictedTimeline = "predicted_timeline";
 
 // A trace's first rank as a row of the table.
 struct ShownTrace {
   std::string name;
-  std::optional<double> step_s, compute_s, communication_s, overlapped, exposed_s;
+  std::optional<double> step_s, compute_s, communication_s, overlapped, exposed_s, idle_share;
 };
 
 constexpr Field<ShownTrace> kShownFields[] = {
     {"", &ShownTrace::name, Unit::kText, "strategy"},           {"", &ShownTrace::step_s, Unit::kDifference, "step"},
     {"", &ShownTrace::compute_s, Unit::kDifference, "compute"}, {"", &ShownTrace::communication_s, Unit::kDifference, "communication"},
-    {"", &ShownTrace::overlapped, Unit::kShare, "overlapped"},  {"", &ShownTrace::exposed_s, Unit::kDifference, "exposed"}};
+    {"", &ShownTrace::overlapped, Unit::kShare, "overlapped"},  {"", &ShownTrace::exposed_s, Unit::kDifference, "exposed"},
+    {"", &ShownTrace::idle_share, Unit::kShare, "idle"}};
 
 ShownTrace shown(const TraceRow& trace) {
   ShownTrace row;
   row.name = trace.name;
+  row.idle_share = trace.idle_share;
   if (trace.ranks.empty() || trace.ranks[0].step_s.empty()) return row;
   const TraceFigures& figures = trace.ranks[0];
   row.step_s = median(figures.step_s);

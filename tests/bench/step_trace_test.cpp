@@ -32,7 +32,7 @@ TEST(StepTrace, HasTheCollectivesThatEachStrategySends) {
                                              {"bucketed", 1 + kAgreement},
                                              {"torch", 1}}) {
       Workload workload = small_workload();
-      const auto spans = trace_steps(group, workload, with_strategy(strategy), {.warmup_steps = 2, .steps = 3});
+      const auto spans = trace_steps(group, workload, with_strategy(strategy), {.warmup_steps = 2, .steps = 3}).ranks;
       ASSERT_EQ(spans.size(), 1u);
       EXPECT_EQ(collectives_of(spans[0]), 3 * expected) << strategy;
       EXPECT_EQ(traced_steps(spans[0]).size(), 3u) << strategy;
@@ -43,7 +43,7 @@ TEST(StepTrace, HasTheCollectivesThatEachStrategySends) {
 TEST(StepTrace, SaysHowManyElementsACollectiveHas) {
   run_ranks(1, [](const ProcessGroup& group) {
     Workload workload = small_workload();
-    const auto spans = trace_steps(group, workload, with_strategy("flat"), {.warmup_steps = 1, .steps = 1});
+    const auto spans = trace_steps(group, workload, with_strategy("flat"), {.warmup_steps = 1, .steps = 1}).ranks;
     const auto found = std::ranges::find(spans[0], Activity::kCollective, &Span::activity);
     ASSERT_NE(found, spans[0].end());
     // 1, 32, 32, 1024, 32, 1024 in gradient-ready order, each from a multiple of 64 elements (256 bytes) on.
@@ -54,7 +54,7 @@ TEST(StepTrace, SaysHowManyElementsACollectiveHas) {
 TEST(StepTrace, HasTheComputationAndNothingBetweenSteps) {
   run_ranks(1, [](const ProcessGroup& group) {
     Workload workload = small_workload();
-    const auto spans = trace_steps(group, workload, with_strategy("naive"), {.warmup_steps = 1, .steps = 2});
+    const auto spans = trace_steps(group, workload, with_strategy("naive"), {.warmup_steps = 1, .steps = 2}).ranks;
     for (const TracedStep& step : traced_steps(spans[0])) {
       const double step_s = seconds_of(step.period);
       EXPECT_GT(step.overlap.compute_s, 0);

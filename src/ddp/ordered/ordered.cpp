@@ -180,7 +180,7 @@ void LaunchTimes::add(const std::vector<BucketStats>& stats, const std::vector<i
     last_end_s = std::max(last_end_s, stats[i].end_s);
   }
   row.insert(row.end(), first_use_s.begin(), first_use_s.end());
-  row.insert(row.end(), {backward_s_, forward_s, busy_s});
+  row.insert(row.end(), {backward_s_, forward_s, -busy_s});
   rows_.push_back(std::move(row));
   if (rows_.size() > kMostSteps) rows_.erase(rows_.begin());
 }
@@ -194,10 +194,13 @@ std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root) con
   for (size_t at = 0; at < slowest.size(); at += width) rows.emplace_back(slowest.begin() + static_cast<std::ptrdiff_t>(at),
                                                                          slowest.begin() + static_cast<std::ptrdiff_t>(at + width));
   const std::vector<double> usual = column_medians(rows);
+  // What a collective waited for another rank is no property of the link, and is there on the rank that launched first.
+  double busy_s = std::numeric_limits<double>::infinity();
+  for (const std::vector<double>& row : rows) busy_s = std::min(busy_s, -row[width - 1]);
   const double bytes = std::accumulate(bytes_on_wire_.begin(), bytes_on_wire_.end(), 0.0);
   ObservedTraining training;
   for (size_t i = 0; i < buckets_; ++i) {
-    training.transfer_s.push_back(bytes == 0 ? 0 : usual[width - 1] * bytes_on_wire_[i] / bytes);
+    training.transfer_s.push_back(bytes == 0 ? 0 : busy_s * bytes_on_wire_[i] / bytes);
     training.needed_s.push_back(usual[buckets_ + i]);
   }
   training.forward_s = usual[width - 2];

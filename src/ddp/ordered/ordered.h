@@ -134,7 +134,8 @@ class LaunchTimes {
 
   size_t buckets_;
   double backward_s_ = 0;
-  // Per step: ready times and first uses by bucket, then the lengths of backward and forward, and the seconds that the link was busy with it.
+  // Per step: ready times and first uses by bucket, then the lengths of backward and forward, and, negative, the seconds that the link
+  // was busy: of these the largest over the ranks is the shortest time.
   std::vector<std::vector<double>> rows_;
   std::vector<double> bytes_on_wire_;
 };
