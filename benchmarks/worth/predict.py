@@ -9,12 +9,15 @@ MIB = 1 << 20
 
 
 def predict(firkin, tensors_csv, allreduce_csv, ranks, caps=(), rule="close-when-full", forward_s=None):
-    """The result of `firkin predict --json`; `caps` in bytes, in the order of the result's curve."""
+    """The result of `firkin predict --json`; `caps` in bytes, in the order of the result's curve. The best cap and plan have no bucket
+    larger than what was measured."""
+    largest = max(int(line.partition(",")[0]) for line in allreduce_csv.splitlines()[1:])
     with tempfile.TemporaryDirectory() as folder:
         tensors, allreduce = pathlib.Path(folder) / "tensors.csv", pathlib.Path(folder) / "allreduce.csv"
         tensors.write_text(tensors_csv)
         allreduce.write_text(allreduce_csv)
-        command = [firkin, "predict", "--tensors", tensors, "--allreduce", allreduce, "--world", str(ranks), "--rule", rule, "--json"]
+        command = [firkin, "predict", "--tensors", tensors, "--allreduce", allreduce, "--world", str(ranks), "--rule", rule, "--json",
+                   "--max-bucket-mib", repr(largest / MIB)]  # fmt: skip
         if caps:
             command += ["--cap-mib", ",".join(repr(cap / MIB) for cap in caps)]
         if forward_s is not None:

@@ -68,8 +68,9 @@ def write_csv(path, cells):
 
 
 def rounded(value):
+    """Times to a billionth; a cap is exact, because a byte more may make other buckets."""
     if isinstance(value, dict):
-        return {name: rounded(part) for name, part in value.items()}
+        return {name: part if name.endswith("_mib") else rounded(part) for name, part in value.items()}
     if isinstance(value, list):
         return [rounded(part) for part in value]
     return float(f"{value:.9g}") if isinstance(value, float) else value
