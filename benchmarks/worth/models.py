@@ -153,7 +153,8 @@ def all_models():
 
 def flops(model):
     """Of forward, and of backward."""
-    return math.fsum(operation.flops for operation in model.operations), math.fsum(operation.flops * operation.backward for operation in model.operations)
+    forward = math.fsum(operation.flops for operation in model.operations)
+    return forward, math.fsum(operation.flops * operation.backward for operation in model.operations)
 
 
 def step_s(model, gpu):

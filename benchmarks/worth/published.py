@@ -66,7 +66,8 @@ def judge(firkin, sweep):
     steps = {cap: compute_s - backward_s + row["backward_s"] for cap, row in zip(CAPS_MIB, curve, strict=True)}
     named, best = min(steps, key=steps.get), min(sweep.measured_s, key=sweep.measured_s.get)
     return {
-        "name": sweep.name, "batch": sweep.batch, "sequence": sweep.sequence, "naive_s": sweep.naive_s, "compute_s": compute_s, "named_mib": named, "best_mib": best,
+        "name": sweep.name, "batch": sweep.batch, "sequence": sweep.sequence, "naive_s": sweep.naive_s, "compute_s": compute_s,
+        "named_mib": named, "best_mib": best,
         "regret": sweep.measured_s[named] / sweep.measured_s[best] - 1, "spread": max(sweep.measured_s.values()) / sweep.measured_s[best] - 1,
         "buckets_agree": {cap: row["buckets"] for cap, row in zip(CAPS_MIB, curve, strict=True)} == sweep.buckets,
         "measured_s": list(sweep.measured_s.values()), "predicted_s": list(steps.values()),

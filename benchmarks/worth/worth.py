@@ -39,7 +39,8 @@ def cell(firkin, cluster, ranks, model):
     steps = {}
     for closing, named in caps.items():
         main = closing == "close-when-full"
-        result = predict(firkin, tensors if main else without_needs(tensors), allreduce, ranks, named.values(), closing, profile.forward_s if main else None)
+        needed, forward_s = (tensors, profile.forward_s) if main else (without_needs(tensors), None)
+        result = predict(firkin, needed, allreduce, ranks, named.values(), closing, forward_s)
         steps |= dict(zip(named, (row["backward_s"] for row in result["curve"]), strict=True))
         if main:
             best, plan, ordered = result["best_uniform"], result["best_plan"], result["ordered"]
@@ -52,7 +53,8 @@ def cell(firkin, cluster, ranks, model):
     return {
         "cluster": cluster.title, "ranks": ranks, "gpu": cluster.gpu, "model": model.title, "gradient_mib": model.elements * models.BYTES / MIB,
         "forward_s": profile.forward_s, "backward_s": profile.backward_s, "best_cap_mib": best["cap_mib"], "best_buckets": best["buckets"],
-        "best_s": profile.forward_s + best["backward_s"], "plan_s": profile.forward_s + plan["backward_s"], "ordered_s": ordered["period_s"], "bound_s": ordered["bound_s"],
+        "best_s": profile.forward_s + best["backward_s"], "plan_s": profile.forward_s + plan["backward_s"],
+        "ordered_s": ordered["period_s"], "bound_s": ordered["bound_s"],
         "rules_s": {name: profile.forward_s + steps[name] for name in rules.TITLES}, "gain_at_batch": gains,
     }  # fmt: skip
 
