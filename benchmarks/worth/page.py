@@ -1,0 +1,113 @@
+"""docs/where_it_matters.md, from the kept results: page.md with every figure filled in."""
+
+import pathlib
+import statistics
+import sys
+import textwrap
+
+import clusters
+import rules
+from chart import gain, ordered_gain
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "validation"))
+from words import cap_text, percent, signed, table  # noqa: E402
+
+MIB, GIB = 1 << 20, 1 << 30
+COURSE_BACKWARD_S = 0.829  # docs/gpt2_large_a100.md
+TEXT = (pathlib.Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
+
+
+def group(cell):
+    title, ranks = cell["cluster"], cell["ranks"]
+    if title.startswith("TCP"):
+        return "TCP, 1 Gbit/s" if ", 1 Gbit/s" in title else "TCP, 10 and 25 Gbit/s"
+    if title.startswith(("Zaratan", "PCIe")):
+        return title.split(",")[0].split(" ")[0]
+    if title.startswith("Alps") and ranks > 4:
+        return "Alps, 8 and 16" if ranks < 32 else "Alps, 32 to 2,048"
+    return "one NVLink machine" if ranks <= 8 else "InfiniBand, EFA, 16 to 128"
+
+
+def reflowed(page):
+    """Paragraphs and list items filled to 100 columns: numbers of any length stand in them."""
+    def fill(words, indent=""):
+        return textwrap.fill(" ".join(words.split()), 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+    blocks = []
+    for block in page.split("\n\n"):
+        if block.startswith("- "):
+            block = "\n".join(fill("- " + item, "  ") for item in block.removeprefix("- ").split("\n- "))
+        elif not block.startswith(("#", "<!--", "|", "![")):
+            block = fill(block)
+        blocks.append(block.strip("\n"))
+    return "\n\n".join(blocks) + "\n"
+
+
+def spread(values, digits=1):
+    return f"{100 * statistics.median(values):.{digits}f}, {100 * max(values):.{digits}f}".replace("-0.0", "0.0")
+
+
+def text(result):
+    cells, published = result["cells"], result["published"]
+    groups = {}
+    for cell in cells:
+        groups.setdefault(group(cell), []).append(cell)
+    trained = [cell for cell in cells if cell["model"] != "7B, LoRA"]
+    gains = [gain(cell) for cell in cells]
+
+    tables = {cluster.title: {ranks: dict(rows) for ranks, rows in cluster.table.items()} for cluster in clusters.all_clusters()}
+    alps_s = next(table for title, table in tables.items() if title.startswith("Alps"))
+    zaratan_s = next(table for title, table in tables.items() if title.startswith("Zaratan"))
+
+    def most(name, value=gain):
+        return percent(max(value(cell) for cell in groups[name]))
+
+    def regrets(name, rule):
+        return [cell["rules_s"][rule] / cell["best_s"] - 1 for cell in groups[name]]
+
+    alps = [cell for cell in trained if group(cell) == "Alps, 32 to 2,048"]
+    tcp = [cell for cell in trained if group(cell) == "TCP, 10 and 25 Gbit/s"]
+    slow_lora = [cell for cell in groups["TCP, 1 Gbit/s"] if cell["model"] == "7B, LoRA"]
+    zaratan_large = next(cell for cell in groups["Zaratan"] if cell["model"] == "gpt2-large")
+    h100 = [row for row in published if row["name"].startswith("TianqGuo")]
+    pcie = [row for row in published if not row["name"].startswith("TianqGuo")]
+    errors = [error for row in published for error in row["errors"]]
+    by_cap = list(zip(*(row["measured_s"] for row in h100), strict=True))
+    naive_s = {row["batch"] * row["sequence"]: row["naive_s"] for row in pcie}
+    fewest, most_tokens = min(naive_s), max(naive_s)
+    s_per_token = (naive_s[most_tokens] - naive_s[fewest]) / (most_tokens - fewest)
+    batch = [[name, *(spread([values(cell) for cell in mine]) for values in (
+        lambda cell: cell["gain_at_batch"]["0.25"], gain, lambda cell: cell["gain_at_batch"]["4"], lambda cell: cell["best_s"] / cell["bound_s"] - 1)), ]
+             for name, mine in groups.items()]  # fmt: skip
+    plan = ["best unequal buckets", *(spread([cell["plan_s"] / cell["best_s"] - 1 for cell in mine]) for mine in groups.values())]
+    return reflowed(TEXT.format(
+        cells=len(cells), nothing=sum(value < 0.005 for value in gains), some=sum(value >= 0.05 for value in gains),
+        much=sum(value >= 0.2 for value in gains),
+        fast_most=percent(max(gain(cell) for name in ("one NVLink machine", "InfiniBand, EFA, 16 to 128") for cell in groups[name])),
+        fast_quarter=most("InfiniBand, EFA, 16 to 128", lambda cell: cell["gain_at_batch"]["0.25"]),
+        alps_median=percent(statistics.median(map(gain, alps)), 0), alps_most=percent(max(map(gain, alps)), 0), zaratan_most=most("Zaratan"),
+        alps_rate=percent(alps_s[64][GIB] / 32 / alps_s[64][32 * MIB], 0), zaratan_start=f"{1e3 * zaratan_s[8][4]:.1f} ms",
+        alps_large=percent(statistics.median(cell["gain_at_batch"]["4"] for cell in groups["Alps, 32 to 2,048"])),
+        least=percent(min(gains)), tcp_most=percent(max(map(gain, tcp))), faster=f"{COURSE_BACKWARD_S / zaratan_large['backward_s']:.1f}",
+        ordered_pcie=most("PCIe", ordered_gain), ordered_lora=percent(max(map(ordered_gain, slow_lora))),
+        fixed_worst=f"{1 + max(regrets('Alps, 32 to 2,048', 'pytorch')):.1f}",
+        odd=f"{alps_s[128][256 * MIB] / alps_s[128][128 * MIB]:.1f}", even=f"{alps_s[64][256 * MIB] / alps_s[64][128 * MIB]:.1f}",
+        lora_slow=f"{percent(min(map(gain, slow_lora)), 0)} to {percent(max(map(gain, slow_lora)), 0)}",
+        ordered_slingshot=percent(statistics.median(ordered_gain(cell) for cell in alps if cell["ranks"] >= 128), 0),
+        ordered_tcp=percent(statistics.median(map(ordered_gain, tcp)), 0),
+        batch=table(["", "a quarter of the batch", "the map", "four times the batch", "above the bound"], batch),
+        rules=table(["", *groups], [[title, *(spread(regrets(name, rule)) for name in groups)] for rule, title in rules.TITLES.items()] + [plan]),
+        mg_wfbp_most=percent(max(max(regrets(name, "mg_wfbp")) for name in groups), 0),
+        published=table(["", "batch x sequence", "measured", "predicted", "predicted best", "measured best", "regret"], [
+            [row["name"], f"{row['batch']} x {row['sequence']}", *(", ".join(f"{1e3 * value:.0f}" for value in row[key]) for key in ("measured_s", "predicted_s")),
+             cap_text(row["named_mib"]), f"{row['best_mib']}", percent(row["regret"])] for row in published]),
+        regret_median=percent(statistics.median(row["regret"] for row in published)), regret_worst=percent(max(row["regret"] for row in published)),
+        error_median=signed(statistics.median(errors)), error_worst=signed(max(errors, key=abs)),
+        low=percent(-max(errors), 0), high=percent(-min(errors), 0), pcie_regret=percent(max(row["regret"] for row in pcie)),
+        per_token=f"{1e6 * s_per_token:.0f} ms", fewest=fewest, small_ms=f"{1e3 * s_per_token * fewest:.0f} ms",
+        compute_ms=f"{1e3 * min(row['compute_s'] for row in pcie):.0f} ms",
+        h100_best=", ".join(str(row["best_mib"]) for row in h100),
+        h100_named=" or ".join(str(cap) for cap in sorted({row["named_mib"] for row in h100})),
+        h100_flat=percent(max(max(row["predicted_s"]) / min(row["predicted_s"]) - 1 for row in h100)),
+        h100_noise=percent(max(max(times) / min(times) - 1 for times in by_cap)),
+    ))  # fmt: skip
