@@ -43,6 +43,7 @@ StepSetting plan_setting(const ReadyProfile& profile, const BucketPlan& plan) {
 StepSetting ordered_setting(const ReadyProfile& profile, const BucketPlan& plan) {
   DataParallelOptions options = rewrap_options(profile, kOrderedName);
   options.plan = plan;
+  options.plan->launch_order.clear();
   return {std::string(kOrderedName), options};
 }
 

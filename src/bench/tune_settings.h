@@ -21,7 +21,7 @@ inline constexpr std::string_view kOrderedName = "ordered";
 StepSetting strategy_setting(const ReadyProfile& profile, std::string_view strategy);
 StepSetting cap_setting(const ReadyProfile& profile, const CapOptions& rule, int64_t cap);
 StepSetting plan_setting(const ReadyProfile& profile, const BucketPlan& plan);
-// The strategy ordered with these buckets, in their launch order.
+// The strategy ordered with these buckets. It chooses the launch order itself, from steps: the plan's was made without them.
 StepSetting ordered_setting(const ReadyProfile& profile, const BucketPlan& plan);
 // A cap with gradients in another type on the wire.
 StepSetting hook_setting(const ReadyProfile& profile, const CapOptions& rule, const HookPoint& hook);

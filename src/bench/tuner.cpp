@@ -178,8 +178,20 @@ BucketPlan plan_worth_measuring(const StepModel& model, const CapOptions& best_c
   return of_cap;
 }
 
+// The simulation takes ready times from steps without communication, and cannot tell close plans apart: a short race does.
+BucketPlan race_ordered(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const ReadyProfile& profile,
+                        const std::vector<BucketPlan>& candidates) {
+  constexpr int kBlocks = 3;
+  if (candidates.size() == 1) return candidates[0];
+  std::vector<StepSetting> settings;
+  for (const BucketPlan& plan : candidates) settings.push_back(ordered_setting(profile, plan));
+  const StepBenchResult steps = measure(group, workload, options, "racing ordered's buckets", settings, kBlocks, {});
+  const auto fastest = std::ranges::min_element(steps.step_s, {}, [](const auto& blocks) { return median(blocks); });
+  return candidates[static_cast<size_t>(fastest - steps.step_s.begin())];
+}
+
 // What is worth measuring beside the caps.
-void choose_plans(const ProcessGroup& group, bool whole_steps, const TuneOptions& options, const StepModel& model, int64_t best_cap,
+void choose_plans(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const StepModel& model, int64_t best_cap,
                   const std::vector<int64_t>& dense, TuneResult& result) {
   const TensorProfile& profile = model.profile;
   const int64_t calibrated_buckets = most_calibrated_buckets(result.calibration.plans);
@@ -188,10 +200,13 @@ void choose_plans(const ProcessGroup& group, bool whole_steps, const TuneOptions
   result.planned = plan_point(profile, plan_of_rank_0(group, plan_worth_measuring(model, of_best_cap, result)));
   if (!profile.knows_forward()) {
     result.notes.emplace_back("ordered is not measured: no module awaits its parameters, see await_parameters()");
-  } else if (whole_steps) {
+  } else if (workload.whole_step) {
     result.notes.emplace_back("ordered is not measured: the step is one function, and would need an OverlappedOptimizer in it");
   } else {
-    result.ordered = plan_point(profile, plan_of_rank_0(group, ordered_plan(model, calibrated_buckets)));
+    std::vector<BucketPlan> candidates = ordered_candidates(model, calibrated_buckets);
+    candidates.resize(static_cast<size_t>(of_rank_0(group, static_cast<double>(candidates.size()))), candidates.back());
+    for (BucketPlan& plan : candidates) plan = plan_of_rank_0(group, plan);
+    result.ordered = plan_point(profile, race_ordered(group, workload, options, result.profile, candidates));
   }
   result.hooks = predict_hooks(options, model, options.hooks.empty() ? 0 : conversion_s_per_byte(group), calibrated_buckets, dense);
   for (HookPoint& hook : result.hooks) {
@@ -265,7 +280,7 @@ TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions
       result.dense_curve[best_prediction(result.dense_curve, most_calibrated_buckets(result.calibration.plans))].cap_bytes;
   const auto agreed = static_cast<int64_t>(of_rank_0(group, static_cast<double>(found)));
   const int64_t best_cap = add_cap(caps, agreed, profile.bytes, options.rule);
-  choose_plans(group, static_cast<bool>(workload.whole_step), options, model, best_cap, dense, result);
+  choose_plans(group, workload, options, model, best_cap, dense, result);
   predict(result, model, options.rule, dense);
   tell(options, result);
 

@@ -96,10 +96,16 @@ void add_learning_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--beta2", flags.beta2, "AdamW's")->capture_default_str();
   app.add_flag("--no-master-weights", flags.no_master_weights,
                "with --dtype bf16: steps on the parameters themselves, not\non copies in float32");
-  app.add_option("--clip", flags.clip_norm, "largest norm of all gradients; 0: never clip")->capture_default_str();
+  auto* const clip = app.add_option("--clip", flags.clip_norm, "largest norm of all gradients; 0: never clip. It needs every\ngradient: --strategy ordered trains as bucketed then")
+                         ->capture_default_str();
+  app.add_option("--clip-each", flags.clip_each_norm, "largest norm of each parameter's gradient, instead")->excludes(clip);
   app.add_option("--on-nan", flags.on_nan, "a loss or gradient that is not finite: stop, or skip\nthe step")
       ->capture_default_str()
       ->check(CLI::IsMember({"stop", "skip"}));
+}
+
+double global_clip_norm(const TrainFlags& flags) {
+  return flags.clip_each_norm > 0 ? 0 : flags.clip_norm;
 }
 
 }  // namespace
@@ -156,6 +162,7 @@ void check_train_flags(const TrainFlags& flags) {
   check_number("--beta1", flags.beta1, 0, 0.999999999);
   check_number("--beta2", flags.beta2, 0, 0.999999999);
   check_number("--clip", flags.clip_norm, 0, 1e30);
+  check_number("--clip-each", flags.clip_each_norm, 0, 1e30);
   check_number("--held-share", flags.held_share, 0, 0.9);
   data_parallel_options(flags);
   try {
@@ -189,6 +196,10 @@ TrainingData training_data(const TrainFlags& flags) {
   return split_data(std::make_shared<TokenFile>(data_file(flags)), flags.sequence, flags.common.seed, flags.held_share);
 }
 
+bool clips_ordered(const TrainFlags& flags) {
+  return find_strategy(flags.strategy).wait == Wait::kAtFirstUse && global_clip_norm(flags) > 0;
+}
+
 TrainSettings train_settings(const TrainFlags& flags) {
   return {.batch = flags.batch,
           .micro_batch = flags.micro_batch,
@@ -202,13 +213,14 @@ TrainSettings train_settings(const TrainFlags& flags) {
                     .epsilon = 1e-8,
                     .weight_decay = flags.weight_decay,
                     .master_weights = !flags.no_master_weights},
-          .clip_norm = flags.clip_norm,
+          .clip_norm = global_clip_norm(flags),
+          .clip_each_norm = flags.clip_each_norm,
           .on_nonfinite = flags.on_nan == "skip" ? OnNonFinite::kSkip : OnNonFinite::kStop};
 }
 
 DataParallelOptions data_parallel_options(const TrainFlags& flags) {
   DataParallelOptions options;
-  options.strategy = find_strategy(flags.strategy);
+  options.strategy = find_strategy(clips_ordered(flags) ? "bucketed" : flags.strategy);
   options.cap = cap_options(flags.rule);
   options.cap.cap_bytes = bytes_from_mib(flags.cap_mib, "--cap-mib");
   if (flags.buckets != "automatic") return options;

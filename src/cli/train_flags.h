@@ -36,6 +36,7 @@ struct TrainFlags {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double clip_norm = 1;
+  double clip_each_norm = 0;
   bool no_master_weights = false;
   std::string strategy = "bucketed";
   double cap_mib = 25;
@@ -66,6 +67,9 @@ void check_train_memory(const TrainFlags& flags);
 std::string memory_in_text(const TrainFlags& flags);
 
 TrainingData training_data(const TrainFlags& flags);
+// Whether the strategy ordered is asked for with clipping by the norm of all gradients, which leaves it nothing to hide: such a training is
+// bucketed.
+bool clips_ordered(const TrainFlags& flags);
 TrainSettings train_settings(const TrainFlags& flags);
 DataParallelOptions data_parallel_options(const TrainFlags& flags);
 

@@ -177,8 +177,9 @@ void DataParallel::forget_audited(const torch::optim::Optimizer& optimizer) {
   if (parts_->synchronizer) parts_->synchronizer->forget_audited(optimizer);
 }
 
-void DataParallel::step(torch::optim::Optimizer& optimizer) {
-  if (parts_->ordered) return parts_->ordered->step(optimizer);
+void DataParallel::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
+  if (parts_->ordered) return parts_->ordered->step(optimizer, clip_each_norm);
+  clip_each(optimizer, clip_each_norm);
   optimizer.step();
 }
 

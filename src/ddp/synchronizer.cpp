@@ -296,6 +296,7 @@ void Synchronizer::complete() {
     if (first_failed < setup_.group.size) {
       const std::string reason = agreement_->exchange_reason(first_line(open_->failure.value_or("")), first_failed);
       fail({.rank = first_failed, .step = step_, .reason = reason}, open_->error);
+      if (agreement_->any_parameters_changed()) take_up_changes();
     } else if (!agreement_->are_checksums_equal()) {
       const std::string difference = audit_.explain(setup_.control, step_);
       fail({.rank = 0, .step = step_, .reason = difference}, std::make_exception_ptr(AuditError("DataParallel: " + difference)));
@@ -399,9 +400,7 @@ void Synchronizer::renew() {
         "takes "
         "it in; expected parameters_changed() on every rank after such a change",
         renewal.values_differ);
-    std::vector<at::Tensor> joined;
-    for (const size_t parameter : renewal.joined) joined.push_back(renewal.parameters[parameter].tensor);
-    broadcast_tensors(setup_.group, joined, 0);
+    equalize_joined(renewal);
     fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
     return take_up(renewal);
   }
@@ -465,19 +464,30 @@ void Synchronizer::take_up(const ParameterRenewal& renewal) {
   install_hooks();
 }
 
+// Between steps. Returns why_not_renewed().
+std::string Synchronizer::take_up_changes() {
+  const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
+  std::string objection = why_not_renewed(renewal);
+  if (!objection.empty()) return objection;
+  equalize_joined(renewal);
+  take_up(renewal);
+  return "";
+}
+
+// All ranks get rank 0's values, unless they have them.
+void Synchronizer::equalize_joined(const ParameterRenewal& renewal) {
+  if (renewal.values_differ.empty()) return;
+  std::vector<at::Tensor> joined;
+  for (const size_t parameter : renewal.joined) joined.push_back(renewal.parameters[parameter].tensor);
+  broadcast_tensors(setup_.group, joined, 0);
+}
+
 void Synchronizer::parameters_changed() {
   const auto held = enter();
   if (open_) throw RuntimeError("parameters_changed() within a step; expected it between steps");
   std::string objection;
   try {
-    const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
-    objection = why_not_renewed(renewal);
-    if (objection.empty()) {
-      std::vector<at::Tensor> joined;
-      for (const size_t parameter : renewal.joined) joined.push_back(renewal.parameters[parameter].tensor);
-      if (!renewal.values_differ.empty()) broadcast_tensors(setup_.group, joined, 0);
-      take_up(renewal);
-    }
+    objection = take_up_changes();
   } catch (const std::exception& error) {
     lose_group(error);
   }

@@ -98,6 +98,8 @@ class Synchronizer {
   void reduce_joined(const ParameterRenewal& renewal);
   std::string why_not_renewed(const ParameterRenewal& renewal) const;
   void take_up(const ParameterRenewal& renewal);
+  std::string take_up_changes();
+  void equalize_joined(const ParameterRenewal& renewal);
   void lose_unfinished_step();
   void throw_if_failed() const;
   void forget_all_gradients();

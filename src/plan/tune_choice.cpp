@@ -51,9 +51,24 @@ double predict_ordered_step(const StepModel& model, const BucketPlan& plan) {
   return step_of_backward(model, step.period_s - model.profile.forward_s - updates_s);
 }
 
-BucketPlan ordered_plan(const StepModel& model, int64_t most_buckets) {
+std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets) {
+  constexpr size_t kMost = 3;
+  constexpr double kNotTold = 1.05;
   const OrderedSearchOptions options = {.pipeline = pipeline_options(model.costs, model.simulation), .most_buckets = most_buckets};
-  return find_ordered_plan(model.profile, model.costs, options).plan;
+  std::vector<BucketPlan> plans = {find_ordered_plan(model.profile, model.costs, options).plan};
+  const int64_t total = model.profile.total_bytes();
+  for (int64_t cap = kMiB / 4; cap < total; cap *= 2) {
+    BucketPlan plan = assign_buckets(model.profile.bytes, {.cap_bytes = cap, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = {}});
+    if (static_cast<int64_t>(plan.buckets.size()) > most_buckets) continue;
+    plan.launch_order = launch_order_by_need(model.profile, plan, model.costs, options.pipeline);
+    if (std::ranges::find(plans, plan.buckets, &BucketPlan::buckets) == plans.end()) plans.push_back(std::move(plan));
+  }
+  std::ranges::stable_sort(plans, {}, [&](const BucketPlan& plan) { return predict_ordered_step(model, plan); });
+  const double limit_s = kNotTold * predict_ordered_step(model, plans[0]);
+  const auto told = std::ranges::find_if(plans, [&](const BucketPlan& plan) { return predict_ordered_step(model, plan) > limit_s; });
+  plans.erase(told, plans.end());
+  plans.resize(std::min(plans.size(), kMost));
+  return plans;
 }
 
 size_t best_prediction(std::span<const CapPrediction> predictions, int64_t most_buckets) {

@@ -43,7 +43,7 @@ Trainer::Trainer(ProcessGroup group, std::shared_ptr<torch::nn::Module> module, 
       settings_(settings),
       ddp_(*module_, group_, options),
       optimizer_(make_adamw(*module_, settings.adamw)),
-      overlapped_(ddp_, *optimizer_),
+      overlapped_(ddp_, *optimizer_, {.clip_norm = 0, .clip_each_norm = settings.clip_each_norm}),
       reads_norm_(settings.clip_norm > 0 || options.strategy.wait == Wait::kAtStepEnd) {}
 
 // First sample and rows of each pass of this rank in the next step.

@@ -38,7 +38,8 @@ struct TrainSettings {
   int64_t micro_batch = 0;  // sequences of a forward and backward pass at most; 0: a rank's whole share
   Schedule schedule;
   AdamWSettings adamw;
-  double clip_norm = 1;  // gradients are scaled down to this norm; 0: never
+  double clip_norm = 1;       // gradients are scaled down to this norm; 0: never
+  double clip_each_norm = 0;  // each parameter's gradient is, as it arrives; 0: never. Not beside clip_norm
   OnNonFinite on_nonfinite = OnNonFinite::kStop;
 };
 

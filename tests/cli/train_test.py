@@ -108,6 +108,13 @@ class Runs(Training):
             self.assertAlmostEqual(ours, theirs, delta=1e-5)
         self.refused("--buckets", "automatic", "--strategy", "flat", expected="expected --strategy bucketed, not flat")
 
+    def test_ordered_with_clipping_of_all_gradients_trains_bucketed_and_says_so(self):
+        result = self.train("--steps", 3, "--strategy", "ordered")
+        self.assertIn("leaves ordered nothing to hide: training bucketed", result.stderr)
+        result = self.train("--steps", 3, "--strategy", "ordered", "--clip-each", "0.1", out=self.folder / "each")
+        self.assertNotIn("training bucketed", result.stderr)
+        self.refused("--clip", 1, "--clip-each", 1, expected="--clip")
+
     def test_bad_flags_are_one_line(self):
         self.refused("--ranks", 3, expected="--batch: a batch of 8 sequences on 3 ranks")
         self.refused("--learning-rate", "-1", expected="--learning-rate -1: expected 0 to 1e+30")

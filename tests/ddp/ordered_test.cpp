@@ -201,6 +201,8 @@ struct TwoLayers : torch::nn::Module {
   torch::nn::Linear last = nullptr;
 };
 
+constexpr int kStepsToLearn = 3;  // after them gradients may come late
+
 DataParallelOptions ordered_options() {
   DataParallelOptions options;
   options.strategy = find_strategy("ordered");
@@ -216,10 +218,10 @@ TEST(Ordered, LeavesOnlyWhatIsAwaitedOnItsWay) {
     DataParallel ddp(net, group, options);
     torch::optim::SGD optimizer(net.parameters(), 0.1);
     OverlappedOptimizer overlapped(ddp, optimizer);
-    for (int step = 0; step < 4; ++step) {
+    for (int step = 0; step < kStepsToLearn + 2; ++step) {
       net.loss(step, group.rank).backward();
       EXPECT_TRUE(net.last->weight.grad().defined()) << "step " << step;
-      if (step >= 2) {
+      if (step >= kStepsToLearn) {
         EXPECT_FALSE(net.first->linear->weight.grad().defined());
       }
       overlapped.step();
@@ -237,7 +239,7 @@ TEST(Ordered, AModuleThatStopsAwaitingFailsTheStepOnAllRanks) {
     DataParallel ddp(net, group, ordered_options());
     torch::optim::SGD optimizer(net.parameters(), 0.1);
     OverlappedOptimizer overlapped(ddp, optimizer);
-    for (int step = 0; step < 4; ++step) {
+    for (int step = 0; step < kStepsToLearn + 2; ++step) {
       net.loss(step, group.rank).backward();
       overlapped.step();
     }
@@ -268,7 +270,7 @@ TEST(Ordered, PlainOptimizerStepsAreNotSilentlyWithoutEffect) {
     DataParallel ddp(net, group, ordered_options());
     torch::optim::SGD optimizer(net.parameters(), 0.1);
     std::string error;
-    for (int step = 0; step < 4 && error.empty(); ++step) {
+    for (int step = 0; step < kStepsToLearn + 2 && error.empty(); ++step) {
       try {
         net.loss(step, group.rank).backward();
         optimizer.step();
@@ -287,9 +289,9 @@ TEST(Ordered, GradientsAreThereAfterADrainBeforeTheStep) {
     DataParallel ddp(net, group, ordered_options());
     torch::optim::SGD optimizer(net.parameters(), 0.1);
     OverlappedOptimizer overlapped(ddp, optimizer);
-    for (int step = 0; step < 4; ++step) {
+    for (int step = 0; step < kStepsToLearn + 2; ++step) {
       net.loss(step, group.rank).backward();
-      if (step == 3) {
+      if (step == kStepsToLearn) {
         overlapped.drain();
         for (const at::Tensor& parameter : net.parameters()) EXPECT_TRUE(parameter.grad().defined());
       }

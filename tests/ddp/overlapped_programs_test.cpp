@@ -129,14 +129,39 @@ TEST_P(OverlappedPrograms, ClipNormClipsUnderOtherStrategiesToo) {
   EXPECT_TRUE(same_bits(run("bucketed", false, train(true))[0], run("bucketed", false, train(false))[0]));
 }
 
+TEST_P(OverlappedPrograms, ClippingEachGradientIsBucketedToTheLastBit) {
+  const auto train = [](Place& place) {
+    OverlappedOptimizer overlapped(place.ddp, place.optimizer, {.clip_norm = 0, .clip_each_norm = 0.05});
+    for (int step = 0; step < kSteps; ++step) {
+      place.optimizer.zero_grad();
+      place.net.loss(step, place.rank).backward();
+      overlapped.step();
+    }
+    return copies(place.ddp.module().parameters());
+  };
+  const Tensors clipped = run("ordered", false, train)[0];
+  EXPECT_TRUE(same_bits(clipped, run("bucketed", false, train)[0]));
+  const auto by_hand = [](Place& place) {
+    for (int step = 0; step < kSteps; ++step) {
+      place.optimizer.zero_grad();
+      place.net.loss(step, place.rank).backward();
+      for (const at::Tensor& parameter : optimised(place.optimizer)) torch::nn::utils::clip_grad_norm_({parameter}, 0.05);
+      place.optimizer.step();
+    }
+    return copies(place.ddp.module().parameters());
+  };
+  const Tensors expected = run("bucketed", false, by_hand)[0];
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(clipped[i], expected[i], 1e-9, 1e-12)) << "parameter " << i;
+}
+
 // The clipped ones and those to come would be stepped as if by two norms.
 TEST_P(OverlappedPrograms, AStepAfterAPlainClipOfTheGradientsThatHaveComeIsRefused) {
   run("ordered", false, [](Place& place) {
     OverlappedOptimizer overlapped(place.ddp, place.optimizer);
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 4; ++step) {
       place.optimizer.zero_grad();
       place.net.loss(step, place.rank).backward();
-      if (step == 2) {
+      if (step == 3) {
         EXPECT_TRUE(place.net.head->weight.grad().defined()) << "this test has shown nothing";
         EXPECT_FALSE(place.net.body->layers[0]->weight.grad().defined()) << "this test has shown nothing";
         torch::nn::utils::clip_grad_norm_(optimised(place.optimizer), 1e-3);

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "firkin/base/units.h"
 #include "firkin/plan/uniform_cap.h"
 #include "plan/plan_cuts.h"
 #include "random_instance.h"
@@ -41,6 +42,31 @@ TEST(BestPrediction, TakesTheFewestBucketsWhereMicrosecondsAreExposed) {
   const std::vector<CapPrediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
   EXPECT_LT(curve.front().step_s, curve.back().step_s);  // by its share of what is exposed the smallest cap is far better
   EXPECT_EQ(curve[best_prediction(curve)].buckets, 1);
+}
+
+// Forty tensors of half a MiB, ready and needed at even times; all of them take the link 1.5 times as long as backward takes.
+TEST(OrderedCandidates, AreTheFewThatTheSimulationCannotTellFromTheBest) {
+  constexpr int kTensors = 40;
+  std::vector<double> ready_s(kTensors);
+  for (int i = 0; i < kTensors; ++i) ready_s[static_cast<size_t>(i)] = 0.1 * (i + 1) / kTensors;
+  TensorProfile profile = make_profile(std::vector<int64_t>(kTensors, kMiB / 2), ready_s);
+  for (int i = 0; i < kTensors; ++i) profile.needed_s.push_back(0.05 * (kTensors - 1 - i) / kTensors);
+  profile.forward_s = 0.05;
+  const CommCosts costs = linear_costs(1e-4, 0.15 / (kTensors * kMiB / 2.0));
+  const StepModel model{.profile = profile, .costs = costs, .simulation = {}, .none_step_s = 0.16, .bare_backward_s = 0.1};
+  for (const int64_t most : {40, 12}) {
+    const std::vector<BucketPlan> plans = ordered_candidates(model, most);
+    ASSERT_GE(plans.size(), 2U) << "nothing to race";
+    EXPECT_LE(plans.size(), 3U);
+    double before_s = 0;
+    for (const BucketPlan& plan : plans) {
+      EXPECT_NO_THROW(check_plan(plan, kTensors));
+      EXPECT_LE(plan.buckets.size(), static_cast<size_t>(most));
+      EXPECT_GE(predict_ordered_step(model, plan), before_s);
+      before_s = predict_ordered_step(model, plan);
+      EXPECT_LE(before_s, 1.05 * predict_ordered_step(model, plans[0]));
+    }
+  }
 }
 
 TEST(OddsOfChoice, AreSaidWhereTheTableHasErrorsAndNotOtherwise) {

@@ -16,6 +16,7 @@ struct TrainedWith {
   const char* name;
   const char* strategy;
   double clip_norm = 1;
+  double clip_each_norm = 0;
   bool automatic_buckets = false;
 };
 
@@ -41,6 +42,7 @@ std::vector<double> losses_with(const TrainedWith& setting, int world_size) {
   static std::mutex one_at_a_time;  // LibTorch's generator is one for the process
   TinyTraining training;
   training.settings.clip_norm = setting.clip_norm;
+  training.settings.clip_each_norm = setting.clip_each_norm;
   std::vector<double> losses;
   run_ranks(world_size, [&](const ProcessGroup& group) {
     at::set_num_threads(1);
@@ -61,7 +63,7 @@ class Strategies : public testing::TestWithParam<TrainedWith> {};
 
 TEST_P(Strategies, TrainTheSameOnOneTwoAndFourRanks) {
   const TrainedWith& setting = GetParam();
-  const std::vector<double> expected = losses_with({.name = "", .strategy = "flat", .clip_norm = setting.clip_norm}, 1);
+  const std::vector<double> expected = losses_with({.name = "", .strategy = "flat", .clip_norm = setting.clip_norm, .clip_each_norm = setting.clip_each_norm}, 1);
   EXPECT_LT(expected.back(), 0.7 * expected.front());
   for (const int world_size : {1, 2, 4}) {
     SCOPED_TRACE(world_size);
@@ -75,7 +77,8 @@ INSTANTIATE_TEST_SUITE_P(All, Strategies,
                          testing::Values(TrainedWith{"naive", "naive"}, TrainedWith{"flat", "flat"}, TrainedWith{"overlap", "overlap"},
                                          TrainedWith{"bucketed", "bucketed"}, TrainedWith{"planned", "planned"},
                                          TrainedWith{"ordered", "ordered"}, TrainedWith{"orderedWithoutClipping", "ordered", 0},
-                                         TrainedWith{"automatic", "bucketed", 1, true}),
+                                         TrainedWith{"orderedWithClippingOfEach", "ordered", 0, 0.1},
+                                         TrainedWith{"automatic", "bucketed", 1, 0, true}),
                          [](const auto& setting) { return std::string(setting.param.name); });
 
 }  // namespace

@@ -211,7 +211,7 @@ class DataParallel {
 
  private:
   friend class OverlappedOptimizer;
-  void step(torch::optim::Optimizer& optimizer);
+  void step(torch::optim::Optimizer& optimizer, double clip_each_norm);
   void forget_audited(const torch::optim::Optimizer& optimizer);
 
   struct Parts;

@@ -28,6 +28,9 @@ struct OverlappedOptions {
   // step() clips all gradients together by their global norm, as clip_gradients() does; 0: not. The norm needs every gradient, so nothing
   // is left to hide behind the next forward: what `ordered` gains over `bucketed` is lost.
   double clip_norm = 0;
+  // Each parameter's gradient is scaled down to this norm by itself, when it arrives; 0: not. Costs no wait, and is another algorithm than
+  // clipping by the global norm: directions of steps change. The same to the last bit under every strategy. Not beside clip_norm.
+  double clip_each_norm = 0;
 };
 
 class OverlappedOptimizer {

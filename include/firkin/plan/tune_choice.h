@@ -49,8 +49,9 @@ std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOption
 
 // Seconds of a whole step under the strategy ordered. The profile must know its forward pass.
 double predict_ordered_step(const StepModel& model, const BucketPlan& plan);
-// Buckets, at most so many, splits and launch order for it.
-BucketPlan ordered_plan(const StepModel& model, int64_t most_buckets);
+// Buckets for it worth a race, the best first: what a search finds, and equal caps from 0.25 MiB on, of those that the simulation cannot
+// tell from the best (5 % of a step). None has more than `most_buckets`; at most three. Each with a launch order by need.
+std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets);
 
 // The fastest of those with at most `most_buckets`, if there are any; of those whose step takes at most a thousandth longer, the one with
 // the fewest buckets, and the smallest cap that gives them. Index into `predictions`, which is not empty.

@@ -338,7 +338,7 @@ void Ordered::check_unchanged() const {
   }
 }
 
-void Ordered::step(torch::optim::Optimizer& optimizer) {
+void Ordered::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
   const auto held = synchronizer_.enter();
   if (synchronizer_.is_step_open()) {
     throw RuntimeError(
@@ -349,8 +349,9 @@ void Ordered::step(torch::optim::Optimizer& optimizer) {
     if (owed_.empty()) check_unchanged();
   }
   are_unclaimed_ = false;
+  clip_each(optimizer, clip_each_norm);
   optimizer.step();
-  if (anything_late_) owed_.add(optimizer);
+  if (anything_late_) owed_.add(optimizer, clip_each_norm);
 }
 
 void Ordered::drain() {

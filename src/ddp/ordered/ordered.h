@@ -94,8 +94,8 @@ class ForeignOptions : public torch::optim::OptimizerOptions {
 class OwedSteps {
  public:
   // From now on until clear() a step of this optimiser is owed, with the options that it has now: a schedule may change them before the
-  // last gradient has come. The optimiser must live until then.
-  void add(torch::optim::Optimizer& optimizer);
+  // last gradient has come. The optimiser must live until then. clip_each_norm: as OverlappedOptions'.
+  void add(torch::optim::Optimizer& optimizer, double clip_each_norm);
   bool empty() const { return steps_.empty(); }
   void clear() { steps_.clear(); }
 
@@ -107,10 +107,14 @@ class OwedSteps {
   struct Step {
     torch::optim::Optimizer* optimizer;
     std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // per group of parameters
+    double clip_each_norm;
   };
 
   std::vector<Step> steps_;
 };
+
+// Scales each gradient that is defined down to this norm; 0: none.
+void clip_each(const torch::optim::Optimizer& optimizer, double max_norm);
 
 // Throws InputError for an optimiser that cannot step a part of its parameters: L-BFGS.
 void check_steps_partially(const torch::optim::Optimizer& optimizer);
@@ -154,7 +158,7 @@ class Ordered final : public StepExtension {
   explicit Ordered(Synchronizer& synchronizer);
   ~Ordered() override;
 
-  void step(torch::optim::Optimizer& optimizer);
+  void step(torch::optim::Optimizer& optimizer, double clip_each_norm);
   void drain();
   void add_to(DataParallelStats& stats) const;
 

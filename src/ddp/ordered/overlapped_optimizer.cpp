@@ -81,8 +81,21 @@ void check_steps_partially(const torch::optim::Optimizer& optimizer) {
   }
 }
 
-void OwedSteps::add(torch::optim::Optimizer& optimizer) {
-  steps_.push_back({.optimizer = &optimizer, .options = options_of(optimizer)});
+// As clip_grad_norm_() scales; nothing waits for a device.
+void clip_each(const torch::optim::Optimizer& optimizer, double max_norm) {
+  if (max_norm == 0) return;
+  constexpr double kEpsilon = 1e-6;
+  const at::NoGradGuard no_grad;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const at::Tensor& gradient = parameter.grad();
+      if (gradient.defined()) gradient.mul_((max_norm / (gradient.norm() + kEpsilon)).clamp_max(1));
+    }
+  }
+}
+
+void OwedSteps::add(torch::optim::Optimizer& optimizer, double clip_each_norm) {
+  steps_.push_back({.optimizer = &optimizer, .options = options_of(optimizer), .clip_each_norm = clip_each_norm});
 }
 
 void OwedSteps::pay(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients) {
@@ -92,6 +105,7 @@ void OwedSteps::pay(const std::vector<at::Tensor>& parameters, c10::function_ref
   for (const Step& step : steps_) {
     const auto current = options_of(*step.optimizer);
     set_options(*step.optimizer, step.options);
+    clip_each(*step.optimizer, step.clip_each_norm);
     step.optimizer->step();
     set_options(*step.optimizer, current);
   }
@@ -101,6 +115,8 @@ void OwedSteps::pay(const std::vector<at::Tensor>& parameters, c10::function_ref
 OverlappedOptimizer::OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimizer& optimizer, OverlappedOptions options)
     : ddp_(&ddp), optimizer_(&optimizer), options_(options) {
   if (!(options_.clip_norm >= 0)) throw InputError("OverlappedOptions: clip_norm is negative; expected 0 (no clipping) or more");
+  if (!(options_.clip_each_norm >= 0)) throw InputError("OverlappedOptions: clip_each_norm is negative; expected 0 (no clipping) or more");
+  if (options_.clip_norm > 0 && options_.clip_each_norm > 0) throw InputError("OverlappedOptions: clip_norm and clip_each_norm; expected one");
   ddp_->audit_optimizer(optimizer);
 }
 
@@ -115,7 +131,7 @@ OverlappedOptimizer::~OverlappedOptimizer() {
 
 void OverlappedOptimizer::step() {
   if (options_.clip_norm > 0) clip_gradients(options_.clip_norm);
-  ddp_->step(*optimizer_);
+  ddp_->step(*optimizer_, options_.clip_each_norm);
 }
 
 void OverlappedOptimizer::zero_grad(bool set_to_none) {
