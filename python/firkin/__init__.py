@@ -5,7 +5,7 @@
     result.check(model)                            # after a few steps: are these the buckets?
 
 One by one: profile() says when each gradient becomes ready, measure_all_reduce() what an all-reduce takes, predict() what follows from
-both. predict() and assign_buckets() need no PyTorch. DataParallel is Firkin's own engine in the place of PyTorch's, where it was built.
+both. predict() and assign_buckets() need no PyTorch. firkin.DistributedDataParallel is Firkin's own engine in the place of PyTorch's.
 Everything wrong with the input is an InputError, a ValueError with one line, on every rank.
 """
 
@@ -29,8 +29,9 @@ from firkin._core import version as __version__
 
 if TYPE_CHECKING:
     from firkin._allreduce import measure_all_reduce
-    from firkin._data_parallel import DataParallel, OverlappedOptimizer
+    from firkin._data_parallel import DataParallel, DistributedDataParallel
     from firkin._errors import GroupError, StepError
+    from firkin._ordered import OverlappedOptimizer
     from firkin._plan import Plan
     from firkin._profile import profile
     from firkin._result import TuneResult
@@ -40,6 +41,7 @@ __all__ = [
     "AllReduceRow",
     "AllReduceTable",
     "DataParallel",
+    "DistributedDataParallel",
     "GroupError",
     "InputError",
     "OverlappedOptimizer",
@@ -61,8 +63,9 @@ __all__ = [
 # What needs PyTorch is imported at its first use: planning alone works without.
 _NEEDS_TORCH = {
     "DataParallel": "firkin._data_parallel",
+    "DistributedDataParallel": "firkin._data_parallel",
     "GroupError": "firkin._errors",
-    "OverlappedOptimizer": "firkin._data_parallel",
+    "OverlappedOptimizer": "firkin._ordered",
     "Plan": "firkin._plan",
     "StepError": "firkin._errors",
     "TuneResult": "firkin._result",

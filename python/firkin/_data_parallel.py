@@ -1,62 +1,80 @@
-"""firkin.DataParallel: Firkin's C++ engine around a module, with PyTorch's own process group."""
+"""firkin.DistributedDataParallel: Firkin's C++ engine around a module, with PyTorch's own process group."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import inspect
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from firkin import _ddp
 from firkin._core import InputError
 from firkin._native import load_engine
+from firkin._ordered import Arrivals
 from firkin._plan import Plan
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.utils import _to_kwargs
 
 _MOST_BYTES = 1 << 62  # a cap that nothing reaches
+_Device = int | str | torch.device
+_COMPRESSIONS = {"none": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+
+_INSTEAD = {  # of arguments of PyTorch's
+    "bucket_cap_mb_list": "plan=, as in plan=result.plan",
+    "device_mesh": "process_group=mesh.get_group()",
+    "forward_sync_buffers": "broadcast_buffers=",
+    "static_graph": "find_unused_parameters=True where parameters get no gradient, otherwise nothing",
+}
 
 _log = logging.getLogger("firkin")
 
 
-class DataParallel(torch.nn.Module):
-    """Data-parallel training as DistributedDataParallel does it, with any plan of buckets and Firkin's strategies.
+class DistributedDataParallel(torch.nn.Module):
+    """Data-parallel training as PyTorch's DistributedDataParallel does it, with any plan of buckets and Firkin's strategies.
 
-        model = firkin.DataParallel(Net(), plan=result.plan)    # or cap_mib=4; collective, after init_process_group("gloo")
+        model = firkin.DistributedDataParallel(Net(), plan=result.plan)  # or cap_mib=4; collective, after init_process_group("gloo")
         optimizer = torch.optim.AdamW(model.parameters())
         for x, y in my_part_of_the_data:
             optimizer.zero_grad()
             loss(model(x), y).backward()                        # buckets are summed meanwhile; then all ranks have the mean gradient
             optimizer.step()
 
-    The module is `model.module`; state_dict(), named_parameters() and the order of parameters are those of DistributedDataParallel.
+    The module is `model.module`; state_dict(), named_parameters() and the order of parameters are those of PyTorch's.
     Gradients are views into the buckets. A parameter that gets no gradient is an error that names it, unless find_unused_parameters.
     Hooks of your own on parameters keep working: they see this rank's gradient, before it is averaged.
 
     When a rank's backward() raises, it raises there what it raised, and on every other rank a StepError that names rank and reason; nobody
     has a gradient then. When a collective fails, a GroupError names the missing ranks.
 
-    cap_mib, first_cap_mib: as DistributedDataParallel's bucket_cap_mb, and of the first bucket; MiB. plan: a Plan (TuneResult.plan), instead
-    of caps. buckets: "automatic" starts with cap_mib, measures while it trains (about 3 s and 92 steps), and keeps what is best; a line of
-    the logger "firkin" says what and why. plan_file: there rank 0 keeps that, and later runs begin with it where it fits. strategy:
-    "bucketed" (with a plan "planned"), "naive", "flat", "overlap", "ordered" (see OverlappedOptimizer), "none".
-    compression: "none", "bf16" or "fp16", what float32 gradients travel as. process_group: None is the default group. What the engine itself
-    sends goes over gloo, which it connects itself beside a group of nccl alone (not run on a GPU).
-    finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). link: "1gbit" or "200mbit,1ms": collectives
-    take the time that they would take over such a link, for trying things out.
+    A copy (copy.deepcopy, torch.save) connects at its first forward with gradients, which is collective, over the default group.
+
+    device_ids: the module's one GPU, to which inputs are then moved, or None. cap_mib, or bucket_cap_mb: of a bucket, in MiB, 25 by
+    default; first_cap_mib: of the first one. plan: a Plan (TuneResult.plan), instead of caps. buckets: "automatic" starts with cap_mib,
+    measures while it trains (about 3 s and 92 steps), and keeps what is best; a line of the logger "firkin" says what and why. plan_file:
+    there rank 0 keeps that, and later runs begin with it where it fits. strategy: "bucketed" (with a plan "planned"), "naive", "flat",
+    "overlap", "ordered" (see OverlappedOptimizer), "none". compression: "none", "bf16" or "fp16", what float32 gradients travel as.
+    process_group: None is the default group. What the engine itself sends goes over gloo, which it connects itself beside a group of nccl
+    alone (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). link: "1gbit" or
+    "200mbit,1ms": collectives take the time that they would take over such a link, for trying things out.
 
     Raises InputError on every rank when ranks have different models or options, for a module without parameters to train or one that is
-    wrapped already, parameters on a device that the group does not serve, a plan of another model, a group without gloo, or where the engine is not installed.
+    wrapped already, parameters on a device that the group does not serve, a plan of another model, a group without gloo, or where the
+    engine is not installed.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
+        device_ids: Sequence[_Device] | None = None,
+        output_device: _Device | None = None,
         *,
-        cap_mib: float = 25.0,
+        cap_mib: float | None = None,
+        bucket_cap_mb: float | None = None,
         first_cap_mib: float | None = None,
         plan: Plan | None = None,
         buckets: str | None = None,
@@ -65,55 +83,131 @@ class DataParallel(torch.nn.Module):
         compression: str = "none",
         find_unused_parameters: bool = False,
         broadcast_buffers: bool = True,
+        gradient_as_bucket_view: bool = True,
         finish_with_backward: bool = True,
         process_group: dist.ProcessGroup | None = None,
         link: str | None = None,
+        **of_pytorch: Any,
     ) -> None:
         super().__init__()
-        ranks = Ranks(process_group)
         self.module = module
         self.strategy = strategy or ("bucketed" if plan is None else "planned")
-        self._ranks = ranks
+        self._group = process_group
+        self._running: Arrivals | None = None
+        self._device: torch.device | None = None
 
-        def prepare() -> Any:
-            native = load_engine()
-            _check_device(module)
+        def settings() -> dict[str, Any]:
+            load_engine()
+            _check_of_pytorch(of_pytorch)
+            self._device = _input_device(module, device_ids, output_device)
+            if not gradient_as_bucket_view:
+                raise InputError("DataParallel: gradient_as_bucket_view=False; gradients are always views into the buckets: expected True")
+            if cap_mib is not None and bucket_cap_mb is not None:
+                raise InputError("DataParallel: cap_mib and bucket_cap_mb; expected one of them, they are the same")
             if self.strategy == "torch":
                 raise InputError("DataParallel: strategy 'torch'; expected torch.nn.parallel.DistributedDataParallel, which is that")
-            options = native.EngineOptions()
-            options.strategy = self.strategy
-            options.cap_bytes = _bytes("cap_mib", cap_mib)
-            if first_cap_mib is not None:
-                options.first_cap_bytes = _bytes("first_cap_mib", first_cap_mib)
-            if plan is not None:
-                options.counts, options.ready_order = _positions(plan, module, self.strategy)
             if buckets not in (None, "automatic"):
                 raise InputError(f"DataParallel: buckets '{buckets}'; expected None or 'automatic'")
             if plan_file is not None and buckets is None:
                 raise InputError("DataParallel: plan_file without buckets='automatic'; expected both")
-            options.automatic = buckets == "automatic"
-            options.plan_file = os.fspath(plan_file) if plan_file is not None else ""
-            options.log = _say
-            options.compression = compression
-            options.find_unused_parameters = find_unused_parameters
-            options.broadcast_buffers = broadcast_buffers
-            options.finish_with_backward = finish_with_backward
-            options.timeout_s = _timeout_s(ranks)
-            options.link = link
-            return options
+            counts, ready_order = (None, []) if plan is None else _positions(plan, module, self.strategy)
+            return {
+                "strategy": self.strategy,
+                "cap_bytes": _bytes("cap_mib", next((cap for cap in (cap_mib, bucket_cap_mb) if cap is not None), 25.0)),
+                "first_cap_bytes": None if first_cap_mib is None else _bytes("first_cap_mib", first_cap_mib),
+                "counts": counts,
+                "ready_order": ready_order,
+                "automatic": buckets == "automatic",
+                "plan_file": "" if plan_file is None else os.fspath(plan_file),
+                "log": _say,
+                "compression": compression,
+                "find_unused_parameters": find_unused_parameters,
+                "broadcast_buffers": broadcast_buffers,
+                "finish_with_backward": finish_with_backward,
+                "link": link,
+            }
 
-        options = ranks.attempt(prepare)
-        group = dist.group.WORLD if process_group is None else process_group
-        self._engine = load_engine().Engine(_named(module, buffers=False), _named(module, buffers=True), group, options)
+        self._settings = Ranks(process_group).attempt(settings)
+        self._start()
+
+    def _start(self) -> None:
+        """Collective."""
+        self._ranks = Ranks(self._group)
+        native = load_engine()
+        options = native.EngineOptions()
+        options.timeout_s = _timeout_s(self._ranks)
+        for name, value in self._settings.items():
+            setattr(options, name, value)
+        group = dist.group.WORLD if self._group is None else self._group
+        parameters, buffers = _named(self.module, buffers=False), _named(self.module, buffers=True)
+        for _, parameter in parameters:
+            if not parameter._backward_hooks:  # empty where it was unpickled, and in the way of the engine's
+                parameter._backward_hooks = None
+        running = Arrivals(native.Engine(parameters, buffers, group, options), [p for _, p in parameters])
         if self.strategy == "ordered":
-            _await_in_forward(self, module, self._engine)
+            self._leave = weakref.finalize(self, running.install(self.module))
+        self._running = running
+
+    @property
+    def _arrivals(self) -> Arrivals:
+        """A copy starts when it is needed."""
+        if self._running is None:
+            self._start()
+        assert self._running is not None
+        return self._running
+
+    @property
+    def _engine(self) -> Any:
+        return self._arrivals.engine
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._group not in (None, dist.group.WORLD):
+            raise InputError("DataParallel: a copy with a group of its own; expected the default group, as PyTorch does, or .module")
+        self.drain()
+        ours = ("_group", "_leave", "_ranks", "_running")
+        return {name: value for name, value in self.__dict__.items() if name not in ours}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._group = self._running = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
+        if self._device is not None:
+            (args, *_), (kwargs, *_) = _to_kwargs(args, kwargs, self._device, False)
+        running = self._arrivals if torch.is_grad_enabled() else self._running
+        if running is None:
+            return self.module(*args, **kwargs)
+        running.in_forward = True
+        try:
+            return self.module(*args, **kwargs)
+        finally:
+            running.in_forward = False
+
+    def register_comm_hook(self, state: Any, hook: Callable[..., Any]) -> None:
+        """PyTorch's fp16_compress_hook, bf16_compress_hook or allreduce_hook: compression="fp16", "bf16" or "none" here. Collective.
+
+        state: None, or the process group of this object. Raises InputError for any other hook, after the first step, and after an
+        OverlappedOptimizer was made.
+        """
+
+        known = [name for name, known in _COMPRESSIONS.items() if known is hook]
+        if not known:
+            name = getattr(hook, "__qualname__", type(hook).__name__)
+            raise InputError(f"register_comm_hook: {name}; expected fp16_compress_hook or bf16_compress_hook, the engine has no others")
+        if state not in (None, self._group or dist.group.WORLD):
+            raise InputError("register_comm_hook: a state that is not the process group; expected None")
+        if self._engine.stats().steps or self._arrivals.optimizers:
+            raise InputError("register_comm_hook: too late; expected before the first step, and before an OverlappedOptimizer is made")
+        self._settings["compression"] = known[0]
+        if self.strategy == "ordered":
+            self._leave()
+        self._running = None  # and with it the engine
+        self._start()
 
     def finish_gradient_synchronization(self) -> None:
         """Ends the step: with finish_with_backward=False after every backward() that synchronises; otherwise there is nothing to do."""
         self._engine.finish()
+        self._arrivals.drain_unless_overlapped()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -143,8 +237,9 @@ class DataParallel(torch.nn.Module):
             self._broadcast_state(longest)
 
     def drain(self) -> None:
-        """Strategy "ordered": waits for the gradients that are on their way. state_dict() and parameters() call it; others have nothing."""
-        self._engine.drain()
+        """Strategy "ordered": waits for the gradients that are on their way, as state_dict(), parameters() and copies do."""
+        if self._running is not None:
+            self._running.engine.drain()
 
     def abandon_step(self, reason: str = "the step was abandoned") -> None:
         """This rank cannot do the step that the others are in (its forward raised, say): every rank raises a StepError with the reason."""
@@ -161,8 +256,9 @@ class DataParallel(torch.nn.Module):
         return names
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        if "_engine" in self.__dict__:  # not while it is made
-            self._engine.drain()
+        running: Arrivals | None = self.__dict__.get("_running")  # not while it is made
+        if running is not None:
+            running.drain_outside_forward()
         return super().named_parameters(*args, **kwargs)
 
     def _broadcast_state(self, root: int) -> None:
@@ -171,52 +267,7 @@ class DataParallel(torch.nn.Module):
             dist.broadcast(tensor.detach(), source, group=self._ranks.group)
 
 
-class OverlappedOptimizer:
-    """An optimiser for the strategy "ordered": it steps each parameter when its gradient has arrived, behind the next forward.
-
-        model = firkin.DataParallel(Net(), strategy="ordered", cap_mib=1)
-        optimizer = torch.optim.AdamW(model.parameters())
-        overlapped = firkin.OverlappedOptimizer(model, optimizer)
-        ...
-        loss(model(x), y).backward()
-        overlapped.step()                 # instead of optimizer.step()
-
-    Every module of the model waits for its own parameters when its forward is called, so there is nothing to write in the model; parameters
-    that are used past any module's forward are complete when the step ends. The optimiser stays one, with one state; learning-rate
-    schedules work on it as before. Under other strategies step() is optimizer.step().
-
-    optimizer: any that leaves a parameter without a gradient alone; its groups must be complete. Raises InputError for L-BFGS.
-    """
-
-    def __init__(self, model: DataParallel, optimizer: torch.optim.Optimizer) -> None:
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise InputError("OverlappedOptimizer: L-BFGS needs all gradients together; expected another optimiser")
-        self.optimizer = optimizer
-        self._native = load_engine().EngineOptimizer(model._engine, optimizer)
-        self._groups = len(optimizer.param_groups)
-
-    def step(self) -> None:
-        """Steps the parameters whose gradients have arrived; the others when they are needed, with the options that they have now."""
-        if len(self.optimizer.param_groups) != self._groups:
-            raise InputError("OverlappedOptimizer: the optimiser got another group of parameters; expected all of them at construction")
-        self._native.step()
-
-    def zero_grad(self) -> None:
-        self.optimizer.zero_grad()
-
-    def drain(self) -> None:
-        """Waits for all gradients that are on their way, and after step() steps their parameters."""
-        self._native.drain()
-
-    def clip_grad_norm_(self, max_norm: float) -> float:
-        """torch.nn.utils.clip_grad_norm_ between backward() and step(). It needs all gradients, so nothing is left to hide: it warns once."""
-        norm: float = self._native.clip_gradients(max_norm)
-        return norm
-
-    def state_dict(self) -> dict[str, Any]:
-        """The optimiser's, complete."""
-        self.drain()
-        return self.optimizer.state_dict()
+DataParallel = DistributedDataParallel  # reads as nn.DataParallel
 
 
 def _say(line: str) -> None:
@@ -229,10 +280,25 @@ def _named(module: torch.nn.Module, *, buffers: bool) -> list[tuple[str, torch.T
     return [(name, tensor) for name, tensor in tensors if name not in ignored]
 
 
-def _check_device(module: torch.nn.Module) -> None:
-    for name, parameter in module.named_parameters():
-        if parameter.device.type not in ("cpu", "cuda"):
-            raise InputError(f"DataParallel: {name} is on {parameter.device}; expected the CPU or a GPU")
+def _check_of_pytorch(arguments: Mapping[str, Any]) -> None:
+    """PyTorch's arguments that are none here do no harm at their defaults."""
+    theirs = inspect.signature(torch.nn.parallel.DistributedDataParallel.__init__).parameters
+    for name, value in arguments.items():
+        if name not in theirs:
+            raise TypeError(f"DistributedDataParallel.__init__() got an unexpected keyword argument '{name}'")
+        if value != theirs[name].default:
+            raise InputError(f"DataParallel: {name} is PyTorch's; expected {_INSTEAD.get(name, 'nothing in its place')}")
+
+
+def _input_device(module: torch.nn.Module, ids: Sequence[_Device] | None, output: _Device | None) -> torch.device | None:
+    """Where PyTorch's class moves inputs to."""
+    wanted = [each for each in (*(ids or []), output) if each is not None]
+    given = {torch.device("cuda", each) if isinstance(each, int) else torch.device(each) for each in wanted}
+    devices = {p.device for p in module.parameters()}
+    if given and (not ids or given != devices or torch.device("cpu") in given):
+        where = ", ".join(sorted(map(str, devices)))
+        raise InputError(f"DataParallel: device_ids {ids}, output_device {output} for a module on {where}; expected its one GPU, or None")
+    return next(iter(given), None)
 
 
 def _bytes(name: str, mib: float) -> int:
@@ -257,26 +323,3 @@ def _timeout_s(ranks: Ranks) -> float:
         return float(group._get_backend(torch.device("cpu")).options._timeout.total_seconds())
     except (AttributeError, RuntimeError):  # the engine says what is wrong with the group
         return 1800.0
-
-
-def _await_in_forward(owner: DataParallel, module: torch.nn.Module, engine: Any) -> None:
-    """While `owner` lives, every module waits for its parameters before its forward, and a checkpoint for all."""
-    names: dict[torch.nn.Module, list[str]] = {}
-    for name, part in module.named_modules(remove_duplicate=False):
-        names.setdefault(part, []).append(name)
-
-    def wait(index: int, _module: torch.nn.Module, _arguments: Any) -> None:
-        engine.await_module(index)
-
-    handles = [
-        part.register_forward_pre_hook(functools.partial(wait, engine.add_awaiting(paths)))
-        for part, paths in names.items()
-        if next(part.parameters(), None) is not None
-    ]
-    handles.append(module.register_state_dict_pre_hook(lambda *_: engine.drain()))  # type: ignore[no-untyped-call]
-
-    def remove() -> None:
-        for handle in handles:
-            handle.remove()
-
-    weakref.finalize(owner, remove)

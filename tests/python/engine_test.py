@@ -12,36 +12,13 @@ import firkin
 import torch
 import torch.distributed as dist
 from firkin._native import check_built_for
-from models import Layers, Shuffled, WithUnused
+from models import Layers, Shuffled, WithUnused, batch, numbers, parameters_of, raised, seeded, share
 from ranks import with_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 STRATEGIES = ("naive", "flat", "overlap", "bucketed", "planned", "ordered")
-
-
-def seeded(model_class, *arguments, seed=0):
-    torch.manual_seed(seed)
-    return model_class(*arguments).double()
-
-
-def batch(step, width, samples=8):
-    return torch.randn(samples, width, generator=torch.Generator().manual_seed(1000 + step), dtype=torch.float64)
-
-
-def share(whole):
-    """This rank's part of the global batch."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    return whole.chunk(size)[rank]
-
-
-def numbers(tensors):
-    """What a queue carries."""
-    return [tensor.tolist() for tensor in tensors]
-
-
-def parameters_of(model):
-    return [p.detach().clone() for p in model.parameters()]
 
 
 def one_process(model, steps, width, make_optimizer):
@@ -55,15 +32,6 @@ def one_process(model, steps, width, make_optimizer):
 
 def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=0.01)
-
-
-def raised(call):
-    """The error, whole: its class and its one line."""
-    try:
-        call()
-    except Exception as error:  # noqa: BLE001: the test looks at it
-        return type(error).__name__, str(error)
-    return None, ""
 
 
 def two_linear_layers(width=16):
@@ -297,7 +265,9 @@ def leave_nothing_behind(rank):
         model.drain()
         del model
         gc.collect()
-    hooks = sum(len(part._forward_pre_hooks) + len(part._state_dict_pre_hooks) for part in module.modules())
+    places = ("_forward_pre_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "named_parameters", "__reduce_ex__")
+    hooks = sum(len(vars(part).get(place, ())) for part in module.modules() for place in places) + len(_global_optimizer_pre_hooks)
+    hooks += sum(len(p._post_accumulate_grad_hooks or ()) for p in module.parameters())
     module.zero_grad()
     module(share(batch(rank, 16))).square().mean().backward()  # alone again: no collective
     return hooks

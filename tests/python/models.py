@@ -1,6 +1,7 @@
-"""Models and steps for the tests."""
+"""Models, batches and steps for the tests."""
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 
@@ -61,3 +62,36 @@ def training_step(model, optimizer="sgd"):
 
     step.optimizer = made
     return step
+
+
+def seeded(model_class, *arguments, seed=0):
+    torch.manual_seed(seed)
+    return model_class(*arguments).double()
+
+
+def batch(step, width, samples=8):
+    return torch.randn(samples, width, generator=torch.Generator().manual_seed(1000 + step), dtype=torch.float64)
+
+
+def share(whole):
+    """This rank's part of the global batch."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    return whole.chunk(size)[rank]
+
+
+def numbers(tensors):
+    """What a queue carries."""
+    return [tensor.tolist() for tensor in tensors]
+
+
+def parameters_of(model):
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def raised(call):
+    """The error, whole: its class and its one line."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001: the test looks at it
+        return type(error).__name__, str(error)
+    return None, ""

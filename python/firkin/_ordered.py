@@ -1,0 +1,233 @@
+"""The strategy "ordered" in Python: who waits for gradients that are on their way, and the optimiser that steps late."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from firkin._core import InputError
+from firkin._native import load_engine
+from firkin._torch import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+_engine_steps = threading.local()  # whether an optimiser steps on this thread because the engine says so
+
+
+class Arrivals:
+    """A running engine, and whoever waits for what is on its way: forwards, copies, checkpoints, other optimisers, loops over parameters.
+
+    Gradients are left on their way when backward() returns only where OverlappedOptimizers have every parameter.
+    """
+
+    def __init__(self, engine: Any, parameters: list[torch.Tensor]) -> None:
+        self.engine = engine
+        self.is_stepped = True  # since the last backward
+        self.in_forward = False  # where modules that look at their parameters (for a dtype, say) are not to wait for all of them
+        self.optimizers: weakref.WeakSet[OverlappedOptimizer] = weakref.WeakSet()
+        self._parameters = [p for p in parameters if p.requires_grad]
+        self._backward = -1  # the last one, as autograd numbers them
+        self._hooks: set[int] = set()
+
+    def install(self, module: torch.nn.Module) -> Callable[[], None]:
+        """Every module waits for its parameters before its forward. Returns what takes all of it away again."""
+        names: dict[torch.nn.Module, list[str]] = {}
+        for name, part in module.named_modules(remove_duplicate=False):
+            names.setdefault(part, []).append(name)
+        parts = [part for part in names if next(part.parameters(), None) is not None]
+        handles: list[Any] = [register_optimizer_step_pre_hook(self._before_step)]
+        for p in self._parameters:
+            handles.append(p.register_post_accumulate_grad_hook(self._gradient))  # type: ignore[no-untyped-call]
+        for part in parts:
+            handles.append(part.register_forward_pre_hook(self._waiter(names[part])))
+            handles.append(part.register_state_dict_pre_hook(self._drain))  # type: ignore[no-untyped-call]
+            handles.append(part.register_load_state_dict_pre_hook(self._drain))  # type: ignore[no-untyped-call]
+            part.__dict__.update({name: types.MethodType(method, part) for name, method in self._shadows().items()})
+        self._hooks = {handle.id for handle in handles}
+
+        def remove() -> None:
+            for handle in handles:
+                handle.remove()
+            for part in parts:
+                for name in self._shadows():
+                    part.__dict__.pop(name, None)
+
+        return remove
+
+    def drain_outside_forward(self) -> None:
+        if not self.in_forward:
+            self.engine.drain()
+
+    def drain_unless_overlapped(self) -> None:
+        """At the end of a backward."""
+        late = {id(p) for each in self.optimizers for group in each.optimizer.param_groups for p in group["params"]}
+        if any(p.requires_grad and id(p) not in late for p in self._parameters):
+            self.engine.drain()
+
+    def _drain(self, *_: Any) -> None:
+        self.engine.drain()
+
+    def _waiter(self, names: list[str]) -> Callable[[Any, Any], None]:
+        index = self.engine.add_awaiting(names)
+
+        def wait(_module: Any, _arguments: Any) -> None:
+            self.engine.await_module(index)
+
+        # Dynamo would look into the optimiser, which steps in here, and round otherwise on the rank where it does.
+        reason = 'firkin: under the strategy "ordered" a module waits here for its parameters; expected another strategy for a full graph'
+        return torch.compiler.disable(wait, reason=reason)  # type: ignore[no-any-return, no-untyped-call]
+
+    def _shadows(self) -> dict[str, Callable[..., Any]]:
+        """Methods of a module in the place of its class's: for loops over its parameters, and for copy.deepcopy() and pickle."""
+        return {"named_parameters": self._named_parameters, "__reduce_ex__": self._reduce_ex}
+
+    def _named_parameters(self, part: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        self.drain_outside_forward()
+        return type(part).named_parameters(part, *args, **kwargs)
+
+    def _reduce_ex(self, part: torch.nn.Module, protocol: Any) -> Any:
+        """All of the module but what is here."""
+        self.engine.drain()
+        reduced: Any = type(part).__reduce_ex__(part, protocol)
+        if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
+            return reduced
+        state = {name: value for name, value in reduced[2].items() if name not in self._shadows()}
+        for name, hooks in state.items():
+            if name.endswith("_pre_hooks"):
+                state[name] = type(hooks)((k, hook) for k, hook in hooks.items() if k not in self._hooks)
+        return (*reduced[:2], state, *reduced[3:])
+
+    def _gradient(self, _parameter: Any) -> None:
+        task = torch._C._current_graph_task_id()
+        if task == self._backward:
+            return
+        self._backward, self.is_stepped = task, False
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        queue(lambda: queue(self.drain_unless_overlapped))  # the second time, it is behind what the engine has queued
+
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if getattr(_engine_steps, "now", False) or isinstance(optimizer, OverlappedOptimizer):
+            return
+        if any(optimizer is each.optimizer for each in self.optimizers):
+            raise InputError("OverlappedOptimizer: step() of the optimiser that it was made of; expected its own step()")
+        mine = {id(p) for p in self._parameters}
+        if any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+            self.engine.drain()
+
+
+class _LiveGroup(collections.UserDict[str, Any]):
+    """A group of the optimiser's that is there now: load_state_dict() puts new ones in the place of the old."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, index: int) -> None:
+        self._optimizer, self._index = optimizer, index
+
+    @property
+    def data(self) -> dict[str, Any]:  # type: ignore[override]
+        return self._optimizer.param_groups[self._index]
+
+
+class _Stepped:
+    """An optimiser as the engine sees it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.defaults = optimizer.defaults
+        self.param_groups = [_LiveGroup(optimizer, i) for i in range(len(optimizer.param_groups))]
+
+        def step() -> None:
+            _engine_steps.now = True
+            try:
+                optimizer.step()
+            finally:
+                _engine_steps.now = False
+
+        self.step = torch.compiler.disable(step)  # type: ignore[no-untyped-call]
+
+
+class OverlappedOptimizer(torch.optim.Optimizer):
+    """An optimiser for the strategy "ordered": it steps each parameter when its gradient has arrived, behind the next forward.
+
+        model = firkin.DistributedDataParallel(Net(), strategy="ordered", cap_mib=1)
+        optimizer = firkin.OverlappedOptimizer(model, torch.optim.AdamW(model.parameters()))
+        ...
+        loss(model(x), y).backward()
+        optimizer.step()
+
+    Every module of the model waits for its own parameters when its forward is called, so there is nothing to write in the model; parameters
+    that are used past any module's forward are complete when the step ends. It is the optimiser that it was made of, with the same groups
+    and the same state: schedulers and checkpoints take either, step() and GradScaler this one. Parameters and gradients are complete where
+    they come from parameters(), state_dict(), a copy of the model, or param_groups; before others are read, clipped or changed, drain().
+    Under other strategies step() is optimizer.step().
+
+    optimizer: any that leaves a parameter without a gradient alone; its groups must be complete. Raises InputError for L-BFGS.
+    """
+
+    def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise InputError("OverlappedOptimizer: L-BFGS needs all gradients together; expected another optimiser")
+        self.optimizer = optimizer
+        self._arrivals: Arrivals = model._arrivals
+        self._native = load_engine().EngineOptimizer(self._arrivals.engine, _Stepped(optimizer))
+        self._groups = len(optimizer.param_groups)
+        super().__setstate__({})  # what an Optimizer has beside parameters
+        self._arrivals.optimizers.add(self)
+        for register in (optimizer.register_state_dict_pre_hook, optimizer.register_load_state_dict_pre_hook):
+            weakref.finalize(self, register(self._arrivals._drain).remove)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Steps the parameters whose gradients have arrived; the others when they are needed, with the options that they have now."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if len(self.optimizer.param_groups) != self._groups:
+            raise InputError("OverlappedOptimizer: the optimiser got another group of parameters; expected all of them at construction")
+        self._native.step()
+        self._arrivals.is_stepped = True
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._before_gradients_are_seen()
+        self.optimizer.zero_grad(set_to_none)
+
+    def drain(self) -> None:
+        """Waits for all gradients that are on their way, and after step() steps their parameters."""
+        self._native.drain()
+
+    def clip_grad_norm_(self, max_norm: float) -> float:
+        """torch.nn.utils.clip_grad_norm_ between backward() and step(). It needs all gradients, so nothing is hidden; it warns once."""
+        norm: float = self._native.clip_gradients(max_norm)
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's, complete."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Into the optimiser, when the last step is complete."""
+        self.optimizer.load_state_dict(state_dict)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The optimiser's. Between backward() and step(), when somebody may look at gradients there, all of them have arrived."""
+        self._before_gradients_are_seen()
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The optimiser's, complete."""
+        self.drain()
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.optimizer.defaults
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise InputError("OverlappedOptimizer: it cannot be copied or pickled; expected its state_dict(), or a copy of the optimiser in it")
+
+    def _before_gradients_are_seen(self) -> None:
+        if not self._arrivals.is_stepped:
+            self.drain()
