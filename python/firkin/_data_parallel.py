@@ -140,9 +140,6 @@ class DistributedDataParallel(torch.nn.Module):
             setattr(options, name, value)
         group = dist.group.WORLD if self._group is None else self._group
         parameters, buffers = _named(self.module, buffers=False), _named(self.module, buffers=True)
-        for _, parameter in parameters:
-            if not parameter._backward_hooks:  # empty where it was unpickled, and in the way of the engine's
-                parameter._backward_hooks = None
         running = Arrivals(native.Engine(parameters, buffers, group, options), [p for _, p in parameters])
         if self.strategy == "ordered":
             self._leave = weakref.finalize(self, running.install(self.module))

@@ -70,14 +70,16 @@ class ParameterHooks::Watched {
   Watched(NamedTensor parameter, std::function<void()> on_gradient)
       : parameter_(std::move(parameter)), node_(torch::autograd::impl::grad_accumulator(parameter_.tensor)) {
     key_ = node_->add_post_hook(std::make_unique<AccumulatedHook>(std::move(on_gradient)));
-    auto before = std::make_unique<ReplacedNodeHook>(parameter_, node_.get());
-    before_ = before.get();
-    torch::autograd::impl::add_hook(parameter_.tensor, std::move(before));
+    // Not add_hook(), which expects that there is none yet.
+    torch::autograd::impl::hooks(parameter_.tensor).push_back(std::make_unique<ReplacedNodeHook>(parameter_, node_.get()));
   }
   ~Watched() {
     node_->del_post_hook(key_);
-    auto& hooks = torch::autograd::impl::hooks(parameter_.tensor);
-    std::erase_if(hooks, [this](const auto& hook) { return hook.get() == before_; });
+    // By what it is: Python's first register_hook() frees all that is there, and its own may come to lie at the same address.
+    std::erase_if(torch::autograd::impl::hooks(parameter_.tensor), [this](const auto& hook) {
+      const auto* ours = dynamic_cast<const ReplacedNodeHook*>(hook.get());
+      return ours != nullptr && ours->node == node_.get();
+    });
   }
   const Node* node() const { return node_.get(); }
   Watched(const Watched&) = delete;
@@ -87,7 +89,6 @@ class ParameterHooks::Watched {
   NamedTensor parameter_;
   decltype(torch::autograd::impl::grad_accumulator({})) node_;  // the tensor itself does not keep it
   uintptr_t key_ = 0;
-  const torch::autograd::FunctionPreHook* before_ = nullptr;
 };
 
 ParameterHooks::ParameterHooks(std::vector<NamedTensor> parameters, std::function<void(size_t)> on_gradient) {

@@ -79,6 +79,26 @@ TEST(ParameterHooks, AParameterThatChangesItsTypeIsNamed) {
   });
 }
 
+// A hook of the program's frees ours, and may come to lie at the same address.
+TEST(ParameterHooks, LeaveTheProgramsOwnOnesWhereTheyAre) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    for (int i = 0; i < 100; ++i) {
+      Two module;
+      int before = 0;
+      int after = 0;
+      module.b.register_hook([&before](const at::Tensor&) { ++before; });
+      {
+        const DataParallel ddp(module, group);
+        module.a.register_hook([&after](const at::Tensor&) { ++after; });
+        module.loss(1).backward();
+      }
+      module.loss(1).backward();
+      ASSERT_EQ(before, 2);
+      ASSERT_EQ(after, 2) << "lost in trial " << i;
+    }
+  });
+}
+
 TEST(ParameterHooks, GoWithTheirOwner) {
   run_ranks(1, [](const ProcessGroup& group) {
     Two module;
