@@ -23,8 +23,8 @@ struct StepTimes {
   double comm_s = 0;  // from the end of backward to the last gradient: the figure of the CS336 hand-out; the strategy torch has none
 };
 
-// Steps beyond the first that the strategy takes until it works as it will: `ordered` chooses its launch order after two of these, and again
-// after four, from steps in such an order.
+// Steps beyond the first that the strategy takes until it works as it will: `ordered` chooses its launch order after two of these, and
+// again after four, from steps in such an order.
 inline int steps_to_learn(const Strategy& strategy) {
   return strategy.wait == Wait::kAtFirstUse ? 5 : 0;
 }

@@ -24,8 +24,9 @@ struct StepTrace {
   std::vector<BucketStats> buckets;      // of the last step, on this rank
 };
 
-// Steps the workload under these options (StepRunner) and records the steps, a barrier before each. Every rank gets the spans of all. Ranks on several machines differ by what their clocks differ. Recording makes steps
-// slower: for times without it use measure_steps(). Collective. One at a time in a process. Throws what StepRunner throws.
+// Steps the workload under these options (StepRunner) and records the steps, a barrier before each. Every rank gets the spans of all. Ranks
+// on several machines differ by what their clocks differ. Recording makes steps slower: for times without it use measure_steps().
+// Collective. One at a time in a process. Throws what StepRunner throws.
 StepTrace trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options, const StepTraceOptions& trace);
 
 // The share of backward in which the link was idle although a bucket was ready and had not been launched: the price of a launch order that

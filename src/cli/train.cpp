@@ -93,8 +93,11 @@ std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nl
   if (group.rank != 0) return std::nullopt;
   fmt::print(stderr, "firkin: {}\n", memory_in_text(flags));
   if (clips_ordered(flags)) {
-    fmt::print(stderr, "firkin: --clip {} waits for every gradient before the first parameter moves, which leaves ordered nothing to hide: training bucketed "
-               "(--clip 0 or --clip-each NORM train ordered)\n", flags.clip_norm);
+    fmt::print(stderr,
+               "firkin: --clip {} waits for every gradient before the first parameter moves, which leaves ordered nothing to hide: "
+               "training bucketed "
+               "(--clip 0 or --clip-each NORM train ordered)\n",
+               flags.clip_norm);
   }
   std::optional<NewestCheckpoint> start = starting_point(flags, about);
   say_where_it_starts(flags, start);

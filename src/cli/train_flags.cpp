@@ -96,8 +96,10 @@ void add_learning_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--beta2", flags.beta2, "AdamW's")->capture_default_str();
   app.add_flag("--no-master-weights", flags.no_master_weights,
                "with --dtype bf16: steps on the parameters themselves, not\non copies in float32");
-  auto* const clip = app.add_option("--clip", flags.clip_norm, "largest norm of all gradients; 0: never clip. It needs every\ngradient: --strategy ordered trains as bucketed then")
-                         ->capture_default_str();
+  auto* const clip =
+      app.add_option("--clip", flags.clip_norm,
+                     "largest norm of all gradients; 0: never clip. It needs every\ngradient: --strategy ordered trains as bucketed then")
+          ->capture_default_str();
   app.add_option("--clip-each", flags.clip_each_norm, "largest norm of each parameter's gradient, instead")->excludes(clip);
   app.add_option("--on-nan", flags.on_nan, "a loss or gradient that is not finite: stop, or skip\nthe step")
       ->capture_default_str()

@@ -21,8 +21,8 @@ constexpr std::array kSlacks = {0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2
 void check_training(const ObservedTraining& training) {
   if (training.steps.empty()) throw InputError("launch order: no step was observed; expected at least one");
   const size_t buckets = training.transfer_s.size();
-  const bool agree =
-      training.needed_s.size() == buckets && std::ranges::all_of(training.steps, [&](const auto& step) { return step.ready_s.size() == buckets; });
+  const bool agree = training.needed_s.size() == buckets &&
+                     std::ranges::all_of(training.steps, [&](const auto& step) { return step.ready_s.size() == buckets; });
   if (!agree) throw InputError(fmt::format("launch order: expected {} ready times a step and {} first uses", buckets, buckets));
 }
 
@@ -60,7 +60,7 @@ std::vector<int64_t> order_of_slack(const std::vector<double>& ready_s, const Ob
 
 // Backward, and the forward behind it. by_need: buckets in the order in which forward uses them.
 double observed_period_s(const ObservedStep& step, const ObservedTraining& training, const std::vector<int64_t>& order,
-                const std::vector<size_t>& by_need, std::vector<double>& arrival_s) {
+                         const std::vector<size_t>& by_need, std::vector<double>& arrival_s) {
   double link_free = 0;
   for (const int64_t bucket : order) {  // launched in this order, so not before any of those before it
     const auto i = static_cast<size_t>(bucket);

@@ -35,9 +35,11 @@ constexpr Field<BusyPeriod> kPeriodFields[] = {{"activity", &BusyPeriod::activit
                                                {kStartKey, &BusyPeriod::start_s, Unit::kDifference},
                                                {kEndKey, &BusyPeriod::end_s, Unit::kSeconds}};
 
-constexpr Field<TraceRow> kTraceFields[] = {
-    {kStrategyKey, &TraceRow::strategy}, {kNameKey, &TraceRow::name}, {kCapKey, &TraceRow::cap_mib, Unit::kMib}, {"file", &TraceRow::file},
-    {"idle_share", &TraceRow::idle_share, Unit::kShare}};
+constexpr Field<TraceRow> kTraceFields[] = {{kStrategyKey, &TraceRow::strategy},
+                                            {kNameKey, &TraceRow::name},
+                                            {kCapKey, &TraceRow::cap_mib, Unit::kMib},
+                                            {"file", &TraceRow::file},
+                                            {"idle_share", &TraceRow::idle_share, Unit::kShare}};
 constexpr const char* kTimeline = "timeline";
 constexpr const char* kPredictedTimeline = "predicted_timeline";
 

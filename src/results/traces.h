@@ -32,7 +32,7 @@ struct TraceRow {
   std::string strategy;
   std::string name;  // "bucketed 4 MiB"
   std::optional<double> cap_mib = {};
-  std::string file;  // the Chrome trace
+  std::string file;                       // the Chrome trace
   std::optional<double> idle_share = {};  // of the last step's backward: the link idle though a bucket was ready
   std::vector<TraceFigures> ranks = {};
   std::vector<BusyPeriod> timeline = {};   // of the last step

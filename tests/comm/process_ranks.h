@@ -23,7 +23,8 @@ inline void run_ranks_in_processes(int ranks, const GroupOptions& options, const
   }
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
   const std::string filter = fmt::format("--gtest_filter={}.{}", test.test_suite_name(), test.name());
-  EXPECT_EQ(launch_local_ranks(ranks, std::vector<std::string>{filter, "--gtest_brief=1"}), 0) << "a rank failed; its expectations are above";
+  EXPECT_EQ(launch_local_ranks(ranks, std::vector<std::string>{filter, "--gtest_brief=1"}), 0)
+      << "a rank failed; its expectations are above";
 }
 
 }  // namespace firkin

@@ -6,8 +6,8 @@
 #include <filesystem>
 
 #include "../../src/ddp/automatic/allreduce_sampler.h"
-#include "../../src/ddp/automatic/plan_choice.h"
 #include "../../src/ddp/automatic/automatic.h"
+#include "../../src/ddp/automatic/plan_choice.h"
 #include "../base/temporary_folder.h"
 #include "../comm/thread_ranks.h"
 #include "firkin/base/file.h"

@@ -103,8 +103,8 @@ TEST_P(ChangingParameters, AnOrdinaryFailureInThatStepLosesNothingAndTheNextStep
   for (const Change& change : changes()) {
     for (const bool same_values : {true, false}) {
       SCOPED_TRACE(testing::Message() << change.name << (same_values ? "" : ", values of each rank's own"));
-      expect_what_one_process_computes(program_with(
-          change, same_values, /*tells=*/false, [](World& world, DataParallel& ddp, Net& net, auto& optimizer, int step) {
+      expect_what_one_process_computes(
+          program_with(change, same_values, /*tells=*/false, [](World& world, DataParallel& ddp, Net& net, auto& optimizer, int step) {
             if (world.is_offender()) {
               ddp.abandon_step("no more memory");
             } else {

@@ -16,10 +16,8 @@ using testing::ElementsAre;
 
 // Buckets become ready one second apart, last layer first, and take two seconds each; forward uses them in reverse.
 ObservedTraining five_buckets() {
-  return {.steps = {{.ready_s = {1, 2, 3, 4, 5}, .backward_s = 5}},
-          .transfer_s = {2, 2, 2, 2, 2},
-          .needed_s = {4, 3, 2, 1, 0},
-          .forward_s = 5};
+  return {
+      .steps = {{.ready_s = {1, 2, 3, 4, 5}, .backward_s = 5}}, .transfer_s = {2, 2, 2, 2, 2}, .needed_s = {4, 3, 2, 1, 0}, .forward_s = 5};
 }
 
 std::vector<int64_t> of_slack(const std::vector<LaunchOrder>& orders, double slack) {

@@ -63,7 +63,8 @@ class Strategies : public testing::TestWithParam<TrainedWith> {};
 
 TEST_P(Strategies, TrainTheSameOnOneTwoAndFourRanks) {
   const TrainedWith& setting = GetParam();
-  const std::vector<double> expected = losses_with({.name = "", .strategy = "flat", .clip_norm = setting.clip_norm, .clip_each_norm = setting.clip_each_norm}, 1);
+  const std::vector<double> expected =
+      losses_with({.name = "", .strategy = "flat", .clip_norm = setting.clip_norm, .clip_each_norm = setting.clip_each_norm}, 1);
   EXPECT_LT(expected.back(), 0.7 * expected.front());
   for (const int world_size : {1, 2, 4}) {
     SCOPED_TRACE(world_size);

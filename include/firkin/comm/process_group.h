@@ -43,8 +43,8 @@ struct GroupOptions {
 // What a wait is for, so that wait() can tell when two ranks wait for each other in different wrapped modules (see note_step()).
 struct WaitPlace {
   int64_t wrapper = 0;  // the same number on every rank, used for one wrapped module of the group only: Connections::number() is one
-  int64_t step = 0;     // of the wrapped module: the collective cannot complete before every rank has begun this step; -1: it belongs to none
-  std::string name;     // completes "in step 3 of ...", such as "module A"
+  int64_t step = 0;  // of the wrapped module: the collective cannot complete before every rank has begun this step; -1: it belongs to none
+  std::string name;  // completes "in step 3 of ...", such as "module A"
 };
 
 class ConnectionPool;  // of src/comm, as is

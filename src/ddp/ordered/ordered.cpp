@@ -191,8 +191,8 @@ std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root) con
   const std::vector<double> slowest = max_over_ranks(group, all);
   const size_t width = 2 * buckets_ + 3;
   std::vector<std::vector<double>> rows;
-  for (size_t at = 0; at < slowest.size(); at += width) rows.emplace_back(slowest.begin() + static_cast<std::ptrdiff_t>(at),
-                                                                         slowest.begin() + static_cast<std::ptrdiff_t>(at + width));
+  for (size_t at = 0; at < slowest.size(); at += width)
+    rows.emplace_back(slowest.begin() + static_cast<std::ptrdiff_t>(at), slowest.begin() + static_cast<std::ptrdiff_t>(at + width));
   const std::vector<double> usual = column_medians(rows);
   // What a collective waited for another rank is no property of the link, and is there on the rank that launched first.
   double busy_s = std::numeric_limits<double>::infinity();

@@ -128,7 +128,8 @@ class LaunchTimes {
 
   void backward_ended(double seconds) { backward_s_ = seconds; }
   // The step and the forward behind it are over, and every bucket has come. By bucket: first_use_s.
-  void add(const std::vector<BucketStats>& stats, const std::vector<int64_t>& launch_order, std::vector<double> first_use_s, double forward_s);
+  void add(const std::vector<BucketStats>& stats, const std::vector<int64_t>& launch_order, std::vector<double> first_use_s,
+           double forward_s);
 
   // From the last steps, the same on every rank. Collective; every rank must have added the same number of steps.
   std::vector<int64_t> order(const ProcessGroup& group, int root) const;
@@ -189,9 +190,9 @@ class Ordered final : public StepExtension {
   Synchronizer& synchronizer_;
   std::optional<AwaitingModules> modules_;
   LaunchTimes times_{0};
-  int64_t steps_ = 0;              // of these buckets, that came to their end
-  bool keeps_launch_order_ = false;  // the plan's
-  bool has_launch_order_ = false;    // that, or one that was chosen
+  int64_t steps_ = 0;                       // of these buckets, that came to their end
+  bool keeps_launch_order_ = false;         // the plan's
+  bool has_launch_order_ = false;           // that, or one that was chosen
   std::vector<int64_t> next_launch_order_;  // from the next step on; empty: as it is
   bool is_forward_observed_ = false;        // a step has ended well, and its forward runs
   std::chrono::steady_clock::time_point step_ended_;

@@ -116,7 +116,8 @@ OverlappedOptimizer::OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimi
     : ddp_(&ddp), optimizer_(&optimizer), options_(options) {
   if (!(options_.clip_norm >= 0)) throw InputError("OverlappedOptions: clip_norm is negative; expected 0 (no clipping) or more");
   if (!(options_.clip_each_norm >= 0)) throw InputError("OverlappedOptions: clip_each_norm is negative; expected 0 (no clipping) or more");
-  if (options_.clip_norm > 0 && options_.clip_each_norm > 0) throw InputError("OverlappedOptions: clip_norm and clip_each_norm; expected one");
+  if (options_.clip_norm > 0 && options_.clip_each_norm > 0)
+    throw InputError("OverlappedOptions: clip_norm and clip_each_norm; expected one");
   ddp_->audit_optimizer(optimizer);
 }
 
