@@ -115,12 +115,12 @@ class Restarts(Training):
     def test_a_restart_does_not_go_on_from_another_run(self):
         """Killed before it has a checkpoint of its own, in a folder that another run has used."""
         self.train("--steps", 10)
-        torchrun = self.torchrun("--nproc-per-node", 1, "--max-restarts", 1, steps=2000, checkpoint_every=0)
+        torchrun = self.torchrun("--nproc-per-node", 1, "--max-restarts", 1, steps=500, checkpoint_every=0)
         torchrun.wait_for_step(0)
         os.kill(torchrun.ranks()[-1], signal.SIGKILL)
         self.assertEqual(torchrun.end(), 0, torchrun.text())
         self.assertNotIn("going on from", torchrun.text())
-        self.assertEqual(len(losses_of(self.out)), 2000)
+        self.assertEqual(len(losses_of(self.out)), 500)
         self.assertTrue((self.out / "older" / "1" / "checkpoints" / "step-00000010.ckpt").exists())
 
     def test_a_run_goes_on_when_a_machine_joins_and_when_it_is_lost(self):
