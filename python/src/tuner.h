@@ -13,7 +13,7 @@
 
 #include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/cost_curve.h"
-#include "firkin/plan/tune_choice.h"
+#include "firkin/plan/decision.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/paired.h"
 #include "results/profile.h"
@@ -22,9 +22,9 @@
 namespace firkin::python {
 
 struct TunerOptions {
-  bool lists = true;               // whether DistributedDataParallel takes a list of caps, with which any plan can be run
+  bool lists = true;               // whether DistributedDataParallel takes a list of caps, with which any plan can be calibrated on
   int64_t smallest_cap_bytes = 1;  // of what may be measured and recommended
-  std::vector<int64_t> caps = {};  // to be measured besides the best one; empty: half and twice the best
+  std::vector<int64_t> caps = {};  // to be measured besides the best predicted
 };
 
 // One way to call DistributedDataParallel: by a cap, by the list of caps that makes `plan`, or with neither.
@@ -47,31 +47,26 @@ class Tuner {
   // series.
   void calibrate(const std::vector<std::vector<double>>& step_s);
 
-  // After calibrate(): PyTorch's default, caps, ascending, and last the best plan, where a list can make it and no cap does.
+  // After calibrate(): PyTorch's default, then the caps to race, ascending.
   const std::vector<DdpSetting>& settings() const { return settings_; }
 
-  // Without the best plan, because PyTorch did not make its buckets.
-  void drop_plan();
-
-  // As calibrate(), of settings().
+  // As calibrate(), of settings(). A part of the blocks chooses, the others say what the choice gains: every third chooses, but six at least
+  // are kept for the gain; of six or fewer none chooses, and the prediction does.
   void decide(const std::vector<std::vector<double>>& step_s);
 
-  // After decide(): what is predicted to be best (the plan only where it is to gain a hundredth over the best cap), unless the measurement
-  // says that another is faster: then the fastest.
-  const DdpSetting& choice() const { return settings_.at(choice_); }
-  const DdpSetting& best_cap() const;                                // the same among caps
-  const DdpSetting* plan() const;                                    // null: none was measured
+  // After decide(): the default where that is to be kept, else the chosen cap.
+  const DdpSetting& choice() const { return settings_.at(keeps_default(decision_.outcome) ? 0 : best_cap_); }
+  const DdpSetting& best_cap() const { return settings_.at(best_cap_); }
+  const Decision& decision() const { return decision_; }
   double predicted_s(size_t i) const { return predicted_s_.at(i); }  // a step of settings()[i]
-  double measured_s(size_t i) const;                                 // the median
-  PairedRatio gain_over_default() const;                             // the choice's step over the default's
-  std::vector<size_t> tied() const { return tied_; }                 // settings that the measurement cannot tell from the fastest
+  double measured_s(size_t i) const { return fit_.at(i + 1).median; }
+  PairedRatio gain_over_default() const;  // the choice's step over the default's
 
   // The sections of results.json. After decide().
   void add_to(Results& results) const;
 
  private:
-  StepModel model(double none_step_s) const;
-  std::vector<DdpSetting> caps_to_measure(const StepModel& model, int64_t most_buckets) const;
+  StepModel model() const;
   CurveRow curve_row(size_t i) const;
   StrategyRow strategy_row(const std::string& name, size_t series) const;
   TuneAnswer answer() const;
@@ -79,15 +74,14 @@ class Tuner {
   ProfileSection profile_;
   AllReduceTable table_;
   int64_t world_size_ = 0;
-  CommCosts costs_;
+  CommCosts alone_, costs_;  // as measured, and calibrated
   TunerOptions options_;
   CalibrationSection calibration_;
-  std::vector<MeasuredRun> calibration_runs_;
-  std::vector<CapPrediction> dense_;
+  double none_step_s_ = 0;  // while calibrating
+  std::vector<CapPrediction> raced_, dense_;
   std::vector<DdpSetting> calibration_settings_, settings_;
-  size_t predicted_cap_ = 0, measured_cap_ = 0, best_cap_ = 0, choice_ = 0;  // indices into settings_
-  std::vector<size_t> tied_, tied_caps_;
-  PairedRatio predicted_to_measured_;        // of the caps
+  size_t best_cap_ = 0;  // index into settings_
+  Decision decision_;
   std::vector<double> predicted_s_;          // of settings_
   std::vector<std::vector<double>> step_s_;  // none, then settings_
   BlockFit fit_;                             // of these

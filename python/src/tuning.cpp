@@ -136,11 +136,10 @@ void bind_tuner(nb::module_& module) {
       .def_prop_ro("calibration_settings", &Tuner::calibration_settings)
       .def("calibrate", &Tuner::calibrate, "step_s"_a)
       .def_prop_ro("settings", &Tuner::settings)
-      .def("drop_plan", &Tuner::drop_plan)
       .def("decide", &Tuner::decide, "step_s"_a)
       .def_prop_ro("choice", &Tuner::choice)
       .def_prop_ro("best_cap", &Tuner::best_cap)
-      .def_prop_ro("tied", &Tuner::tied, "Indices of settings.")
+      .def_prop_ro("outcome", [](const Tuner& self) { return std::string(name_of(self.decision().outcome)); })
       .def("predicted_s", &Tuner::predicted_s, "setting"_a)
       .def("measured_s", &Tuner::measured_s, "setting"_a)
       .def_prop_ro("gain_over_default",

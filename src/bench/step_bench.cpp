@@ -128,6 +128,7 @@ StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, con
       if (options.on_progress) options.on_progress(fmt::format("block {}, {}", block + 1, settings[setting].name));
     }
     if (options.on_block) options.on_block(result);
+    if (options.is_enough && options.is_enough(result)) break;
   }
   return result;
 }

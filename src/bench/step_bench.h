@@ -39,6 +39,8 @@ struct StepBenchOptions {
   std::function<void(const std::string& done)> on_progress;  // called after each setting of each block; may be empty
   // Called after each block with all blocks so far; may be empty. Other ranks wait meanwhile.
   std::function<void(const StepBenchResult& so_far)> on_block = {};
+  // Asked after each block on every rank, which must all answer alike: whether the blocks so far suffice; may be empty.
+  std::function<bool(const StepBenchResult& so_far)> is_enough = {};
 };
 
 // Runs all settings inside one process group, in randomised blocks, a barrier before every step. Collective: every rank gets the same

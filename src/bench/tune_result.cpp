@@ -11,27 +11,35 @@
 namespace firkin {
 namespace {
 
-void compare_with_torch_default(TuneResult& result, const SettingNames& settings) {
-  if (!settings.torch_default) return;
-  const std::vector<double>& reference = result.steps.step_s[*settings.torch_default];
-  const auto ratio = [&](size_t setting) { return paired_ratio(result.steps.step_s[setting], reference); };
-  result.predicted_to_torch_default = ratio(settings.strategies.size() + result.best_predicted);
-  if (settings.planned) result.planned->to_torch_default = ratio(*settings.planned);
-  if (settings.ordered) result.ordered->to_torch_default = ratio(*settings.ordered);
-  result.torch_default->to_torch_default = PairedRatio{1, {1, 1}};
-}
-
-void compare_with_best_cap(TuneResult& result, const SettingNames& settings) {
-  const std::vector<double>& reference = result.steps.step_s[settings.strategies.size() + result.best_predicted];
-  const auto ratio = [&](size_t setting) { return paired_ratio(result.steps.step_s[setting], reference); };
+void compare_plans(TuneResult& result, const SettingNames& settings) {
+  const auto& step_s = result.steps.step_s;
+  const auto cap = std::ranges::find(settings.caps, settings.best_cap) - settings.caps.begin();
+  const std::vector<double>& of_choice = step_s[settings.strategies.size() + static_cast<size_t>(cap)];
+  if (settings.torch_default) {
+    result.torch_default->measured = result.strategies[*settings.torch_default];
+    result.torch_default->to_torch_default = PairedRatio{1, {1, 1}};
+  }
   if (settings.ordered) {
     result.ordered->measured = result.strategies[*settings.ordered];
-    result.ordered_to_best_cap = ratio(*settings.ordered);
+    result.ordered_to_best_cap = paired_ratio(step_s[*settings.ordered], of_choice);
+    if (settings.torch_default) result.ordered->to_torch_default = paired_ratio(step_s[*settings.ordered], step_s[*settings.torch_default]);
   }
   for (size_t i = 0; i < settings.hooks.size(); ++i) {
     result.hooks[i].measured = result.strategies[settings.hooks[i]];
-    result.hooks[i].to_best_cap = ratio(settings.hooks[i]);
+    result.hooks[i].to_best_cap = paired_ratio(step_s[settings.hooks[i]], of_choice);
   }
+  DecisionInputs inputs{.caps = result.race.caps, .race_s = result.race.steps.step_s};
+  inputs.confirmation = {.none_s = step_s[0], .default_s = {}, .choice_s = of_choice};
+  if (settings.torch_default) {
+    inputs.confirmation.default_s = step_s[*settings.torch_default];
+    inputs.default_predicted_s = result.torch_default->predicted_s;
+    for (const CapPrediction& raced : result.race.caps) {
+      CapOptions options = settings.rule;
+      options.cap_bytes = raced.cap_bytes;
+      inputs.as_default.push_back(assign_buckets(result.profile.tensors.bytes, options) == result.torch_default->plan);
+    }
+  }
+  result.decision = decide(inputs, result.calibration.none_step_s);
 }
 
 }  // namespace
@@ -45,6 +53,17 @@ Measurement measurement_of(const StepBenchResult& steps, const BlockFit& fit, si
           .to_none = paired_ratio(steps.step_s[setting], steps.step_s[0])};
 }
 
+void add_curve(TuneResult& result, const std::vector<CapPrediction>& predicted, const std::vector<std::vector<double>>& step_s,
+               const std::vector<Measurement>& measured) {
+  result.curve.clear();
+  for (size_t i = 0; i < predicted.size(); ++i) result.curve.push_back({predicted[i], measured[i]});
+  const IndifferenceSet indifference = indifference_set(step_s);
+  result.best_predicted = weigh(predicted).choice;
+  result.best_measured = indifference.best;
+  result.indifference = indifference.members;
+  result.predicted_to_best = indifference.to_best[result.best_predicted];
+}
+
 void add_steps(TuneResult& result, const StepBenchResult& steps, const SettingNames& settings,
                const std::vector<CapPrediction>& predicted) {
   const BlockFit fit = fit_blocks(steps.step_s);
@@ -52,27 +71,17 @@ void add_steps(TuneResult& result, const StepBenchResult& steps, const SettingNa
   result.steps = steps;
   result.blocks_done = static_cast<int>(steps.step_s[0].size());
   result.strategies.clear();
-  result.curve.clear();
   for (size_t i = 0; i < first_cap; ++i) result.strategies.push_back(measurement_of(steps, fit, i, settings.strategies[i]));
-  for (size_t i = 0; i < settings.caps.size(); ++i) {
-    const std::string name = fmt::format("bucketed {}", format_bytes(settings.caps[i]));
-    result.curve.push_back({predicted[i], measurement_of(steps, fit, first_cap + i, name)});
+  if (settings.caps.size() > 1) {
+    std::vector<Measurement> measured;
+    for (size_t i = 0; i < settings.caps.size(); ++i) {
+      measured.push_back(measurement_of(steps, fit, first_cap + i, fmt::format("bucketed {}", format_bytes(settings.caps[i]))));
+    }
+    add_curve(result, predicted, {steps.step_s.begin() + static_cast<std::ptrdiff_t>(first_cap), steps.step_s.end()}, measured);
+  } else {
+    result.strategies.push_back(measurement_of(steps, fit, first_cap, std::string(kChoiceName)));
   }
-
-  const std::vector<std::vector<double>> cap_steps(steps.step_s.begin() + static_cast<std::ptrdiff_t>(first_cap), steps.step_s.end());
-  const IndifferenceSet indifference = indifference_set(cap_steps, std::span(fit).subspan(first_cap));
-  result.best_predicted = static_cast<size_t>(std::ranges::find(settings.caps, settings.best_cap) - settings.caps.begin());
-  result.best_measured = indifference.best;
-  result.indifference = indifference.members;
-  result.predicted_to_best = indifference.to_best[result.best_predicted];
-
-  if (settings.torch_default) result.torch_default->measured = result.strategies[*settings.torch_default];
-  if (settings.planned) {
-    const size_t i = *settings.planned;
-    result.planned->measured = i < first_cap ? result.strategies[i] : result.curve[i - first_cap].measured;
-  }
-  compare_with_torch_default(result, settings);
-  compare_with_best_cap(result, settings);
+  compare_plans(result, settings);
 }
 
 }  // namespace firkin

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/ready_profile.h"
@@ -12,13 +13,16 @@
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/calibration.h"
 #include "firkin/plan/cost_curve.h"
-#include "firkin/plan/tune_choice.h"
+#include "firkin/plan/decision.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/indifference.h"
 #include "firkin/stats/interval.h"
 #include "firkin/stats/paired.h"
 
 namespace firkin {
+
+// The chosen cap, where it is measured beside strategies.
+inline constexpr std::string_view kChoiceName = "bucketed";
 
 // What was measured of one setting, over the blocks of the step benchmark.
 struct Measurement {
@@ -44,6 +48,12 @@ struct TuneCalibration {
   Calibration fit;
 };
 
+// The few best predicted caps, in blocks until the choice is clear.
+struct Race {
+  std::vector<CapPrediction> caps;  // ascending
+  StepBenchResult steps;            // of these
+};
+
 // A way to cut the gradients that is no cap of the curve.
 struct PlanPoint {
   BucketPlan plan;                    // over profile.tensors
@@ -59,7 +69,7 @@ struct HookPoint {
   std::string hook;         // "bf16"
   CapPrediction predicted;  // its cap in bytes of the gradients, as all caps
   Measurement measured;     // empty until measured
-  PairedRatio to_best_cap;  // its step divided by that at the predicted best cap
+  PairedRatio to_best_cap;  // its step divided by that at the chosen cap
 };
 
 // While a measurement is under way, what is not known yet is empty: `curve` until the first block of steps is complete.
@@ -69,19 +79,20 @@ struct TuneResult {
   AlphaBeta alpha_beta;
   TuneCalibration calibration;
   std::vector<CapPrediction> dense_curve;  // by ascending cap, close enough to draw
-  std::vector<CurvePoint> curve;           // the measured caps, ascending
-  std::vector<Measurement> strategies;     // none, naive, flat, overlap, then torch default, planned, ordered, hooks where measured
+  Race race;
+  std::vector<CurvePoint> curve;           // ascending: the caps that were raced; with TuneOptions::compare those of its blocks
+  // none, then with compare naive, flat, overlap, then torch default, ordered, hooks where measured; without compare the chosen cap last.
+  std::vector<Measurement> strategies;
   std::optional<PlanPoint> torch_default;  // c10d::Reducer, 1 MiB and then 25 MiB; nothing where this LibTorch's cannot be used
-  std::optional<PlanPoint> planned;        // the best plan, or the best cap's buckets; measured with a cap's steps where one makes the same
   std::optional<PlanPoint> ordered;        // nothing where no module awaits its parameters
-  std::optional<PairedRatio> ordered_to_best_cap;         // its step divided by that at the predicted best cap
+  std::optional<PairedRatio> ordered_to_best_cap;         // its step divided by that at the chosen cap
   std::vector<HookPoint> hooks;                           // those asked for
   size_t best_predicted = 0;                              // index into curve
   size_t best_measured = 0;                               // index into curve
   std::vector<size_t> indifference;                       // indices into curve: caps that cannot be told from the best measured one
   PairedRatio predicted_to_best;                          // measured time at the predicted best cap, divided by that at the measured best
-  std::optional<PairedRatio> predicted_to_torch_default;  // the same, divided by that of PyTorch's default: what switching gains
-  StepBenchResult steps;                                  // raw samples; settings are strategies, then curve
+  Decision decision;                                      // among race.caps; the gain from `steps`, which did not choose
+  StepBenchResult steps;                                  // raw samples; settings are strategies, then with compare the curve's
   std::vector<std::string> notes;                         // what was left out, shared or not kept apart, one sentence each
   int blocks_done = 0;                                    // of the steps
   bool complete = false;
@@ -91,17 +102,21 @@ struct TuneResult {
 struct SettingNames {
   std::vector<std::string> strategies;
   std::vector<int64_t> caps;            // ascending
-  int64_t best_cap = 0;                 // of `caps`, the one predicted to be best
+  int64_t best_cap = 0;                 // of `caps`, the one that the race chose
   std::optional<size_t> torch_default;  // index of the setting
-  std::optional<size_t> planned;        // index of the setting; a cap's when that has the same buckets
   std::optional<size_t> ordered;        // index of the setting
   std::vector<size_t> hooks;            // indices of the settings
+  CapOptions rule;                      // of the caps
 };
 
 // fit: of steps.step_s.
 Measurement measurement_of(const StepBenchResult& steps, const BlockFit& fit, size_t setting, const std::string& name);
 
-// Fills everything that follows from the steps; `predicted`: of the caps, one each.
+// Fills everything that follows from the race, or from the caps of a comparison: the curve, its best and what is tied with it.
+void add_curve(TuneResult& result, const std::vector<CapPrediction>& predicted, const std::vector<std::vector<double>>& step_s,
+               const std::vector<Measurement>& measured);
+
+// Fills everything that follows from the steps.
 void add_steps(TuneResult& result, const StepBenchResult& steps, const SettingNames& settings, const std::vector<CapPrediction>& predicted);
 
 }  // namespace firkin

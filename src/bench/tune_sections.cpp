@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "firkin/base/units.h"
-#include "firkin/plan/pytorch_caps.h"
 
 namespace firkin {
 namespace {
@@ -21,7 +20,12 @@ StrategyRow strategy_row(const Measurement& measured, const Measurement& none, c
   StrategyRow row{.strategy = measured.name, .buckets = measured.buckets, .measured_s = measured.step_s, .measured_ci_s = measured.step_ci};
   row.exposed_s = none.step_s * (measured.to_none.ratio - 1);
   row.comm_s = measured.comm_s;
-  for (const auto* plan : {&tuned.torch_default, &tuned.planned, &tuned.ordered}) {
+  if (measured.name == kChoiceName) {
+    const CapPrediction& choice = tuned.race.caps[tuned.decision.standing.choice];
+    row.cap_mib = mib(choice.cap_bytes);
+    row.predicted_s = choice.step_s;
+  }
+  for (const auto* plan : {&tuned.torch_default, &tuned.ordered}) {
     if (*plan && (*plan)->measured.name == measured.name) row.predicted_s = (*plan)->predicted_s;
   }
   for (const HookPoint& hook : tuned.hooks) {
@@ -43,7 +47,16 @@ TuneAnswer answer_of(const TuneResult& tuned) {
   // Noise can make the paired ratio come out below 1; nothing is lost then.
   answer.regret = std::max(0.0, tuned.predicted_to_best.ratio - 1);
   answer.regret_ci = Interval{tuned.predicted_to_best.interval.low - 1, tuned.predicted_to_best.interval.high - 1};
-  answer.over_default = gain_of(tuned.predicted_to_torch_default);
+  answer.decision = decision_section(tuned.decision, tuned.race.caps);
+  for (const Measurement& measured : tuned.strategies) {
+    if (measured.name == kChoiceName) answer.decision.measured_s = measured.step_s;
+  }
+  for (const CurvePoint& point : tuned.curve) {
+    if (!answer.decision.measured_s && mib(point.predicted.cap_bytes) == answer.decision.cap_mib) {
+      answer.decision.measured_s = point.measured.step_s;
+    }
+  }
+  answer.over_default = answer.decision.over_default;
   answer.ordered_over_best_cap = gain_of(tuned.ordered_to_best_cap);
   if (tuned.ordered) answer.ordered_over_default = gain_of(tuned.ordered->to_torch_default);
   for (const HookPoint& hook : tuned.hooks) {
@@ -54,11 +67,6 @@ TuneAnswer answer_of(const TuneResult& tuned) {
                             .ratio = hook.to_best_cap.ratio,
                             .ratio_ci = hook.to_best_cap.interval});
   }
-  if (!tuned.planned) return answer;
-  answer.planned_over_default = gain_of(tuned.planned->to_torch_default);
-  for (const int64_t bytes : tuned.planned->bucket_bytes) answer.plan_mib.push_back(mib(bytes));
-  const PyTorchCaps caps = pytorch_caps(tuned.planned->plan, tuned.profile.tensors.bytes);
-  if (caps.reproduces_plan) answer.plan_caps_mib = caps.mib;
   return answer;
 }
 
@@ -88,12 +96,16 @@ void add_tune(const TuneResult& tuned, Results& results) {
   }
   if (tuned.curve.empty()) return;
   StepSamples samples;
+  samples.race_step_s = tuned.race.steps.step_s;
   for (const CurvePoint& point : tuned.curve) results.curve.push_back(curve_row(point));
+  if (tuned.strategies.empty()) return;  // the race is over, the rest is not measured yet
   for (const Measurement& measured : tuned.strategies) {
     results.strategies.push_back(strategy_row(measured, tuned.strategies[0], tuned));
     samples.settings.push_back(measured.name);
   }
-  for (const CurvePoint& point : tuned.curve) samples.settings.push_back(point.measured.name);
+  if (tuned.strategies.back().name != kChoiceName) {
+    for (const CurvePoint& point : tuned.curve) samples.settings.push_back(point.measured.name);
+  }
   samples.step_s = tuned.steps.step_s;
   samples.comm_s = tuned.steps.comm_s;
   samples.raw_step_s_by_rank = tuned.steps.raw_step_s;

@@ -2,16 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 
 #include "firkin/base/units.h"
 #include "firkin/plan/compression.h"
 
 namespace firkin {
 namespace {
-
-constexpr std::array kBaselines = {"none", "naive", "flat", "overlap"};  // none first: others are compared with it
 
 DataParallelOptions rewrap_options(const ReadyProfile& profile, std::string_view strategy) {
   DataParallelOptions options;
@@ -60,24 +56,22 @@ StepSetting torch_default_setting(const ReadyProfile& profile) {
   return {std::string(kTorchDefaultName), options};
 }
 
-Settings settings_to_verify(const TuneResult& result, const CapOptions& rule, const std::vector<int64_t>& caps, int64_t best_cap) {
+Settings settings_to_measure(const TuneResult& result, const CapOptions& rule, const std::vector<int64_t>& caps, int64_t best_cap,
+                             bool compare) {
   Settings list;
   list.names.caps = caps;
   list.names.best_cap = best_cap;
+  list.names.rule = rule;
   const auto add_strategy = [&](StepSetting setting, const std::string& name) {
     list.names.strategies.push_back(name);
     list.settings.push_back(std::move(setting));
     return list.settings.size() - 1;
   };
-  for (const char* name : kBaselines) add_strategy(strategy_setting(result.profile, name), name);
+  add_strategy(strategy_setting(result.profile, "none"), "none");  // first: others are compared with it
+  for (const char* name : {"naive", "flat", "overlap"}) {
+    if (compare) add_strategy(strategy_setting(result.profile, name), name);
+  }
   if (result.torch_default) list.names.torch_default = add_strategy(torch_default_setting(result.profile), std::string(kTorchDefaultName));
-  const auto makes_the_plan = [&](int64_t cap) {
-    CapOptions options = rule;
-    options.cap_bytes = cap;
-    return assign_buckets(result.profile.tensors.bytes, options) == result.planned->plan;
-  };
-  const auto same = std::ranges::find_if(caps, makes_the_plan);
-  if (same == caps.end()) list.names.planned = add_strategy(plan_setting(result.profile, result.planned->plan), "planned");
   if (result.ordered) {
     list.names.ordered = add_strategy(ordered_setting(result.profile, result.ordered->plan), std::string(kOrderedName));
   }
@@ -86,7 +80,6 @@ Settings settings_to_verify(const TuneResult& result, const CapOptions& rule, co
     const std::string name = setting.name;
     list.names.hooks.push_back(add_strategy(std::move(setting), name));
   }
-  if (same != caps.end()) list.names.planned = list.settings.size() + static_cast<size_t>(same - caps.begin());
   for (const int64_t cap : caps) list.settings.push_back(cap_setting(result.profile, rule, cap));
   return list;
 }

@@ -34,8 +34,9 @@ struct Settings {
   SettingNames names;
 };
 
-// none, naive, flat, overlap, PyTorch's default where `result` has it, the plan of `result.planned` unless a cap makes it, ordered and the
-// hooks that `result` has, and the caps.
-Settings settings_to_verify(const TuneResult& result, const CapOptions& rule, const std::vector<int64_t>& caps, int64_t best_cap);
+// none, with `compare` naive, flat and overlap too, PyTorch's default where `result` has it, ordered and the hooks that `result` has, and
+// the caps.
+Settings settings_to_measure(const TuneResult& result, const CapOptions& rule, const std::vector<int64_t>& caps, int64_t best_cap,
+                             bool compare);
 
 }  // namespace firkin

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "bench/allreduce_bench.h"
 #include "bench/torch_peer.h"
@@ -14,11 +13,11 @@
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/compression.h"
-#include "firkin/plan/tune_choice.h"
-#include "firkin/plan/uncertainty.h"
+#include "firkin/plan/decision.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/summary.h"
 #include "tune_settings.h"
+#include "workload/device_clock.h"
 
 namespace firkin {
 namespace {
@@ -61,14 +60,16 @@ void measure_inputs(const ProcessGroup& group, Workload& workload, const TuneOpt
   tell(options, result);
 }
 
-// The steps of `settings` in `blocks` blocks; `on_block` may be empty.
+// The steps of `settings` in at most `blocks` blocks; `on_block` and `is_enough` may be empty.
 StepBenchResult measure(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const std::string& phase,
-                        const std::vector<StepSetting>& settings, int blocks, std::function<void(const StepBenchResult&)> on_block) {
+                        const std::vector<StepSetting>& settings, int blocks, std::function<void(const StepBenchResult&)> on_block,
+                        std::function<bool(const StepBenchResult&)> is_enough = {}) {
   StepBenchOptions steps = options.steps;
   steps.blocks = blocks;
   steps.seed = options.seed;
   steps.on_progress = phase_progress(options, phase, blocks * static_cast<int>(settings.size()));
   steps.on_block = std::move(on_block);
+  steps.is_enough = std::move(is_enough);
   return measure_steps(group, workload, settings, steps);
 }
 
@@ -90,12 +91,14 @@ TuneCalibration calibrate_on_steps(const ProcessGroup& group, Workload& workload
   return calibration;
 }
 
-StepModel step_model(const TuneResult& result, const CommCosts& costs, double none_step_s) {
+// costs: calibrated.
+StepModel step_model(const TuneResult& result, const CommCosts& costs) {
   return {.profile = result.profile.tensors,
           .costs = costs,
           .simulation = result.calibration.fit.options,
-          .none_step_s = none_step_s,
-          .bare_backward_s = result.profile.bare_backward_s};
+          .none_step_s = result.calibration.none_step_s,
+          .bare_backward_s = result.profile.bare_backward_s,
+          .residual = result.calibration.fit.residual};
 }
 
 PlanPoint plan_point(const TensorProfile& profile, const BucketPlan& plan) {
@@ -104,9 +107,7 @@ PlanPoint plan_point(const TensorProfile& profile, const BucketPlan& plan) {
 
 void predict(TuneResult& result, const StepModel& model, const CapOptions& rule, const std::vector<int64_t>& dense) {
   result.dense_curve = predict_steps(model, rule, dense);
-  for (std::optional<PlanPoint>* point : {&result.torch_default, &result.planned}) {
-    if (*point) (*point)->predicted_s = predict_step(model, (*point)->plan);
-  }
+  if (result.torch_default) result.torch_default->predicted_s = predict_step(model, result.torch_default->plan);
   if (result.ordered) result.ordered->predicted_s = predict_ordered_step(model, result.ordered->plan);
 }
 
@@ -131,51 +132,40 @@ BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan) {
   return agreed;
 }
 
-// Seconds per byte of float32 for the way to bfloat16 and back, on the slowest rank.
+// Seconds per byte of float32 for the way to bfloat16 and back, on the slowest rank's device.
 double conversion_s_per_byte(const ProcessGroup& group) {
   constexpr int64_t kElements = 1 << 20;
-  const at::Tensor gradient = at::ones({kElements}, at::kFloat);
-  const at::Tensor wire = at::empty({kElements}, at::kBFloat16);
+  const at::Tensor gradient = at::ones({kElements}, at::TensorOptions(at::kFloat).device(group.device));
+  const at::Tensor wire = at::empty({kElements}, at::TensorOptions(at::kBFloat16).device(group.device));
   std::vector<double> times;
   for (int i = 0; i < 9; ++i) {
-    const auto started = std::chrono::steady_clock::now();
+    const DeviceTime started = device_now(group.device);
     wire.copy_(gradient);
     gradient.copy_(wire);
-    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
+    times.push_back(seconds_between(started, device_now(group.device)));
   }
   return max_over_ranks(group, {median(times)})[0] / static_cast<double>(gradient.nbytes());
 }
 
 // The best cap under each hook.
-std::vector<HookPoint> predict_hooks(const TuneOptions& options, const StepModel& model, double conversion_s, int64_t most_buckets,
-                                     const std::vector<int64_t>& dense) {
+std::vector<HookPoint> predict_hooks(const TuneOptions& options, const StepModel& model, double conversion_s, int64_t most_buckets) {
   std::vector<HookPoint> points;
   for (const std::string& name : options.hooks) {
     const CommCosts costs = compressed(model.costs, find_compression(name, conversion_s));
-    const StepModel hooked{model.profile, costs, model.simulation, model.none_step_s, model.bare_backward_s};
-    const std::vector<CapPrediction> curve = predict_steps(hooked, options.rule, dense);
-    points.push_back({.hook = name, .predicted = curve[best_prediction(curve, most_buckets)], .measured = {}, .to_best_cap = {}});
+    const StepModel hooked{model.profile, costs, model.simulation, model.none_step_s, model.bare_backward_s, model.residual};
+    const std::vector<CapPrediction> caps = caps_to_race(hooked, options.rule, {.most_buckets = most_buckets});
+    points.push_back({.hook = name, .predicted = caps[weigh(caps).choice], .measured = {}, .to_best_cap = {}});
   }
   return points;
 }
 
-// The best plan, or the buckets of the best cap: a gain smaller than the model's error is as likely a loss.
-BucketPlan plan_worth_measuring(const StepModel& model, const CapOptions& best_cap, TuneResult& result) {
-  BucketPlan best = best_plan(model, result.calibration.plans);
-  BucketPlan of_cap = assign_buckets(model.profile.bytes, best_cap);
-  if (best == of_cap) return best;
-  const int64_t most = most_calibrated_buckets(result.calibration.plans);
-  if (static_cast<int64_t>(best.buckets.size()) > most) {
-    result.notes.push_back(fmt::format("unequal buckets are not measured: the best would be {}, and the model was calibrated on at most {}",
-                                       best.buckets.size(), most));
-    return of_cap;
-  }
-  const std::optional<double> residual = result.calibration.fit.residual;
-  if (is_faster_beyond_error(model, best, of_cap, residual)) return best;
-  result.notes.push_back(fmt::format(
-      "unequal buckets are not measured: they are predicted to gain {:.1f} % of a step, and the model errs by {:.1f} % of backward",
-      100 * (1 - predict_step(model, best) / predict_step(model, of_cap)), 100 * std::max(residual.value_or(0), kLeastModelError)));
-  return of_cap;
+// What naive, flat and overlap are compared with.
+std::vector<int64_t> compared_caps(const TuneOptions& options, const TensorProfile& profile, TuneResult& result) {
+  if (!options.compare) return {};
+  const std::vector<int64_t> wanted = options.caps.empty() ? default_caps(profile.bytes, options.rule) : options.caps;
+  auto [caps, notes] = distinct_caps(wanted, profile.bytes, options.rule);
+  result.notes.insert(result.notes.end(), notes.begin(), notes.end());
+  return caps;
 }
 
 // The simulation takes ready times from steps without communication, and cannot tell close plans apart: a short race does.
@@ -190,14 +180,40 @@ BucketPlan race_ordered(const ProcessGroup& group, Workload& workload, const Tun
   return candidates[static_cast<size_t>(fastest - steps.step_s.begin())];
 }
 
+void add_race(TuneResult& result) {
+  const StepBenchResult& steps = result.race.steps;
+  const BlockFit fit = fit_blocks(steps.step_s);
+  std::vector<Measurement> measured;
+  for (size_t i = 0; i < result.race.caps.size(); ++i) {
+    measured.push_back(measurement_of(steps, fit, i, fmt::format("bucketed {}", format_bytes(result.race.caps[i].cap_bytes))));
+  }
+  add_curve(result, result.race.caps, steps.step_s, measured);
+}
+
+// The caps, of rank 0, and their steps until the choice is clear.
+Race race_caps(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const StepModel& model, const ReadyProfile& profile,
+               int64_t most_buckets) {
+  const std::vector<int64_t> wanted = options.compare ? std::vector<int64_t>() : options.caps;
+  std::vector<int64_t> caps;
+  for (const CapPrediction& cap : caps_to_race(model, options.rule, {.most_buckets = most_buckets, .wanted = wanted})) {
+    caps.push_back(cap.cap_bytes);
+  }
+  caps.resize(static_cast<size_t>(of_rank_0(group, static_cast<double>(caps.size()))), caps.back());
+  for (int64_t& cap : caps) cap = static_cast<int64_t>(of_rank_0(group, static_cast<double>(cap)));
+  Race race{.caps = predict_steps(model, options.rule, caps), .steps = {}};
+  std::vector<StepSetting> settings;
+  for (const int64_t cap : caps) settings.push_back(cap_setting(profile, options.rule, cap));
+  const auto is_enough = [&](const StepBenchResult& so_far) {
+    return of_rank_0(group, is_clear(weigh(race.caps, so_far.step_s), so_far.step_s[0].size()) ? 1 : 0) == 1;
+  };
+  race.steps = measure(group, workload, options, "racing the best caps", settings, options.race_blocks, {}, is_enough);
+  return race;
+}
+
 // What is worth measuring beside the caps.
-void choose_plans(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const StepModel& model, int64_t best_cap,
-                  const std::vector<int64_t>& dense, TuneResult& result) {
+void choose_plans(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const StepModel& model, TuneResult& result) {
   const TensorProfile& profile = model.profile;
   const int64_t calibrated_buckets = most_calibrated_buckets(result.calibration.plans);
-  CapOptions of_best_cap = options.rule;
-  of_best_cap.cap_bytes = best_cap;
-  result.planned = plan_point(profile, plan_of_rank_0(group, plan_worth_measuring(model, of_best_cap, result)));
   if (!profile.knows_forward()) {
     result.notes.emplace_back("ordered is not measured: no module awaits its parameters, see await_parameters()");
   } else if (workload.whole_step) {
@@ -208,7 +224,7 @@ void choose_plans(const ProcessGroup& group, Workload& workload, const TuneOptio
     for (BucketPlan& plan : candidates) plan = plan_of_rank_0(group, plan);
     result.ordered = plan_point(profile, race_ordered(group, workload, options, result.profile, candidates));
   }
-  result.hooks = predict_hooks(options, model, options.hooks.empty() ? 0 : conversion_s_per_byte(group), calibrated_buckets, dense);
+  result.hooks = predict_hooks(options, model, options.hooks.empty() ? 0 : conversion_s_per_byte(group), calibrated_buckets);
   for (HookPoint& hook : result.hooks) {
     hook.predicted.cap_bytes = static_cast<int64_t>(of_rank_0(group, static_cast<double>(hook.predicted.cap_bytes)));
   }
@@ -224,29 +240,32 @@ void note_what_was_calibrated_on(TuneResult& result, const std::vector<int64_t>&
     check(format_bytes(cap), assign_buckets(result.profile.tensors.bytes, rule));
   }
   if (result.torch_default) check("PyTorch's default", result.torch_default->plan);
-  check("the best plan", result.planned->plan);
 }
 
-void verify(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const CommCosts& costs,
-            const std::vector<int64_t>& dense, const std::vector<int64_t>& caps, int64_t best_cap, TuneResult& result) {
-  const Settings list = settings_to_verify(result, options.rule, caps, best_cap);
-  if (*list.names.planned >= list.names.strategies.size()) {
-    const int64_t cap = caps[*list.names.planned - list.names.strategies.size()];
-    result.notes.push_back(fmt::format("the best plan has the buckets of {}: measured once", format_bytes(cap)));
-  }
-  const auto take = [&](const StepBenchResult& steps) {
-    const StepModel model = step_model(result, costs, fit_blocks(steps.step_s)[0].median);
-    add_steps(result, steps, list.names, predict_steps(model, options.rule, caps));
-    predict(result, model, options.rule, dense);
-  };
+// Steps that did not choose: what the choice gains, and what is to be compared.
+void confirm(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const StepModel& model,
+             const std::vector<int64_t>& caps, int64_t best_cap, TuneResult& result) {
+  const Settings list = settings_to_measure(result, options.rule, caps, best_cap, options.compare);
+  const std::vector<CapPrediction> predicted = predict_steps(model, options.rule, caps);
   const int every = std::max(options.steps.blocks / 10, 1);  // often enough to lose little, seldom enough to cost nothing
   const auto on_block = [&](const StepBenchResult& steps) {
     const auto blocks = static_cast<int>(steps.step_s[0].size());
     if (!options.on_partial || blocks == options.steps.blocks || (blocks > 1 && blocks % every != 0)) return;
-    take(steps);
+    add_steps(result, steps, list.names, predicted);
     tell(options, result);
   };
-  take(measure(group, workload, options, "measuring steps", list.settings, options.steps.blocks, on_block));
+  add_steps(result, measure(group, workload, options, "measuring the gain", list.settings, options.steps.blocks, on_block), list.names, predicted);
+}
+
+// The model takes a step for what one took during the calibration; the machine may have changed since.
+void note_level(TuneResult& result) {
+  constexpr double kFar = 0.05;
+  const double level = result.decision.level.value_or(1);
+  if (std::abs(level - 1) < kFar) return;
+  result.notes.push_back(fmt::format(
+      "a step without communication took {:.0f} % {} than when the model was calibrated: all predicted times are off by as much, their "
+      "comparisons are not",
+      100 * std::abs(level - 1), level > 1 ? "longer" : "less"));
 }
 
 }  // namespace
@@ -262,33 +281,34 @@ TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions
   if (const std::string note = torch_default_left_out(); !note.empty()) result.notes.push_back(note);
   measure_inputs(group, workload, options, result);
   const TensorProfile& profile = result.profile.tensors;
-  const CommCosts costs = comm_costs(result.allreduce, group.size);
-  const std::vector<int64_t> wanted = options.caps.empty() ? default_caps(profile.bytes, options.rule) : options.caps;
-  auto [caps, notes] = distinct_caps(wanted, profile.bytes, options.rule);
-  result.notes.insert(result.notes.end(), notes.begin(), notes.end());
-  const std::vector<int64_t> dense = dense_caps(caps.front(), profile.total_bytes());
+  const CommCosts alone = comm_costs(result.allreduce, group.size);
 
   const size_t tensors = profile.bytes.size();
   const BucketPlan torch_plan = assign_buckets(profile.bytes, kTorchDefaultCaps);
   const std::vector<BucketPlan> verified = {one_tensor_per_bucket(tensors), one_bucket(tensors), torch_plan};
   const std::vector<BucketPlan> calibration = calibration_plans(profile.bytes, options.rule, verified);
-  result.calibration = calibrate_on_steps(group, workload, options, result.profile, costs, calibration);
+  result.calibration = calibrate_on_steps(group, workload, options, result.profile, alone, calibration);
   if (torch_default_left_out().empty()) result.torch_default = plan_point(profile, torch_plan);
-  const StepModel model = step_model(result, costs, result.calibration.none_step_s);
+  const CommCosts costs = calibrated(alone, result.calibration.fit);
+  const StepModel model = step_model(result, costs);
+  const int64_t most_buckets = most_calibrated_buckets(calibration);
+  std::vector<int64_t> caps = compared_caps(options, profile, result);
+  const std::vector<int64_t> dense = dense_caps(default_caps(profile.bytes, options.rule).front(), profile.total_bytes());
   predict(result, model, options.rule, dense);
-  const int64_t found =
-      result.dense_curve[best_prediction(result.dense_curve, most_calibrated_buckets(result.calibration.plans))].cap_bytes;
-  const auto agreed = static_cast<int64_t>(of_rank_0(group, static_cast<double>(found)));
+  tell(options, result);
+
+  result.race = race_caps(group, workload, options, model, result.profile, most_buckets);
+  add_race(result);
+  const int64_t chosen = result.race.caps[weigh(result.race.caps, result.race.steps.step_s).choice].cap_bytes;
+  const auto agreed = static_cast<int64_t>(of_rank_0(group, static_cast<double>(chosen)));
   const int64_t best_cap = add_cap(caps, agreed, profile.bytes, options.rule);
-  choose_plans(group, workload, options, model, best_cap, dense, result);
+  choose_plans(group, workload, options, model, result);
   predict(result, model, options.rule, dense);
   tell(options, result);
 
   note_what_was_calibrated_on(result, caps, options.rule);
-  const TuneCalibration& fitted = result.calibration;
-  const std::string odds = odds_of_choice(model, result.allreduce, group.size, fitted.fitted_runs, fitted.fit, options.rule, best_cap);
-  if (!odds.empty()) result.notes.push_back(odds);
-  verify(group, workload, options, costs, dense, caps, best_cap, result);
+  confirm(group, workload, options, model, caps, best_cap, result);
+  note_level(result);
   result.complete = true;
   return result;
 }

@@ -1,4 +1,4 @@
-// The main job: measure a few cheap things, predict the step time for every bucket size, and check the prediction against real steps.
+// The main job: measure a few cheap things, predict the step time for every bucket size, race the best, and measure what the choice gains.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,9 @@
 namespace firkin {
 
 struct TuneOptions {
-  std::vector<int64_t> caps;       // bytes, to be measured; empty: default_caps()
+  std::vector<int64_t> caps;       // bytes, to be raced with the best predicted; with `compare` the caps of the comparison
+  bool compare = false;            // measure naive, flat, overlap and default_caps() too
+  int race_blocks = 10;            // at most
   CapOptions rule;                 // how buckets are filled; its cap is not used
   std::vector<std::string> hooks;  // names of find_compression(), to compare with gradients as they are
   int calibration_blocks = 8;      // of the steps that calibrate the model
@@ -33,8 +35,9 @@ struct TuneOptions {
 // Why PyTorch's default is not measured with this LibTorch; empty when it is. To be shown before the measurement starts.
 std::string torch_default_left_out();
 
-// Collective: every rank gets the same result. In the same blocks: the strategies none, naive, flat and overlap, PyTorch's default, the
-// best plan, the strategy ordered where modules await their parameters, hooks, the wanted caps and the cap that is predicted to be best.
+// Collective: every rank gets the same result. The few best predicted caps race, in blocks, until the choice is clear (decision.h). Then, in
+// other blocks: none, PyTorch's default, the chosen cap, the strategy ordered where modules await their parameters, hooks, and what is to be
+// compared.
 // Throws InputError for caps that are not positive, for hooks that there are not, and for a module whose trainable parameters are of
 // several dtypes.
 TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options);

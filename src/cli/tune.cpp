@@ -26,6 +26,8 @@ struct TuneFlags {
   std::vector<double> caps_mib;
   std::vector<std::string> hooks;
   int blocks = 20;
+  int race_blocks = 10;
+  bool compare = false;
   int warmup = 1;
   int steps = 2;
   int profile_steps = 20;
@@ -44,6 +46,8 @@ TuneOptions checked_options(const TuneFlags& flags) {
   options.allreduce_seconds = flags.allreduce_seconds;
   options.seed = flags.common.seed;
   options.steps.blocks = flags.blocks;
+  options.race_blocks = flags.race_blocks;
+  options.compare = flags.compare;
   options.calibration_blocks = std::max(4, flags.blocks / 2);
   options.steps.warmup_steps = flags.warmup;
   options.steps.steps_per_block = flags.steps;
@@ -81,14 +85,13 @@ Run declare_tune(CLI::App& app) {
   auto flags = std::make_shared<TuneFlags>();
   app.footer(
       "Profiles the backward pass, measures the all-reduce, predicts the step time for\n"
-      "every bucket size, and checks the prediction against real steps: of several\n"
-      "caps, of none (no communication), naive (one call per tensor after backward),\n"
-      "flat (one call after backward), overlap (each tensor when ready), PyTorch's\n"
-      "default (its own engine, 1 MiB and then 25 MiB), planned (the best buckets of\n"
-      "unequal size, where their predicted gain exceeds the model's error) and ordered\n"
+      "every bucket size, and races the few best caps until one is clear. Other blocks\n"
+      "of steps then measure what it gains over PyTorch's default (its own engine,\n"
+      "1 MiB and then 25 MiB), over none (no communication), and what ordered gains\n"
       "(communication goes on under the next forward pass; recommended when its\n"
-      "interval excludes no gain). Takes 3 to 10 minutes; what is known so far is in\n"
-      "--out.\n\n"
+      "interval excludes no gain). Takes 2 to 5 minutes; what is known so far is in\n"
+      "--out. --compare measures more: naive (one call per tensor after backward), flat\n"
+      "(one call after backward), overlap (each tensor when ready), and seven caps.\n\n"
       "predicted, measured: seconds a step; error: predicted / measured - 1.\n"
       "exposed: step less the step without communication. after bw: from the end of\n"
       "backward to the last gradient.\n\n"
@@ -103,11 +106,15 @@ Run declare_tune(CLI::App& app) {
   add_job_flags(app, flags->job);
   add_replay_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
-  app.add_option("--cap-mib", flags->caps_mib, "caps to measure, MiB (default: seven, from\nthe model's size down)")
+  app.add_flag("--compare", flags->compare, "measure naive, flat, overlap and caps of all sizes too");
+  app.add_option("--cap-mib", flags->caps_mib, "caps to race beside the best predicted, MiB;\nwith --compare those of the comparison")
       ->delimiter(',')
       ->check(mib_number());
   app.add_option("--hooks", flags->hooks, "gradients on the wire to compare: none,bf16")->delimiter(',');
-  app.add_option("--blocks", flags->blocks, "blocks; each runs every setting once")->capture_default_str()->check(CLI::Range(4, 100000));
+  app.add_option("--race-blocks", flags->race_blocks, "blocks of the race, at most")->capture_default_str()->check(CLI::Range(1, 100000));
+  app.add_option("--blocks", flags->blocks, "blocks that measure the gain; each runs every setting once")
+      ->capture_default_str()
+      ->check(CLI::Range(4, 100000));
   app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));
   app.add_option("--steps", flags->steps, "timed steps per block and setting")->capture_default_str()->check(CLI::Range(1, 100000));
   app.add_option("--profile-steps", flags->profile_steps, "backward passes of the profile")

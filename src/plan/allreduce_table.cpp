@@ -134,10 +134,40 @@ std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor) {
 }
 
 std::vector<int64_t> allreduce_sizes(int64_t largest_bytes) {
+  constexpr int64_t kTooClose = 2;  // a slope between two sizes that differ by less is noise
   const int64_t largest = std::max(kFloatBytes, largest_bytes / kFloatBytes * kFloatBytes);
   std::vector<int64_t> sizes = sizes_between(kFloatBytes, largest, 4);
+  if (sizes.size() > 1 && largest / sizes.back() < kTooClose) sizes.pop_back();
   if (sizes.back() != largest) sizes.push_back(largest);
   return sizes;
+}
+
+std::vector<std::string> problems_of_table(const AllReduceTable& table) {
+  constexpr int64_t kLargestOfLatency = 256 * kKiB;
+  constexpr double kMostBytesPerS = 5e12, kLeastBytesPerS = 1e5;
+  std::vector<std::string> problems;
+  for (const int64_t world : world_sizes(table)) {
+    AllReduceTable rows = table;
+    std::erase_if(rows, [&](const AllReduceRow& row) { return row.world_size != world; });
+    const auto [smallest, largest] = std::ranges::minmax(rows | std::views::transform(&AllReduceRow::bytes));
+    if (smallest == largest) {
+      problems.push_back(fmt::format("the all-reduce table has one size for {} ranks, {}: what other sizes take is a guess", world,
+                                     format_bytes(smallest)));
+    } else if (smallest > kLargestOfLatency) {
+      problems.push_back(fmt::format("the smallest all-reduce of {} ranks is {}: it does not tell the latency that every bucket pays; "
+                                     "measure {} or less too",
+                                     world, format_bytes(smallest), format_bytes(kLargestOfLatency)));
+    }
+    const auto is_odd = [&](const AllReduceRow& row) {
+      const double bytes_per_s = static_cast<double>(row.bytes) / row.median_s;
+      return bytes_per_s > kMostBytesPerS || (row.bytes >= kMiB && bytes_per_s < kLeastBytesPerS);
+    };
+    if (const auto odd = std::ranges::find_if(rows, is_odd); odd != rows.end()) {
+      problems.push_back(fmt::format("an all-reduce of {} among {} ranks takes {} seconds: is the column in another unit?",
+                                     format_bytes(odd->bytes), world, odd->median_s));
+    }
+  }
+  return problems;
 }
 
 void check_allreduce_size(int64_t bytes) {
@@ -168,7 +198,7 @@ CommCosts comm_costs(const AllReduceTable& table, int64_t world_size) {
   const auto s_per_byte = [](const CostPoint& alone) { return alone.seconds / static_cast<double>(alone.bytes); };
   const double least_s_per_byte = std::ranges::min(latency.points() | std::views::transform(s_per_byte));
   for (CostPoint& point : gap) {
-    double slowest_s = 0;
+    double slowest_s = latency(static_cast<double>(point.bytes));
     for (const CostPoint& alone : latency.points()) {
       if (alone.bytes <= point.bytes) slowest_s = std::max(slowest_s, alone.seconds);
     }

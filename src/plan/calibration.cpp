@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/stats/summary.h"
@@ -16,47 +18,50 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// One parameter in units in which 1 is large: the search runs over 0 (none) to `limit`.
+// One parameter in units in which 1 is large, searched from `least` to `limit`; 0 is none.
 struct Parameter {
   const char* name;
-  double limit;
-  double unit;  // of its values; 0: they are slowdowns, and the search runs over their logarithm
-  std::vector<double SimulationOptions::*> values;
+  double least, limit;
+  double unit;  // of its values; 0: they are factors, and the search runs over their logarithm
+  std::function<void(Calibration&, double)> assign;
+  std::function<double(const Calibration&)> read;
 
-  void set(SimulationOptions& options, double x) const {
-    for (const auto value : values) options.*value = unit > 0 ? x * unit : std::exp(x);
-  }
-  double of(const SimulationOptions& options) const {
-    const double value = options.*values[0];
-    return std::clamp(unit > 0 ? value / unit : std::log(value), 0.0, limit);
+  void set(Calibration& calibration, double x) const { assign(calibration, unit > 0 ? x * unit : std::exp(x)); }
+  double of(const Calibration& calibration) const {
+    const double value = read(calibration);
+    return std::clamp(unit > 0 ? value / unit : std::log(value), least, limit);
   }
 };
 
 class Fit {
  public:
-  Fit(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs, const SimulationOptions& known)
-      : profile_(profile), costs_(costs), runs_(runs), known_(known) {}
+  Fit(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs, Calibration known)
+      : profile_(profile), costs_(costs), runs_(runs), known_(std::move(known)) {}
 
   void add(Parameter parameter) { parameters_.push_back(std::move(parameter)); }
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
-  SimulationOptions options(const Vector& x) const {
-    SimulationOptions result = known_;
+  Calibration at(const Vector& x) const {
+    Calibration result = known_;
     for (size_t i = 0; i < x.size(); ++i) parameters_[i].set(result, x[i]);
     return result;
   }
 
-  Vector point(const SimulationOptions& options) const {
+  Vector point(const Calibration& calibration) const {
     Vector x;
-    for (const Parameter& parameter : parameters_) x.push_back(parameter.of(options));
+    for (const Parameter& parameter : parameters_) x.push_back(parameter.of(calibration));
     return x;
   }
+
+  double clamped(size_t i, double x) const { return std::clamp(x, parameters_[i].least, parameters_[i].limit); }
 
   // log(predicted / measured) of every measured time.
   Vector residuals(const Vector& x) const {
     Vector result;
+    const Calibration calibration = at(x);
+    const CommCosts costs = calibrated(costs_, calibration);
     for (const MeasuredRun& run : runs_) {
-      const Timeline timeline = simulate(profile_, run.plan, costs_, options(x));
+      const Timeline timeline = simulate(profile_, run.plan, costs, calibration.options);
       result.push_back(std::log(timeline.end_s / run.end_s));
       if (run.compute_end_s) result.push_back(std::log(timeline.compute_end_s / *run.compute_end_s));
     }
@@ -65,7 +70,7 @@ class Fit {
 
   // The small second term keeps a parameter without influence at 0.
   double loss(const Vector& x) const {
-    constexpr double kPreferNone = 1e-9;
+    constexpr double kPreferNone = 1e-5;
     double sum = 0;
     for (const double r : residuals(x)) sum += r * r;
     for (const double value : x) sum += kPreferNone * value * value;
@@ -76,7 +81,7 @@ class Fit {
   const TensorProfile& profile_;
   const CommCosts& costs_;
   const std::vector<MeasuredRun>& runs_;
-  const SimulationOptions known_;
+  const Calibration known_;
   std::vector<Parameter> parameters_;
 };
 
@@ -88,7 +93,7 @@ Vector descend(const Fit& fit, Vector x, double last_step) {
     for (size_t i = 0; i < point.size(); ++i) {
       for (const double sign : {1.0, -1.0}) {
         Vector moved = point;
-        moved[i] = std::clamp(point[i] + sign * step, 0.0, fit.parameters()[i].limit);
+        moved[i] = fit.clamped(i, point[i] + sign * step);
         const double loss = fit.loss(moved);
         if (loss < value) {
           value = loss;
@@ -105,7 +110,7 @@ Vector descend(const Fit& fit, Vector x, double last_step) {
       try_moves(explored, value, step);
       if (value >= best) break;
       Vector ahead = explored;  // the same move once more, then explore around it
-      for (size_t i = 0; i < x.size(); ++i) ahead[i] = std::clamp(2 * explored[i] - x[i], 0.0, fit.parameters()[i].limit);
+      for (size_t i = 0; i < x.size(); ++i) ahead[i] = fit.clamped(i, 2 * explored[i] - x[i]);
       double ahead_value = fit.loss(ahead);
       try_moves(ahead, ahead_value, step);
       x = ahead_value < value ? ahead : explored;
@@ -117,7 +122,7 @@ Vector descend(const Fit& fit, Vector x, double last_step) {
 
 // The best few points of a coarse grid, each descended from.
 Vector minimize(const Fit& fit) {
-  constexpr std::array kGrid = {0.0, 0.05, 0.2, 0.6};
+  constexpr std::array kGrid = {0.0, 0.05, 0.2, 0.6};  // of a parameter that may be below 0, the third is
   constexpr size_t kStarts = 3;
   constexpr double kLastStep = 1e-7;
   std::vector<std::pair<double, Vector>> starts;
@@ -126,7 +131,10 @@ Vector minimize(const Fit& fit) {
   for (size_t c = 0; c < combinations; ++c) {
     Vector x;
     size_t rest = c;
-    for (size_t i = 0; i < fit.parameters().size(); ++i, rest /= kGrid.size()) x.push_back(kGrid[rest % kGrid.size()]);
+    for (size_t i = 0; i < fit.parameters().size(); ++i, rest /= kGrid.size()) {
+      const size_t at = rest % kGrid.size();
+      x.push_back(at == 2 && fit.parameters()[i].least < 0 ? -kGrid[3] : kGrid[at]);
+    }
     starts.emplace_back(fit.loss(x), x);
   }
   std::sort(starts.begin(), starts.end());
@@ -196,8 +204,8 @@ void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, C
     constexpr double kStep = 1e-6;
     Vector moved = x;
     moved[i] += kStep;
-    const auto value = fit.parameters()[i].values[0];
-    const double per_x = (fit.options(moved).*value - fit.options(x).*value) / kStep;
+    const auto& value = fit.parameters()[i].read;
+    const double per_x = (value(fit.at(moved)) - value(fit.at(x))) / kStep;
     result.standard_errors.push_back(per_x * *result.residual / effects[i]);
   }
 }
@@ -219,43 +227,48 @@ size_t check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& 
 }
 
 // What the number of times can determine, with one left over. Throws InputError as calibrate().
-Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs, const SimulationOptions& known) {
+Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs, const Calibration& known) {
   const size_t times = check_runs(profile, runs);
 
-  // Units in which 1 is large: a slowdown of e, launches as long as the longest run, copies as long as the longest run.
-  constexpr double kLargestLogSlowdown = 2.5;
+  // Units in which 1 is large: a slowdown of e, launches as long as the longest run.
+  constexpr double kLargestLogSlowdown = 2.5, kLargestLogLatency = 3;
   double longest_s = 0;
   size_t most_buckets = 1;
   for (const MeasuredRun& run : runs) {
     longest_s = std::max(longest_s, run.end_s);
     most_buckets = std::max(most_buckets, run.plan.buckets.size());
   }
-  const double overhead_unit = longest_s / static_cast<double>(most_buckets);
-  const double copy_unit = longest_s / static_cast<double>(1 + profile.total_bytes());
 
   Fit fit(profile, costs, runs, known);
-  using Options = SimulationOptions;
+  const auto compute = [](const Calibration& c) { return c.options.compute_slowdown; };
   if (times < 4) {
-    fit.add({kSlowdown, kLargestLogSlowdown, 0, {&Options::compute_slowdown, &Options::comm_slowdown}});
+    fit.add({kSlowdown, 0, kLargestLogSlowdown, 0, [](Calibration& c, double v) { c.options.compute_slowdown = c.options.comm_slowdown = v; },
+             compute});
   } else {
-    fit.add({kComputeSlowdown, kLargestLogSlowdown, 0, {&Options::compute_slowdown}});
-    fit.add({kCommSlowdown, kLargestLogSlowdown, 0, {&Options::comm_slowdown}});
+    fit.add({kComputeSlowdown, 0, kLargestLogSlowdown, 0, [](Calibration& c, double v) { c.options.compute_slowdown = v; }, compute});
+    fit.add({kLatencyFactor, -kLargestLogLatency, kLargestLogLatency, 0, [](Calibration& c, double v) { c.latency_factor = v; },
+             [](const Calibration& c) { return c.latency_factor; }});
   }
-  if (times >= 3) fit.add({kCallOverhead, 1, overhead_unit, {&Options::overhead_s}});
-  if (times >= 5) fit.add({kCopyTime, 1, copy_unit, {&Options::copy_s_per_byte}});
+  if (times >= 3) {
+    fit.add({kCallOverhead, 0, 1, longest_s / static_cast<double>(most_buckets), [](Calibration& c, double v) { c.options.overhead_s = v; },
+             [](const Calibration& c) { return c.options.overhead_s; }});
+  }
   return fit;
 }
 
 }  // namespace
 
+CommCosts calibrated(const CommCosts& costs, const Calibration& calibration) {
+  return calibration.latency_factor == 1 ? costs : scaled(costs, calibration.latency_factor);
+}
+
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
                       const SimulationOptions& known) {
   check_profile(profile);
   check_options(known);
-  const Fit fit = fit_to(profile, costs, runs, known);
+  const Fit fit = fit_to(profile, costs, runs, {.options = known});
   const Vector x = minimize(fit);
-  Calibration result;
-  result.options = fit.options(x);
+  Calibration result = fit.at(x);
   const Vector residuals = fit.residuals(x);
   Vector errors = residuals;
   for (double& error : errors) error = std::abs(std::expm1(error));
@@ -266,11 +279,11 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   return result;
 }
 
-SimulationOptions calibrate_near(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
-                                 const SimulationOptions& start) {
+Calibration calibrate_near(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
+                           const Calibration& start) {
   constexpr double kLastStep = 1e-3;
-  const Fit fit = fit_to(profile, costs, runs, start);
-  return fit.options(descend(fit, fit.point(start), kLastStep));
+  const Fit fit = fit_to(profile, costs, runs, {.options = start.options, .latency_factor = start.latency_factor});
+  return fit.at(descend(fit, fit.point(start), kLastStep));
 }
 
 }  // namespace firkin

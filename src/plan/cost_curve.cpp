@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/stats/summary.h"
@@ -21,8 +23,9 @@ void check_points(const std::vector<CostPoint>& points) {
   }
 }
 
-constexpr double kLeastPart = 0.1;  // of what was measured at an end, beyond it
-constexpr int64_t kFarRatio = 16;   // between the largest size and the one that its slope is checked with
+constexpr double kLeastPart = 0.1, kMostPart = 2;  // of what was measured at an end per byte, beyond it
+constexpr double kNearRatio = 1.5, kFarRatio = 16;  // between the largest size and those that its slope is taken from, and checked with
+constexpr double kSameSize = 1.01;                  // sizes closer than this are one: noise would make any slope between them
 
 double slope(const CostPoint& a, const CostPoint& b) {
   return (b.seconds - a.seconds) / static_cast<double>(b.bytes - a.bytes);
@@ -33,12 +36,13 @@ double slope(const CostPoint& a, const CostPoint& b) {
 std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points) {
   std::sort(points.begin(), points.end(), [](const CostPoint& a, const CostPoint& b) { return a.bytes < b.bytes; });
   std::vector<CostPoint> merged;
-  std::vector<double> seconds;
-  for (size_t i = 0; i < points.size(); ++i) {
-    seconds.push_back(points[i].seconds);
-    if (i + 1 < points.size() && points[i + 1].bytes == points[i].bytes) continue;
-    merged.push_back({points[i].bytes, median(seconds)});
-    seconds.clear();
+  for (auto first = points.begin(); first != points.end();) {
+    const double limit = static_cast<double>(first->bytes) * kSameSize;
+    const auto end = std::find_if(first, points.end(), [&](const CostPoint& point) { return static_cast<double>(point.bytes) > limit; });
+    std::vector<double> seconds;
+    for (auto point = first; point != end; ++point) seconds.push_back(point->seconds);
+    merged.push_back({(first + (end - first) / 2)->bytes, median(seconds)});
+    first = end;
   }
   return merged;
 }
@@ -51,9 +55,13 @@ CostCurve::CostCurve(std::vector<CostPoint> points) {
   high_slope_ = last.seconds / static_cast<double>(last.bytes);
   if (points_.size() == 1) return;
   low_slope_ = std::clamp(slope(points_[0], points_[1]), 0.0, (1 - kLeastPart) * first.seconds / static_cast<double>(first.bytes));
-  const auto far = std::ranges::find_if(points_.rbegin() + 1, points_.rend(),
-                                        [&](const CostPoint& point) { return point.bytes <= last.bytes / kFarRatio || &point == &first; });
-  high_slope_ = std::max({slope(points_[points_.size() - 2], last), slope(*far, last) / 2, kLeastPart * high_slope_});
+  const auto slope_from = [&](double ratio) {
+    const double limit = static_cast<double>(last.bytes) / ratio;
+    const auto is_far = [&](const CostPoint& point) { return static_cast<double>(point.bytes) <= limit || &point == &first; };
+    return slope(*std::find_if(points_.rbegin() + 1, points_.rend(), is_far), last);
+  };
+  const double least = std::max(slope_from(kFarRatio) / 2, kLeastPart * high_slope_), most = kMostPart * high_slope_;
+  high_slope_ = std::clamp(slope_from(kNearRatio), std::min(least, most), most);
 }
 
 double CostCurve::operator()(double bytes) const {
@@ -65,6 +73,20 @@ double CostCurve::operator()(double bytes) const {
                                       [](double value, const CostPoint& point) { return value < static_cast<double>(point.bytes); });
   const CostPoint& below = *(above - 1);
   return below.seconds + slope(below, *above) * (bytes - static_cast<double>(below.bytes));
+}
+
+CommCosts scaled(const CommCosts& costs, double latency_factor, double byte_factor) {
+  double s_per_byte = std::numeric_limits<double>::infinity();
+  for (const CostPoint& point : costs.isolated.points()) s_per_byte = std::min(s_per_byte, point.seconds / static_cast<double>(point.bytes));
+  const auto scaled_curve = [&](const CostCurve& curve) {
+    std::vector<CostPoint> points = curve.points();
+    for (CostPoint& point : points) {
+      const double of_bytes = std::min(s_per_byte * static_cast<double>(point.bytes), point.seconds);
+      point.seconds = latency_factor * (point.seconds - of_bytes) + byte_factor * of_bytes;
+    }
+    return CostCurve(std::move(points));
+  };
+  return {scaled_curve(costs.isolated), scaled_curve(costs.gap)};
 }
 
 AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points) {

@@ -155,15 +155,19 @@ WorldRange worlds_alike(int64_t world, int64_t ranks_per_node) {
 }
 
 ScalingModel::ScalingModel(const AllReduceTable& table, WorldRange range) : fitted_worlds_(worlds_to_fit(table, range)) {
-  std::map<int64_t, std::vector<double>> gap_ratios;
+  std::map<int64_t, std::vector<double>> gap_ratios;  // as comm_costs() believes the gaps
   std::vector<double> all_gap_ratios;
-  for (const AllReduceRow& row : table) {
-    if (std::ranges::find(fitted_worlds_, row.world_size) == fitted_worlds_.end()) continue;
-    rows_.push_back(row);
-    auto& ratios = gap_ratios[row.bytes];
-    if (!row.gap_s) continue;
-    ratios.push_back(*row.gap_s / row.median_s);
-    all_gap_ratios.push_back(ratios.back());
+  for (const int64_t world : fitted_worlds_) {
+    const CommCosts costs = comm_costs(table, world);
+    const bool has_gaps =
+        std::ranges::any_of(table, [&](const AllReduceRow& row) { return row.world_size == world && row.gap_s.has_value(); });
+    for (const CostPoint& point : costs.isolated.points()) {
+      rows_.push_back({.bytes = point.bytes, .world_size = world, .median_s = point.seconds});
+      auto& ratios = gap_ratios[point.bytes];
+      if (!has_gaps) continue;
+      ratios.push_back(costs.gap(static_cast<double>(point.bytes)) / point.seconds);
+      all_gap_ratios.push_back(ratios.back());
+    }
   }
   const double usual_gap_ratio = all_gap_ratios.empty() ? 1 : median(all_gap_ratios);
   for (const auto& [bytes, ratios] : gap_ratios) {

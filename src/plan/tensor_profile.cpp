@@ -113,6 +113,12 @@ void check_profile(const TensorProfile& profile) {
   }
 }
 
+std::vector<std::string> problems_of_profile(const TensorProfile& profile) {
+  constexpr double kLongBackward = 60;  // seconds
+  if (profile.backward_s <= kLongBackward) return {};
+  return {fmt::format("backward takes {} seconds by {}: is that column in milliseconds?", profile.backward_s, kTensorReady)};
+}
+
 TensorProfile parse_tensors_csv(std::string_view text, const std::string& file) {
   return from_table(parse_csv(text, file, profile_columns()));
 }

@@ -79,8 +79,8 @@ std::vector<InputDraw> redraw(const TensorProfile& profile, std::vector<CommCost
   for (CommCosts& drawn : costs) {
     std::vector<MeasuredRun> moved = runs;
     for (MeasuredRun& run : moved) run.end_s *= std::exp(calibration.residual.value_or(0) * random_normal(random));
-    const SimulationOptions simulation = calibrate_near(profile, drawn, moved, calibration.options);
-    draws.push_back({1, std::move(drawn), simulation});
+    const Calibration redrawn = calibrate_near(profile, drawn, moved, calibration);
+    draws.push_back({1, calibrated(drawn, redrawn), redrawn.options});
   }
   return draws;
 }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "answer.h"
@@ -29,7 +30,7 @@ bool excludes_no_gain(const Gain& gain) {
   return gain.ratio_ci.high < 1;
 }
 
-// "28.4 % less time than PyTorch's default (95 % interval 26.1 % to 30.2 %)"
+// "28.4 % less time than PyTorch's default (95 % interval 26.1 to 30.2 %)"
 std::string against(const Gain& gain, const std::string& other) {
   const Interval saved{1 - gain.ratio_ci.high, 1 - gain.ratio_ci.low};
   if (!std::isfinite(saved.low)) {
@@ -45,8 +46,10 @@ std::string against(const Gain& gain, const std::string& other) {
                      other, display_percent(low), display_percent(high));
 }
 
+constexpr const char* kTorchDefault = "PyTorch's default";
+
 std::string against_default(const Gain& gain) {
-  return against(gain, "PyTorch's default");
+  return against(gain, kTorchDefault);
 }
 
 std::string ordered_sentence(const TuneAnswer& answer) {
@@ -78,28 +81,18 @@ std::string interval_text(const std::optional<Interval>& interval) {
   return fmt::format("95 % interval {} to {}", display_percent(interval->low), display_percent(interval->high));
 }
 
-// Whether unequal buckets were measured, and not those of a cap under another name.
-bool has_own_plan(const Results& results) {
-  return std::ranges::find(results.strategies, "planned", &StrategyRow::strategy) != results.strategies.end();
+std::string tie_sentence(const DecisionSection& decision) {
+  std::vector<double> others = decision.tied_mib;
+  std::erase(others, decision.cap_mib);
+  if (others.empty()) return "";
+  return fmt::format(" The measurement cannot tell {} MiB from it.", enumerated(cap_texts(others)));
 }
 
-bool all_tied(const Results& results) {
-  return results.answer->indifference_set.size() >= results.curve.size();
-}
-
-std::string regret_sentence(const TuneAnswer& answer) {
-  const std::string interval = interval_text(answer.regret_ci);
-  return fmt::format("Trusting the prediction costs {} of the step time{}.", display_percent(answer.regret),
-                     interval.empty() ? "" : fmt::format(" ({})", interval));
-}
-
-std::string tie_sentence(const Results& results) {
-  const TuneAnswer& answer = *results.answer;
-  if (all_tied(results)) {
-    return "On this set-up the bucket size makes no difference that this measurement can show.";
-  }
-  if (answer.indifference_set.size() == 1) return "No other measured cap reaches it within the measurement's uncertainty.";
-  return fmt::format("The caps {} MiB cannot be told from the best.", enumerated(cap_texts(answer.indifference_set)));
+std::string bounds_sentence(const DecisionSection& decision) {
+  if (!decision.lowest_cap_mib) return "";
+  if (!decision.highest_cap_mib) return fmt::format(" Every cap from {} MiB on makes the same buckets.", display_cap(*decision.lowest_cap_mib));
+  return fmt::format(" Every cap from {} to {} MiB makes the same buckets.", display_cap(*decision.lowest_cap_mib),
+                     display_cap(*decision.highest_cap_mib));
 }
 
 KeyFigure error_figure(const std::vector<CurveRow>& curve) {
@@ -114,40 +107,38 @@ KeyFigure error_figure(const std::vector<CurveRow>& curve) {
 }  // namespace
 
 std::string tune_heading(const Results& results) {
-  const TuneAnswer& answer = *results.answer;
-  const std::string cap = display_cap(answer.best_predicted.cap_mib);
-  const std::string measured = display_cap(answer.best_measured.cap_mib);
-  std::string gain;
-  if (answer.over_default) gain = fmt::format(" A step takes {}.", against_default(*answer.over_default));
-  if (answer.best_predicted.cap_mib == answer.best_measured.cap_mib) {
-    return fmt::format("A cap of {} MiB is best: the prediction and the measurement agree.{}", cap, gain);
+  const DecisionSection& decision = results.answer->decision;
+  const std::string set = fmt::format("Set bucket_cap_mb={}", display_cap(decision.cap_mib));
+  const std::string keep = fmt::format("Keep {}", kTorchDefault);
+  const std::string gain = decision.over_default ? against_default(*decision.over_default) : "";
+  const std::string predicted = decision.predicted_to_default ? display_percent(1 - *decision.predicted_to_default) : "";
+  const auto is = [&](Outcome outcome) { return decision.outcome == name_of(outcome); };
+  if (is(Outcome::kGain)) return fmt::format("{}: a step takes {}.", set, gain);
+  if (is(Outcome::kNotShown)) {
+    return fmt::format("{}: {} less time than {} is predicted; measured, a step takes {}. More blocks would tell.", set, predicted,
+                       kTorchDefault, gain);
   }
-  if (all_tied(results)) {
-    return fmt::format("A cap of {} MiB is predicted to be best; all {} measured caps are tied.{}", cap, results.curve.size(), gain);
+  if (is(Outcome::kSameBuckets)) return fmt::format("{}: it makes the same buckets as the best cap.", keep);
+  if (is(Outcome::kHidden)) return fmt::format("{}: its communication is hidden, a step takes as long as one without any.", keep);
+  if (is(Outcome::kDefaultFaster)) return fmt::format("{}: with the best other cap, {} MiB, a step takes {}.", keep, display_cap(decision.cap_mib), gain);
+  if (is(Outcome::kNothingToGain)) {
+    return fmt::format("{}: with the best other cap, {} MiB, a step takes {}.", keep, display_cap(decision.cap_mib), gain);
   }
-  if (!is_tied(answer, answer.best_predicted.cap_mib)) {
-    return fmt::format("Predicted best: {} MiB. Measured best: {} MiB. Trusting the prediction costs {}.{}", cap, measured,
-                       display_percent(answer.regret), gain);
-  }
-  return fmt::format("A cap of {} MiB is predicted to be best, and cannot be told from the measured best, {} MiB.{}", cap, measured, gain);
+  return predicted.empty() ? fmt::format("{}. {} was not measured.", set, kTorchDefault)
+                           : fmt::format("{}: {} less time than {} is predicted, which was not measured.", set, predicted, kTorchDefault);
 }
 
 std::vector<std::string> tune_lead(const Results& results) {
   const TuneAnswer& answer = *results.answer;
-  std::string prediction = fmt::format("At {} MiB the model predicts {} a step", display_cap(answer.best_predicted.cap_mib),
-                                       display_seconds(*answer.best_predicted.predicted_s));
-  if (answer.best_predicted.measured_s) prediction += fmt::format("; {} was measured", display_seconds(*answer.best_predicted.measured_s));
-  prediction += ".";
-  if (answer.best_predicted.cap_mib != answer.best_measured.cap_mib) {
-    prediction += fmt::format(" The measured best is {} MiB with {}.", display_cap(answer.best_measured.cap_mib),
-                              display_seconds(*answer.best_measured.measured_s));
-    prediction += fmt::format(" {}", regret_sentence(answer));
+  const DecisionSection& decision = answer.decision;
+  std::string sure = fmt::format("With {} MiB", display_cap(decision.cap_mib));
+  if (decision.predicted_s) sure += fmt::format(" the model predicts {} a step", display_seconds(*decision.predicted_s));
+  if (decision.measured_s) sure += fmt::format("; {} was measured", display_seconds(*decision.measured_s));
+  sure += "." + tie_sentence(decision);
+  if (decision.expected_regret) {
+    sure += fmt::format(" It is expected to cost at most {} over the best of the caps that were raced.", display_percent(*decision.expected_regret));
   }
-  std::vector<std::string> lead = {fmt::format("{} {}", prediction, tie_sentence(results))};
-  if (answer.planned_over_default && has_own_plan(results)) {
-    lead.push_back(fmt::format("The best plan of unequal buckets ({} of them) takes {}.", answer.plan_mib.size(),
-                               against_default(*answer.planned_over_default)));
-  }
+  std::vector<std::string> lead = {sure + bounds_sentence(decision)};
   if (answer.ordered_over_best_cap) lead.push_back(ordered_sentence(answer));
   for (const HookGain& hook : answer.hooks) lead.push_back(hook_sentence(hook));
   if (results.calibration && !results.calibration->fit.warning.empty()) {
@@ -157,27 +148,23 @@ std::vector<std::string> tune_lead(const Results& results) {
 }
 
 std::vector<KeyFigure> tune_figures(const Results& results) {
-  const TuneAnswer& answer = *results.answer;
-  const CurveRow& predicted = answer.best_predicted;
-  const CurveRow& measured = answer.best_measured;
-  const auto best_note = [](const CurveRow& row, const std::string& time) {
-    return row.buckets ? fmt::format("{}, {}", bucket_count(row), time) : time;
-  };
-  std::vector<KeyFigure> figures = {
-      {"Predicted best cap", display_cap(predicted.cap_mib) + " MiB",
-       best_note(predicted, display_seconds(*predicted.predicted_s) + " predicted")},
-      {"Measured best cap", display_cap(measured.cap_mib) + " MiB",
-       best_note(measured, display_seconds(*measured.measured_s) + " measured")},
-      {"Cost of trusting it", display_percent(answer.regret),
-       predicted.cap_mib == measured.cap_mib ? "it names the measured best" : interval_text(answer.regret_ci)},
-      {"Tied with the best", fmt::format("{} of {} caps", answer.indifference_set.size(), results.curve.size()),
-       fmt::format("{} MiB", fmt::join(cap_texts(answer.indifference_set), ", "))},
-      error_figure(results.curve)};
+  const DecisionSection& decision = results.answer->decision;
+  std::vector<KeyFigure> figures = {{"Bucket cap", display_cap(decision.cap_mib) + " MiB", decision.outcome}};
+  if (decision.over_default) {
+    const Gain& gain = *decision.over_default;
+    figures.push_back({"Against PyTorch's default", display_percent(gain.ratio - 1, true),
+                       interval_text(Interval{gain.ratio_ci.low - 1, gain.ratio_ci.high - 1})});
+  }
+  if (decision.predicted_s && decision.measured_s) {
+    figures.push_back({"Step time", display_seconds(*decision.measured_s), display_seconds(*decision.predicted_s) + " predicted"});
+  }
+  figures.push_back({"Not told from it", fmt::format("{} of {} caps", decision.tied_mib.size(), results.curve.size()),
+                     fmt::format("{} MiB", fmt::join(cap_texts(decision.tied_mib), ", "))});
+  figures.push_back(error_figure(results.curve));
   const auto naive = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy);
-  if (naive != results.strategies.end()) {
-    figures.push_back(
-        {"Against naive", fmt::format("{:.2f} ×", naive->measured_s / *measured.measured_s),
-         fmt::format("as fast: {} instead of {}", display_seconds(*measured.measured_s), display_seconds(naive->measured_s))});
+  if (naive != results.strategies.end() && decision.measured_s) {
+    figures.push_back({"Against naive", fmt::format("{:.2f} ×", naive->measured_s / *decision.measured_s),
+                       fmt::format("as fast: {} instead of {}", display_seconds(*decision.measured_s), display_seconds(naive->measured_s))});
   }
   return figures;
 }
@@ -185,8 +172,15 @@ std::vector<KeyFigure> tune_figures(const Results& results) {
 std::vector<PasteSetting> tune_settings(const Results& results) {
   const std::optional<ModelDescription>& model = results.run.model;
   const bool half = model && model->dtype && *model->dtype == "bf16";
-  return paste_settings(std::llround(results.answer->best_predicted.cap_mib * static_cast<double>(kMiB)), half ? 2 : 4,
-                        has_own_plan(results) ? results.answer->plan_caps_mib : std::vector<double>());
+  const DecisionSection& decision = results.answer->decision;
+  std::vector<PasteSetting> settings =
+      paste_settings(std::llround(decision.cap_mib * static_cast<double>(kMiB)), half ? 2 : 4, results.answer->plan_caps_mib);
+  constexpr std::array kKeep = {Outcome::kSameBuckets, Outcome::kHidden, Outcome::kNothingToGain, Outcome::kDefaultFaster};
+  if (std::ranges::any_of(kKeep, [&](Outcome outcome) { return decision.outcome == name_of(outcome); })) {
+    std::erase_if(settings, [](const PasteSetting& setting) { return setting.setting.find("bucket_cap_mb") != std::string::npos; });
+    settings.insert(settings.begin(), {"PyTorch", "DistributedDataParallel(model)", "its default: 25 MiB after a first bucket of 1 MiB"});
+  }
+  return settings;
 }
 
 }  // namespace firkin

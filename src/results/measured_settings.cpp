@@ -60,7 +60,10 @@ std::vector<MeasuredSetting> settings_of_tune(const Results& run) {
   for (const CurveRow& row : run.curve) {
     settings.push_back(step_setting("", fmt::format("cap {:.6g} MiB", row.cap_mib), row.measured_s.value_or(0), row.measured_ci_s));
   }
-  if (run.step_samples) add_samples(settings, run.step_samples->step_s);
+  if (!run.step_samples) return settings;
+  const Samples& samples = run.step_samples->step_s;
+  const bool of_strategies = samples.size() == run.strategies.size();  // the caps of the curve were raced in other blocks
+  add_samples(of_strategies ? std::span(settings).first(samples.size()) : std::span(settings), samples);
   return settings;
 }
 

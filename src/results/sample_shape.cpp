@@ -58,8 +58,11 @@ void mark_steps(std::vector<StrategyRow>& strategies, std::vector<CurveRow>& cur
 
 void mark_sample_shapes(Results& results) {
   std::vector<std::string>& notes = results.notes;
-  if (results.step_samples) mark_steps(results.strategies, results.curve, results.step_samples->step_s, "", notes);
   std::vector<CurveRow> no_curve;
+  if (results.step_samples) {
+    const Series& step_s = results.step_samples->step_s;
+    mark_steps(results.strategies, step_s.size() == results.strategies.size() ? no_curve : results.curve, step_s, "", notes);
+  }
   for (StepConfiguration& configuration : results.configurations) {
     mark_steps(configuration.strategies, no_curve, configuration.samples.step_s, name_of(configuration.model) + ": ", notes);
   }

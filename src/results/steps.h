@@ -49,6 +49,7 @@ struct StrategyRow {
 struct StepSamples {
   std::vector<std::string> settings = {};
   std::vector<std::vector<double>> step_s = {}, comm_s = {}, communication_s = {};
+  std::vector<std::vector<double>> race_step_s = {};  // of the caps that were raced, in blocks of their own
   std::vector<std::vector<std::vector<double>>> raw_step_s_by_rank = {};
 };
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -24,6 +27,19 @@ constexpr Field<TuneAnswer> kAnswerFields[] = {{"indifference_set", &TuneAnswer:
                                                {"plan_mib", &TuneAnswer::plan_mib, Unit::kMib},
                                                {"plan_caps_mib", &TuneAnswer::plan_caps_mib, Unit::kMib}};
 
+constexpr Field<DecisionSection> kDecisionFields[] = {{"outcome", &DecisionSection::outcome},
+                                                      {kCapKey, &DecisionSection::cap_mib, Unit::kMib},
+                                                      {"lowest_cap_mib", &DecisionSection::lowest_cap_mib, Unit::kMib},
+                                                      {"highest_cap_mib", &DecisionSection::highest_cap_mib, Unit::kMib},
+                                                      {kPredictedKey, &DecisionSection::predicted_s, Unit::kSeconds},
+                                                      {kMeasuredKey, &DecisionSection::measured_s, Unit::kSeconds},
+                                                      {"predicted_to_default", &DecisionSection::predicted_to_default, Unit::kRatio},
+                                                      {"expected_regret", &DecisionSection::expected_regret, Unit::kShare},
+                                                      {"tied_mib", &DecisionSection::tied_mib, Unit::kMib},
+                                                      {"level", &DecisionSection::level, Unit::kRatio}};
+
+constexpr const char *kDecision = "decision", *kOverDefault = "over_default";
+
 struct GainFields {
   double ratio = 1;
   std::optional<Interval> ratio_ci;
@@ -40,6 +56,8 @@ constexpr Field<SimulationOptions> kSimulationFields[] = {{kOverheadKey, &Simula
                                                           {"compute_slowdown", &SimulationOptions::compute_slowdown, Unit::kRatio},
                                                           {"comm_slowdown", &SimulationOptions::comm_slowdown, Unit::kRatio},
                                                           {"channels", &SimulationOptions::channels, Unit::kCount}};
+
+constexpr const char* kLatency = "latency_factor";  // older results have none
 
 constexpr Field<Calibration> kFitFields[] = {{kMedianErrorKey, &Calibration::median_relative_error, Unit::kChange},
                                              {"fitted", &Calibration::fitted},
@@ -64,7 +82,37 @@ std::optional<Gain> read_gain(const std::optional<JsonFields>& fields) {
   return Gain{read.ratio, read.ratio_ci.value_or(Interval{0, HUGE_VAL})};
 }
 
+// A result from before there were decisions: what it measured of the cap that it predicted.
+DecisionSection decision_of_older(const TuneAnswer& answer) {
+  DecisionSection section{.cap_mib = answer.best_predicted.cap_mib,
+                          .predicted_s = answer.best_predicted.predicted_s,
+                          .measured_s = answer.best_predicted.measured_s,
+                          .over_default = answer.over_default,
+                          .tied_mib = answer.indifference_set};
+  Outcome outcome = Outcome::kNotMeasured;
+  if (const auto& gain = answer.over_default) {
+    outcome = gain->ratio_ci.high < 1 ? Outcome::kGain : gain->ratio_ci.low > 1 ? Outcome::kDefaultFaster : Outcome::kNothingToGain;
+  }
+  section.outcome = name_of(outcome);
+  return section;
+}
+
 }  // namespace
+
+DecisionSection decision_section(const Decision& decision, std::span<const CapPrediction> raced) {
+  const CapPrediction& choice = raced[decision.standing.choice];
+  DecisionSection section{.outcome = std::string(name_of(decision.outcome)),
+                          .cap_mib = mib(choice.cap_bytes),
+                          .lowest_cap_mib = mib(choice.lowest_cap_bytes),
+                          .predicted_s = choice.step_s,
+                          .predicted_to_default = decision.predicted_to_default,
+                          .expected_regret = decision.standing.expected_regret,
+                          .level = decision.level};
+  if (choice.highest_cap_bytes != std::numeric_limits<int64_t>::max()) section.highest_cap_mib = mib(choice.highest_cap_bytes);
+  if (decision.to_default) section.over_default = Gain{decision.to_default->ratio, decision.to_default->interval};
+  for (const size_t i : decision.standing.tied) section.tied_mib.push_back(mib(raced[i].cap_bytes));
+  return section;
+}
 
 json simulation_json(const SimulationOptions& options) {
   return to_json<SimulationOptions>(kSimulationFields, options);
@@ -83,6 +131,8 @@ void write_answer(const TuneAnswer& answer, json& document) {
   for (const auto& [key, gain] : kGains) {
     if (answer.*gain) document[key] = gain_json(*(answer.*gain));
   }
+  document[kDecision] = to_json<DecisionSection>(kDecisionFields, answer.decision);
+  if (answer.decision.over_default) document[kDecision][kOverDefault] = gain_json(*answer.decision.over_default);
   if (!answer.hooks.empty()) document[kHooksKey] = rows_to_json<HookGain>(kHookGainFields, answer.hooks);
 }
 
@@ -95,12 +145,19 @@ TuneAnswer read_answer(const JsonFields& document) {
   if (answer.indifference_set.empty()) document.fail(kAnswerFields[0].key, "missing or empty", "an array of caps in MiB");
   std::ranges::sort(answer.indifference_set);
   for (const auto& [key, gain] : kGains) answer.*gain = read_gain(document.maybe_object(key));
+  if (const auto decision = document.maybe_object(kDecision)) {
+    answer.decision = from_json<DecisionSection>(kDecisionFields, *decision);
+    answer.decision.over_default = read_gain(decision->maybe_object(kOverDefault));
+  } else {
+    answer.decision = decision_of_older(answer);
+  }
   answer.hooks = rows_from_json<HookGain>(kHookGainFields, document.maybe_objects(kHooksKey));
   return answer;
 }
 
 json calibration_json(const CalibrationSection& calibration) {
   json object = simulation_json(calibration.fit.options);
+  object[kLatency] = calibration.fit.latency_factor;
   object.update(to_json<Calibration>(kFitFields, calibration.fit));
   object["runs"] = rows_to_json<CalibrationRun>(kCalibrationRunFields, calibration.runs);
   return object;
@@ -110,6 +167,7 @@ CalibrationSection read_calibration(const JsonFields& fields) {
   CalibrationSection calibration;
   calibration.fit = from_json<Calibration>(kFitFields, fields);
   calibration.fit.options = read_simulation(fields);
+  calibration.fit.latency_factor = fields.maybe_positive(kLatency).value_or(1);
   calibration.runs = rows_from_json<CalibrationRun>(kCalibrationRunFields, fields.maybe_objects("runs"));
   return calibration;
 }

@@ -97,15 +97,10 @@ ModuleTuning tuning_of(const TuneResult& tuned) {
                             .predicted_s = predicted.step_s,
                             .measured_s = measured.step_s,
                             .measured_ci_s = measured.step_ci,
-                            .tied = std::ranges::find(tuned.indifference, i) != tuned.indifference.end()});
+                            .tied = std::ranges::find(tuned.decision.standing.tied, i) != tuned.decision.standing.tied.end()});
   }
-  const PairedRatio& to_best = tuned.predicted_to_best;
-  tuning.regret = std::max(0.0, to_best.ratio - 1);
-  tuning.regret_ci = {to_best.interval.low - 1, to_best.interval.high - 1};
-  tuning.cap_bytes = tuning.curve[tuning.regret_ci.low > 0 ? tuned.best_measured : tuned.best_predicted].cap_bytes;
-  tuning.gain = tuned.predicted_to_torch_default;
-  tuning.plan = tuned.planned->plan;
-  tuning.planned = tuned.planned->to_torch_default;
+  tuning.decision = tuned.decision;
+  tuning.cap_bytes = tuned.race.caps[tuned.decision.standing.choice].cap_bytes;
   tuning.profile = public_profile(tuned.profile);
   tuning.allreduce = tuned.allreduce;
   tuning.notes = tuned.notes;

@@ -17,6 +17,7 @@ TuneOptions quick_tune() {
   options.profile_steps = 6;
   options.allreduce_seconds = 0.1;
   options.calibration_blocks = 4;
+  options.race_blocks = 4;
   options.steps.blocks = 4;
   return options;
 }
@@ -36,45 +37,50 @@ void check_result(const TuneResult& result) {
   EXPECT_THAT(result.indifference, testing::Contains(result.best_measured));
   EXPECT_LT(result.best_predicted, result.curve.size());
   EXPECT_GT(result.predicted_to_best.ratio, 0);
-  EXPECT_EQ(result.steps.step_s.size(), result.strategies.size() + result.curve.size());
-  ASSERT_TRUE(result.planned);
-  EXPECT_EQ(result.planned->bucket_bytes.size(), result.planned->plan.buckets.size());
-  EXPECT_EQ(result.planned->measured.buckets, static_cast<int64_t>(result.planned->plan.buckets.size()));
-  EXPECT_GT(result.planned->predicted_s, 0);
+  const bool compared = result.strategies.back().name != kChoiceName;
+  EXPECT_EQ(result.steps.step_s.size(), result.strategies.size() + (compared ? result.curve.size() : 0));
+  ASSERT_LT(result.decision.standing.choice, result.race.caps.size());
+  EXPECT_THAT(result.decision.standing.tied, testing::Contains(result.decision.standing.choice));
+  EXPECT_EQ(result.race.steps.step_s.size(), result.race.caps.size());
+  EXPECT_TRUE(result.decision.level);
 }
 
-TEST(Tune, PredictsMeasuresAndChooses) {
+TEST(Tune, RacesTheBestCapsAndMeasuresTheGainInOtherBlocks) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload(64);
     const TuneResult result = tune(group, workload, quick_tune());
     check_result(result);
-    EXPECT_GE(result.curve.size(), 5);
-    EXPECT_EQ(result.curve.back().predicted.buckets, 1);
+    EXPECT_LE(result.race.caps.size(), 4u);
+    EXPECT_EQ(result.curve.size(), result.race.caps.size());
     EXPECT_EQ(result.calibration.runs.size(), 4);
     EXPECT_GT(result.calibration.none_step_s, 0);
+    std::vector<std::string> names;
+    for (const Measurement& m : result.strategies) names.push_back(m.name);
+    if (has_torch_default()) {
+      EXPECT_THAT(names, testing::ElementsAre("none", "torch default", "bucketed"));
+    }
+    EXPECT_EQ(result.strategies.back().buckets, result.race.caps[result.decision.standing.choice].buckets);
+    EXPECT_EQ(result.steps.step_s[0].size(), 4u);
   });
 }
 
-TEST(Tune, MeasuresPyTorchsDefaultAndTheBestPlanInTheSameBlocks) {
+TEST(Tune, ComparesStrategiesAndCapsOfAllSizesWhereAsked) {
   if (!has_torch_default()) GTEST_SKIP() << torch_default_left_out();
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload(64);
-    const TuneResult result = tune(group, workload, quick_tune());
+    TuneOptions options = quick_tune();
+    options.compare = true;
+    const TuneResult result = tune(group, workload, options);
+    check_result(result);
     std::vector<std::string> names;
     for (const Measurement& m : result.strategies) names.push_back(m.name);
-    if (names.back() != "planned") {
-      names.emplace_back("planned");
-      EXPECT_THAT(result.notes, testing::Contains(testing::HasSubstr("the best plan has the buckets of")));
-    }
-    EXPECT_THAT(names, testing::ElementsAre("none", "naive", "flat", "overlap", "torch default", "planned"));
-    ASSERT_TRUE(result.torch_default);
+    EXPECT_THAT(names, testing::ElementsAre("none", "naive", "flat", "overlap", "torch default"));
+    EXPECT_GE(result.curve.size(), 5);
+    EXPECT_EQ(result.curve.back().predicted.buckets, 1);
+    ASSERT_TRUE(result.torch_default && result.decision.to_default);
     EXPECT_EQ(result.torch_default->measured.buckets, 1);
     EXPECT_GT(result.torch_default->predicted_s, 0);
-    ASSERT_TRUE(result.predicted_to_torch_default);
-    EXPECT_GT(result.predicted_to_torch_default->ratio, 0);
-    EXPECT_TRUE(result.predicted_to_torch_default->interval.contains(result.predicted_to_torch_default->ratio));
-    ASSERT_TRUE(result.planned->to_torch_default);
-    EXPECT_GT(result.planned->to_torch_default->ratio, 0);
+    EXPECT_TRUE(result.decision.to_default->interval.contains(result.decision.to_default->ratio));
   });
 }
 
@@ -131,6 +137,10 @@ TEST(Tune, MeasuresTheCapsThatItIsGivenAndThePredictedBest) {
     Workload workload = small_workload();
     TuneOptions options = quick_tune();
     options.caps = {200, 100000, 200000};
+    const TuneResult raced = tune(group, workload, options);
+    check_result(raced);
+    EXPECT_EQ(raced.curve.front().predicted.cap_bytes, 200);
+    options.compare = true;
     const TuneResult result = tune(group, workload, options);
     check_result(result);
     EXPECT_GE(result.curve.size(), 2);
@@ -149,7 +159,6 @@ TEST(Tune, CalibratesOnNothingThatItPredicts) {
       rule.cap_bytes = point.predicted.cap_bytes;
       EXPECT_FALSE(calibrated_on(result.calibration.plans, assign_buckets(sizes, rule)));
     }
-    EXPECT_FALSE(calibrated_on(result.calibration.plans, result.planned->plan));
     EXPECT_FALSE(calibrated_on(result.calibration.plans, one_tensor_per_bucket(sizes.size())));
     EXPECT_THAT(result.notes, testing::Not(testing::Contains(testing::HasSubstr("calibrated on"))));
   });
@@ -165,7 +174,7 @@ TEST(Tune, SaysWhereAModelHasTooFewTensorsToKeepCalibrationApart) {
     workload.optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 0.001);
     const TuneResult result = tune(group, workload, quick_tune());
     check_result(result);
-    EXPECT_THAT(result.notes, testing::Contains(testing::HasSubstr("the model was calibrated on the buckets of the best plan")));
+    EXPECT_THAT(result.notes, testing::Contains(testing::HasSubstr("the model was calibrated on the buckets of")));
   });
 }
 
@@ -176,15 +185,17 @@ TEST(Tune, TellsWhatIsKnownSoFar) {
     std::vector<TuneResult> told;
     options.on_partial = [&](const TuneResult& so_far) { told.push_back(so_far); };
     const TuneResult result = tune(group, workload, options);
-    ASSERT_EQ(told.size(), 3 + 3);  // profile, all-reduce, calibration; three of the four blocks
+    ASSERT_EQ(told.size(), 4 + 3);  // profile, all-reduce, calibration, race; three of the four blocks
     EXPECT_FALSE(told[0].profile.tensors.bytes.empty());
     EXPECT_TRUE(told[0].allreduce.empty());
     EXPECT_FALSE(told[1].allreduce.empty());
     EXPECT_TRUE(told[1].calibration.runs.empty());
     EXPECT_FALSE(told[2].dense_curve.empty());
     EXPECT_TRUE(told[2].curve.empty());
+    EXPECT_FALSE(told[3].curve.empty());
+    EXPECT_TRUE(told[3].strategies.empty());
     for (size_t block = 1; block <= 3; ++block) {
-      const TuneResult& so_far = told[2 + block];
+      const TuneResult& so_far = told[3 + block];
       EXPECT_EQ(so_far.blocks_done, static_cast<int>(block));
       EXPECT_EQ(so_far.curve.size(), result.curve.size());
       EXPECT_EQ(so_far.strategies.size(), result.strategies.size());

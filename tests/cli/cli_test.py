@@ -119,27 +119,41 @@ class Tune(unittest.TestCase):
         stdout, stderr = process.communicate(timeout=DEADLINE_S)
         self.assertEqual(process.returncode, 0, stderr)
         answer = json.loads(stdout)
-        self.assertGreaterEqual(len(answer["curve"]), 6)
+        self.assertGreaterEqual(len(answer["curve"]), 2)
         for point in answer["curve"]:
             self.assertLessEqual({"cap_mib", "buckets", "predicted_s", "measured_s", "measured_ci_s"}, point.keys())
             self.assertLessEqual(point["measured_ci_s"]["low"], point["measured_s"])
             self.assertGreaterEqual(upper_end(point["measured_ci_s"]), point["measured_s"])
         strategies = [s["strategy"] for s in answer["strategies"]]
-        self.assertEqual(strategies[:5], ["none", "naive", "flat", "overlap", "torch default"])
-        self.assertIn(strategies[5:], (["planned", "ordered"], ["ordered"]))  # no planned where a cap makes the planned buckets
-        self.assertGreater(answer["over_default"]["ratio"], 0)
-        self.assertLessEqual(answer["over_default"]["ratio_ci"]["low"], upper_end(answer["over_default"]["ratio_ci"]))
+        self.assertEqual(strategies, ["none", "torch default", "ordered", "bucketed"])
+        decision = answer["decision"]
+        self.assertGreater(decision["over_default"]["ratio"], 0)
+        self.assertLessEqual(decision["over_default"]["ratio_ci"]["low"], upper_end(decision["over_default"]["ratio_ci"]))
+        self.assertIn(decision["cap_mib"], decision["tied_mib"])
+        self.assertLessEqual(decision["lowest_cap_mib"], decision["cap_mib"])
+        self.assertEqual(answer["samples"]["settings"], strategies)
+        self.assertEqual(len(answer["samples"]["race_step_s"]), len(answer["curve"]))
         self.assertEqual(answer["environment"]["hosts"][0]["ranks"], [0, 1])
         self.assertEqual(answer["settings"]["blocks"], "4")
         caps = [point["cap_mib"] for point in answer["curve"]]
         self.assertIn(answer["best_predicted"]["cap_mib"], caps)
         self.assertIn(answer["best_measured"]["cap_mib"], answer["indifference_set"])
         self.assertGreaterEqual(answer["regret"], 0)
-        self.assertIn("measuring steps", stderr)
+        self.assertIn("measuring the gain", stderr)
         self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
         written = ["allreduce.csv", "report.html", "results.json", "tensors.csv"]
         self.assertEqual(sorted(f.name for f in self.out.iterdir() if not f.name.startswith(".")), written)
         self.assertEqual(sorted(answer["files"]), written)
+
+    def test_compare_measures_the_other_strategies_and_caps_of_all_sizes_too(self):
+        process = self.start(*TINY_RUN, "--compare", "--json")
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+        self.assertEqual(process.returncode, 0, stderr)
+        answer = json.loads(stdout)
+        self.assertGreaterEqual(len(answer["curve"]), 6)
+        strategies = [s["strategy"] for s in answer["strategies"]]
+        self.assertEqual(strategies, ["none", "naive", "flat", "overlap", "torch default", "ordered"])
+        self.assertIn(answer["decision"]["cap_mib"], [point["cap_mib"] for point in answer["curve"]])
 
     def test_an_older_result_is_kept_beside_the_new_one(self):
         for run in range(2):
@@ -163,7 +177,10 @@ class Tune(unittest.TestCase):
         process = self.start(*TINY_RUN)
         stdout, stderr = process.communicate(timeout=DEADLINE_S)
         self.assertEqual(process.returncode, 0, stderr)
-        for setting in ["bucket_cap_mb=", "ddp_bucket_cap_mb=", "reduce_bucket_size", "--ddp-bucket-size", "HOROVOD_FUSION_THRESHOLD="]:
+        settings = ["reduce_bucket_size", "--ddp-bucket-size", "HOROVOD_FUSION_THRESHOLD="]
+        if "Keep PyTorch's default" not in stdout:
+            settings += ["bucket_cap_mb=", "ddp_bucket_cap_mb="]
+        for setting in settings:
             self.assertIn(setting, stdout)
         self.assertIn("PyTorch's default", stdout)
         for line in stdout.splitlines():

@@ -56,29 +56,34 @@ TEST(Calibrate, ThreeRunsGiveTheOverheadPerCallAsWell) {
   EXPECT_EQ(calibration.warning, "");
 }
 
-TEST(Calibrate, ComputeEndsTellTheTwoSlowdownsApartWhereTheLinkIsBusy) {
-  const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.1, .comm_slowdown = 1.6};
-  const CommCosts slow_link = linear_costs(1e-3, 12e-9);
-  std::vector<MeasuredRun> runs;
-  for (const int64_t cap : {1000000, 3000000, 6000000}) {
-    const Timeline timeline = simulate(steady_profile(), plan_for(cap), slow_link, truth);
-    runs.push_back({plan_for(cap), timeline.end_s, timeline.compute_end_s});
+TEST(Calibrate, FourRunsGiveTheLatencyBesideABackwardWhichMayBeLessThanAlone) {
+  for (const double latency : {0.4, 2.0}) {
+    const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.1};
+    const CommCosts alone = linear_costs(4e-3, 12e-9);
+    std::vector<MeasuredRun> runs;
+    for (const int64_t cap : {1000000, 2000000, 3000000, 6000000}) {
+      runs.push_back({plan_for(cap), simulate(steady_profile(), plan_for(cap), scaled(alone, latency), truth).end_s});
+    }
+    const Calibration calibration = calibrate(steady_profile(), alone, runs);
+    EXPECT_THAT(calibration.fitted, testing::ElementsAre("the slowdown of computation", "the latency factor", "the overhead per call"));
+    EXPECT_NEAR(calibration.latency_factor, latency, 0.1 * latency);
+    EXPECT_LT(calibration.largest_relative_error, 2e-3);
+    const double unseen_s = simulate(steady_profile(), plan_for(4000000), scaled(alone, latency), truth).end_s;
+    const double predicted_s = simulate(steady_profile(), plan_for(4000000), calibrated(alone, calibration), calibration.options).end_s;
+    EXPECT_NEAR(predicted_s / unseen_s, 1, 0.01);
   }
-  const Calibration calibration = calibrate(steady_profile(), slow_link, runs);
-  EXPECT_NEAR(calibration.options.compute_slowdown, 1.1, 5e-3);
-  EXPECT_NEAR(calibration.options.comm_slowdown, 1.6, 2e-2);
-  EXPECT_NEAR(calibration.options.overhead_s, 1e-3, 5e-5);
-  EXPECT_LT(calibration.largest_relative_error, 1e-4);
-  EXPECT_EQ(calibration.warning, "");
 }
 
-TEST(Calibrate, WarnsThatTheTwoSlowdownsCannotBeToldApartWhereTheLinkIsIdle) {
-  // A slower all-reduce that slows backward less takes the same from it, and no bucket waits for another.
-  const SimulationOptions truth = {.compute_slowdown = 1.1, .comm_slowdown = 1.6};
-  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(1000000, truth, true), run_of(5000000, truth, true)});
-  EXPECT_THAT(calibration.warning, HasSubstr("the slowdown of"));
+TEST(Calibrate, WarnsThatLatencyIsNotDeterminedWhereThereIsNone) {
+  const CommCosts no_latency = linear_costs(1e-9, 12e-9);
+  std::vector<MeasuredRun> runs;
+  for (const int64_t cap : {1000000, 2000000, 3000000, 6000000}) {
+    runs.push_back({plan_for(cap), simulate(steady_profile(), plan_for(cap), no_latency, {.compute_slowdown = 1.1}).end_s});
+  }
+  const Calibration calibration = calibrate(steady_profile(), no_latency, runs);
+  EXPECT_THAT(calibration.warning, HasSubstr("the latency factor"));
   EXPECT_TRUE(calibration.standard_errors.empty());
-  EXPECT_LT(calibration.largest_relative_error, 1e-4);
+  EXPECT_LT(calibration.largest_relative_error, 1e-3);
 }
 
 TEST(Calibrate, PredictsPlansThatItHasNotSeen) {
@@ -143,8 +148,8 @@ TEST(Calibrate, HasMoreTimesThanParametersOrNoResidual) {
   const Calibration five =
       calibrate(steady_profile(), kCosts,
                 {run_of(1000000, truth), run_of(2000000, truth), run_of(3000000, truth), run_of(5000000, truth), run_of(7000000, truth)});
-  EXPECT_EQ(five.fitted.size(), 4u);
-  EXPECT_LT(*five.residual, 1e-4);
+  EXPECT_EQ(five.fitted.size(), 3u);
+  EXPECT_LT(*five.residual, 1e-3);
 }
 
 TEST(Calibrate, TheResidualIsTheNoiseOfTheTimesAndStandardErrorsAreWhatItMakesOfTheParameters) {
@@ -166,10 +171,10 @@ TEST(Calibrate, TheResidualIsTheNoiseOfTheTimesAndStandardErrorsAreWhatItMakesOf
 
 TEST(CalibrateNear, FindsWhatASearchFromNothingFinds) {
   const SimulationOptions truth = {.overhead_s = 4e-3, .compute_slowdown = 1.4, .comm_slowdown = 1.4};
-  const SimulationOptions start = calibrate(steady_profile(), kCosts, noisy_runs(truth, 0, 1)).options;
+  const Calibration start = calibrate(steady_profile(), kCosts, noisy_runs(truth, 0, 1));
   for (uint64_t seed = 0; seed < 10; ++seed) {
     const std::vector<MeasuredRun> runs = noisy_runs(truth, 0.02, seed);
-    const SimulationOptions near = calibrate_near(steady_profile(), kCosts, runs, start);
+    const SimulationOptions near = calibrate_near(steady_profile(), kCosts, runs, start).options;
     const SimulationOptions anew = calibrate(steady_profile(), kCosts, runs).options;
     EXPECT_NEAR(near.compute_slowdown, anew.compute_slowdown, 0.01);
     EXPECT_NEAR(near.overhead_s, anew.overhead_s, 1e-4);

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 import firkin
-from firkin._core import Tuner
+from firkin._core import RunFacts, Tuner, results_in_words
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "data"
 MIB = 1 << 20
@@ -86,9 +86,9 @@ class Choose(unittest.TestCase):
     def setUp(self):
         self.sizes = [count * MIB // 4 for count in (8, 8, 1, 16, 16, 8, 8, 4, 8, 8, 16, 1)]
         ready_s = [0.01 * (i + 1) for i in range(12)]
-        profile = firkin.Profile([f"tensor {i}" for i in range(12)], self.sizes, ready_s, bare_backward_s=0.12)
+        self.profile = firkin.Profile([f"tensor {i}" for i in range(12)], self.sizes, ready_s, bare_backward_s=0.12)
         table = firkin.AllReduceTable([firkin.AllReduceRow(b, 2, 0.003 + b * 4e-9) for b in (4, MIB // 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB)])
-        self.tuner = Tuner(profile, table, 2, lists=True)
+        self.tuner = Tuner(self.profile, table, 2, lists=True)
 
     def step_s(self, counts):
         """As the model has it: buckets one after another, none before its last tensor is ready."""
@@ -103,18 +103,53 @@ class Choose(unittest.TestCase):
         times = [self.step_s(setting.counts) + error for setting, error in zip(self.tuner.calibration_settings, errors, strict=True)]
         self.tuner.calibrate([[0.2] * 6] + [[time] * 6 for time in times])
 
-    def test_a_plan_that_measures_slow_leaves_one_cap_and_not_two(self):
-        self.calibrate([0, 0, 0, 0])
-        self.assertEqual(self.tuner.settings[-1].name, "planned")
-        caps = range(1, len(self.tuner.settings) - 1)
-        for best in caps:  # all caps are tied, and any of them can be the one with the least median
-            medians = [0.2, 0.4] + [0.3 if cap == best else 0.3003 for cap in caps] + [0.6]
-            self.tuner.decide([[m * (1 + 0.005 * ((7 * k + int(m * 1e4)) % 5 - 2)) for k in range(12)] for m in medians])
-            self.assertEqual(self.tuner.choice.name, self.tuner.best_cap.name)
+    def decide(self, default_s, caps_s, noise=0.005, blocks=12):
+        """caps_s: seconds of the first cap, and of the others."""
+        caps = len(self.tuner.settings) - 1
+        medians = [0.2, default_s, caps_s[0]] + [caps_s[1]] * (caps - 1)
+        self.tuner.decide([[m * (1 + noise * ((7 * k + 3 * i) % 5 - 2)) for k in range(blocks)] for i, m in enumerate(medians)])
 
-    def test_a_plan_that_gains_less_than_the_model_errs_by_is_not_measured(self):
+    def decision(self):
+        facts = RunFacts()
+        facts.model, facts.dtype = "twelve", "float32"
+        text = self.tuner.results(facts, self.profile, 2)
+        return json.loads(text)["decision"], results_in_words(text)
+
+    def test_the_choice_its_gain_and_the_words_say_the_same(self):
+        self.calibrate([0, 0, 0, 0])
+        for default_s, caps_s, outcome, words in [
+            (0.4, (0.35, 0.30), "gain", "Set bucket_cap_mb="),
+            (0.3, (0.35, 0.30), "nothing to gain", "Keep PyTorch's default"),
+            (0.25, (0.35, 0.30), "default faster", "Keep PyTorch's default"),
+            (0.2, (0.2, 0.2), "communication hidden", "Keep PyTorch's default"),
+        ]:
+            self.decide(default_s, caps_s)
+            decision, text = self.decision()
+            self.assertEqual((self.tuner.outcome, decision["outcome"]), (outcome, outcome))
+            self.assertIn(words, text)
+            keeps = words.startswith("Keep")
+            self.assertEqual(self.tuner.choice.cap_mib is None, keeps)
+            self.assertEqual(self.tuner.gain_over_default[0] == 1, keeps)
+            if not keeps:
+                self.assertEqual(decision["cap_mib"], self.tuner.choice.cap_mib)
+                self.assertEqual(decision["over_default"]["ratio"], self.tuner.gain_over_default[0])
+                self.assertAlmostEqual(decision["over_default"]["ratio"], 0.75, delta=0.02)
+
+    def test_a_gain_is_never_taken_from_the_blocks_that_chose(self):
+        self.calibrate([0, 0, 0, 0])
+        caps = len(self.tuner.settings) - 1
+        steps = [[0.2] * 9, [0.3] * 9] + [[0.3] * 9 for _ in range(caps)]
+        for k in (0, 3, 6):  # of nine blocks, these choose: the first cap is fast in them alone
+            steps[2][k] = 0.2
+        self.tuner.decide(steps)
+        self.assertNotEqual(self.tuner.outcome, "gain")
+
+    def test_what_is_raced_is_round_and_in_order(self):
         self.calibrate([0.05, -0.05, 0.05, -0.05])
-        self.assertNotIn("planned", [setting.name for setting in self.tuner.settings])
+        caps = [setting.cap_mib for setting in self.tuner.settings[1:]]
+        self.assertEqual(caps, sorted(caps))
+        self.assertLessEqual(len(caps), 4)
+        self.assertTrue(all(cap * 8 == int(cap * 8) for cap in caps), caps)
 
 
 class Predict(unittest.TestCase):

@@ -65,11 +65,14 @@ double queued_gap_s(double total_s, double isolated_s, double calls);
 // positive multiple of 4 (float32 elements), not above end, and factor at least 2.
 std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor);
 
-// 4 B, 16 B, ... by factors of 4 up to `largest_bytes`, which is always the last.
+// 4 B, 16 B, ... by factors of 4 up to `largest_bytes`, which is always the last; none between half of it and it.
 std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
 
 // Throws InputError unless it is a positive multiple of 4.
 void check_allreduce_size(int64_t bytes);
+
+// What the table cannot tell, or is likely to tell in another unit than seconds: one sentence each. Empty for most tables.
+std::vector<std::string> problems_of_table(const AllReduceTable& table);
 
 // The world sizes in the table, ascending.
 std::vector<int64_t> world_sizes(const AllReduceTable& table);

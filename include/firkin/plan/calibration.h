@@ -1,8 +1,8 @@
-// Contention, launch overhead and copy cost from a few measured runs of the workload that is to be predicted.
+// Contention, the latency of calls beside a backward, and launch overhead, from a few measured runs of the workload that is to be predicted.
 //
 //   const Calibration calibration = calibrate(profile, costs, {{plan_a, 0.212}, {plan_b, 0.198}});
 //   if (!calibration.warning.empty()) fmt::print(stderr, "{}\n", calibration.warning);
-//   simulate(profile, plan, costs, calibration.options);
+//   simulate(profile, plan, calibrated(costs, calibration), calibration.options);
 //
 // Calibrate on a few plans and predict others: a cap that was calibrated on is no test of the model. Take more times than parameters: only
 // then is there a residual that says how well the model fits.
@@ -26,30 +26,34 @@ struct MeasuredRun {
 
 // The parameters, as Calibration::fitted names them.
 inline constexpr const char *kSlowdown = "the slowdown", *kComputeSlowdown = "the slowdown of computation",
-                            *kCommSlowdown = "the slowdown of communication", *kCallOverhead = "the overhead per call",
-                            *kCopyTime = "the copy time";
+                            *kLatencyFactor = "the latency factor", *kCallOverhead = "the overhead per call";
 
 struct Calibration {
-  SimulationOptions options;
+  SimulationOptions options = {};
+  double latency_factor = 1;            // what latency is beside a backward, over what it is alone: may be less
   double median_relative_error = 0;     // of the fitted times against the measured ones
   double largest_relative_error = 0;    // the same, worst case
-  std::vector<std::string> fitted;      // names of the parameters that were fitted, simplest first
-  std::optional<double> residual;       // standard deviation of log(predicted / measured), with a divisor of times less parameters
-  std::vector<double> standard_errors;  // of each of `fitted`, in its unit; empty without a residual, or where one is not determined
-  std::string warning;                  // empty, or which of them the runs do not determine: other values would have fitted as well
+  std::vector<std::string> fitted = {};      // names of the parameters that were fitted, simplest first
+  std::optional<double> residual = {};       // standard deviation of log(predicted / measured), with a divisor of times less parameters
+  std::vector<double> standard_errors = {};  // of each of `fitted`, in its unit; empty without a residual, or where one is not determined
+  std::string warning = {};                  // empty, or which of them the runs do not determine: other values would have fitted as well
 };
 
 // Least squares of log(predicted / measured). The number of measured times decides what is fitted, so that one more is left than there are
-// parameters: with one or two, a slowdown common to computation and communication; with three, the overhead per call as well; with four, a
-// slowdown for each; with five or more, the copy cost too. A parameter that has no influence on these runs stays at "none". Standard errors
-// are those of the model made linear at the fit. Deterministic; a few hundred simulations per parameter.
-// `known`: the number of channels to simulate with, and the value of each parameter that is not fitted.
+// parameters: with one or two, a slowdown common to computation and communication; with three, the overhead per call as well; with four or
+// more, the slowdown of computation, a factor on the latency of all-reduces, and the overhead. A parameter that has no influence on these
+// runs stays at "none". Standard errors are those of the model made linear at the fit. Deterministic; a few hundred simulations per
+// parameter. `known`: the value of each parameter that is not fitted.
 // Throws InputError when there is no run, a plan does not fit the profile, or a time is not positive.
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
                       const SimulationOptions& known = {});
 
 // The same for costs and runs that differ little from those that gave `start`: found from there, to a thousandth, in a tenth of the time.
-SimulationOptions calibrate_near(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
-                                 const SimulationOptions& start);
+// Without error bars.
+Calibration calibrate_near(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
+                           const Calibration& start);
+
+// The costs as they are beside a backward.
+CommCosts calibrated(const CommCosts& costs, const Calibration& calibration);
 
 }  // namespace firkin

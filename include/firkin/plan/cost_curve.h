@@ -11,17 +11,17 @@ struct CostPoint {
   double seconds = 0;
 };
 
-// Sorted by bytes; of several points of one size the median is kept.
+// Sorted by bytes; sizes within 1 % of one another are one, with the median of their times.
 std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points);
 
 // A measured curve: lines between the points and beyond both ends, because latency and bandwidth make a line in the size. (On logarithmic
 // axes a line is convex: interpolated there, a + b x comes out up to 6 % too large between sizes a factor of 4 apart.) Never assumed
 // monotone or convex.
 //
-// Beyond the ends the line through the last two points, or the first two, goes on, but noise of one point must not make what was never
-// measured free. Above the largest size a byte costs at least half of what it does from a sixteenth of that size on, and a tenth of the
-// largest size's time per byte; below the smallest size no time is less than a tenth of its, nor more. A single point is constant below and
-// proportional above.
+// Beyond the ends the line goes on, but noise of one point must not make what was never measured free, or endless. Above the largest size
+// the line is that from two thirds of it or less; a byte costs at least half of what it does from a sixteenth of that size on, and a tenth
+// to twice the largest size's time per byte. Below the smallest size no time is less than a tenth of its, nor more. A single point is
+// constant below and proportional above.
 class CostCurve {
  public:
   // Points in any order; points of the same size are merged by their median. Throws InputError when there is no point, or a
@@ -45,6 +45,10 @@ struct CommCosts {
   CostCurve isolated;  // a(x)
   CostCurve gap;       // g(x); the same as a(x) where it was not measured
 };
+
+// The same where the latency takes `latency_factor` times as long, and each byte `byte_factor`. What bytes take at the best rate of any point
+// of a(x) counts as theirs; the rest of a(x) and g(x) is latency.
+CommCosts scaled(const CommCosts& costs, double latency_factor, double byte_factor = 1);
 
 // time = alpha_s + bytes * beta_s_per_byte, fitted with relative weights (an unweighted fit is far off at small sizes).
 struct AlphaBeta {

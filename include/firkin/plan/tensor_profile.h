@@ -42,6 +42,9 @@ TensorProfile with_forward(TensorProfile profile, double forward_s);
 // and no time lies behind the end of its pass.
 void check_profile(const TensorProfile& profile);
 
+// Times that are likely to be in another unit than seconds: one sentence each. Empty for most profiles.
+std::vector<std::string> problems_of_profile(const TensorProfile& profile);
+
 // tensors.csv: `name,bytes,ready_s` in gradient-ready order, and if known `needed_s` (an empty field: 0) and `update_s`. The file does not
 // hold the ends of the passes: backward_s becomes the last ready time, and forward_s the largest needed_s.
 // Throws InputError with file and line for every malformed input; nothing is dropped.

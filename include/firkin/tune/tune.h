@@ -9,17 +9,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/plan/allreduce_table.h"
-#include "firkin/plan/bucket_plan.h"
+#include "firkin/plan/decision.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/stats/interval.h"
-#include "firkin/stats/paired.h"
 
 #include <torch/nn/module.h>
 
@@ -37,8 +35,8 @@ struct ModuleProfile {
 };
 
 struct ModuleTuningOptions {
-  std::vector<int64_t> caps;      // bytes, to be measured; empty: seven, from the size of all gradients down
-  int blocks = 12;                // each runs every setting once; from 6 on there are intervals of 95 %
+  std::vector<int64_t> caps;      // bytes, to be raced with the best predicted
+  int blocks = 12;                // that measure the gain; from 6 on there are intervals of 95 %
   int warmup_steps = 1;           // after every switch of the setting
   int steps_per_block = 2;        // timed
   int profile_steps = 20;         // 4 or more
@@ -55,18 +53,14 @@ struct TunedCap {
   double predicted_s = 0;  // a step
   double measured_s = 0;   // a step: of a typical block
   Interval measured_ci_s;  // 95 %
-  bool tied = false;       // cannot be told from the best measured one
+  bool tied = false;       // cannot be told from the chosen one
 };
 
 struct ModuleTuning {
   DataParallelOptions options;         // bucketed, with the chosen cap and the ready order
-  int64_t cap_bytes = 0;               // chosen: the predicted best, or the measured best where that is faster beyond its interval
-  double regret = 0;                   // measured step at the predicted best cap over that at the measured best, less 1; not below 0
-  Interval regret_ci;                  // 95 %
-  std::optional<PairedRatio> gain;     // step at the predicted best cap over that with PyTorch's default caps; nothing where not measured
-  std::vector<TunedCap> curve;         // by ascending cap
-  BucketPlan plan;                     // over profile.tensors; of unequal size where they are predicted to gain more than the model errs by
-  std::optional<PairedRatio> planned;  // its step over that with PyTorch's default caps
+  int64_t cap_bytes = 0;         // chosen
+  Decision decision;             // what that is worth, over PyTorch's default caps too
+  std::vector<TunedCap> curve;   // the caps that were raced, ascending
   ModuleProfile profile;
   AllReduceTable allreduce;
   std::string text;                // what `firkin tune` would print

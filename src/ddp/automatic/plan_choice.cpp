@@ -12,7 +12,7 @@
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/tune_choice.h"
+#include "firkin/plan/decision.h"
 
 #include <torch/version.h>
 
@@ -64,30 +64,38 @@ std::vector<int64_t> sizes_of(const std::vector<NamedTensor>& parameters, const 
   return sizes;
 }
 
-PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOptions options, const std::vector<int64_t>& order,
-                    const Predictor& predictor) {
-  const std::vector<int64_t> sizes = sizes_of(parameters, order);
-  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  std::vector<CapPrediction> predictions;
-  std::vector<CommunicationPlan> plans;
-  for (const int64_t cap : dense_caps(std::max<int64_t>(total / kSmallestCapPart, 4), total)) {
-    options.cap.cap_bytes = cap;
-    CommunicationPlan plan = plan_communication(parameters, order, options);
-    if (!plans.empty() && plan == plans.back()) continue;
-    predictions.push_back({cap, static_cast<int64_t>(plan.plan.buckets.size()), predictor.step_s(plan)});
-    plans.push_back(std::move(plan));
-  }
-  const size_t best = best_prediction(predictions);
-  return {.plan = std::move(plans[best]),
-          .name = fmt::format("{} caps", format_bytes(predictions[best].cap_bytes)),
-          .step_s = predictions[best].step_s};
-}
-
 bool is_of_one_kind(const std::vector<NamedTensor>& parameters) {
   return std::ranges::all_of(parameters, [&](const NamedTensor& parameter) {
     return parameter.tensor.scalar_type() == parameters[0].tensor.scalar_type() &&
            parameter.tensor.device() == parameters[0].tensor.device();
   });
+}
+
+PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOptions options, const std::vector<int64_t>& order,
+                    const Predictor& predictor) {
+  const std::vector<int64_t> sizes = sizes_of(parameters, order);
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  std::vector<int64_t> caps;
+  std::vector<double> step_s;
+  std::vector<CommunicationPlan> plans;
+  for (const int64_t cap : dense_caps(std::max<int64_t>(total / kSmallestCapPart, 4), total)) {
+    options.cap.cap_bytes = cap;
+    CommunicationPlan plan = plan_communication(parameters, order, options);
+    if (!plans.empty() && plan == plans.back()) continue;
+    caps.push_back(cap);
+    step_s.push_back(predictor.step_s(plan));
+    plans.push_back(std::move(plan));
+  }
+  const TensorProfile profile = predictor.profile(order);
+  std::vector<CapPrediction> predictions = predict_steps(predictor.model(profile), options.cap, caps);
+  const double best_s = std::ranges::min(step_s);
+  for (size_t i = 0; i < caps.size(); ++i) {
+    predictions[i].buckets = std::ssize(plans[i].plan.buckets);
+    // Of several kinds of gradients, buckets are cut apart: predict_steps() does not know.
+    if (!is_of_one_kind(parameters)) predictions[i].expected_regret = step_s[i] / best_s - 1;
+  }
+  const size_t best = weigh(predictions).choice;
+  return {.plan = std::move(plans[best]), .name = fmt::format("{} caps", format_bytes(caps[best])), .step_s = step_s[best]};
 }
 
 constexpr const char* kFormat = "firkin bucket plan 1";
@@ -146,7 +154,7 @@ PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataPar
   const TensorProfile profile = predictor.profile(order);
   StepModel model = predictor.model(profile);
   if (parameters.size() > kMostTensorsWithLaunches) model.simulation.overhead_s = 0;
-  PlanChoice unequal{.plan = {order, best_plan(model, {})}, .name = "of unequal size", .in_use_s = cap.in_use_s};
+  PlanChoice unequal{.plan = {order, best_plan(model)}, .name = "of unequal size", .in_use_s = cap.in_use_s};
   unequal.step_s = predictor.step_s(unequal.plan);
   return unequal.step_s < cap.step_s * (1 - kWorthUnequal) ? unequal : cap;
 }

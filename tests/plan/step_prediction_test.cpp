@@ -1,5 +1,5 @@
 // What tune calibrates on and recommends, from given numbers: nothing is measured here.
-#include "firkin/plan/tune_choice.h"
+#include "firkin/plan/step_prediction.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,13 +37,6 @@ struct AlmostNothingExposed {
   std::vector<int64_t> caps = {1000, 4000, 16000, 64000};
 };
 
-TEST(BestPrediction, TakesTheFewestBucketsWhereMicrosecondsAreExposed) {
-  const AlmostNothingExposed given;
-  const std::vector<CapPrediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
-  EXPECT_LT(curve.front().step_s, curve.back().step_s);  // by its share of what is exposed the smallest cap is far better
-  EXPECT_EQ(curve[best_prediction(curve)].buckets, 1);
-}
-
 // Forty tensors of half a MiB, ready and needed at even times; all of them take the link 1.5 times as long as backward takes.
 TEST(OrderedCandidates, AreTheFewThatTheSimulationCannotTellFromTheBest) {
   constexpr int kTensors = 40;
@@ -69,24 +62,6 @@ TEST(OrderedCandidates, AreTheFewThatTheSimulationCannotTellFromTheBest) {
   }
 }
 
-TEST(OddsOfChoice, AreSaidWhereTheTableHasErrorsAndNotOtherwise) {
-  const AlmostNothingExposed given;
-  AllReduceTable table = {{.bytes = 1000, .world_size = 2, .median_s = 2e-7}, {.bytes = 64000, .world_size = 2, .median_s = 6.5e-6}};
-  std::vector<MeasuredRun> runs;
-  for (const int64_t cap : given.caps) {
-    const BucketPlan plan = assign_buckets(given.profile.bytes, {.cap_bytes = cap});
-    runs.push_back({.plan = plan, .end_s = simulate(given.profile, plan, given.costs).end_s});
-  }
-  const Calibration calibration = calibrate(given.profile, given.costs, runs);
-  const auto odds = [&] { return odds_of_choice(given.model, table, 2, runs, calibration, kBothRules[0], 64000); };
-  EXPECT_EQ(odds(), "");
-  for (AllReduceRow& row : table) {
-    row.stdev_s = 0.1 * row.median_s;
-    row.samples = 10;
-  }
-  EXPECT_THAT(odds(), HasSubstr("is within 1 % of the best cap's backward in 100 %"));
-}
-
 TEST(BestPrediction, IsNotMadeWithoutTheTimeOfAStep) {
   AlmostNothingExposed given;
   given.model.none_step_s = 0;
@@ -99,12 +74,6 @@ TEST(BestPrediction, IsNotMovedByTheOffsetOfTheBareBackward) {
   given.model.bare_backward_s = 0.11;  // hooks made backward faster, as noise can: what is exposed comes out below 0
   const std::vector<CapPrediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
   EXPECT_LT(curve.front().step_s, given.model.none_step_s);
-  EXPECT_EQ(curve[best_prediction(curve)].buckets, 1);
-}
-
-TEST(BestPrediction, IsTheFastestWhereItMattersAndTheSmallestCapOfItsBuckets) {
-  const std::vector<CapPrediction> curve = {{1, 9, 1.2}, {2, 5, 1.0005}, {3, 5, 1.0}, {4, 3, 1.002}, {5, 1, 1.1}};
-  EXPECT_EQ(best_prediction(curve), 1);
 }
 
 TEST(BestPrediction, IsThatOfAPlanUnderItsCap) {
@@ -177,34 +146,19 @@ TEST(CalibrationPlans, OfOneTensorAreWhatThereIs) {
   EXPECT_TRUE(calibrated_on(plans, one_bucket(1)));  // which the result says
 }
 
-TEST(BestPlan, IsAnotherWhereItWasCalibratedOn) {
-  const AlmostNothingExposed given;
-  const BucketPlan best = best_plan(given.model, {});
-  const BucketPlan other = best_plan(given.model, {best, one_tensor_per_bucket(64)});
-  EXPECT_NE(other, best);
-  check_plan(other, 64);
-  EXPECT_NEAR(predict_step(given.model, other), predict_step(given.model, best), 1e-3 * given.model.none_step_s);
-}
-
-TEST(BestPlan, IsFasterBeyondTheErrorOnlyWhereItsGainIsLarger) {
+TEST(PredictSteps, HoldsWhatAnyCapOfTheSameBucketsIsAndWhatItMayCost) {
   AlmostNothingExposed given;
-  const BucketPlan many = one_tensor_per_bucket(64);
-  const BucketPlan one = one_bucket(64);
-  EXPECT_LT(predict_step(given.model, many), predict_step(given.model, one));
-  EXPECT_FALSE(is_faster_beyond_error(given.model, many, one, std::nullopt));  // by microseconds
-
-  given.costs = linear_costs(1e-7, 1e-6);  // 64 ms in one bucket, 38 % of what it ends at; nearly hidden in many
-  EXPECT_TRUE(is_faster_beyond_error(given.model, many, one, std::nullopt));
-  EXPECT_TRUE(is_faster_beyond_error(given.model, many, one, 0.38));
-  EXPECT_FALSE(is_faster_beyond_error(given.model, many, one, 0.40));
-  EXPECT_FALSE(is_faster_beyond_error(given.model, one, many, std::nullopt));
-}
-
-TEST(BestPrediction, GoesNoFartherThanWhatWasCalibrated) {
-  const std::vector<CapPrediction> curve = {{1, 400, 0.08}, {4, 60, 0.1}, {16, 9, 0.2}};
-  EXPECT_EQ(best_prediction(curve), 0);
-  EXPECT_EQ(best_prediction(curve, most_calibrated_buckets({one_tensor_per_bucket(60), one_bucket(60)})), 1);
-  EXPECT_EQ(best_prediction(curve, 3), 0);  // none has so few
+  given.costs = linear_costs(1e-4, 1e-6);
+  const std::vector<CapPrediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
+  EXPECT_EQ(curve[1].lowest_cap_bytes, 4000);
+  EXPECT_EQ(curve[1].highest_cap_bytes, 4999);
+  for (const CapPrediction& cap : curve) {
+    EXPECT_LT(cap.low_s, cap.step_s);
+    EXPECT_GT(cap.high_s, cap.step_s);
+    EXPECT_GE(cap.expected_regret, 0);
+  }
+  given.model.residual = 0.2;
+  EXPECT_LT(predict_steps(given.model, kBothRules[0], given.caps)[1].low_s, curve[1].low_s);
 }
 
 TEST(PlanCuts, NeighboursDifferInOneCut) {

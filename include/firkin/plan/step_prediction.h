@@ -1,8 +1,7 @@
-// What `firkin tune` calibrates on, measures and recommends: decisions on numbers that were measured already.
+// Whole training steps under a bucket plan, predicted; and the plans that the model is calibrated on. Nothing is measured here.
 //
-//   const StepModel model{profile, costs, calibration.options, none_step_s, bare_backward_s};
-//   const std::vector<CapPrediction> curve = predict_steps(model, rule, caps);
-//   curve[best_prediction(curve)].cap_bytes;  // the cap to use
+//   const StepModel model{profile, costs, calibration.options, none_step_s, bare_backward_s, calibration.residual};
+//   predict_steps(model, rule, caps);  // one prediction for each cap
 #pragma once
 
 #include <cstdint>
@@ -28,17 +27,24 @@ inline constexpr CapOptions kTorchDefaultCaps = {.cap_bytes = 25 * kMiB, .rule =
 // A step takes as long as without communication, and what the simulated backward takes longer than the bare backward.
 struct StepModel {
   const TensorProfile& profile;
-  const CommCosts& costs;
+  const CommCosts& costs;  // calibrated
   SimulationOptions simulation;
-  double none_step_s = 0;      // measured, without communication: more than 0
-  double bare_backward_s = 0;  // measured, without hooks
+  double none_step_s = 0;              // measured, without communication: more than 0
+  double bare_backward_s = 0;          // measured, without hooks
+  std::optional<double> residual = {};  // of the calibration (calibration.h); none: not calibrated
 };
 
 // The predicted step time under one cap.
 struct CapPrediction {
   int64_t cap_bytes = 0;
+  int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // of the caps that make the same buckets; int64's largest: no cap changes anything
   int64_t buckets = 0;
   double step_s = 0;
+  double low_s = 0, high_s = 0;  // of 95 % of measured caps, by the study (docs/validation.md)
+  // What the cap costs over the best of those predicted with it, as a share of a step, in the mean over what the model may be wrong in: the
+  // latency of a call, the time of its bytes, that of backward. A large bucket that is late costs more than one call too many, so a cap next
+  // to a cliff has more of it than its step_s says.
+  double expected_regret = 0;
 };
 
 // Seconds of a whole step under `plan`. Both throw std::invalid_argument when the step without communication is not known: differences of
@@ -52,15 +58,6 @@ double predict_ordered_step(const StepModel& model, const BucketPlan& plan);
 // Buckets for it worth a race, the best first: what a search finds, and equal caps from 0.25 MiB on, of those that the simulation cannot
 // tell from the best (5 % of a step). None has more than `most_buckets`; at most three. Each with a launch order by need.
 std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets);
-
-// The fastest of those with at most `most_buckets`, if there are any; of those whose step takes at most a thousandth longer, the one with
-// the fewest buckets, and the smallest cap that gives them. Index into `predictions`, which is not empty.
-size_t best_prediction(std::span<const CapPrediction> predictions, int64_t most_buckets = std::numeric_limits<int64_t>::max());
-
-// How sure the choice of this cap is, in a sentence, when all-reduce times and the calibration are redrawn within their errors
-// (uncertainty.h); nothing where the table has none. `runs`: what gave the calibration.
-std::string odds_of_choice(const StepModel& model, const AllReduceTable& table, int64_t world_size, const std::vector<MeasuredRun>& runs,
-                           const Calibration& calibration, const CapOptions& rule, int64_t cap_bytes);
 
 // Halved again and again from the power of two that holds everything: the seven largest with different buckets, fewer where there are
 // fewer. Ascending.
@@ -94,14 +91,8 @@ int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration);
 // Whether `plan` is one of `calibration`.
 bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan);
 
-// The best of all plans, within a thousandth of backward; should it be among `calibration`, the best of those with one boundary more or
-// less than it that are not, and the plan itself where there is none.
-BucketPlan best_plan(const StepModel& model, const std::vector<BucketPlan>& calibration);
-
-// Whether `plan` is faster than `other` by more than the model errs: by more seconds of a step than `residual`, which is the calibration's
-// and a share of a backward pass, is of the backward under `other`. A residual below kLeastModelError says that few runs fitted by luck.
-inline constexpr double kLeastModelError = 0.03;
-bool is_faster_beyond_error(const StepModel& model, const BucketPlan& plan, const BucketPlan& other, std::optional<double> residual);
+// The best of all plans, within a thousandth of backward.
+BucketPlan best_plan(const StepModel& model);
 
 // The two ends of the scale.
 BucketPlan one_tensor_per_bucket(size_t tensors);

@@ -1,0 +1,89 @@
+// Which cap to use, and what that is worth: the one decision of `firkin tune`, tune() in C++, firkin.tune() in Python and automatic buckets.
+//
+//   const std::vector<CapPrediction> caps = caps_to_race(model, rule, {});  // the few best predicted
+//   while (!is_clear(weigh(caps, step_s))) ...                              // one more block of steps, of each of them
+//   decide({.caps = caps, .race_s = step_s, .confirmation = ...});          // the gain, from blocks that did not choose
+//
+// Nothing is measured here. Deterministic; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "firkin/plan/step_prediction.h"
+#include "firkin/stats/paired.h"
+
+namespace firkin {
+
+// The standard error of a predicted difference between two caps, as a share of a step. On two studies of 18 regimes, choosing among four
+// caps by ten blocks had the least regret, in the mean and at worst, when shrunk to the prediction with this error.
+inline constexpr double kPredictionError = 0.02;
+
+// What predictions and measurements say together of some caps.
+struct Standing {
+  size_t choice = 0;           // index of the cap
+  double expected_regret = 0;  // at most: what the choice may cost over the best of these caps, as a share of a step
+  std::vector<size_t> tied;    // indices of the caps that cannot be told from the choice, with it; ascending
+};
+
+// Predictions are a prior, normal with kPredictionError around CapPrediction::expected_regret; blocks of steps correct it: what a cap takes
+// in a block over what the others do, with the noise that the blocks show. step_s: seconds, [cap][block]; empty: predictions alone.
+// Throws std::invalid_argument without caps, or when the series do not fit them.
+Standing weigh(std::span<const CapPrediction> caps, const std::vector<std::vector<double>>& step_s = {});
+
+// Whether another block is worth nothing.
+bool is_clear(const Standing& standing, size_t blocks);
+
+// The caps worth racing, ascending: of all partitions that a cap can make with at most `most_buckets`, from `smallest_cap_bytes` on, those
+// of least expected regret, each a fifth apart from the others, at most `count`. Each is the roundest of the caps that make its buckets.
+// `wanted` are among them whatever is predicted.
+struct RaceOptions {
+  size_t count = 4;
+  int64_t most_buckets = 1 << 30;
+  int64_t smallest_cap_bytes = 1;
+  std::vector<int64_t> wanted = {};
+};
+std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions& rule, const RaceOptions& options);
+
+enum class Outcome {
+  kGain,           // faster than PyTorch's default, by an interval that excludes 1
+  kNotShown,       // predicted to be, by more than the model errs; measurements can neither show nor refute it
+  kNotMeasured,    // the default was not measured
+  kSameBuckets,    // the default makes the same buckets
+  kHidden,         // the default's communication is hidden: a step with it is as long as one without
+  kNothingToGain,  // as far as the measurement can tell, and the prediction gives no reason to measure more
+  kDefaultFaster,  // by an interval that excludes 1
+};
+std::string_view name_of(Outcome outcome);
+bool keeps_default(Outcome outcome);
+
+// Steps in the same blocks, after the choice was made. Seconds, per block; default_s empty: not measured.
+struct Confirmation {
+  std::vector<double> none_s, default_s, choice_s;
+};
+
+struct DecisionInputs {
+  std::span<const CapPrediction> caps;
+  std::vector<std::vector<double>> race_s = {};  // [cap][block]
+  std::optional<double> default_predicted_s = {};  // a step with PyTorch's default
+  std::vector<bool> as_default = {};             // per cap: makes the default's buckets; empty: none does
+  Confirmation confirmation = {};
+};
+
+struct Decision {
+  Standing standing;
+  Outcome outcome = Outcome::kNotMeasured;
+  std::optional<double> predicted_to_default = {};  // step of the choice over the default's
+  std::optional<PairedRatio> to_default = {};       // the same, measured by the confirmation
+  // What a step without communication took in the confirmation over what predictions took it for: far from 1, the machine's speed has
+  // changed, and all predicted times are off by as much. Comparisons are not.
+  std::optional<double> level = {};
+};
+
+// Throws as weigh().
+Decision decide(const DecisionInputs& inputs, double none_predicted_s = 0);
+
+}  // namespace firkin

@@ -1,0 +1,180 @@
+#include "firkin/plan/decision.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "firkin/base/units.h"
+#include "random_instance.h"
+
+namespace firkin {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+
+std::vector<CapPrediction> caps_of_regrets(const std::vector<double>& regrets) {
+  std::vector<CapPrediction> caps;
+  for (size_t i = 0; i < regrets.size(); ++i) {
+    const auto cap = static_cast<int64_t>(i + 1) * kMiB;
+    caps.push_back({.cap_bytes = cap, .lowest_cap_bytes = cap, .highest_cap_bytes = cap + 1, .buckets = static_cast<int64_t>(8 - i),
+                    .step_s = 0.1 * (1 + regrets[i]), .expected_regret = regrets[i]});
+  }
+  return caps;
+}
+
+// [setting][block], with the machine's speed changing from block to block, and noise of each.
+std::vector<std::vector<double>> blocks_of(const std::vector<double>& step_s, int blocks, double noise, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::vector<double>> series(step_s.size());
+  for (int block = 0; block < blocks; ++block) {
+    const double speed = std::uniform_real_distribution<double>(1, 2)(random);
+    for (size_t i = 0; i < step_s.size(); ++i) {
+      series[i].push_back(step_s[i] * speed * std::exp(noise * std::normal_distribution<double>()(random)));
+    }
+  }
+  return series;
+}
+
+Confirmation confirmation_of(double none_s, double default_s, double choice_s, double noise = 0.005, int blocks = 10) {
+  const auto series = blocks_of({none_s, default_s, choice_s}, blocks, noise, 7);
+  return {series[0], series[1], series[2]};
+}
+
+TEST(Weigh, TakesTheLeastRegretWhereNothingIsMeasured) {
+  const Standing standing = weigh(caps_of_regrets({0.05, 0.0, 0.02, 0.2}));
+  EXPECT_EQ(standing.choice, 1u);
+  EXPECT_THAT(standing.tied, Contains(2u));
+  EXPECT_FALSE(is_clear(standing, 0));
+}
+
+TEST(Weigh, OfCapsThatAreAsGoodTakesTheFewestBuckets) {
+  EXPECT_EQ(weigh(caps_of_regrets({0.0, 0.0005, 0.0002, 0.2})).choice, 2u);
+}
+
+TEST(Weigh, IsCorrectedByBlocksHoweverTheMachinesSpeedChanges) {
+  const auto caps = caps_of_regrets({0.0, 0.01, 0.02, 0.03});
+  const Standing standing = weigh(caps, blocks_of({0.12, 0.11, 0.10, 0.13}, 10, 0.01, 1));
+  EXPECT_EQ(standing.choice, 2u);
+  EXPECT_THAT(standing.tied, ElementsAre(2u));
+  EXPECT_TRUE(is_clear(standing, 10));
+}
+
+TEST(Weigh, StaysWithThePredictionWhereOneNoisyBlockSaysOtherwise) {
+  const auto caps = caps_of_regrets({0.08, 0.0, 0.06});
+  EXPECT_EQ(weigh(caps, {{0.100}, {0.101}, {0.102}}).choice, 1u);
+}
+
+// Over many draws of truth and noise, what the choice costs in the mean is at most what it says.
+TEST(Weigh, SaysWhatRegretIsLeft) {
+  double said = 0, paid = 0;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    RandomInstance random(seed);
+    std::vector<double> truth, regrets;
+    for (int i = 0; i < 4; ++i) {
+      regrets.push_back(random.uniform(0, 0.03));
+      truth.push_back(0.1 * std::exp(regrets.back() + 0.01 * std::sqrt(12) * random.uniform(-1, 1)));
+    }
+    const Standing standing = weigh(caps_of_regrets(regrets), blocks_of(truth, 6, 0.02, seed));
+    said += standing.expected_regret;
+    paid += truth[standing.choice] / std::ranges::min(truth) - 1;
+  }
+  EXPECT_LE(paid, said);
+  EXPECT_GE(paid, said / 10);
+}
+
+TEST(Weigh, RefusesStepsOfOtherCaps) {
+  EXPECT_THROW(weigh({}), std::invalid_argument);
+  EXPECT_THROW(weigh(caps_of_regrets({0, 0.1}), {{0.1}}), std::invalid_argument);
+  EXPECT_THROW(weigh(caps_of_regrets({0, 0.1}), {{0.1, 0.2}, {0.1}}), std::invalid_argument);
+  EXPECT_THROW(weigh(caps_of_regrets({0, 0.1}), {{0.1}, {0.0}}), std::invalid_argument);
+}
+
+Outcome outcome_of(const Confirmation& confirmation, double default_predicted_s = 0.1, bool as_default = false) {
+  const auto caps = caps_of_regrets({0.0});
+  return decide({.caps = caps, .default_predicted_s = default_predicted_s, .as_default = {as_default}, .confirmation = confirmation}).outcome;
+}
+
+TEST(Decide, ClaimsAGainWhereTheBlocksThatDidNotChooseShowOne) {
+  const auto caps = caps_of_regrets({0.0});
+  const Decision decision = decide({.caps = caps, .default_predicted_s = 0.13, .confirmation = confirmation_of(0.08, 0.13, 0.10)}, 0.1);
+  EXPECT_EQ(decision.outcome, Outcome::kGain);
+  EXPECT_NEAR(decision.to_default->ratio, 0.1 / 0.13, 0.01);
+  EXPECT_NEAR(*decision.predicted_to_default, 0.1 / 0.13, 1e-9);
+  EXPECT_TRUE(decision.level.has_value());
+  EXPECT_FALSE(keeps_default(decision.outcome));
+}
+
+TEST(Decide, KeepsTheDefaultAndSaysWhy) {
+  EXPECT_EQ(outcome_of(confirmation_of(0.1, 0.1, 0.1)), Outcome::kHidden);
+  EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.1, 0.1)), Outcome::kNothingToGain);
+  EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.1, 0.12)), Outcome::kDefaultFaster);
+  EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.1, 0.1), 0.1, true), Outcome::kSameBuckets);
+  for (const Outcome outcome : {Outcome::kHidden, Outcome::kNothingToGain, Outcome::kDefaultFaster, Outcome::kSameBuckets}) {
+    EXPECT_TRUE(keeps_default(outcome));
+  }
+}
+
+TEST(Decide, SaysWhenMeasurementsCanNeitherShowNorRefuteWhatIsPredicted) {
+  EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.1, 0.1, /*noise=*/0.4, /*blocks=*/6), 0.13), Outcome::kNotShown);
+  EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.13, 0.1, 0.005, /*blocks=*/4), 0.13), Outcome::kNotShown);
+  EXPECT_EQ(outcome_of({}), Outcome::kNotMeasured);
+}
+
+// Forty tensors of half a MiB, ready at even times, and a link that takes as long as backward.
+struct Forty {
+  TensorProfile profile = [] {
+    std::vector<double> ready_s(40);
+    for (size_t i = 0; i < ready_s.size(); ++i) ready_s[i] = 0.1 * static_cast<double>(i + 1) / 40;
+    return make_profile(std::vector<int64_t>(40, kMiB / 2), ready_s);
+  }();
+  CommCosts costs = linear_costs(1e-3, 0.1 / (20 * kMiB));
+  StepModel model{.profile = profile, .costs = costs, .simulation = {}, .none_step_s = 0.2, .bare_backward_s = 0.1};
+  CapOptions rule{.rule = CapRule::kCloseWhenFull};
+};
+
+TEST(CapsToRace, AreAFewApartWithTheBestAmongThemAndRound) {
+  const Forty given;
+  const std::vector<CapPrediction> caps = caps_to_race(given.model, given.rule, {});
+  ASSERT_EQ(caps.size(), 4u);
+  for (size_t i = 0; i < caps.size(); ++i) {
+    EXPECT_EQ(caps[i].cap_bytes % (kMiB / 2), 0) << "not the roundest of its caps";
+    const double before = i == 0 ? 0 : static_cast<double>(caps[i - 1].cap_bytes);
+    EXPECT_GE(static_cast<double>(caps[i].cap_bytes), 1.2 * before);
+  }
+  std::vector<int64_t> all;
+  for (int64_t cap = kMiB / 2; cap <= 20 * kMiB; cap += kMiB / 2) all.push_back(cap);
+  double least_s = 1;
+  for (const CapPrediction& cap : predict_steps(given.model, given.rule, all)) least_s = std::min(least_s, cap.step_s);
+  EXPECT_LT(caps[weigh(caps).choice].step_s, 1.01 * least_s);
+}
+
+TEST(CapsToRace, RespectLimitsAndHoldWhatIsWanted) {
+  const Forty given;
+  for (const CapPrediction& cap : caps_to_race(given.model, given.rule, {.most_buckets = 5, .smallest_cap_bytes = 3 * kMiB})) {
+    EXPECT_LE(cap.buckets, 5);
+    EXPECT_GE(cap.cap_bytes, 3 * kMiB);
+  }
+  const std::vector<CapPrediction> caps = caps_to_race(given.model, given.rule, {.wanted = {kMiB / 2, 20 * kMiB}});
+  EXPECT_EQ(caps.front().cap_bytes, kMiB / 2);
+  EXPECT_EQ(caps.back().cap_bytes, 20 * kMiB);
+  EXPECT_EQ(caps.size(), 4u);
+}
+
+TEST(CapsToRace, StandAwayFromTheCliff) {
+  // One large tensor at the end: any bucket that it is in leaves late. Just below the cap that pulls it in, the predicted time is lowest.
+  Forty given;
+  given.model.none_step_s = 0.1;
+  const std::vector<CapPrediction> caps = predict_steps(given.model, given.rule, std::vector<int64_t>{kMiB, 2 * kMiB, 4 * kMiB, 20 * kMiB});
+  for (const CapPrediction& cap : caps) {
+    EXPECT_GE(cap.expected_regret, 0);
+    EXPECT_LT(cap.low_s, cap.step_s);
+    EXPECT_GT(cap.high_s, cap.step_s);
+  }
+  EXPECT_GT(caps.back().expected_regret, caps.front().expected_regret);
+}
+
+}  // namespace
+}  // namespace firkin
