@@ -1,4 +1,6 @@
-"""Numbers and tables as the page has them."""
+"""Numbers, tables and paragraphs as the pages have them."""
+
+import textwrap
 
 
 def milliseconds(seconds):
@@ -36,3 +38,18 @@ def table(header, rows):
     """The first column to the left, the others to the right."""
     ruler = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [header, ruler, *rows])
+
+
+def reflowed(page):
+    """Paragraphs and list items filled to 100 columns: numbers of any length stand in them."""
+    def fill(words, indent=""):
+        return textwrap.fill(" ".join(words.split()), 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+    blocks = []
+    for block in page.split("\n\n"):
+        if block.startswith("- "):
+            block = "\n".join(fill("- " + item, "  ") for item in block.removeprefix("- ").split("\n- "))
+        elif not block.startswith(("#", "<!--", "|", "![", "```", "    ")):
+            block = fill(block)
+        blocks.append(block.strip("\n"))
+    return "\n\n".join(blocks) + "\n"
