@@ -51,8 +51,9 @@ docs: ## the documentation site, in build-docs/html (Python's reference only aft
 	PYTHONPATH=$(BUILD)/python FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -W --keep-going -q -c docs/site -d $(SITE)/doctrees . $(SITE)/html
 	@echo "open $(SITE)/html/index.html"
 
-docs-test: docs ## and its pages in a browser, wide and narrow; its links, its search
+docs-test: docs ## and its pages in a browser, wide and narrow; its links, its search, its prose
 	FIRKIN_SITE=$(SITE)/html .venv-docs/bin/python tests/docs/site_test.py
+	FIRKIN_SOURCE_DIR=$(CURDIR) .venv-docs/bin/python tests/docs/prose_test.py
 
 FUZZ_SECONDS := 600
 
