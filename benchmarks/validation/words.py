@@ -1,5 +1,6 @@
 """Numbers, tables and paragraphs as the pages have them."""
 
+import re
 import textwrap
 
 
@@ -43,7 +44,8 @@ def table(header, rows):
 def reflowed(page):
     """Paragraphs and list items filled to 100 columns: numbers of any length stand in them."""
     def fill(words, indent=""):
-        return textwrap.fill(" ".join(words.split()), 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        words = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", "\0"), " ".join(words.split()))
+        return textwrap.fill(words, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
     blocks = []
     for block in page.split("\n\n"):

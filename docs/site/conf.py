@@ -30,6 +30,7 @@ except ImportError:
 exclude_patterns = ["build*", ".*", *without]
 suppress_warnings = ["toc.excluded"]
 
+highlight_language = "none"
 smartquotes = False  # --json stays what it is
 myst_heading_anchors = 3  # links to headings, with the names that they have where the repository is read
 myst_enable_extensions = ["colon_fence"]

@@ -33,8 +33,7 @@ WIDTH, CODE_WIDTH = 100, 88
 # A pattern, and what to write instead. Clipped, translated or invented phrases that these pages once had, and habits they should not get.
 STYLE = {
     r"who (?:cannot|can not|has|have|waits|wants)": "whoever, or name them",
-    r"of (?:yours|theirs) own": "your own, their own",
-    r"(?:model|machine|cluster|module|program|script|network|step) of yours": "your ...",
+    r"an? [a-z]+ of yours": "your own ...",
     r"meanwhile summed": "all-reduces overlap backward",
     r"summed meanwhile": "all-reduces overlap backward",
     r"has the mean": "gradients are averaged",
