@@ -28,7 +28,7 @@ test-asan: ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset asan
 	ctest --preset asan -j 2
 
-test-light: ## only the rooms without LibTorch (builds in seconds)
+test-light: ## only the modules without LibTorch (builds in seconds)
 	@tools/bootstrap test
 	cmake --preset light
 	cmake --build --preset light

@@ -27,7 +27,7 @@ from proselint.registry.checks import Check  # noqa: E402
 from proselint.registry.checks.types import PreferredForms  # noqa: E402
 from proselint.tools import LintFile  # noqa: E402
 
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/validation/*/report.md", "examples/*/README.md", "data/README.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/validation/*/report.md", "examples/*/README.md", "data/README.md"]
 WIDTH, CODE_WIDTH = 100, 88
 
 # A pattern, and what to write instead. Clipped, translated or invented phrases that these pages once had, and habits they should not get.
