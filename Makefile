@@ -28,7 +28,7 @@ test-asan: ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset asan
 	ctest --preset asan -j 2
 
-test-light: ## only the rooms without LibTorch (builds in seconds)
+test-light: ## only the modules without LibTorch (builds in seconds)
 	@tools/bootstrap test
 	cmake --preset light
 	cmake --build --preset light
@@ -44,15 +44,16 @@ package: program ## source distribution, wheel, and a tarball of program, header
 
 SITE := build-docs
 
-docs: ## the documentation site, in build-docs/html (Python's reference only after make build); warnings are errors
+docs: ## the documentation site, in build-docs/html (Python's reference and the commands' help only after make build); warnings are errors
 	@tools/bootstrap docs
 	@mkdir -p $(SITE)
 	FIRKIN_DOCS_BUILD=$(SITE) doxygen docs/site/Doxyfile
-	PYTHONPATH=$(BUILD)/python FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -W --keep-going -q -c docs/site -d $(SITE)/doctrees . $(SITE)/html
+	PYTHONPATH=$(BUILD)/python FIRKIN=$(CURDIR)/$(BUILD)/firkin FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -W --keep-going -q -c docs/site -d $(SITE)/doctrees . $(SITE)/html
 	@echo "open $(SITE)/html/index.html"
 
-docs-test: docs ## and its pages in a browser, wide and narrow; its links, its search
+docs-test: docs ## and its pages in a browser, wide and narrow; its links, its search, its prose
 	FIRKIN_SITE=$(SITE)/html .venv-docs/bin/python tests/docs/site_test.py
+	FIRKIN_SOURCE_DIR=$(CURDIR) .venv-docs/bin/python tests/docs/prose_test.py
 
 FUZZ_SECONDS := 600
 

@@ -3,7 +3,7 @@
 
   benchmarks/link/compare_with_real.py build/firkin --rate 1gbit
 
-The real link is that of lab/run, between two hosts with one rank each (docs/lab.md). Rounds alternate between the two links; a cap's ratio is
+The real link is that of lab/run, between two hosts with one rank each (docs/emulated_links.md). Rounds alternate between the two links; a cap's ratio is
 that of the medians over all rounds.
 """
 import argparse

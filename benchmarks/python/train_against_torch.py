@@ -5,7 +5,7 @@
 The same model, batch, sequence, text, AdamW and clipping. A block runs both, each in processes of its own, in an order that changes from block to block;
 of each run the first steps are left out, and the median step counts (rank 0's, from the reading of samples to the optimiser). Printed: the medians over
 the blocks, and the ratio of the two in a block: its median, with a 95 % interval from order statistics. Two hosts are those of lab/run, a core each,
-with a link of --rate between them; that part needs what the lab needs (docs/lab.md), and DDP has its default buckets. Before anything is timed,
+with a link of --rate between them; that part needs what the lab needs (docs/emulated_links.md), and DDP has its default buckets. Before anything is timed,
 PyTorch gets the weights that Firkin began with, and must have the same loss on the held part of the text.
 """
 

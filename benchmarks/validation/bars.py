@@ -19,7 +19,7 @@ class Bar:
 
 def at_most(text, value, limit):
     if value is None:
-        return Bar(text, f"at most {percent(limit)}", "-", "no such regime measured")
+        return Bar(text, f"at most {percent(limit)}", "-", "no such configuration measured")
     verdict = "met" if value <= limit else f"**missed** by {percent(value - limit)}"
     return Bar(text, f"at most {percent(limit)}", percent(value), verdict)
 
@@ -51,16 +51,16 @@ def all_bars(figures):
     bars += error_bars("caps below 1 MiB", pooled(figures, lambda these: these.small_errors, lambda r: True), 0.04, None)
     of = len(figures)
     told = [r.name for r, these in figures if not these.chosen_in_set]
-    bars.append(count_at_most("regimes whose chosen cap can be told from the measured best", told, 1, of))
+    bars.append(count_at_most("configurations whose chosen cap can be told from the measured best", told, 1, of))
     regrets = [these.regrets["chosen cap"].value for _, these in figures]
     bars.append(at_most("regret of the chosen cap: median", statistics.median(regrets), 0.005))
     bars.append(at_most("regret of the chosen cap: worst", max(regrets), 0.02))
     slower = [r.name for r, these in figures if (planned := these.regrets.get("`planned`")) and (planned.low or 0) > 0]
-    bars.append(count_at_most("regimes where `planned` is slower than the best cap, beyond its interval", slower, 0, of))
+    bars.append(count_at_most("configurations where `planned` is slower than the best cap, beyond its interval", slower, 0, of))
     faster = sum(these.planned_over_default is not None and these.planned_over_default.value <= -0.10 for _, these in figures)
     needed = (of + 1) // 2
-    bars.append(Bar("regimes where `planned` is faster than PyTorch's default by 10 % or more", f"at least {needed} of {of}", str(faster),
+    bars.append(Bar("configurations where `planned` is faster than PyTorch's default by 10 % or more", f"at least {needed} of {of}", str(faster),
                     "met" if faster >= needed else f"**missed** by {needed - faster}"))
     wide = [r.name for r, these in figures if these.too_wide]
-    bars.append(count_at_most("regimes with intervals wider than the range of their samples", wide, 0, of))
+    bars.append(count_at_most("configurations with intervals wider than the range of their samples", wide, 0, of))
     return bars

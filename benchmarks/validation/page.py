@@ -1,4 +1,4 @@
-"""docs/validation.md, from what is kept in docs/validation/."""
+"""docs/validation.md and docs/validation/REGIME/report.md, from what is kept in docs/validation/."""
 
 import pathlib
 import statistics
@@ -8,47 +8,50 @@ from bars import BLOCKS, all_bars
 from figures import Broken, median_error, read_figures, worst_error
 from measure import write_atomically
 from regimes import ALPS, ALPS_RANKS, ALPS_SETTING
-from section import section
-from words import cap_text, percent, share_text, signed, table
+from section import report
+from words import cap_text, percent, reflowed, share_text, signed, table
 
 RULES = ["chosen cap", "`planned`", "PyTorch's default", "MG-WFBP", "one bucket"]
 
 INTRODUCTION = """# Does the prediction hold? The validation study
 
-`firkin tune` predicts the step time T(b) of every bucket cap b, chooses one, and then measures. Here it does so in {count} of {wanted} regimes: four
-workloads over each of four links, once over four hosts, and once as one of {ranks} GPUs over a modelled link. This page is written by
+`firkin tune` predicts the step time T(b) of every bucket cap b, chooses one, and measures. This
+study covers {count} configurations: four workloads over each of four links, one over four hosts,
+and one as one of {ranks} GPUs over a modelled link.
 
 ```
 benchmarks/validation/study.py build/firkin
 ```
 
-It takes about {minutes:.0f} minutes on two cores that do nothing else, goes on where it was interrupted, and needs the right to make network
-namespaces ([lab.md](lab.md)). `--list` shows the regimes, `--only NAME` runs one, and `--page` writes the page anew from what is kept.
+writes this page and a report per configuration. It takes about {minutes:.0f} minutes on two idle cores,
+resumes where it was interrupted, and needs network namespaces ([lab](emulated_links.md#lab-a-network-on-one-machine)).
+`--list` shows the configurations, `--only NAME` runs one, `--page` writes the pages from the kept results.
 
-**Raw data**, `docs/validation/REGIME/`: `results.json.gz`, the result of `firkin tune` with every timed step of every rank
-([results.md](results.md)); `prediction.json.gz`, what the calibrated model says of rules that `tune` does not run; `run.json`, the command, how long
-it took, and how busy the machine was. The files in `inputs/` are made by the study from `data/`.
+**Read the gains with care.** The links are kernel-limited and join hosts on one machine. The
+workloads are small, and PyTorch's default of 1 MiB and then 25 MiB is nearly one bucket on them. What
+they gain over it says little of a cluster: [where it matters](where_it_matters.md) maps clusters.
 
-**Machine.** {machine}
+{machine}
 
-**Words.** Error: predicted over measured step, less 1. Chosen cap: the one that the prediction calls best. Regret: a step over the step with the cap
-that was measured best, less 1, paired within blocks; below 0, faster than any cap. As good: in the measured indifference set. Intervals are of 95 %;
-that of a prediction is for errors of the all-reduce times alone."""
+## Terms
 
-SETTING = f"""**Workloads.** Two are the demo model (sequences of 128). One is a model of 24 narrow layers, whose tensors are small. The fourth is gpt2-large with
-the ready times of an A100 (CMSC 828G; `firkin import cmsc828g`), [replayed](replay.md): computation is slept through, so that cores are free for
-communication, as beside a GPU. Its 436 gradients are scaled so that a step takes tenths of a second. What is not scaled is PyTorch's default, 1 MiB
-and then 25 MiB. On scaled gradients it is nearly one bucket, as on the demo model, and what `planned` gains over it says little of a cluster.
-
-**Links.** `lab/run` joins two hosts, each with one core and one rank, through the kernel's TCP ([lab.md](lab.md)); "no limit" is as fast as the cores
-are, which may be slower than 10 Gbit/s. Hosts of replays ask for two cores, which they share on a machine of two: beside a GPU there are cores to spare,
-and on a single one Gloo's own threads keep each other waiting ([lab.md](lab.md#small-messages-on-a-single-core)). The modelled link has the all-reduce times of {ALPS_RANKS} GH200 of CSCS Alps (`{ALPS}`, setting
-{ALPS_SETTING}); one rank runs, and its collectives take as long as that table says ([modelled_link.md](modelled_link.md)).
-
-**Rules.** `planned` is the best plan of unequal buckets where its predicted gain over the best cap exceeds the error of the calibrated model, and the
-buckets of that cap elsewhere. PyTorch's default is its own engine, c10d::Reducer. One bucket is a cap that holds
-everything. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is not run: its regret, marked *p*, is what the calibrated model says, over the chosen cap. Where its
-buckets are those of a setting that was measured, it is that setting's. `ordered` lets communication go on under the next forward pass."""
+- **Error**: predicted step over measured step, less 1. **Regret**: a step over the step of the cap
+  measured best, less 1, paired within blocks. **As good**: the measurement cannot tell it from the
+  best. Intervals are 95 %; a prediction's covers errors of the all-reduce times alone.
+- **Workloads**: the demo model with batch 4 (`compute`) and 1 (`communication`), sequences of 128;
+  24 narrow layers (`small-tensors`); gpt2-large with an A100's ready times,
+  [replayed](emulated_links.md#replay-a-profile) and scaled so that a step takes tenths of a second.
+- **Links**: `lab/run` joins two hosts, one core and one rank each, through the kernel's TCP. No limit
+  means as fast as the cores are. Hosts of replays get two cores, shared on a machine of two
+  ([why](emulated_links.md#small-messages-on-a-single-core)). The modelled link has the all-reduce
+  times of {ranks} GH200s of Alps (`{alps}`, {setting}).
+- **Rules**: `planned` is the best plan of unequal buckets where its predicted gain exceeds the
+  model's error, otherwise the chosen cap's. PyTorch's default runs in its own engine, c10d::Reducer.
+  MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is not run: *p* marks what the calibrated model says, unless
+  its buckets were measured.
+- **Raw data** in `docs/validation/`, a folder each: every timed step of every rank
+  (`results.json.gz`, [fields](results.md)), predictions of other rules (`prediction.json.gz`), the
+  command and how busy the machine was (`run.json`)."""
 
 
 def machine_text(figures):
@@ -59,21 +62,21 @@ def machine_text(figures):
     others = [run["busy_cores_of_others"] for run in runs]
     loads = [run["load_before"] for run in runs]
     few = f" **The bars are stated for {BLOCKS} blocks or more: figures from fewer show that the program runs, and nothing else.**"
-    return (f"{host['cpu']}, {host['cores']} cores, LibTorch {environment['libtorch']}; one thread per rank, {' or '.join(map(str, blocks))} blocks "
-            f"per setting. The load average at the start of a regime was {min(loads):.1f} to {max(loads):.1f}, of which up to 2 are the regime before; "
+    return (f"Machine: {host['cpu']}, {host['cores']} cores, LibTorch {environment['libtorch']}; one thread per rank, {' or '.join(map(str, blocks))} blocks "
+            f"per setting. The load average at the start was {min(loads):.1f} to {max(loads):.1f}, of which up to 2 are the configuration before; "
             f"other processes computed on {min(others):.2f} to {max(others):.2f} cores meanwhile.{few if blocks[0] < BLOCKS else ''}")
 
 
 def bars_text(figures):
     rows = [(bar.text, bar.asked, bar.measured, bar.verdict) for bar in all_bars(figures)]
-    return ("## What was asked, and what came out\n\nErrors are pooled over the caps of all regimes of a kind, without their signs.\n\n"
+    return ("## Bars, met and missed\n\nErrors are pooled over the caps of all configurations of a kind, without signs.\n\n"
             + table(("what", "asked", "measured", "verdict"), rows)
-            + "\n\nElsewhere: how often intervals hold the true value on recorded noise is checked by `ctest -L stats`, extrapolation to more ranks\n"
-              "(Alps, Azure) in [performance_model.md](performance_model.md).")
+            + "\n\n`ctest -L stats` checks on recorded noise how often intervals hold the true value; "
+              "[the model's page](performance_model.md#where-predictions-miss) says why bars are missed.")
 
 
 def link_to(regime):
-    return f"[{regime.name}](#{regime.name})"
+    return f"[{regime.name}](validation/{regime.name}/report.md)"
 
 
 def error_row(regime, figures):
@@ -98,10 +101,10 @@ def regret_summary(figures):
 def overview_text(figures):
     errors = [error_row(regime, these) for regime, these in figures]
     regrets = [regret_row(regime, these) for regime, these in figures] + regret_summary(figures)
-    return ("## All regimes\n\nErrors of T(b) for caps of 1 MiB and more, and for smaller ones; caps in MiB; load average at the start.\n\n"
-            + table(("regime", "median", "worst", "small: median", "worst", "chosen", "measured best", "as good", "load"), errors)
-            + "\n\nRegrets; `planned` over PyTorch's default; `ordered` over the chosen cap, predicted and measured.\n\n"
-            + table(("regime", *RULES, "`planned`, default", "`ordered`, predicted", "measured"), regrets))
+    return ("## All configurations\n\nErrors of T(b) for caps of 1 MiB and more, and for smaller ones; caps in MiB; load average at the start.\n\n"
+            + table(("configuration", "median", "worst", "small: median", "worst", "chosen", "measured best", "as good", "load"), errors)
+            + "\n\nRegrets; then `planned` over PyTorch's default, and `ordered` over the chosen cap, predicted and measured.\n\n"
+            + table(("configuration", *RULES, "`planned`, default", "`ordered`, predicted", "measured"), regrets))
 
 
 def missing_text(missing):
@@ -124,16 +127,14 @@ def read_all(regimes, folder):
     return found, missing
 
 
-def page_text(regimes, found, missing, images):
-    introduction = INTRODUCTION.format(count=len(found), wanted=len(regimes), ranks=ALPS_RANKS, machine=machine_text(found),
-                                       minutes=sum(regime.expected_s for regime in regimes) / 60)
-    sections = [section(regime, figures, images) for regime, figures in found]
-    parts = [introduction, SETTING, missing_text(missing), bars_text(found), overview_text(found), "## Each regime", *sections]
-    return "\n\n".join(filter(None, parts)) + "\n"
+def page_text(regimes, found, missing):
+    introduction = INTRODUCTION.format(count=f"{len(found)} of {len(regimes)}" if missing else len(found), ranks=ALPS_RANKS, machine=machine_text(found), alps=ALPS,
+                                       setting=ALPS_SETTING, minutes=sum(regime.expected_s for regime in regimes) / 60)
+    return reflowed("\n\n".join(filter(None, [introduction, missing_text(missing), bars_text(found), overview_text(found)])))
 
 
 def write_page(regimes, docs):
-    """DOCS/validation.md from DOCS/validation/. Regimes without a result are named there and on standard error. False: there is none at all."""
+    """DOCS/validation.md and a report for each regime from DOCS/validation/. Regimes without a result are named there and on standard error. False: there is none at all."""
     folder = pathlib.Path(docs) / "validation"
     found, missing = read_all(regimes, folder)
     for regime, reason in missing:
@@ -142,6 +143,8 @@ def write_page(regimes, docs):
         print(f"study: {folder}: no results; expected those of at least one regime", file=sys.stderr)
         return False
     page = folder.with_suffix(".md")
-    write_atomically(page, page_text(regimes, found, missing, folder.name))
+    write_atomically(page, page_text(regimes, found, missing))
+    for regime, figures in found:
+        write_atomically(folder / regime.name / "report.md", report(regime, figures))
     print(f"wrote {page}: {len(found)} of {len(regimes)} regimes", file=sys.stderr)
     return True

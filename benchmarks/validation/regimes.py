@@ -1,7 +1,7 @@
 """The regimes of the validation study: a link, a workload, and how much is measured of it.
 
-Links are those of lab/run (docs/lab.md), one core per rank, on the unlimited link as well. One regime has a modelled link instead
-(docs/modelled_link.md).
+Links are those of lab/run (docs/emulated_links.md), one core per rank, on the unlimited link as well. One regime has a modelled link instead
+(docs/emulated_links.md).
 """
 
 import csv

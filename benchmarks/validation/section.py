@@ -1,7 +1,9 @@
-"""The page's section on one regime: its picture, the curve as a table, the sentences, and the rules."""
+"""The report of one regime: its picture, the curve and the strategies as tables, the sentences, and the rules."""
+
+import textwrap
 
 from figures import plan_is_chosen_cap
-from words import cap_text, interval, milliseconds, share_with_interval, signed, table
+from words import cap_text, interval, milliseconds, reflowed, share_with_interval, signed, table
 
 
 def mark_of(figures, cap_mib):
@@ -70,16 +72,21 @@ def stands_out_sentence(figures):
     return " ".join(sentences)
 
 
-def section(regime, figures, images):
-    """`images`: the folder of what is kept, as seen from the page."""
+def strategies_table(figures):
+    rows = [(row["strategy"], row["buckets"] or "-", milliseconds(row["measured_s"]), milliseconds(row["exposed_s"])) for row in figures.result["strategies"]]
+    return table(("strategy", "buckets", "measured", "exposed"), rows)
+
+
+def report(regime, figures):
     model, run = figures.result["model"], figures.run
     first = regime.link[0].upper() + regime.link[1:]
-    facts = (f"{first}; {regime.workload}: {model['tensors']} tensors, {model['gradient_bytes'] / 2**20:.1f} MiB of gradients. "
-             f"A step without communication takes {milliseconds(figures.result['strategies'][0]['measured_s'])}.")
+    facts = (f"[The study](../../validation.md). {first}; {regime.workload}: {model['tensors']} tensors, {model['gradient_bytes'] / 2**20:.1f} MiB "
+             f"of gradients. A step without communication takes {milliseconds(figures.result['strategies'][0]['measured_s'])}.")
     sentences = [choice_sentence(figures), plan_sentence(figures), ordered_sentence(figures), other_rules_sentence(figures)]
     notes = [f"- {note}" for note in figures.result.get("notes", [])]
-    origin = (f"`{run['command']}`, {run['seconds']:.0f} s, load average {run['load_before']:.1f} at the start and {run['load_after']:.1f} at the "
+    origin = (f"{run['seconds']:.0f} s, load average {run['load_before']:.1f} at the start and {run['load_after']:.1f} at the "
               f"end; others computed on {run['busy_cores_of_others']:.2f} cores.")
-    parts = [f"### {regime.name}", facts, f"![Step time over bucket cap, predicted and measured: {regime.name}]({images}/{regime.name}/curve.svg)",
-             curve_table(figures), "\n".join(filter(None, sentences)), stands_out_sentence(figures), regime.remark, "\n".join(notes), origin]
-    return "\n\n".join(filter(None, parts))
+    parts = [f"# {regime.name}", facts, "![Step time over bucket cap, predicted and measured](curve.svg)", curve_table(figures),
+             strategies_table(figures), "\n\n".join(filter(None, sentences)), stands_out_sentence(figures), regime.remark, "\n".join(notes),
+             "```text\n" + " \\\n    ".join(textwrap.wrap(run["command"], 82, break_on_hyphens=False)) + "\n```", origin]
+    return reflowed("\n\n".join(filter(None, parts)))

@@ -1,4 +1,7 @@
-"""Numbers and tables as the page has them."""
+"""Numbers, tables and paragraphs as the pages have them."""
+
+import re
+import textwrap
 
 
 def milliseconds(seconds):
@@ -36,3 +39,19 @@ def table(header, rows):
     """The first column to the left, the others to the right."""
     ruler = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [header, ruler, *rows])
+
+
+def reflowed(page):
+    """Paragraphs and list items filled to 100 columns: numbers of any length stand in them."""
+    def fill(words, indent=""):
+        words = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", "\0"), " ".join(words.split()))
+        return textwrap.fill(words, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+
+    blocks = []
+    for block in page.split("\n\n"):
+        if block.startswith("- "):
+            block = "\n".join(fill("- " + item, "  ") for item in block.removeprefix("- ").split("\n- "))
+        elif not block.startswith(("#", "<!--", "|", "![", "```", "    ")):
+            block = fill(block)
+        blocks.append(block.strip("\n"))
+    return "\n\n".join(blocks) + "\n"

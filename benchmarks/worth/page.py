@@ -3,17 +3,16 @@
 import pathlib
 import statistics
 import sys
-import textwrap
 
 import clusters
 import rules
 from chart import gain, ordered_gain
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "validation"))
-from words import cap_text, percent, signed, table  # noqa: E402
+from words import cap_text, percent, reflowed, signed, table  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
-COURSE_BACKWARD_S = 0.829  # docs/gpt2_large_a100.md
+COURSE_BACKWARD_S = 0.829  # docs/experiments.md
 TEXT = (pathlib.Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
 
 
@@ -26,21 +25,6 @@ def group(cell):
     if title.startswith("Alps") and ranks > 4:
         return "Alps, 8 and 16" if ranks < 32 else "Alps, 32 to 2,048"
     return "one NVLink machine" if ranks <= 8 else "InfiniBand, EFA, 16 to 128"
-
-
-def reflowed(page):
-    """Paragraphs and list items filled to 100 columns: numbers of any length stand in them."""
-    def fill(words, indent=""):
-        return textwrap.fill(" ".join(words.split()), 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-    blocks = []
-    for block in page.split("\n\n"):
-        if block.startswith("- "):
-            block = "\n".join(fill("- " + item, "  ") for item in block.removeprefix("- ").split("\n- "))
-        elif not block.startswith(("#", "<!--", "|", "![")):
-            block = fill(block)
-        blocks.append(block.strip("\n"))
-    return "\n\n".join(blocks) + "\n"
 
 
 def spread(values, digits=1):

@@ -5,6 +5,7 @@ that their links work here as they do where the repository is read.
 import os
 import pathlib
 import re
+import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -15,7 +16,7 @@ version = release = re.search(r"project\(firkin VERSION ([\d.]+)", (ROOT / "CMak
 extensions = ["myst_parser", "breathe"]
 root_doc = "docs/index"
 include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md", "examples/*/README.md", "docs/*.md",
-                    "docs/reference/*.md"]  # fmt: skip
+                    "docs/reference/*.md", "docs/validation/*/report.md"]  # fmt: skip
 
 # The Python package, where it is built or installed. It is read without PyTorch.
 try:
@@ -26,10 +27,10 @@ try:
     without = []
 except ImportError:
     without = ["docs/reference/python.*"]
-# Pages that the table of contents names and that are not there yet.
-exclude_patterns = ["build*", ".*", *without] + [page for page in ("docs/validation.*",) if not list(ROOT.glob(page))]
+exclude_patterns = ["build*", ".*", *without]
 suppress_warnings = ["toc.excluded"]
 
+highlight_language = "none"
 smartquotes = False  # --json stays what it is
 myst_heading_anchors = 3  # links to headings, with the names that they have where the repository is read
 myst_enable_extensions = ["colon_fence"]
@@ -55,7 +56,28 @@ def read_docstring(app, what, name, obj, options, lines: list[str]) -> None:
     lines[:] = found
 
 
+COMMANDS = ["tune", "predict", "train", "sample", "bench step", "bench allreduce", "bench chunks", "bench layers", "trace", "import cmsc828g",
+            "import nccl-tests", "buckets", "models", "compare", "report", "completions"]  # fmt: skip
+
+
+def add_help(app, page: str, source: list[str]) -> None:
+    """The help of every command behind docs/command_line.md, where FIRKIN names a program."""
+    firkin = pathlib.Path(os.environ.get("FIRKIN", ""))
+    if page == "docs/command_line" and firkin.is_file():
+        for command in COMMANDS:
+            text = subprocess.run([firkin, *command.split(), "--help"], check=True, text=True, capture_output=True).stdout.strip()
+            source[0] += f"\n### firkin {command}\n\n```text\n{text}\n```\n"
+
+
+def leave_out_of_contents(app, doctree) -> None:
+    """Reports of the study are reached from its page."""
+    if app.env.docname.startswith("docs/validation/"):
+        app.env.metadata[app.env.docname]["orphan"] = True
+
+
 def setup(app) -> None:
+    app.connect("source-read", add_help)
+    app.connect("doctree-read", leave_out_of_contents)
     if "sphinx.ext.autodoc" in extensions:
         app.connect("autodoc-process-docstring", read_docstring)
 

@@ -8,7 +8,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from firkin import _ddp
 from firkin._core import InputError
@@ -21,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.utils import _to_kwargs
 
 _MOST_BYTES = 1 << 62  # a cap that nothing reaches
-_Device = int | str | torch.device
+_Device: TypeAlias = "int | str | torch.device"  # a string: the site reads this module without PyTorch
 _COMPRESSIONS = {"none": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 _INSTEAD = {  # of arguments of PyTorch's

@@ -9,6 +9,7 @@ skipped.
 import itertools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,13 @@ class Console(unittest.TestCase):
                 for block in blocks:
                     with self.subTest(block=block.where):
                         self.run_block(block, pathlib.Path(folder))
+
+    def test_every_command_has_its_row(self):
+        help_text = subprocess.run([FIRKIN, "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        commands = re.findall(r"(?m)^  (\w+) ", help_text.partition("Subcommands:")[2])
+        self.assertIn("predict", commands)
+        page = (ROOT / "docs/command_line.md").read_text(encoding="utf-8")
+        self.assertEqual([command for command in commands if f"`firkin {command}" not in page], [])
 
     def prepare(self, folder: pathlib.Path):
         (folder / "build").mkdir()

@@ -1,4 +1,5 @@
-"""The reference has every public header, with words for every free function, and every name of the Python package.
+"""The reference has every public header, with words for every free function, and every name of the Python package; and the fields that
+docs/results.md explains are those that the sources write.
 
 Usage: reference_test.py REPOSITORY      prints what is missing; exit code 1 if anything is
 """
@@ -46,10 +47,19 @@ def without_words(header: pathlib.Path) -> list[str]:
     return found
 
 
+def unknown_fields(root: pathlib.Path) -> list[str]:
+    """Fields in the first column of a table of docs/results.md that stand in no string of the sources."""
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in (root / "src").rglob("*") if file.suffix in (".cpp", ".h"))
+    written = {word for text in re.findall(r'"([^"\n]*)"', sources) for word in re.findall(r"\w+", text)}
+    rows = re.findall(r"(?m)^\| (`[^|]+) \|", (root / "docs/results.md").read_text())
+    fields = {name for row in rows for code in re.findall(r"`([^`]+)`", row) for name in re.findall(r"\w+", code)}
+    return [f"docs/results.md: {name} is written by no source" for name in sorted(fields - written)] or ([] if fields else ["docs/results.md: no fields"])
+
+
 def main() -> int:
     root = pathlib.Path(sys.argv[1])
     headers = [file for file in sorted((root / "include/firkin").rglob("*.h")) if file.name not in NOT_INSTALLED]
-    found = missing_pages(root) + missing_names(root) + [f"{line} has no comment" for header in headers for line in without_words(header)]
+    found = missing_pages(root) + missing_names(root) + unknown_fields(root) + [f"{line} has no comment" for header in headers for line in without_words(header)]
     print("\n".join(found) or f"{len(headers)} public headers are in the reference")
     return 1 if found or not headers else 0
 

@@ -1,4 +1,4 @@
-"""The walks of docs/extending.md and CONTRIBUTING.md name files, functions and tables that are there.
+"""The walks of CONTRIBUTING.md name files, functions and tables that are there.
 
 Usage: walks_test.py REPOSITORY
 """
@@ -8,7 +8,7 @@ import re
 import sys
 
 root = pathlib.Path(sys.argv[1])
-PAGES = ("docs/extending.md", "CONTRIBUTING.md")
+PAGES = ("CONTRIBUTING.md",)
 ENDINGS = "cpp|h|py|md|json|cmake|txt|html|css|js|svg"
 READERS = {"mine.json", "firkin-out/tune/report.html"}  # what a reader of the page would have
 SOURCES = ("src", "include", "python", "tests", "tools", "benchmarks", "cmake", "docs", "data", "lab", "launch", "examples")
@@ -20,7 +20,7 @@ code = "\n".join((root / path).read_text(encoding="utf-8") for path in files if 
 
 
 def there(name: str) -> bool:
-    """A path from the root, or of a public header; a name alone is that of some file. READER and ROOM stand for any."""
+    """A path from the root, or of a public header; a name alone is that of some file. READER and MODULE stand for any."""
     if re.search(r"(^|/)[A-Z]+(/|$)", name):
         return there(re.split(r"/[A-Z]+(?:/|$)", name)[0] + "/")
     if "/" in name:

@@ -34,6 +34,10 @@ class Study(unittest.TestCase):
         written = self.docs / "validation.md"
         return written.read_text() if written.exists() else None
 
+    def report(self):
+        self.page()
+        return (self.docs / "validation" / REPLAY / "report.md").read_text()
+
     def figures(self, change=None):
         recorded.place(self.docs, REPLAY, change)
         return read_figures(self.docs / "validation", REPLAY)
@@ -43,7 +47,7 @@ class Page(Study):
     def test_a_row_of_the_curve_is_that_of_the_result(self):
         recorded.place(self.docs, REPLAY)
         row = next(row for row in recorded.result()["curve"] if row["cap_mib"] == 16)
-        cells = row_of(self.page(), "16 ")
+        cells = row_of(self.report(), "16 ")
         self.assertEqual(cells[1], str(row["buckets"]))
         self.assertEqual(cells[4], f"{row['measured_s'] * 1e3:.4g} ms")
         self.assertEqual(cells[6], f"{100 * (row['predicted_s'] / row['measured_s'] - 1):+.1f} %")
@@ -72,7 +76,7 @@ class Page(Study):
     def test_regimes_without_a_result_are_named(self):
         recorded.place(self.docs, REPLAY)
         page = self.page()
-        self.assertIn("1 of 18 regimes", " ".join(page.split()))
+        self.assertIn("1 of 18 configurations", " ".join(page.split()))
         self.assertIn("loopback-compute, ", page)
         self.assertIn("512-gpus-gpt2-large (not measured)", page)
         self.assertIn("study: 10gbit-compute: not measured", self.said)
@@ -83,7 +87,7 @@ class Page(Study):
         ended = self.docs / "validation" / "4gbit-compute"
         ended.mkdir()
         (ended / "run.json").write_text('{"status": "ended after its limit of 480 s"}')
-        self.assertIn("4gbit-compute (ended after its limit of 480 s)", self.page())
+        self.assertIn("4gbit-compute (ended after its limit of 480 s)", " ".join(self.page().split()))
 
     def test_no_result_at_all_is_a_line_and_no_page(self):
         self.assertIsNone(self.page(expected_code=1))
@@ -99,7 +103,23 @@ class Page(Study):
 
     def test_pictures_lie_where_the_page_looks_for_them(self):
         recorded.place(self.docs, REPLAY)
-        self.assertIn(f"(validation/{REPLAY}/curve.svg)", self.page())
+        self.assertIn("(curve.svg)", self.report())
+        self.assertIn(f"(validation/{REPLAY}/report.md)", self.page())
+
+
+class Tutorial(unittest.TestCase):
+    def test_its_figures_are_those_of_the_kept_result(self):
+        docs = pathlib.Path(__file__).resolve().parents[2] / "docs"
+        result = json.loads(gzip.decompress((docs / "validation/1gbit-communication/results.json.gz").read_bytes()))
+        rows = {row["strategy"]: row for row in result["strategies"]}
+        rows["chosen"] = result["best_predicted"] | {"exposed_s": result["best_predicted"]["measured_s"] - rows["none"]["measured_s"]}
+        shown = [line for line in (docs / "tutorial.md").read_text().splitlines() if line.endswith(" ms |")]
+        for line, name in zip(shown, ["none", "torch default", "chosen", "ordered"], strict=True):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            self.assertEqual(float(cells[1].split()[0]), round(1e3 * rows[name]["measured_s"], 1), line)
+            self.assertEqual(float(cells[2].split()[0]), round(1e3 * rows[name]["exposed_s"], 1), line)
+            if name != "none":
+                self.assertIn(f"{rows[name]['buckets']} buckets", line)
 
 
 class BrokenResults(Study):
@@ -129,7 +149,7 @@ class BrokenResults(Study):
     def test_one_broken_result_costs_only_itself(self):
         recorded.place(self.docs, REPLAY)
         (recorded.place(self.docs, "1gbit-compute") / "results.json.gz").write_bytes(b"{")
-        self.assertIn("1gbit-compute (", self.page())
+        self.assertIn("1gbit-compute (", " ".join(self.page().split()))
 
 
 class Figures(Study):
@@ -193,7 +213,7 @@ class Figures(Study):
 
         figures = self.figures(cut)
         self.assertEqual((figures.too_wide, figures.regrets["chosen cap"].low), (0, None))
-        self.assertIn("too few blocks", self.page())
+        self.assertIn("too few blocks", self.report())
 
 
 class Bars(Study):
@@ -202,14 +222,14 @@ class Bars(Study):
         return {bar.text: bar.verdict for bar in all_bars([(regime, self.figures(change))])}
 
     def test_a_chosen_cap_outside_of_the_set_may_happen_once(self):
-        text = "regimes whose chosen cap can be told from the measured best"
+        text = "configurations whose chosen cap can be told from the measured best"
         self.assertEqual(self.verdicts(lambda result: result.update(indifference_set=[4.0]))[text], "met")
 
     def test_a_regret_above_its_bar_is_missed(self):
         self.assertEqual(self.verdicts(lambda result: result.update(regret=0.031))["regret of the chosen cap: worst"], "**missed** by 1.1 %")
 
     def test_a_plan_counts_as_slower_only_beyond_its_interval(self):
-        text = "regimes where `planned` is slower than the best cap, beyond its interval"
+        text = "configurations where `planned` is slower than the best cap, beyond its interval"
         self.assertEqual(self.verdicts()[text], "met")
 
         def slow_plan(result):
@@ -222,7 +242,7 @@ class Bars(Study):
         self.assertEqual(self.verdicts(slow_plan)[text], "**missed** by 1")
 
     def test_kinds_that_were_not_measured_say_so(self):
-        self.assertEqual(self.verdicts()["error of T(b), models over links, caps of 1 MiB and more: worst"], "no such regime measured")
+        self.assertEqual(self.verdicts()["error of T(b), models over links, caps of 1 MiB and more: worst"], "no such configuration measured")
 
 
 if __name__ == "__main__":

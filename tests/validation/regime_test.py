@@ -19,10 +19,11 @@ class OneRegime(unittest.TestCase):
             self.assertEqual(first.returncode, 0, first.stderr)
             self.assertIn("1 of 1 regimes to measure", first.stderr)
             page = (docs / "validation.md").read_text()
-            self.assertIn(f"### {REGIME}", page)
+            self.assertIn(f"validation/{REGIME}/report.md", page)
+            self.assertIn(f"# {REGIME}", (docs / "validation" / REGIME / "report.md").read_text())
             self.assertNotIn(folder, page)
             kept = {path.name for path in (docs / "validation" / REGIME).iterdir()}
-            self.assertEqual(kept, {"run.json", "results.json.gz", "prediction.json.gz", "curve.svg"})
+            self.assertEqual(kept, {"run.json", "results.json.gz", "prediction.json.gz", "curve.svg", "report.md"})
 
             again = recorded.study(*words)
             self.assertEqual(again.returncode, 0, again.stderr)

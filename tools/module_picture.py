@@ -1,8 +1,8 @@
-"""The house as a picture: which room includes which, from the sources, and what each is for, from CONTRIBUTING.md.
+"""The architecture as a picture: which module includes which, from the sources, and what each is for, from CONTRIBUTING.md.
 
-Usage: house_picture.py REPOSITORY > docs/images/house.svg      a test (house_picture) compares the two
+Usage: module_picture.py REPOSITORY > docs/images/modules.svg      a test (module_picture) compares the two
 
-A row for every room, from the top of the house to its bottom; a mark in a column means that a file of the row's room includes a header of
+A row for every module, from top to bottom; a mark in a column means that a file of the row's module includes a header of
 the column's. All marks lie left of the diagonal: includes go down only.
 """
 
@@ -41,8 +41,8 @@ def picture(root: pathlib.Path) -> str:
     width, height = MATRIX + COLUMN * len(columns) + LEFT, TOP + ROW * len(rooms) + 34
     code, plain = f'font-family="monospace" font-size="14" fill="{TEXT}"', f'font-family="sans-serif" font-size="12" fill="{MUTED}"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
-             f"<title>Rooms of Firkin, and which includes which</title>", f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-             text(LEFT, 30, "Which room includes which", f'font-family="sans-serif" font-size="17" font-weight="600" fill="{TEXT}"')]  # fmt: skip
+             f"<title>Modules of Firkin, and which includes which</title>", f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+             text(LEFT, 30, "Which module includes which", f'font-family="sans-serif" font-size="17" font-weight="600" fill="{TEXT}"')]  # fmt: skip
     for i, column in enumerate(columns):
         x = MATRIX + COLUMN * (i + 0.5) + 4
         parts.append(text(x, TOP - 8, column, code.replace("14", "12"), f' transform="rotate(-55 {x} {TOP - 8})"'))
@@ -57,7 +57,7 @@ def picture(root: pathlib.Path) -> str:
             if column == room or column in includes:
                 fill = OWN if column == room else MARK
                 parts.append(f'<rect x="{MATRIX + COLUMN * i + 5}" y="{y + 7}" width="16" height="16" rx="3" fill="{fill}"/>')
-    parts += [text(LEFT, height - 12, "A blue mark: a file of the row's room includes a header of the column's. Grey: the room itself. "
+    parts += [text(LEFT, height - 12, "A blue mark: a file of the row's module includes a header of the column's. Grey: the module itself. "
                    "Below the dashed line nothing knows LibTorch.", plain), "</svg>"]  # fmt: skip
     return "\n".join(parts) + "\n"
 

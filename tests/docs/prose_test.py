@@ -1,0 +1,133 @@
+"""The pages' prose: proselint's checks and a style of our own, and lines that fit: 100 columns, 88 in blocks of code.
+
+FIRKIN_SOURCE_DIR is the repository. What a reader does not read as prose is left out: code, links' addresses, comments of HTML.
+Lines of tables, links and images may be longer, for they cannot be wrapped.
+"""
+
+import os
+import pathlib
+import re
+import sys
+import unittest
+
+ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
+try:
+    import proselint  # noqa: F401
+except ImportError:
+    python = ROOT / ".venv-prose/bin/python"
+    if python.exists() and pathlib.Path(sys.prefix) != python.parents[1]:
+        os.execv(python, [str(python), *sys.argv])
+    print("no proselint beside this Python, and no .venv-prose; tools/bootstrap test makes it")
+    sys.exit(77)
+
+from proselint.checks import __register__ as their_checks  # noqa: E402
+from proselint.config import DEFAULT  # noqa: E402
+from proselint.registry import CheckRegistry  # noqa: E402
+from proselint.registry.checks import Check  # noqa: E402
+from proselint.registry.checks.types import PreferredForms  # noqa: E402
+from proselint.tools import LintFile  # noqa: E402
+
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/validation/*/report.md", "examples/*/README.md", "data/README.md"]
+WIDTH, CODE_WIDTH = 100, 88
+
+# A pattern, and what to write instead. Clipped, translated or invented phrases that these pages once had, and habits they should not get.
+STYLE = {
+    r"who (?:cannot|can not|has|have|waits|wants)": "whoever, or name them",
+    r"an? [a-z]+ of yours": "your own ...",
+    r"meanwhile summed": "all-reduces overlap backward",
+    r"summed meanwhile": "all-reduces overlap backward",
+    r"has the mean": "gradients are averaged",
+    r"costs? a latency": "pays latency",
+    r"pays? a latency": "pays latency",
+    r"leaves? late\b": "starts too late to overlap",
+    r"for who\b": "for those who",
+    r"the best size of": "the fastest ... size",
+    r"what one sees": "say what it shows",
+    r"(?:this|the) house": "architecture",
+    r"rooms?": "module",
+    r"is not to be had": "is not available",
+    r"in order to": "to",
+    r"due to the fact that": "since",
+    r"utili[sz]e[sd]?": "use",
+    r"simply|obviously|of course": "leave it out",
+    r"please": "leave it out",
+    r"e\.g\.|i\.e\.": "for example, that is",
+    r"allreduces?": "all-reduce",
+    r"back-?propagation": "backward",
+    r"optimizers?": "optimiser",
+    r"behaviors?": "behaviour",
+}
+# Of proselint's checks, those that a technical page must not obey.
+THEIRS_LEFT_OUT = {
+    "typography": False,  # text stays ASCII
+    "misc.but": False,
+    "misc.narcissism": False,
+    "social_awareness": False,  # "master weights" is the field's name
+    "redundancy.ras_syndrome": False,
+    "dates_times": False,
+}
+
+
+def own_checks() -> list[Check]:
+    return [Check(path=f"firkin.{name}", check_type=PreferredForms(items={pattern: STYLE[pattern]}), message="'{1}': expected {0}.")
+            for name, pattern in enumerate(STYLE)]  # fmt: skip
+
+
+def prose_of(text: str) -> str:
+    """The text with everything blanked that is no prose; lines and columns stay."""
+    for pattern in [r"(?ms)^(```|:::).*?^\1$", r"(?s)<!--.*?-->", r"(?m)^ {4,}\S.*$", r"`[^`]+`", r"(?<=\])\([^)\s]+\)", r"https?://\S+"]:
+        text = re.sub(pattern, lambda match: re.sub(r"[^\n]", "#", match[0]), text)
+    text = re.sub(r"(?m)^#+ (.*)$", r"\1.", text)
+    return re.sub(r"[*\[\]]", " ", text.replace("|", ";"))
+
+
+def too_long(text: str) -> list[tuple[int, int]]:
+    """Lines and the width that they should have had."""
+    found, in_code = [], False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            in_code = not in_code
+        elif in_code and len(line) > CODE_WIDTH:
+            found.append((number, CODE_WIDTH))
+        elif not in_code and len(line) > WIDTH and not line.startswith(("|", "![", "#", "<!--")) and len(line.split()) > 3:
+            found.append((number, WIDTH))
+    return found
+
+
+class Prose(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        registry = CheckRegistry()
+        registry.register_many(their_checks)
+        registry.register_many(own_checks())
+        cls.config = DEFAULT | {"checks": DEFAULT["checks"] | THEIRS_LEFT_OUT | {"firkin": True}}
+
+    def lint(self, text: str, name: str = "page") -> list[str]:
+        found = LintFile(source=name, content=prose_of(text)).lint(self.config)
+        return [f"{name}:{result.pos[0]}: {result.check_result.message}" for result in found]
+
+    def test_pages_keep_to_the_style(self):
+        pages = sorted({page for pattern in PAGES for page in ROOT.glob(pattern)})
+        self.assertGreater(len(pages), 30)
+        found = [line for page in pages for line in self.lint(page.read_text(encoding="utf-8"), str(page.relative_to(ROOT)))]
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
+    def test_lines_fit(self):
+        pages = sorted({page for pattern in PAGES for page in ROOT.glob(pattern)})
+        found = [f"{page.relative_to(ROOT)}:{number}: longer than {width}"
+                 for page in pages for number, width in too_long(page.read_text(encoding="utf-8"))]  # fmt: skip
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
+    def test_both_styles_find_what_they_should(self):
+        self.assertRegex(" ".join(self.lint("Small ones cost a latency each.\n")), "expected pays latency")
+        self.assertRegex(" ".join(self.lint("The ranks are in a a group.\n")), "a a")
+
+    def test_what_is_no_prose_is_left_alone(self):
+        self.assertEqual(self.lint("Good.\n\n```\na room costs a latency\n```\n\nSee `room` and [it](room.md).\n"), [])
+
+    def test_long_lines_are_found_outside_of_tables(self):
+        self.assertEqual(too_long(f"{'word ' * 21}\n| {'x' * 120} |\n```\n{'y' * 89}\n```\n"), [(1, 100), (4, 88)])
+
+
+if __name__ == "__main__":
+    unittest.main()
