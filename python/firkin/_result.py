@@ -13,6 +13,29 @@ from firkin._plan import Plan
 from firkin._torch import dist, torch
 
 
+class Speedup(float):
+    """How many times as fast as with PyTorch's default a step is, and its 95 % interval."""
+
+    low: float
+    high: float
+
+    def __new__(cls, value: float, low: float, high: float) -> Speedup:
+        made = super().__new__(cls, value)
+        made.low, made.high = low, high
+        return made
+
+    @classmethod
+    def of_ratio(cls, ratio: float, low: float, high: float) -> Speedup:
+        """Of the step's time over the default's."""
+        return cls(1 / ratio, 1 / high, 1 / low)
+
+    def __getnewargs__(self) -> tuple[float, float, float]:
+        return float(self), self.low, self.high
+
+    def __repr__(self) -> str:
+        return f"{float(self):.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
 @dataclass(frozen=True)
 class TuneResult:
     """The choice, how sure it is, and what it was made from. The same on every rank."""
@@ -22,7 +45,7 @@ class TuneResult:
     cap_mib: float  #: the best uniform bucket_cap_mb, also where the choice is another
     step_s: float  #: a training step with the choice: median, of the slowest rank
     predicted_s: float  #: the same, predicted
-    over_default: tuple[float, float, float]  #: that step over one with PyTorch's default: ratio and 95 % interval
+    speedup: Speedup  #: over PyTorch's default: PyTorch's step over this one; .low and .high are its 95 % interval
     notes: tuple[str, ...]  #: what else one has to know
     profile: Profile  #: when each gradient was ready
     curve: AllReduceTable  #: the time of an all-reduce by size
