@@ -53,6 +53,7 @@ class Wrapping:
 
     def __init__(self, ranks: Ranks, model: torch.nn.Module, options: dict[str, Any], wrap: Callable[..., torch.nn.Module]) -> None:
         self.model, self.options, self._wrap = model, options, wrap
+        self.graphs = Graphs()
         self._group = {} if "device_mesh" in options else {"process_group": ranks.group}
         self._sync = {"init_sync": False} if "init_sync" in inspect.signature(DDP.__init__).parameters else {}  # ranks are alike already
 
@@ -64,6 +65,7 @@ class Wrapping:
         wrapped = self._wrap(self.model, **self._group, **self.options)
         ddp = _ddp.ddp_in(wrapped, "wrap")
         self.unhook(ddp)
+        self.graphs.compiled = _ddp.is_compiled(wrapped)
         compiled = getattr(wrapped, "dynamo_ctx", None)
         return _ddp.wire_dtype(ddp, dtype), self.model if compiled is None else type(wrapped)(self.model, compiled)
 
@@ -78,35 +80,54 @@ class Wrapping:
             parameter.grad = None  # it may be a view of a bucket
 
 
-class GraphCaches:
-    """Graphs of torch.compile's for each setting. PyTorch cuts them by the bucket cap, of which its guards know nothing: a graph of one
-    setting would be used for the next, and in the training afterwards.
+@dataclass(frozen=True)
+class _Compiler:
+    """Stands for a backend of torch.compile's while a setting is measured."""
+
+    setting: str
+    backend: type
+
+    def __call__(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+class Graphs:
+    """Those that torch.compile makes, for each setting anew. PyTorch cuts them by the bucket cap, of which its guards know nothing: else
+    the graphs of one setting would run in the next, and in the training afterwards.
     """
 
     def __init__(self) -> None:
-        self._config = torch._dynamo.config if "torch._dynamo" in sys.modules else None
+        self.compiled = False
 
     @contextlib.contextmanager
-    def of(self, name: str) -> Iterator[None]:
-        if self._config is None:
+    def of(self, setting: str) -> Iterator[None]:
+        if not self.compiled:
             yield
             return
-        from torch._dynamo import eval_frame
+        from torch._dynamo import config, eval_frame
 
-        if not hasattr(eval_frame, "innermost_backend"):  # before 2.9 or so; slow
-            torch._dynamo.reset()
-            yield
-            torch._dynamo.reset()
-            return
         backends = [backend for backend in eval_frame.cached_backends.values() if callable(backend)]
+        if not hasattr(eval_frame, "innermost_backend"):  # another PyTorch than was read: slower
+            self.reset()
+            backends = []
         for backend in backends:
-            backend._torchdynamo_orig_backend = ("firkin", name, type(backend))  # by which Dynamo finds what it compiled before
+            backend._torchdynamo_orig_backend = _Compiler(setting, type(backend))  # by which Dynamo finds what it compiled before
         try:
-            with self._config.patch(recompile_limit=1000, accumulated_recompile_limit=10000):
+            with config.patch(recompile_limit=1000, accumulated_recompile_limit=10000):
                 yield
         finally:
             for backend in backends:
                 del backend._torchdynamo_orig_backend
+
+    def reset(self) -> None:
+        """Forgets all graphs."""
+        if not self.compiled:
+            return
+        from torch._dynamo import eval_frame, reset
+
+        backends = dict(eval_frame.cached_backends)
+        reset()
+        eval_frame.cached_backends.update(backends)
 
 
 class StepBench:
@@ -136,7 +157,7 @@ class StepBench:
         model = self._wrapping(**({"static_graph": False} if setting is None else self.kwargs(setting)))
         alive = weakref.ref(_ddp.ddp_in(model, "wrap"))
         try:
-            with GraphCaches().of("none" if setting is None else f"{setting.name} {setting.counts}"):
+            with self._wrapping.graphs.of("none" if setting is None else f"{setting.name} {setting.counts}"):
                 return self._without_communication(model) if setting is None else self._with(setting, model)
         finally:
             self._wrapping.unhook(_ddp.ddp_in(model))

@@ -43,17 +43,19 @@ class CountedStep:
         if not callable(step):
             raise InputError(f"step is a {type(step).__name__}; expected a function that takes the model and does one training step")
         self._step, self._most = step, most
-        self.calls = 0
+        self.calls, self.seconds = 0, 0.0  # of all calls
 
     def __call__(self, model: torch.nn.Module) -> None:
+        started = time.perf_counter()
         try:
             self._step(model)
         except StopIteration:
-            needed = "" if self._most is None else f": up to {self._most} here, fewer with a smaller time_budget_s"
+            most = "" if self._most is None else f" (up to {self._most}, fewer with a smaller time_budget_s)"
             raise InputError(
-                f"step: its batches ended in call {self.calls + 1}; expected as many as it is called{needed}, or a loader that starts anew"
+                f"step: its batches ended in call {self.calls + 1}; expected as many as there are calls{most}, or a loader that starts anew"
             ) from None
         self.calls += 1
+        self.seconds += time.perf_counter() - started
 
 
 class Unsynced(torch.nn.Module):
