@@ -22,14 +22,15 @@ from firkin._tune import tune
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 _BATCHES = 16  # that are read, and used again and again
-_KEPT = ("find_unused_parameters", "broadcast_buffers", "gradient_as_bucket_view", "static_graph", "device_ids", "output_device")
+_KEPT = {"find_unused_parameters": False, "broadcast_buffers": True, "gradient_as_bucket_view": False, "static_graph": False,
+         "device_ids": None, "output_device": None}  # and what PyTorch takes them to be  # fmt: skip
 
 _log = logging.getLogger("firkin")
 
 
 def tune_wrapped(ddp: DDP, step: Step, **arguments: Any) -> TuneResult:
     """firkin.tune for the model in a DistributedDataParallel that has not stepped yet, which then has the buckets that were found."""
-    options = {name: getattr(ddp, name) for name in _KEPT if getattr(ddp, name)}
+    options = {name: value for name, default in _KEPT.items() if (value := getattr(ddp, name, default)) != default}
     hooks = list(ddp._comm_hooks)
     ddp.reducer._remove_autograd_hooks()
 
@@ -72,6 +73,7 @@ def for_transformers(trainer: Any, **arguments: Any) -> Any:
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if (ddp := _wrapped("for_transformers", trainer.model_wrapped)) is None or self.result is not None:
                 return
+            trainer.current_gradient_accumulation_steps = 1  # the loop sets it with every batch
             loader = kwargs["train_dataloader"]
             batches = _again_and_again(loader, getattr(loader, "end", lambda: None))
 
