@@ -106,14 +106,15 @@ class Graphs:
             return
         from torch._dynamo import config, eval_frame
 
-        backends = [backend for backend in eval_frame.cached_backends.values() if callable(backend)]
+        backends: list[Any] = [backend for backend in eval_frame.cached_backends.values() if callable(backend)]
         if not hasattr(eval_frame, "innermost_backend"):  # another PyTorch than was read: slower
             self.reset()
             backends = []
         for backend in backends:
             backend._torchdynamo_orig_backend = _Compiler(setting, type(backend))  # by which Dynamo finds what it compiled before
         try:
-            with config.patch(recompile_limit=1000, accumulated_recompile_limit=10000):
+            limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 10000}
+            with config.patch({name: value for name, value in limits.items() if hasattr(config, name)}):
                 yield
         finally:
             for backend in backends:

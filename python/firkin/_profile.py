@@ -107,7 +107,9 @@ class BackwardProfiler:
             self._step(self._model)
         self._clock.synchronize()
         if watch.uncounted and not self._model.called:
-            raise InputError("step did not call the model that it was given; expected step(model) to use its argument, not one from outside")
+            raise InputError(
+                "step did not call the model that it was given; expected step(model) to use its argument, not one from outside"
+            )
         if watch.uncounted and not watch.passes:
             raise InputError("step did no backward pass that averages gradients; expected the last one outside of no_sync()")
         if len(watch.passes) != 1:
@@ -184,7 +186,9 @@ def measured_profile(
         parameters = checked()
     else:
         parameters = ranks.attempt(checked)
-        ranks.check_same("profile", {"steps": steps, "warmup": warmup, "seconds": seconds, "find_unused_parameters": find_unused_parameters})
+        ranks.check_same(
+            "profile", {"steps": steps, "warmup": warmup, "seconds": seconds, "find_unused_parameters": find_unused_parameters}
+        )
         check_same_model(ranks, model, parameters)
     profiler = BackwardProfiler(ranks, model, step, parameters, find_unused_parameters=find_unused_parameters, zeroed=zeroed)
     return profiler.run(steps, warmup, seconds, on_progress)

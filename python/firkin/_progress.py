@@ -12,7 +12,8 @@ _LINES_EVERY_S = 10.0
 class Progress:
     def __init__(self, expected_s: float, shown: bool) -> None:
         self._started = time.perf_counter()
-        self._expected_s, self._shown, self._bar = expected_s, shown, None
+        self._expected_s, self._shown = expected_s, shown
+        self._bar: Any = None
         self._last_line_s = -_LINES_EVERY_S
         self._on_terminal = sys.stderr.isatty() or "ipykernel" in sys.modules
         if shown and self._on_terminal:
@@ -21,7 +22,7 @@ class Progress:
             except ImportError:
                 return
             form = "{desc} {percentage:3.0f}% |{bar}| {postfix}"
-            self._bar: Any = tqdm(total=100, desc="firkin.tune", bar_format=form, file=sys.stderr, leave=False)
+            self._bar = tqdm(total=100, desc="firkin.tune", bar_format=form, file=sys.stderr, leave=False)
 
     def expect(self, seconds: float) -> None:
         """All of it takes that long at least."""

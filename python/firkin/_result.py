@@ -41,7 +41,7 @@ class Speedup(float):
         """Of the step's time over the default's."""
         return cls(1 / ratio, 1 / high, 1 / low)
 
-    def __getnewargs__(self) -> tuple[float, float, float]:
+    def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
         return float(self), self.low, self.high
 
     def __str__(self) -> str:
@@ -237,7 +237,7 @@ class TuneResult:
                        "encoding": {"y": y}, "description": "PyTorch's default"})  # fmt: skip
         spec = {"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "title": self._sentence(), "layer": layers}
         try:
-            import altair
+            import altair  # type: ignore[import-not-found]
         except ImportError:
             return VegaLite(spec)
         return altair.Chart.from_dict(spec)

@@ -154,9 +154,8 @@ def _put(value: Any, known: dict[int, _Put]) -> _Put:
 
         def put() -> Any:
             now = {key: part() for key, part in items}
-            if isinstance(value, dict):
-                value.clear()
-                value.update(now)
+            value.clear()
+            value.update(now)
             return value
     elif isinstance(value, (list, tuple)):
         parts = [_put(part, known) for part in value]
@@ -175,7 +174,7 @@ def _put(value: Any, known: dict[int, _Put]) -> _Put:
 def _put_random() -> list[_Put]:
     python, cpu = random.getstate(), torch.get_rng_state()
     puts: list[_Put] = [lambda: random.setstate(python), lambda: torch.set_rng_state(cpu)]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         gpus = torch.cuda.get_rng_state_all()
         puts.append(lambda: torch.cuda.set_rng_state_all(gpus))
     if "numpy" in sys.modules:

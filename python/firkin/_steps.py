@@ -105,7 +105,7 @@ class Watch:
         self._original = torch.autograd.backward
         torch.autograd.backward = self._backward
         self._hooks: list[Any] = [
-            p.register_post_accumulate_grad_hook(self._marker(i))  # type: ignore[attr-defined]
+            p.register_post_accumulate_grad_hook(self._marker(i))  # type: ignore[no-untyped-call]
             for i, p in enumerate(self._ready)
         ]
         return self

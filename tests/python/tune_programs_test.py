@@ -74,7 +74,12 @@ def trains_on(model, step, *optimizers, **arguments):
 
 def scales(rank):
     model = layers()
-    optimizer, scaler, data, calls = torch.optim.SGD(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=1024.0), batches(), []
+    optimizer, scaler, data, calls = (
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        torch.amp.GradScaler("cpu", init_scale=1024.0),
+        batches(),
+        [],
+    )
 
     def step(model):
         optimizer.zero_grad()
@@ -363,7 +368,9 @@ def has_a_result(rank):
     early = found.check(ddp)
     for _ in range(4):
         step(ddp)
-    settings = {name: found.for_(name) for name in ("torch", "transformers", "accelerate", "lightning", "deepspeed", "megatron-lm", "horovod")}
+    settings = {
+        name: found.for_(name) for name in ("torch", "transformers", "accelerate", "lightning", "deepspeed", "megatron-lm", "horovod")
+    }
     scale = result.at(64)
     here = result.at(64, firkin.AllReduceTable([firkin.AllReduceRow(row.bytes, 64, row.median_s) for row in result.curve.rows]))
     return {
@@ -556,7 +563,11 @@ class Result(unittest.TestCase):
         self.assertNotIn("bucket_cap_mb_list", settings["accelerate"])
         self.assertEqual(settings["accelerate"]["gradient_as_bucket_view"], True)
         self.assertEqual(settings["torch"], settings["lightning"])
-        for name, key in {"deepspeed": "reduce_bucket_size", "megatron-lm": "ddp_bucket_size", "horovod": "HOROVOD_FUSION_THRESHOLD"}.items():
+        for name, key in {
+            "deepspeed": "reduce_bucket_size",
+            "megatron-lm": "ddp_bucket_size",
+            "horovod": "HOROVOD_FUSION_THRESHOLD",
+        }.items():
             self.assertGreater(settings[name][key], 100)
         self.assertRegex(self.result["unknown"][1], "^for_: 'jax'; expected one of torch, transformers")
 
