@@ -23,7 +23,6 @@ from firkin._steps import Clock, Step, Watch, timed_step
 from firkin._torch import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-TIMED_STEPS = 2  # per visit of a setting
 
 
 def warmup_steps(options: dict[str, Any]) -> int:
@@ -132,13 +131,18 @@ class Graphs:
 
 
 class StepBench:
-    """One DistributedDataParallel at a time, so that gradients are in memory twice at most. Everything is collective."""
+    """One DistributedDataParallel at a time, so that gradients are in memory twice at most. Everything is collective.
+
+    timed_steps: per visit of a setting.
+    """
 
     def __init__(
-        self, ranks: Ranks, wrapping: Wrapping, step: Step, parameters: Parameters, profile: Profile, state: State, restore: bool
-    ) -> None:
+        self, ranks: Ranks, wrapping: Wrapping, step: Step, parameters: Parameters, profile: Profile, state: State, restore: bool,
+        timed_steps: int = 2,
+    ) -> None:  # fmt: skip
         self._ranks, self._wrapping, self._step, self._profile = ranks, wrapping, step, profile
         self._state, self._restore = state, restore
+        self.timed_steps = timed_steps
         self._clock = Clock(parameters[0][1].device)
         self.live: dict[str, _ddp.LiveBuckets] = {}  # by the setting's name: what PyTorch made of it
 
@@ -169,7 +173,7 @@ class StepBench:
     def _with(self, setting: Setting, model: torch.nn.Module) -> float:
         for _ in range(warmup_steps(self._wrapping.options)):
             self._step(model)
-        seconds = [self._slowest(lambda: timed_step(self._step, model, self._clock)) for _ in range(TIMED_STEPS)]
+        seconds = [self._slowest(lambda: timed_step(self._step, model, self._clock)) for _ in range(self.timed_steps)]
         if setting.name not in self.live:
             self.live[setting.name] = _ddp.live_buckets(model)
         return sum(seconds) / len(seconds)
@@ -202,7 +206,7 @@ class StepBench:
                 return timed_step(self._step, model, self._clock) - watch.still_s
 
         once()
-        seconds = [self._slowest(once) for _ in range(TIMED_STEPS)]
+        seconds = [self._slowest(once) for _ in range(self.timed_steps)]
         return sum(seconds) / len(seconds)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from firkin import _ddp
 from firkin._allreduce import measured_table, sizes_up_to
 from firkin._core import AllReduceTable, InputError, Profile, RunFacts, Tuner
-from firkin._measure import TIMED_STEPS, Samples, Setting, StepBench, Wrapping, check_ddp_options, warmup_steps
+from firkin._measure import Samples, Setting, StepBench, Wrapping, check_ddp_options, warmup_steps
 from firkin._plan import Plan
 from firkin._profile import FEWEST_STEPS, check_same_model, measured_profile, trainable_parameters
 from firkin._progress import Progress
@@ -28,7 +28,8 @@ T = TypeVar("T")
 _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
-_CALIBRATION_BLOCKS, _CALIBRATION_SETTINGS = 4, 4
+_CALIBRATION_SETTINGS = 4
+_EFFORT, _LEAST_EFFORT = (2, 4), (1, 2)  # timed steps per visit of a setting, blocks of the calibration; the latter where steps are slow
 _FEWEST_BLOCKS = 6  # with fewer, intervals say nothing
 _MOST_BLOCKS = 20
 _SLACK_S = 10.0  # over time_budget_s, of which nothing is said
@@ -71,16 +72,17 @@ class _Job:
             "torch.compile": _ddp.is_compiled(self.model),
         }
 
-    def calls(self, fewest: bool) -> int:
+    def calls(self, fewest: bool, effort: tuple[int, int]) -> int:
         """How often step is called, at the fewest or the most, where the plan of buckets is measured too."""
-        visit, caps = TIMED_STEPS + warmup_steps(self.options), max(2, len(self.caps_mib)) + 1
+        timed, calibration = effort
+        visit, caps = timed + warmup_steps(self.options), max(2, len(self.caps_mib)) + 1
 
         def of_blocks(blocks: int, settings: int) -> int:
-            return blocks * (settings * visit + 1 + TIMED_STEPS)
+            return blocks * (settings * visit + 1 + timed)
 
         steps, blocks = (FEWEST_STEPS, _FEWEST_BLOCKS) if fewest else (_PROFILE_STEPS, _MOST_BLOCKS)
         profile = _PROFILE_WARMUP + (3 if self.compiled else 2) * steps
-        return profile + of_blocks(_CALIBRATION_BLOCKS, _CALIBRATION_SETTINGS) + visit + of_blocks(blocks, caps + 2)
+        return profile + of_blocks(calibration, _CALIBRATION_SETTINGS) + visit + of_blocks(blocks, caps + 2)
 
     @property
     def unused_allowed(self) -> bool:
@@ -128,7 +130,7 @@ def tune(
     shown = Progress(time_budget_s, ranks.rank == 0 and progress)
     job = _Job(ranks, model, options, wrap, uniform, list(caps_mib), time_budget_s, seed, restore, shown)
     ranks.attempt(job.check)
-    counted = ranks.attempt(lambda: CountedStep(step, job.calls(fewest=False)))
+    counted = ranks.attempt(lambda: CountedStep(step, job.calls(False, _EFFORT)))
     ranks.check_same("tune", job.agreed())
     check_same_model(ranks, model, trainable_parameters(model))
     state, wrapping = State(model), Wrapping(ranks, model, options, wrap)
@@ -166,13 +168,13 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     lists, notes = _lists_possible(job, profile)
     if wire is None:
         notes.append("a communication hook: the all-reduce was measured, and its time predicted, without it; steps were measured with it")
-    _warn_of_slow_steps(job, step.seconds / step.calls, notes)
+    timed_steps, calibration_blocks = _effort(job, step.seconds / step.calls, notes)
     table = measured_table(
         ranks, parameters[0][1].device, sizes_up_to(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1), job.seed, job.progress.at,
         (parameters[0][1].dtype, wire or parameters[0][1].dtype),
     )  # fmt: skip
     tuner = _Planner(job, profile, table, lists)
-    bench = StepBench(ranks, wrapping, step, parameters, profile, state, job.restore)
+    bench = StepBench(ranks, wrapping, step, parameters, profile, state, job.restore, timed_steps)
 
     def blocks(phase: str, settings: Sequence[Setting], fewest: int, most: int, seconds: float) -> Samples:
         def on_block(done: int) -> None:
@@ -180,7 +182,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
 
         return bench.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block)
 
-    tuner.calibrate(blocks("calibrating", tuner.calibration_settings(), _CALIBRATION_BLOCKS, _CALIBRATION_BLOCKS, 0))
+    tuner.calibrate(blocks("calibrating", tuner.calibration_settings(), calibration_blocks, calibration_blocks, 0))
     settings = _drop_what_cannot_be_made(tuner, bench, tuner.settings(), notes)
     left_s = job.time_budget_s - (time.perf_counter() - started)
     samples = blocks("measuring steps", settings, _FEWEST_BLOCKS, _MOST_BLOCKS, left_s)
@@ -188,13 +190,17 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     return tuner.result(samples, bench, notes), unlike
 
 
-def _warn_of_slow_steps(job: _Job, step_s: float, notes: list[str]) -> None:
-    fewest_s = job.ranks.max([job.calls(fewest=True) * step_s])[0]
+def _effort(job: _Job, step_s: float, notes: list[str]) -> tuple[int, int]:
+    """Less where steps are slow; where even that is too long, a line says so."""
+    step_s = job.ranks.max([step_s])[0]
+    effort = _EFFORT if job.calls(True, _EFFORT) * step_s <= job.time_budget_s else _LEAST_EFFORT
+    fewest_s = job.calls(True, effort) * step_s
     job.progress.expect(fewest_s)
     if fewest_s > 1.25 * job.time_budget_s + _SLACK_S:
-        notes.append(f"a step takes {step_s:.2g} s, and the {job.calls(fewest=True)} that are needed more than time_budget_s")
+        notes.append(f"a step takes {step_s:.2g} s, and the {job.calls(True, effort)} that are needed more than time_budget_s")
         if job.ranks.rank == 0:
             _log.warning("tune: %s: about %.0f s in all, not %g", notes[-1], fewest_s, job.time_budget_s)
+    return effort
 
 
 def _lists_possible(job: _Job, profile: Profile) -> tuple[bool, list[str]]:

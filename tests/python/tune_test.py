@@ -336,8 +336,9 @@ class BadInput(unittest.TestCase):
 
 
 class CommandLine(unittest.TestCase):
-    def torchrun(self, *words):
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    def torchrun(self, *words, modules=""):
+        paths = os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "firkin.tune", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, cwd=HERE)
 
@@ -349,13 +350,14 @@ class CommandLine(unittest.TestCase):
             written = {path.name for path in pathlib.Path(folder).iterdir()}
             self.assertLessEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"}, written)
 
-    def test_a_scripts_own_flags_and_process_group(self):
+    def test_a_scripts_own_flags_and_process_group_with_nothing_but_torch(self):
         with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "numpy.py").write_text("raise ModuleNotFoundError('no NumPy here')")
             target = ["--cap-mib", "0.02", "1", "small_script.py:build_as_programs_do"]
-            done = self.torchrun(*target, "--time-budget-s", "1", "--out", folder, "--", "--layers", "6")
+            done = self.torchrun(*target, "--time-budget-s", "1", "--out", folder + "/out", "--", "--layers", "6", modules=folder)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("6 layers on 2 ranks\n", done.stdout)
-            self.assertEqual(firkin.load(folder).world_size, 2)
+            self.assertEqual(firkin.load(folder + "/out").world_size, 2)
             self.assertRegex(done.stderr, r"firkin.tune +\d+% .* left|about to end")
 
     def test_a_collective_under_way_at_the_end_is_no_failure(self):
