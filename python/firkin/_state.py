@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from firkin import _ddp
 from firkin._ranks import Ranks
 from firkin._torch import torch
 from torch.amp.grad_scaler import GradScaler
@@ -45,21 +44,17 @@ class State:
         )
         self._optimizers = [o for o in optimizers if isinstance(vars(o).get("state"), dict)]  # not what only wraps one
         self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
-        for name, tensor in _ddp.without_compile(model).state_dict(keep_vars=True).items():
-            if isinstance(tensor, torch.Tensor):
-                self._tensors.setdefault(id(tensor), (name.replace("_orig_mod.", ""), tensor))
-        for tensor in (*model.parameters(), *model.buffers()):
-            self._tensors.setdefault(id(tensor), ("a buffer", tensor))
-        for i, average in enumerate(averages):
-            for name, tensor in (*average.named_parameters(), *average.named_buffers()):
-                self._tensors.setdefault(id(tensor), (f"averaged model {i}: {name}", tensor))
+        roots = [("", model), *((f"averaged model {i}: ", average) for i, average in enumerate(averages))]
+        for prefix, root in roots:
+            for name, tensor in (*root.named_parameters(), *root.named_buffers()):
+                self._tensors.setdefault(id(tensor), (prefix + name.replace("_orig_mod.", ""), tensor))
         for i, optimizer in enumerate(self._optimizers):
             for j, tensor in enumerate(p for group in optimizer.param_groups for p in group["params"]):
                 self._tensors.setdefault(id(tensor), (f"parameter {j} of optimiser {i}", tensor))
         self.parameters = [t for _, t in self._tensors.values() if t.requires_grad]
         for module in modules:
             for name, tensor in vars(module).get("_buffers", {}).items():
-                if tensor is not None:
+                if tensor is not None and tensor.device.type != "meta":
                     self._tensors.setdefault(id(tensor), (f"{name} of a {type(module).__name__}", tensor))
         self._digests: dict[str, int] = {}
         self._all: list[_Put] = []
@@ -114,9 +109,9 @@ class State:
 
 
 def _digest(tensor: torch.Tensor) -> int:
-    flat = tensor.detach().to("cpu").contiguous()
-    if flat.layout != torch.strided or flat.numel() == 0:
+    if tensor.layout != torch.strided or tensor.numel() == 0:
         return 0
+    flat = tensor.detach().to("cpu").contiguous()
     return zlib.crc32((ctypes.c_char * (flat.numel() * flat.element_size())).from_address(flat.data_ptr()))
 
 
