@@ -57,7 +57,7 @@ def tuned(base, tokens, seconds):
         training_loss(wrapped, tokens).backward()
         optimizer.step()
 
-    return firkin.tune(model, step, seconds=seconds)
+    return firkin.tune(model, step, time_budget_s=seconds)
 
 
 def wrappers(result):

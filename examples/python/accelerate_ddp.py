@@ -29,7 +29,7 @@ def tune(state: PartialState, seconds: float) -> firkin.TuneResult:
         cross_entropy(model(images), labels).backward()
         optimizer.step()
 
-    return firkin.tune(model, step, uniform=True, seconds=seconds)
+    return firkin.tune(model, step, uniform=True, time_budget_s=seconds)
 
 
 def train(steps: int, **ddp_kwargs: Any) -> DDP:
@@ -54,7 +54,7 @@ def main() -> tuple[firkin.TuneResult, DDP]:
     state = PartialState(cpu=DEVICE.type == "cpu")  # makes the process group
     result = tune(state, arguments.seconds)
     ddp = train(arguments.steps, **result.ddp_kwargs())
-    result.check(ddp)
+    result.check(ddp, strict=True)
     sizes = ", ".join(f"{size / 2**20:.2f}" for size in result.plan.bucket_bytes)
     state.print(f"{result}\nAccelerate's DistributedDataParallel has these buckets, in MiB: {sizes}")
     return result, ddp

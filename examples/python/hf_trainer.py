@@ -37,7 +37,7 @@ def tune(seconds: float) -> firkin.TuneResult:
         model(input_ids=x, labels=x).loss.backward()
         optimizer.step()
 
-    return firkin.tune(model, step, uniform=True, seconds=seconds)
+    return firkin.tune(model, step, uniform=True, time_budget_s=seconds)
 
 
 def train(steps: int, **ddp_kwargs: Any) -> torch.nn.Module:
@@ -68,7 +68,7 @@ def main() -> tuple[firkin.TuneResult, torch.nn.Module]:
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")  # the Trainer takes the one that is there
     result = tune(arguments.seconds)
     ddp = train(arguments.steps, **result.ddp_kwargs())
-    result.check(ddp)
+    result.check(ddp, strict=True)
     if dist.get_rank() == 0:
         sizes = ", ".join(f"{size / 2**20:.2f}" for size in result.plan.bucket_bytes)
         print(f"{result}\nthe Trainer's DistributedDataParallel has these buckets, in MiB: {sizes}")

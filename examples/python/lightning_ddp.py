@@ -55,7 +55,7 @@ def tune(seconds: float) -> firkin.TuneResult:
         module(*(part.to(DEVICE) for part in next(batches))).backward()
         optimizer.step()
 
-    return firkin.tune(module, step, seconds=seconds)
+    return firkin.tune(module, step, time_budget_s=seconds)
 
 
 def train(steps: int, **ddp_kwargs: Any) -> DDP:
@@ -79,7 +79,7 @@ def main() -> tuple[firkin.TuneResult, DDP]:
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")  # Lightning takes the one that is there
     result = tune(arguments.seconds)
     ddp = train(arguments.steps, **result.ddp_kwargs())
-    result.check(ddp)
+    result.check(ddp, strict=True)
     if dist.get_rank() == 0:
         sizes = ", ".join(f"{size / 2**20:.2f}" for size in result.plan.bucket_bytes)
         print(f"{result}\nLightning's DistributedDataParallel has these buckets, in MiB: {sizes}")

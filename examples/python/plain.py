@@ -64,9 +64,9 @@ def main() -> tuple[firkin.TuneResult, DDP]:
 
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
     model, step = transformer() if arguments.model == "transformer" else resnet()
-    result = firkin.tune(model, step, seconds=arguments.seconds)
+    result = firkin.tune(model, step, time_budget_s=arguments.seconds)
     ddp = train(model, step, arguments.steps, **result.ddp_kwargs())
-    result.check(ddp)
+    result.check(ddp, strict=True)
     if dist.get_rank() == 0:
         sizes = ", ".join(f"{size / 2**20:.2f}" for size in result.plan.bucket_bytes)
         print(f"{result}\nDistributedDataParallel has these buckets, in MiB: {sizes}")

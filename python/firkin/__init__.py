@@ -1,8 +1,9 @@
 """The best gradient bucket size for data-parallel training with PyTorch: measured, predicted, and checked with real steps.
 
     result = firkin.tune(model, step)              # collective, under torchrun; step(model) does forward, backward, optimiser
-    model = DDP(model, **result.ddp_kwargs())      # stock PyTorch
+    model = result.wrap(model)                     # stock DistributedDataParallel with what was found
     result.check(model)                            # after a few steps: are these the buckets?
+    result.save("tune")                            # tomorrow: firkin.load("tune").wrap(model)
 
 One by one: profile() says when each gradient becomes ready, measure_all_reduce() what an all-reduce takes, predict() what follows from
 both. predict() and assign_buckets() need no PyTorch. firkin.DistributedDataParallel is Firkin's own engine in the place of PyTorch's.
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from firkin._ordered import OverlappedOptimizer
     from firkin._plan import Plan
     from firkin._profile import profile
-    from firkin._result import TuneResult
+    from firkin._result import TuneResult, load
     from firkin._tune import tune
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "TuneResult",
     "__version__",
     "assign_buckets",
+    "load",
     "measure_all_reduce",
     "predict",
     "profile",
@@ -69,6 +71,7 @@ _NEEDS_TORCH = {
     "Plan": "firkin._plan",
     "StepError": "firkin._errors",
     "TuneResult": "firkin._result",
+    "load": "firkin._result",
     "measure_all_reduce": "firkin._allreduce",
     "profile": "firkin._profile",
     "tune": "firkin._tune",

@@ -56,11 +56,11 @@ class DistributedDataParallel(torch.nn.Module):
     device_ids: the module's one GPU, to which inputs are then moved, or None. cap_mib, or bucket_cap_mb: of a bucket, in MiB, 25 by
     default; first_cap_mib: of the first one. plan: a Plan (TuneResult.plan), instead of caps. buckets: "automatic" starts with cap_mib,
     measures while it trains (about 3 s and 92 steps), and keeps what is best; a line of the logger "firkin" says what and why. plan_file:
-    there rank 0 keeps that, and later runs begin with it where it fits. strategy: "bucketed" (with a plan "planned"), "naive", "flat",
-    "overlap", "ordered" (see OverlappedOptimizer), "none". compression: "none", "bf16" or "fp16", what float32 gradients travel as.
+    there rank 0 keeps that, and later runs begin with it where it fits. strategy: "bucketed" (with a plan "planned") or "ordered" (see
+    OverlappedOptimizer). compression: "none", "bf16" or "fp16", what float32 gradients travel as.
     process_group: None is the default group. What the engine itself sends goes over gloo, which it connects itself beside a group of nccl
-    alone (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). link: "1gbit" or
-    "200mbit,1ms": collectives take the time that they would take over such a link, for trying things out.
+    alone (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). experiment: what
+    only experiments need: {"link": "200mbit,1ms"}, so long do collectives take then, and the other strategies of docs/data_parallel.md.
 
     Raises InputError on every rank when ranks have different models or options, for a module without parameters to train or one that is
     wrapped already, parameters on a device that the group does not serve, a plan of another model, a group without gloo, or where the
@@ -86,12 +86,14 @@ class DistributedDataParallel(torch.nn.Module):
         gradient_as_bucket_view: bool = True,
         finish_with_backward: bool = True,
         process_group: dist.ProcessGroup | None = None,
-        link: str | None = None,
+        experiment: Mapping[str, Any] | None = None,
         **of_pytorch: Any,
     ) -> None:
         super().__init__()
         self.module = module
-        self.strategy = strategy or ("bucketed" if plan is None else "planned")
+        tried = dict(experiment or {})
+        of_experiment = tried.pop("strategy", None)
+        self.strategy: str = strategy or of_experiment or ("bucketed" if plan is None else "planned")
         self._group = process_group
         self._running: Arrivals | None = None
         self._device: torch.device | None = None
@@ -104,8 +106,10 @@ class DistributedDataParallel(torch.nn.Module):
                 raise InputError("DataParallel: gradient_as_bucket_view=False; gradients are always views into the buckets: expected True")
             if cap_mib is not None and bucket_cap_mb is not None:
                 raise InputError("DataParallel: cap_mib and bucket_cap_mb; expected one of them, they are the same")
-            if self.strategy == "torch":
-                raise InputError("DataParallel: strategy 'torch'; expected torch.nn.parallel.DistributedDataParallel, which is that")
+            if strategy not in (None, "bucketed", "planned", "ordered"):
+                raise InputError(f"DataParallel: strategy '{strategy}'; expected 'bucketed', 'planned' or 'ordered'")
+            if tried.keys() - {"link"}:
+                raise InputError(f"DataParallel: experiment '{min(tried.keys() - {'link'})}'; expected 'strategy' or 'link'")
             if buckets not in (None, "automatic"):
                 raise InputError(f"DataParallel: buckets '{buckets}'; expected None or 'automatic'")
             if plan_file is not None and buckets is None:
@@ -124,7 +128,7 @@ class DistributedDataParallel(torch.nn.Module):
                 "find_unused_parameters": find_unused_parameters,
                 "broadcast_buffers": broadcast_buffers,
                 "finish_with_backward": finish_with_backward,
-                "link": link,
+                "link": tried.get("link"),
             }
 
         self._settings = Ranks(process_group).attempt(settings)

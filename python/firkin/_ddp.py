@@ -78,27 +78,35 @@ def _runs(parameters: list[tuple[str, torch.nn.Parameter]], sizes: list[int]) ->
     return None if left else runs[::-1]
 
 
-def wrapped_module(model: torch.nn.Module) -> torch.nn.Module:
-    """The module in a DistributedDataParallel. Raises InputError for what is none."""
-    model = without_compile(model)
-    if not isinstance(model, DDP):
-        raise InputError(f"check: {type(model).__name__} is no DistributedDataParallel; expected the wrapped model")
-    module: torch.nn.Module = model.module
-    return module
+def ddp_in(model: torch.nn.Module, what: str = "check") -> DDP:
+    """The DistributedDataParallel that `model` is, or has in it. Raises InputError where there is none."""
+    for part in model.modules() if isinstance(model, torch.nn.Module) else ():
+        if isinstance(part, DDP):
+            return part
+    raise InputError(f"{what}: {type(model).__name__} is no DistributedDataParallel, and has none in it; expected the wrapped model")
+
+
+def wire_dtype(ddp: DDP, dtype: torch.dtype) -> torch.dtype | None:
+    """What gradients of `dtype` travel as, by the communication hook; None: its own affair."""
+    for hook, _ in getattr(ddp, "_comm_hooks", ()):
+        name = getattr(hook, "__name__", "")
+        compressed = torch.bfloat16 if "bf16_compress" in name else torch.float16 if "fp16_compress" in name else None
+        return dtype if name == "allreduce_hook" else compressed
+    return dtype
 
 
 def live_buckets(model: torch.nn.Module) -> LiveBuckets:
     """What `model` has logged. Raises InputError for what is no DistributedDataParallel, or has not stepped often enough to know."""
-    module, model = wrapped_module(model), without_compile(model)
-    assert isinstance(model, DDP)
-    logged: dict[str, Any] = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    ddp = ddp_in(model)
+    module: torch.nn.Module = ddp.module
+    logged: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     names = [name for name, _ in reduced_parameters(module)]
-    never_rebuilt = model.find_unused_parameters and not model.static_graph
+    never_rebuilt = ddp.find_unused_parameters and not ddp.static_graph
     if never_rebuilt:
         sizes = _numbers(logged["bucket_sizes"])
         return LiveBuckets(sizes, _runs(reduced_parameters(module), sizes[::-1]), rebuilt=False)
     if not logged.get("has_rebuilt_buckets"):
-        steps = 4 if model.static_graph else 3
+        steps = 4 if ddp.static_graph else 3
         raise InputError(f"check: the buckets are not rebuilt yet, or it is not logged; expected at least {steps} training steps before")
     buckets = None
     if logged.get("rebuilt_per_bucket_param_indices"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import random
+import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +18,17 @@ from firkin._core import DdpSetting, InputError, Profile
 from firkin._plan import Plan
 from firkin._profile import Parameters
 from firkin._ranks import Ranks
-from firkin._steps import Clock, Step, StillRanks, timed_step
+from firkin._state import State
+from firkin._steps import Clock, Step, Watch, timed_step
 from firkin._torch import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-_TIMED_STEPS = 2  # per visit of a setting
+
+
+def warmup_steps(options: dict[str, Any]) -> int:
+    """Buckets are rebuilt in the second step, of a static graph in the third; after that they are what is measured."""
+    return 3 if options.get("static_graph") else 2
+
 
 Samples = list[list[float]]  # seconds a step, [setting][block]; without communication first
 
@@ -39,51 +47,136 @@ class Setting:
         return cls(setting.name, setting.cap_mib, setting.as_list, setting.counts)
 
 
+class Wrapping:
+    """How the user wraps the model: wrap(model, **kwargs), with what DistributedDataParallel is to get."""
+
+    def __init__(self, ranks: Ranks, model: torch.nn.Module, options: dict[str, Any], wrap: Callable[..., torch.nn.Module]) -> None:
+        self.model, self.options, self._wrap = model, options, wrap
+        self.graphs = Graphs()
+        self._group = {} if "device_mesh" in options else {"process_group": ranks.group}
+        self._sync = {"init_sync": False} if "init_sync" in inspect.signature(DDP.__init__).parameters else {}  # ranks are alike already
+
+    def alike(self, dtype: torch.dtype) -> tuple[torch.dtype | None, torch.nn.Module]:
+        """Puts rank 0's parameters and buffers on every rank, as DistributedDataParallel does it.
+
+        Returns what gradients travel as (None: a communication hook's affair), and the module compiled as the wrapped one is.
+        """
+        wrapped = self._wrap(self.model, **self._group, **self.options)
+        ddp = _ddp.ddp_in(wrapped, "wrap")
+        self.unhook(ddp)
+        self.graphs.compiled = _ddp.is_compiled(wrapped)
+        compiled = getattr(wrapped, "dynamo_ctx", None)
+        return _ddp.wire_dtype(ddp, dtype), self.model if compiled is None else type(wrapped)(self.model, compiled)
+
+    def __call__(self, **kwargs: Any) -> torch.nn.Module:
+        return self._wrap(self.model, **{**self._group, **self._sync, **self.options, **kwargs})
+
+    def unhook(self, ddp: DDP) -> None:
+        remove = getattr(ddp.reducer, "_remove_autograd_hooks", None)
+        if remove is not None:
+            remove()
+        for parameter in self.model.parameters():
+            parameter.grad = None  # it may be a view of a bucket
+
+
+@dataclass(frozen=True)
+class _Compiler:
+    """Stands for a backend of torch.compile's while a setting is measured."""
+
+    setting: str
+    backend: type
+
+    def __call__(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+class Graphs:
+    """Those that torch.compile makes, for each setting anew. PyTorch cuts them by the bucket cap, of which its guards know nothing: else
+    the graphs of one setting would run in the next, and in the training afterwards.
+    """
+
+    def __init__(self) -> None:
+        self.compiled = False
+
+    @contextlib.contextmanager
+    def of(self, setting: str) -> Iterator[None]:
+        if not self.compiled:
+            yield
+            return
+        from torch._dynamo import config, eval_frame
+
+        backends: list[Any] = [backend for backend in eval_frame.cached_backends.values() if callable(backend)]
+        if not hasattr(eval_frame, "innermost_backend"):  # another PyTorch than was read: slower
+            self.reset()
+            backends = []
+        for backend in backends:
+            backend._torchdynamo_orig_backend = _Compiler(setting, type(backend))  # by which Dynamo finds what it compiled before
+        try:
+            limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 10000}
+            with config.patch({name: value for name, value in limits.items() if hasattr(config, name)}):
+                yield
+        finally:
+            for backend in backends:
+                del backend._torchdynamo_orig_backend
+
+    def reset(self) -> None:
+        """Forgets all graphs."""
+        if not self.compiled:
+            return
+        from torch._dynamo import eval_frame, reset
+
+        backends = dict(eval_frame.cached_backends)
+        reset()
+        eval_frame.cached_backends.update(backends)
+
+
 class StepBench:
     """One DistributedDataParallel at a time, so that gradients are in memory twice at most. Everything is collective.
 
-    ddp_options: what the user will call it with besides its bucket arguments.
+    timed_steps: per visit of a setting.
     """
 
     def __init__(
-        self, ranks: Ranks, model: torch.nn.Module, step: Step, parameters: Parameters, profile: Profile, ddp_options: dict[str, Any]
-    ) -> None:
-        self._ranks, self._model, self._step, self._profile = ranks, model, step, profile
-        self._tensors = [p for _, p in parameters]
-        self._clock = Clock(self._tensors[0].device)
-        self._options = ddp_options
-        # Buckets are rebuilt in the second step, of a static graph in the third; after that they are what is measured.
-        self._warmup = 3 if ddp_options.get("static_graph") else 2
-        self._sync = {"init_sync": False} if "init_sync" in inspect.signature(DDP.__init__).parameters else {}  # ranks are alike already
+        self, ranks: Ranks, wrapping: Wrapping, step: Step, parameters: Parameters, profile: Profile, state: State, restore: bool,
+        timed_steps: int = 2,
+    ) -> None:  # fmt: skip
+        self._ranks, self._wrapping, self._step, self._profile = ranks, wrapping, step, profile
+        self._state, self._restore = state, restore
+        self.timed_steps = timed_steps
+        self._clock = Clock(parameters[0][1].device)
         self.live: dict[str, _ddp.LiveBuckets] = {}  # by the setting's name: what PyTorch made of it
 
     def kwargs(self, setting: Setting) -> dict[str, Any]:
         """The bucket arguments of a setting."""
         if setting.as_list:
-            flags = {name: bool(self._options.get(name, False)) for name in ("find_unused_parameters", "static_graph")}
+            flags = {name: bool(self._wrapping.options.get(name, False)) for name in ("find_unused_parameters", "static_graph")}
             plan = Plan.of_counts(self._profile, setting.counts)
-            return {"bucket_cap_mb_list": plan.ddp_kwargs(self._model, **flags)["bucket_cap_mb_list"]}
+            return {"bucket_cap_mb_list": plan.ddp_kwargs(self._wrapping.model, **flags)["bucket_cap_mb_list"]}
         return {} if setting.cap_mib is None else {"bucket_cap_mb": setting.cap_mib}
 
     def visit(self, setting: Setting | None) -> float:
         """Seconds of a step, of the slowest rank; None: without communication."""
+        if self._restore:
+            self._state.put_back_schedules()
         # A static graph's first step would communicate.
-        ddp = self._wrapped({"static_graph": False} if setting is None else self.kwargs(setting))
+        model = self._wrapping(**({"static_graph": False} if setting is None else self.kwargs(setting)))
+        alive = weakref.ref(_ddp.ddp_in(model, "wrap"))
         try:
-            if setting is None:
-                return self._without_communication(ddp)
-            for _ in range(self._warmup):
-                self._step(ddp)
-            seconds = [self._slowest(lambda: timed_step(self._step, ddp, self._clock)) for _ in range(_TIMED_STEPS)]
-            if setting.name not in self.live:
-                self.live[setting.name] = _ddp.live_buckets(ddp)
-            return sum(seconds) / len(seconds)
+            with self._wrapping.graphs.of("none" if setting is None else f"{setting.name} {setting.counts}"):
+                return self._without_communication(model) if setting is None else self._with(setting, model)
         finally:
-            self._unwrap(ddp)
-            alive = weakref.ref(ddp)
-            del ddp
+            self._wrapping.unhook(_ddp.ddp_in(model))
+            del model
             if alive() is not None:
                 gc.collect()
+
+    def _with(self, setting: Setting, model: torch.nn.Module) -> float:
+        for _ in range(warmup_steps(self._wrapping.options)):
+            self._step(model)
+        seconds = [self._slowest(lambda: timed_step(self._step, model, self._clock)) for _ in range(self.timed_steps)]
+        if setting.name not in self.live:
+            self.live[setting.name] = _ddp.live_buckets(model)
+        return sum(seconds) / len(seconds)
 
     def blocks(
         self, settings: Sequence[Setting], *, fewest: int, most: int, seconds: float, seed: int, on_block: Callable[[int], None]
@@ -107,37 +200,21 @@ class StepBench:
         self._ranks.barrier()
         return self._ranks.max([timed()])[0]
 
-    def _without_communication(self, ddp: DDP) -> float:
+    def _without_communication(self, model: torch.nn.Module) -> float:
         def once() -> float:
-            with StillRanks(self._tensors, self._clock) as still, ddp.no_sync():
-                return timed_step(self._step, ddp, self._clock) - still.seconds
+            with Watch(self._clock, self._state.parameters) as watch, _ddp.ddp_in(model).no_sync():
+                return timed_step(self._step, model, self._clock) - watch.still_s
 
         once()
-        seconds = [self._slowest(once) for _ in range(_TIMED_STEPS)]
+        seconds = [self._slowest(once) for _ in range(self.timed_steps)]
         return sum(seconds) / len(seconds)
-
-    def _wrapped(self, kwargs: dict[str, Any]) -> DDP:
-        return DDP(self._model, **{"process_group": self._ranks.group, **self._sync, **self._options, **kwargs})
-
-    def _unwrap(self, ddp: DDP) -> None:
-        remove = getattr(ddp.reducer, "_remove_autograd_hooks", None)
-        if remove is not None:
-            remove()
-        for tensor in self._tensors:
-            tensor.grad = None  # it may be a view of a bucket
-
-
-def make_ranks_alike(ranks: Ranks, model: torch.nn.Module) -> None:
-    """Rank 0's parameters and buffers on every rank, as DistributedDataParallel's constructor does it."""
-    DDP(model, process_group=ranks.group)
-    gc.collect()
 
 
 def check_ddp_options(options: dict[str, Any]) -> None:
     """Raises InputError for what the tuner sets itself, and for what DistributedDataParallel does not know."""
     known = inspect.signature(DDP.__init__).parameters
     for name in options:
-        if name in ("bucket_cap_mb", "bucket_cap_mb_list", "process_group", "module", "init_sync"):
+        if name in ("bucket_cap_mb", "bucket_cap_mb_list", "module", "init_sync"):
             raise InputError(f"ddp_kwargs: '{name}'; expected arguments that the tuner does not set itself")
         if name not in known:
             raise InputError(f"ddp_kwargs: '{name}' is no argument of torch {torch.__version__}'s DistributedDataParallel")

@@ -12,8 +12,8 @@ _HOW = "pip install --no-build-isolation -C cmake.define.FIRKIN_PYTHON_ENGINE=ON
 
 
 def check_built_for(built_for: str) -> None:
-    """Raises InputError unless the engine was built for this very PyTorch: its C++ interfaces change with every version."""
-    if built_for != torch.__version__:
+    """Raises InputError unless the engine was built for this version of PyTorch, of which its C++ interfaces are; any build of it will do."""
+    if built_for.split("+")[0] != torch.__version__.split("+")[0]:
         raise InputError(f"DataParallel: its engine was built for torch {built_for}, this is {torch.__version__}; expected it anew: {_HOW}")
 
 

@@ -102,7 +102,7 @@ class Plan:
         From what PyTorch itself logged: needs three training steps (static_graph: four).
         """
         live = _ddp.live_buckets(model)
-        self.order_in_model(_ddp.wrapped_module(model))
+        self.order_in_model(_ddp.ddp_in(model).module)
         sizes = self.bucket_bytes
         for k in range(max(len(sizes), len(live.bytes))):
             ours = f"{_mib(sizes[k])} ({_listed(self.buckets[k])})" if k < len(sizes) else "none"

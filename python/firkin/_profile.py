@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from firkin import _ddp
 from firkin._core import InputError, Profile, profile_of_samples
 from firkin._ranks import Ranks
-from firkin._steps import Clock, ReadyMarks, Step, StillRanks, check_step, watched_backward
+from firkin._steps import Clock, CountedStep, Step, Unsynced, Watch
 from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-_FEWEST_STEPS = 3
+FEWEST_STEPS = 3
 
 Parameters = list[tuple[str, torch.nn.Parameter]]
 
 
 def trainable_parameters(model: torch.nn.Module) -> Parameters:
-    """In order of registration. Raises InputError unless there are some, all of one dtype and device, in a module not wrapped yet."""
+    """In order of registration. Raises InputError unless there are some, all on one device, in a module not wrapped yet."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     if isinstance(_ddp.without_compile(model), DDP):
-        raise InputError("model is wrapped in DistributedDataParallel already; expected the module itself")
+        raise InputError("model is wrapped in DistributedDataParallel already; expected the module itself, and wrap= for how you wrap it")
     parameters = _ddp.reduced_parameters(model)
     if not parameters:
         raise InputError(f"model: {type(model).__name__} has no parameter that needs a gradient; expected at least one")
     first_name, first = parameters[0]
     for name, parameter in parameters:
-        if (parameter.dtype, parameter.device) != (first.dtype, first.device):
-            raise InputError(
-                f"model: '{first_name}' is {first.dtype} on {first.device}, '{name}' {parameter.dtype} on {parameter.device}; expected"
-                " one dtype and device, since a bucket holds one"
-            )
+        if parameter.device != first.device:
+            raise InputError(f"model: '{first_name}' is on {first.device}, '{name}' on {parameter.device}; expected one device")
     return parameters
 
 
@@ -51,14 +49,24 @@ def check_same_model(ranks: Ranks, model: torch.nn.Module, parameters: Parameter
 
 
 class BackwardProfiler:
-    """Steps without communication, with and without hooks."""
+    """Steps without communication, with and without hooks. zeroed: whose gradients are zero after every backward."""
 
-    def __init__(self, ranks: Ranks | None, model: torch.nn.Module, step: Step, parameters: Parameters, *, allow_unused: bool) -> None:
-        self._ranks = ranks
-        self._model, self._step, self._parameters = model, step, parameters
-        self._allow_unused = allow_unused
+    def __init__(
+        self,
+        ranks: Ranks | None,
+        model: torch.nn.Module,
+        step: Step,
+        parameters: Parameters,
+        *,
+        find_unused_parameters: bool,
+        zeroed: Sequence[torch.Tensor] = (),
+    ) -> None:
+        self._ranks, self._model, self._step, self._parameters = ranks, Unsynced(model), step, parameters
+        self._find_unused_parameters = find_unused_parameters
         self._tensors = [p for _, p in parameters]
+        self._zeroed = zeroed or self._tensors
         self._clock = Clock(self._tensors[0].device)
+        self._compiled = _ddp.is_compiled(model)  # then gradients would all be ready at the end of a graph
 
     def run(self, steps: int, warmup: int, seconds: float, on_progress: Callable[[str], None]) -> Profile:
         bare: list[float] = []
@@ -68,11 +76,15 @@ class BackwardProfiler:
         for _ in range(warmup):
             self._everywhere(self._bare_step)
         for i in range(steps):
-            if i >= _FEWEST_STEPS and self._slowest([time.perf_counter() - started])[0] > seconds:
+            if i >= FEWEST_STEPS and self._slowest([time.perf_counter() - started])[0] > seconds:
                 break
-            bare.append(self._slowest([self._everywhere(self._bare_step)])[0])
-            hooked_s, order = self._everywhere(self._hooked_step)
-            rows.append(self._slowest(hooked_s))
+            bare_s, scale = self._everywhere(self._bare_step), 1.0
+            with torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext():
+                if self._compiled:
+                    scale = bare_s / self._everywhere(self._bare_step)
+                hooked_s, order = self._everywhere(self._hooked_step)
+            bare.append(self._slowest([bare_s])[0])
+            rows.append(self._slowest([seconds * scale for seconds in hooked_s]))
             on_progress(f"profiling backward: step {i + 1} of {steps}")
         if self._ranks is not None:
             order = self._ranks.all(order)[0]
@@ -90,58 +102,66 @@ class BackwardProfiler:
     def _slowest(self, seconds: list[float]) -> list[float]:
         return seconds if self._ranks is None else self._ranks.max(seconds)
 
-    def _watched_step(self) -> tuple[Any, Any]:
-        with StillRanks(self._tensors, self._clock), watched_backward(self._clock) as passes:
+    def _watched_step(self, ready: Sequence[torch.Tensor] = ()) -> Watch:
+        with Watch(self._clock, self._zeroed, self._model, ready) as watch:
             self._step(self._model)
         self._clock.synchronize()
-        if len(passes) != 1:
-            raise InputError(f"step did {len(passes) or 'no'} backward passes; expected one, and no gradient accumulation")
-        return passes[0]
+        if watch.uncounted and not self._model.called:
+            raise InputError(
+                "step did not call the model that it was given; expected step(model) to use its argument, not one from outside"
+            )
+        if watch.uncounted and not watch.passes:
+            raise InputError("step did no backward pass that averages gradients; expected the last one outside of no_sync()")
+        if len(watch.passes) != 1:
+            raise InputError(
+                f"step did {len(watch.passes) or 'no'} backward passes; expected one, and where gradients are accumulated the others under"
+                " `with model.no_sync():`"
+            )
+        return watch
 
     def _bare_step(self) -> float:
-        start, end = self._watched_step()
-        return self._clock.seconds(start, end)
+        return self._clock.seconds(*self._watched_step().passes[0])
 
     def _hooked_step(self) -> tuple[list[float], list[int]]:
         """Seconds: the end of backward, then when each parameter was ready; and the order in which they were."""
-        with ReadyMarks(self._tensors, self._clock) as ready:
-            start, end = self._watched_step()
-        # With find_unused_parameters a parameter without a gradient is ready at the start.
-        unused = [i for i in range(len(self._tensors)) if i not in ready.marks]
-        if unused and not self._allow_unused:
+        watch = self._watched_step(self._tensors)
+        start, end = watch.passes[0]
+        # A parameter without a gradient is ready at the start.
+        unused = [i for i in range(len(self._tensors)) if i not in watch.marks]
+        if unused and not self._find_unused_parameters:
             names = [self._parameters[i][0] for i in unused]
             raise InputError(
                 f"step: parameter '{names[0]}' got no gradient ({len(names)} in all); expected every parameter to get one,"
                 " requires_grad_(False), or find_unused_parameters"
             )
         seconds = [self._clock.seconds(start, end)]
-        seconds += [self._clock.seconds(start, ready.marks[i]) if i in ready.marks else 0.0 for i in range(len(self._tensors))]
-        return seconds, unused + list(ready.marks)
+        seconds += [self._clock.seconds(start, watch.marks[i]) if i in watch.marks else 0.0 for i in range(len(self._tensors))]
+        return seconds, unused + list(watch.marks)
 
 
 def profile(
     model: torch.nn.Module,
     step: Step,
     *,
-    group: dist.ProcessGroup | None = None,
+    process_group: dist.ProcessGroup | None = None,
     steps: int = 10,
     warmup: int = 3,
-    allow_unused: bool = False,
+    find_unused_parameters: bool = False,
 ) -> Profile:
     """When each gradient becomes ready in the backward pass: medians over `steps` steps, seconds from the start of backward.
 
-    model: the module itself, not wrapped. step(model): forward, one backward, optimiser. Its steps are real but for one thing: the
-    optimiser finds zero gradients, so that ranks stay alike. Three kinds of steps run: `warmup`, then in turns without and with hooks.
-    Collective where a process group is there: every rank gets rank 0's order and the slowest rank's times. Raises InputError, on every
-    rank, for a model without parameters, different models, a step that does not do exactly one backward, and, unless allow_unused
-    (find_unused_parameters), a parameter that gets no gradient.
+    model: the module itself, not wrapped. step(model): forward, one backward (others under `with model.no_sync():`), optimiser. Its steps
+    are real but for one thing: gradients are zero when backward ends, so that ranks stay alike. Three kinds of steps run: `warmup`, then in
+    turns without and with hooks. Collective where a process group is there: every rank gets rank 0's order and the slowest rank's times.
+    Raises InputError, on every rank, for a model without parameters, different models, a step that does not do exactly one backward, and,
+    unless find_unused_parameters, a parameter that gets no gradient.
     """
     if steps < 1 or warmup < 0:
         raise InputError(f"profile: {steps} steps, {warmup} of warm-up; expected at least 1 and 0")
-    ranks = Ranks(group) if dist.is_initialized() else None
-    if ranks is None and group is not None:
+    ranks = Ranks(process_group) if dist.is_initialized() else None
+    if ranks is None and process_group is not None:
         raise InputError("no process group; expected torch.distributed.init_process_group() first, under torchrun")
-    return measured_profile(ranks, model, step, steps=steps, warmup=warmup, allow_unused=allow_unused)
+    return measured_profile(ranks, model, step, steps=steps, warmup=warmup, find_unused_parameters=find_unused_parameters)
 
 
 def measured_profile(
@@ -151,21 +171,24 @@ def measured_profile(
     *,
     steps: int,
     warmup: int,
-    allow_unused: bool,
+    find_unused_parameters: bool,
     seconds: float = math.inf,
+    zeroed: Sequence[torch.Tensor] = (),
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Profile:
     """As profile(); ranks: None, and nothing is communicated. seconds: fewer steps, at least three, where all would take longer."""
 
     def checked() -> Parameters:
-        check_step(step)
+        CountedStep(step)
         return trainable_parameters(model)
 
     if ranks is None:
         parameters = checked()
     else:
         parameters = ranks.attempt(checked)
-        ranks.check_same("profile", {"steps": steps, "warmup": warmup, "seconds": seconds, "allow_unused": allow_unused})
+        ranks.check_same(
+            "profile", {"steps": steps, "warmup": warmup, "seconds": seconds, "find_unused_parameters": find_unused_parameters}
+        )
         check_same_model(ranks, model, parameters)
-    profiler = BackwardProfiler(ranks, model, step, parameters, allow_unused=allow_unused)
+    profiler = BackwardProfiler(ranks, model, step, parameters, find_unused_parameters=find_unused_parameters, zeroed=zeroed)
     return profiler.run(steps, warmup, seconds, on_progress)

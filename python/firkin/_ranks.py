@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -40,9 +41,13 @@ class Ranks:
         """Every rank's value, by rank."""
         if self.size == 1:
             return [value]  # a program that drops its group right after a collective can hang in PyTorch 2.6, whose threads wait for the GIL
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.group)
-        return values
+        mine = pickle.dumps(value)  # not all_gather_object(), which needs NumPy
+        longest = int(self.max([len(mine)])[0])
+        padded = torch.frombuffer(bytearray(mine.ljust(longest, b"\0")), dtype=torch.uint8).to(self.device)
+        everyone = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(everyone, padded, group=self.group)
+        on_cpu = [theirs.cpu() for theirs in everyone]
+        return [pickle.loads(ctypes.string_at(theirs.data_ptr(), longest)) for theirs in on_cpu]
 
     def max(self, values: Sequence[float]) -> list[float]:
         """The largest of every entry over ranks; also a barrier."""

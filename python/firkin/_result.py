@@ -1,36 +1,94 @@
-"""TuneResult: what firkin.tune found."""
+"""TuneResult: what firkin.tune found, to wrap with, look at, keep, and take to more ranks."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import pathlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
-from firkin import _core
-from firkin._core import AllReduceTable, InputError, Profile
+from firkin import _core, _ddp
+from firkin._core import AllReduceRow, AllReduceTable, InputError, Prediction, Profile
 from firkin._plan import Plan
 from firkin._torch import dist, torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+_FILE = "tuned.json"
+_FOLDER = "FIRKIN_TUNED"
+_OF_ACCELERATE = ("broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+
+_log = logging.getLogger("firkin")
+
+
+class Speedup(float):
+    """How many times as fast as with PyTorch's default a step is; low and high: its 95 % interval."""
+
+    low: float
+    high: float
+
+    def __new__(cls, value: float, low: float, high: float) -> Speedup:
+        made = super().__new__(cls, value)
+        made.low, made.high = low, high
+        return made
+
+    @classmethod
+    def of_ratio(cls, ratio: float, low: float, high: float) -> Speedup:
+        """Of the step's time over the default's."""
+        return cls(1 / ratio, 1 / high, 1 / low)
+
+    def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
+        return float(self), self.low, self.high
+
+    def __str__(self) -> str:
+        return f"{float(self):.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 @dataclass(frozen=True)
+class AtScale:
+    """The answer for more ranks than were measured: predicted, by every way in which an all-reduce may grow with the ranks."""
+
+    world_size: int
+    cap_mib: float  #: the uniform cap of least expected regret
+    expected_regret: float  #: what it costs over the best cap's backward, over the draws of what is not known
+    caps_mib: Mapping[str, float]  #: the best cap, by how an all-reduce grows with the ranks; empty where this world was measured
+    prediction: Prediction
+
+    def __str__(self) -> str:
+        lines = [f"{self.world_size} ranks: a cap of {self.cap_mib:.3g} MiB, expected to cost {self.expected_regret:.1%} over the best"]
+        if self.caps_mib:
+            forms = ", ".join(f"{name} {cap:.3g}" for name, cap in self.caps_mib.items())
+            lines.append(f"not measured there; the best cap in MiB, by how an all-reduce may grow with the ranks: {forms}")
+            lines.append(
+                f"a minute on these {self.world_size} ranks settles it: curve = firkin.measure_all_reduce(time_budget_s=60), then"
+                f" result.at({self.world_size}, curve)"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, repr=False)
 class TuneResult:
-    """The choice, how sure it is, and what it was made from. The same on every rank."""
+    """The choice, how sure it is, and what it was made from. The same on every rank. Pickles, but for the process group."""
 
     choice: str  #: "plan", "cap", or "torch default"
     plan: Plan  #: the buckets of the choice, as DistributedDataParallel made them
     cap_mib: float  #: the best uniform bucket_cap_mb, also where the choice is another
     step_s: float  #: a training step with the choice: median, of the slowest rank
     predicted_s: float  #: the same, predicted
-    over_default: tuple[float, float, float]  #: that step over one with PyTorch's default: ratio and 95 % interval
+    speedup: Speedup  #: over PyTorch's default: PyTorch's step over this one; .low and .high are its 95 % interval
     notes: tuple[str, ...]  #: what else one has to know
     profile: Profile  #: when each gradient was ready
     curve: AllReduceTable  #: the time of an all-reduce by size
-    results_json: str = field(repr=False)  #: everything, as in a results.json (docs/results.md)
-    _registration: tuple[str, ...] = field(repr=False)
-    _element_bytes: int = field(repr=False)
-    _ddp_options: Mapping[str, Any] = field(repr=False)
-    _group: dist.ProcessGroup | None = field(repr=False)
+    world_size: int
+    results_json: str  #: everything, as in a results.json (docs/results.md)
+    _registration: tuple[str, ...] = field()
+    _element_bytes: int = field()
+    _ddp_options: Mapping[str, Any] = field()
+    _group: dist.ProcessGroup | None = field(default=None)
 
     def ddp_kwargs(self, **others: Any) -> dict[str, Any]:
         """Arguments for DistributedDataParallel(model, **...): those of the choice, those that it was measured with, and `others`.
@@ -41,7 +99,7 @@ class TuneResult:
             if name in others:
                 raise InputError(f"ddp_kwargs: '{name}' is what was tuned; expected other arguments")
         kwargs = {**self._ddp_options, **others}
-        if self._group is not None:
+        if self._group is not None and "device_mesh" not in kwargs:
             kwargs.setdefault("process_group", self._group)
         if self.choice == "cap":
             kwargs["bucket_cap_mb"] = self.cap_mib
@@ -50,25 +108,209 @@ class TuneResult:
             kwargs["bucket_cap_mb_list"] = self.plan.caps_mib(self._registration, find_unused_parameters=unused, static_graph=static)
         return kwargs
 
-    def check(self, model: torch.nn.Module) -> None:
-        """Raises InputError that names the first bucket of `model`, a DistributedDataParallel, that is not the choice's.
+    def wrap(self, model: torch.nn.Module, **others: Any) -> DDP:
+        """DistributedDataParallel(model, **ddp_kwargs(**others)). Raises InputError for another model than was tuned."""
+        self.plan.order_in_model(model)
+        if (here := dist.get_world_size(others.get("process_group", self._group))) != self.world_size:
+            _log.warning("tuned with %d ranks, here are %d: result.at(%d) says what is expected", self.world_size, here, here)
+        return DDP(model, **self.ddp_kwargs(**others))
 
-        From what PyTorch itself logged: after three training steps (static_graph: four).
+    def for_(self, framework: str) -> dict[str, Any]:
+        """The choice as keyword arguments: of transformers' TrainingArguments, accelerate's DistributedDataParallelKwargs, lightning's
+        DDPStrategy, torch's DistributedDataParallel; for deepspeed, megatron-lm and horovod by the names of their settings.
+
+        Those that take one cap get the best one, also where the choice is a plan. Raises InputError for another name.
         """
-        self.plan.check(model)
+        kwargs = self.ddp_kwargs()
+        if framework in ("torch", "lightning"):
+            return kwargs
+        cap = {} if self.choice == "torch default" else {"bucket_cap_mb": self.cap_mib}
+        if framework in ("accelerate", "transformers"):
+            kept = {name: kwargs[name] for name in _OF_ACCELERATE if name in kwargs} | cap
+            if framework == "accelerate":
+                return kept
+            kept.pop("gradient_as_bucket_view", None)  # not known there
+            return {f"ddp_{name}": value for name, value in ({"find_unused_parameters": False} | kept).items()}
+        names = {"deepspeed": "reduce_bucket_size", "megatron-lm": "ddp_bucket_size", "horovod": "HOROVOD_FUSION_THRESHOLD"}
+        if framework not in names:
+            known = ("torch", "transformers", "accelerate", "lightning", *names)
+            raise InputError(f"for_: '{framework}'; expected one of {', '.join(known)}")
+        line = dict(_core.settings_to_paste(self.cap_mib, self._element_bytes, []))[framework]
+        return {names[framework]: int(re.findall(r"\d+", line)[-1])}
 
-    def settings(self) -> dict[str, str]:
-        """The choice as it is written in other tools, by the tool's name: "transformers", "accelerate", "lightning", "deepspeed", ..."""
-        caps = self.plan.caps_mib(self._registration) if self.choice == "plan" else []
-        return dict(_core.settings_to_paste(self.cap_mib, self._element_bytes, caps))
+    def check(self, model: torch.nn.Module, strict: bool = False) -> str:
+        """Whether the buckets of `model`, a DistributedDataParallel, are the choice's: a line that names the first that is not.
+
+        From what PyTorch itself logged: after three training steps (static_graph: four). strict: raises it as an InputError.
+        """
+        try:
+            self.plan.check(model)
+        except InputError as error:
+            if strict:
+                raise
+            return str(error)
+        sizes = ", ".join(f"{size / _ddp.MIB:.3g}" for size in self.plan.bucket_bytes)
+        return f"check: {len(self.plan.buckets)} buckets, as tuned: {sizes} MiB"
+
+    def at(self, world_size: int, curve: AllReduceTable | None = None) -> AtScale:
+        """What is expected of more ranks than were here. curve: an all-reduce measured there (or in several worlds), with which it is one
+        of as many ranks. Raises InputError as firkin.predict()."""
+        fitted = json.loads(self.results_json).get("calibration", {})
+        names = ("channels", "overhead_s", "copy_s_per_byte", "compute_slowdown", "comm_slowdown")
+        options = {name: fitted[name] for name in names if name in fitted}
+        prediction = _core.predict(self.profile, curve or self.curve, world_size=world_size, **options)
+        said = json.loads(prediction.to_json())
+        safest = said.get("least_expected_regret", said["best_uniform"])
+        forms = said.get("extrapolation", {}).get("forms", [])
+        caps = {form["form"]: form["best_uniform"]["cap_mib"] for form in forms}
+        return AtScale(world_size, safest["cap_mib"], safest.get("expected_regret", 0.0), caps, prediction)
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Writes a page that opens without a network: what was measured, what was predicted, and the answer in words."""
         _core.write_report(self.results_json, os.fspath(path))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes results.json, report.html, tensors.csv and allreduce.csv; an earlier result goes to folder/older/."""
+        """Writes what load() reads, results.json, report.html, tensors.csv and allreduce.csv; an earlier result goes to folder/older/."""
         _core.write_run(self.results_json, self.profile, self.curve, os.fspath(folder))
+        file = pathlib.Path(folder) / _FILE
+        if file.exists():
+            older = max((file.parent / "older").iterdir(), key=lambda path: int(path.name) if path.name.isdigit() else -1)
+            file.rename(older / _FILE)
+        file.write_text(json.dumps(self.to_dict()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in what JSON has, but for arguments of DistributedDataParallel that JSON has not, and the process group."""
+        options = {name: value for name, value in self._ddp_options.items() if isinstance(value, (bool, int, float, str, type(None)))}
+        p = self.profile
+        return {
+            "choice": self.choice, "cap_mib": self.cap_mib, "step_s": self.step_s, "predicted_s": self.predicted_s,
+            "speedup": [float(self.speedup), self.speedup.low, self.speedup.high], "notes": list(self.notes), "world_size": self.world_size,
+            "plan": {"buckets": [list(bucket) for bucket in self.plan.buckets], "bytes": dict(self.plan.bytes)},
+            "profile": [p.names, p.bytes, p.ready_s, p.backward_s, p.bare_backward_s],
+            "curve": [[row.bytes, row.world_size, row.median_s, row.gap_s] for row in self.curve.rows],
+            "registration": list(self._registration), "element_bytes": self._element_bytes, "ddp_options": options,
+            "results": json.loads(self.results_json),
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> TuneResult:
+        """Of what to_dict() made."""
+        same = {name: saved[name] for name in ("choice", "cap_mib", "step_s", "predicted_s", "world_size")}
+        return cls(
+            **same,
+            plan=Plan(tuple(map(tuple, saved["plan"]["buckets"])), dict(saved["plan"]["bytes"])),
+            speedup=Speedup(*saved["speedup"]),
+            notes=tuple(saved["notes"]),
+            profile=Profile(*saved["profile"]),
+            curve=AllReduceTable([AllReduceRow(*row) for row in saved["curve"]]),
+            results_json=json.dumps(saved["results"]),
+            _registration=tuple(saved["registration"]),
+            _element_bytes=saved["element_bytes"],
+            _ddp_options=saved["ddp_options"],
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TuneResult.from_dict, (self.to_dict(),)
+
+    def __deepcopy__(self, _memo: Any) -> TuneResult:
+        return self  # nothing of it changes
+
+    def plot(self) -> Any:
+        """The step by bucket cap, measured and predicted: an Altair chart where Altair is there, else Vega-Lite that notebooks draw."""
+        results = json.loads(self.results_json)
+        measured = [
+            {"cap": row["cap_mib"], "ms": row["measured_s"] * 1e3, "low": row["measured_ci_s"]["low"] * 1e3,
+             "high": row["measured_ci_s"]["high"] * 1e3}
+            for row in results["curve"]
+        ]  # fmt: skip
+        predicted = [{"cap": row["cap_mib"], "ms": row["predicted_s"] * 1e3} for row in results.get("dense_curve", [])]
+        x = {"field": "cap", "type": "quantitative", "scale": {"type": "log"}, "title": "bucket cap, MiB"}
+        y = {"field": "ms", "type": "quantitative", "scale": {"zero": False}, "title": "step, ms"}
+        rule = {"y": {"field": "low", "type": "quantitative", "title": "step, ms"}, "y2": {"field": "high"}}
+        layers = [
+            {"data": {"values": predicted}, "mark": "line", "encoding": {"x": x, "y": y}},
+            {"data": {"values": measured}, "mark": "rule", "encoding": {"x": x, **rule}},
+            {"data": {"values": measured}, "mark": {"type": "point", "filled": True}, "encoding": {"x": x, "y": y}},
+        ]
+        default = [row["measured_s"] * 1e3 for row in results["strategies"] if row["strategy"] == "torch default"]
+        layers.append({"data": {"values": [{"ms": ms} for ms in default]}, "mark": {"type": "rule", "strokeDash": [4, 4]},
+                       "encoding": {"y": y}, "description": "PyTorch's default"})  # fmt: skip
+        spec = {"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "title": self._sentence(), "layer": layers}
+        try:
+            import altair  # type: ignore[import-not-found]
+        except ImportError:
+            return VegaLite(spec)
+        return altair.Chart.from_dict(spec)
+
+    def _sentence(self) -> str:
+        what = {"cap": f"bucket_cap_mb={self.cap_mib:.3g}", "plan": f"{len(self.plan.buckets)} buckets of their own sizes"}
+        faster = f"{float(self.speedup):.2f} times as fast as PyTorch's default ({self.speedup.low:.2f} to {self.speedup.high:.2f})"
+        return f"{what.get(self.choice, 'PyTorch’s default')}: {self.step_s * 1e3:.4g} ms a step, {faster}"
+
+    def __repr__(self) -> str:
+        return f"TuneResult({self._sentence()}; {len(self.plan.buckets)} buckets, {self.world_size} ranks)"
 
     def __str__(self) -> str:
         return _core.results_in_words(self.results_json)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a sentence, the table, the chart."""
+        results = json.loads(self.results_json)
+        rows = [(f"{row['cap_mib']:.3g} MiB", row) for row in results["curve"]]
+        rows += [(row["strategy"], row) for row in results["strategies"]]
+
+        def ms(seconds: float | None) -> str:
+            return "" if seconds is None else f"{seconds * 1e3:.4g}"
+
+        cells = [
+            (name, row.get("buckets", ""), ms(row["measured_s"]), "{} to {}".format(*map(ms, (ci["low"], ci["high"]))), ms(row.get("predicted_s")))
+            for name, row in rows
+            for ci in [row["measured_ci_s"]]
+        ]  # fmt: skip
+        head = "".join(f"<th>{name}</th>" for name in ("buckets by", "how many", "step, ms", "95 % interval", "predicted"))
+        body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in cells)
+        return f"<p>{escape(self._sentence())}</p><table><tr>{head}</tr>{body}</table>{_drawn(results)}"
+
+
+def _drawn(results: Mapping[str, Any], width: int = 420, height: int = 160) -> str:
+    """The predicted curve and the measured intervals, as SVG; caps on a logarithmic axis."""
+    from math import log2
+
+    points = [(row["cap_mib"], row["predicted_s"]) for row in results.get("dense_curve", [])]
+    bars = [(row["cap_mib"], row["measured_ci_s"]["low"], row["measured_ci_s"]["high"], row["measured_s"]) for row in results["curve"]]
+    caps = [point[0] for point in (*points, *bars)]
+    times = [value for row in (*points, *bars) for value in row[1:]]
+    (left, right), (low, high) = (log2(min(caps)), log2(max(caps))), (min(times), max(times))
+
+    def at(cap: float, seconds: float) -> tuple[float, float]:
+        x = 8 + (width - 16) * (log2(cap) - left) / ((right - left) or 1)
+        return round(x, 1), round(height - 24 - (height - 40) * (seconds - low) / ((high - low) or 1), 1)
+
+    drawn = f'<polyline fill="none" stroke="#888" points="{" ".join(f"{x},{y}" for x, y in (at(*p) for p in points))}"/>'
+    for cap, least, most, middle in bars:
+        (x, y0), (_, y1), (_, y) = at(cap, least), at(cap, most), at(cap, middle)
+        drawn += f'<line x1="{x}" x2="{x}" y1="{y0}" y2="{y1}" stroke="#06c"/><circle cx="{x}" cy="{y}" r="3" fill="#06c"/>'
+    label = f"{min(caps):.3g} to {max(caps):.3g} MiB, {low * 1e3:.4g} to {high * 1e3:.4g} ms; line: predicted, dots: measured"
+    words = f'<text x="8" y="{height - 6}" font-size="11">{escape(label)}</text>'
+    return f'<svg width="{width}" height="{height}" role="img">{drawn}{words}</svg>'
+
+
+class VegaLite(dict[str, Any]):
+    """A Vega-Lite chart, as a notebook takes it."""
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return {"application/vnd.vegalite.v5+json": dict(self), "text/plain": str(self.get("title", ""))}
+
+
+def load(folder: str | os.PathLike[str] | None = None) -> TuneResult:
+    """What TuneResult.save(folder) wrote; None: the folder that the environment's FIRKIN_TUNED names. Raises InputError where it is not."""
+    place = folder if folder is not None else os.environ.get(_FOLDER)
+    if place is None:
+        raise InputError(f"load: no folder, and {_FOLDER} is not set; expected the folder of a result that was saved")
+    file = pathlib.Path(place) / _FILE
+    try:
+        return TuneResult.from_dict(json.loads(file.read_text()))
+    except OSError as error:
+        raise InputError(f"load: {file}: {error.strerror}; expected the folder of a result that was saved") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"load: {file} is not what save() writes ({type(error).__name__}: {error})") from None

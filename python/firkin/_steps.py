@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from firkin._core import InputError
 from firkin._torch import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 Step = Callable[[torch.nn.Module], Any]
 
@@ -37,57 +36,123 @@ class Clock:
             torch.cuda.synchronize(self._device)
 
 
-def check_step(step: Step) -> None:
-    if not callable(step):
-        raise InputError(f"step is a {type(step).__name__}; expected a function that takes the model and does one training step")
+class CountedStep:
+    """The user's step, which says how often it was called, and what a loader that ends lacks."""
+
+    def __init__(self, step: Step, most: int | None = None) -> None:
+        if not callable(step):
+            raise InputError(f"step is a {type(step).__name__}; expected a function that takes the model and does one training step")
+        self._step, self._most = step, most
+        self.calls, self.seconds = 0, 0.0  # of all calls
+
+    def __call__(self, model: torch.nn.Module) -> None:
+        started = time.perf_counter()
+        try:
+            self._step(model)
+        except StopIteration:
+            most = "" if self._most is None else f" (up to {self._most}, fewer with a smaller time_budget_s)"
+            raise InputError(
+                f"step: its batches ended in call {self.calls + 1}; expected as many as there are calls{most}, or a loader that starts anew"
+            ) from None
+        self.calls += 1
+        self.seconds += time.perf_counter() - started
 
 
-@contextmanager
-def watched_backward(clock: Clock) -> Iterator[list[tuple[Any, Any]]]:
-    """Marks of the start and the end of every backward pass meanwhile, by loss.backward() or torch.autograd.backward()."""
-    passes: list[tuple[Any, Any]] = []
-    original = torch.autograd.backward
+class Unsynced(torch.nn.Module):
+    """What a step gets where nothing is to be communicated: the module, to be called as DistributedDataParallel is."""
 
-    def backward(*args: Any, **kwargs: Any) -> None:
-        start = clock.mark()
-        original(*args, **kwargs)
-        passes.append((start, clock.mark()))
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.called = False
+        self.require_backward_grad_sync = True
+        self.to_reduce = False  # whether the next backward is one that DistributedDataParallel would reduce
 
-    torch.autograd.backward = backward
-    try:
-        yield passes
-    finally:
-        torch.autograd.backward = original
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.called = True
+        self.to_reduce |= self.require_backward_grad_sync and torch.is_grad_enabled()
+        return self.module(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
 
 
-class StillRanks:
-    """Steps without communication that leave ranks alike: an optimiser that is about to step finds zero gradients.
+class Watch:
+    """Backward passes of a step without communication, the outermost ones, and when gradients were accumulated in the last that counts.
 
-    Otherwise each rank would step with gradients of its own, and its optimiser's state would be unlike the others' ever after.
-    `seconds`: what that took since entering, to be taken off a measured step.
+    Ranks stay alike: gradients are zero when a backward ends, since each rank has its own, and gradient scalers and closures look at them
+    before an optimiser steps. `still_s`: what that took, to be taken off a measured step.
+    model: says which passes count; None: all. zeroed: parameters. ready: those whose marks are wanted; hooks of the user's stay.
     """
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], clock: Clock) -> None:
-        self._parameters = parameters
-        self._clock = clock
-        self.seconds = 0.0
+    def __init__(
+        self, clock: Clock, zeroed: Sequence[torch.Tensor], model: Unsynced | None = None, ready: Sequence[torch.Tensor] = ()
+    ) -> None:
+        self._clock, self._zeroed, self._model, self._ready = clock, zeroed, model, ready
+        self.passes: list[tuple[Any, Any]] = []  # marks of the start and the end
+        self.uncounted = 0
+        self.marks: dict[int, Any] = {}  # index in `ready` -> mark, in the order in which gradients became ready
+        self.still_s = 0.0
+        self._marking = False
+        self._depth = 0  # of passes in passes: reentrant checkpointing, also on autograd's own thread
 
-    def __enter__(self) -> StillRanks:
-        self._hook = register_optimizer_step_pre_hook(self._zero)
+    def __enter__(self) -> Watch:
+        self._original = torch.autograd.backward
+        torch.autograd.backward = self._backward
+        self._hooks: list[Any] = [
+            p.register_post_accumulate_grad_hook(self._marker(i))  # type: ignore[no-untyped-call]
+            for i, p in enumerate(self._ready)
+        ]
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._hook.remove()
+        torch.autograd.backward = self._original
+        for hook in self._hooks:
+            hook.remove()
 
-    def _zero(self, *_: Any) -> None:
+    def _backward(self, *args: Any, **kwargs: Any) -> None:
+        if self._depth > 0:
+            return self._original(*args, **kwargs)
+        counts = self._model is None or self._model.to_reduce
+        if counts:
+            self.marks.clear()
+        self._marking = counts
+        self._depth += 1
+        start = self._clock.mark()
+        try:
+            self._original(*args, **kwargs)
+        finally:
+            self._depth -= 1
+        if counts:
+            self.passes.append((start, self._clock.mark()))
+        else:
+            self.uncounted += 1
+        if self._model is not None:
+            self._model.to_reduce = False
+        self._zero()
+
+    def _zero(self) -> None:
         self._clock.synchronize()
         started = time.perf_counter()
         with torch.no_grad():
-            for parameter in self._parameters:
+            for parameter in self._zeroed:
                 if parameter.grad is not None:
                     parameter.grad.zero_()
         self._clock.synchronize()
-        self.seconds += time.perf_counter() - started
+        self.still_s += time.perf_counter() - started
+
+    def _marker(self, index: int) -> Callable[[torch.Tensor], None]:
+        def ready(_: torch.Tensor) -> None:
+            if self._marking:
+                self.marks.pop(index, None)  # the last time counts
+                self.marks[index] = self._clock.mark()
+
+        return ready
 
 
 def timed_step(step: Step, model: torch.nn.Module, clock: Clock) -> float:
@@ -97,30 +162,3 @@ def timed_step(step: Step, model: torch.nn.Module, clock: Clock) -> float:
     step(model)
     clock.synchronize()
     return time.perf_counter() - started
-
-
-class ReadyMarks:
-    """Marks of when each parameter's gradient was accumulated, for as long as it is entered; hooks of the user's stay."""
-
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], clock: Clock) -> None:
-        self._parameters = parameters
-        self._clock = clock
-        self.marks: dict[int, Any] = {}  # parameter -> mark, in the order in which gradients became ready
-
-    def __enter__(self) -> ReadyMarks:
-        self._hooks: list[Any] = [
-            p.register_post_accumulate_grad_hook(self._hook_of(i))  # type: ignore[no-untyped-call]
-            for i, p in enumerate(self._parameters)
-        ]
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _hook_of(self, index: int) -> Callable[[torch.Tensor], None]:
-        def ready(_: torch.Tensor) -> None:
-            self.marks.pop(index, None)  # the last time counts
-            self.marks[index] = self._clock.mark()
-
-        return ready

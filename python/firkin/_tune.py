@@ -12,42 +12,48 @@ from typing import Any, TypeVar
 from firkin import _ddp
 from firkin._allreduce import measured_table, sizes_up_to
 from firkin._core import AllReduceTable, InputError, Profile, RunFacts, Tuner
-from firkin._measure import Samples, Setting, StepBench, check_ddp_options, make_ranks_alike
+from firkin._measure import Samples, Setting, StepBench, Wrapping, check_ddp_options, warmup_steps
 from firkin._plan import Plan
-from firkin._profile import check_same_model, measured_profile, trainable_parameters
+from firkin._profile import FEWEST_STEPS, check_same_model, measured_profile, trainable_parameters
+from firkin._progress import Progress
 from firkin._ranks import Ranks
-from firkin._result import TuneResult
-from firkin._steps import Step
+from firkin._result import Speedup, TuneResult
+from firkin._state import State
+from firkin._steps import CountedStep, Step
 from firkin._torch import dist, torch
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 T = TypeVar("T")
 
 _log = logging.getLogger("firkin")
 
-_CALIBRATION_BLOCKS = 4
+_PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
+_CALIBRATION_SETTINGS = 4
+_EFFORT, _LEAST_EFFORT = (2, 4), (1, 2)  # timed steps per visit of a setting, blocks of the calibration; the latter where steps are slow
 _FEWEST_BLOCKS = 6  # with fewer, intervals say nothing
 _MOST_BLOCKS = 20
+_SLACK_S = 10.0  # over time_budget_s, of which nothing is said
 
 
 @dataclass
 class _Job:
     ranks: Ranks
     model: torch.nn.Module
-    step: Step
     options: dict[str, Any]
+    wrap: Callable[..., torch.nn.Module]
     uniform: bool
     caps_mib: list[float]
-    seconds: float
+    time_budget_s: float
     seed: int
-    on_progress: Callable[[str], None]
+    restore: bool
+    progress: Progress
+    compiled: bool = False  # the model, or what wraps it
 
     def check(self) -> None:
         if self.ranks.size < 2:
             raise InputError("one rank has nobody to communicate with; expected at least 2: torchrun --nproc-per-node 2")
-        if not self.seconds > 0:
-            raise InputError(f"seconds {self.seconds}; expected more than 0")
-        if not callable(self.step):
-            raise InputError(f"step is a {type(self.step).__name__}; expected a function that takes the model")
+        if not self.time_budget_s > 0:
+            raise InputError(f"time_budget_s {self.time_budget_s}; expected more than 0")
         check_ddp_options(self.options)
         trainable_parameters(self.model)
 
@@ -56,8 +62,9 @@ class _Job:
         return {
             "uniform": self.uniform,
             "caps_mib": self.caps_mib,
-            "seconds": self.seconds,
+            "time_budget_s": self.time_budget_s,
             "seed": self.seed,
+            "restore": self.restore,
             # Others are each rank's own (device_ids) or of types that cannot be compared.
             "ddp_kwargs": {name: value if isinstance(value, bool) else "..." for name, value in sorted(self.options.items())},
             "torch": torch.__version__,
@@ -65,72 +72,135 @@ class _Job:
             "torch.compile": _ddp.is_compiled(self.model),
         }
 
+    def calls(self, fewest: bool, effort: tuple[int, int]) -> int:
+        """How often step is called, at the fewest or the most, where the plan of buckets is measured too."""
+        timed, calibration = effort
+        visit, caps = timed + warmup_steps(self.options), max(2, len(self.caps_mib)) + 1
+
+        def of_blocks(blocks: int, settings: int) -> int:
+            return blocks * (settings * visit + 1 + timed)
+
+        steps, blocks = (FEWEST_STEPS, _FEWEST_BLOCKS) if fewest else (_PROFILE_STEPS, _MOST_BLOCKS)
+        profile = _PROFILE_WARMUP + (3 if self.compiled else 2) * steps
+        return profile + of_blocks(calibration, _CALIBRATION_SETTINGS) + visit + of_blocks(blocks, caps + 2)
+
     @property
     def unused_allowed(self) -> bool:
-        return bool(self.options.get("find_unused_parameters"))
+        return bool(self.options.get("find_unused_parameters") or self.options.get("static_graph"))
 
 
 def tune(
     model: torch.nn.Module,
     step: Step,
     *,
-    group: dist.ProcessGroup | None = None,
+    process_group: dist.ProcessGroup | None = None,
     ddp_kwargs: Mapping[str, Any] | None = None,
+    wrap: Callable[..., torch.nn.Module] = DDP,
     uniform: bool = False,
     caps_mib: Sequence[float] = (),
-    seconds: float = 150.0,
+    time_budget_s: float = 150.0,
     seed: int = 0,
-    on_progress: Callable[[str], None] | None = None,
+    restore: bool = True,
+    progress: bool = True,
 ) -> TuneResult:
     """The best gradient buckets for this model on these ranks. Collective: every rank gets the same result.
 
-    model: the module itself, not wrapped. step(model): forward, one backward, optimiser; it is called with the module and with
-    DistributedDataParallel around it, about a hundred times, and really trains: afterwards ranks are alike, and further on than before.
-    (Steps that are measured without communication find zero gradients in the optimiser.)
-    group: None is the default group. ddp_kwargs: other arguments that DistributedDataParallel will be called with. uniform: one cap for all
-    buckets, for who cannot pass on bucket_cap_mb_list (the Trainer of Transformers, Accelerate). caps_mib: bucket caps to measure besides
-    the best one, by default half and twice that. seconds: for all of it, about; more where six blocks of steps take more.
-    on_progress: called on rank 0 with a line now and then; by default they go to the logger "firkin".
+    model: the module itself, not wrapped. step(model): one training step, with the model that it is given: forward, backward, optimiser;
+    where gradients are accumulated, all but the last backward under `with model.no_sync():`. It is called some hundred times, with a
+    module that is called as DistributedDataParallel is, or that.
+    process_group: None is the default group, or that of ddp_kwargs' device_mesh. ddp_kwargs: other arguments that DistributedDataParallel
+    will be called with. wrap(model, **kwargs): how you wrap the model, where that is more: registering a communication hook, compiling.
+    uniform: one cap for all buckets, for who cannot pass on bucket_cap_mb_list (the Trainer of Transformers, Accelerate). caps_mib: bucket
+    caps to measure besides the best one, by default half and twice that. time_budget_s: for all of it, about; more where six blocks of
+    steps take more, of which a line of the logger "firkin" warns.
+    restore: afterwards, also after an error, everything is as it was before: parameters, buffers, gradients, the state of optimisers,
+    schedules and gradient scalers, random numbers; it is on the host meanwhile. Loaders, and what else step changes, stay further on.
+    False: step trains on, with zero gradients in the steps that are measured without communication. progress: a bar on rank 0.
     Memory: at most one more copy of the gradients, and 256 MiB while the all-reduce is measured.
 
     Raises InputError, on every rank, without a process group, with one rank, for a model without parameters, different models, parameters
-    of several dtypes or devices, and a step that does not do exactly one backward or leaves a parameter without a gradient.
+    on several devices, a step that does not do exactly one backward that averages, does not call the model that it is given, or leaves a
+    parameter without a gradient, and where the batches end. RuntimeError where something could not be put back, or ranks drifted apart.
     """
-    ranks = Ranks(group)
-    say = on_progress or _log.info
-    job = _Job(
-        ranks, model, step, dict(ddp_kwargs or {}), uniform, list(caps_mib), seconds, seed, say if ranks.rank == 0 else lambda _: None
-    )
+    options = dict(ddp_kwargs or {})
+    process_group = options.pop("process_group", process_group)
+    if process_group is None and "device_mesh" in options:
+        process_group = options["device_mesh"].get_group()
+    ranks = Ranks(process_group)
+    shown = Progress(time_budget_s, ranks.rank == 0 and progress)
+    job = _Job(ranks, model, options, wrap, uniform, list(caps_mib), time_budget_s, seed, restore, shown)
     ranks.attempt(job.check)
+    counted = ranks.attempt(lambda: CountedStep(step, job.calls(False, _EFFORT)))
     ranks.check_same("tune", job.agreed())
     check_same_model(ranks, model, trainable_parameters(model))
-    make_ranks_alike(ranks, model)
-    started = time.perf_counter()
-    profile = measured_profile(
-        ranks, model, step, steps=10, warmup=3, seconds=seconds * 0.2, allow_unused=job.unused_allowed, on_progress=job.on_progress
-    )
-    device = trainable_parameters(model)[0][1].device
-    table = measured_table(ranks, device, sizes_up_to(sum(profile.bytes)), min(10.0, seconds * 0.1), seed, job.on_progress)
+    state, wrapping = State(model), Wrapping(ranks, model, options, wrap)
+    if restore:
+        state.keep()
+    try:
+        result, unlike = _tuned(job, counted, state, wrapping)
+    finally:
+        shown.close()
+        wrapping.graphs.reset()
+        for parameter in state.parameters:
+            parameter.grad = None
+        if restore:
+            state.put_back()
+    if restore:
+        state.check_put_back(ranks)
+        return result
+    for name in sorted(State(model).unlike(ranks) - unlike):
+        raise RuntimeError(f"tune: '{name}' is not the same on every rank any more; expected a step that leaves ranks alike")
+    return result
+
+
+def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tuple[TuneResult, set[str]]:
+    """What was found, and what ranks did not have in common at the start."""
+    ranks, started = job.ranks, time.perf_counter()
+    parameters = trainable_parameters(job.model)
+    wire, profiled = wrapping.alike(parameters[0][1].dtype)
+    job.compiled = wrapping.graphs.compiled
+    unlike = state.unlike(ranks)
+    with wrapping.graphs.of("profile"):
+        profile = measured_profile(
+            ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * 0.2,
+            find_unused_parameters=job.unused_allowed, zeroed=state.parameters, on_progress=job.progress.at,
+        )  # fmt: skip
     lists, notes = _lists_possible(job, profile)
+    if wire is None:
+        notes.append("a communication hook: the all-reduce was measured, and its time predicted, without it; steps were measured with it")
+    timed_steps, calibration_blocks = _effort(job, step.seconds / step.calls, notes)
+    table = measured_table(
+        ranks, parameters[0][1].device, sizes_up_to(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1), job.seed, job.progress.at,
+        (parameters[0][1].dtype, wire or parameters[0][1].dtype),
+    )  # fmt: skip
     tuner = _Planner(job, profile, table, lists)
-    bench = StepBench(ranks, model, step, trainable_parameters(model), profile, job.options)
+    bench = StepBench(ranks, wrapping, step, parameters, profile, state, job.restore, timed_steps)
 
-    def left_s() -> float:
-        return seconds - (time.perf_counter() - started)
+    def blocks(phase: str, settings: Sequence[Setting], fewest: int, most: int, seconds: float) -> Samples:
+        def on_block(done: int) -> None:
+            job.progress.at(f"{phase}: block {done}")
 
-    settings = tuner.calibration_settings()
-    tuner.calibrate(_blocks(job, bench, "calibrating", settings, _CALIBRATION_BLOCKS, _CALIBRATION_BLOCKS, 0))
-    settings = tuner.settings()
-    settings = _drop_what_cannot_be_made(tuner, bench, settings, notes)
-    samples = _blocks(job, bench, "measuring steps", settings, _FEWEST_BLOCKS, _MOST_BLOCKS, left_s())
-    return tuner.result(samples, bench, notes)
+        return bench.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block)
+
+    tuner.calibrate(blocks("calibrating", tuner.calibration_settings(), calibration_blocks, calibration_blocks, 0))
+    settings = _drop_what_cannot_be_made(tuner, bench, tuner.settings(), notes)
+    left_s = job.time_budget_s - (time.perf_counter() - started)
+    samples = blocks("measuring steps", settings, _FEWEST_BLOCKS, _MOST_BLOCKS, left_s)
+    notes.append(f"step was called {step.calls} times: loaders, and what else it counts itself, are that much further on")
+    return tuner.result(samples, bench, notes), unlike
 
 
-def _blocks(job: _Job, bench: StepBench, phase: str, settings: Sequence[Setting], fewest: int, most: int, seconds: float) -> Samples:
-    def on_block(done: int) -> None:
-        job.on_progress(f"{phase}: block {done}")
-
-    return bench.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block)
+def _effort(job: _Job, step_s: float, notes: list[str]) -> tuple[int, int]:
+    """Less where steps are slow; where even that is too long, a line says so."""
+    step_s = job.ranks.max([step_s])[0]
+    effort = _EFFORT if job.calls(True, _EFFORT) * step_s <= job.time_budget_s else _LEAST_EFFORT
+    fewest_s = job.calls(True, effort) * step_s
+    job.progress.expect(fewest_s)
+    if fewest_s > 1.25 * job.time_budget_s + _SLACK_S:
+        notes.append(f"a step takes {step_s:.2g} s, and the {job.calls(True, effort)} that are needed more than time_budget_s")
+        if job.ranks.rank == 0:
+            _log.warning("tune: %s: about %.0f s in all, not %g", notes[-1], fewest_s, job.time_budget_s)
+    return effort
 
 
 def _lists_possible(job: _Job, profile: Profile) -> tuple[bool, list[str]]:
@@ -140,8 +210,14 @@ def _lists_possible(job: _Job, profile: Profile) -> tuple[bool, list[str]]:
         notes.append("DDP_SET_LAST_BUCKET_CAP=1: PyTorch fills buckets of a cap from the last gradient; predictions take the first")
     if job.uniform:
         return False, notes
-    if _ddp.is_compiled(job.model):
-        notes.append("torch.compile cuts the model's graphs by the bucket cap as well: only uniform caps from 1 MiB on were considered")
+    if job.compiled:
+        notes.append(
+            "torch.compile cuts the model's graphs by the bucket cap as well: only uniform caps from 1 MiB on were considered, each with"
+            " graphs of its own; when gradients are ready was profiled without it"
+        )
+        return False, notes
+    if len({p.dtype for _, p in _ddp.reduced_parameters(job.model)}) > 1:
+        notes.append("parameters of several dtypes: a bucket holds one, and a list is for all of them: only uniform caps were considered")
         return False, notes
     if not _ddp.takes_lists():
         notes.append(f"torch {torch.__version__} has no bucket_cap_mb_list: only uniform caps were considered")
@@ -177,7 +253,7 @@ class _Planner:
 
         def make() -> None:
             if job.ranks.rank == 0:
-                smallest = 1.0 if _ddp.is_compiled(job.model) else 0.0
+                smallest = 1.0 if job.compiled else 0.0
                 self._tuner = Tuner(profile, table, job.ranks.size, lists=lists, smallest_cap_mib=smallest, caps_mib=job.caps_mib)
 
         job.ranks.attempt(make)
@@ -214,10 +290,11 @@ class _Planner:
             cap_mib=cap_mib,
             step_s=step_s,
             predicted_s=predicted_s,
-            over_default=over_default,
+            speedup=Speedup.of_ratio(*over_default),
             notes=tuple(notes),
             profile=self.profile,
             curve=self._table,
+            world_size=self._job.ranks.size,
             results_json=text,
             _registration=tuple(name for name, _ in parameters),
             _element_bytes=parameters[0][1].element_size(),

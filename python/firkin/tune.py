@@ -1,7 +1,9 @@
 """`torchrun --nproc-per-node N -m firkin.tune my_script.py:build`: firkin.tune for a script's model.
 
 build() returns the model and the step, and, if wanted, other arguments of DistributedDataParallel: `model, step, {"static_graph": True}`.
-It is called on every rank, when the process group is there (NCCL where there is a GPU, with LOCAL_RANK's set, else Gloo).
+It is called on every rank, when the process group is there: the script's own, if importing it makes one, else NCCL where there is a GPU
+(with LOCAL_RANK's set, before the script is imported), or Gloo; init_process_group() in build() is left out. What follows `--` is the
+script's: `... -m firkin.tune my_script.py:build -- --layers 12`.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import atexit
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
+from unittest import mock
 
 import firkin
 
@@ -49,30 +53,32 @@ def built(builder: Callable[[], Any]) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    if "RANK" not in os.environ:
+        load_builder(arguments.target)  # what is wrong with it comes first
+        raise firkin.InputError("no ranks; expected to be started by torchrun: torchrun --nproc-per-node 2 -m firkin.tune FILE.py:FUNCTION")
     from firkin._ranks import Ranks
     from firkin._torch import dist, torch
 
-    builder = load_builder(arguments.target)
-    if "RANK" not in os.environ:
-        raise firkin.InputError("no ranks; expected to be started by torchrun: torchrun --nproc-per-node 2 -m firkin.tune FILE.py:FUNCTION")
-    if torch.cuda.is_available():
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    builder = load_builder(arguments.target)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
-        model, step, ddp_kwargs = Ranks(None).attempt(lambda: built(builder))
-        first = dist.get_rank() == 0
-        say = (lambda line: print(f"firkin: {line}", file=sys.stderr)) if first else (lambda _: None)
+        with mock.patch.object(dist, "init_process_group"), mock.patch.object(torch.distributed, "init_process_group"):
+            model, step, ddp_kwargs = Ranks(None).attempt(lambda: built(builder))
         result = firkin.tune(
             model,
             step,
             ddp_kwargs=ddp_kwargs,
             uniform=arguments.uniform,
             caps_mib=arguments.cap_mib,
-            seconds=arguments.seconds,
+            time_budget_s=arguments.time_budget_s,
             seed=arguments.seed,
-            on_progress=say,
+            restore=False,  # nobody trains on
         )
-        if first:
+        if dist.get_rank() == 0:
             result.save(arguments.out)
             print(result.results_json if arguments.json else f"{result}\n{said(result)}\nwrote {arguments.out}", end="\n")
     finally:
@@ -81,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def said(result: firkin.TuneResult) -> str:
     """What to write into the script."""
-    words = ", ".join(f"{name}={value}" for name, value in result.ddp_kwargs().items())
+    words = ", ".join(f"{name}={value}" for name, value in result.ddp_kwargs().items() if name != "device_mesh")
     return f"DistributedDataParallel({', '.join(filter(None, ['model', words]))})"
 
 
@@ -90,12 +96,18 @@ def main() -> int:
     parser.add_argument("target", metavar="FILE.py:FUNCTION", help="FUNCTION() returns model, step[, arguments of DistributedDataParallel]")
     parser.add_argument("--uniform", action="store_true", help="one cap for all buckets, as Transformers and Accelerate take it; no list")
     parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="caps to measure besides the best one (default: half, twice)")
-    parser.add_argument("--seconds", type=float, default=150.0, help="for all of it, about (default: %(default)s)")
+    parser.add_argument("--time-budget-s", type=float, default=150.0, help="for all of it, about (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="firkin-out/tune", help="folder for results.json and report.html (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the results.json")
+    words, of_script = sys.argv[1:], []
+    if "--" in words:
+        words, of_script = words[: words.index("--")], words[words.index("--") + 1 :]
+    targets = [word for word in words if re.search(r"\.py:\w+$", word)][:1]  # also behind --cap-mib 1 2
+    arguments = parser.parse_args(targets + [word for word in words if word not in targets])
+    sys.argv = [arguments.target.rpartition(":")[0], *of_script]
     try:
-        run(parser.parse_args())
+        run(arguments)
     except firkin.InputError as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"firkin: {error}", file=sys.stderr)

@@ -51,7 +51,7 @@ def train_every_strategy(rank, model_class, arguments, width):
             names = [name for name, _ in reference.named_parameters()][::-1]
             sizes = {name: p.numel() * p.element_size() for name, p in reference.named_parameters()}
             plan = firkin.Plan((tuple(names[:1]), tuple(names[1:])), sizes)
-        model = firkin.DataParallel(module, strategy=strategy, plan=plan, cap_mib=0.0005)
+        model = firkin.DataParallel(module, plan=plan, cap_mib=0.0005, experiment={"strategy": strategy})
         optimizer = firkin.OverlappedOptimizer(model, adamw(model.parameters()))
         for step in range(6):
             optimizer.zero_grad()
@@ -67,7 +67,7 @@ def train_ordered_over_a_link(rank):
     late = 0.0
     for strategy in ("bucketed", "ordered"):
         module = seeded(Layers, [48] * 7)
-        model = firkin.DataParallel(module, strategy=strategy, cap_mib=0.01, link="100mbit")
+        model = firkin.DataParallel(module, strategy=strategy, cap_mib=0.01, experiment={"link": "100mbit"})
         inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         schedule = torch.optim.lr_scheduler.OneCycleLR(inner, max_lr=0.1, total_steps=20)
         optimizer = firkin.OverlappedOptimizer(model, inner)
@@ -197,13 +197,16 @@ def bad_input(rank):
         "different caps": lambda: firkin.DataParallel(good, cap_mib=1 + rank),
         "no such strategy": lambda: firkin.DataParallel(good, strategy="telepathy"),
         "no such compression": lambda: firkin.DataParallel(good, compression="zip"),
-        "no such link": lambda: firkin.DataParallel(good, link="fast"),
+        "no such link": lambda: firkin.DataParallel(good, experiment={"link": "fast"}),
+        "no such experiment": lambda: firkin.DataParallel(good, experiment={"weather": "rain"}),
         "another model's plan": lambda: firkin.DataParallel(good, plan=other_plan),
         "no such buckets": lambda: firkin.DataParallel(good, buckets="best"),
         "a file alone": lambda: firkin.DataParallel(good, plan_file="buckets.json"),
         "automatic and ordered": lambda: firkin.DataParallel(good, buckets="automatic", strategy="ordered"),
-        "a plan for flat": lambda: firkin.DataParallel(good, strategy="flat", plan=firkin.Plan((tuple(sizes),), sizes)),
-        "torch": lambda: firkin.DataParallel(good, strategy="torch"),
+        "a plan for flat": lambda: firkin.DataParallel(
+            good, plan=firkin.Plan((tuple(sizes),), sizes), experiment={"strategy": "flat"}
+        ),
+        "flat": lambda: firkin.DataParallel(good, strategy="flat"),
         "no device": lambda: firkin.DataParallel(two_linear_layers().to("meta")),
         "L-BFGS": lambda: firkin.OverlappedOptimizer(keep, torch.optim.LBFGS(keep.parameters())),
     }
@@ -242,7 +245,8 @@ def train_automatically(rank, folder):
     buckets = []
     plan_file = os.path.join(folder, "buckets.json")
     for run in range(2):
-        model = firkin.DataParallel(seeded(Layers, [48] * 7), buckets="automatic", plan_file=plan_file, cap_mib=0.0004, link="1gbit,2ms")
+        options = {"buckets": "automatic", "plan_file": plan_file, "cap_mib": 0.0004, "experiment": {"link": "1gbit,2ms"}}
+        model = firkin.DataParallel(seeded(Layers, [48] * 7), **options)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         steps = 0
         while run == 0 and steps < 400 and "SETTLED" not in str(model.stats().automatic) or steps < 3:
@@ -346,7 +350,8 @@ class Engine(unittest.TestCase):
             "a file alone": "plan_file without",
             "automatic and ordered": "expected bucketed",
             "a plan for flat": "expected planned or ordered",
-            "torch": "expected torch.nn.parallel.DistributedDataParallel",
+            "flat": "strategy 'flat'; expected 'bucketed', 'planned' or 'ordered'",
+            "no such experiment": "experiment 'weather'; expected 'strategy' or 'link'",
             "no device": "0.weight is on meta",
             "L-BFGS": "expected another optimiser",
         }

@@ -1,4 +1,4 @@
-"""examples/python on two real ranks: Transformers' Trainer, Accelerate and Lightning train with the buckets that were tuned.
+"""examples/python and firkin.integrations on two real ranks: Transformers' Trainer, Accelerate and Lightning train with the buckets that were tuned.
 
 INTEGRATIONS_VENV names the virtual environment with the three, which tools/bootstrap test makes. Where there is none the exit code is 77,
 which ctest shows as skipped.
@@ -19,15 +19,15 @@ DEADLINE_S = 600  # a hang; a busy machine takes minutes for what takes seconds
 
 
 @functools.cache
-def ran(example):
-    """What each of two ranks saw of an example: integrations_ranks.py says what."""
+def ran(*words):
+    """What each of two ranks saw: integrations_ranks.py of an example, integrations_callbacks.py of the callbacks."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder:
         command = [str(VENV / "bin/python"), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-                   str(HERE / "integrations_ranks.py"), example, folder]  # fmt: skip
+                   str(HERE / words[0]), *words[1:], folder]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
         if done.returncode != 0:
-            raise AssertionError(f"{example}\n{done.stdout}\n{done.stderr}")
+            raise AssertionError(f"{words}\n{done.stdout}\n{done.stderr}")
         return done.stdout, [json.loads((pathlib.Path(folder) / f"{rank}.json").read_text()) for rank in range(2)]
 
 
@@ -37,23 +37,23 @@ class Example:
     name = ""
 
     def test_trains_with_the_buckets_that_were_tuned(self):
-        _, ranks = ran(self.name)
+        _, ranks = ran("integrations_ranks.py", self.name)
         for rank in ranks:
             self.assertEqual(rank["logged"], rank["tuned"])
 
     def test_says_which_buckets_are_in_use(self):
-        printed, ranks = ran(self.name)
+        printed, ranks = ran("integrations_ranks.py", self.name)
         sizes = ", ".join(f"{size / 2**20:.2f}" for size in ranks[0]["tuned"])
         self.assertIn(f"DistributedDataParallel has these buckets, in MiB: {sizes}\n", printed)
 
     def test_hands_on_whatever_buckets_it_is_given(self):
-        _, ranks = ran(self.name)
+        _, ranks = ran("integrations_ranks.py", self.name)
         for rank in ranks:
             for given in rank["given"]:
                 self.assertEqual(given["logged"], given["expected"], given["kwargs"])
 
     def test_the_given_buckets_differ_and_other_ones_are_noticed(self):
-        _, ranks = ran(self.name)
+        _, ranks = ran("integrations_ranks.py", self.name)
         for rank in ranks:
             self.assertGreater(len({str(given["logged"]) for given in rank["given"]}), 1)
             for given in rank["given"]:
@@ -64,11 +64,11 @@ class Trainer(Example, unittest.TestCase):
     name = "hf_trainer"
 
     def test_the_choice_is_a_cap_or_pytorchs_default(self):
-        for rank in ran(self.name)[1]:
+        for rank in ran("integrations_ranks.py", self.name)[1]:
             self.assertIn(rank["choice"], ("cap", "torch default"))
 
     def test_that_the_trainer_looks_for_unused_parameters_unless_told_not_to_is_noticed(self):
-        for rank in ran(self.name)[1]:
+        for rank in ran("integrations_ranks.py", self.name)[1]:
             self.assertRegex(rank["check_of_the_trainers_default"], r"^check: bucket \d+ .*; expected ")
 
 
@@ -76,7 +76,7 @@ class Accelerate(Example, unittest.TestCase):
     name = "accelerate_ddp"
 
     def test_the_choice_is_a_cap_or_pytorchs_default(self):
-        for rank in ran(self.name)[1]:
+        for rank in ran("integrations_ranks.py", self.name)[1]:
             self.assertIn(rank["choice"], ("cap", "torch default"))
 
 
@@ -84,8 +84,19 @@ class Lightning(Example, unittest.TestCase):
     name = "lightning_ddp"
 
     def test_a_list_of_caps_is_handed_on_as_well(self):
-        for rank in ran(self.name)[1]:
+        for rank in ran("integrations_ranks.py", self.name)[1]:
             self.assertIn("bucket_cap_mb_list", [name for given in rank["given"] for name in given["kwargs"]])
+
+
+class Callbacks(unittest.TestCase):
+    def test_trainings_are_bitwise_those_without_and_have_the_buckets_that_were_found(self):
+        _, ranks = ran("integrations_callbacks.py")
+        self.assertGreaterEqual(len(ranks[0]), 6)
+        for rank in ranks:
+            for name, seen in rank.items():
+                with self.subTest(name):
+                    self.assertEqual(seen["different"], 0)
+                    self.assertRegex(seen["check"], r"^check: \d+ buckets, as tuned: ")
 
 
 if __name__ == "__main__":

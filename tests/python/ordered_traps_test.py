@@ -18,7 +18,8 @@ STEPS = 6  # the first ones leave nothing on its way
 
 def wrapped(strategy="ordered", **options):
     """Over a link so slow that gradients are on their way when backward() returns."""
-    return firkin.DistributedDataParallel(seeded(Layers, [WIDTH] * 7), strategy=strategy, cap_mib=0.01, link="100mbit", **options)
+    options = {"strategy": strategy, "cap_mib": 0.01, "experiment": {"link": "100mbit"}, **options}
+    return firkin.DistributedDataParallel(seeded(Layers, [WIDTH] * 7), **options)
 
 
 def sgd(parameters):

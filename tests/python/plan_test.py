@@ -231,7 +231,7 @@ class ProfileOfOneProcess(unittest.TestCase):
         model = WithUnused()
         with self.assertRaisesRegex(firkin.InputError, "parameter 'spare.weight' got no gradient"):
             firkin.profile(model, training_step(model), steps=3)
-        profile = firkin.profile(model, training_step(model), steps=3, allow_unused=True)
+        profile = firkin.profile(model, training_step(model), steps=3, find_unused_parameters=True)
         self.assertEqual(profile.names[:2], ["spare.weight", "spare.bias"])
         self.assertEqual(profile.ready_s[:2], [0, 0])
 

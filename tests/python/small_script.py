@@ -1,5 +1,6 @@
 """A script whose model is tuned in tune_test.py."""
 
+import argparse
 import atexit
 
 import torch
@@ -9,6 +10,17 @@ from models import Layers, training_step
 
 def build():
     model = Layers([64] * 5)
+    return model, training_step(model)
+
+
+def build_as_programs_do():
+    """With the program's own flags, and a process group of its own."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layers", type=int, required=True)
+    layers = parser.parse_args().layers
+    dist.init_process_group("gloo")
+    print(f"{layers} layers on {dist.get_world_size()} ranks")
+    model = Layers([64] * (layers + 1))
     return model, training_step(model)
 
 

@@ -1,0 +1,123 @@
+"""Callbacks that tune on the first batches of a training, and give its DistributedDataParallel the buckets that were found.
+
+    trainer.add_callback(firkin.integrations.for_transformers(trainer))    # Transformers' Trainer, also with PEFT
+    Trainer(callbacks=[firkin.integrations.for_lightning()])               # Lightning
+
+Arguments are firkin.tune's (time_budget_s, uniform, ...); `result` of the callback is what it found. The training begins where it would have
+begun: everything is put back, and loaders are read by an iterator of the callback's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from firkin._core import InputError
+from firkin._result import TuneResult
+from firkin._steps import Step
+from firkin._torch import torch
+from firkin._tune import tune
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+_BATCHES = 16  # that are read, and used again and again
+_KEPT = {"find_unused_parameters": False, "broadcast_buffers": True, "gradient_as_bucket_view": False, "static_graph": False,
+         "device_ids": None, "output_device": None}  # and what PyTorch takes them to be  # fmt: skip
+
+_log = logging.getLogger("firkin")
+
+
+def tune_wrapped(ddp: DDP, step: Step, **arguments: Any) -> TuneResult:
+    """firkin.tune for the model in a DistributedDataParallel that has not stepped yet, which then has the buckets that were found."""
+    options = {name: value for name, default in _KEPT.items() if (value := getattr(ddp, name, default)) != default}
+    hooks = list(ddp._comm_hooks)
+    ddp.reducer._remove_autograd_hooks()
+
+    def wrap(module: torch.nn.Module, *, into: DDP | None = None, **kwargs: Any) -> DDP:
+        if into is None:
+            into = DDP(module, **kwargs)
+        else:
+            into.__init__(module, **kwargs)  # type: ignore[misc]  # who holds it keeps it
+        for hook, state in hooks:
+            into.register_comm_hook(state, hook)
+        return into
+
+    module: torch.nn.Module = ddp.module
+    result = tune(module, step, process_group=ddp.process_group, ddp_kwargs=options, wrap=wrap, **arguments)
+    wrap(module, into=ddp, **result.ddp_kwargs())
+    return result
+
+
+def _again_and_again(loader: Iterable[Any], end: Callable[[], None] = lambda: None) -> Iterator[Any]:
+    first = list(itertools.islice(loader, _BATCHES))
+    end()
+    while first:
+        yield from first
+
+
+def _wrapped(what: str, model: Any) -> DDP | None:
+    if isinstance(model, DDP):
+        return model
+    _log.warning("%s: the model is a %s and no DistributedDataParallel: nothing was tuned", what, type(model).__name__)
+    return None
+
+
+def for_transformers(trainer: Any, **arguments: Any) -> Any:
+    """A TrainerCallback for trainer.add_callback()."""
+    from transformers import TrainerCallback  # type: ignore[import-not-found]
+
+    class Callback(TrainerCallback):  # type: ignore[misc]
+        result: TuneResult | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if (ddp := _wrapped("for_transformers", trainer.model_wrapped)) is None or self.result is not None:
+                return
+            trainer.current_gradient_accumulation_steps = 1  # the loop sets it with every batch
+            loader = kwargs["train_dataloader"]
+            batches = _again_and_again(loader, getattr(loader, "end", lambda: None))
+
+            def step(model: torch.nn.Module) -> None:
+                trainer.training_step(model, next(batches))
+                if args.max_grad_norm:
+                    trainer.accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                trainer.optimizer.step()
+                trainer.optimizer.zero_grad()
+
+            self.result = tune_wrapped(ddp, step, **arguments)
+
+    return Callback()
+
+
+def for_lightning(**arguments: Any) -> Any:
+    """A Callback for Trainer(callbacks=[...])."""
+    from lightning.pytorch import Callback as LightningCallback  # type: ignore[import-not-found]
+
+    class Callback(LightningCallback):  # type: ignore[misc]
+        result: TuneResult | None = None
+
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            if (ddp := _wrapped("for_lightning", trainer.strategy.model)) is None or self.result is not None:
+                return
+            if not module.automatic_optimization:
+                raise InputError("for_lightning: automatic_optimization is False; expected firkin.tune with a step of your own")
+            batches = _again_and_again(trainer.train_dataloader)
+            scaler = getattr(trainer.precision_plugin, "scaler", None) or torch.amp.GradScaler(enabled=False)
+            (optimizer,) = trainer.optimizers
+
+            def step(model: torch.nn.Module) -> None:
+                batch = trainer.strategy.batch_to_device(next(batches))
+                optimizer.zero_grad()
+                with trainer.precision_plugin.train_step_context():
+                    loss = trainer.strategy._forward_redirection(model, module, "training_step", batch, 0)
+                scaler.scale(loss["loss"] if isinstance(loss, Mapping) else loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+
+            module.log = module.log_dict = lambda *_, **__: None  # these steps are not the training's
+            try:
+                self.result = tune_wrapped(ddp, step, **arguments)
+            finally:
+                del module.log, module.log_dict
+
+    return Callback()

@@ -1,0 +1,105 @@
+"""One rank of integrations_test.py: trains with the callbacks of firkin.integrations, and without.
+
+    integrations_callbacks.py FOLDER      writes FOLDER/RANK.json: for each program how many parameters differ from those of the training
+                                          without the callback, what was chosen, and what check() says of the training's buckets
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
+
+import firkin.integrations  # noqa: E402
+import lightning as L  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
+from small_models import Transformer, next_bytes  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments  # noqa: E402
+
+QUICK = {"time_budget_s": 1.0, "progress": False}
+STEPS = 6
+
+
+def transformers(tuned, adapt=lambda model: model, **options):
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=256, n_positions=32, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    model = adapt(GPT2LMHeadModel(config))  # with dropout
+    rows, _ = next(next_bytes(seed=0, batch=16 * STEPS))
+    arguments = TrainingArguments(
+        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=4, max_steps=STEPS, use_cpu=True, dataloader_pin_memory=False,
+        save_strategy="no", report_to="none", disable_tqdm=True, ddp_find_unused_parameters=False, **options,
+    )  # fmt: skip
+    trainer = Trainer(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows])
+    callback = firkin.integrations.for_transformers(trainer, **QUICK)
+    if tuned:
+        trainer.add_callback(callback)
+    trainer.train()
+    return model, callback.result, trainer.model_wrapped
+
+
+def lora(tuned):
+    from peft import LoraConfig, get_peft_model
+
+    return transformers(tuned, lambda model: get_peft_model(model, LoraConfig(r=4, target_modules=["c_attn"])))
+
+
+class Language(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.transformer, self.dropout = Transformer(), torch.nn.Dropout(0.1)
+
+    def training_step(self, batch, index):
+        loss = cross_entropy(self.dropout(self.transformer(batch[0])), batch[1])
+        self.log("loss", loss)
+        return {"loss": loss}
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2)]
+
+
+class KeepDDP(L.Callback):
+    def on_train_end(self, trainer, module):
+        self.ddp = trainer.strategy.model
+
+
+def lightning(tuned, **options):
+    torch.manual_seed(0)
+    model, keep, callback = Language(), KeepDDP(), firkin.integrations.for_lightning(**QUICK)
+    trainer = L.Trainer(
+        strategy=DDPStrategy(), devices=2, max_steps=STEPS, callbacks=[keep, callback] if tuned else [keep], accelerator="cpu",
+        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, **options,
+    )  # fmt: skip
+    trainer.fit(model, DataLoader(TensorDataset(*next(next_bytes(seed=0, batch=4 * STEPS))), batch_size=2, shuffle=True))
+    return model, callback.result, keep.ddp
+
+
+PROGRAMS = {
+    "transformers": transformers,
+    "transformers, bfloat16": lambda tuned: transformers(tuned, bf16=True),
+    "transformers, checkpointing": lambda tuned: transformers(tuned, gradient_checkpointing=True),
+    "transformers, accumulation": lambda tuned: transformers(tuned, gradient_accumulation_steps=2),
+    "lightning": lightning,
+    "lightning, bfloat16": lambda tuned: lightning(tuned, precision="bf16-mixed"),
+}
+if importlib.util.find_spec("peft"):
+    PROGRAMS["transformers, LoRA"] = lora
+
+dist.init_process_group("gloo")
+seen = {}
+for name, program in PROGRAMS.items():
+    without, _, _ = program(False)
+    model, result, ddp = program(True)
+    different = sum(not torch.equal(a, b) for a, b in zip(without.state_dict().values(), model.state_dict().values(), strict=True))
+    seen[name] = {"different": different, "choice": result.choice, "check": result.check(ddp)}
+(pathlib.Path(sys.argv[1]) / f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
+dist.barrier()
+dist.destroy_process_group()
+os._exit(0)  # a thread of Gloo that still has a tensor to let go of would abort an interpreter that ends
