@@ -32,7 +32,7 @@ class Regime:
 
     def command(self, firkin, blocks, lab_run=ROOT / "lab" / "run"):
         """The words to run in the folder where inputs/ is."""
-        tune = [str(firkin), "tune", *self.flags, "--blocks", str(blocks), "--out", self.name]
+        tune = [str(firkin), "tune", "--compare", *self.flags, "--blocks", str(blocks), "--out", self.name]
         return tune if self.lab is None else [str(lab_run), *self.lab, "--", *tune]
 
     def shown_command(self, blocks):

@@ -156,7 +156,7 @@ class TuneResult:
         """What is expected of more ranks than were here. curve: an all-reduce measured there (or in several worlds), with which it is one
         of as many ranks. Raises InputError as firkin.predict()."""
         fitted = json.loads(self.results_json).get("calibration", {})
-        names = ("channels", "overhead_s", "copy_s_per_byte", "compute_slowdown", "comm_slowdown")
+        names = ("channels", "overhead_s", "copy_s_per_byte", "compute_slowdown", "comm_slowdown", "latency_factor")
         options = {name: fitted[name] for name in names if name in fitted}
         prediction = _core.predict(self.profile, curve or self.curve, world_size=world_size, **options)
         said = json.loads(prediction.to_json())

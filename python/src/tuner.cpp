@@ -97,8 +97,9 @@ void Tuner::calibrate(const std::vector<std::vector<double>>& step_s) {
   }
   calibration_.fit = firkin::calibrate(profile_.tensors, alone_, runs);
   costs_ = calibrated(alone_, calibration_.fit);
-  raced_ = caps_to_race(model(), kDdpRule, {.most_buckets = most_calibrated_buckets(plans), .smallest_cap_bytes = options_.smallest_cap_bytes,
-                                            .wanted = options_.caps});
+  raced_ = caps_to_race(
+      model(), kDdpRule,
+      {.most_buckets = most_calibrated_buckets(plans), .smallest_cap_bytes = options_.smallest_cap_bytes, .wanted = options_.caps});
   settings_ = {{.name = "torch default", .plan = assign_buckets(profile_.tensors.bytes, kTorchDefaultCaps)}};
   for (const CapPrediction& cap : raced_) settings_.push_back(cap_setting(profile_.tensors, cap.cap_bytes));
 }

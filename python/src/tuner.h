@@ -50,8 +50,8 @@ class Tuner {
   // After calibrate(): PyTorch's default, then the caps to race, ascending.
   const std::vector<DdpSetting>& settings() const { return settings_; }
 
-  // As calibrate(), of settings(). A part of the blocks chooses, the others say what the choice gains: every third chooses, but six at least
-  // are kept for the gain; of six or fewer none chooses, and the prediction does.
+  // As calibrate(), of settings(). A part of the blocks chooses, the others say what the choice gains: every third chooses, but six at
+  // least are kept for the gain; of six or fewer none chooses, and the prediction does.
   void decide(const std::vector<std::vector<double>>& step_s);
 
   // After decide(): the default where that is to be kept, else the chosen cap.

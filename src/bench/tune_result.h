@@ -80,21 +80,21 @@ struct TuneResult {
   TuneCalibration calibration;
   std::vector<CapPrediction> dense_curve;  // by ascending cap, close enough to draw
   Race race;
-  std::vector<CurvePoint> curve;           // ascending: the caps that were raced; with TuneOptions::compare those of its blocks
+  std::vector<CurvePoint> curve;  // ascending: the caps that were raced; with TuneOptions::compare those of its blocks
   // none, then with compare naive, flat, overlap, then torch default, ordered, hooks where measured; without compare the chosen cap last.
   std::vector<Measurement> strategies;
-  std::optional<PlanPoint> torch_default;  // c10d::Reducer, 1 MiB and then 25 MiB; nothing where this LibTorch's cannot be used
-  std::optional<PlanPoint> ordered;        // nothing where no module awaits its parameters
-  std::optional<PairedRatio> ordered_to_best_cap;         // its step divided by that at the chosen cap
-  std::vector<HookPoint> hooks;                           // those asked for
-  size_t best_predicted = 0;                              // index into curve
-  size_t best_measured = 0;                               // index into curve
-  std::vector<size_t> indifference;                       // indices into curve: caps that cannot be told from the best measured one
-  PairedRatio predicted_to_best;                          // measured time at the predicted best cap, divided by that at the measured best
-  Decision decision;                                      // among race.caps; the gain from `steps`, which did not choose
-  StepBenchResult steps;                                  // raw samples; settings are strategies, then with compare the curve's
-  std::vector<std::string> notes;                         // what was left out, shared or not kept apart, one sentence each
-  int blocks_done = 0;                                    // of the steps
+  std::optional<PlanPoint> torch_default;          // c10d::Reducer, 1 MiB and then 25 MiB; nothing where this LibTorch's cannot be used
+  std::optional<PlanPoint> ordered;                // nothing where no module awaits its parameters
+  std::optional<PairedRatio> ordered_to_best_cap;  // its step divided by that at the chosen cap
+  std::vector<HookPoint> hooks;                    // those asked for
+  size_t best_predicted = 0;                       // index into curve
+  size_t best_measured = 0;                        // index into curve
+  std::vector<size_t> indifference;                // indices into curve: caps that cannot be told from the best measured one
+  PairedRatio predicted_to_best;                   // measured time at the predicted best cap, divided by that at the measured best
+  Decision decision;                               // among race.caps; the gain from `steps`, which did not choose
+  StepBenchResult steps;                           // raw samples; settings are strategies, then with compare the curve's
+  std::vector<std::string> notes;                  // what was left out, shared or not kept apart, one sentence each
+  int blocks_done = 0;                             // of the steps
   bool complete = false;
 };
 

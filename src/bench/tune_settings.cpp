@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-
 #include "firkin/base/units.h"
 #include "firkin/plan/compression.h"
 

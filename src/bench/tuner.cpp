@@ -191,8 +191,8 @@ void add_race(TuneResult& result) {
 }
 
 // The caps, of rank 0, and their steps until the choice is clear.
-Race race_caps(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const StepModel& model, const ReadyProfile& profile,
-               int64_t most_buckets) {
+Race race_caps(const ProcessGroup& group, Workload& workload, const TuneOptions& options, const StepModel& model,
+               const ReadyProfile& profile, int64_t most_buckets) {
   const std::vector<int64_t> wanted = options.compare ? std::vector<int64_t>() : options.caps;
   std::vector<int64_t> caps;
   for (const CapPrediction& cap : caps_to_race(model, options.rule, {.most_buckets = most_buckets, .wanted = wanted})) {
@@ -254,7 +254,8 @@ void confirm(const ProcessGroup& group, Workload& workload, const TuneOptions& o
     add_steps(result, steps, list.names, predicted);
     tell(options, result);
   };
-  add_steps(result, measure(group, workload, options, "measuring the gain", list.settings, options.steps.blocks, on_block), list.names, predicted);
+  add_steps(result, measure(group, workload, options, "measuring the gain", list.settings, options.steps.blocks, on_block), list.names,
+            predicted);
 }
 
 // The model takes a step for what one took during the calibration; the machine may have changed since.

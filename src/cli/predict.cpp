@@ -30,6 +30,7 @@ struct PredictFlags {
   std::optional<double> copy_gbps;
   double compute_slowdown = 1;
   double comm_slowdown = 1;
+  double latency_factor = 1;
   int64_t channels = 1;
   std::optional<double> largest_bucket_mib;
   std::optional<double> forward_ms;
@@ -87,6 +88,7 @@ PredictionInputs read_inputs(const PredictFlags& flags) {
   PredictionInputs inputs;
   inputs.rule = cap_options(flags.rule);
   inputs.search = search_options(flags);
+  inputs.latency_factor = flags.latency_factor;
   for (const double mib : flags.caps_mib) inputs.caps.push_back(bytes_from_mib(mib, "--cap-mib"));
   for (const double mb : flags.caps_mb) inputs.caps.push_back(bytes_from_mb(mb, "--cap-mb"));
   inputs.profile = read_tensors_csv(flags.tensors);
@@ -153,6 +155,7 @@ Run declare_predict(CLI::App& app) {
   app.add_option("--copy-gbps", flags->copy_gbps, "copy into buckets, GB/s (default: no cost)");
   app.add_option("--compute-slowdown", flags->compute_slowdown, "of backward while communicating")->capture_default_str();
   app.add_option("--comm-slowdown", flags->comm_slowdown, "of all-reduces while computing")->capture_default_str();
+  app.add_option("--latency-factor", flags->latency_factor, "of all-reduces beside backward, over alone")->capture_default_str();
   app.add_option("--channels", flags->channels, "all-reduces in flight at once")->capture_default_str();
   app.add_option("--max-bucket-mib", flags->largest_bucket_mib, "limit for buckets of several tensors, MiB")->check(mib_number());
   app.add_option("--forward-ms", flags->forward_ms, "end of forward (default: the largest needed_s)");

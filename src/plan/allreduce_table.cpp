@@ -154,9 +154,10 @@ std::vector<std::string> problems_of_table(const AllReduceTable& table) {
       problems.push_back(fmt::format("the all-reduce table has one size for {} ranks, {}: what other sizes take is a guess", world,
                                      format_bytes(smallest)));
     } else if (smallest > kLargestOfLatency) {
-      problems.push_back(fmt::format("the smallest all-reduce of {} ranks is {}: it does not tell the latency that every bucket pays; "
-                                     "measure {} or less too",
-                                     world, format_bytes(smallest), format_bytes(kLargestOfLatency)));
+      problems.push_back(
+          fmt::format("the smallest all-reduce of {} ranks is {}: it does not tell the latency that every bucket pays; "
+                      "measure {} or less too",
+                      world, format_bytes(smallest), format_bytes(kLargestOfLatency)));
     }
     const auto is_odd = [&](const AllReduceRow& row) {
       const double bytes_per_s = static_cast<double>(row.bytes) / row.median_s;

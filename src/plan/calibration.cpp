@@ -27,10 +27,6 @@ struct Parameter {
   std::function<double(const Calibration&)> read;
 
   void set(Calibration& calibration, double x) const { assign(calibration, unit > 0 ? x * unit : std::exp(x)); }
-  double of(const Calibration& calibration) const {
-    const double value = read(calibration);
-    return std::clamp(unit > 0 ? value / unit : std::log(value), least, limit);
-  }
 };
 
 class Fit {
@@ -45,12 +41,6 @@ class Fit {
     Calibration result = known_;
     for (size_t i = 0; i < x.size(); ++i) parameters_[i].set(result, x[i]);
     return result;
-  }
-
-  Vector point(const Calibration& calibration) const {
-    Vector x;
-    for (const Parameter& parameter : parameters_) x.push_back(parameter.of(calibration));
-    return x;
   }
 
   double clamped(size_t i, double x) const { return std::clamp(x, parameters_[i].least, parameters_[i].limit); }
@@ -86,8 +76,8 @@ class Fit {
 };
 
 // Pattern search (Hooke and Jeeves 1961): the loss has kinks, where a bucket starts to wait for another, so no derivatives.
-Vector descend(const Fit& fit, Vector x, double last_step) {
-  constexpr double kFirstStep = 0.2;
+Vector descend(const Fit& fit, Vector x) {
+  constexpr double kFirstStep = 0.2, kLastStep = 1e-7;
   double best = fit.loss(x);
   const auto try_moves = [&](Vector& point, double& value, double step) {
     for (size_t i = 0; i < point.size(); ++i) {
@@ -103,7 +93,7 @@ Vector descend(const Fit& fit, Vector x, double last_step) {
       }
     }
   };
-  for (double step = kFirstStep; step > last_step; step /= 2) {
+  for (double step = kFirstStep; step > kLastStep; step /= 2) {
     for (;;) {
       Vector explored = x;
       double value = best;
@@ -124,7 +114,6 @@ Vector descend(const Fit& fit, Vector x, double last_step) {
 Vector minimize(const Fit& fit) {
   constexpr std::array kGrid = {0.0, 0.05, 0.2, 0.6};  // of a parameter that may be below 0, the third is
   constexpr size_t kStarts = 3;
-  constexpr double kLastStep = 1e-7;
   std::vector<std::pair<double, Vector>> starts;
   size_t combinations = 1;
   for (size_t i = 0; i < fit.parameters().size(); ++i) combinations *= kGrid.size();
@@ -141,7 +130,7 @@ Vector minimize(const Fit& fit) {
   Vector best;
   double best_loss = std::numeric_limits<double>::infinity();
   for (size_t s = 0; s < std::min(kStarts, starts.size()); ++s) {
-    Vector x = descend(fit, starts[s].second, kLastStep);
+    Vector x = descend(fit, starts[s].second);
     if (const double loss = fit.loss(x); loss < best_loss) {
       best_loss = loss;
       best = std::move(x);
@@ -242,8 +231,8 @@ Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vect
   Fit fit(profile, costs, runs, known);
   const auto compute = [](const Calibration& c) { return c.options.compute_slowdown; };
   if (times < 4) {
-    fit.add({kSlowdown, 0, kLargestLogSlowdown, 0, [](Calibration& c, double v) { c.options.compute_slowdown = c.options.comm_slowdown = v; },
-             compute});
+    fit.add({kSlowdown, 0, kLargestLogSlowdown, 0,
+             [](Calibration& c, double v) { c.options.compute_slowdown = c.options.comm_slowdown = v; }, compute});
   } else {
     fit.add({kComputeSlowdown, 0, kLargestLogSlowdown, 0, [](Calibration& c, double v) { c.options.compute_slowdown = v; }, compute});
     fit.add({kLatencyFactor, -kLargestLogLatency, kLargestLogLatency, 0, [](Calibration& c, double v) { c.latency_factor = v; },
@@ -259,7 +248,7 @@ Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vect
 }  // namespace
 
 CommCosts calibrated(const CommCosts& costs, const Calibration& calibration) {
-  return calibration.latency_factor == 1 ? costs : scaled(costs, calibration.latency_factor);
+  return scaled(costs, calibration.latency_factor);
 }
 
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
@@ -277,13 +266,6 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   for (const Parameter& parameter : fit.parameters()) result.fitted.emplace_back(parameter.name);
   add_uncertainty(fit, x, residuals, result);
   return result;
-}
-
-Calibration calibrate_near(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
-                           const Calibration& start) {
-  constexpr double kLastStep = 1e-3;
-  const Fit fit = fit_to(profile, costs, runs, {.options = start.options, .latency_factor = start.latency_factor});
-  return fit.at(descend(fit, fit.point(start), kLastStep));
 }
 
 }  // namespace firkin

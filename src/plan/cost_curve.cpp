@@ -23,7 +23,7 @@ void check_points(const std::vector<CostPoint>& points) {
   }
 }
 
-constexpr double kLeastPart = 0.1, kMostPart = 2;  // of what was measured at an end per byte, beyond it
+constexpr double kLeastPart = 0.1, kMostPart = 2;   // of what was measured at an end per byte, beyond it
 constexpr double kNearRatio = 1.5, kFarRatio = 16;  // between the largest size and those that its slope is taken from, and checked with
 constexpr double kSameSize = 1.01;                  // sizes closer than this are one: noise would make any slope between them
 
@@ -76,8 +76,10 @@ double CostCurve::operator()(double bytes) const {
 }
 
 CommCosts scaled(const CommCosts& costs, double latency_factor, double byte_factor) {
+  if (latency_factor == 1 && byte_factor == 1) return costs;
   double s_per_byte = std::numeric_limits<double>::infinity();
-  for (const CostPoint& point : costs.isolated.points()) s_per_byte = std::min(s_per_byte, point.seconds / static_cast<double>(point.bytes));
+  for (const CostPoint& point : costs.isolated.points())
+    s_per_byte = std::min(s_per_byte, point.seconds / static_cast<double>(point.bytes));
   const auto scaled_curve = [&](const CostCurve& curve) {
     std::vector<CostPoint> points = curve.points();
     for (CostPoint& point : points) {

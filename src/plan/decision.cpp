@@ -130,7 +130,8 @@ std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions
   };
   if (!rest.empty()) {
     const Standing best = weigh(rest);
-    std::rotate(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(best.choice), rest.begin() + static_cast<std::ptrdiff_t>(best.choice) + 1);
+    std::rotate(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(best.choice),
+                rest.begin() + static_cast<std::ptrdiff_t>(best.choice) + 1);
   }
   for (size_t i = 0; i < rest.size() && (i == 0 || chosen.size() < options.count); ++i) {
     if (i == 0 || std::ranges::none_of(chosen, [&](const CapPrediction& cap) { return is_near(cap, rest[i]); })) add(rest[i]);

@@ -1,12 +1,13 @@
 #include "firkin/plan/prediction.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/baselines.h"
-#include "firkin/plan/cap_sweep.h"
 #include "firkin/plan/scaling.h"
 #include "firkin/plan/stragglers.h"
 #include "firkin/stats/summary.h"
@@ -20,6 +21,7 @@ struct PredictionModel {
   CommCosts costs;
   CapOptions rule;
   SearchOptions search;
+  double latency_factor = 1;
   std::vector<InputDraw> draws = {};  // none where nothing is known of the inputs' errors
   std::optional<CapOdds> odds = {};   // over them
 };
@@ -56,6 +58,7 @@ double compute_error(const std::vector<std::vector<double>>& rank_times) {
 std::vector<InputDraw> draws_of(const PredictionInputs& inputs, const std::optional<ScalingModel>& scaling, const PredictionModel& model,
                                 const std::optional<StragglerPrediction>& stragglers) {
   std::vector<CommCosts> costs = scaling ? scaling->redraw(inputs.world_size, kDraws) : redraw_costs(inputs.table, inputs.world_size);
+  for (CommCosts& drawn : costs) drawn = scaled(drawn, inputs.latency_factor);
   const bool tail = stragglers && stragglers->beyond_samples;
   if (costs.empty() && tail) costs.assign(kDraws, model.costs);
   const double error = stragglers ? compute_error(inputs.rank_times) : 0;
@@ -194,7 +197,7 @@ PredictedBucketing safest_cap(const PredictionModel& model, const LeastRegretCap
 Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& model, int64_t world, const BucketPlan& safest) {
   Extrapolation extrapolation{.fitted_worlds = scaling.fitted_worlds(), .forms = {}};
   for (const FormFit& fit : scaling.fits()) {
-    const CommCosts costs = scaling.costs(fit.form, world);
+    const CommCosts costs = scaled(scaling.costs(fit.form, world), model.latency_factor);
     extrapolation.forms.push_back({name_of(fit.form), fit.left_out_error, fit.weight,
                                    uniform(find_best_uniform_cap(model.profile, costs, model.rule, model.search)),
                                    simulate(model.profile, safest, costs, model.search.simulation).end_s});
@@ -223,8 +226,9 @@ Prediction predict(PredictionInputs inputs) {
   const bool measured = std::ranges::binary_search(world_sizes(inputs.table), world);
   std::optional<ScalingModel> scaling;
   if (!measured) scaling.emplace(inputs.table, worlds_alike(world, inputs.ranks_per_node));
-  PredictionModel model{std::move(inputs.profile), measured ? comm_costs(inputs.table, world) : scaling->costs(world), inputs.rule,
-                        inputs.search};
+  if (!(inputs.latency_factor > 0)) throw InputError(fmt::format("the latency factor is {}; expected more than 0", inputs.latency_factor));
+  const CommCosts alone = measured ? comm_costs(inputs.table, world) : scaling->costs(world);
+  PredictionModel model{std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.latency_factor};
   Prediction result;
   result.workload.world_size = world;
   if (!inputs.rank_times.empty()) {
@@ -243,6 +247,7 @@ Prediction predict(PredictionInputs inputs) {
   model.draws = draws_of(inputs, scaling, model, result.stragglers);
   if (!model.draws.empty()) model.odds.emplace(model.profile, model.draws, model.rule, model.search);
   result.workload = workload_of(model, world);
+  if (inputs.latency_factor != 1) result.workload.latency_factor = inputs.latency_factor;
   result.workload.extrapolated = scaling || (result.stragglers && result.stragglers->beyond_samples);
   result.workload.gap_measured =
       std::ranges::any_of(inputs.table, [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); });

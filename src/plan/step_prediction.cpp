@@ -20,8 +20,8 @@
 namespace firkin {
 namespace {
 
-// 95 % of the study's caps were measured within exp(+-kQuantile sqrt(kFloor^2 + residual^2)) of what a calibrated model predicted (36 regimes
-// of two studies, each judged by the others).
+// 95 % of the study's caps were measured within exp(+-kQuantile sqrt(kFloor^2 + residual^2)) of what a calibrated model predicted (36
+// regimes of two studies, each judged by the others).
 constexpr double kQuantile = 2.74, kFloor = 0.02, kUncalibrated = 0.06;
 
 // What the model may be wrong in, one at a time: factors.
@@ -32,7 +32,13 @@ struct Error {
 std::vector<Error> errors_of(const StepModel& model) {
   const double spread = model.residual ? 0.5 : 1;
   const double latency = std::exp2(spread), bytes = std::exp(0.15 * spread), compute = std::exp(0.1 * spread);
-  return {{}, {.latency = latency}, {.latency = 1 / latency}, {.bytes = bytes}, {.bytes = 1 / bytes}, {.compute = compute}, {.compute = 1 / compute}};
+  return {{},
+          {.latency = latency},
+          {.latency = 1 / latency},
+          {.bytes = bytes},
+          {.bytes = 1 / bytes},
+          {.compute = compute},
+          {.compute = 1 / compute}};
 }
 
 double step_of_backward(const StepModel& model, double backward_s) {

@@ -72,19 +72,6 @@ std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOpti
   return draws;
 }
 
-std::vector<InputDraw> redraw(const TensorProfile& profile, std::vector<CommCosts> costs, const std::vector<MeasuredRun>& runs,
-                              const Calibration& calibration) {
-  std::mt19937_64 random(1);
-  std::vector<InputDraw> draws;
-  for (CommCosts& drawn : costs) {
-    std::vector<MeasuredRun> moved = runs;
-    for (MeasuredRun& run : moved) run.end_s *= std::exp(calibration.residual.value_or(0) * random_normal(random));
-    const Calibration redrawn = calibrate_near(profile, drawn, moved, calibration);
-    draws.push_back({1, calibrated(drawn, redrawn), redrawn.options});
-  }
-  return draws;
-}
-
 CapOdds::CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, const CapOptions& options, const SearchOptions& search)
     : draws_(std::move(draws)), tolerance_(search.tolerance) {
   if (draws_.empty()) throw InputError("no draw of the inputs; expected at least one");

@@ -71,11 +71,6 @@ std::string hook_sentence(const HookGain& hook) {
       hook.hook, display_cap(hook.cap_mib), display_seconds(hook.predicted_s), against(gain, "without"));
 }
 
-std::string bucket_count(const CurveRow& row) {
-  if (!row.buckets) return "";
-  return *row.buckets == 1 ? "1 bucket" : fmt::format("{} buckets", *row.buckets);
-}
-
 std::string interval_text(const std::optional<Interval>& interval) {
   if (!interval || !std::isfinite(interval->high)) return "";  // too few samples
   return fmt::format("95 % interval {} to {}", display_percent(interval->low), display_percent(interval->high));
@@ -90,7 +85,8 @@ std::string tie_sentence(const DecisionSection& decision) {
 
 std::string bounds_sentence(const DecisionSection& decision) {
   if (!decision.lowest_cap_mib) return "";
-  if (!decision.highest_cap_mib) return fmt::format(" Every cap from {} MiB on makes the same buckets.", display_cap(*decision.lowest_cap_mib));
+  if (!decision.highest_cap_mib)
+    return fmt::format(" Every cap from {} MiB on makes the same buckets.", display_cap(*decision.lowest_cap_mib));
   return fmt::format(" Every cap from {} to {} MiB makes the same buckets.", display_cap(*decision.lowest_cap_mib),
                      display_cap(*decision.highest_cap_mib));
 }
@@ -120,7 +116,8 @@ std::string tune_heading(const Results& results) {
   }
   if (is(Outcome::kSameBuckets)) return fmt::format("{}: it makes the same buckets as the best cap.", keep);
   if (is(Outcome::kHidden)) return fmt::format("{}: its communication is hidden, a step takes as long as one without any.", keep);
-  if (is(Outcome::kDefaultFaster)) return fmt::format("{}: with the best other cap, {} MiB, a step takes {}.", keep, display_cap(decision.cap_mib), gain);
+  if (is(Outcome::kDefaultFaster))
+    return fmt::format("{}: with the best other cap, {} MiB, a step takes {}.", keep, display_cap(decision.cap_mib), gain);
   if (is(Outcome::kNothingToGain)) {
     return fmt::format("{}: with the best other cap, {} MiB, a step takes {}.", keep, display_cap(decision.cap_mib), gain);
   }
@@ -136,7 +133,8 @@ std::vector<std::string> tune_lead(const Results& results) {
   if (decision.measured_s) sure += fmt::format("; {} was measured", display_seconds(*decision.measured_s));
   sure += "." + tie_sentence(decision);
   if (decision.expected_regret) {
-    sure += fmt::format(" It is expected to cost at most {} over the best of the caps that were raced.", display_percent(*decision.expected_regret));
+    sure += fmt::format(" It is expected to cost at most {} over the best of the caps that were raced.",
+                        display_percent(*decision.expected_regret));
   }
   std::vector<std::string> lead = {sure + bounds_sentence(decision)};
   if (answer.ordered_over_best_cap) lead.push_back(ordered_sentence(answer));
@@ -163,8 +161,9 @@ std::vector<KeyFigure> tune_figures(const Results& results) {
   figures.push_back(error_figure(results.curve));
   const auto naive = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy);
   if (naive != results.strategies.end() && decision.measured_s) {
-    figures.push_back({"Against naive", fmt::format("{:.2f} ×", naive->measured_s / *decision.measured_s),
-                       fmt::format("as fast: {} instead of {}", display_seconds(*decision.measured_s), display_seconds(naive->measured_s))});
+    figures.push_back(
+        {"Against naive", fmt::format("{:.2f} ×", naive->measured_s / *decision.measured_s),
+         fmt::format("as fast: {} instead of {}", display_seconds(*decision.measured_s), display_seconds(naive->measured_s))});
   }
   return figures;
 }

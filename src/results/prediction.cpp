@@ -135,6 +135,7 @@ PredictedBucketing read_with_cap(const JsonFields& fields) {
 json workload_json(const PredictedWorkload& workload) {
   json object = to_json<PredictedWorkload>(kWorkloadFields, workload);
   object.update(simulation_json(workload.simulation));
+  if (workload.latency_factor) object[kLatencyFactor] = *workload.latency_factor;
   if (workload.curve_quality) object[kCurveQuality] = to_json<LeaveOneOut>(kQualityFields, *workload.curve_quality);
   if (workload.alpha_beta_quality) object[kAlphaBetaQuality] = to_json<LeaveOneOut>(kQualityFields, *workload.alpha_beta_quality);
   return object;
@@ -143,6 +144,7 @@ json workload_json(const PredictedWorkload& workload) {
 PredictedWorkload read_workload(const JsonFields& fields) {
   auto workload = from_json<PredictedWorkload>(kWorkloadFields, fields);
   workload.simulation = read_simulation(fields);
+  workload.latency_factor = fields.maybe_positive(kLatencyFactor);
   if (const auto object = fields.maybe_object(kCurveQuality)) workload.curve_quality = from_json<LeaveOneOut>(kQualityFields, *object);
   if (const auto object = fields.maybe_object(kAlphaBetaQuality))
     workload.alpha_beta_quality = from_json<LeaveOneOut>(kQualityFields, *object);

@@ -88,7 +88,8 @@ DecisionSection decision_of_older(const TuneAnswer& answer) {
                           .predicted_s = answer.best_predicted.predicted_s,
                           .measured_s = answer.best_predicted.measured_s,
                           .over_default = answer.over_default,
-                          .tied_mib = answer.indifference_set};
+                          .tied_mib = answer.indifference_set,
+                          .inferred = true};
   Outcome outcome = Outcome::kNotMeasured;
   if (const auto& gain = answer.over_default) {
     outcome = gain->ratio_ci.high < 1 ? Outcome::kGain : gain->ratio_ci.low > 1 ? Outcome::kDefaultFaster : Outcome::kNothingToGain;
@@ -131,8 +132,10 @@ void write_answer(const TuneAnswer& answer, json& document) {
   for (const auto& [key, gain] : kGains) {
     if (answer.*gain) document[key] = gain_json(*(answer.*gain));
   }
-  document[kDecision] = to_json<DecisionSection>(kDecisionFields, answer.decision);
-  if (answer.decision.over_default) document[kDecision][kOverDefault] = gain_json(*answer.decision.over_default);
+  if (!answer.decision.inferred) {
+    document[kDecision] = to_json<DecisionSection>(kDecisionFields, answer.decision);
+    if (answer.decision.over_default) document[kDecision][kOverDefault] = gain_json(*answer.decision.over_default);
+  }
   if (!answer.hooks.empty()) document[kHooksKey] = rows_to_json<HookGain>(kHookGainFields, answer.hooks);
 }
 
@@ -157,7 +160,7 @@ TuneAnswer read_answer(const JsonFields& document) {
 
 json calibration_json(const CalibrationSection& calibration) {
   json object = simulation_json(calibration.fit.options);
-  object[kLatency] = calibration.fit.latency_factor;
+  if (calibration.fit.latency_factor != 1) object[kLatency] = calibration.fit.latency_factor;
   object.update(to_json<Calibration>(kFitFields, calibration.fit));
   object["runs"] = rows_to_json<CalibrationRun>(kCalibrationRunFields, calibration.runs);
   return object;

@@ -29,7 +29,8 @@ struct DecisionSection {
   std::optional<Gain> over_default = {};                            // the same, measured by blocks that did not choose
   std::optional<double> expected_regret = {};                       // what the choice may cost over the best of the caps that were raced
   std::vector<double> tied_mib = {};                                // caps that cannot be told from it, with it
-  std::optional<double> level = {};                                 // none measured over none predicted from
+  bool inferred = false;             // by what an older result says of best_predicted: not written again
+  std::optional<double> level = {};  // none measured over none predicted from
 };
 DecisionSection decision_section(const Decision& decision, std::span<const CapPrediction> raced);
 
@@ -50,7 +51,7 @@ struct TuneAnswer {
   std::vector<double> indifference_set = {};  // caps in MiB
   double regret = 0;                          // step at best_predicted over step at best_measured, minus 1
   std::optional<Interval> regret_ci = {};
-  std::optional<Gain> over_default = {};  // the chosen cap, over PyTorch's default
+  std::optional<Gain> over_default = {};          // the chosen cap, over PyTorch's default
   std::optional<Gain> planned_over_default = {};  // of older results
   std::optional<Gain> ordered_over_default = {};
   std::optional<Gain> ordered_over_best_cap = {};  // the chosen cap

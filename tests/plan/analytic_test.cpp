@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "firkin/plan/cap_sweep.h"
 #include "firkin/plan/optimal_plan.h"
 #include "firkin/plan/uniform_cap.h"
 #include "helpers.h"
@@ -46,7 +45,7 @@ TEST(BalancedBuckets, AnyOtherNumberExposesMore) {
 TEST(BalancedBuckets, AreWhatTheSimulationFinds) {
   for (const int64_t buckets : {1, 10, 32, 100, 1000}) {
     const TensorProfile profile = even_profile(kBalanced, buckets);
-    const double exposed_s = sweep_caps(profile, costs_of(kBalanced), {.rule = CapRule::kAtMost}, std::vector<int64_t>{1})[0].exposed_s;
+    const double exposed_s = simulate(profile, assign_buckets(profile.bytes, {.cap_bytes = 1}), costs_of(kBalanced)).exposed_s;
     EXPECT_NEAR(exposed_s, balanced_exposed_s(kBalanced, static_cast<double>(buckets)), 1e-9) << buckets << " buckets";
   }
 }
@@ -55,7 +54,7 @@ TEST(EvenBuckets, AreWhatTheSimulationFindsAtAnyRatioOfTheRates) {
   for (const EvenWorkload& workload : {kSlowLink, kBalanced, kFastLink}) {
     for (const int64_t buckets : {1, 4, 20, 50, 400}) {
       const TensorProfile profile = even_profile(workload, buckets);
-      const double end_s = sweep_caps(profile, costs_of(workload), {.rule = CapRule::kAtMost}, std::vector<int64_t>{1})[0].backward_s;
+      const double end_s = simulate(profile, assign_buckets(profile.bytes, {.cap_bytes = 1}), costs_of(workload)).end_s;
       EXPECT_NEAR(end_s, even_backward_s(workload, workload.total_bytes / static_cast<double>(buckets)), 1e-9);
     }
   }

@@ -169,18 +169,6 @@ TEST(Calibrate, TheResidualIsTheNoiseOfTheTimesAndStandardErrorsAreWhatItMakesOf
   EXPECT_NEAR(std::sqrt(mean(overhead_errors)) / stdev(overheads), 1, 0.4);
 }
 
-TEST(CalibrateNear, FindsWhatASearchFromNothingFinds) {
-  const SimulationOptions truth = {.overhead_s = 4e-3, .compute_slowdown = 1.4, .comm_slowdown = 1.4};
-  const Calibration start = calibrate(steady_profile(), kCosts, noisy_runs(truth, 0, 1));
-  for (uint64_t seed = 0; seed < 10; ++seed) {
-    const std::vector<MeasuredRun> runs = noisy_runs(truth, 0.02, seed);
-    const SimulationOptions near = calibrate_near(steady_profile(), kCosts, runs, start).options;
-    const SimulationOptions anew = calibrate(steady_profile(), kCosts, runs).options;
-    EXPECT_NEAR(near.compute_slowdown, anew.compute_slowdown, 0.01);
-    EXPECT_NEAR(near.overhead_s, anew.overhead_s, 1e-4);
-  }
-}
-
 TEST(Calibrate, RejectsRunsThatAreNoMeasurement) {
   const auto error = [](const std::vector<MeasuredRun>& runs) { return error_of([&] { calibrate(steady_profile(), kCosts, runs); }); };
   EXPECT_EQ(error({}), "calibration has no measured run; expected at least one");

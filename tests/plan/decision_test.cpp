@@ -19,8 +19,12 @@ std::vector<CapPrediction> caps_of_regrets(const std::vector<double>& regrets) {
   std::vector<CapPrediction> caps;
   for (size_t i = 0; i < regrets.size(); ++i) {
     const auto cap = static_cast<int64_t>(i + 1) * kMiB;
-    caps.push_back({.cap_bytes = cap, .lowest_cap_bytes = cap, .highest_cap_bytes = cap + 1, .buckets = static_cast<int64_t>(8 - i),
-                    .step_s = 0.1 * (1 + regrets[i]), .expected_regret = regrets[i]});
+    caps.push_back({.cap_bytes = cap,
+                    .lowest_cap_bytes = cap,
+                    .highest_cap_bytes = cap + 1,
+                    .buckets = static_cast<int64_t>(8 - i),
+                    .step_s = 0.1 * (1 + regrets[i]),
+                    .expected_regret = regrets[i]});
   }
   return caps;
 }
@@ -94,7 +98,8 @@ TEST(Weigh, RefusesStepsOfOtherCaps) {
 
 Outcome outcome_of(const Confirmation& confirmation, double default_predicted_s = 0.1, bool as_default = false) {
   const auto caps = caps_of_regrets({0.0});
-  return decide({.caps = caps, .default_predicted_s = default_predicted_s, .as_default = {as_default}, .confirmation = confirmation}).outcome;
+  return decide({.caps = caps, .default_predicted_s = default_predicted_s, .as_default = {as_default}, .confirmation = confirmation})
+      .outcome;
 }
 
 TEST(Decide, ClaimsAGainWhereTheBlocksThatDidNotChooseShowOne) {
@@ -118,7 +123,8 @@ TEST(Decide, KeepsTheDefaultAndSaysWhy) {
 }
 
 TEST(Decide, SaysWhenMeasurementsCanNeitherShowNorRefuteWhatIsPredicted) {
-  EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.1, 0.1, /*noise=*/0.4, /*blocks=*/6), 0.13), Outcome::kNotShown);
+  const Confirmation noisy = {std::vector<double>(6, 0.08), std::vector<double>(6, 0.1), {0.07, 0.12, 0.08, 0.115, 0.075, 0.11}};
+  EXPECT_EQ(outcome_of(noisy, 0.13), Outcome::kNotShown);
   EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.13, 0.1, 0.005, /*blocks=*/4), 0.13), Outcome::kNotShown);
   EXPECT_EQ(outcome_of({}), Outcome::kNotMeasured);
 }

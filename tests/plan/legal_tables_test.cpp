@@ -24,7 +24,8 @@ AllReduceTable noisy_table(uint64_t seed, const std::vector<int64_t>& worlds) {
     for (double bytes = 4; bytes < 1e8; bytes *= uniform(1.5, 6)) {
       const auto row = [&](double size) {
         const double seconds = (latency_s + s_per_byte * size) * uniform(0.9, 1.1);
-        table.push_back({.bytes = 4 * std::llround(size / 4), .world_size = world, .median_s = seconds, .gap_s = seconds * uniform(0.3, 1.2)});
+        table.push_back(
+            {.bytes = 4 * std::llround(size / 4), .world_size = world, .median_s = seconds, .gap_s = seconds * uniform(0.3, 1.2)});
       };
       row(bytes);
       if (uniform(0, 1) < 0.2) row(bytes);

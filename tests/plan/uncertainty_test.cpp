@@ -56,50 +56,6 @@ TEST(Redraw, MovesComputationByItsErrorAndNothingElse) {
   EXPECT_NEAR(stdev(factors), 0.1, 0.03);
 }
 
-// Ten tensors of 1000 bytes, one a second, and three plans, as they run under `truth`.
-struct CalibratedOnThree {
-  TensorProfile profile = make_profile(std::vector<int64_t>(10, 1000), {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
-  CommCosts costs = linear_costs(0.1, 1e-3);
-  std::vector<MeasuredRun> runs;
-  Calibration calibration;
-
-  explicit CalibratedOnThree(double residual) {
-    for (const int64_t cap : {1000, 3000, 5000}) {
-      const BucketPlan plan = assign_buckets(profile.bytes, {.cap_bytes = cap});
-      runs.push_back({.plan = plan, .end_s = simulate(profile, plan, costs, {.overhead_s = 0.2, .comm_slowdown = 1.5}).end_s});
-    }
-    calibration = calibrate(profile, costs, runs);
-    calibration.residual = residual;
-  }
-};
-
-TEST(RedrawnCalibration, ExplainsWhatWasMeasuredWhateverTheAllReducesTake) {
-  const CalibratedOnThree given(0);
-  std::vector<CommCosts> costs;
-  for (const double factor : {0.9, 1.0, 1.1}) costs.push_back(linear_costs(0.1 * factor, 1e-3 * factor));
-  const std::vector<InputDraw> draws = redraw(given.profile, costs, given.runs, given.calibration);
-  ASSERT_EQ(draws.size(), 3u);
-  EXPECT_NE(draws[0].simulation, draws[2].simulation);
-  for (const InputDraw& draw : draws) {
-    for (const MeasuredRun& run : given.runs) {
-      EXPECT_NEAR(simulate(given.profile, run.plan, draw.costs, draw.simulation).end_s / run.end_s, 1, 0.05);
-      const double unfitted = simulate(given.profile, run.plan, draw.costs).end_s;
-      EXPECT_LT(unfitted, 0.95 * run.end_s);
-    }
-  }
-}
-
-TEST(RedrawnCalibration, IsAsUncertainAsTheRunsAreBadlyFitted) {
-  const CalibratedOnThree given(0.05);
-  const std::vector<CommCosts> costs(kDraws, given.costs);
-  const std::vector<InputDraw> draws = redraw(given.profile, costs, given.runs, given.calibration);
-  ASSERT_EQ(draws.size(), costs.size());
-  std::vector<double> logs;
-  for (const InputDraw& draw : draws)
-    logs.push_back(std::log(simulate(given.profile, given.runs[0].plan, draw.costs, draw.simulation).end_s));
-  EXPECT_NEAR(stdev(logs), 0.04, 0.02);
-}
-
 TEST(CapOdds, OfOneDrawIsItsBestCapWithoutRegret) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   const CommCosts costs = linear_costs(0.25, 1.0 / 32);

@@ -32,7 +32,7 @@ class Runs(unittest.TestCase):
 
     def test_a_regime_with_a_result_is_measured(self):
         record = self.run_script(RESULT)
-        self.assertEqual((record["status"], record["blocks"], record["command"]), (MEASURED, 4, "build/firkin tune --blocks 4 --out small"))
+        self.assertEqual((record["status"], record["blocks"], record["command"]), (MEASURED, 4, "build/firkin tune --compare --blocks 4 --out small"))
         self.assertEqual(record, json.loads((self.out / "small" / "run.json").read_text()))
         self.assertTrue(self.is_measured())
 

@@ -1,4 +1,5 @@
-// Contention, the latency of calls beside a backward, and launch overhead, from a few measured runs of the workload that is to be predicted.
+// Contention, the latency of calls beside a backward, and launch overhead, from a few measured runs of the workload that is to be
+// predicted.
 //
 //   const Calibration calibration = calibrate(profile, costs, {{plan_a, 0.212}, {plan_b, 0.198}});
 //   if (!calibration.warning.empty()) fmt::print(stderr, "{}\n", calibration.warning);
@@ -30,9 +31,9 @@ inline constexpr const char *kSlowdown = "the slowdown", *kComputeSlowdown = "th
 
 struct Calibration {
   SimulationOptions options = {};
-  double latency_factor = 1;            // what latency is beside a backward, over what it is alone: may be less
-  double median_relative_error = 0;     // of the fitted times against the measured ones
-  double largest_relative_error = 0;    // the same, worst case
+  double latency_factor = 1;                 // what latency is beside a backward, over what it is alone: may be less
+  double median_relative_error = 0;          // of the fitted times against the measured ones
+  double largest_relative_error = 0;         // the same, worst case
   std::vector<std::string> fitted = {};      // names of the parameters that were fitted, simplest first
   std::optional<double> residual = {};       // standard deviation of log(predicted / measured), with a divisor of times less parameters
   std::vector<double> standard_errors = {};  // of each of `fitted`, in its unit; empty without a residual, or where one is not determined
@@ -47,11 +48,6 @@ struct Calibration {
 // Throws InputError when there is no run, a plan does not fit the profile, or a time is not positive.
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
                       const SimulationOptions& known = {});
-
-// The same for costs and runs that differ little from those that gave `start`: found from there, to a thousandth, in a tenth of the time.
-// Without error bars.
-Calibration calibrate_near(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
-                           const Calibration& start);
 
 // The costs as they are beside a backward.
 CommCosts calibrated(const CommCosts& costs, const Calibration& calibration);

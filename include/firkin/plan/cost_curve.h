@@ -46,8 +46,8 @@ struct CommCosts {
   CostCurve gap;       // g(x); the same as a(x) where it was not measured
 };
 
-// The same where the latency takes `latency_factor` times as long, and each byte `byte_factor`. What bytes take at the best rate of any point
-// of a(x) counts as theirs; the rest of a(x) and g(x) is latency.
+// The same where the latency takes `latency_factor` times as long, and each byte `byte_factor`. What bytes take at the best rate of any
+// point of a(x) counts as theirs; the rest of a(x) and g(x) is latency.
 CommCosts scaled(const CommCosts& costs, double latency_factor, double byte_factor = 1);
 
 // time = alpha_s + bytes * beta_s_per_byte, fitted with relative weights (an unweighted fit is far off at small sizes).

@@ -1,4 +1,5 @@
-// Which cap to use, and what that is worth: the one decision of `firkin tune`, tune() in C++, firkin.tune() in Python and automatic buckets.
+// Which cap to use, and what that is worth: the one decision of `firkin tune`, tune() in C++, firkin.tune() in Python and automatic
+// buckets.
 //
 //   const std::vector<CapPrediction> caps = caps_to_race(model, rule, {});  // the few best predicted
 //   while (!is_clear(weigh(caps, step_s))) ...                              // one more block of steps, of each of them
@@ -67,9 +68,9 @@ struct Confirmation {
 
 struct DecisionInputs {
   std::span<const CapPrediction> caps;
-  std::vector<std::vector<double>> race_s = {};  // [cap][block]
+  std::vector<std::vector<double>> race_s = {};    // [cap][block]
   std::optional<double> default_predicted_s = {};  // a step with PyTorch's default
-  std::vector<bool> as_default = {};             // per cap: makes the default's buckets; empty: none does
+  std::vector<bool> as_default = {};               // per cap: makes the default's buckets; empty: none does
   Confirmation confirmation = {};
 };
 

@@ -35,6 +35,7 @@ struct PredictedWorkload {
   std::optional<int64_t> first_cap_bytes;
   bool gap_measured = false;
   SimulationOptions simulation;
+  std::optional<double> latency_factor;                          // where it is not 1
   std::optional<LeaveOneOut> curve_quality, alpha_beta_quality;  // of a(x); none with fewer than three sizes
 };
 
@@ -131,6 +132,7 @@ struct PredictionInputs {
   int64_t ranks_per_node = 0;  // 0: not known; else extrapolates from worlds that fit a node, or from those that do not, as world_size does
   CapOptions rule = {};        // its cap is ignored
   SearchOptions search = {};
+  double latency_factor = 1;       // of a calibration (calibration.h)
   std::vector<int64_t> caps = {};  // of the curve, bytes; empty: powers of two
   // Seconds of ranks, without communication, [rank][step]; empty: every rank is as fast as the profile's.
   std::vector<std::vector<double>> rank_times = {};

@@ -29,8 +29,8 @@ struct StepModel {
   const TensorProfile& profile;
   const CommCosts& costs;  // calibrated
   SimulationOptions simulation;
-  double none_step_s = 0;              // measured, without communication: more than 0
-  double bare_backward_s = 0;          // measured, without hooks
+  double none_step_s = 0;               // measured, without communication: more than 0
+  double bare_backward_s = 0;           // measured, without hooks
   std::optional<double> residual = {};  // of the calibration (calibration.h); none: not calibrated
 };
 
@@ -42,8 +42,8 @@ struct CapPrediction {
   double step_s = 0;
   double low_s = 0, high_s = 0;  // of 95 % of measured caps, by the study (docs/validation.md)
   // What the cap costs over the best of those predicted with it, as a share of a step, in the mean over what the model may be wrong in: the
-  // latency of a call, the time of its bytes, that of backward. A large bucket that is late costs more than one call too many, so a cap next
-  // to a cliff has more of it than its step_s says.
+  // latency of a call, the time of its bytes, that of backward. A large bucket that is late costs more than one call too many, so a cap
+  // next to a cliff has more of it than its step_s says.
   double expected_regret = 0;
 };
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "firkin/plan/allreduce_table.h"
-#include "firkin/plan/calibration.h"
 #include "firkin/plan/uniform_cap.h"
 
 namespace firkin {
@@ -31,12 +30,6 @@ std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_s
 // A draw for each of `costs`. `compute_error`: the standard error of ready times and the end of backward together, as a fraction.
 // Deterministic.
 std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, double compute_error = 0);
-
-// A draw for each of `costs`, calibrated anew with them on the runs' times, which get normal errors as large as the residual (a parametric
-// bootstrap; Efron 1979). So what can stand for one another, two slowdowns and the times of all-reduces, moves together, and every draw
-// explains what was measured. Deterministic. Throws InputError as calibrate().
-std::vector<InputDraw> redraw(const TensorProfile& profile, std::vector<CommCosts> costs, const std::vector<MeasuredRun>& runs,
-                              const Calibration& calibration);
 
 struct PlanOdds {
   double low_s = 0, high_s = 0;  // 95 % of the draws lie between

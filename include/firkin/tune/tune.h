@@ -57,10 +57,10 @@ struct TunedCap {
 };
 
 struct ModuleTuning {
-  DataParallelOptions options;         // bucketed, with the chosen cap and the ready order
-  int64_t cap_bytes = 0;         // chosen
-  Decision decision;             // what that is worth, over PyTorch's default caps too
-  std::vector<TunedCap> curve;   // the caps that were raced, ascending
+  DataParallelOptions options;  // bucketed, with the chosen cap and the ready order
+  int64_t cap_bytes = 0;        // chosen
+  Decision decision;            // what that is worth, over PyTorch's default caps too
+  std::vector<TunedCap> curve;  // the caps that were raced, ascending
   ModuleProfile profile;
   AllReduceTable allreduce;
   std::string text;                // what `firkin tune` would print
