@@ -22,7 +22,7 @@
 namespace firkin {
 
 // The chosen cap, where it is measured beside strategies.
-inline constexpr std::string_view kChoiceName = "bucketed";
+inline constexpr std::string_view kChoiceName = "chosen cap";
 
 // What was measured of one setting, over the blocks of the step benchmark.
 struct Measurement {

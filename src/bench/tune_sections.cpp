@@ -22,7 +22,6 @@ StrategyRow strategy_row(const Measurement& measured, const Measurement& none, c
   row.comm_s = measured.comm_s;
   if (measured.name == kChoiceName) {
     const CapPrediction& choice = tuned.race.caps[tuned.decision.standing.choice];
-    row.cap_mib = mib(choice.cap_bytes);
     row.predicted_s = choice.step_s;
   }
   for (const auto* plan : {&tuned.torch_default, &tuned.ordered}) {
@@ -52,7 +51,8 @@ TuneAnswer answer_of(const TuneResult& tuned) {
     if (measured.name == kChoiceName) answer.decision.measured_s = measured.step_s;
   }
   for (const CurvePoint& point : tuned.curve) {
-    if (!answer.decision.measured_s && mib(point.predicted.cap_bytes) == answer.decision.cap_mib) {
+    if (!answer.decision.measured_s &&
+        point.predicted.lowest_cap_bytes == tuned.race.caps[tuned.decision.standing.choice].lowest_cap_bytes) {
       answer.decision.measured_s = point.measured.step_s;
     }
   }
@@ -101,7 +101,7 @@ void add_tune(const TuneResult& tuned, Results& results) {
   if (tuned.strategies.empty()) return;  // the race is over, the rest is not measured yet
   for (const Measurement& measured : tuned.strategies) {
     results.strategies.push_back(strategy_row(measured, tuned.strategies[0], tuned));
-    samples.settings.push_back(measured.name);
+    samples.settings.push_back(results.strategies.back().strategy);
   }
   if (tuned.strategies.back().name != kChoiceName) {
     for (const CurvePoint& point : tuned.curve) samples.settings.push_back(point.measured.name);

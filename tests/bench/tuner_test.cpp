@@ -57,7 +57,7 @@ TEST(Tune, RacesTheBestCapsAndMeasuresTheGainInOtherBlocks) {
     std::vector<std::string> names;
     for (const Measurement& m : result.strategies) names.push_back(m.name);
     if (has_torch_default()) {
-      EXPECT_THAT(names, testing::ElementsAre("none", "torch default", "bucketed"));
+      EXPECT_THAT(names, testing::ElementsAre("none", "torch default", kChoiceName));
     }
     EXPECT_EQ(result.strategies.back().buckets, result.race.caps[result.decision.standing.choice].buckets);
     EXPECT_EQ(result.steps.step_s[0].size(), 4u);
