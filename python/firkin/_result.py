@@ -39,7 +39,7 @@ class Speedup(float):
     @classmethod
     def of_ratio(cls, ratio: float, low: float, high: float) -> Speedup:
         """Of the step's time over the default's."""
-        return cls(1 / ratio, 1 / high, 1 / low)
+        return cls(1 / ratio, 1 / high, 1 / low if low > 0 else float("inf"))
 
     def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
         return float(self), self.low, self.high
