@@ -16,7 +16,8 @@ from firkin._steps import Clock, CountedStep, Step, Unsynced, Watch
 from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-FEWEST_STEPS = 3
+_FEWEST_STEPS = 3  # of each kind; fewer only where they take three times as long as they may
+_WARMUP_SHARE = 0.2
 
 Parameters = list[tuple[str, torch.nn.Parameter]]
 
@@ -73,10 +74,15 @@ class BackwardProfiler:
         rows: list[list[float]] = []
         order: list[int] = []
         started = time.perf_counter()
-        for _ in range(warmup):
-            self._everywhere(self._bare_step)
+
+        def is_late(share: float) -> bool:
+            return self._slowest([time.perf_counter() - started])[0] > share * seconds
+
+        for i in range(warmup):
+            if i == 0 or not is_late(_WARMUP_SHARE):
+                self._everywhere(self._bare_step)
         for i in range(steps):
-            if i >= FEWEST_STEPS and self._slowest([time.perf_counter() - started])[0] > seconds:
+            if (i >= _FEWEST_STEPS and is_late(1)) or (i >= 1 and is_late(_FEWEST_STEPS)):
                 break
             bare_s, scale = self._everywhere(self._bare_step), 1.0
             with torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext():

@@ -39,7 +39,7 @@ class Speedup(float):
     @classmethod
     def of_ratio(cls, ratio: float, low: float, high: float) -> Speedup:
         """Of the step's time over the default's."""
-        return cls(1 / ratio, 1 / high, 1 / low)
+        return cls(1 / ratio, 1 / high, 1 / low if low > 0 else float("inf"))
 
     def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
         return float(self), self.low, self.high
@@ -262,11 +262,10 @@ class TuneResult:
         def ms(seconds: float | None) -> str:
             return "" if seconds is None else f"{seconds * 1e3:.4g}"
 
-        cells = [
-            (name, row.get("buckets", ""), ms(row["measured_s"]), "{} to {}".format(*map(ms, (ci["low"], ci["high"]))), ms(row.get("predicted_s")))
-            for name, row in rows
-            for ci in [row["measured_ci_s"]]
-        ]  # fmt: skip
+        cells = []
+        for name, row in rows:
+            low, high = row["measured_ci_s"]["low"], row["measured_ci_s"]["high"]
+            cells.append((name, row.get("buckets", ""), ms(row["measured_s"]), f"{ms(low)} to {ms(high)}", ms(row.get("predicted_s"))))
         head = "".join(f"<th>{name}</th>" for name in ("buckets by", "how many", "step, ms", "95 % interval", "predicted"))
         body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in cells)
         return f"<p>{escape(self._sentence())}</p><table><tr>{head}</tr>{body}</table>{_drawn(results)}"

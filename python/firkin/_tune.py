@@ -7,14 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from firkin import _ddp
 from firkin._allreduce import measured_table, sizes_up_to
 from firkin._core import AllReduceTable, InputError, Profile, RunFacts, Tuner
 from firkin._measure import Samples, Setting, StepBench, Wrapping, check_ddp_options, warmup_steps
 from firkin._plan import Plan
-from firkin._profile import FEWEST_STEPS, check_same_model, measured_profile, trainable_parameters
+from firkin._profile import check_same_model, measured_profile, trainable_parameters
 from firkin._progress import Progress
 from firkin._ranks import Ranks
 from firkin._result import Speedup, TuneResult
@@ -29,10 +29,17 @@ _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
 _CALIBRATION_SETTINGS = 4
-_EFFORT, _LEAST_EFFORT = (2, 4), (1, 2)  # timed steps per visit of a setting, blocks of the calibration; the latter where steps are slow
-_FEWEST_BLOCKS = 6  # with fewer, intervals say nothing
 _MOST_BLOCKS = 20
 _SLACK_S = 10.0  # over time_budget_s, of which nothing is said
+
+
+class _Effort(NamedTuple):
+    timed_steps: int  # per visit of a setting
+    calibration_blocks: int
+    fewest_blocks: int
+
+
+_EFFORTS = (_Effort(2, 4, 6), _Effort(1, 2, 6), _Effort(1, 1, 3))  # the first that fits into the time, else the last
 
 
 @dataclass
@@ -72,17 +79,17 @@ class _Job:
             "torch.compile": _ddp.is_compiled(self.model),
         }
 
-    def calls(self, fewest: bool, effort: tuple[int, int]) -> int:
+    def calls(self, fewest: bool, effort: _Effort) -> int:
         """How often step is called, at the fewest or the most, where the plan of buckets is measured too."""
-        timed, calibration = effort
+        timed = effort.timed_steps
         visit, caps = timed + warmup_steps(self.options), max(2, len(self.caps_mib)) + 1
 
         def of_blocks(blocks: int, settings: int) -> int:
             return blocks * (settings * visit + 1 + timed)
 
-        steps, blocks = (FEWEST_STEPS, _FEWEST_BLOCKS) if fewest else (_PROFILE_STEPS, _MOST_BLOCKS)
-        profile = _PROFILE_WARMUP + (3 if self.compiled else 2) * steps
-        return profile + of_blocks(calibration, _CALIBRATION_SETTINGS) + visit + of_blocks(blocks, caps + 2)
+        steps, blocks = (1, effort.fewest_blocks) if fewest else (_PROFILE_STEPS, _MOST_BLOCKS)
+        profile = (1 if fewest else _PROFILE_WARMUP) + (3 if self.compiled else 2) * steps
+        return profile + of_blocks(effort.calibration_blocks, _CALIBRATION_SETTINGS) + visit + of_blocks(blocks, caps + 2)
 
     @property
     def unused_allowed(self) -> bool:
@@ -111,8 +118,8 @@ def tune(
     process_group: None is the default group, or that of ddp_kwargs' device_mesh. ddp_kwargs: other arguments that DistributedDataParallel
     will be called with. wrap(model, **kwargs): how you wrap the model, where that is more: registering a communication hook, compiling.
     uniform: one cap for all buckets, for who cannot pass on bucket_cap_mb_list (the Trainer of Transformers, Accelerate). caps_mib: bucket
-    caps to measure besides the best one, by default half and twice that. time_budget_s: for all of it, about; more where six blocks of
-    steps take more, of which a line of the logger "firkin" warns.
+    caps to measure besides the best one, by default half and twice that. time_budget_s: for all of it, about; where steps are
+    slow it does fewer, and a line of the logger "firkin" says where even these take longer.
     restore: afterwards, also after an error, everything is as it was before: parameters, buffers, gradients, the state of optimisers,
     schedules and gradient scalers, random numbers; it is on the host meanwhile. Loaders, and what else step changes, stay further on.
     False: step trains on, with zero gradients in the steps that are measured without communication. progress: a bar on rank 0.
@@ -130,7 +137,7 @@ def tune(
     shown = Progress(time_budget_s, ranks.rank == 0 and progress)
     job = _Job(ranks, model, options, wrap, uniform, list(caps_mib), time_budget_s, seed, restore, shown)
     ranks.attempt(job.check)
-    counted = ranks.attempt(lambda: CountedStep(step, job.calls(False, _EFFORT)))
+    counted = ranks.attempt(lambda: CountedStep(step, job.calls(False, _EFFORTS[0])))
     ranks.check_same("tune", job.agreed())
     check_same_model(ranks, model, trainable_parameters(model))
     state, wrapping = State(model), Wrapping(ranks, model, options, wrap)
@@ -168,13 +175,13 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     lists, notes = _lists_possible(job, profile)
     if wire is None:
         notes.append("a communication hook: the all-reduce was measured, and its time predicted, without it; steps were measured with it")
-    timed_steps, calibration_blocks = _effort(job, step.seconds / step.calls, notes)
+    effort = _effort(job, step.seconds / step.calls, notes)
     table = measured_table(
         ranks, parameters[0][1].device, sizes_up_to(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1), job.seed, job.progress.at,
         (parameters[0][1].dtype, wire or parameters[0][1].dtype),
     )  # fmt: skip
     tuner = _Planner(job, profile, table, lists)
-    bench = StepBench(ranks, wrapping, step, parameters, profile, state, job.restore, timed_steps)
+    bench = StepBench(ranks, wrapping, step, parameters, profile, state, job.restore, effort.timed_steps)
 
     def blocks(phase: str, settings: Sequence[Setting], fewest: int, most: int, seconds: float) -> Samples:
         def on_block(done: int) -> None:
@@ -182,18 +189,20 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
 
         return bench.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block)
 
-    tuner.calibrate(blocks("calibrating", tuner.calibration_settings(), calibration_blocks, calibration_blocks, 0))
+    tuner.calibrate(blocks("calibrating", tuner.calibration_settings(), effort.calibration_blocks, effort.calibration_blocks, 0))
     settings = _drop_what_cannot_be_made(tuner, bench, tuner.settings(), notes)
     left_s = job.time_budget_s - (time.perf_counter() - started)
-    samples = blocks("measuring steps", settings, _FEWEST_BLOCKS, _MOST_BLOCKS, left_s)
+    samples = blocks("measuring steps", settings, effort.fewest_blocks, _MOST_BLOCKS, left_s)
     notes.append(f"step was called {step.calls} times: loaders, and what else it counts itself, are that much further on")
     return tuner.result(samples, bench, notes), unlike
 
 
-def _effort(job: _Job, step_s: float, notes: list[str]) -> tuple[int, int]:
+def _effort(job: _Job, step_s: float, notes: list[str]) -> _Effort:
     """Less where steps are slow; where even that is too long, a line says so."""
     step_s = job.ranks.max([step_s])[0]
-    effort = _EFFORT if job.calls(True, _EFFORT) * step_s <= job.time_budget_s else _LEAST_EFFORT
+    effort = next((each for each in _EFFORTS if job.calls(True, each) * step_s <= job.time_budget_s), _EFFORTS[-1])
+    if effort.fewest_blocks < _EFFORTS[0].fewest_blocks:
+        notes.append(f"steps of {step_s:.2g} s: {effort.fewest_blocks} blocks or a few more were to fit into the time: intervals are rough")
     fewest_s = job.calls(True, effort) * step_s
     job.progress.expect(fewest_s)
     if fewest_s > 1.25 * job.time_budget_s + _SLACK_S:

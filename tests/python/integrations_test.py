@@ -1,4 +1,4 @@
-"""examples/python and firkin.integrations on two real ranks: Transformers' Trainer, Accelerate and Lightning train with the buckets that were tuned.
+"""examples/python and firkin.integrations on two real ranks: Transformers' Trainer, Accelerate, Lightning, with the buckets that were tuned.
 
 INTEGRATIONS_VENV names the virtual environment with the three, which tools/bootstrap test makes. Where there is none the exit code is 77,
 which ctest shows as skipped.

@@ -189,7 +189,7 @@ class Everywhere:
         self.model = Everything()
         self.frozen = self.model.inner[0].bias.requires_grad_(False)
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=1e-3)
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=0.1, total_steps=40)  # which raises at its end
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=0.1, total_steps=20)  # which raises at its end
         self.scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=2)
         self.average = torch.optim.swa_utils.AveragedModel(self.model)
         self.data, self.fails_at = batches(), None
@@ -241,7 +241,7 @@ def puts_back(rank):
     result = firkin.tune(program.model, program.step, **QUICK)
     calls = program.calls
     tuned = {name: same(value, before[name]) for name, value in program.kept().items()}
-    program.calls, program.fails_at = 0, 60  # in a step with communication, on every rank
+    program.calls, program.fails_at = 0, 30  # on every rank
     backward = torch.autograd.backward
     interrupted = raised_any(lambda: firkin.tune(program.model, program.step, **QUICK))
     stopped = {name: same(value, before[name]) for name, value in program.kept().items()}
@@ -474,7 +474,7 @@ class Works(unittest.TestCase):
 
     def test_a_communication_hook_that_wrap_registers_is_measured_with(self):
         wrapped, gradients, largest, wrong = of(compresses)[0]
-        self.assertGreater(wrapped, 20)
+        self.assertGreater(wrapped, 10)
         self.assertEqual(gradients, largest)  # sizes are of gradients, though half of that travels
         self.assertEqual(set(wrong), {0})
 
@@ -496,7 +496,7 @@ class PutsBack(unittest.TestCase):
 
     def test_a_schedule_with_an_end_does_not_run_through_it(self):
         for *_, calls, notes in of(puts_back):
-            self.assertGreater(calls, 40)
+            self.assertGreater(calls, 20)
             self.assertTrue(any(f"step was called {calls} times" in note for note in notes))
 
     def test_ranks_that_drift_apart_are_an_error_that_names_the_tensor(self):

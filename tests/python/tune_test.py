@@ -227,7 +227,7 @@ class Tune(unittest.TestCase):
         self.assertIn("best_predicted", results)
         names = results["samples"]["settings"]
         self.assertEqual(names[:2], ["none", "torch default"])
-        self.assertEqual([len(series) >= 4 for series in results["samples"]["step_s"]], [True] * len(names))
+        self.assertEqual([len(series) >= 3 for series in results["samples"]["step_s"]], [True] * len(names))
 
     def test_a_result_can_be_written(self):
         with tempfile.TemporaryDirectory() as folder:
