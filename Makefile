@@ -2,7 +2,7 @@
 
 BUILD := build
 
-.PHONY: help demo program python package build test test-asan test-light docs docs-test fuzz lint format clean bootstrap
+.PHONY: help demo program python package build test test-package test-asan test-light docs docs-test fuzz lint format clean bootstrap
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -19,14 +19,17 @@ build: ## build/firkin and the tests
 	@grep -qs '^FIRKIN_BUILD_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt || cmake --preset release -DFIRKIN_BUILD_TESTS=ON
 	cmake --build $(BUILD)
 
-test: build ## build and run all tests
-	ctest --test-dir $(BUILD) --output-on-failure -j 2
+test: build ## build and run all tests but those of packaging
+	ctest --test-dir $(BUILD) --output-on-failure -j 2 -LE package
+
+test-package: build ## those: what is installed and packed, in empty environments and in other projects' builds
+	ctest --test-dir $(BUILD) --output-on-failure -j 2 -L package
 
 test-asan: ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/bootstrap test
 	cmake --preset asan
 	cmake --build --preset asan
-	ctest --preset asan -j 2
+	ctest --preset asan -j 2 -LE package
 
 test-light: ## only the modules without LibTorch (builds in seconds)
 	@tools/bootstrap test

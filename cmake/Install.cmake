@@ -1,52 +1,70 @@
 # `cmake --install build --prefix DIR`: the program firkin, and the data-parallel library for other projects.
 #
-# The program with its data, licences and shell completions; DIR may be moved afterwards. Headers and static libraries of base, stats, plan,
-# comm, ddp and tune, and a package file:
+# The program with its data, licences and shell completions; DIR may be moved afterwards. Headers, libfirkin.a and a package file:
 #   find_package(firkin CONFIG REQUIRED)
-#   target_link_libraries(app PRIVATE firkin::ddp)      # or firkin::tune, which is larger, or firkin::plan, without LibTorch
+#   target_link_libraries(app PRIVATE firkin::ddp)      # or firkin::tune, or firkin::plan, without LibTorch
 
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
-
-# Those without a folder in include/ are libraries that firkin::tune links.
-set(installed_rooms base stats plan)
-if(FIRKIN_WITH_TORCH)
-  list(APPEND installed_rooms comm ddp results report trace workload bench tune)
-endif()
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/firkin)
 
+# One library of all rooms that one may link, and of those that firkin::tune stands on. Their names say what comes with it: firkin::plan,
+# stats and base nothing, the others LibTorch (firkin::libtorch, which firkinConfig.cmake makes where the package is used).
+set(light_names base stats plan)
+set(installed_rooms ${light_names})
+if(FIRKIN_WITH_TORCH)
+  set(torch_names comm ddp tune)
+  list(APPEND installed_rooms ${torch_names} results report trace workload bench)
+endif()
+add_library(firkin_library STATIC)
+set_target_properties(firkin_library PROPERTIES OUTPUT_NAME firkin EXPORT_NAME library LINKER_LANGUAGE CXX)
+target_compile_features(firkin_library INTERFACE cxx_std_20)
+install(TARGETS firkin_library EXPORT firkin ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 foreach(room IN LISTS installed_rooms)
-  set_target_properties(firkin_${room} PROPERTIES EXPORT_NAME ${room})
-  install(TARGETS firkin_${room} EXPORT firkin ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-    INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  target_sources(firkin_library PRIVATE $<TARGET_OBJECTS:firkin_${room}>)
   # json_text.h is for the rooms above: who uses the package needs no nlohmann-json.
-  if(EXISTS ${CMAKE_SOURCE_DIR}/include/firkin/${room})
+  if(EXISTS ${PROJECT_SOURCE_DIR}/include/firkin/${room})
     install(DIRECTORY include/firkin/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firkin PATTERN json_text.h EXCLUDE)
   endif()
 endforeach()
+if(TARGET firkin_nccl_backend)
+  target_sources(firkin_library PRIVATE $<TARGET_OBJECTS:firkin_nccl_backend>)
+endif()
+foreach(name IN LISTS light_names torch_names)
+  add_library(firkin_${name}_name INTERFACE)
+  set_target_properties(firkin_${name}_name PROPERTIES EXPORT_NAME ${name})
+  target_link_libraries(firkin_${name}_name INTERFACE firkin_library)
+  if(name IN_LIST torch_names)
+    target_link_libraries(firkin_${name}_name INTERFACE firkin::libtorch)
+  endif()
+  install(TARGETS firkin_${name}_name EXPORT firkin)
+endforeach()
 install(EXPORT firkin NAMESPACE firkin:: FILE firkinTargets.cmake DESTINATION ${package_dir})
 
-configure_package_config_file(cmake/firkinConfig.cmake.in ${CMAKE_BINARY_DIR}/firkinConfig.cmake INSTALL_DESTINATION ${package_dir})
-write_basic_package_version_file(${CMAKE_BINARY_DIR}/firkinConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_BINARY_DIR}/firkinConfig.cmake ${CMAKE_BINARY_DIR}/firkinConfigVersion.cmake DESTINATION ${package_dir})
+configure_package_config_file(cmake/firkinConfig.cmake.in ${PROJECT_BINARY_DIR}/firkinConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/firkinConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/firkinConfig.cmake ${PROJECT_BINARY_DIR}/firkinConfigVersion.cmake DESTINATION ${package_dir})
 if(FIRKIN_WITH_TORCH)
   install(FILES cmake/FirkinPython.cmake cmake/LibTorch.cmake DESTINATION ${package_dir})
+endif()
+install(FILES LICENSE THIRD_PARTY_NOTICES DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(NOT FIRKIN_BUILD_PROGRAM)
+  return()
 endif()
 
 # The program. bin/firkin is a script that finds LibTorch for it, or says in one line what to do: the dynamic linker would only name a file.
 # The run path to the LibTorch that it was built with (a link option of LibTorch.cmake) stays.
 if(FIRKIN_WITH_TORCH)
   install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/firkin)
-  configure_file(src/cli/installed_firkin.in ${CMAKE_BINARY_DIR}/installed_firkin @ONLY)
-  install(PROGRAMS ${CMAKE_BINARY_DIR}/installed_firkin DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME firkin)
+  configure_file(src/cli/installed_firkin.in ${PROJECT_BINARY_DIR}/installed_firkin @ONLY)
+  install(PROGRAMS ${PROJECT_BINARY_DIR}/installed_firkin DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME firkin)
 else()
   install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(DIRECTORY data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/firkin)
-install(FILES LICENSE THIRD_PARTY_NOTICES DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # Completions: the built program prints them.
-set(completions ${CMAKE_BINARY_DIR}/completions)
+set(completions ${PROJECT_BINARY_DIR}/completions)
 install(CODE "
   file(MAKE_DIRECTORY \"${completions}\")
   foreach(shell bash zsh fish)
@@ -57,7 +75,7 @@ install(FILES ${completions}/zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-f
 install(FILES ${completions}/fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME firkin.fish)
 
 # cpack makes a tarball of the same; tools/package calls it.
-if(FIRKIN_WITH_TORCH)
+if(FIRKIN_WITH_TORCH AND PROJECT_IS_TOP_LEVEL)
   set(CPACK_GENERATOR TGZ)
   set(CPACK_PACKAGE_FILE_NAME firkin-${PROJECT_VERSION}-torch${torch_series}-linux-${CMAKE_SYSTEM_PROCESSOR})
   set(CPACK_STRIP_FILES ON)

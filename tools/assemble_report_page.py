@@ -1,6 +1,8 @@
 """The report's page without its results: template, style, script and Vega's JavaScript in one HTML file.
 
-Usage: assemble_report_page.py SOURCE_DIR NOTICES OUTPUT      SOURCE_DIR holds template.html, style.css, report.js
+Usage: assemble_report_page.py SOURCE_DIR NOTICES OUTPUT [BUNDLE]     SOURCE_DIR holds template.html, style.css, report.js
+       assemble_report_page.py --bundle > BUNDLE                      Vega's JavaScript from the wheel vl-convert-python, which is
+                                                                      taken where no BUNDLE is given
 
 NOTICES is THIRD_PARTY_NOTICES, whose second part, of that JavaScript, the page shows on demand. The security policy names each script by its
 hash and forbids everything else: no network, no other script, no eval.
@@ -12,8 +14,6 @@ import html
 import pathlib
 import re
 import sys
-
-import vl_convert
 
 VEGA_LITE = "6.4"  # charts name the schema of Vega-Lite 6
 NOTICES_OF_PAGES = "In every page: JavaScript"  # the heading of that part of THIRD_PARTY_NOTICES
@@ -46,9 +46,20 @@ def notices_of_pages(text: str) -> str:
     return html.escape(notices.strip())
 
 
+def vega_bundle() -> str:
+    try:
+        import vl_convert
+    except ImportError:
+        sys.exit(f"no vl-convert: {sys.executable} cannot import vl_convert; run tools/bootstrap, or set FIRKIN_PYTHON or -DFIRKIN_VEGA_BUNDLE=FILE")
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+
+
 def main() -> None:
-    source, notices, output = map(pathlib.Path, sys.argv[1:])
-    bundle = script_text(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE))
+    if sys.argv[1:] == ["--bundle"]:
+        sys.stdout.write(vega_bundle())
+        return
+    source, notices, output, *given = map(pathlib.Path, sys.argv[1:])
+    bundle = script_text(given[0].read_text(encoding="utf-8") if given else vega_bundle())
     script = script_text((source / "report.js").read_text(encoding="utf-8"))
     parts = {
         "CONTENT_SECURITY_POLICY": policy([bundle, script]),

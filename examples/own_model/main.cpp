@@ -47,7 +47,8 @@ int run(const firkin::ProcessGroup& group, const std::vector<std::string>& argum
   if (arguments.size() > 1) options.out = arguments[1];
   torch::nn::Sequential network = make_network();
   torch::optim::AdamW trial(network->parameters());
-  const firkin::ModuleTuning tuning = firkin::tune(*network, [&] { train_step(network, trial); }, group, options);
+  const firkin::ModuleTuning tuning = firkin::tune(
+      *network, [&] { train_step(network, trial); }, group, options);
   if (group.rank == 0) std::printf("%s\n", tuning.text.c_str());
 
   firkin::DataParallel ddp(*network, group, tuning.options);

@@ -31,7 +31,7 @@ std::vector<std::string> listed_files(const fs::path& results) {
 }
 
 // Names in `folder` that are to be moved, results.json last: what is left of a move that was interrupted is found by the next.
-std::vector<fs::path> names_to_keep(const fs::path& folder, const std::vector<std::string>& files) {
+std::vector<fs::path> names_to_keep(const fs::path& folder, const std::vector<std::string>& files, const std::vector<fs::path>& inputs) {
   std::set<fs::path> names;
   const auto add = [&](const std::string& file) {
     const fs::path name = fs::path(file).filename();
@@ -39,8 +39,17 @@ std::vector<fs::path> names_to_keep(const fs::path& folder, const std::vector<st
     std::error_code ignored;
     if (is_entry && fs::exists(fs::symlink_status(folder / name, ignored))) names.insert(name);
   };
+  const auto is_input = [&](const std::string& file) {
+    const fs::path listed = folder / fs::path(file).filename();
+    std::error_code ignored;
+    return std::ranges::any_of(inputs, [&](const fs::path& input) { return fs::equivalent(input, listed, ignored); });
+  };
+  if (std::ranges::find(files, kResultsFile) != files.end()) {
+    for (const std::string& file : listed_files(folder / kResultsFile)) {
+      if (!is_input(file)) add(file);
+    }
+  }
   std::ranges::for_each(files, add);
-  if (std::ranges::find(files, kResultsFile) != files.end()) std::ranges::for_each(listed_files(folder / kResultsFile), add);
   std::vector<fs::path> result(names.begin(), names.end());
   std::ranges::stable_partition(result, [](const fs::path& name) { return name != kResultsFile; });
   return result;
@@ -68,8 +77,9 @@ fs::path make_next_folder(const fs::path& older) {
 
 }  // namespace
 
-std::optional<fs::path> keep_older_result(const fs::path& folder, const std::vector<std::string>& files) {
-  const std::vector<fs::path> names = names_to_keep(folder, files);
+std::optional<fs::path> keep_older_result(const fs::path& folder, const std::vector<std::string>& files,
+                                          const std::vector<fs::path>& inputs) {
+  const std::vector<fs::path> names = names_to_keep(folder, files, inputs);
   if (names.empty()) return std::nullopt;
   const fs::path kept = make_next_folder(folder / kOlder);
   for (const fs::path& name : names) {

@@ -118,7 +118,8 @@ void check_output_folder(const fs::path& folder, const std::string& what) {
   const std::string prefix = fmt::format("{} {}", what, folder.string());
   Place place;
   int reason = ENOENT;
-  for (int attempt = 0; reason == ENOENT && attempt < kLockAttempts; ++attempt) {  // a run that ends may take its empty folder away meanwhile
+  for (int attempt = 0; reason == ENOENT && attempt < kLockAttempts;
+       ++attempt) {  // a run that ends may take its empty folder away meanwhile
     place = find_place(folder, prefix);
     reason = place.missing.empty() ? try_to_write(place.existing) : try_to_make(place, prefix);
   }

@@ -35,7 +35,7 @@ struct MatrixRun {
 };
 
 int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
-  if (flags.job.memory_limit_gib) return static_cast<int64_t>(*flags.job.memory_limit_gib * static_cast<double>(kGiB));
+  if (flags.job.memory_limit_gib) return memory_limit_bytes(*flags.job.memory_limit_gib);
   if (!device.is_cpu()) {
     return static_cast<int64_t>(
         c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);  // of all ranks that share it
@@ -115,10 +115,11 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
   return measured_configuration(configuration, run.cells, result, memory, run.group.size);
 }
 
-// The one of `before` that is this configuration; null when there is none.
+// The one of `before` that is this configuration; null when there is none, or when it did not fit: another limit, or a machine with less
+// beside it, may have room now.
 const StepConfiguration* measured_before(const std::vector<StepConfiguration>& before, const Configuration& configuration) {
   const auto found = std::ranges::find(before, configuration.description, &StepConfiguration::model);
-  return found == before.end() ? nullptr : &*found;
+  return found == before.end() || found->strategies.empty() ? nullptr : &*found;
 }
 
 // Rank 0's word counts: other machines may not have the file.
@@ -205,7 +206,7 @@ Run declare_bench_step(CLI::App& app) {
   add_dtype_flag(app, flags->job.model);
   add_model_size_flags(app, flags->job.model);
   add_training_flags(app, flags->job);
-  add_memory_flag(app, flags->job);
+  add_memory_flag(app, flags->job.memory_limit_gib);
   add_rule_flags(app, flags->rule);
   app.add_option("--blocks", flags->blocks, "blocks; each runs every setting once")->capture_default_str()->check(CLI::Range(4, 100000));
   app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));

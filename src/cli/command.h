@@ -34,6 +34,9 @@ std::span<const Command> commands();
 // Adds each as a subcommand of `app`, which then needs one; what is returned runs the one that the user chose.
 Run add_commands(CLI::App& app, std::span<const Command> commands);
 
+// What the last of the words that were typed after the program's name may become, as `firkin __complete` prints it (completions.cpp).
+std::string completions_of(const CLI::App& program, std::vector<std::string> words);
+
 // The words that this process was started with after the program's name.
 const std::vector<std::string>& command_line();
 

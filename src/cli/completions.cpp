@@ -1,5 +1,6 @@
-#include "completions.h"
-
+// Shell completions. What may come next is known to the program alone: `firkin __complete WORD...`, hidden, prints what the last word,
+// which is perhaps empty, may become, one a line with a tab and a summary behind it; ":files" stands for any file. `firkin completions
+// SHELL` prints the few lines with which a shell asks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,83 +15,157 @@
 namespace firkin::cli {
 namespace {
 
-std::string one_line(std::string text) {
-  std::ranges::replace(text, '\n', ' ');
-  return text;
+constexpr const char* kFiles = ":files\n";
+
+// Called as the user called the program. bash tells --flag=value as three words.
+constexpr const char* kBash = R"(# Made by: firkin completions bash
+_firkin() {
+  local current=${COMP_WORDS[COMP_CWORD]} line
+  [[ $current == = ]] && current=
+  COMPREPLY=()
+  while IFS= read -r line; do
+    if [[ $line == :files ]]; then
+      mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
+      compopt -o filenames 2>/dev/null
+    else
+      COMPREPLY+=("${line%%$'\t'*}")
+    fi
+  done < <("${COMP_WORDS[0]/#\~/$HOME}" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -F _firkin firkin
+)";
+
+// Loaded by compinit, the file is the function itself, and runs at the first use; read by `source`, it only defines and registers.
+constexpr const char* kZsh = R"(#compdef firkin
+# Made by: firkin completions zsh
+_firkin() {
+  local line files=
+  local -a offers
+  for line in "${(@f)$(${~words[1]} __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
+    case $line in
+      '') ;;
+      :files) files=yes ;;
+      *) offers+=("${line%%$'\t'*}:${line#*$'\t'}") ;;
+    esac
+  done
+  (( $#offers )) && _describe firkin offers
+  [[ -n $files ]] && _files
+}
+if [[ $funcstack[1] == _firkin ]]; then _firkin; else compdef _firkin firkin; fi
+)";
+
+constexpr const char* kFish = R"(# Made by: firkin completions fish
+function __firkin_complete
+  set -l words (commandline -opc)
+  set -l current (commandline -ct)
+  for line in ($words[1] __complete $words[2..-1] "$current" 2>/dev/null)
+    if test "$line" = :files
+      __fish_complete_path "$current"
+    else
+      echo $line
+    end
+  end
+end
+complete -c firkin -f -a '(__firkin_complete)'
+)";
+
+std::string offer(const std::string& word, std::string summary) {
+  std::ranges::replace(summary, '\n', ' ');
+  return fmt::format("{}\t{}\n", word, summary);
 }
 
 // CLI11 writes the values that CLI::IsMember allows into the name of the type: TEXT:{bash,zsh,fish}.
 std::vector<std::string> listed_words(const std::string& type) {
   const size_t open = type.find('{');
   const size_t close = type.find('}', open == std::string::npos ? 0 : open);
-  if (open == std::string::npos || close == std::string::npos) return {};
   std::vector<std::string> words;
+  if (open == std::string::npos || close == std::string::npos) return words;
   std::istringstream list(type.substr(open + 1, close - open - 1));
   for (std::string word; std::getline(list, word, ',');) words.push_back(word);
   return words;
 }
 
-// Flags that name a model take a file as well, so that no list checks their values.
-std::vector<std::string> model_names() {
-  std::vector<std::string> names;
-#ifdef FIRKIN_WITH_TORCH
-  for (const NamedModel& model : named_models()) names.emplace_back(model.name);
-#endif
-  return names;
-}
-
-CompletionValue value_of(const CLI::Option& option) {
-  if (option.get_items_expected_max() == 0) return {};
+// What may follow a flag, or stand for an argument: its words, or a file where it is any other text. Nothing for numbers.
+std::string offered_values(const CLI::Option& option, const std::string& begun) {
   const std::string type = option.get_type_name();
-  if (type == kModelType) return {.kind = CompletionValue::Kind::kFile, .words = model_names()};
-  CompletionValue value{.kind = CompletionValue::Kind::kOther, .words = listed_words(type)};
-  if (!value.words.empty()) {
-    value.kind = CompletionValue::Kind::kWords;
-  } else if (type.starts_with("TEXT")) {
-    value.kind = CompletionValue::Kind::kFile;
+  std::vector<std::string> words = listed_words(type);
+  const bool takes_files = words.empty() && (type.starts_with("TEXT") || type == kModelType);
+#ifdef FIRKIN_WITH_TORCH
+  if (type == kModelType) {
+    for (const NamedModel& model : named_models()) words.emplace_back(model.name);
   }
-  return value;
+#endif
+  std::string offers;
+  for (const std::string& word : words) {
+    if (word.starts_with(begun)) offers += offer(word, "");
+  }
+  return takes_files ? offers + kFiles : offers;
 }
 
-CompletionFlag flag_of(const CLI::Option& option) {
-  CompletionFlag flag{.names = {}, .summary = one_line(option.get_description()), .value = value_of(option)};
-  for (const std::string& name : option.get_snames()) flag.names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) flag.names.push_back("--" + name);
-  return flag;
-}
-
-bool has_flag(const CompletionCommand& command, const CompletionFlag& flag) {
-  return std::ranges::any_of(command.flags, [&](const CompletionFlag& other) { return other.names == flag.names; });
-}
-
-void walk(const CLI::App& app, const CompletionCommand* above, std::vector<CompletionCommand>& commands) {
-  CompletionCommand command;
-  command.path = above ? fmt::format("{} {}", above->path, app.get_name()) : app.get_name();
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;
-    if (!option->get_positional()) {
-      command.flags.push_back(flag_of(*option));
-    } else if (command.argument.kind == CompletionValue::Kind::kNone) {
-      command.argument = value_of(*option);
+// Of a command, and of those above it that it accepts too.
+std::vector<const CLI::Option*> visible_options(const CLI::App* app) {
+  std::vector<const CLI::Option*> options;
+  for (bool accepts = true; app != nullptr && accepts; accepts = app->get_fallthrough(), app = app->get_parent()) {
+    for (const CLI::Option* option : app->get_options()) {
+      if (!option->get_group().empty()) options.push_back(option);
     }
   }
-  if (above && app.get_fallthrough()) {
-    for (const CompletionFlag& flag : above->flags) {
-      if (!has_flag(command, flag)) command.flags.push_back(flag);
+  return options;
+}
+
+const CLI::Option* flag_named(const std::vector<const CLI::Option*>& options, const std::string& name) {
+  const auto found =
+      std::ranges::find_if(options, [&](const CLI::Option* option) { return name.starts_with('-') && option->check_name(name); });
+  return found == options.end() ? nullptr : *found;
+}
+
+bool takes_value(const CLI::Option* option) {
+  return option != nullptr && option->get_items_expected_max() > 0;
+}
+
+std::string offered_flags(const std::vector<const CLI::Option*>& options, const std::string& begun) {
+  std::vector<std::string> seen;
+  std::string offers;
+  for (const CLI::Option* option : options) {
+    std::vector<std::string> names;
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : names) {
+      if (!name.starts_with(begun) || std::ranges::find(seen, name) != seen.end()) continue;
+      seen.push_back(name);
+      offers += offer(name, option->get_description());
     }
   }
-  const std::vector<const CLI::App*> below = app.get_subcommands([](const CLI::App* sub) { return !sub->get_group().empty(); });
-  for (const CLI::App* sub : below) command.subcommands.emplace_back(sub->get_name(), one_line(sub->get_description()));
-  commands.push_back(command);
-  for (const CLI::App* sub : below) walk(*sub, &command, commands);
+  return offers;
 }
 
 }  // namespace
 
-std::vector<CompletionCommand> completion_commands(const CLI::App& app) {
-  std::vector<CompletionCommand> commands;
-  walk(app, nullptr, commands);
-  return commands;
+std::string completions_of(const CLI::App& program, std::vector<std::string> words) {
+  if (words.empty() || words.back() == "=") words.emplace_back();
+  std::erase(words, "=");
+  const std::string begun = words.back();
+  words.pop_back();
+  const CLI::App* app = &program;
+  const CLI::Option* flag = nullptr;  // that the word before has left without its value
+  for (const std::string& word : words) {
+    const bool is_value = takes_value(flag);
+    flag = is_value ? nullptr : flag_named(visible_options(app), word);
+    const std::vector<const CLI::App*> below =
+        app->get_subcommands([&](const CLI::App* sub) { return !is_value && sub->get_name() == word; });
+    if (!below.empty()) app = below[0];
+  }
+  if (takes_value(flag)) return offered_values(*flag, begun);
+  const std::vector<const CLI::Option*> options = visible_options(app);
+  std::string offers;
+  if (!begun.starts_with('-')) {
+    for (const CLI::App* below : app->get_subcommands([](const CLI::App*) { return true; })) {
+      if (below->get_name().starts_with(begun)) offers += offer(below->get_name(), below->get_description());
+    }
+    const auto argument = std::ranges::find_if(options, &CLI::Option::get_positional);
+    if (argument != options.end()) offers += offered_values(**argument, begun);
+  }
+  return begun.starts_with('-') || offers.empty() ? offered_flags(options, begun) : offers;
 }
 
 Run declare_completions(CLI::App& app) {
@@ -100,10 +175,8 @@ Run declare_completions(CLI::App& app) {
       "Installed with the program. Without that, or in a running shell:\n"
       "  source <(firkin completions bash)\n"
       "  firkin completions fish | source");
-  return [shell, &app] {
-    const std::vector<CompletionCommand> commands = completion_commands(*app.get_parent());
-    const auto script = *shell == "bash" ? bash_completions : *shell == "zsh" ? zsh_completions : fish_completions;
-    fmt::print("{}", script(commands));
+  return [shell] {
+    fmt::print("{}", *shell == "bash" ? kBash : *shell == "zsh" ? kZsh : kFish);
     return 0;
   };
 }

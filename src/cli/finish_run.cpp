@@ -25,6 +25,16 @@ nlohmann::json settings_of(const CLI::App& app) {
   return settings;
 }
 
+// Every file that a flag or an argument names.
+std::vector<std::filesystem::path> inputs_of(const CLI::App& app) {
+  std::vector<std::filesystem::path> inputs;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string> values = option->results();
+    inputs.insert(inputs.end(), values.begin(), values.end());
+  }
+  return inputs;
+}
+
 void write_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
   keep_older(common, results.run.files);
   write_result(common.out, results, files);
@@ -34,7 +44,7 @@ void write_files(const CommonFlags& common, const Results& results, const std::v
 
 void keep_older(const CommonFlags& common, const std::vector<std::string>& names) {
   if (!common.folder || common.folder->older_result_is_kept) return;
-  if (const auto older = keep_older_result(common.out, names)) {
+  if (const auto older = keep_older_result(common.out, names, inputs_of(*common.app))) {
     fmt::print(stderr, "firkin: the result that was in {} is now in {}\n", common.out, older->string());
   }
   common.folder->older_result_is_kept = true;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <numeric>
 
-#include "command.h"
+#include "finish_run.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
@@ -17,6 +17,9 @@
 
 namespace firkin::cli {
 namespace {
+
+constexpr const char* kTensorsFile = "tensors.csv";
+constexpr const char* kAllReduceFile = "allreduce.csv";
 
 struct ImportFlags {
   std::string sizes, times, allreduce;
@@ -47,13 +50,14 @@ nlohmann::json table_json(const AllReduceTable& table) {
   return {{"measurements", table.size()}, {"world_sizes", world_sizes(table)}};
 }
 
-int import_cmsc828g(const ImportFlags& flags) {
-  check_output_folder(flags.common.out, "--out");
+int import_cmsc828g(ImportFlags& flags) {
+  claim_output_folder(flags.common);
   const Cmsc828gProfile imported = read_cmsc828g_profile(flags.sizes, flags.times, flags.model);
   const AllReduceTable table = read_cmsc828g_allreduce(flags.allreduce);
   const std::filesystem::path out = flags.common.out;
-  write_tensors_csv(out / "tensors.csv", imported.profile);
-  write_allreduce_csv(out / "allreduce.csv", table);
+  keep_older(flags.common, {kTensorsFile, kAllReduceFile});
+  write_tensors_csv(out / kTensorsFile, imported.profile);
+  write_allreduce_csv(out / kAllReduceFile, table);
 
   nlohmann::json result = table_json(table);
   const std::vector<int64_t>& bytes = imported.profile.bytes;
@@ -63,16 +67,17 @@ int import_cmsc828g(const ImportFlags& flags) {
   result[kGradientBytesKey] = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
   result[kBackwardKey] = imported.profile.backward_s;
   result["notes"] = imported.notes;
-  result["files"] = {(out / "tensors.csv").string(), (out / "allreduce.csv").string()};
+  result["files"] = {(out / kTensorsFile).string(), (out / kAllReduceFile).string()};
   finish(flags, result);
   return 0;
 }
 
-int import_nccl_tests(const ImportFlags& flags) {
-  check_output_folder(flags.common.out, "--out");
+int import_nccl_tests(ImportFlags& flags) {
+  claim_output_folder(flags.common);
   if (flags.world < 2) throw InputError(fmt::format("--world {}: expected at least 2", flags.world));
   const NcclTestsTable imported = read_nccl_tests(flags.file, {.world_size = flags.world, .in_place = flags.in_place});
-  const std::filesystem::path file = std::filesystem::path(flags.common.out) / "allreduce.csv";
+  const std::filesystem::path file = std::filesystem::path(flags.common.out) / kAllReduceFile;
+  keep_older(flags.common, {kAllReduceFile});
   write_allreduce_csv(file, imported.table);
 
   nlohmann::json result = table_json(imported.table);

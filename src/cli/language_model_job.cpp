@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include "data_folder.h"
@@ -63,13 +64,20 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
   app.add_option("--batch", flags.batch_size, "sequences per rank and step")->capture_default_str();
   app.add_option("--sequence", flags.sequence_length, "tokens per sequence")->capture_default_str();
   add_training_flags(app, flags);
-  add_memory_flag(app, flags);
+  add_memory_flag(app, flags.memory_limit_gib);
 }
 
-void add_memory_flag(CLI::App& app, JobFlags& flags) {
-  app.add_option("--memory-limit-gib", flags.memory_limit_gib,
-                 "per rank; what needs more is refused, or skipped\n(default: what is available)")
-      ->check(CLI::PositiveNumber);
+void add_memory_flag(CLI::App& app, std::optional<double>& limit_gib) {
+  app.add_option("--memory-limit-gib", limit_gib, "per rank; what needs more is refused, or skipped\n(default: what is available)")
+      ->check(CLI::PositiveNumber)
+      ->check([](const std::string& text) {
+        constexpr double kMost = 1 << 20;  // 1 PiB, so that the sum over the ranks of a machine fits into 63 bits
+        return std::strtod(text.c_str(), nullptr) <= kMost ? "" : fmt::format("{}: expected at most {} GiB", text, kMost);
+      });
+}
+
+int64_t memory_limit_bytes(double limit_gib) {
+  return static_cast<int64_t>(limit_gib * static_cast<double>(kGiB));
 }
 
 void add_training_flags(CLI::App& app, JobFlags& flags) {
@@ -121,9 +129,8 @@ void check_job_memory(const JobFlags& flags, const RankFlags& ranks) {
   const auto launched = rank_info_from_environment();
   const MemoryEstimate estimate = estimate_job_memory(flags);
   const int local_ranks = launched ? launched->local_world_size : ranks.ranks;
-  const double limit_gib = flags.memory_limit_gib.value_or(0) * local_ranks;
   check_training_memory(estimate, local_ranks,
-                        limit_gib > 0 ? static_cast<int64_t>(limit_gib * static_cast<double>(kGiB)) : available_memory_bytes());
+                        flags.memory_limit_gib ? memory_limit_bytes(*flags.memory_limit_gib) * local_ranks : available_memory_bytes());
 }
 
 ModelDescription describe_job(const JobFlags& flags) {

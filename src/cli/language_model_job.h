@@ -30,7 +30,8 @@ void add_job_flags(CLI::App& app, JobFlags& flags);
 void add_training_flags(CLI::App& app, JobFlags& flags);
 
 // --memory-limit-gib
-void add_memory_flag(CLI::App& app, JobFlags& flags);
+void add_memory_flag(CLI::App& app, std::optional<double>& limit_gib);
+int64_t memory_limit_bytes(double limit_gib);  // that the flag takes
 
 // --replay, --scale-bytes, --scale-time
 void add_replay_flags(CLI::App& app, JobFlags& flags);

@@ -44,7 +44,8 @@ void check_subcommand(const std::vector<std::string>& words) {
 }
 
 int run(int argc, char** argv) {
-  check_subcommand(command_line());
+  const bool completes = !command_line().empty() && command_line()[0] == "__complete";
+  if (!completes) check_subcommand(command_line());
   const bool measures = std::ranges::any_of(commands(), [](const Command& command) { return std::string_view(command.name) == "tune"; });
   CLI::App app(fmt::format("Data-parallel training for LibTorch, and the best gradient bucket size.\nStart with: firkin {}",
                            measures ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
@@ -59,6 +60,10 @@ int run(int argc, char** argv) {
   app.set_config("--config", "", "file of flags: [bench.step], batch = [2, 4]");
   app.allow_config_extras(CLI::config_extras_mode::error);
   const Run chosen = add_commands(app, commands());
+  if (completes) {
+    fmt::print("{}", completions_of(app, {command_line().begin() + 1, command_line().end()}));
+    return 0;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {

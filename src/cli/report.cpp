@@ -23,11 +23,14 @@ struct ReportFlags {
   bool svg = false;
 };
 
-// --html, or report.html in --out, or else beside the results.
-std::filesystem::path page_path(const ReportFlags& flags, const std::filesystem::path& results) {
+constexpr const char* kFolderOfSeveral = "firkin-out/report";
+
+// --html, or report.html in --out, or else beside the results; of several in a folder of its own, where none of them has its page.
+std::filesystem::path page_path(const ReportFlags& flags, const std::vector<std::filesystem::path>& results) {
   if (!flags.html.empty()) return flags.html;
-  if (!flags.out.empty()) return std::filesystem::path(flags.out) / "report.html";
-  return std::filesystem::path(results).replace_filename("report.html");
+  const std::string folder = flags.out.empty() && results.size() > 1 ? kFolderOfSeveral : flags.out;
+  if (!folder.empty()) return std::filesystem::path(folder) / "report.html";
+  return std::filesystem::path(results[0]).replace_filename("report.html");
 }
 
 // What the user named: a results.json, or the folder that it lies in.
@@ -52,11 +55,11 @@ std::vector<Chart> charts_of(const std::vector<Results>& several, const std::vec
 int run(const ReportFlags& flags) {
   const std::vector<std::filesystem::path> files = result_files(flags.results);
   const std::vector<std::string> names = names_by_place(files);
-  const std::filesystem::path html = page_path(flags, files[0]);
+  const std::filesystem::path html = page_path(flags, files);
   const std::filesystem::path folder = html.has_parent_path() ? html.parent_path() : ".";
   std::vector<Results> several;
   for (const std::filesystem::path& file : files) several.push_back(read_results(file));
-  check_output_folder(folder, flags.html.empty() && !flags.out.empty() ? "--out" : "--html");
+  check_output_folder(folder, flags.html.empty() && (!flags.out.empty() || files.size() > 1) ? "--out" : "--html");
   write_file_atomically(html, render_reports(several, names));
   std::vector<std::string> written = {html.string()};
   const auto write_images = [&](ImageFormat format) {
@@ -82,7 +85,8 @@ Run declare_report(CLI::App& app) {
       "  firkin report run7/results.json --svg      and each chart beside the page\n"
       "  firkin report a b --html both.html         trainings in the same charts\n");
   app.add_option("results", flags->results, "one or several, or their folders (default\nfirkin-out/tune/results.json)");
-  CLI::Option* html = app.add_option("--html", flags->html, "the page (default: report.html beside the results)");
+  CLI::Option* html = app.add_option("--html", flags->html,
+                                     "the page (default: report.html beside the results; of\nseveral firkin-out/report/report.html)");
   app.add_flag("--png", flags->png, "every chart as a PNG file beside the page as well");
   app.add_flag("--svg", flags->svg, "every chart as an SVG file beside the page as well");
   app.add_option("--out", flags->out, "folder for report.html")->excludes(html);

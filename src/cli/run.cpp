@@ -30,7 +30,10 @@ std::string difference_from(const RunHead& earlier, const CommonFlags& common, c
        fmt::format("{}", launched ? launched->world_size : ranks.ranks)}};
   const nlohmann::json now = start_run("", common).settings;
   for (const auto& [name, value] : now.items()) {
-    facts.emplace_back("--" + name, earlier.settings.is_object() ? earlier.settings.value(name, "") : "", value.get<std::string>());
+    if (name == "memory-limit-gib") continue;  // what fitted was measured in the same way
+    const bool stated = earlier.settings.is_object() && earlier.settings.contains(name);
+    const nlohmann::json before = stated ? earlier.settings[name] : nlohmann::json("");
+    facts.emplace_back("--" + name, before.is_string() ? before.get<std::string>() : before.dump(), value.get<std::string>());
   }
   for (const auto& [name, before, after] : facts) {
     if (before != after)

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "bench/torch_peer.h"
@@ -25,8 +26,11 @@ Configuration synthetic_configuration(const StepFlags& flags) {
 }
 
 template <typename T>
-void check_not_empty(const char* flag, const std::vector<T>& values) {
+void check_list(const char* flag, const std::vector<T>& values) {
   if (values.empty()) throw InputError(fmt::format("{}: expected at least one value", flag));
+  for (auto value = values.begin(); value != values.end(); ++value) {
+    if (std::find(values.begin(), value, *value) != value) throw InputError(fmt::format("{}: {} twice; expected each once", flag, *value));
+  }
 }
 
 }  // namespace
@@ -44,7 +48,7 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
 }
 
 std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const std::vector<double>& caps_mib, const RuleFlags& rule) {
-  check_not_empty("--strategies", strategies);
+  check_list("--strategies", strategies);
   std::vector<Cell> cells;
   for (const std::string& name : strategies) {
     DataParallelOptions options;
@@ -59,7 +63,7 @@ std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const s
       cells.push_back({name, std::nullopt, {name, options}});
       continue;
     }
-    check_not_empty("--cap-mib", caps_mib);
+    check_list("--cap-mib", caps_mib);
     for (const double mib : caps_mib) {
       options.cap.cap_bytes = bytes_from_mib(mib, "--cap-mib");
       cells.push_back({name, mib, {fmt::format("{} {} MiB", name, mib), options}});
@@ -81,9 +85,9 @@ std::vector<Configuration> make_configurations(const StepFlags& flags) {
     check_job_flags(flags.job);
     return {{flags.job, describe_job(flags.job)}};
   }
-  check_not_empty("--model", flags.models);
-  check_not_empty("--batch", flags.batch_sizes);
-  check_not_empty("--sequence", flags.sequence_lengths);
+  check_list("--model", flags.models);
+  check_list("--batch", flags.batch_sizes);
+  check_list("--sequence", flags.sequence_lengths);
   std::vector<Configuration> configurations;
   for (const std::string& model : flags.models) {
     for (const int64_t batch : flags.batch_sizes) {

@@ -15,7 +15,6 @@
 #include "run.h"
 #include "step_matrix.h"
 #include "trace/chrome_trace.h"
-#include "trace/kineto_trace.h"
 #include "trace_prediction.h"
 
 namespace firkin::cli {
@@ -31,27 +30,13 @@ struct TraceFlags {
   int warmup = 3;
   int steps = 3;
   double allreduce_seconds = 3;
-  bool kineto = false;
 };
 
 using SpansByRank = std::vector<std::vector<Span>>;
 
-// "trace-naive", "trace-bucketed-4MiB"
-std::string file_stem(const Cell& cell) {
-  return cell.cap_mib ? fmt::format("trace-{}-{}MiB", cell.strategy, *cell.cap_mib) : fmt::format("trace-{}", cell.strategy);
-}
-
+// "trace-naive.json", "trace-bucketed-4MiB.json"
 std::string file_name(const Cell& cell) {
-  return file_stem(cell) + ".json";
-}
-
-void add_kineto_files(const Cell& cell, const SpansByRank& spans, const std::string& backend, std::vector<OutputFile>& files) {
-  const int64_t origin_ns = first_start_ns(spans);
-  const int ranks = static_cast<int>(spans.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    const nlohmann::json trace = kineto_trace(spans[static_cast<size_t>(rank)], rank, ranks, backend, origin_ns);
-    files.push_back({fmt::format("{}.rank{}.json", file_stem(cell), rank), dump_json(trace, 0) + "\n"});
-  }
+  return cell.cap_mib ? fmt::format("trace-{}-{}MiB.json", cell.strategy, *cell.cap_mib) : fmt::format("trace-{}.json", cell.strategy);
 }
 
 TraceFigures figures_of(const std::vector<Span>& spans) {
@@ -125,7 +110,6 @@ void run_rank(const TraceFlags& flags, const std::vector<Cell>& cells, const Pro
         results.traces.back().predicted = predicted_timeline(*inputs, group.size, cell.setting.options, backward_start(spans[0]));
       }
       files.push_back({file_name(cell), dump_json(chrome_trace(spans)) + "\n"});
-      if (flags.kineto) add_kineto_files(cell, spans, group.backend, files);
       progress.advance(cell.setting.name);
     }
   }
@@ -163,7 +147,6 @@ Run declare_trace(CLI::App& app) {
   app.add_option("--allreduce-seconds", flags->allreduce_seconds, "to measure a(x) for the predicted timelines; 0: none")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));
-  app.add_flag("--kineto", flags->kineto, "one file per rank for HolisticTraceAnalysis as well");
   return [flags, &app] {
     check_replay_alone(app);
     check_job_flags(flags->job);

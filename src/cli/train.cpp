@@ -83,6 +83,8 @@ std::optional<NewestCheckpoint> starting_point(const TrainFlags& flags, const nl
 void say_where_it_starts(const TrainFlags& flags, const std::optional<NewestCheckpoint>& start) {
   if (start) {
     fmt::print(stderr, "firkin: going on from {}, {} steps done\n", start->file.string(), start->checkpoint.head.step);
+    const std::string changes = changed_optimisation(start->checkpoint.head.about, flags);
+    if (!changes.empty()) fmt::print(stderr, "firkin: what is left is trained with {}\n", changes);
   } else if (flags.resume || restart_count() > 0) {
     fmt::print(stderr, "firkin: no checkpoint of this run in {}: training starts\n", checkpoint_folder(flags).string());
   }
@@ -159,6 +161,7 @@ void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
     finish_run(flags.common, results, {}, loop.last_words());
   }
   if (not_finite) std::rethrow_exception(not_finite);
+  if (loop.is_unsaved()) throw RuntimeError("the training ended without its last checkpoint; what is said of it stands above");
 }
 
 }  // namespace

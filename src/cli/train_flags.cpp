@@ -1,6 +1,7 @@
 #include "train_flags.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "firkin/base/machine.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/rank_info.h"
+#include "language_model_job.h"
 #include "model/transformer.h"
 #include "train/model_weights.h"
 
@@ -49,7 +51,7 @@ int local_ranks(const TrainFlags& flags) {
 
 int64_t available_bytes(const TrainFlags& flags) {
   if (!flags.memory_limit_gib) return available_memory_bytes();
-  return static_cast<int64_t>(*flags.memory_limit_gib * local_ranks(flags) * static_cast<double>(kGiB));
+  return memory_limit_bytes(*flags.memory_limit_gib) * local_ranks(flags);
 }
 
 int64_t rows_of_a_pass(const TrainFlags& flags) {
@@ -110,6 +112,21 @@ double global_clip_norm(const TrainFlags& flags) {
   return flags.clip_each_norm > 0 ? 0 : flags.clip_norm;
 }
 
+constexpr const char* kOptimisation = "optimisation";  // in a checkpoint
+
+nlohmann::json optimisation(const TrainFlags& flags) {
+  return {{"steps", flags.steps},
+          {"learning-rate", flags.learning_rate},
+          {"schedule", flags.schedule},
+          {"warmup-steps", flags.warmup_steps},
+          {"final-share", flags.final_share},
+          {"weight-decay", flags.weight_decay},
+          {"beta1", flags.beta1},
+          {"beta2", flags.beta2},
+          {"clip", global_clip_norm(flags)},
+          {"clip-each", flags.clip_each_norm}};
+}
+
 }  // namespace
 
 void add_train_flags(CLI::App& app, TrainFlags& flags) {
@@ -146,8 +163,7 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
       ->check(CLI::ExistingFile);
   app.add_option("--export", flags.export_file, "the weights at the end, as a .safetensors file");
   app.add_option("--print-every", flags.print_every, "steps")->capture_default_str()->check(CLI::Range(int64_t{1}, kMany));
-  app.add_option("--memory-limit-gib", flags.memory_limit_gib, "per rank; what needs more is refused (default: what\nis available)")
-      ->check(CLI::PositiveNumber);
+  add_memory_flag(app, flags.memory_limit_gib);
   app.add_flag("--force", flags.force, "train even if memory looks too small");
 }
 
@@ -245,12 +261,23 @@ nlohmann::json describe_training(const TrainFlags& flags, const TrainingData& da
           {"held-share", flags.held_share},
           {"batch", flags.batch},
           {"sequence", flags.sequence},
-          {"seed", flags.common.seed}};
+          {"seed", flags.common.seed},
+          {kOptimisation, optimisation(flags)}};
+}
+
+std::string changed_optimisation(const nlohmann::json& stored, const TrainFlags& flags) {
+  std::vector<std::string> changes;
+  if (!stored.is_object() || !stored.contains(kOptimisation)) return "";  // of a version that did not say it
+  for (const auto& [name, value] : optimisation(flags).items()) {
+    const nlohmann::json before = stored[kOptimisation].value(name, nlohmann::json());
+    if (before != value) changes.push_back(fmt::format("--{} {} (before: {})", name, value.dump(), before.dump()));
+  }
+  return fmt::format("{}", fmt::join(changes, ", "));
 }
 
 void check_same_training(const nlohmann::json& stored, const nlohmann::json& ours, const std::string& file) {
   for (const auto& [name, value] : ours.items()) {
-    if (name == "data") continue;  // the same file may have another name; its size says more
+    if (name == "data" || name == kOptimisation) continue;  // the same file may have another name; its size says more
     const nlohmann::json before = stored.is_object() && stored.contains(name) ? stored[name] : nlohmann::json();
     if (before == value) continue;
     throw InputError(fmt::format("{}: {} was {}, and is {} now; expected the same, or a training of its own in another --out", file, name,

@@ -76,6 +76,10 @@ DataParallelOptions data_parallel_options(const TrainFlags& flags);
 // What a checkpoint says of its training, beside the numbers: model, data, and what decides the samples.
 nlohmann::json describe_training(const TrainFlags& flags, const TrainingData& data);
 
+// What a checkpoint's description and these flags say differently of how parameters are updated, which may change on the way:
+// "--steps 300 (before: 200)"; empty: nothing.
+std::string changed_optimisation(const nlohmann::json& stored, const TrainFlags& flags);
+
 // Throws InputError unless a checkpoint's description is that of this training, in what must be the same to go on. file: the checkpoint's.
 void check_same_training(const nlohmann::json& stored, const nlohmann::json& ours, const std::string& file);
 

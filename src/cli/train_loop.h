@@ -28,6 +28,8 @@ class TrainingLoop {
   // On rank 0: what was done, this run and those before it.
   TrainingSection section() const;
   std::string last_words() const;
+  // The checkpoint of the last step is not there, which was said.
+  bool is_unsaved() const { return writer_ && writer_->last_failed(); }
 
  private:
   using Clock = std::chrono::steady_clock;

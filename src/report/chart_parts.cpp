@@ -10,28 +10,19 @@
 #include "palette.h"
 #include "results/numbers.h"
 
+// Every template, charts/NAME.vl.json.
+#define FIRKIN_TEMPLATES(X) \
+  X(allreduce)              \
+  X(chunks) X(curve) X(heat_map) X(layers) X(loss) X(losses) X(pace) X(ratios) X(ready) X(speeds) X(step_matrix) X(strategies) X(timeline)
+
 // The assembler includes the file as it is, ended by a zero. FIRKIN_CHARTS: the folder, from CMake.
 #define FIRKIN_CHART_FILE(symbol, file)                                                                              \
   asm(".section .rodata\n.global firkin_chart_" #symbol "\nfirkin_chart_" #symbol ":\n.incbin \"" FIRKIN_CHARTS file \
       "\"\n.byte 0\n.previous\n");                                                                                   \
   extern "C" const char firkin_chart_##symbol[];
-
+#define FIRKIN_TEMPLATE_FILE(name) FIRKIN_CHART_FILE(name, "/" #name ".vl.json")
+FIRKIN_TEMPLATES(FIRKIN_TEMPLATE_FILE)
 FIRKIN_CHART_FILE(config, "/config.json")
-FIRKIN_CHART_FILE(allreduce, "/allreduce.vl.json")
-FIRKIN_CHART_FILE(chunks, "/chunks.vl.json")
-FIRKIN_CHART_FILE(curve, "/curve.vl.json")
-FIRKIN_CHART_FILE(heat_map, "/heat_map.vl.json")
-FIRKIN_CHART_FILE(layers, "/layers.vl.json")
-FIRKIN_CHART_FILE(loss, "/loss.vl.json")
-FIRKIN_CHART_FILE(losses, "/losses.vl.json")
-FIRKIN_CHART_FILE(pace, "/pace.vl.json")
-FIRKIN_CHART_FILE(ratios, "/ratios.vl.json")
-FIRKIN_CHART_FILE(ready, "/ready.vl.json")
-FIRKIN_CHART_FILE(speeds, "/speeds.vl.json")
-FIRKIN_CHART_FILE(step_matrix, "/step_matrix.vl.json")
-FIRKIN_CHART_FILE(strategies, "/strategies.vl.json")
-FIRKIN_CHART_FILE(timeline, "/timeline.vl.json")
-#undef FIRKIN_CHART_FILE
 
 namespace firkin {
 
@@ -39,13 +30,8 @@ using nlohmann::json;
 
 namespace {
 
-const std::map<std::string, const char*> kTemplates = {
-    {"allreduce", firkin_chart_allreduce},   {"chunks", firkin_chart_chunks},     {"curve", firkin_chart_curve},
-    {"heat_map", firkin_chart_heat_map},     {"layers", firkin_chart_layers},     {"loss", firkin_chart_loss},
-    {"losses", firkin_chart_losses},         {"pace", firkin_chart_pace},         {"ratios", firkin_chart_ratios},
-    {"ready", firkin_chart_ready},           {"speeds", firkin_chart_speeds},     {"step_matrix", firkin_chart_step_matrix},
-    {"strategies", firkin_chart_strategies}, {"timeline", firkin_chart_timeline},
-};
+#define FIRKIN_TEMPLATE_NAME(name) {#name, firkin_chart_##name},
+const std::map<std::string, const char*> kTemplates = {FIRKIN_TEMPLATES(FIRKIN_TEMPLATE_NAME)};
 
 bool has_field(const json& rows, const std::string& field) {
   return std::ranges::any_of(rows, [&field](const json& row) { return row.contains(field); });

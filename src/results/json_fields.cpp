@@ -16,6 +16,10 @@ std::string described(const json& value) {
   return text;
 }
 
+bool is_int64(const json& value) {
+  return value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
+}
+
 }  // namespace
 
 JsonFields::JsonFields(const json& object, std::string path) : object_(&object), path_(std::move(path)) {
@@ -55,8 +59,7 @@ std::optional<double> JsonFields::maybe_positive(const std::string& name) const 
 std::optional<int64_t> JsonFields::maybe_integer(const std::string& name) const {
   const json* value = find(name);
   if (!value) return std::nullopt;
-  const bool fits = !value->is_number_unsigned() || value->get<uint64_t>() <= INT64_MAX;
-  if (!value->is_number_integer() || !fits) fail(name, described(*value), "an integer of at most 64 bits");
+  if (!is_int64(*value)) fail(name, described(*value), "an integer of at most 64 bits");
   return value->get<int64_t>();
 }
 
@@ -115,8 +118,7 @@ std::vector<double> JsonFields::maybe_numbers(const std::string& name) const {
 }
 
 std::vector<int64_t> JsonFields::maybe_integers(const std::string& name) const {
-  return list<int64_t>(
-      name, [](const json& value) { return value.is_number_integer(); }, "an integer");
+  return list<int64_t>(name, is_int64, "an integer of at most 64 bits");
 }
 
 std::vector<std::vector<double>> JsonFields::maybe_series(const std::string& name) const {

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kSchema = "firkin.results/";
+constexpr std::string_view kSchema = "firkin.results/1";
 constexpr const char* kHosts = "hosts";
 
 constexpr Field<Host> kHostFields[] = {{"host", &Host::host, Unit::kText, "host"},
@@ -74,7 +74,7 @@ ModelDescription read_model(const JsonFields& fields) {
   ModelDescription model = from_json<ModelDescription>(kModelFields, fields);
   for (const auto& [name, value] : fields.whole().items()) {
     const bool known = std::ranges::any_of(kModelFields, [&name = name](const auto& field) { return name == field.key; });
-    if (!known && value.is_number_integer()) model.sizes.emplace(name, value.get<int64_t>());
+    if (!known && value.is_number_integer()) model.sizes.emplace(name, *fields.maybe_integer(name));
   }
   return model;
 }
@@ -101,7 +101,7 @@ Host read_host(const JsonFields& fields) {
 }
 
 void write_run(const RunHead& run, json& document) {
-  document["schema"] = std::string(kSchema) + "1";
+  document["schema"] = kSchema;
   document.update(to_json<RunHead>(kRunFields, run));
   if (run.files.empty()) document.erase(kRunFields[4].key);
   json environment = to_json<Environment>(kEnvironmentFields, run.environment);
@@ -126,7 +126,7 @@ RunHead begin_head(const std::string& command) {
 
 RunHead read_run(const JsonFields& document) {
   const std::string schema = document.text("schema");
-  if (!schema.starts_with(kSchema)) document.fail("schema", fmt::format("\"{}\"", schema), fmt::format("\"{}1\"", kSchema));
+  if (schema != kSchema) document.fail("schema", fmt::format("\"{}\"", schema), fmt::format("\"{}\"", kSchema));
   RunHead run;
   run.command = document.text(kRunFields[0].key);
   run.command_line = document.maybe_texts(kRunFields[1].key);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <fstream>
 #include <functional>
 #include <string_view>
 
@@ -15,7 +16,8 @@
 
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/serialization/export.h>
-#include <torch/csrc/jit/serialization/pickle.h>
+#include <torch/csrc/jit/serialization/import_read.h>
+#include <torch/csrc/jit/serialization/pickler.h>
 
 namespace firkin {
 namespace {
@@ -106,11 +108,13 @@ void write_checkpoint(const std::filesystem::path& file, const Checkpoint& check
 }
 
 Checkpoint read_checkpoint(const std::filesystem::path& file) {
-  const std::string content = read_file(file);
-  Checkpoint checkpoint{.head = parse_checkpoint_head(content, file)};
+  Checkpoint checkpoint{.head = read_checkpoint_head(file)};
+  std::ifstream content(file, std::ios::binary);
   check_checksum(content, file);
   try {
-    const auto tensors = torch::jit::pickle_load({content.begin(), content.end()}).toGenericDict();
+    caffe2::serialize::PyTorchStreamReader reader(&content);  // takes one tensor at a time from the file
+    const auto tensors =
+        torch::jit::readArchiveAndTensors("data", "", "", std::nullopt, std::nullopt, std::nullopt, reader).toGenericDict();
     for (const auto& entry : tensors) checkpoint.tensors.emplace_back(entry.key().toStringRef(), entry.value().toTensor());
   } catch (const std::exception& error) {
     const std::string_view message = error.what();

@@ -6,10 +6,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <istream>
 
 #include "base/checksum.h"
 #include "firkin/base/error.h"
 #include "firkin/base/json_text.h"
+#include "firkin/base/units.h"
 #include "results/training.h"
 
 namespace firkin {
@@ -87,12 +89,23 @@ CheckpointHead parse_checkpoint_head(std::string_view content, const std::filesy
   return head_from(json, file);
 }
 
-void check_checksum(std::string_view content, const std::filesystem::path& file) {
-  const std::string_view stated = content.substr(content.size() - std::min(content.size(), kChecksumText));
-  const std::string found = checksum_text(crc32(content.substr(0, content.size() - stated.size())));
+void check_checksum(std::istream& content, const std::filesystem::path& file) {
+  content.seekg(0, std::ios::end);
+  auto left = static_cast<size_t>(std::max<std::streamoff>(kChecksumText, content.tellg())) - kChecksumText;
+  content.seekg(0);
+  uint32_t checksum = 0;
+  std::string piece(kMiB, '\0');
+  for (; left > 0; left -= piece.size()) {
+    piece.resize(std::min(left, piece.size()));
+    if (!content.read(piece.data(), static_cast<std::streamsize>(piece.size()))) refuse_head(file, "cannot be read to its end");
+    checksum = crc32(piece, checksum);
+  }
+  std::string stated(kChecksumText, '\0');
+  content.read(stated.data(), kChecksumText);
+  const std::string found = checksum_text(checksum);
   if (found == stated) return;
   const bool is_text = std::ranges::all_of(stated, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-  refuse_head(file, fmt::format("damaged: its checksum is {}, not {}as it says", found, is_text ? std::string(stated) + " " : ""));
+  refuse_head(file, fmt::format("damaged: its checksum is {}, not {}as it says", found, is_text ? stated + " " : ""));
 }
 
 CheckpointHead read_checkpoint_head(const std::filesystem::path& file) {
@@ -101,7 +114,8 @@ CheckpointHead read_checkpoint_head(const std::filesystem::path& file) {
   const auto size = static_cast<size_t>(std::max<std::streamoff>(0, in.tellg()));
   std::string end(std::min(size, kEndOfCheckpoint), '\0');
   in.seekg(static_cast<std::streamoff>(size - end.size()));
-  in.read(end.data(), static_cast<std::streamsize>(end.size()));
+  if (!in.read(end.data(), static_cast<std::streamsize>(end.size())))
+    refuse_head(file, fmt::format("cannot be read: {}", std::strerror(errno)));
   return parse_checkpoint_head(end, file);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <iosfwd>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -29,8 +30,9 @@ inline constexpr size_t kEndOfCheckpoint = kMostComment + 22;
 // `file` and says why: no checkpoint, cut short, damaged, or of a newer format than this version of Firkin reads.
 CheckpointHead parse_checkpoint_head(std::string_view content, const std::filesystem::path& file);
 
-// Of a whole file, which parse_checkpoint_head() has accepted. Throws InputError when the checksum is that of other bytes.
-void check_checksum(std::string_view content, const std::filesystem::path& file);
+// Of a whole file, whose end parse_checkpoint_head() has accepted; read piece by piece. Throws InputError when the checksum is that of
+// other bytes.
+void check_checksum(std::istream& content, const std::filesystem::path& file);
 
 // Reads the end of the file only. Throws as parse_checkpoint_head(), and InputError when it cannot be read.
 CheckpointHead read_checkpoint_head(const std::filesystem::path& file);

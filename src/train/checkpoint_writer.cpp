@@ -20,7 +20,7 @@ std::string write_and_tidy(const std::filesystem::path& folder, int64_t keep, co
   } catch (const std::exception& error) {
     const std::vector<StoredCheckpoint> good = list_checkpoints(folder);
     const std::string last = good.empty() ? "there is none before it" : fmt::format("the last one is {}", good.back().file.string());
-    return fmt::format("the checkpoint of step {} is not written, training goes on; {}: {}", checkpoint.head.step, last, error.what());
+    return fmt::format("the checkpoint of step {} is not written; {}: {}", checkpoint.head.step, last, error.what());
   }
 }
 
@@ -43,7 +43,9 @@ std::optional<std::string> CheckpointWriter::problem() {
 }
 
 void CheckpointWriter::take_result() {
-  if (std::string problem = under_way_.get(); !problem.empty()) problem_ = std::move(problem);
+  std::string problem = under_way_.get();
+  last_failed_ = !problem.empty();
+  if (last_failed_) problem_ = std::move(problem);
 }
 
 }  // namespace firkin

@@ -2,7 +2,7 @@
 //
 //   CheckpointWriter writer(out / kCheckpointFolder, /*keep=*/3);
 //   writer.write(copy_of_training(trainer));   // returns at once, unless the one before is still being written
-//   if (auto problem = writer.problem()) ...   // of one that is done: training goes on
+//   if (auto problem = writer.problem()) ...   // of one that is done
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,9 @@ class CheckpointWriter {
   // Why a checkpoint could not be written, in one line, once for each; none so far: nothing. Does not wait.
   std::optional<std::string> problem();
 
+  // Whether the last one that is done was not written.
+  bool last_failed() const { return last_failed_; }
+
  private:
   void take_result();
 
@@ -40,6 +43,7 @@ class CheckpointWriter {
   int64_t keep_;
   std::future<std::string> under_way_;  // its result: what went wrong, or nothing
   std::string problem_;
+  bool last_failed_ = false;
 };
 
 }  // namespace firkin

@@ -70,6 +70,15 @@ TEST(KeepOlderResult, MovesWhatTheOlderResultsList) {
   EXPECT_THAT(files_in(out.path), UnorderedElementsAre("older/1/results.json", "older/1/trace.html"));
 }
 
+TEST(KeepOlderResult, LeavesWhatTheNewRunReadsUnlessItTakesTheName) {
+  const TemporaryFolder out;
+  out.write("results.json", R"({"files": ["tensors.csv", "trace.html", "results.json"]})");
+  out.write("tensors.csv", "");
+  out.write("trace.html", "");
+  keep_older_result(out.path, {"results.json"}, {out.path / "." / "tensors.csv", out.path / "results.json", "none"});
+  EXPECT_THAT(files_in(out.path), UnorderedElementsAre("older/1/results.json", "older/1/trace.html", "tensors.csv"));
+}
+
 TEST(KeepOlderResult, LeavesResultsThatTheNewFilesDoNotReplace) {
   const TemporaryFolder out;
   out.write("results.json", R"({"files": ["tensors.csv"]})");

@@ -130,6 +130,14 @@ class Matrix(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("--blocks 30, now 31", result.stderr)
 
+    def test_what_did_not_fit_is_tried_again_with_another_limit(self):
+        shape = ["--batch", "1", "--sequence", "16", "--strategies", "flat", "--out", str(self.out)]
+        self.assertEqual(bench_step(*shape, "--memory-limit-gib", "0.1").returncode, 0)
+        self.assertEqual([c["status"] for c in self.results()["configurations"]], ["out of memory"])
+        result = bench_step(*shape, "--memory-limit-gib", "4", "--resume")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual([c["status"] for c in self.results()["configurations"]], ["measured"])
+
     def test_a_resume_on_another_machine_or_version_is_refused_and_says_which(self):
         shape = ["--batch", "1", "--sequence", "16", "--strategies", "flat", "--out", str(self.out)]
         self.assertEqual(bench_step(*shape).returncode, 0)
@@ -139,6 +147,7 @@ class Matrix(unittest.TestCase):
             (["environment", "libtorch"], "1.0", "libtorch 1.0, now"),
             (["environment", "hosts", 0, "host"], "elsewhere", "host elsewhere, now"),
             (["settings", "warmup"], "7", "--warmup 7, now 1"),
+            (["settings", "warmup"], 7, "--warmup 7, now 1"),
         ]:
             with self.subTest(mentions=mentions):
                 changed = self.results()
@@ -165,6 +174,10 @@ class Matrix(unittest.TestCase):
             (["--strategies", "fast"], "fast"),
             (["--cap-mib", "-1"], "--cap-mib: -1 is not a size"),
             (["--memory-limit-gib", "0"], "--memory-limit-gib"),
+            (["--memory-limit-gib", "1e10"], "--memory-limit-gib: 1e10: expected at most 1048576 GiB"),
+            (["--cap-mib", "4,1,4"], "--cap-mib: 4 twice; expected each once"),
+            (["--batch", "2,2"], "--batch: 2 twice; expected each once"),
+            (["--strategies", "flat,flat"], "--strategies: flat twice; expected each once"),
             (["--config", "missing.toml"], "missing.toml"),
             (["--out", str(short / "out")], "--out"),
         ]:

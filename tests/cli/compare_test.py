@@ -228,6 +228,15 @@ class Rejects(Compare):
         self.assertEqual((result.returncode, result.stdout), (2, ""))
         self.assertIn("missing.json: cannot be read", result.stderr)
 
+    def test_a_report_of_several_leaves_the_pages_of_each(self):
+        folder = self.folder / "a"
+        folder.mkdir()
+        (folder / "results.json").write_bytes(TUNE.read_bytes())
+        (folder / "report.html").write_text("a's own")
+        result = subprocess.run([FIRKIN, "report", folder, TUNE], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        self.assertEqual((result.returncode, result.stdout), (0, "wrote firkin-out/report/report.html\n"), result.stderr)
+        self.assertEqual((folder / "report.html").read_text(), "a's own")
+
     def test_results_of_two_subcommands(self):
         self.assert_rejected(step_run(1, {2: {("none", None): 0.1}}), allreduce_run(1, 1e-4), "expected two results of one subcommand")
 

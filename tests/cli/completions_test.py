@@ -1,4 +1,4 @@
-"""What the completion script for bash offers, of commands that need no LibTorch. tests/install/ has the rest, and the other shells.
+"""What bash is offered, of commands that need no LibTorch. tests/install/ has the rest, and the other shells.
 
 FIRKIN names the binary.
 """
@@ -21,7 +21,7 @@ class Bash(unittest.TestCase):
         (self.folder / "t.csv").touch()
 
     def offered(self, *words):
-        command = ["bash", "-c", COMPLETE, FIRKIN, "firkin", *words]
+        command = ["bash", "-c", COMPLETE, FIRKIN, FIRKIN, *words]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=self.folder)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         return result.stdout.split()

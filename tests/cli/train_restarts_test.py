@@ -19,7 +19,7 @@ import unittest
 import training
 from training import DEADLINE_S, TINY, Training, checkpoints_in, lines_of, losses_of, taken_flag, words_of
 
-MINUTES, KILL_EVERY_S = 0.2, 3.0
+MINUTES, KILL_EVERY_S = 0.08, 2.0
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1"]
 
 

@@ -169,6 +169,12 @@ class Resumes(Training):
         self.train("--steps", 4)
         self.refused("--ranks", 2, "--steps", 6, "--seed", 5, "--resume", expected="seed was 0, and is 5 now")
 
+    def test_other_steps_or_another_rate_are_said(self):
+        self.train("--steps", 4)
+        said = self.train("--steps", 6, "--learning-rate", "1e-2", "--resume").stderr
+        self.assertIn("what is left is trained with --learning-rate 0.01 (before: 0.001), --steps 6 (before: 4)\n", said)
+        self.assertNotIn("what is left", self.train("--steps", 6, "--learning-rate", "1e-2", "--resume").stderr)
+
     def test_two_runs_into_one_folder_are_refused(self):
         running = subprocess.Popen(words_of("train", *TINY, "--ranks", 2, "--out", self.out, "--steps", 100000, "--print-every", 1),
                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
@@ -185,7 +191,9 @@ class Resumes(Training):
         result = subprocess.run(limit + words_of("train", *TINY, "--ranks", 2, "--out", self.out, "--steps", 6, "--checkpoint-every", 3),
                                 capture_output=True, text=True, timeout=DEADLINE_S)  # fmt: skip
         self.assertEqual(len(losses_of(self.out)), 6)
-        self.assertIn("the checkpoint of step 3 is not written, training goes on", result.stderr)
+        self.assertIn("the checkpoint of step 3 is not written", result.stderr)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("firkin: the training ended without its last checkpoint", result.stderr)
         self.assertEqual(list((self.out / "checkpoints").iterdir()), [])
 
 
@@ -207,6 +215,16 @@ class Interrupted(Training):
                 self.assertIn("Ended early", printed)
                 done = len(losses_of(self.out))
                 self.assertEqual(checkpoints_in(self.out)[-1], f"step-{done:08}.ckpt")
+
+    def test_a_signal_whose_checkpoint_cannot_be_written_is_a_failure(self):
+        process = self.running()
+        folder = self.out / "checkpoints"
+        folder.rmdir()
+        folder.write_text("in the way")
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=DEADLINE_S)[1]
+        self.assertEqual(process.returncode, 1, said)
+        self.assertIn("firkin: the training ended without its last checkpoint", said)
 
     def test_a_kill_at_any_moment_leaves_a_checkpoint_to_go_on_from(self):
         """With rank 0, rank 1 or the launcher as victim, in turn. All losses are those of a run that was left alone."""

@@ -176,16 +176,18 @@ using Program = std::function<Tensors(World&)>;  // returns copies of what it ha
 // Every test on this many ranks.
 class OnRanks : public testing::TestWithParam<int> {
  protected:
+  // All repeats on one group: making it takes longer than most programs.
   void expect_what_one_process_computes(const Program& program, int repeats = kRepeats) {
+    const std::vector<Tensors> trained = run_on_ranks(program, 0, repeats);
     for (int repeat = 0; repeat < repeats && !HasFailure(); ++repeat) {
       SCOPED_TRACE(testing::Message() << "repeat " << repeat);
-      const Tensors trained = run_on_ranks(program, repeat);
       World alone(GetParam(), repeat);
       const Tensors expected = program(alone);
-      ASSERT_EQ(trained.size(), expected.size());
+      const Tensors& ours = trained[static_cast<size_t>(repeat)];
+      ASSERT_EQ(ours.size(), expected.size());
       for (size_t i = 0; i < expected.size(); ++i) {
-        EXPECT_TRUE(at::allclose(trained[i], expected[i], 1e-9, 1e-11))
-            << "tensor " << i << " is off by " << (trained[i] - expected[i]).abs().max().item<double>() << " from one process's";
+        EXPECT_TRUE(at::allclose(ours[i], expected[i], 1e-9, 1e-11))
+            << "tensor " << i << " is off by " << (ours[i] - expected[i]).abs().max().item<double>() << " from one process's";
       }
     }
   }
@@ -198,7 +200,7 @@ class OnRanks : public testing::TestWithParam<int> {
       for (int repeat = first; repeat < std::min(repeats, first + at_once); ++repeat) {
         threads.emplace_back([&, repeat] {
           SCOPED_TRACE(testing::Message() << "repeat " << repeat);
-          EXPECT_NO_THROW(run_on_ranks(program, repeat));
+          EXPECT_NO_THROW(run_on_ranks(program, repeat, 1));
         });
       }
       for (std::thread& thread : threads) thread.join();
@@ -206,28 +208,41 @@ class OnRanks : public testing::TestWithParam<int> {
   }
 
  private:
-  // Returns what rank 0 has trained.
-  static Tensors run_on_ranks(const Program& program, int repeat) {
+  // Runs some repeats on one group of ranks. Returns what rank 0 has trained in each.
+  static std::vector<Tensors> run_on_ranks(const Program& program, int first, int count) {
+    struct Outcome {
+      Tensors trained;
+      std::vector<std::string> notes;
+    };
     const auto ranks = static_cast<size_t>(GetParam());
-    std::vector<Tensors> trained(ranks);
-    std::vector<std::vector<std::string>> notes(ranks);
+    std::vector<std::vector<Outcome>> outcomes(ranks, std::vector<Outcome>(static_cast<size_t>(count)));
     run_ranks(
         GetParam(),
         [&](const ProcessGroup& group) {
-          World world(group, repeat);
-          trained[static_cast<size_t>(group.rank)] = program(world);
-          notes[static_cast<size_t>(group.rank)] = world.notes();
+          for (int i = 0; i < count; ++i) {
+            World world(group, first + i);
+            Outcome& outcome = outcomes[static_cast<size_t>(group.rank)][static_cast<size_t>(i)];
+            outcome.trained = program(world);
+            outcome.notes = world.notes();
+          }
         },
         kProgramTimeout);
-    EXPECT_FALSE(trained[0].empty());
-    for (size_t rank = 1; rank < ranks; ++rank) {
-      EXPECT_EQ(notes[rank], notes[0]) << "rank " << rank;
-      EXPECT_EQ(trained[rank].size(), trained[0].size()) << "rank " << rank;
-      for (size_t i = 0; i < std::min(trained[rank].size(), trained[0].size()); ++i) {
-        EXPECT_TRUE(at::equal(trained[rank][i], trained[0][i])) << "tensor " << i << " differs between ranks 0 and " << rank;
+    std::vector<Tensors> trained;
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      SCOPED_TRACE(testing::Message() << "repeat " << static_cast<size_t>(first) + i);
+      const Outcome& rank0 = outcomes[0][i];
+      EXPECT_FALSE(rank0.trained.empty());
+      for (size_t rank = 1; rank < ranks; ++rank) {
+        const Outcome& other = outcomes[rank][i];
+        EXPECT_EQ(other.notes, rank0.notes) << "rank " << rank;
+        EXPECT_EQ(other.trained.size(), rank0.trained.size()) << "rank " << rank;
+        for (size_t t = 0; t < std::min(other.trained.size(), rank0.trained.size()); ++t) {
+          EXPECT_TRUE(at::equal(other.trained[t], rank0.trained[t])) << "tensor " << t << " differs between ranks 0 and " << rank;
+        }
       }
+      trained.push_back(rank0.trained);
     }
-    return trained[0];
+    return trained;
   }
 };
 

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import unittest
 
-from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, run
+from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, environment, run
 
 BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]
@@ -163,11 +163,15 @@ class InstalledProgram(unittest.TestCase):
 
     # --- shells complete it
 
+    def path(self) -> str:
+        return f"{self.prefix}/bin:{os.environ['PATH']}"
+
     def completed(self, *words, folder="/") -> list[str]:
         """What bash offers for the last of the words."""
         script = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _firkin; printf "%s\\n" "${COMPREPLY[@]}"'
         file = self.prefix / "share/bash-completion/completions/firkin"
-        result = subprocess.run(["bash", "-c", script, file, *words], capture_output=True, text=True, timeout=RUN_DEADLINE_S, cwd=folder)
+        result = subprocess.run(["bash", "-c", script, file, *words], capture_output=True, text=True, timeout=RUN_DEADLINE_S, cwd=folder,
+                                env=environment(PATH=self.path()))  # fmt: skip
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         return result.stdout.split()
 
@@ -233,7 +237,7 @@ class InstalledProgram(unittest.TestCase):
                                ("firkin tune --blocks ", []), ("firkin completions z", ["zsh"]),
                                ("firkin tune --model gpt2-", ["gpt2-large", "gpt2-medium", "gpt2-xl"])]:  # fmt: skip
             with self.subTest(line=line):
-                result = run("fish", "--no-config", "-c", 'source $argv[1]; complete -C "$argv[2]"', file, line, HOME=str(self.folder))
+                result = run("fish", "--no-config", "-c", 'source $argv[1]; complete -C "$argv[2]"', file, line, HOME=str(self.folder), PATH=self.path())
                 self.assertEqual([offer.split("\t")[0] for offer in result.stdout.splitlines()], expected, result)
 
 

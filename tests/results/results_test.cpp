@@ -59,6 +59,29 @@ TEST(Results, AnInterruptedTuneNeedsNoAnswer) {
   EXPECT_TRUE(results.profile);
 }
 
+TEST(Results, OfAnotherSchemaAreRefused) {
+  for (const char* schema : {"firkin.results/2", "firkin.results/10", "firkin.results/"}) {
+    json document = tune_document();
+    document["schema"] = schema;
+    EXPECT_THAT([&] { results_from_json(document); }, ThrowsMessage<InputError>(HasSubstr("expected \"firkin.results/1\""))) << schema;
+  }
+}
+
+TEST(Results, IntegersThatDoNotFitAreRefusedInListsAndSizesAsWell) {
+  constexpr uint64_t kTooLarge = uint64_t{1} << 63;
+  json document = tune_document();
+  document["environment"]["hosts"] = {
+      {{"host", "a"}, {"cpu", "b"}, {"os", "c"}, {"cores", 2}, {"usable_cores", 2}, {"load", 1.0}, {"ranks", {0, 1}}}};
+  EXPECT_NO_THROW(results_from_json(document));
+  document["environment"]["hosts"][0]["ranks"][1] = kTooLarge;
+  EXPECT_THAT([&] { results_from_json(document); },
+              ThrowsMessage<InputError>(HasSubstr("hosts[0].ranks[1]: 9223372036854775808; expected an integer of at most 64 bits")));
+  document = tune_document();
+  document["model"]["num_layers"] = kTooLarge;
+  EXPECT_THAT([&] { results_from_json(document); },
+              ThrowsMessage<InputError>(HasSubstr("model.num_layers: 9223372036854775808; expected an integer")));
+}
+
 TEST(Results, AProfileMaySayWhenForwardNeedsItsTensors) {
   json document = tune_document();
   document["profile"]["forward_s"] = 0.25;

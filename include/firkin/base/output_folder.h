@@ -39,10 +39,11 @@ class OutputFolderLock {
 //
 // Moved are the entries of `folder` with the names in `files`, which the new result is about to take; where results.json is among them,
 // also what the one that is there lists under "files" (the last components), so that files of another subcommand do not lie beside the new
-// results. Nothing else: the folder may be the current one, a mount, or hold files of the user's own, so renaming all of it is wrong.
-// Nothing is ever deleted or overwritten: N is a new folder; an interrupted move is completed by the next one, under the next number. Safe
-// without the lock, though two results may then be mixed. Throws RuntimeError when something cannot be moved; the new result should then
-// not be written.
-std::optional<std::filesystem::path> keep_older_result(const std::filesystem::path& folder, const std::vector<std::string>& files);
+// results, unless they are among `inputs`, which the new run was given to read. Nothing else: the folder may be the current one, a mount,
+// or hold files of the user's own, so renaming all of it is wrong. Nothing is ever deleted or overwritten: N is a new folder; an
+// interrupted move is completed by the next one, under the next number. Safe without the lock, though two results may then be mixed. Throws
+// RuntimeError when something cannot be moved; the new result should then not be written.
+std::optional<std::filesystem::path> keep_older_result(const std::filesystem::path& folder, const std::vector<std::string>& files,
+                                                       const std::vector<std::filesystem::path>& inputs = {});
 
 }  // namespace firkin
