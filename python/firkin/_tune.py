@@ -28,7 +28,7 @@ T = TypeVar("T")
 _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
-_CALIBRATION_SETTINGS = 4
+_CALIBRATION_SETTINGS, _RACED = 4, 4  # _RACED: caps, at most, but for those that are asked for
 _MOST_BLOCKS = 20
 _SLACK_S = 10.0  # over time_budget_s, of which nothing is said
 
@@ -80,16 +80,16 @@ class _Job:
         }
 
     def calls(self, fewest: bool, effort: _Effort) -> int:
-        """How often step is called, at the fewest or the most, where the plan of buckets is measured too."""
+        """How often step is called, at the fewest or the most."""
         timed = effort.timed_steps
-        visit, caps = timed + warmup_steps(self.options), max(2, len(self.caps_mib)) + 1
+        visit, caps = timed + warmup_steps(self.options), max(_RACED, len(self.caps_mib) + 1)
 
         def of_blocks(blocks: int, settings: int) -> int:
             return blocks * (settings * visit + 1 + timed)
 
         steps, blocks = (1, effort.fewest_blocks) if fewest else (_PROFILE_STEPS, _MOST_BLOCKS)
         profile = (1 if fewest else _PROFILE_WARMUP) + (3 if self.compiled else 2) * steps
-        return profile + of_blocks(effort.calibration_blocks, _CALIBRATION_SETTINGS) + visit + of_blocks(blocks, caps + 2)
+        return profile + of_blocks(effort.calibration_blocks, _CALIBRATION_SETTINGS) + of_blocks(blocks, caps + 1)
 
     @property
     def unused_allowed(self) -> bool:
@@ -117,9 +117,8 @@ def tune(
     module that is called as DistributedDataParallel is, or that.
     process_group: None is the default group, or that of ddp_kwargs' device_mesh. ddp_kwargs: other arguments that DistributedDataParallel
     will be called with. wrap(model, **kwargs): how you wrap the model, where that is more: registering a communication hook, compiling.
-    uniform: one cap for all buckets, for who cannot pass on bucket_cap_mb_list (the Trainer of Transformers, Accelerate). caps_mib: bucket
-    caps to measure besides the best one, by default half and twice that. time_budget_s: for all of it, about; where steps are
-    slow it does fewer, and a line of the logger "firkin" says where even these take longer.
+    uniform: never passes bucket_cap_mb_list, also not to calibrate. caps_mib: bucket caps to measure besides the best predicted.
+    time_budget_s: for all of it, about; where steps are slow it does fewer, and a line of the logger "firkin" says where even these take longer.
     restore: afterwards, also after an error, everything is as it was before: parameters, buffers, gradients, the state of optimisers,
     schedules and gradient scalers, random numbers; it is on the host meanwhile. Loaders, and what else step changes, stay further on.
     False: step trains on, with zero gradients in the steps that are measured without communication. progress: a bar on rank 0.
@@ -190,7 +189,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         return bench.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block)
 
     tuner.calibrate(blocks("calibrating", tuner.calibration_settings(), effort.calibration_blocks, effort.calibration_blocks, 0))
-    settings = _drop_what_cannot_be_made(tuner, bench, tuner.settings(), notes)
+    settings = tuner.settings()
     left_s = job.time_budget_s - (time.perf_counter() - started)
     samples = blocks("measuring steps", settings, effort.fewest_blocks, _MOST_BLOCKS, left_s)
     notes.append(f"step was called {step.calls} times: loaders, and what else it counts itself, are that much further on")
@@ -238,20 +237,6 @@ def _lists_possible(job: _Job, profile: Profile) -> tuple[bool, list[str]]:
     return True, notes
 
 
-def _drop_what_cannot_be_made(tuner: _Planner, bench: StepBench, settings: list[Setting], notes: list[str]) -> list[Setting]:
-    """Runs the plan once, and leaves it out unless PyTorch made its buckets."""
-    planned = [setting for setting in settings if setting.as_list]
-    for setting in planned:
-        bench.visit(setting)
-        live = bench.live[setting.name].bytes
-        if live == Plan.of_counts(tuner.profile, setting.counts).bucket_bytes:
-            continue
-        notes.append(f"the best plan has {len(setting.counts)} buckets, PyTorch made {len(live)} others of its list: left out")
-        settings = [other for other in settings if other is not setting]
-        tuner.drop_plan()
-    return settings
-
-
 class _Planner:
     """The tuner of rank 0: the others get what it decides, so that nobody rounds otherwise."""
 
@@ -276,9 +261,6 @@ class _Planner:
     def settings(self) -> list[Setting]:
         return self._of_rank_0(lambda tuner: [Setting.of(s) for s in tuner.settings])
 
-    def drop_plan(self) -> None:
-        self._of_rank_0(lambda tuner: tuner.drop_plan())
-
     def result(self, samples: Samples, bench: StepBench, notes: list[str]) -> TuneResult:
         def decide(tuner: Tuner) -> tuple[str, tuple[Setting, float, float, float, tuple[float, float, float]]]:
             tuner.decide(samples)
@@ -294,7 +276,7 @@ class _Planner:
             plan = Plan(tuple(tuple(bucket) for bucket in live), plan.bytes)
         parameters = _ddp.reduced_parameters(self._job.model)
         return TuneResult(
-            choice="plan" if choice.as_list else "torch default" if choice.cap_mib is None else "cap",
+            choice="torch default" if choice.cap_mib is None else "cap",
             plan=plan,
             cap_mib=cap_mib,
             step_s=step_s,
