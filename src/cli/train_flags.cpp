@@ -268,7 +268,8 @@ nlohmann::json describe_training(const TrainFlags& flags, const TrainingData& da
 std::string changed_optimisation(const nlohmann::json& stored, const TrainFlags& flags) {
   std::vector<std::string> changes;
   if (!stored.is_object() || !stored.contains(kOptimisation)) return "";  // of a version that did not say it
-  for (const auto& [name, value] : optimisation(flags).items()) {
+  const nlohmann::json ours = optimisation(flags);
+  for (const auto& [name, value] : ours.items()) {
     const nlohmann::json before = stored[kOptimisation].value(name, nlohmann::json());
     if (before != value) changes.push_back(fmt::format("--{} {} (before: {})", name, value.dump(), before.dump()));
   }
