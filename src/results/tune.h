@@ -29,8 +29,8 @@ struct DecisionSection {
   std::optional<Gain> over_default = {};                            // the same, measured by blocks that did not choose
   std::optional<double> expected_regret = {};                       // what the choice may cost over the best of the caps that were raced
   std::vector<double> tied_mib = {};                                // caps that cannot be told from it, with it
-  bool inferred = false;             // by what an older result says of best_predicted: not written again
-  std::optional<double> level = {};  // none measured over none predicted from
+  bool inferred = false;                                            // by what an older result says of best_predicted: not written again
+  std::optional<double> level = {};                                 // none measured over none predicted from
 };
 DecisionSection decision_section(const Decision& decision, std::span<const CapPrediction> raced);
 
