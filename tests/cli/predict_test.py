@@ -348,7 +348,6 @@ class Predict(WithFolder):
 
     def test_what_it_reads_may_lie_where_it_writes(self):
         """As after bench layers, whose results list the tensors.csv beside them."""
-        self.import_gpt2_large()
         (self.out / "results.json").write_text('{"files": ["tensors.csv", "results.json"]}')
         for _ in range(2):
             result = firkin("predict", *self.inputs(), "--out", self.out)

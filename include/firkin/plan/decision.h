@@ -58,7 +58,11 @@ enum class Outcome {
   kNothingToGain,  // as far as the measurement can tell, and the prediction gives no reason to measure more
   kDefaultFaster,  // by an interval that excludes 1
 };
+
+// In results.json: "gain", "gain not shown", ...
 std::string_view name_of(Outcome outcome);
+
+// Whether the default is to be kept: all but the first three.
 bool keeps_default(Outcome outcome);
 
 // Steps in the same blocks, after the choice was made. Seconds, per block; default_s empty: not measured.
