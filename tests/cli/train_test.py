@@ -187,7 +187,7 @@ class Resumes(Training):
             running.stdout.close()
 
     def test_a_disk_that_takes_no_checkpoint_is_one_line_and_training_goes_on(self):
-        limit = ["bash", "-c", 'ulimit -f 3000; exec "$@"', "bash"]  # of 1 KiB: metrics and page fit, checkpoints do not
+        limit = ["bash", "-c", 'ulimit -f 2000; exec "$@"', "bash"]  # of 1 KiB: metrics and page fit, checkpoints do not
         result = subprocess.run(limit + words_of("train", "--d-model", 128, *TINY[2:], "--ranks", 2, "--out", self.out, "--steps", 6, "--checkpoint-every", 3),
                                 capture_output=True, text=True, timeout=DEADLINE_S)  # fmt: skip
         self.assertEqual(len(losses_of(self.out)), 6)
