@@ -53,8 +53,27 @@ def interconnect(gpu, ranks, ranks_per_node, nvlink=True):
     return ("NVLINK_H100" if hopper else "NVLINK_A100") if nvlink else "PCIE"
 
 
-# PyTorch's default (25 MiB, first bucket 1 MiB), Horovod's 128 MiB (operations.cc of 0.28.1; its manual still says 64) and MG-WFBP
-# (Shi, Chu, Li: INFOCOM 2019) are baselines of firkin predict.
+def mg_wfbp(ready_s, sizes, alpha_s, beta_s):
+    """Shi, Chu, Li: MG-WFBP (INFOCOM 2019), all-reduces taken as alpha + beta x: sizes of the buckets, and when the last one has arrived.
+
+    Gradients are merged while waiting for the next costs less than the start-up that this saves: the next is ready before
+    start + min(alpha, alpha + beta x), where start is when the x bytes could leave: when they are ready and the link is free. (The second
+    term is their code's first condition, github.com/HKBU-HPML/MG-WFBP, commit 507f409d, distributed_optimizer.py: what has arrived before
+    the next gradient is ready is not merged with it. It decides only where beta is negative or a measured table takes the line's place.)
+    """
+    buckets, x, end_s = [], 0, float("-inf")
+    for i, size in enumerate(sizes):
+        x += size
+        start_s, takes_s = max(ready_s[i], end_s), alpha_s + beta_s * x
+        if i + 1 < len(sizes) and ready_s[i + 1] < start_s + min(alpha_s, takes_s):
+            continue
+        buckets.append(x)
+        x, end_s = 0, start_s + takes_s
+    return buckets, end_s
+
+
+# PyTorch's default (25 MiB, first bucket 1 MiB), Horovod's 128 MiB (operations.cc of 0.28.1; its manual still says 64) and MG-WFBP, on the
+# measured table and with the alpha that is fitted to it, are baselines of firkin predict.
 TITLES = {
     "pytorch": "PyTorch, 25 MiB",
     "mlx": "MLX, 32 MiB",

@@ -104,6 +104,26 @@ class Rules(unittest.TestCase):
         self.assertEqual(descriptions["pytorch"], "25 MiB, close-when-full, first bucket 1 MiB")
         self.assertRegex(descriptions["horovod"], "^128 MiB, at-most")
 
+    def test_mg_wfbp_merges_while_waiting_costs_less_than_a_start_up(self):
+        # alpha 2, beta 1. Alone at 0, the first would arrive at 3; the second is ready at 1, before 0 + 2: merged. The third, ready at 3, is
+        # not ready before 1 + 2. It can leave when the first two have arrived, at 1 + 2 + 2 = 5; the fourth, ready at 6, is before 5 + 2.
+        self.assertEqual(rules.mg_wfbp([0, 1, 3, 6], [1, 1, 1, 1], 2, 1), ([2, 2], 6 + 2 + 2))
+
+    def test_mg_wfbp_in_predict_is_the_formula_at_its_authors_networks(self):
+        # alpha and beta of 16 nodes in github.com/HKBU-HPML/MG-WFBP, commit 507f409d: 10GbE, and InfiniBand at 56 Gbit/s
+        networks = [(0.0009080981007148093, 7.395651186836712e-10), (0.00023583677659915685, 4.0594787739537565e-10)]
+        for alpha, beta in networks:
+            for name, step_s in (("ResNet-50", 0.2), ("GPT-2 small", 1.0)):
+                csv = without_needs(models.profile(model(name), step_s).csv())
+                rows = [line.split(",") for line in csv.splitlines()[1:]]
+                sizes, ready = [int(row[1]) for row in rows], [float(row[2]) for row in rows]
+                table = "bytes,world_size,median_s\n" + "".join(f"{1 << k},16,{alpha + beta * (1 << k)!r}\n" for k in range(10, 31, 2))
+                found = next(row for row in predict(os.environ["FIRKIN"], csv, table, 16)["baselines"] if row["name"] == "mg_wfbp")
+                buckets, end_s = rules.mg_wfbp(ready, sizes, alpha, beta)
+                self.assertEqual(found["buckets"], len(buckets), (alpha, name))
+                self.assertTrue(math.isclose(found["backward_s"], end_s, rel_tol=1e-6), (alpha, name, found, end_s))
+                self.assertTrue(1 < len(buckets) < len(sizes), (alpha, name))
+
     def test_mlx_and_horovods_manual(self):
         caps = rules.caps(cluster("AWS"), 16, 768)
         self.assertEqual((caps["close-when-full"]["mlx"], caps["at-most"]["horovod_64"]), (32 * 1024**2, 64 * 1024**2))
