@@ -15,43 +15,40 @@ RULES = ["chosen cap", "`planned`", "PyTorch's default", "MG-WFBP", "one bucket"
 
 INTRODUCTION = """# Does the prediction hold? The validation study
 
-`firkin tune` predicts the step time T(b) of every bucket cap b, chooses one, and measures. This
-study covers {count} configurations: four workloads over each of four links, one over four hosts,
-and one as one of {ranks} GPUs over a modelled link.
+After this page you know how far `firkin tune`'s predictions miss, and which of its own bars it misses. `firkin tune` predicts the step
+time T(b) of every bucket cap b, chooses one, and measures. This study covers {count} configurations: four workloads over each of four
+links, one over four hosts, and one as one of {ranks} GPUs over a modelled link.
 
 ```
 benchmarks/validation/study.py build/firkin
 ```
 
-writes this page and a report per configuration. It takes about {minutes:.0f} minutes on two idle cores,
-resumes where it was interrupted, and needs network namespaces ([lab](emulated_links.md#lab-a-network-on-one-machine)).
-`--list` shows the configurations, `--only NAME` runs one, `--page` writes the pages from the kept results.
+writes this page and a report per configuration in about {minutes:.0f} minutes on two idle cores. It resumes after an interruption and
+needs network namespaces ([lab](emulated_links.md#lab-a-network-on-one-machine)). `--list` shows the configurations, `--only NAME` runs
+one, and `--page` writes the pages from the kept results.
 
-**Read the gains with care.** The links are kernel-limited and join hosts on one machine. The
-workloads are small, and PyTorch's default of 1 MiB and then 25 MiB is nearly one bucket on them. What
-they gain over it says little of a cluster: [where it matters](where_it_matters.md) maps clusters.
+**Read the gains with care.** The links are kernel-limited and join hosts on one machine. The workloads are small: PyTorch's default of
+1 MiB and then 25 MiB is nearly one bucket on them, so gains over it say little of a cluster. [Where it matters](where_it_matters.md)
+maps clusters.
 
 {machine}
 
 ## Terms
 
-- **Error**: predicted step over measured step, less 1. **Regret**: a step over the step of the cap
-  measured best, less 1, paired within blocks. **As good**: the measurement cannot tell it from the
-  best. Intervals are 95 %; a prediction's covers errors of the all-reduce times alone.
-- **Workloads**: the demo model with batch 4 (`compute`) and 1 (`communication`), sequences of 128;
-  24 narrow layers (`small-tensors`); gpt2-large with an A100's ready times,
-  [replayed](emulated_links.md#replay-a-profile) and scaled so that a step takes tenths of a second.
-- **Links**: `lab/run` joins two hosts, one core and one rank each, through the kernel's TCP. No limit
-  means as fast as the cores are. Hosts of replays get two cores, shared on a machine of two
-  ([why](emulated_links.md#small-messages-on-a-single-core)). The modelled link has the all-reduce
-  times of {ranks} GH200s of Alps (`{alps}`, {setting}).
-- **Rules**: `planned` is the best plan of unequal buckets where its predicted gain exceeds the
-  model's error, otherwise the chosen cap's. PyTorch's default runs in its own engine, c10d::Reducer.
-  MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is not run: *p* marks what the calibrated model says, unless
-  its buckets were measured.
-- **Raw data** in `docs/validation/`, a folder each: every timed step of every rank
-  (`results.json.gz`, [fields](results.md)), predictions of other rules (`prediction.json.gz`), the
-  command and how busy the machine was (`run.json`)."""
+- **Error**: predicted over measured step, less 1. **Regret**: a step over the step of the cap measured best, less 1, paired within
+  blocks. **As good**: the measurement cannot tell it from the best. Intervals are 95 %; a prediction's covers only errors of the
+  all-reduce times.
+- **Workloads**: the demo model with batch 4 (`compute`) and 1 (`communication`), sequences of 128; 24 narrow layers
+  (`small-tensors`); gpt2-large with an A100's ready times, [replayed](emulated_links.md#replay-a-profile) and scaled to steps of
+  tenths of a second.
+- **Links**: `lab/run` joins two hosts, one core and one rank each, through the kernel's TCP. "No limit" is as fast as the cores.
+  Hosts of replays get two cores, shared on a machine of two ([why](emulated_links.md#small-messages-on-a-single-core)). The modelled
+  link has the all-reduce times of {ranks} GH200s of Alps (`{alps}`, {setting}).
+- **Rules**: `planned` is the best plan of unequal buckets if its predicted gain exceeds the model's error, otherwise the chosen
+  cap's. PyTorch's default runs in its own engine, c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) was not run: *p* marks the
+  calibrated model's prediction, unless its buckets were measured.
+- **Raw data**, one folder per configuration in `docs/validation/`: every timed step of every rank (`results.json.gz`,
+  [fields](results.md)), predictions of other rules (`prediction.json.gz`), the command and how busy the machine was (`run.json`)."""
 
 
 def machine_text(figures):
@@ -63,13 +60,13 @@ def machine_text(figures):
     loads = [run["load_before"] for run in runs]
     few = f" **The bars are stated for {BLOCKS} blocks or more: figures from fewer show that the program runs, and nothing else.**"
     return (f"Machine: {host['cpu']}, {host['cores']} cores, LibTorch {environment['libtorch']}; one thread per rank, {' or '.join(map(str, blocks))} blocks "
-            f"per setting. The load average at the start was {min(loads):.1f} to {max(loads):.1f}, of which up to 2 are the configuration before; "
-            f"other processes computed on {min(others):.2f} to {max(others):.2f} cores meanwhile.{few if blocks[0] < BLOCKS else ''}")
+            f"per setting. The load average at the start was {min(loads):.1f} to {max(loads):.1f}, of which up to 2 stem from the previous configuration; "
+            f"other processes used {min(others):.2f} to {max(others):.2f} cores.{few if blocks[0] < BLOCKS else ''}")
 
 
 def bars_text(figures):
     rows = [(bar.text, bar.asked, bar.measured, bar.verdict) for bar in all_bars(figures)]
-    return ("## Bars, met and missed\n\nErrors are pooled over the caps of all configurations of a kind, without signs.\n\n"
+    return ("## Bars, met and missed\n\nAbsolute errors, pooled over the caps of all configurations of a kind.\n\n"
             + table(("what", "asked", "measured", "verdict"), rows)
             + "\n\n`ctest -L stats` checks on recorded noise how often intervals hold the true value; "
               "[the model's page](performance_model.md#where-predictions-miss) says why bars are missed.")
