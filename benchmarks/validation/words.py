@@ -45,6 +45,7 @@ def reflowed(page):
     """Paragraphs and list items filled to 100 columns: numbers of any length stand in them."""
     def fill(words, indent=""):
         words = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", "\0"), " ".join(words.split()))
+        words = words.replace(" %", "\0%")  # the site takes a line that begins with % for a comment
         return textwrap.fill(words, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
     blocks = []

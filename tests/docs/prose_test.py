@@ -122,6 +122,12 @@ class Prose(unittest.TestCase):
                  for page in pages for number, width in too_long(page.read_text(encoding="utf-8"))]  # fmt: skip
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
+    def test_no_line_begins_with_a_percent_sign(self):  # the site takes it for a comment, and drops it
+        pages = sorted({page for pattern in [*PAGES, "CHANGELOG.md"] for page in ROOT.glob(pattern)})
+        found = [f"{page.relative_to(ROOT)}:{number}" for page in pages
+                 for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1) if line.lstrip().startswith("%")]  # fmt: skip
+        self.assertEqual(found, [])
+
     def test_both_styles_find_what_they_should(self):
         self.assertRegex(" ".join(self.lint("Small ones cost a latency each.\n")), "expected pays latency")
         self.assertRegex(" ".join(self.lint("The ranks are in a a group.\n")), "a a")
