@@ -21,16 +21,59 @@
 
 namespace firkin {
 
-// A step, on every rank alike:
-//   1. it begins with the first gradient: BucketTransport::begin();
-//   2. every gradient goes into its bucket, and full buckets are launched;
-//   3. once backward is over the rest is sent, and with it the agreement and the buffers;
-//   4. the agreement tells whether a rank failed. If so, what came is dropped, and every rank throws. If not, sums become gradients.
-// A rank that fails takes part to the end, so that the others need not wait for a timeout. What cannot be taken part in (a collective
-// failed) loses the group: from then on everything throws.
+// A step, on every rank alike, for the strategy `bucketed` from the second step on; W ranks:
 //
-// One mutex guards all of it: autograd may run hooks on several threads. The methods do what those of DataParallel of the same name
-// promise.
+//   your thread  autograd's threads (CPU: the same)                  transport's threads
+//   -----------  ------------------------------------------------    -----------------------
+//   backward()-> hook of the first gradient
+//                Synchronizer::on_gradient
+//                |  Synchronizer::begin_step
+//                |  |  BucketTransport::begin       all buckets empty
+//                |  BackwardWatch::attach           to its end and its exception
+//                |  Synchronizer::skip_unreached    if find_unused_parameters
+//                |  BucketTransport::ready          counts; with the last gradient:
+//                |  |  BucketTransport::place       gradient / W into its bucket
+//                |  |  BucketTransport::launch_next ---------->  all-reduce of bucket 0
+//                                                                |
+//                hook of every further gradient                  |
+//                Synchronizer::on_gradient                       |
+//                |  BucketTransport::ready                       v
+//                |  |  place; full, and its turn: launch_next ->  all-reduce of bucket 1
+//                                                                |
+//                autograd's final callback                       |
+//                Synchronizer::on_backward_ended                 |
+//                |  Synchronizer::send                           |
+//                |  |  ParameterWatch::has_changed  other parameters than before?
+//                |  |  note_missing_gradients                    v
+//                |  |  BucketTransport::send        the rest ->  all-reduces of what is left
+//                |  |  Audit::checksum              in every 100th step
+//                |  |  StepAgreement::launch ----------------->  24 bytes a rank, OR
+//                |  |  TensorBroadcast::launch --------------->  rank 0's buffers
+//                |  Synchronizer::complete
+//                |  |  StepAgreement::wait <-------------------  what every rank reports
+//                |  |  Synchronizer::succeed        no rank has failed
+//                |  |  |  BucketTransport::receive <-----------  sums
+//                |  |  |  |  wait_for, adopt        grad() is a view again
+//                |  |  |  BucketTransport::learn    first step: order of rank 0
+//                |  |  |  receive_buffers <-------------------  buffers
+//                |  |  or renew                     other parameters: new hooks, buckets
+//                |  |  or fail                      a rank failed: gradients none
+//                |  throw_if_failed
+//   backward()<- returns, or throws
+//   optimizer.step()
+//
+// With finish_with_backward = false, send and complete run in the training thread (finish()). `ordered` and automatic buckets see a step
+// only through StepExtension.
+//
+// An agreement carries 24 bytes a rank: the step's number; the rank's state (with data, without data, failed) and whether its module
+// trains other parameters; which wrapped module it is; in a step with an audit, a checksum. Under find_unused_parameters a bit per
+// parameter follows. Every rank then decides alike: succeed; fail, if a rank reports a failure or checksums differ (Audit::explain finds
+// the tensor); renew, if parameters changed; lose_group, if a collective failed, which the others learn from the store. A rank whose
+// backward or forward threw calls send(kFailed) and sends what is left, so that nobody waits for a timeout.
+//
+// One mutex guards all of it: autograd may run hooks on several threads (the calling thread on a CPU, one per device on GPUs). It is taken
+// once per gradient, and a hook never waits for a collective, except the first hook of a step under `ordered`. The methods do what those
+// of DataParallel of the same name promise.
 class Synchronizer {
  public:
   explicit Synchronizer(StepSetup setup);
