@@ -37,7 +37,8 @@ int measure(const ProcessGroup& group) {
   for (int i = 0; i < 8; ++i) net->push_back(torch::nn::Linear(1024, 1024));
   const at::Tensor x = at::randn({256, 1024});
   torch::optim::AdamW optimizer(net->parameters());
-  const DataParallelOptions options{.audit_every = 0};
+  DataParallelOptions options;
+  options.audit_every = 0;
   DataParallel ddp(*net, group, options);
   const std::vector<NamedTensor> parameters = trainable_parameters(*net);
   const auto step = [&] {
