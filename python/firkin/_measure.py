@@ -30,7 +30,7 @@ def warmup_steps(options: dict[str, Any]) -> int:
     return 3 if options.get("static_graph") else 2
 
 
-Samples = list[list[float]]  # seconds a step, [setting][block]; without communication first
+Samples = list[list[float]]  # seconds a step, [setting][block]
 
 
 @dataclass(frozen=True)
@@ -179,20 +179,21 @@ class StepBench:
         return sum(seconds) / len(seconds)
 
     def blocks(
-        self, settings: Sequence[Setting], *, fewest: int, most: int, seconds: float, seed: int, on_block: Callable[[int], None]
-    ) -> Samples:
-        """At least `fewest` blocks, then as many as end within `seconds`, at most `most`."""
-        order: list[Setting | None] = [None, *settings]
-        samples: Samples = [[] for _ in order]
+        self, settings: Sequence[Setting | None], *, fewest: int, most: int, seconds: float, seed: int, on_block: Callable[[int], None],
+        is_enough: Callable[[Samples], bool] = lambda _: False,
+    ) -> Samples:  # fmt: skip
+        """At least `fewest` blocks, then as many as end within `seconds`, at most `most`, until they are enough; None: no communication."""
+        samples: Samples = [[] for _ in settings]
         started = time.perf_counter()
         for block in range(most):
-            indices = list(range(len(order)))
+            indices = list(range(len(settings)))
             random.Random(f"{seed} {block}").shuffle(indices)  # the same on every rank
             for i in indices:
-                samples[i].append(self.visit(order[i]))
+                samples[i].append(self.visit(settings[i]))
             on_block(block + 1)
             over_s = (time.perf_counter() - started) * (block + 2) / (block + 1) - seconds
-            if self._ranks.max([over_s])[0] > 0 and block + 1 >= fewest:  # the ranks' clocks and `seconds` differ a little
+            is_late = self._ranks.max([over_s])[0] > 0  # the ranks' clocks and `seconds` differ a little
+            if is_enough(samples) or (is_late and block + 1 >= fewest):
                 break
         return samples
 

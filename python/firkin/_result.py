@@ -219,10 +219,8 @@ class TuneResult:
         """The step by bucket cap, measured and predicted: an Altair chart where Altair is there, else Vega-Lite that notebooks draw."""
         results = json.loads(self.results_json)
         measured = [
-            {"cap": row["cap_mib"], "ms": row["measured_s"] * 1e3, "low": row["measured_ci_s"]["low"] * 1e3,
-             "high": row["measured_ci_s"]["high"] * 1e3}
-            for row in results["curve"]
-        ]  # fmt: skip
+            {"cap": cap, "ms": middle * 1e3, "low": low * 1e3, "high": high * 1e3} for cap, low, high, middle in _measured(results)
+        ]
         predicted = [{"cap": row["cap_mib"], "ms": row["predicted_s"] * 1e3} for row in results.get("dense_curve", [])]
         x = {"field": "cap", "type": "quantitative", "scale": {"type": "log"}, "title": "bucket cap, MiB"}
         y = {"field": "ms", "type": "quantitative", "scale": {"zero": False}, "title": "step, ms"}
@@ -271,12 +269,22 @@ class TuneResult:
         return f"<p>{escape(self._sentence())}</p><table><tr>{head}</tr>{body}</table>{_drawn(results)}"
 
 
+def _measured(results: Mapping[str, Any]) -> list[tuple[float, float, float, float]]:
+    """Cap, interval and middle; from too few blocks for an interval, the middle."""
+    bars = []
+    for row in results["curve"]:
+        middle, interval = row["measured_s"], row["measured_ci_s"]
+        low, high = (interval["low"], interval["high"]) if interval["high"] is not None else (middle, middle)
+        bars.append((row["cap_mib"], low, high, middle))
+    return bars
+
+
 def _drawn(results: Mapping[str, Any], width: int = 420, height: int = 160) -> str:
     """The predicted curve and the measured intervals, as SVG; caps on a logarithmic axis."""
     from math import log2
 
     points = [(row["cap_mib"], row["predicted_s"]) for row in results.get("dense_curve", [])]
-    bars = [(row["cap_mib"], row["measured_ci_s"]["low"], row["measured_ci_s"]["high"], row["measured_s"]) for row in results["curve"]]
+    bars = _measured(results)
     caps = [point[0] for point in (*points, *bars)]
     times = [value for row in (*points, *bars) for value in row[1:]]
     (left, right), (low, high) = (log2(min(caps)), log2(max(caps))), (min(times), max(times))

@@ -29,17 +29,19 @@ _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
 _CALIBRATION_SETTINGS, _RACED = 4, 4  # _RACED: caps, at most, but for those that are asked for
-_MOST_BLOCKS = 20
+_MOST_RACE_BLOCKS, _MOST_BLOCKS = 10, 20
+_RACE_SHARE = 0.4  # of the time that is left after the calibration, at most
 _SLACK_S = 10.0  # over time_budget_s, of which nothing is said
 
 
 class _Effort(NamedTuple):
     timed_steps: int  # per visit of a setting
     calibration_blocks: int
+    fewest_race_blocks: int
     fewest_blocks: int
 
 
-_EFFORTS = (_Effort(2, 4, 6), _Effort(1, 2, 6), _Effort(1, 1, 3))  # the first that fits into the time, else the last
+_EFFORTS = (_Effort(2, 4, 3, 6), _Effort(1, 2, 3, 6), _Effort(1, 1, 2, 3))  # the first that fits into the time, else the last
 
 
 @dataclass
@@ -84,12 +86,13 @@ class _Job:
         timed = effort.timed_steps
         visit, caps = timed + warmup_steps(self.options), max(_RACED, len(self.caps_mib) + 1)
 
-        def of_blocks(blocks: int, settings: int) -> int:
+        def beside_none(blocks: int, settings: int) -> int:
             return blocks * (settings * visit + 1 + timed)
 
-        steps, blocks = (1, effort.fewest_blocks) if fewest else (_PROFILE_STEPS, _MOST_BLOCKS)
+        steps, race = (1, effort.fewest_race_blocks) if fewest else (_PROFILE_STEPS, _MOST_RACE_BLOCKS)
         profile = (1 if fewest else _PROFILE_WARMUP) + (3 if self.compiled else 2) * steps
-        return profile + of_blocks(effort.calibration_blocks, _CALIBRATION_SETTINGS) + of_blocks(blocks, caps + 1)
+        gain = beside_none(effort.fewest_blocks if fewest else _MOST_BLOCKS, 2)
+        return profile + beside_none(effort.calibration_blocks, _CALIBRATION_SETTINGS) + race * caps * visit + gain
 
     @property
     def unused_allowed(self) -> bool:
@@ -182,16 +185,20 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     tuner = _Planner(job, profile, table, lists)
     bench = StepBench(ranks, wrapping, step, parameters, profile, state, job.restore, effort.timed_steps)
 
-    def blocks(phase: str, settings: Sequence[Setting], fewest: int, most: int, seconds: float) -> Samples:
+    def blocks(
+        phase: str, settings: Sequence[Setting | None], fewest: int, most: int, share: float,
+        is_enough: Callable[[Samples], bool] = lambda _: False,
+    ) -> Samples:  # fmt: skip
         def on_block(done: int) -> None:
             job.progress.at(f"{phase}: block {done}")
 
-        return bench.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block)
+        seconds = share * (job.time_budget_s - (time.perf_counter() - started))
+        return bench.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block, is_enough=is_enough)
 
-    tuner.calibrate(blocks("calibrating", tuner.calibration_settings(), effort.calibration_blocks, effort.calibration_blocks, 0))
-    settings = tuner.settings()
-    left_s = job.time_budget_s - (time.perf_counter() - started)
-    samples = blocks("measuring steps", settings, effort.fewest_blocks, _MOST_BLOCKS, left_s)
+    calibration = [None, *tuner.calibration_settings()]
+    tuner.calibrate(blocks("calibrating", calibration, effort.calibration_blocks, effort.calibration_blocks, 0))
+    blocks("racing the best caps", tuner.race_settings(), effort.fewest_race_blocks, _MOST_RACE_BLOCKS, _RACE_SHARE, tuner.race)
+    samples = blocks("measuring the gain", [None, *tuner.gain_settings()], effort.fewest_blocks, _MOST_BLOCKS, 1)
     notes.append(f"step was called {step.calls} times: loaders, and what else it counts itself, are that much further on")
     return tuner.result(samples, bench, notes), unlike
 
@@ -258,18 +265,23 @@ class _Planner:
     def calibrate(self, samples: Samples) -> None:
         self._of_rank_0(lambda tuner: tuner.calibrate(samples))
 
-    def settings(self) -> list[Setting]:
-        return self._of_rank_0(lambda tuner: [Setting.of(s) for s in tuner.settings])
+    def race_settings(self) -> list[Setting]:
+        return self._of_rank_0(lambda tuner: [Setting.of(s) for s in tuner.race_settings])
+
+    def race(self, samples: Samples) -> bool:
+        return self._of_rank_0(lambda tuner: tuner.race(samples))
+
+    def gain_settings(self) -> list[Setting]:
+        return self._of_rank_0(lambda tuner: [Setting.of(s) for s in tuner.gain_settings])
 
     def result(self, samples: Samples, bench: StepBench, notes: list[str]) -> TuneResult:
-        def decide(tuner: Tuner) -> tuple[str, tuple[Setting, float, float, float, tuple[float, float, float]]]:
+        def decide(tuner: Tuner) -> tuple[str, list[str], tuple[Setting, float, float, float, tuple[float, float, float]]]:
             tuner.decide(samples)
-            i = [setting.name for setting in tuner.settings].index(tuner.choice.name)
-            cap_mib, measured_s, predicted_s = tuner.best_cap.cap_mib or 0.0, tuner.measured_s(i), tuner.predicted_s(i)
-            figures = (Setting.of(tuner.choice), cap_mib, measured_s, predicted_s, tuner.gain_over_default)
-            return tuner.results(self._facts(notes), self.profile, self._job.ranks.size), figures
+            cap_mib = tuner.best_cap.cap_mib or 0.0
+            figures = (Setting.of(tuner.choice), cap_mib, tuner.measured_s, tuner.predicted_s, tuner.gain_over_default)
+            return tuner.results(self._facts(notes)), tuner.notes, figures
 
-        text, (choice, cap_mib, step_s, predicted_s, over_default) = self._of_rank_0(decide)
+        text, of_tuning, (choice, cap_mib, step_s, predicted_s, over_default) = self._of_rank_0(decide)
         plan = Plan.of_counts(self.profile, choice.counts)
         live = bench.live[choice.name].names
         if live is not None:
@@ -282,7 +294,7 @@ class _Planner:
             step_s=step_s,
             predicted_s=predicted_s,
             speedup=Speedup.of_ratio(*over_default),
-            notes=tuple(notes),
+            notes=(*notes, *of_tuning),
             profile=self.profile,
             curve=self._table,
             world_size=self._job.ranks.size,

@@ -10,7 +10,6 @@
 #include "bindings.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
 
 namespace nb = nanobind;
@@ -18,16 +17,6 @@ using namespace nb::literals;
 
 namespace firkin::python {
 namespace {
-
-std::vector<double> column_medians(const std::vector<std::vector<double>>& rows) {
-  std::vector<double> medians;
-  for (size_t i = 0; i < rows.front().size(); ++i) {
-    std::vector<double> column;
-    for (const auto& row : rows) column.push_back(row[i]);
-    medians.push_back(median(column));
-  }
-  return medians;
-}
 
 ProfileSection make_profile(std::vector<std::string> names, std::vector<int64_t> bytes, std::vector<double> ready_s,
                             std::optional<double> backward_s, std::optional<double> bare_backward_s) {
@@ -56,9 +45,7 @@ ProfileSection profile_of_samples(std::vector<std::string> names, std::vector<in
   check_profile(profile.tensors);
   std::vector<double> backward_s;
   for (const std::vector<double>& row : hooked_s) backward_s.push_back(row[0]);
-  const double hooked_to_bare = paired_ratio(backward_s, bare_s).ratio;
-  profile.bare_backward_s = medians[0] / hooked_to_bare;  // of the same moments, which two medians need not be
-  profile.hook_perturbation = hooked_to_bare - 1;
+  add_bare_backward(backward_s, bare_s, profile);
   return profile;
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <stdexcept>
 #include <tuple>
 
 #include "bindings.h"
@@ -21,13 +22,15 @@
 #include "report/result_folder.h"
 #include "report/text.h"
 #include "results/paste_settings.h"
-#include "tuner.h"
+#include "tuning/tuning.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace firkin::python {
 namespace {
+
+constexpr size_t kCalibrationSettings = 4;  // one more than what they are to determine
 
 // Tensors per bucket, in gradient-ready order.
 std::vector<int64_t> counts_of(const BucketPlan& plan) {
@@ -68,24 +71,133 @@ struct RunFacts {
   std::vector<std::string> command_line, notes;
 };
 
-std::string results_of(const Tuner& tuner, const RunFacts& facts, const ProfileSection& profile, int64_t world_size) {
-  Results results;
+// One way to call DistributedDataParallel: by a cap, by the list of caps that makes `plan`, or with neither.
+struct DdpSetting {
+  std::string name;
+  std::optional<int64_t> cap_bytes = {};
+  bool as_list = false;
+  BucketPlan plan = {};  // over the profile's tensors: what the setting should give
+};
+
+using Steps = std::vector<std::vector<double>>;  // seconds, [setting][block]
+
+// What firkin.tune measures through DistributedDataParallel, one step of tuning/ after another.
+class Tuner {
+ public:
+  // lists: whether DistributedDataParallel takes a list of caps, with which any plan can be calibrated on. caps: to be raced besides the
+  // best predicted. Throws InputError when the profile or the table does not pass its checks, or a cap is below the smallest.
+  Tuner(ProfileSection profile, AllReduceTable table, int64_t world_size, bool lists, int64_t smallest_cap_bytes, std::vector<int64_t> caps)
+      : tuning_{.profile = std::move(profile), .allreduce = std::move(table), .world_size = world_size},
+        smallest_cap_bytes_(smallest_cap_bytes),
+        caps_(std::move(caps)) {
+    check_profile(tuning_.profile.tensors);
+    comm_costs(tuning_.allreduce, world_size);
+    for (const int64_t cap : caps_) {
+      if (cap >= smallest_cap_bytes) continue;
+      throw InputError(fmt::format("a cap of {}; expected at least {}", format_bytes(cap), format_bytes(smallest_cap_bytes)));
+    }
+    add_calibration_settings(lists);
+  }
+
+  // Four plans that no cap makes where lists are possible, else caps. To be measured after none.
+  const std::vector<DdpSetting>& calibration_settings() const { return calibration_settings_; }
+
+  void calibrate(const Steps& step_s) {
+    tuning_.calibration = measured(step_s, calibration_settings_, /*with_none=*/true);
+    firkin::calibrate(tuning_);
+    choose_race(tuning_, caps_, smallest_cap_bytes_);
+    for (const CapPrediction& cap : tuning_.raced) race_settings_.push_back(cap_setting(cap.cap_bytes));
+  }
+
+  // After calibrate(): the caps to race, ascending. Without none.
+  const std::vector<DdpSetting>& race_settings() const { return race_settings_; }
+
+  // Whether another block of it is worth nothing.
+  bool race(const Steps& step_s) {
+    tuning_.race = measured(step_s, race_settings_, /*with_none=*/false);
+    return is_clear(tuning_);
+  }
+
+  // After race(): PyTorch's default, and the chosen cap. To be measured after none.
+  std::vector<DdpSetting> gain_settings() const {
+    return {{.name = kTorchDefaultName, .plan = assign_buckets(tuning_.profile.tensors.bytes, kTorchDefaultCaps)}, best_cap()};
+  }
+
+  void decide(const Steps& step_s) {
+    tuning_.gain = measured(step_s, gain_settings(), /*with_none=*/true);
+    tuning_.gain.back().name = kChosenCapName;
+    firkin::decide(tuning_);
+    add_sections(tuning_, sections_);
+  }
+
+  const DdpSetting& best_cap() const { return race_settings_.at(tuning_.decision.standing.choice); }
+  bool keeps_default() const { return firkin::keeps_default(tuning_.decision.outcome); }
+  DdpSetting choice() const { return keeps_default() ? gain_settings()[0] : best_cap(); }
+  const Tuning& tuning() const { return tuning_; }
+  // Of the choice.
+  const StrategyRow& row() const {
+    return *std::ranges::find(sections_.strategies, keeps_default() ? kTorchDefaultName : kChosenCapName, &StrategyRow::strategy);
+  }
+  PairedRatio gain_over_default() const { return keeps_default() ? PairedRatio{1, {1, 1}} : tuning_.decision.to_default.value(); }
+  // What results.json says, but for its head. After decide().
+  const Results& sections() const { return sections_; }
+
+ private:
+  DdpSetting cap_setting(int64_t cap_bytes) const {
+    CapOptions rule = tuning_.rule;
+    rule.cap_bytes = cap_bytes;
+    return {.name = format_bytes(cap_bytes), .cap_bytes = cap_bytes, .plan = assign_buckets(tuning_.profile.tensors.bytes, rule)};
+  }
+
+  void add_calibration_settings(bool lists) {
+    const TensorProfile& profile = tuning_.profile.tensors;
+    for (const BucketPlan& plan : lists ? plans_to_calibrate_on(profile, tuning_.rule) : std::vector<BucketPlan>()) {
+      if (!pytorch_caps(plan, profile.bytes).reproduces_plan) continue;
+      calibration_settings_.push_back({.name = "calibration", .as_list = true, .plan = plan});
+    }
+    for (const int64_t parts : {24, 12, 6, 3}) {
+      if (calibration_settings_.size() == kCalibrationSettings) break;
+      calibration_settings_.push_back(cap_setting(std::max(profile.total_bytes() / parts, smallest_cap_bytes_)));
+    }
+    for (const DdpSetting& setting : calibration_settings_) tuning_.calibration_plans.push_back(setting.plan);
+  }
+
+  static std::vector<SettingSteps> measured(const Steps& step_s, const std::vector<DdpSetting>& settings, bool with_none) {
+    const size_t expected = settings.size() + (with_none ? 1 : 0);
+    if (step_s.size() != expected) throw std::invalid_argument(fmt::format("{} series of steps; expected {}", step_s.size(), expected));
+    std::vector<SettingSteps> list;
+    if (with_none) list.push_back({.name = "none", .step_s = step_s[0]});
+    for (const DdpSetting& setting : settings) {
+      list.push_back({.name = setting.as_list ? fmt::format("{} buckets", setting.plan.buckets.size()) : setting.name,
+                      .buckets = std::ssize(setting.plan.buckets),
+                      .step_s = step_s[list.size()]});
+    }
+    return list;
+  }
+
+  Tuning tuning_;
+  int64_t smallest_cap_bytes_;
+  std::vector<int64_t> caps_;
+  std::vector<DdpSetting> calibration_settings_, race_settings_;
+  Results sections_;
+};
+
+std::string results_of(const Tuner& tuner, const RunFacts& facts) {
+  Results results = tuner.sections();
+  const ProfileSection& profile = tuner.tuning().profile;
   results.run = begin_head("tune");
   results.run.command_line = facts.command_line;
   Environment& environment = results.run.environment;
   environment.libtorch = facts.torch;
   environment.backend = facts.backend;
   environment.device = facts.device;
-  environment.world_size = world_size;
-  int64_t bytes = 0;
-  for (const int64_t size : profile.tensors.bytes) bytes += size;
+  environment.world_size = tuner.tuning().world_size;
   results.run.model = ModelDescription{.name = facts.model,
                                        .dtype = facts.dtype,
                                        .parameters = facts.parameters,
                                        .tensors = static_cast<int64_t>(profile.tensors.bytes.size()),
-                                       .gradient_bytes = bytes};
-  results.notes = facts.notes;
-  tuner.add_to(results);
+                                       .gradient_bytes = profile.tensors.total_bytes()};
+  results.notes.insert(results.notes.begin(), facts.notes.begin(), facts.notes.end());
   return results_text(results);
 }
 
@@ -121,33 +233,38 @@ void bind_setting(nb::module_& module) {
 }
 
 void bind_tuner(nb::module_& module) {
-  nb::class_<Tuner>(module, "Tuner", "What to measure, and what to recommend. Steps: seconds, [setting][block], none first.")
+  nb::class_<Tuner>(module, "Tuner", "What to measure, and what to recommend. Steps: seconds, [setting][block].")
       .def(
           "__init__",
           [](Tuner* self, const ProfileSection& profile, const MeasuredAllReduce& table, int64_t world_size, bool lists,
              double smallest_cap_mib, const std::vector<double>& caps_mib) {
-            TunerOptions options{.lists = lists};
-            if (smallest_cap_mib > 0) options.smallest_cap_bytes = bytes_from_mib(smallest_cap_mib, "smallest_cap_mib");
-            for (const double cap : caps_mib) options.caps.push_back(bytes_from_mib(cap, "caps_mib"));
-            new (self) Tuner(profile, table.rows, world_size, options);
+            const int64_t smallest = smallest_cap_mib > 0 ? bytes_from_mib(smallest_cap_mib, "smallest_cap_mib") : 1;
+            std::vector<int64_t> caps;
+            for (const double cap : caps_mib) caps.push_back(bytes_from_mib(cap, "caps_mib"));
+            new (self) Tuner(profile, table.rows, world_size, lists, smallest, std::move(caps));
           },
           "profile"_a, "table"_a, "world_size"_a, nb::kw_only(), "lists"_a, "smallest_cap_mib"_a = 0.0,
           "caps_mib"_a = std::vector<double>{})
       .def_prop_ro("calibration_settings", &Tuner::calibration_settings)
-      .def("calibrate", &Tuner::calibrate, "step_s"_a)
-      .def_prop_ro("settings", &Tuner::settings)
-      .def("decide", &Tuner::decide, "step_s"_a)
-      .def_prop_ro("choice", &Tuner::choice)
+      .def("calibrate", &Tuner::calibrate, "step_s"_a, "step_s: of none, then of calibration_settings.")
+      .def_prop_ro("race_settings", &Tuner::race_settings)
+      .def("race", &Tuner::race, "step_s"_a, "Whether it is clear. step_s: of race_settings.")
+      .def_prop_ro("gain_settings", &Tuner::gain_settings)
+      .def("decide", &Tuner::decide, "step_s"_a, "step_s: of none, then of gain_settings.")
+      .def_prop_ro("choice", &Tuner::choice, "The default where that is to be kept, else the chosen cap.")
       .def_prop_ro("best_cap", &Tuner::best_cap)
-      .def_prop_ro("outcome", [](const Tuner& self) { return std::string(name_of(self.decision().outcome)); })
-      .def("predicted_s", &Tuner::predicted_s, "setting"_a)
-      .def("measured_s", &Tuner::measured_s, "setting"_a)
+      .def_prop_ro("outcome", [](const Tuner& self) { return std::string(name_of(self.tuning().decision.outcome)); })
+      .def_prop_ro(
+          "predicted_s", [](const Tuner& self) { return self.row().predicted_s.value(); }, "A step with the choice.")
+      .def_prop_ro(
+          "measured_s", [](const Tuner& self) { return self.row().measured_s; }, "A step with the choice.")
       .def_prop_ro("gain_over_default",
                    [](const Tuner& self) {
                      const PairedRatio gain = self.gain_over_default();
                      return std::tuple(gain.ratio, gain.interval.low, gain.interval.high);
                    })
-      .def("results", &results_of, "facts"_a, "profile"_a, "world_size"_a, "The text of a results.json.");
+      .def_prop_ro("notes", [](const Tuner& self) { return self.tuning().notes; })
+      .def("results", &results_of, "facts"_a, "The text of a results.json.");
 }
 
 }  // namespace

@@ -1,27 +1,38 @@
 #include "bench/allreduce_bench.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 
 #include "base/stopwatch.h"
-#include "bench/known_sums.h"
-#include "cache_sweep.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/plan/timeline.h"
+#include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
-#include "workload/device_clock.h"
+#include "workload/workload.h"
 
 namespace firkin {
 namespace {
+
+constexpr int64_t kPeriod = 4093;  // a prime, so that chunks of a power of two never begin alike
+
+std::span<float> elements_of(const at::Tensor& buffer) {
+  if (buffer.scalar_type() != at::kFloat || !buffer.is_contiguous()) throw InputError("known sums: expected contiguous float32 values");
+  return {buffer.data_ptr<float>(), static_cast<size_t>(buffer.numel())};
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -41,6 +52,22 @@ int64_t queue_length(int64_t bytes) {
 int64_t buffer_stride(int64_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
+
+// Empties the processor's caches of everything that was used before.
+class CacheSweep {
+ public:
+  // Allocates twice the last-level cache, at least 64 MiB, where the system does not know its cache.
+  CacheSweep() : array_(static_cast<size_t>(std::max<int64_t>(64 * kMiB, 2 * int64_t{sysconf(_SC_LEVEL3_CACHE_SIZE)}))) {}
+
+  // Writes to every cache line of the array.
+  void operator()() {
+    constexpr size_t kLineBytes = 64;
+    for (size_t i = 0; i < array_.size(); i += kLineBytes) ++array_[i];
+  }
+
+ private:
+  std::vector<char> array_;
+};
 
 // One size under measurement.
 struct SizeState {
@@ -193,7 +220,54 @@ class AllReduceBench {
   std::vector<SizeState> sizes_;
 };
 
+constexpr size_t kCalls = 4;
+constexpr int64_t kSmallestBytes = 16 * kKiB, kLargestBytes = 16 * kMiB;  // of buckets, about
+
+std::vector<int64_t> sizes_to_mix(const AllReduceTable& table, int world_size, double seconds) {
+  const double longest_s = seconds / static_cast<double>(kCalls * kFewestSamples);
+  std::vector<int64_t> sizes;
+  for (const AllReduceRow& row : table) {
+    const bool is_bucket = row.bytes >= kSmallestBytes && row.bytes <= kLargestBytes;
+    if (row.world_size == world_size && row.gap_s && is_bucket && row.median_s <= longest_s) sizes.push_back(row.bytes);
+  }
+  return sizes;
+}
+
 }  // namespace
+
+void fill_with_known_values(const at::Tensor& buffer, int rank) {
+  if (!buffer.is_cpu()) {
+    const at::Tensor values = at::empty(buffer.sizes(), buffer.scalar_type());
+    fill_with_known_values(values, rank);
+    buffer.copy_(values);
+    return;
+  }
+  std::span<float> rest = elements_of(buffer);
+  while (!rest.empty()) {
+    const std::span<float> period = rest.first(std::min<size_t>(rest.size(), kPeriod));
+    for (size_t i = 0; i < period.size(); ++i) period[i] = static_cast<float>(static_cast<int64_t>(i) + rank + 1);
+    rest = rest.subspan(period.size());
+  }
+}
+
+int64_t count_wrong(const at::Tensor& buffer, int world_size) {
+  if (world_size > kMostSummedRanks) {
+    throw InputError(fmt::format("sums over {} ranks; expected at most {}, whose float32 sums are exact", world_size, kMostSummedRanks));
+  }
+  const int64_t ranks = world_size;
+  const int64_t of_ranks = ranks * (ranks + 1) / 2;
+  int64_t wrong = 0;
+  const at::Tensor values = buffer.cpu();
+  std::span<const float> rest = elements_of(values);
+  while (!rest.empty()) {
+    const std::span<const float> period = rest.first(std::min<size_t>(rest.size(), kPeriod));
+    for (size_t i = 0; i < period.size(); ++i) {
+      wrong += period[i] != static_cast<float>(ranks * static_cast<int64_t>(i) + of_ranks) ? 1 : 0;
+    }
+    rest = rest.subspan(period.size());
+  }
+  return wrong;
+}
 
 double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls) {
   const DeviceTime started = device_now(buffer.device());
@@ -225,6 +299,47 @@ AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int w
     table.push_back(row);
   }
   return table;
+}
+
+MixedQueues measure_mixed_queues(const ProcessGroup& group, const AllReduceTable& table, const MixedQueuesOptions& options) {
+  MixedQueues queues;
+  const std::vector<int64_t> sizes = sizes_to_mix(table, group.size, options.seconds);
+  if (sizes.size() < 2) return queues;
+  const auto started = std::chrono::steady_clock::now();
+  const auto largest = static_cast<int64_t>(kLargestBytes / kFloatBytes);
+  const at::Tensor memory = at::zeros({kCalls * largest}, at::TensorOptions(at::kFloat).device(group.device));
+  std::optional<CacheSweep> sweep;
+  if (options.cold) sweep.emplace();
+  std::mt19937_64 random(options.seed);
+  const auto time_one = [&](std::vector<int64_t>& bytes) {
+    std::vector<at::Tensor> buffers;
+    for (size_t i = 0; i < kCalls; ++i) {
+      bytes.push_back(sizes[random() % sizes.size()]);
+      buffers.push_back(memory.narrow(0, static_cast<int64_t>(i) * largest, bytes.back() / kFloatBytes));
+    }
+    if (sweep) (*sweep)();
+    return max_over_ranks(group, {time_queue(group, buffers)})[0];
+  };
+  std::vector<int64_t> warm_up;
+  time_one(warm_up);
+  const auto time_left = [&] { return of_rank_0(group, options.seconds - seconds_since(started)); };
+  while (queues.seconds.size() < kFewestSamples || time_left() > 0) queues.seconds.push_back(time_one(queues.bytes.emplace_back()));
+  return queues;
+}
+
+std::vector<double> ratios_to(const MixedQueues& queues, const CommCosts& costs) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < queues.seconds.size(); ++i) {
+    TensorProfile ready_at_once;
+    BucketPlan plan;
+    for (const int64_t bytes : queues.bytes[i]) {
+      plan.buckets.push_back({.first = static_cast<int64_t>(plan.buckets.size()), .count = 1});
+      ready_at_once.bytes.push_back(bytes);
+      ready_at_once.ready_s.push_back(0);
+    }
+    ratios.push_back(queues.seconds[i] / simulate(ready_at_once, plan, costs, {}).end_s);
+  }
+  return ratios;
 }
 
 }  // namespace firkin

@@ -2,7 +2,12 @@
 //
 //   const auto series = measure_allreduce(group, {.sizes = sizes_between(4, 64 * kMiB, 4), .seconds = 10});
 //   write_allreduce_csv("allreduce.csv", allreduce_table(series, group.size));
+//
+// With it what is measured beside it: whether results are the exact sums, and whether calls of different sizes queued together take what
+// the curves say.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
@@ -52,5 +57,45 @@ double time_queue(const ProcessGroup& group, std::span<const at::Tensor> buffers
 
 // The rows of allreduce.csv.
 AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size);
+
+// ---- Sums that are known
+
+// Buffers whose sum over the ranks is known exactly, element by element: what an all-reduce must give.
+//
+//   fill_with_known_values(buffer, group.rank);
+//   all_reduce(group, buffer);
+//   count_wrong(buffer, group.size);  // 0
+
+// Beyond this many ranks the sums no longer fit into the 24 bits that float32 holds exactly.
+inline constexpr int kMostSummedRanks = 2048;
+
+// Element i of rank r becomes (i mod 4093) + r + 1. Whole numbers, so that sums in any order are exact; different between ranks, so that a
+// rank that is left out or counted twice shows; different between neighbours, so that shifted data shows.
+// buffer: contiguous float32. Throws InputError for anything else.
+void fill_with_known_values(const at::Tensor& buffer, int rank);
+
+// How many elements differ from the sum over ranks 0 .. world_size - 1. Throws InputError for more than kMostSummedRanks, and for a
+// buffer that is not contiguous float32.
+int64_t count_wrong(const at::Tensor& buffer, int world_size);
+
+// ---- Queues of different sizes, as a training step queues them
+
+struct MixedQueues {
+  std::vector<std::vector<int64_t>> bytes;  // of each queue: its calls, in the order of their launch
+  std::vector<double> seconds;              // of each queue, from a barrier to its last result on the slowest rank
+};
+
+struct MixedQueuesOptions {
+  double seconds = 1;  // for everything; more only where kFewestSamples queues take more
+  bool cold = false;   // whether caches are emptied before each queue
+  uint64_t seed = 0;   // of the sizes; the same on every rank
+};
+
+// Queues of four calls, each of a size of `table` drawn at random: a row of this world size and with a gap, of 16 KiB to 16 MiB, small
+// enough that the time is enough for some queues. None where there are fewer than two such sizes. Collective: every rank gets the same.
+MixedQueues measure_mixed_queues(const ProcessGroup& group, const AllReduceTable& table, const MixedQueuesOptions& options);
+
+// Of each queue, its seconds over those that simulate() gives buckets that are all ready at once.
+std::vector<double> ratios_to(const MixedQueues& queues, const CommCosts& costs);
 
 }  // namespace firkin

@@ -6,13 +6,13 @@
 #include <memory>
 #include <random>
 
+#include "bench/ready_profile.h"
 #include "comm/across_ranks.h"
 #include "ddp/ready_order.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/summary.h"
-#include "ready_recorder.h"
-#include "workload/device_clock.h"
+#include "workload/workload.h"
 
 namespace firkin {
 namespace {

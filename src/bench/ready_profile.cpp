@@ -1,21 +1,145 @@
 #include "bench/ready_profile.h"
 
+#include <ATen/record_function.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
-#include "backward_clock.h"
 #include "comm/across_ranks.h"
+#include "ddp/ordered/ordered.h"
 #include "ddp/ready_order.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/device.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/summary.h"
-#include "forward_recorder.h"
-#include "ready_recorder.h"
+#include "workload/workload.h"
 
 namespace firkin {
 namespace {
+
+// ---- What looks on
+
+std::unique_ptr<GradientBuckets> bucket_per_parameter(const std::vector<NamedTensor>& parameters) {
+  std::vector<at::Tensor> tensors;
+  BucketPlan plan;
+  for (const NamedTensor& parameter : parameters) {
+    plan.buckets.push_back({static_cast<int64_t>(tensors.size()), 1});
+    tensors.push_back(parameter.tensor);
+  }
+  constexpr double kAnyScale = 0.5;  // not 1, which would save the multiplication
+  return std::make_unique<GradientBuckets>(std::move(tensors), std::move(plan), kAnyScale);
+}
+
+// Notes when autograd begins and ends to run a backward pass that somebody else starts.
+// Watches the backward passes that the constructing thread runs, for as long as it lives: those on the CPU. One at a time per thread.
+class BackwardClock {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  BackwardClock();
+  ~BackwardClock();
+  BackwardClock(const BackwardClock&) = delete;
+  BackwardClock& operator=(const BackwardClock&) = delete;
+
+  // Of the first function of all backward passes since the construction; nothing when there was none.
+  const std::optional<Time>& began() const { return began_; }
+  // Of the last one, gradients accumulated and hooks run.
+  Time ended() const { return ended_; }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> function_begins(const at::RecordFunction& function);
+  static void function_ends(const at::RecordFunction& function, at::ObserverContext* context);
+
+  std::optional<Time> began_;
+  Time ended_;
+  at::CallbackHandle callback_;
+};
+
+// RecordFunction's callbacks are plain functions.
+thread_local BackwardClock* clock_of_this_thread = nullptr;
+
+BackwardClock::BackwardClock()
+    : callback_(at::addThreadLocalCallback(
+          at::RecordFunctionCallback(&function_begins, &function_ends).scopes({at::RecordScope::BACKWARD_FUNCTION}))) {
+  clock_of_this_thread = this;
+}
+
+BackwardClock::~BackwardClock() {
+  at::removeCallback(callback_);
+  clock_of_this_thread = nullptr;
+}
+
+std::unique_ptr<at::ObserverContext> BackwardClock::function_begins(const at::RecordFunction& /*function*/) {
+  BackwardClock* clock = clock_of_this_thread;
+  if (clock != nullptr && !clock->began_) clock->began_ = std::chrono::steady_clock::now();
+  return nullptr;
+}
+
+void BackwardClock::function_ends(const at::RecordFunction& /*function*/, at::ObserverContext* /*context*/) {
+  if (clock_of_this_thread != nullptr) clock_of_this_thread->ended_ = std::chrono::steady_clock::now();
+}
+
+// Notes when the forward pass first uses each parameter: when a module that has it awaits it (firkin/ddp/await_parameters.h).
+// Listens for as long as it lives.
+class ForwardRecorder {
+ public:
+  ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters);
+
+  // A forward pass begins.
+  void begin(c10::Device device);
+  // Per parameter, seconds from the last begin(); 0 for one that no module awaits, which must be there before forward begins.
+  std::vector<double> needed_s();
+  // Whether any module awaits.
+  bool has_awaiting() const { return has_awaiting_; }
+
+ private:
+  void module_awaits(const torch::nn::Module& module);
+
+  AwaitingModules modules_;
+  bool has_awaiting_ = false;
+  c10::Device device_ = c10::kCPU;
+  DeviceTime began_;
+  std::vector<std::pair<const torch::nn::Module*, DeviceTime>> awaited_;  // in this forward
+  size_t parameter_count_;
+  ForwardListening listening_;  // last, so that nobody is told of a module when the rest is gone
+};
+
+ForwardRecorder::ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters)
+    : modules_(module, parameters),
+      parameter_count_(parameters.size()),
+      listening_(module, [this](const torch::nn::Module& awaiting) { module_awaits(awaiting); }) {}
+
+void ForwardRecorder::begin(c10::Device device) {
+  awaited_.clear();
+  device_ = device;
+  began_ = device_now(device);
+}
+
+void ForwardRecorder::module_awaits(const torch::nn::Module& module) {
+  awaited_.emplace_back(&module, device_now(device_));
+  if (!modules_.has_learned()) modules_.note(module, 0);
+  has_awaiting_ = true;
+}
+
+std::vector<double> ForwardRecorder::needed_s() {
+  if (!modules_.has_learned()) modules_.learn();
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<double> needed(parameter_count_, kNever);
+  for (const auto& [module, time] : awaited_) {
+    const double seconds = seconds_between(began_, time);
+    for (const size_t parameter : modules_.parameters_of(*module)) needed[parameter] = std::min(needed[parameter], seconds);
+  }
+  std::ranges::replace(needed, kNever, 0.0);
+  return needed;
+}
+
+// ---- Steps
 
 // One step's clock readings, in seconds.
 struct ProfiledStep {
@@ -118,6 +242,17 @@ void check_on_all_ranks(const ProcessGroup& group, const std::string& problem) {
 
 }  // namespace
 
+ReadyRecorder::ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when)
+    : buckets_(when == ReadyWhen::kInBucket ? bucket_per_parameter(parameters) : nullptr),
+      ready_(parameters.size()),
+      hooks_(parameters, [this, device = parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].tensor.device()](size_t parameter) {
+        if (buckets_) {
+          buckets_->place(static_cast<int64_t>(parameter));
+          buckets_->pack(static_cast<int64_t>(parameter));  // each in a bucket of its own
+        }
+        ready_[parameter] = device_now(device);
+      }) {}
+
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options) {
   if (workload.whole_step && !device_of(workload).is_cpu()) {
     throw InputError("the backward of a step that is one function is timed with the CPU's clock; expected a model on the CPU");
@@ -144,13 +279,13 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
   const std::vector<double> medians = column_medians(rows);
   const auto ready = medians.begin() + kProfileWholes;
   const auto needed = ready + static_cast<std::ptrdiff_t>(parameters.size());
-  ReadyProfile profile;
-  profile.ready_order = order_of_times({ready, needed});
-  profile.tensors = profile_in_ready_order(parameters, {ready, needed}, medians[0]);
-  if (has_awaiting) add_forward(profile.ready_order, {needed, medians.end()}, medians[1], medians[2], profile.tensors);
-  profile.hooked_to_bare = paired_ratio(hooked, bare);
-  profile.bare_backward_s = medians[0] / profile.hooked_to_bare.ratio;  // of the same moments, which two medians need not be
-  return profile;
+  ReadyProfile result;
+  TensorProfile& tensors = result.profile.tensors;
+  result.ready_order = order_of_times({ready, needed});
+  tensors = profile_in_ready_order(parameters, {ready, needed}, medians[0]);
+  if (has_awaiting) add_forward(result.ready_order, {needed, medians.end()}, medians[1], medians[2], tensors);
+  add_bare_backward(hooked, bare, result.profile);
+  return result;
 }
 
 }  // namespace firkin

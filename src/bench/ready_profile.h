@@ -2,12 +2,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "ddp/buckets.h"
 #include "firkin/comm/process_group.h"
-#include "firkin/plan/tensor_profile.h"
-#include "firkin/stats/paired.h"
+#include "firkin/ddp/module_parameters.h"
+#include "results/profile.h"
 #include "workload/workload.h"
 
 namespace firkin {
@@ -22,14 +24,34 @@ struct ReadyProfile {
   // Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order. Times are the median
   // over steps of the slowest rank's, made non-decreasing. The forward pass is known where modules await their parameters; what the
   // optimiser takes is shared out by bytes.
-  TensorProfile tensors;
+  ProfileSection profile;            // looking on: hooks, and writing gradients into buckets
   std::vector<int64_t> ready_order;  // the same order, as DataParallelOptions::ready_order takes it
-  double bare_backward_s = 0;        // backward with no hook at all, of the slowest rank: the profile's over hooked_to_bare
-  PairedRatio hooked_to_bare;        // what hooks and writing gradients into buckets cost
 };
 
 // Collective: every rank gets rank 0's order and the same times. Steps the workload, optimiser included, without communicating gradients.
 // Throws InputError, on every rank, for a step without backward and for a trainable parameter that gets no gradient.
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options);
+
+// ---- What looks on
+
+enum class ReadyWhen {
+  kAccumulated,  // autograd has finished the gradient
+  kInBucket,     // and it was written into its bucket, as DataParallel does, so that it could be sent
+};
+
+// Hooks on all parameters for as long as it lives.
+class ReadyRecorder {
+ public:
+  // Throws what ParameterHooks throws.
+  ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when);
+
+  // Per parameter, of the last backward that reached it.
+  const std::vector<DeviceTime>& ready() const { return ready_; }
+
+ private:
+  std::unique_ptr<GradientBuckets> buckets_;  // none for kAccumulated
+  std::vector<DeviceTime> ready_;
+  ParameterHooks hooks_;  // last, so that no hook runs when the rest is gone
+};
 
 }  // namespace firkin

@@ -1,16 +1,17 @@
 #include "bench/step_bench.h"
 
+#include <ATen/record_function.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
 #include <numeric>
 #include <random>
+#include <utility>
 
-#include "bench/step_runner.h"
 #include "firkin/base/error.h"
 #include "firkin/stats/summary.h"
-#include "workload/device_clock.h"
+#include "workload/workload.h"
 
 namespace firkin {
 namespace {
@@ -100,6 +101,69 @@ double median_of_slowest_rank(const std::vector<std::vector<double>>& by_step) {
 }
 
 }  // namespace
+
+StepRunner::StepRunner(const ProcessGroup& group, Workload& workload, DataParallelOptions options) : workload_(workload) {
+  if (options.strategy.launch == Launch::kByTorch) {
+    peer_.emplace(*workload.module, group,
+                  TorchPeerOptions{.cap = options.cap,
+                                   .ready_order = options.ready_order,
+                                   .broadcast_parameters = options.broadcast_parameters,
+                                   .broadcast_buffers = options.broadcast_buffers});
+    return;
+  }
+  options.finish_with_backward = static_cast<bool>(workload.whole_step);
+  if (!options.broadcast_parameters) options.audit_every = 0;  // settings without communication have left the ranks different
+  ddp_.emplace(*workload.module, group, std::move(options));
+  if (workload.optimizer) overlapped_.emplace(*ddp_, *workload.optimizer);
+}
+
+StepTimes StepRunner::step(int64_t step) {
+  RECORD_USER_SCOPE(kStepPhase);
+  const auto now = [device = device_of(workload_)] { return device_now(device); };
+  const auto started = now();
+  forget_gradients(workload_);
+  if (peer_) peer_->prepare();
+  if (workload_.whole_step) {
+    workload_.whole_step();
+    if (peer_) peer_->rebuild_buckets();
+    return {.step_s = seconds_between(started, now()), .comm_s = ddp_ ? ddp_->stats().exposed_wait_s : 0};
+  }
+  at::Tensor loss;
+  {
+    RECORD_USER_SCOPE("forward");
+    loss = workload_.loss(step);
+  }
+  {
+    RECORD_USER_SCOPE(kBackwardPhase);
+    loss.backward();
+  }
+  const auto backward_ended = now();
+  {
+    RECORD_USER_SCOPE("synchronisation");
+    if (ddp_) ddp_->finish_gradient_synchronization();
+    if (peer_) peer_->rebuild_buckets();
+  }
+  const auto synchronized = now();
+  {
+    RECORD_USER_SCOPE(kOptimizerPhase);
+    if (ddp_) overlapped_->step();
+    if (peer_) workload_.optimizer->step();
+  }
+  loss.reset();  // and the graph with it: training loops hold both until the next step
+  const auto ended = now();
+  return {.step_s = seconds_between(started, ended), .comm_s = seconds_between(backward_ended, synchronized)};
+}
+
+void StepRunner::drain() {
+  if (overlapped_) overlapped_->drain();
+}
+
+std::vector<BucketStats> StepRunner::buckets() const {
+  if (ddp_) return ddp_->stats().buckets;
+  std::vector<BucketStats> buckets;
+  for (const int64_t bytes : peer_->bucket_bytes()) buckets.push_back({.bytes = bytes, .bytes_on_wire = bytes});
+  return buckets;
+}
 
 StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
                               const StepBenchOptions& options) {

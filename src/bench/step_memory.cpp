@@ -1,11 +1,68 @@
 #include "bench/step_memory.h"
 
-#include "bench/step_runner.h"
-#include "bench/tensor_memory.h"
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
+#include "bench/step_bench.h"
 #include "comm/across_ranks.h"
 
 namespace firkin {
 namespace {
+
+// Tensors outlive the object that counts them, and are freed on any thread: hence global, behind one mutex.
+std::mutex mutex;
+int64_t live_bytes = 0;
+int64_t most_bytes = 0;
+std::unordered_map<void*, int64_t> sizes;  // LibTorch wants blocks whose context is their address, so their size cannot travel with them
+
+void free_block(void* data) {
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = sizes.find(data);
+    if (found != sizes.end()) {
+      live_bytes -= found->second;
+      sizes.erase(found);
+    }
+  }
+  c10::GetDefaultCPUAllocator()->raw_deallocate(data);
+}
+
+class CountingAllocator : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* data = c10::GetDefaultCPUAllocator()->raw_allocate(bytes);
+    if (data != nullptr) {
+      const std::lock_guard lock(mutex);
+      sizes[data] = static_cast<int64_t>(bytes);
+      live_bytes += static_cast<int64_t>(bytes);
+      most_bytes = std::max(most_bytes, live_bytes);
+    }
+    return {data, data, free_block, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return free_block; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    c10::GetDefaultCPUAllocator()->copy_data(to, from, bytes);
+  }
+};
+
+CountingAllocator counting_allocator;
+
+// What a GPU's allocator has counted since the process began.
+struct Counted {
+  int64_t current = 0;
+  int64_t peak = 0;
+};
+
+Counted counted(c10::Device device) {
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  const auto& bytes = stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+  return {bytes.current, bytes.peak};
+}
 
 int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   int64_t bytes = 0;
@@ -19,6 +76,41 @@ int64_t lasting_bytes(const Workload& workload) {
 }
 
 }  // namespace
+
+TensorMemory::TensorMemory(c10::Device device) : device_(device) {
+  if (!device.is_cpu()) {
+    before_bytes_ = counted(device).current;
+    reset_peak();
+    return;
+  }
+  const std::lock_guard lock(mutex);
+  sizes.clear();  // what an earlier object counted is no longer counted when it is freed
+  live_bytes = 0;
+  most_bytes = 0;
+  c10::SetCPUAllocator(&counting_allocator);
+}
+
+TensorMemory::~TensorMemory() {
+  if (device_.is_cpu()) c10::SetCPUAllocator(c10::GetDefaultCPUAllocator());
+}
+
+int64_t TensorMemory::now_bytes() const {
+  if (!device_.is_cpu()) return counted(device_).current - before_bytes_;
+  const std::lock_guard lock(mutex);
+  return live_bytes;
+}
+
+int64_t TensorMemory::peak_bytes() const {
+  if (!device_.is_cpu()) return counted(device_).peak - before_bytes_;
+  const std::lock_guard lock(mutex);
+  return most_bytes;
+}
+
+void TensorMemory::reset_peak() {
+  if (!device_.is_cpu()) return c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
+  const std::lock_guard lock(mutex);
+  most_bytes = live_bytes;
+}
 
 StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options) {
   forget_gradients(workload);

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "bench/step_runner.h"
+#include "bench/step_bench.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/plan/launch_order.h"
-#include "trace/recorder.h"
+#include "trace/trace.h"
 
 namespace firkin {
 

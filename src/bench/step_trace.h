@@ -9,7 +9,7 @@
 
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
-#include "trace/span.h"
+#include "trace/trace.h"
 #include "workload/workload.h"
 
 namespace firkin {

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "bench/allreduce_bench.h"
-#include "bench/mixed_queues.h"
 #include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/progress.h"

@@ -9,7 +9,7 @@
 #include "model/memory_estimate.h"
 #include "model_flags.h"
 #include "rank_flags.h"
-#include "workload/replay_workload.h"
+#include "workload/synthetic_workload.h"
 #include "workload/workload.h"
 
 namespace firkin::cli {

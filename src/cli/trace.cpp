@@ -14,7 +14,7 @@
 #include "rule_flags.h"
 #include "run.h"
 #include "step_matrix.h"
-#include "trace/chrome_trace.h"
+#include "trace/trace.h"
 #include "trace_prediction.h"
 
 namespace firkin::cli {

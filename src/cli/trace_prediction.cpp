@@ -56,7 +56,7 @@ std::vector<BusyPeriod> ordered_timeline(const TensorProfile& profile, const Com
 ModelInputs measure_model_inputs(const ProcessGroup& group, Workload& workload, double seconds, uint64_t seed) {
   constexpr int kProfileSteps = 8;
   ModelInputs inputs;
-  inputs.profile = measure_ready_profile(group, workload, {.steps = kProfileSteps, .on_progress = {}}).tensors;
+  inputs.profile = measure_ready_profile(group, workload, {.steps = kProfileSteps, .on_progress = {}}).profile.tensors;
   const int64_t total = inputs.profile.total_bytes();
   inputs.allreduce = allreduce_table(
       measure_allreduce(group, {.sizes = allreduce_sizes(total), .seconds = seconds, .seed = seed, .on_progress = {}}), group.size);

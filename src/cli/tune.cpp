@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "bench/tune_sections.h"
 #include "command.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/compression.h"
@@ -13,7 +12,7 @@
 #include "results/sample_shape.h"
 #include "rule_flags.h"
 #include "run.h"
-#include "tune/tune_output.h"
+#include "tune/measure.h"
 
 namespace firkin::cli {
 namespace {
@@ -63,18 +62,18 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   if (const std::string left_out = torch_default_left_out(); speaks && !left_out.empty()) fmt::print(stderr, "firkin: {}\n", left_out);
   show_progress(options, speaks);
   if (speaks) {
-    options.on_partial = [&](const TuneResult& so_far) {
+    options.on_partial = [&](const Tuning& so_far) {
       Results partial = results;
-      add_tune(so_far, partial);
+      add_sections(so_far, partial);
       write_run_files(flags.common, partial, tables_of(so_far));
     };
   }
-  const TuneResult tuned = tune(group, workload, options);
+  const Tuning tuned = tune(group, workload, options);
   options.on_progress = {};
   if (!speaks) return;
-  const std::string& warning = tuned.calibration.fit.warning;
+  const std::string& warning = tuned.fit.warning;
   if (!warning.empty()) fmt::print(stderr, "firkin: calibration: {}\n", warning);
-  add_tune(tuned, results);
+  add_sections(tuned, results);
   mark_sample_shapes(results);
   finish_run(flags.common, results, tables_of(tuned));
 }

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "firkin/base/error.h"
-#include "firkin/stats/summary.h"
 
 namespace firkin {
 namespace {
@@ -72,16 +71,6 @@ void ReadyCounter::learn(const std::vector<int64_t>& received) {
     if (expected_[i] == kUnknown) expected_[i] = received[i];
   }
   knows_all_ = std::ranges::find(expected_, kUnknown) == expected_.end();
-}
-
-std::vector<double> column_medians(const std::vector<std::vector<double>>& rows) {
-  std::vector<double> medians;
-  std::vector<double> column(rows.size());
-  for (size_t i = 0; i < rows[0].size(); ++i) {
-    std::ranges::transform(rows, column.begin(), [i](const auto& row) { return row[i]; });
-    medians.push_back(median(column));
-  }
-  return medians;
 }
 
 std::vector<int64_t> order_of_times(const std::vector<double>& times) {

@@ -51,9 +51,6 @@ class ReadyCounter {
   bool knows_all_ = false;
 };
 
-// Per column of rows of equal length.
-std::vector<double> column_medians(const std::vector<std::vector<double>>& rows);
-
 // Indices by ascending time; equal times in their own order.
 std::vector<int64_t> order_of_times(const std::vector<double>& times);
 

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "firkin/base/units.h"
+#include "firkin/stats/paired.h"
+#include "firkin/stats/summary.h"
 #include "results/numbers.h"
 #include "results/run.h"
 
@@ -49,6 +51,12 @@ void read_forward(const JsonFields& fields, const std::vector<JsonFields>& tenso
 }
 
 }  // namespace
+
+void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, ProfileSection& profile) {
+  const double hooked_to_bare = paired_ratio(hooked_s, bare_s).ratio;
+  profile.hook_perturbation = hooked_to_bare - 1;
+  profile.bare_backward_s = median(hooked_s) / hooked_to_bare;  // of the same moments, which two medians need not be
+}
 
 json profile_json(const ProfileSection& profile) {
   json object = to_json<ProfileSection>(kProfileFields, profile);

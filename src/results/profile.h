@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "firkin/plan/tensor_profile.h"
 #include "results/field.h"
@@ -14,6 +15,9 @@ struct ProfileSection {
   std::optional<double> hook_perturbation = {};  // what looking on cost, as a fraction
   std::optional<Interval> hook_perturbation_ci = {};
 };
+
+// Sets what looking on cost and what backward takes without it, from pairs of backward passes with hooks and without: seconds.
+void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, ProfileSection& profile);
 
 // A backward pass, wherever results.json states one.
 inline constexpr const char* kBackwardKey = "backward_s";

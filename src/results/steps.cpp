@@ -51,7 +51,7 @@ constexpr Field<StepConfiguration> kConfigurationFields[] = {{"status", &StepCon
                                                              {"reason", &StepConfiguration::reason, Unit::kText, "reason", kHidden}};
 constexpr Field<StepSamples> kSampleFields[] = {{kSettingsKey, &StepSamples::settings}};
 constexpr const char* kComm = kStrategyFields[7].key;
-constexpr const char* kRaceKey = "race_step_s";
+constexpr const char *kCalibrationStepsKey = "calibration_step_s", *kRaceKey = "race_step_s";
 
 }  // namespace
 
@@ -95,6 +95,7 @@ json samples_json(const StepSamples& samples) {
   add(kComm, samples.comm_s);
   add(kCommunicationSecondsKey, samples.communication_s);
   add(kRawStepsKey, samples.raw_step_s_by_rank);
+  add(kCalibrationStepsKey, samples.calibration_step_s);
   add(kRaceKey, samples.race_step_s);
   return object;
 }
@@ -104,6 +105,7 @@ StepSamples read_step_samples(const JsonFields& fields) {
   samples.step_s = fields.maybe_series(kStepSecondsKey);
   samples.comm_s = fields.maybe_series(kComm);
   samples.communication_s = fields.maybe_series(kCommunicationSecondsKey);
+  samples.calibration_step_s = fields.maybe_series(kCalibrationStepsKey);
   samples.race_step_s = fields.maybe_series(kRaceKey);
   if (fields.has(kRawStepsKey)) samples.raw_step_s_by_rank = fields.nested_series(kRawStepsKey);
   return samples;

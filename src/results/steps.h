@@ -49,7 +49,8 @@ struct StrategyRow {
 struct StepSamples {
   std::vector<std::string> settings = {};
   std::vector<std::vector<double>> step_s = {}, comm_s = {}, communication_s = {};
-  std::vector<std::vector<double>> race_step_s = {};  // of the caps that were raced, in blocks of their own
+  std::vector<std::vector<double>> calibration_step_s = {};  // of none and the calibration's runs, in blocks of their own
+  std::vector<std::vector<double>> race_step_s = {};         // of the caps that were raced, in blocks of their own
   std::vector<std::vector<std::vector<double>>> raw_step_s_by_rank = {};
 };
 
@@ -61,6 +62,11 @@ struct StepConfiguration {
   std::vector<StrategyRow> strategies = {};
   StepSamples samples;
 };
+
+// Strategies by name, and what stands beside them.
+inline constexpr const char* kTorchDefaultName = "torch default";  // c10d::Reducer, 1 MiB and then 25 MiB
+inline constexpr const char* kOrderedName = "ordered";
+inline constexpr const char* kChosenCapName = "chosen cap";  // of `tune`
 
 // Names that rows of other sections have as well.
 inline constexpr const char* kStrategyKey = "strategy";

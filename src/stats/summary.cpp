@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 #include <stdexcept>
-#include <vector>
 
 namespace firkin {
 
@@ -40,6 +39,15 @@ double quantile(std::span<const double> values, double q) {
   if (!(q >= 0 && q <= 1)) throw std::invalid_argument("a quantile outside 0 to 1");
   std::vector<double> reordered(values.begin(), values.end());
   return select_quantile(reordered, q);
+}
+
+std::vector<double> column_medians(const std::vector<std::vector<double>>& rows) {
+  std::vector<double> medians, column(rows.size());
+  for (size_t i = 0; i < rows[0].size(); ++i) {
+    std::ranges::transform(rows, column.begin(), [i](const auto& row) { return row[i]; });
+    medians.push_back(median(column));
+  }
+  return medians;
 }
 
 double mean(std::span<const double> values) {

@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "bench/environment.h"
-#include "bench/tune_sections.h"
-#include "bench/tuner.h"
+#include "bench/ready_profile.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
@@ -18,7 +17,7 @@
 #include "firkin/ddp/module_parameters.h"
 #include "report/text.h"
 #include "results/sample_shape.h"
-#include "tune/tune_output.h"
+#include "tune/measure.h"
 
 namespace firkin {
 namespace {
@@ -84,28 +83,30 @@ std::unique_ptr<OutputFolderLock> claimed_folder(const ProcessGroup& group, cons
   return lock;
 }
 
-ModuleProfile public_profile(const ReadyProfile& profile) {
-  return {.tensors = profile.tensors, .ready_order = profile.ready_order, .bare_backward_s = profile.bare_backward_s};
+ModuleProfile public_profile(const ProfileSection& profile, const std::vector<int64_t>& ready_order) {
+  return {.tensors = profile.tensors, .ready_order = ready_order, .bare_backward_s = profile.bare_backward_s.value_or(0)};
 }
 
-ModuleTuning tuning_of(const TuneResult& tuned) {
+// results: with its sections.
+ModuleTuning module_tuning(const Tuning& tuned, const Results& results) {
   ModuleTuning tuning;
-  for (size_t i = 0; i < tuned.curve.size(); ++i) {
-    const auto& [predicted, measured] = tuned.curve[i];
-    tuning.curve.push_back({.cap_bytes = predicted.cap_bytes,
-                            .buckets = predicted.buckets,
-                            .predicted_s = predicted.step_s,
-                            .measured_s = measured.step_s,
-                            .measured_ci_s = measured.step_ci,
+  for (size_t i = 0; i < tuned.raced.size(); ++i) {
+    const CurveRow& row = results.curve[i];
+    tuning.curve.push_back({.cap_bytes = tuned.raced[i].cap_bytes,
+                            .buckets = tuned.raced[i].buckets,
+                            .predicted_s = tuned.raced[i].step_s,
+                            .measured_s = row.measured_s.value(),
+                            .measured_ci_s = row.measured_ci_s.value(),
                             .tied = std::ranges::find(tuned.decision.standing.tied, i) != tuned.decision.standing.tied.end()});
   }
   tuning.decision = tuned.decision;
-  tuning.cap_bytes = tuned.race.caps[tuned.decision.standing.choice].cap_bytes;
-  tuning.profile = public_profile(tuned.profile);
+  tuning.cap_bytes = choice_of(tuned).cap_bytes;
+  tuning.profile = public_profile(tuned.profile, tuned.ready_order);
   tuning.allreduce = tuned.allreduce;
   tuning.notes = tuned.notes;
   tuning.options.cap.cap_bytes = tuning.cap_bytes;
-  tuning.options.ready_order = tuned.profile.ready_order;
+  tuning.options.ready_order = tuned.ready_order;
+  tuning.text = results_in_text(results);
   return tuning;
 }
 
@@ -147,12 +148,11 @@ ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const Pro
   settings.steps.steps_per_block = options.steps_per_block;
   settings.calibration_blocks = std::max(4, options.blocks / 2);
   show_progress(settings, options.progress && group.rank == 0);
-  const TuneResult tuned = tune(on_device, workload, settings);
+  const Tuning tuned = tune(on_device, workload, settings);
   settings.on_progress = {};
-  add_tune(tuned, results);
+  add_sections(tuned, results);
   mark_sample_shapes(results);
-  ModuleTuning tuning = tuning_of(tuned);
-  tuning.text = results_in_text(results);
+  ModuleTuning tuning = module_tuning(tuned, results);
   if (!folder) return tuning;
   const std::vector<OutputFile> files = tables_of(tuned);
   results = with_files(std::move(results), files);
@@ -165,7 +165,8 @@ ModuleProfile profile(torch::nn::Module& module, const TrainingStep& step, const
   if (steps < 1) throw InputError(fmt::format("profile: steps is {}; expected at least 1", steps));
   const KeptState kept(module);
   Workload workload = workload_of(module, step, group);
-  return public_profile(measure_ready_profile(group, workload, {.steps = steps, .on_progress = {}}));
+  const ReadyProfile measured = measure_ready_profile(group, workload, {.steps = steps, .on_progress = {}});
+  return public_profile(measured.profile, measured.ready_order);
 }
 
 }  // namespace firkin

@@ -1,8 +1,11 @@
-// A workload that is all gradients and hardly any computation, where the cost of hooks and buckets shows.
+// Workloads without a model: equal tensors, all gradients and hardly any computation, where the cost of hooks and buckets shows; and
+// tensors of a profile, whose gradients become ready when the profile says. Its computation is slept through, so that the steps of a large
+// model on fast devices can be taken on any machine, with real gradients over a real or a modelled link.
 #pragma once
 
 #include <cstdint>
 
+#include "firkin/plan/tensor_profile.h"
 #include "workload/workload.h"
 
 namespace firkin {
@@ -14,5 +17,21 @@ struct SyntheticTensors {
 
 // A module of equal tensors, each used once. Throws InputError unless count and bytes are positive and bytes a multiple of 4.
 Workload make_synthetic_workload(const SyntheticTensors& tensors, c10::Device device = c10::kCPU);
+
+struct ReplayScale {
+  double bytes = 1;  // of every gradient; rounded to whole float32, at least one
+  double time = 1;   // of every ready, needed and update time
+};
+
+// Throws InputError unless both factors are positive and finite.
+TensorProfile scaled(const TensorProfile& profile, const ReplayScale& scale);
+
+// A module with the tensors of the profile, named as there ("blocks.0.weight" is in the module "blocks.0"). In forward each module awaits
+// its parameters (firkin/ddp/await_parameters.h) at needed_s; what that takes delays all that follows. In backward one autograd node per
+// tensor hands over its gradient at ready_s, counted from the first node, and never before; all gradients are small and equal. What runs
+// beside it does not slow it down: contention for cores is not replayed. The optimiser, SGD, is real: update_s is not used.
+//
+// Throws InputError when the profile does not know its forward pass (with_forward()), or a name is one of a tensor and of a module.
+Workload make_replay_workload(const TensorProfile& profile);
 
 }  // namespace firkin

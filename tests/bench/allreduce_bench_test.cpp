@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "../comm/thread_ranks.h"
-#include "bench/mixed_queues.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/interval.h"

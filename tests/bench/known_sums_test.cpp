@@ -1,4 +1,4 @@
-#include "bench/known_sums.h"
+#include "bench/allreduce_bench.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,6 @@
 
 #include "../comm/thread_ranks.h"
 #include "bench/step_memory.h"
-#include "bench/tensor_memory.h"
 #include "bench/torch_peer.h"
 #include "firkin/ddp/data_parallel.h"
 #include "model/memory_estimate.h"

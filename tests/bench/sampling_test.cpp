@@ -1,4 +1,4 @@
-#include "bench/sampling.h"
+#include "bench/chunks_bench.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

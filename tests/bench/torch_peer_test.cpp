@@ -8,7 +8,7 @@
 #include "../comm/thread_ranks.h"
 #include "../ddp/tensors.h"
 #include "../ddp/test_models.h"
-#include "bench/step_runner.h"
+#include "bench/step_bench.h"
 #include "firkin/base/error.h"
 
 #include <torch/torch.h>

@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "gpus.h"
-#include "workload/device_clock.h"
+#include "workload/workload.h"
 
 namespace firkin {
 namespace {

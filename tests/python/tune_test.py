@@ -93,7 +93,7 @@ def blocks_in_unequal_time(rank):
     step = training_step(model)
     ranks, parameters = Ranks(None), trainable_parameters(model)
     bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, parameters, firkin.profile(model, step, steps=3), State(model), False)
-    samples = bench.blocks([], fewest=1, most=4, seconds=1e-9 if rank else 1e9, seed=0, on_block=lambda _: None)
+    samples = bench.blocks([None], fewest=1, most=4, seconds=1e-9 if rank else 1e9, seed=0, on_block=lambda _: None)
     return [len(series) for series in samples]
 
 

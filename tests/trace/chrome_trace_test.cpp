@@ -1,4 +1,4 @@
-#include "trace/chrome_trace.h"
+#include "trace/trace.h"
 
 #include <gtest/gtest.h>
 

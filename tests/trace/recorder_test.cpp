@@ -1,4 +1,4 @@
-#include "trace/recorder.h"
+#include "trace/trace.h"
 
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "trace/span.h"
+#include "trace/trace.h"
 
 #include <gtest/gtest.h>
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace firkin {
 
@@ -28,6 +29,9 @@ double median(std::span<const double> values);
 // (type 7 of Hyndman and Fan 1996; the default of R and NumPy). q = 0 is the minimum, q = 1 the maximum.
 // Throws std::invalid_argument unless 0 <= q <= 1.
 double quantile(std::span<const double> values, double q);
+
+// Per column of rows of equal length.
+std::vector<double> column_medians(const std::vector<std::vector<double>>& rows);
 
 // The arithmetic mean.
 double mean(std::span<const double> values);

@@ -18,6 +18,7 @@
 #include "firkin/base/error.h"
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/plan/launch_order.h"
+#include "firkin/stats/summary.h"
 
 namespace firkin {
 namespace {

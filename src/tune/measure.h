@@ -1,4 +1,5 @@
-// The main job: measure a few cheap things, predict the step time for every bucket size, race the best, and measure what the choice gains.
+// What tuning measures with LibTorch, step by step: a profile, the all-reduce, steps that calibrate, a race of the few best caps, and what
+// the choice gains. What follows from it is tuning/'s.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +8,10 @@
 #include <vector>
 
 #include "bench/step_bench.h"
-#include "bench/tune_result.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/bucket_assignment.h"
+#include "report/result_folder.h"
+#include "tuning/tuning.h"
 #include "workload/workload.h"
 
 namespace firkin {
@@ -27,10 +29,13 @@ struct TuneOptions {
   uint64_t seed = 0;
   // Called as work goes on: what is done now, how many units of it there are, and which unit ended.
   std::function<void(const std::string& phase, int units, const std::string& done)> on_progress;
-  // Called with what is known so far, on every rank: after the profile, after the all-reduce table, after the calibration, and up to a
-  // dozen times between blocks of steps. Other ranks wait meanwhile. The complete result is returned, not passed here.
-  std::function<void(const TuneResult& so_far)> on_partial;
+  // Called with what is known so far, on every rank: after the profile, after the all-reduce table, after the calibration, after the race,
+  // and up to a dozen times between blocks of steps. Other ranks wait meanwhile. The complete result is returned, not passed here.
+  std::function<void(const Tuning& so_far)> on_partial;
 };
+
+// Progress lines on standard error, if `enabled`; the last line is ended when options.on_progress goes.
+void show_progress(TuneOptions& options, bool enabled);
 
 // Why PyTorch's default is not measured with this LibTorch; empty when it is. To be shown before the measurement starts.
 std::string torch_default_left_out();
@@ -39,6 +44,9 @@ std::string torch_default_left_out();
 // in other blocks: none, PyTorch's default, the chosen cap, the strategy ordered where modules await their parameters, hooks, and what is
 // to be compared. Throws InputError for caps that are not positive, for hooks that there are not, and for a module whose trainable
 // parameters are of several dtypes.
-TuneResult tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options);
+Tuning tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options);
+
+// tensors.csv and allreduce.csv, as far as they are known.
+std::vector<OutputFile> tables_of(const Tuning& tuning);
 
 }  // namespace firkin

@@ -1,13 +1,14 @@
 // The whole of tune on real steps of a small module; never how fast anything was.
-#include "bench/tuner.h"
+#include "tune/measure.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "../bench/small_workload.h"
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "model/layers.h"
-#include "small_workload.h"
+#include "report/text.h"
 
 namespace firkin {
 namespace {
@@ -26,41 +27,69 @@ bool has_torch_default() {
   return torch_default_left_out().empty();
 }
 
+std::vector<std::string> names_of(const std::vector<SettingSteps>& settings) {
+  std::vector<std::string> names;
+  for (const SettingSteps& setting : settings) names.push_back(setting.name);
+  return names;
+}
+
+Results sections_of(const Tuning& tuning) {
+  Results results;
+  results.run = begin_head("tune");
+  add_sections(tuning, results);
+  return results;
+}
+
 // A result as `tune` must give it, whatever the times were.
-void check_result(const TuneResult& result) {
-  EXPECT_TRUE(result.complete);
-  for (const CurvePoint& point : result.curve) {
-    EXPECT_EQ(point.predicted.buckets, point.measured.buckets);
-    EXPECT_GT(point.predicted.step_s, 0);
-    EXPECT_LE(point.measured.step_ci.low, point.measured.step_s);
+void check_result(const Tuning& tuning) {
+  EXPECT_TRUE(tuning.complete);
+  EXPECT_EQ(tuning.race.size(), tuning.raced.size());
+  for (size_t i = 0; i < tuning.raced.size(); ++i) {
+    EXPECT_EQ(tuning.raced[i].buckets, tuning.race[i].buckets);
+    EXPECT_GT(tuning.raced[i].step_s, 0);
   }
-  EXPECT_THAT(result.indifference, testing::Contains(result.best_measured));
-  EXPECT_LT(result.best_predicted, result.curve.size());
-  EXPECT_GT(result.predicted_to_best.ratio, 0);
-  const bool compared = result.strategies.back().name != kChoiceName;
-  EXPECT_EQ(result.steps.step_s.size(), result.strategies.size() + (compared ? result.curve.size() : 0));
-  ASSERT_LT(result.decision.standing.choice, result.race.caps.size());
-  EXPECT_THAT(result.decision.standing.tied, testing::Contains(result.decision.standing.choice));
-  EXPECT_EQ(result.race.steps.step_s.size(), result.race.caps.size());
-  EXPECT_TRUE(result.decision.level);
+  ASSERT_LT(tuning.decision.standing.choice, tuning.raced.size());
+  EXPECT_THAT(tuning.decision.standing.tied, testing::Contains(tuning.decision.standing.choice));
+  EXPECT_TRUE(tuning.decision.level);
+  const Results results = sections_of(tuning);
+  ASSERT_TRUE(results.answer);
+  for (const CurveRow& row : results.curve) EXPECT_LE(row.measured_ci_s->low, *row.measured_s);
+  EXPECT_EQ(results.curve.size(), tuning.compared.empty() ? tuning.raced.size() : tuning.compared.size());
+  EXPECT_EQ(results.strategies.size() + tuning.compared.size(), tuning.gain.size());
 }
 
 TEST(Tune, RacesTheBestCapsAndMeasuresTheGainInOtherBlocks) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload(64);
-    const TuneResult result = tune(group, workload, quick_tune());
+    const Tuning result = tune(group, workload, quick_tune());
     check_result(result);
-    EXPECT_LE(result.race.caps.size(), 4u);
-    EXPECT_EQ(result.curve.size(), result.race.caps.size());
-    EXPECT_EQ(result.calibration.runs.size(), 4);
-    EXPECT_GT(result.calibration.none_step_s, 0);
-    std::vector<std::string> names;
-    for (const Measurement& m : result.strategies) names.push_back(m.name);
+    EXPECT_LE(result.raced.size(), 4u);
+    EXPECT_EQ(result.calibration.size(), 1 + 4u);
+    EXPECT_GT(result.none_step_s, 0);
     if (has_torch_default()) {
-      EXPECT_THAT(names, testing::ElementsAre("none", "torch default", kChoiceName));
+      EXPECT_THAT(names_of(result.gain), testing::ElementsAre("none", "torch default", "chosen cap"));
     }
-    EXPECT_EQ(result.strategies.back().buckets, result.race.caps[result.decision.standing.choice].buckets);
-    EXPECT_EQ(result.steps.step_s[0].size(), 4u);
+    EXPECT_EQ(result.gain.back().buckets, choice_of(result).buckets);
+    EXPECT_EQ(result.gain[0].step_s.size(), 4u);
+  });
+}
+
+// What it has measured and nothing else decides: the same by the functions of tuning/ alone.
+TEST(Tune, AddsNoRuleOfItsOwn) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Workload workload = small_workload(64);
+    const Tuning measured = tune(group, workload, quick_tune());
+    Tuning again{.profile = measured.profile, .allreduce = measured.allreduce, .world_size = 2, .rule = measured.rule};
+    again.calibration_plans = plans_to_calibrate_on(again.profile.tensors, again.rule);
+    again.calibration = measured.calibration;
+    calibrate(again);
+    choose_race(again);
+    again.race = measured.race;
+    is_clear(again);
+    again.gain = measured.gain;
+    decide(again);
+    EXPECT_EQ(choice_of(again).cap_bytes, choice_of(measured).cap_bytes);
+    EXPECT_EQ(results_in_text(sections_of(again)), results_in_text(sections_of(measured)));
   });
 }
 
@@ -70,16 +99,15 @@ TEST(Tune, ComparesStrategiesAndCapsOfAllSizesWhereAsked) {
     Workload workload = small_workload(64);
     TuneOptions options = quick_tune();
     options.compare = true;
-    const TuneResult result = tune(group, workload, options);
+    const Tuning result = tune(group, workload, options);
     check_result(result);
-    std::vector<std::string> names;
-    for (const Measurement& m : result.strategies) names.push_back(m.name);
+    std::vector<std::string> names = names_of(result.gain);
+    names.resize(names.size() - result.compared.size());
     EXPECT_THAT(names, testing::ElementsAre("none", "naive", "flat", "overlap", "torch default"));
-    EXPECT_GE(result.curve.size(), 5);
-    EXPECT_EQ(result.curve.back().predicted.buckets, 1);
-    ASSERT_TRUE(result.torch_default && result.decision.to_default);
-    EXPECT_EQ(result.torch_default->measured.buckets, 1);
-    EXPECT_GT(result.torch_default->predicted_s, 0);
+    EXPECT_GE(result.compared.size(), 5u);
+    EXPECT_EQ(result.compared.back().buckets, 1);
+    EXPECT_EQ(result.gain.back().buckets, 1);
+    ASSERT_TRUE(result.decision.to_default);
     EXPECT_TRUE(result.decision.to_default->interval.contains(result.decision.to_default->ratio));
   });
 }
@@ -102,7 +130,7 @@ TEST(Tune, MeasuresOrderedWhereModulesAwaitAndHooksThatAreAskedFor) {
     Workload workload = awaiting_workload();
     TuneOptions options = quick_tune();
     options.hooks = {"bf16"};
-    const TuneResult result = tune(group, workload, options);
+    const Tuning result = tune(group, workload, options);
     check_result(result);
     const TensorProfile& profile = result.profile.tensors;
     ASSERT_TRUE(profile.knows_forward());
@@ -110,22 +138,22 @@ TEST(Tune, MeasuresOrderedWhereModulesAwaitAndHooksThatAreAskedFor) {
     EXPECT_GT(profile.needed_s.back(), 0);
     EXPECT_GE(profile.forward_s, profile.needed_s.front());
     EXPECT_GT(profile.update_s[0], 0);
-    ASSERT_TRUE(result.ordered && result.ordered_to_best_cap);
-    EXPECT_GT(result.ordered->predicted_s, 0);
-    EXPECT_EQ(result.ordered->measured.name, "ordered");
-    EXPECT_GT(result.ordered->measured.step_s, 0);
-    EXPECT_EQ(result.ordered->measured.buckets, static_cast<int64_t>(result.ordered->plan.buckets.size()));
-    ASSERT_EQ(result.hooks.size(), 1U);
-    EXPECT_THAT(result.hooks[0].measured.name, testing::EndsWith(", bf16"));
-    EXPECT_GT(result.hooks[0].to_best_cap.ratio, 0);
-    EXPECT_GT(result.hooks[0].predicted.step_s, 0);
+    const Results results = sections_of(result);
+    ASSERT_TRUE(result.ordered && results.answer->ordered_over_best_cap);
+    const auto ordered = std::ranges::find(results.strategies, "ordered", &StrategyRow::strategy);
+    ASSERT_NE(ordered, results.strategies.end());
+    EXPECT_GT(ordered->predicted_s.value(), 0);
+    EXPECT_EQ(ordered->buckets, std::ssize(result.ordered->buckets));
+    ASSERT_EQ(results.answer->hooks.size(), 1U);
+    EXPECT_GT(results.answer->hooks[0].ratio, 0);
+    EXPECT_THAT(names_of(result.gain), testing::Contains(testing::EndsWith(", bf16")));
   });
 }
 
 TEST(Tune, SaysThatNobodyAwaits) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload();
-    const TuneResult result = tune(group, workload, quick_tune());
+    const Tuning result = tune(group, workload, quick_tune());
     EXPECT_FALSE(result.profile.tensors.knows_forward());
     EXPECT_FALSE(result.ordered);
     EXPECT_THAT(result.notes, testing::Contains(testing::HasSubstr("no module awaits")));
@@ -137,14 +165,14 @@ TEST(Tune, MeasuresTheCapsThatItIsGivenAndThePredictedBest) {
     Workload workload = small_workload();
     TuneOptions options = quick_tune();
     options.caps = {200, 100000, 200000};
-    const TuneResult raced = tune(group, workload, options);
+    const Tuning raced = tune(group, workload, options);
     check_result(raced);
-    EXPECT_EQ(raced.curve.front().predicted.cap_bytes, 200);
+    EXPECT_EQ(raced.raced.front().cap_bytes, 200);
     options.compare = true;
-    const TuneResult result = tune(group, workload, options);
+    const Tuning result = tune(group, workload, options);
     check_result(result);
-    EXPECT_GE(result.curve.size(), 2);
-    EXPECT_LE(result.curve.size(), 3);
+    EXPECT_GE(result.compared.size(), 2u);
+    EXPECT_LE(result.compared.size(), 3u);
     EXPECT_THAT(result.notes, testing::Contains(testing::HasSubstr("makes the same buckets as")));
   });
 }
@@ -152,14 +180,14 @@ TEST(Tune, MeasuresTheCapsThatItIsGivenAndThePredictedBest) {
 TEST(Tune, CalibratesOnNothingThatItPredicts) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload();
-    const TuneResult result = tune(group, workload, quick_tune());
+    const Tuning result = tune(group, workload, quick_tune());
     const std::vector<int64_t>& sizes = result.profile.tensors.bytes;
-    for (const CurvePoint& point : result.curve) {
+    for (const CapPrediction& cap : result.raced) {
       CapOptions rule;
-      rule.cap_bytes = point.predicted.cap_bytes;
-      EXPECT_FALSE(calibrated_on(result.calibration.plans, assign_buckets(sizes, rule)));
+      rule.cap_bytes = cap.cap_bytes;
+      EXPECT_FALSE(calibrated_on(result.calibration_plans, assign_buckets(sizes, rule)));
     }
-    EXPECT_FALSE(calibrated_on(result.calibration.plans, one_tensor_per_bucket(sizes.size())));
+    EXPECT_FALSE(calibrated_on(result.calibration_plans, one_tensor_per_bucket(sizes.size())));
     EXPECT_THAT(result.notes, testing::Not(testing::Contains(testing::HasSubstr("calibrated on"))));
   });
 }
@@ -172,7 +200,7 @@ TEST(Tune, SaysWhereAModelHasTooFewTensorsToKeepCalibrationApart) {
     workload.parameters = net->parameters();
     workload.loss = [net](int64_t) mutable { return net->forward(at::ones({4, 8})).mean(); };
     workload.optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 0.001);
-    const TuneResult result = tune(group, workload, quick_tune());
+    const Tuning result = tune(group, workload, quick_tune());
     check_result(result);
     EXPECT_THAT(result.notes, testing::Contains(testing::HasSubstr("the model was calibrated on the buckets of")));
   });
@@ -182,27 +210,26 @@ TEST(Tune, TellsWhatIsKnownSoFar) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload();
     TuneOptions options = quick_tune();
-    std::vector<TuneResult> told;
-    options.on_partial = [&](const TuneResult& so_far) { told.push_back(so_far); };
-    const TuneResult result = tune(group, workload, options);
+    std::vector<Tuning> told;
+    options.on_partial = [&](const Tuning& so_far) { told.push_back(so_far); };
+    const Tuning result = tune(group, workload, options);
     ASSERT_EQ(told.size(), 4 + 3);  // profile, all-reduce, calibration, race; three of the four blocks
     EXPECT_FALSE(told[0].profile.tensors.bytes.empty());
     EXPECT_TRUE(told[0].allreduce.empty());
     EXPECT_FALSE(told[1].allreduce.empty());
-    EXPECT_TRUE(told[1].calibration.runs.empty());
+    EXPECT_TRUE(told[1].calibration.empty());
     EXPECT_FALSE(told[2].dense_curve.empty());
-    EXPECT_TRUE(told[2].curve.empty());
-    EXPECT_FALSE(told[3].curve.empty());
-    EXPECT_TRUE(told[3].strategies.empty());
+    EXPECT_TRUE(told[2].race.empty());
+    EXPECT_FALSE(told[3].race.empty());
+    EXPECT_TRUE(told[3].gain.empty());
     for (size_t block = 1; block <= 3; ++block) {
-      const TuneResult& so_far = told[3 + block];
-      EXPECT_EQ(so_far.blocks_done, static_cast<int>(block));
-      EXPECT_EQ(so_far.curve.size(), result.curve.size());
-      EXPECT_EQ(so_far.strategies.size(), result.strategies.size());
-      for (const auto& setting : so_far.steps.step_s) EXPECT_EQ(setting.size(), block);
+      const Tuning& so_far = told[3 + block];
+      EXPECT_EQ(so_far.gain.size(), result.gain.size());
+      for (const SettingSteps& setting : so_far.gain) EXPECT_EQ(setting.step_s.size(), block);
+      EXPECT_EQ(sections_of(so_far).strategies.size(), result.gain.size());
     }
-    for (const TuneResult& so_far : told) EXPECT_FALSE(so_far.complete);
-    EXPECT_EQ(result.blocks_done, 4);
+    for (const Tuning& so_far : told) EXPECT_FALSE(so_far.complete);
+    EXPECT_EQ(result.gain[0].step_s.size(), 4u);
   });
 }
 

@@ -1,5 +1,13 @@
 // What ran when on one rank, and how much of its communication ran beside computation.
+//
+//   TraceRecorder recorder;
+//   train();
+//   const std::vector<Span> spans = recorder.stop();
+//   write_file_atomically("trace.json", chrome_trace({spans}).dump());
 #pragma once
+
+#include <c10/core/DeviceType.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <string>
@@ -51,5 +59,31 @@ double seconds_of(const Period& period);
 
 // The times at which at least one span of `activity` ran: in order, more than least_gap_ns apart; shorter gaps are closed.
 std::vector<Period> busy_periods(const std::vector<Span>& spans, Activity activity, int64_t least_gap_ns = 0);
+
+// Records what LibTorch does, with Kineto, the profiler inside it.
+//
+// Records the thread that makes it, and the threads to which autograd carries its state: operators, autograd's nodes, the collectives that
+// c10d starts, and as phases what RECORD_USER_SCOPE names. One at a time in a process; stop() on the thread that made it. Recording takes
+// a few microseconds an operator. Sets KINETO_LOG_LEVEL in the environment, if it is not set, to silence Kineto's log.
+class TraceRecorder {
+ public:
+  // device: on a GPU also what that runs; there it is the computation and the communication, and the CPU's operators are Activity::kHost.
+  explicit TraceRecorder(c10::DeviceType device = c10::kCPU);
+  ~TraceRecorder();
+  TraceRecorder(const TraceRecorder&) = delete;
+  TraceRecorder& operator=(const TraceRecorder&) = delete;
+
+  // By start. Every collective must be complete. Call it once.
+  std::vector<Span> stop();
+
+ private:
+  c10::DeviceType device_;
+  bool recording_ = true;
+};
+
+// Spans as a Chrome trace: the JSON that Perfetto (ui.perfetto.dev) and chrome://tracing show ("Trace Event Format", Google, 2016).
+// One process per rank: operators and phases on the threads that ran them, collectives as asynchronous events beside them.
+// Times are microseconds since the first span.
+nlohmann::json chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank);
 
 }  // namespace firkin

@@ -1,0 +1,260 @@
+#include "trace/trace.h"
+
+#include <ATen/record_function.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+namespace firkin {
+namespace {
+
+double total_seconds(const std::vector<Period>& periods) {
+  int64_t sum_ns = 0;
+  for (const Period& period : periods) sum_ns += period.end_ns - period.start_ns;
+  return seconds_of({0, sum_ns});
+}
+
+std::vector<Period> common_periods(const std::vector<Period>& a, const std::vector<Period>& b) {
+  std::vector<Period> common;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const Period both{std::max(a[i].start_ns, b[j].start_ns), std::min(a[i].end_ns, b[j].end_ns)};
+    if (both.start_ns < both.end_ns) common.push_back(both);
+    a[i].end_ns < b[j].end_ns ? ++i : ++j;
+  }
+  return common;
+}
+
+namespace profiler = torch::autograd::profiler;
+using torch::profiler::impl::ActivityType;
+using torch::profiler::impl::ProfilerConfig;
+using torch::profiler::impl::ProfilerState;
+
+// c10d names a collective "gloo:all_reduce", "nccl:broadcast".
+bool is_collective(const std::string& name) {
+  return name.starts_with("gloo:") || name.starts_with("nccl:");
+}
+
+int64_t element_count(const profiler::KinetoEvent& event) {
+  int64_t elements = 0;
+  for (const std::vector<int64_t>& shape : event.shapes()) {
+    elements += std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  }
+  return elements;
+}
+
+// A phase of the program, drawn on the GPU as well. Kineto's ActivityType::GPU_USER_ANNOTATION.
+constexpr uint8_t kGpuUserAnnotation = 2;
+
+// Threads of a trace: those of streams come after those of the system.
+constexpr uint64_t kFirstStream = uint64_t{1} << 40;
+
+Span span_on_gpu(const profiler::KinetoEvent& event) {
+  Span span{.name = event.name(),
+            .thread = kFirstStream + static_cast<uint64_t>(event.deviceResourceId()),
+            .start_ns = static_cast<int64_t>(event.startNs()),
+            .end_ns = static_cast<int64_t>(event.endNs())};
+  if (span.name.starts_with("nccl")) span.activity = Activity::kCollective;  // ncclDevKernel_AllReduce_...
+  return span;
+}
+
+// With a GPU the CPU's operators compute nothing, and NCCL's collectives are only begun there.
+void count_as_host(Span& span) {
+  if (span.activity == Activity::kOperator || span.name.starts_with("nccl:")) span.activity = Activity::kHost;
+}
+
+Span span_of(const profiler::KinetoEvent& event) {
+  Span span{.name = event.name(),
+            .thread = event.startThreadId(),
+            .start_ns = static_cast<int64_t>(event.startNs()),
+            .end_ns = static_cast<int64_t>(event.endNs())};
+  if (is_collective(span.name)) {
+    span.activity = Activity::kCollective;
+    span.elements = element_count(event);
+  } else if (event.scope() == static_cast<uint8_t>(at::RecordScope::USER_SCOPE)) {
+    span.activity = Activity::kPhase;
+  }
+  return span;
+}
+
+using nlohmann::json;
+
+const char* category_of(Activity activity) {
+  switch (activity) {
+    case Activity::kPhase:
+      return "phase";
+    case Activity::kOperator:
+      return "operator";
+    case Activity::kCollective:
+      return "communication";
+    case Activity::kHost:
+      return "host";
+  }
+  return "";
+}
+
+// Names a process or a thread: "process_name", "thread_name".
+json name_event(const char* what, int rank, int thread, const std::string& name) {
+  return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", thread}, {"args", {{"name", name}}}};
+}
+
+class Events {
+ public:
+  explicit Events(int64_t origin_ns) : origin_ns_(origin_ns) {}
+
+  void add_rank(int rank, const std::vector<Span>& spans) {
+    rank_ = rank;
+    track_of_.clear();
+    events_.push_back(name_event("process_name", rank, 0, fmt::format("rank {}", rank)));
+    for (const Span& span : spans) add(span);
+  }
+
+  json take() { return std::move(events_); }
+
+ private:
+  void add(const Span& span) {
+    json event = {{"name", span.name},
+                  {"cat", category_of(span.activity)},
+                  {"pid", rank_},
+                  {"tid", track_of(span.thread)},
+                  {"ts", microseconds(span.start_ns - origin_ns_)}};
+    if (span.activity == Activity::kCollective) {
+      add_async(std::move(event), span);
+      return;
+    }
+    event["ph"] = "X";
+    event["dur"] = microseconds(span.end_ns - span.start_ns);
+    events_.push_back(std::move(event));
+  }
+
+  static double microseconds(int64_t ns) { return static_cast<double>(ns) * 1e-3; }
+
+  // Several collectives may be under way at once, which events of one thread cannot.
+  void add_async(json event, const Span& span) {
+    event["id"] = ++collectives_;
+    event["ph"] = "b";
+    event["args"] = {{"elements", span.elements}};
+    events_.push_back(event);
+    event["ph"] = "e";
+    event["ts"] = microseconds(span.end_ns - origin_ns_);
+    event.erase("args");
+    events_.push_back(std::move(event));
+  }
+
+  // Threads are numbered in order of appearance; the first one trains.
+  int track_of(uint64_t thread) {
+    const auto [track, is_new] = track_of_.try_emplace(thread, static_cast<int>(track_of_.size()) + 1);
+    if (is_new) {
+      const std::string name = track->second == 1 ? "training" : fmt::format("thread {}", track->second);
+      events_.push_back(name_event("thread_name", rank_, track->second, name));
+    }
+    return track->second;
+  }
+
+  int rank_ = 0;
+  int64_t origin_ns_;
+  int64_t collectives_ = 0;
+  std::map<uint64_t, int> track_of_;
+  json events_ = json::array();
+};
+
+}  // namespace
+
+double seconds_of(const Period& period) {
+  constexpr double kNanosecond = 1e-9;
+  return static_cast<double>(period.end_ns - period.start_ns) * kNanosecond;
+}
+
+std::vector<Period> busy_periods(const std::vector<Span>& spans, Activity activity, int64_t least_gap_ns) {
+  std::vector<Period> periods;
+  for (const Span& span : spans) {
+    if (span.activity == activity && span.start_ns < span.end_ns) periods.push_back({span.start_ns, span.end_ns});
+  }
+  std::ranges::sort(periods, {}, &Period::start_ns);
+  std::vector<Period> merged;
+  for (const Period& period : periods) {
+    if (merged.empty() || period.start_ns - merged.back().end_ns > least_gap_ns) {
+      merged.push_back(period);
+    } else {
+      merged.back().end_ns = std::max(merged.back().end_ns, period.end_ns);
+    }
+  }
+  return merged;
+}
+
+Overlap overlap_of(const std::vector<Span>& spans) {
+  const std::vector<Period> compute = busy_periods(spans, Activity::kOperator);
+  const std::vector<Period> communication = busy_periods(spans, Activity::kCollective);
+  return {total_seconds(compute), total_seconds(communication), total_seconds(common_periods(compute, communication))};
+}
+
+std::vector<Span> spans_between(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns) {
+  std::vector<Span> within;
+  for (const Span& span : spans) {
+    if (span.start_ns >= start_ns && span.start_ns < end_ns) within.push_back(span);
+  }
+  return within;
+}
+
+std::vector<Span> spans_cut_to(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns) {
+  std::vector<Span> within;
+  for (const Span& span : spans) {
+    if (span.start_ns >= end_ns || span.end_ns <= start_ns) continue;
+    within.push_back(span);
+    within.back().start_ns = std::max(span.start_ns, start_ns);
+    within.back().end_ns = std::min(span.end_ns, end_ns);
+  }
+  return within;
+}
+
+int64_t first_start_ns(const std::vector<std::vector<Span>>& spans_by_rank) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const auto& spans : spans_by_rank) {
+    for (const Span& span : spans) first = std::min(first, span.start_ns);
+  }
+  return first;
+}
+
+TraceRecorder::TraceRecorder(c10::DeviceType device) : device_(device) {
+  setenv("KINETO_LOG_LEVEL", "6", /*overwrite=*/0);  // silent; it says on stderr that it starts and stops
+  const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/true);
+  std::set<ActivityType> activities{ActivityType::CPU};
+  if (device_ == c10::kCUDA) activities.insert(ActivityType::CUDA);
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities,
+                           {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
+}
+
+TraceRecorder::~TraceRecorder() {
+  if (recording_) profiler::disableProfiler();
+}
+
+std::vector<Span> TraceRecorder::stop() {
+  recording_ = false;
+  const auto result = profiler::disableProfiler();
+  std::vector<Span> spans;
+  for (const profiler::KinetoEvent& event : result->events()) {
+    if (event.isHiddenEvent()) continue;
+    if (event.deviceType() != c10::kCPU) {
+      if (event.activityType() != kGpuUserAnnotation) spans.push_back(span_on_gpu(event));
+      continue;
+    }
+    spans.push_back(span_of(event));
+    if (device_ != c10::kCPU) count_as_host(spans.back());
+  }
+  std::ranges::stable_sort(spans, {}, &Span::start_ns);
+  return spans;
+}
+
+json chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank) {
+  Events events(first_start_ns(spans_by_rank));
+  for (size_t rank = 0; rank < spans_by_rank.size(); ++rank) events.add_rank(static_cast<int>(rank), spans_by_rank[rank]);
+  return {{"displayTimeUnit", "ms"}, {"traceEvents", events.take()}};
+}
+
+}  // namespace firkin

@@ -1,0 +1,324 @@
+#include "tune/measure.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <sstream>
+
+#include "bench/allreduce_bench.h"
+#include "bench/ready_profile.h"
+#include "bench/torch_peer.h"
+#include "comm/across_ranks.h"
+#include "firkin/base/error.h"
+#include "firkin/base/progress.h"
+#include "firkin/base/units.h"
+#include "firkin/ddp/module_parameters.h"
+#include "firkin/stats/summary.h"
+#include "workload/workload.h"
+
+namespace firkin {
+namespace {
+
+// One Progress per phase.
+class PhaseProgress {
+ public:
+  explicit PhaseProgress(bool enabled) : enabled_(enabled) {}
+  void operator()(const std::string& phase, int units, const std::string& done) {
+    if (phase != phase_ && progress_) progress_->finish();
+    if (phase != phase_) progress_ = std::make_unique<Progress>(phase, units, enabled_);
+    phase_ = phase;
+    progress_->advance(done);
+  }
+
+ private:
+  bool enabled_;
+  std::string phase_;
+  std::unique_ptr<Progress> progress_;
+};
+
+void check_input(const Workload& workload, const TuneOptions& options) {
+  for (const int64_t cap : options.caps) {
+    if (cap < 1) throw InputError(fmt::format("tune: cap of {} bytes; expected at least 1", cap));
+  }
+  for (const std::string& hook : options.hooks) find_compression(hook, 0);
+  const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
+  for (const NamedTensor& parameter : parameters) {
+    if (parameter.tensor.scalar_type() == parameters[0].tensor.scalar_type()) continue;
+    throw InputError(
+        fmt::format("tune: {} and {} are of two dtypes; expected one, since a bucket holds one", parameters[0].name, parameter.name));
+  }
+}
+
+// A rank whose library rounds otherwise must not choose otherwise.
+std::vector<int64_t> numbers_of_rank_0(const ProcessGroup& group, const std::vector<int64_t>& ours) {
+  std::istringstream text(text_of_rank(group, fmt::format("{} ", fmt::join(ours, " ")), 0));
+  return {std::istream_iterator<int64_t>(text), {}};
+}
+
+BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan) {
+  std::vector<int64_t> ours;
+  for (const Bucket& bucket : plan.buckets) ours.insert(ours.end(), {bucket.first, bucket.count, bucket.part, bucket.parts});
+  const std::vector<int64_t> theirs = numbers_of_rank_0(group, ours);
+  BucketPlan agreed;
+  for (size_t i = 0; i + 3 < theirs.size(); i += 4) agreed.buckets.push_back({theirs[i], theirs[i + 1], theirs[i + 2], theirs[i + 3]});
+  agreed.launch_order = numbers_of_rank_0(group, plan.launch_order);
+  return agreed;
+}
+
+// Seconds per byte of float32 for the way to bfloat16 and back, on the slowest rank's device.
+double conversion_s_per_byte(const ProcessGroup& group) {
+  constexpr int64_t kElements = 1 << 20;
+  const at::Tensor gradient = at::ones({kElements}, at::TensorOptions(at::kFloat).device(group.device));
+  const at::Tensor wire = at::empty({kElements}, at::TensorOptions(at::kBFloat16).device(group.device));
+  std::vector<double> times;
+  for (int i = 0; i < 9; ++i) {
+    const DeviceTime started = device_now(group.device);
+    wire.copy_(gradient);
+    gradient.copy_(wire);
+    times.push_back(seconds_between(started, device_now(group.device)));
+  }
+  return max_over_ranks(group, {median(times)})[0] / static_cast<double>(gradient.nbytes());
+}
+
+class TuneRun {
+ public:
+  TuneRun(const ProcessGroup& group, Workload& workload, const TuneOptions& options)
+      : group_(group), workload_(workload), options_(options) {
+    tuning_.world_size = group.size;
+    tuning_.rule = options.rule;
+    if (const std::string note = torch_default_left_out(); !note.empty()) tuning_.notes.push_back(note);
+  }
+
+  Tuning run() {
+    measure_inputs();
+    calibrate_on_steps();
+    race_caps();
+    compare_caps();
+    race_ordered();
+    choose_hooks();
+    tell();
+    measure_gain();
+    decide(tuning_);
+    return std::move(tuning_);
+  }
+
+ private:
+  std::function<void(const std::string&)> phase_progress(const std::string& phase, int units) const {
+    return [this, phase, units](const std::string& done) {
+      if (options_.on_progress) options_.on_progress(phase, units, done);
+    };
+  }
+
+  void tell() const {
+    if (options_.on_partial) options_.on_partial(tuning_);
+  }
+
+  void measure_inputs() {
+    ReadyProfile measured = measure_ready_profile(
+        group_, workload_, {.steps = options_.profile_steps, .on_progress = phase_progress("profiling backward", options_.profile_steps)});
+    tuning_.profile = std::move(measured.profile);
+    tuning_.ready_order = std::move(measured.ready_order);
+    tell();
+    const AllReduceBenchOptions allreduce{.sizes = allreduce_sizes(tensors().total_bytes()),
+                                          .seconds = options_.allreduce_seconds,
+                                          .seed = options_.seed,
+                                          .on_progress = phase_progress("measuring all-reduce", kMostRounds)};
+    tuning_.allreduce = allreduce_table(measure_allreduce(group_, allreduce), group_.size);
+    tell();
+  }
+
+  void calibrate_on_steps() {
+    tuning_.calibration_plans = plans_to_calibrate_on(tensors(), options_.rule);
+    std::vector<StepSetting> settings = {setting("none", "none")};
+    for (const BucketPlan& plan : tuning_.calibration_plans) {
+      settings.push_back(setting(fmt::format("planned, {} buckets", plan.buckets.size()), "planned"));
+      settings.back().options.plan = plan;
+    }
+    tuning_.calibration = measure("calibrating", settings, options_.calibration_blocks);
+    calibrate(tuning_);
+    tell();
+  }
+
+  // Their caps are rank 0's, and so is who leads.
+  void race_caps() {
+    choose_race(tuning_, options_.compare ? std::vector<int64_t>() : options_.caps);
+    tuning_.raced = predict_steps(model_of(tuning_), options_.rule, numbers_of_rank_0(group_, bytes_of(tuning_.raced)));
+    std::vector<StepSetting> settings;
+    for (const CapPrediction& cap : tuning_.raced) settings.push_back(cap_setting(cap.cap_bytes));
+    tuning_.race = measure("racing the best caps", settings, options_.race_blocks, {}, [&](std::vector<SettingSteps> so_far) {
+      tuning_.race = std::move(so_far);
+      const bool clear = is_clear(tuning_);
+      return of_rank_0(group_, clear ? 1 : 0) == 1;
+    });
+    const auto leader = of_rank_0(group_, static_cast<double>(tuning_.decision.standing.choice));
+    tuning_.decision.standing.choice = static_cast<size_t>(leader);
+    tell();
+  }
+
+  void compare_caps() {
+    if (!options_.compare) return;
+    const std::vector<int64_t>& sizes = tensors().bytes;
+    auto [caps, notes] = distinct_caps(options_.caps.empty() ? default_caps(sizes, options_.rule) : options_.caps, sizes, options_.rule);
+    tuning_.notes.insert(tuning_.notes.end(), notes.begin(), notes.end());
+    add_cap(caps, choice_of(tuning_).cap_bytes, sizes, options_.rule);
+    tuning_.compared = predict_steps(model_of(tuning_), options_.rule, caps);
+  }
+
+  // The simulation takes ready times from steps without communication, and cannot tell close plans apart: a short race does.
+  void race_ordered() {
+    if (!tensors().knows_forward()) {
+      tuning_.notes.emplace_back("ordered is not measured: no module awaits its parameters, see await_parameters()");
+      return;
+    }
+    if (workload_.whole_step) {
+      tuning_.notes.emplace_back("ordered is not measured: the step is one function, and would need an OverlappedOptimizer in it");
+      return;
+    }
+    constexpr int kBlocks = 3;
+    std::vector<BucketPlan> candidates = ordered_candidates(model_of(tuning_), most_calibrated_buckets(tuning_.calibration_plans));
+    candidates.resize(static_cast<size_t>(of_rank_0(group_, static_cast<double>(candidates.size()))), candidates.back());
+    std::vector<StepSetting> settings;
+    for (BucketPlan& plan : candidates) {
+      plan = plan_of_rank_0(group_, plan);
+      settings.push_back(ordered_setting(plan));
+    }
+    size_t fastest = 0;
+    if (candidates.size() > 1) {
+      const std::vector<SettingSteps> race = measure("racing ordered's buckets", settings, kBlocks);
+      const auto typical_s = [](const SettingSteps& each) { return median(each.step_s); };
+      fastest = static_cast<size_t>(std::ranges::min_element(race, {}, typical_s) - race.begin());
+    }
+    tuning_.ordered = candidates[fastest];
+  }
+
+  void choose_hooks() {
+    if (options_.hooks.empty()) return;
+    const double conversion_s = conversion_s_per_byte(group_);
+    for (const std::string& name : options_.hooks) {
+      HookTuning& hook = tuning_.hooks.emplace_back(tune_hook(tuning_, name, conversion_s));
+      hook.predicted.cap_bytes = numbers_of_rank_0(group_, {hook.predicted.cap_bytes})[0];
+    }
+  }
+
+  std::vector<StepSetting> gain_settings() const {
+    std::vector<StepSetting> settings = {setting("none", "none")};  // first: others are compared with it
+    for (const char* name : {"naive", "flat", "overlap"}) {
+      if (options_.compare) settings.push_back(setting(name, name));
+    }
+    if (torch_default_left_out().empty()) {
+      settings.push_back(setting(kTorchDefaultName, "torch"));
+      settings.back().options.cap = kTorchDefaultCaps;
+    }
+    if (tuning_.ordered) settings.push_back(ordered_setting(*tuning_.ordered));
+    for (const HookTuning& hook : tuning_.hooks) {
+      settings.push_back(cap_setting(hook.predicted.cap_bytes));
+      settings.back().name = hook_setting_name(hook);
+      if (hook.hook == kBf16Hook) settings.back().options.gradient_hook = bf16_compression();
+    }
+    for (const CapPrediction& cap : tuning_.compared) settings.push_back(cap_setting(cap.cap_bytes));
+    if (tuning_.compared.empty()) {
+      settings.push_back(cap_setting(choice_of(tuning_).cap_bytes));
+      settings.back().name = kChosenCapName;
+    }
+    return settings;
+  }
+
+  // Steps that did not choose: what the choice gains, and what is to be compared.
+  void measure_gain() {
+    const int blocks = options_.steps.blocks;
+    const auto every = static_cast<size_t>(std::max(blocks / 10, 1));  // often enough to lose little, seldom enough to cost nothing
+    tuning_.gain = measure("measuring the gain", gain_settings(), blocks, [&](std::vector<SettingSteps> so_far) {
+      const size_t done = so_far[0].step_s.size();
+      if (!options_.on_partial || done == static_cast<size_t>(blocks) || (done > 1 && done % every != 0)) return;
+      tuning_.gain = std::move(so_far);
+      tell();
+    });
+  }
+
+  // All keep the profile's ready order, so that plans mean the same tensors everywhere.
+  StepSetting setting(std::string_view name, std::string_view strategy) const {
+    DataParallelOptions options;
+    options.strategy = find_strategy(strategy);
+    options.broadcast_parameters = false;  // the ranks are in step already
+    options.ready_order = tuning_.ready_order;
+    return {std::string(name), options};
+  }
+
+  StepSetting cap_setting(int64_t cap) const {
+    StepSetting bucketed = setting(cap_setting_name(cap), "bucketed");
+    bucketed.options.cap = options_.rule;
+    bucketed.options.cap.cap_bytes = cap;
+    return bucketed;
+  }
+
+  // It chooses the launch order itself, from steps: the plan's was made without them.
+  StepSetting ordered_setting(const BucketPlan& plan) const {
+    StepSetting ordered = setting(kOrderedName, kOrderedName);
+    ordered.options.plan = BucketPlan{plan.buckets, {}};
+    return ordered;
+  }
+
+  // At most `blocks` of them; `on_block` and `is_enough` may be empty.
+  std::vector<SettingSteps> measure(const std::string& phase, const std::vector<StepSetting>& settings, int blocks,
+                                    const std::function<void(std::vector<SettingSteps>)>& on_block = {},
+                                    const std::function<bool(std::vector<SettingSteps>)>& is_enough = {}) {
+    const auto measured = [&](const StepBenchResult& result) {
+      std::vector<SettingSteps> list;
+      for (size_t i = 0; i < settings.size(); ++i) {
+        list.push_back({settings[i].name, result.buckets[i], result.step_s[i], result.comm_s[i], result.raw_step_s[i]});
+      }
+      return list;
+    };
+    StepBenchOptions steps = options_.steps;
+    steps.blocks = blocks;
+    steps.seed = options_.seed;
+    steps.on_progress = phase_progress(phase, blocks * static_cast<int>(settings.size()));
+    if (on_block) steps.on_block = [&](const StepBenchResult& so_far) { on_block(measured(so_far)); };
+    if (is_enough) steps.is_enough = [&](const StepBenchResult& so_far) { return is_enough(measured(so_far)); };
+    return measured(measure_steps(group_, workload_, settings, steps));
+  }
+
+  static std::vector<int64_t> bytes_of(const std::vector<CapPrediction>& caps) {
+    std::vector<int64_t> bytes;
+    for (const CapPrediction& cap : caps) bytes.push_back(cap.cap_bytes);
+    return bytes;
+  }
+
+  const TensorProfile& tensors() const { return tuning_.profile.tensors; }
+
+  const ProcessGroup& group_;
+  Workload& workload_;
+  const TuneOptions& options_;
+  Tuning tuning_;
+};
+
+}  // namespace
+
+void show_progress(TuneOptions& options, bool enabled) {
+  auto progress = std::make_shared<PhaseProgress>(enabled);
+  options.on_progress = [progress](const std::string& phase, int units, const std::string& done) { (*progress)(phase, units, done); };
+}
+
+std::string torch_default_left_out() {
+  const std::string reason = torch_peer_unavailable();
+  return reason.empty() ? "" : fmt::format("PyTorch's default is not measured: {}", reason);
+}
+
+Tuning tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options) {
+  check_input(workload, options);
+  return TuneRun(group, workload, options).run();
+}
+
+std::vector<OutputFile> tables_of(const Tuning& tuning) {
+  std::vector<OutputFile> files;
+  if (!tuning.profile.tensors.names.empty()) files.push_back({"tensors.csv", tensors_csv(tuning.profile.tensors)});
+  if (!tuning.allreduce.empty()) files.push_back({"allreduce.csv", allreduce_csv(tuning.allreduce)});
+  return files;
+}
+
+}  // namespace firkin

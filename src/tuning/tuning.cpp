@@ -1,0 +1,283 @@
+#include "tuning/tuning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <stdexcept>
+
+#include "firkin/base/units.h"
+#include "firkin/stats/block_fit.h"
+#include "firkin/stats/indifference.h"
+#include "firkin/stats/paired.h"
+#include "firkin/stats/summary.h"
+
+namespace firkin {
+namespace {
+
+std::vector<std::vector<double>> steps_of(std::span<const SettingSteps> settings) {
+  std::vector<std::vector<double>> step_s;
+  for (const SettingSteps& setting : settings) step_s.push_back(setting.step_s);
+  return step_s;
+}
+
+const SettingSteps* find_setting(const std::vector<SettingSteps>& settings, std::string_view name) {
+  const auto found = std::ranges::find(settings, name, &SettingSteps::name);
+  return found == settings.end() ? nullptr : &*found;
+}
+
+// The caps of `gain`, which are its last settings.
+std::span<const SettingSteps> compared_settings(const Tuning& tuning) {
+  return std::span(tuning.gain).last(tuning.compared.size());
+}
+
+// Among `gain`.
+const SettingSteps& chosen_setting(const Tuning& tuning) {
+  const auto same = std::ranges::find(tuning.compared, choice_of(tuning).lowest_cap_bytes, &CapPrediction::lowest_cap_bytes);
+  if (same != tuning.compared.end()) return compared_settings(tuning)[static_cast<size_t>(same - tuning.compared.begin())];
+  const SettingSteps* chosen = find_setting(tuning.gain, kChosenCapName);
+  if (chosen == nullptr) throw std::invalid_argument("a tuning whose chosen cap was not measured");
+  return *chosen;
+}
+
+double bare_backward_s(const Tuning& tuning) {
+  return tuning.profile.bare_backward_s.value_or(tuning.profile.tensors.backward_s);
+}
+
+BucketPlan default_plan(const Tuning& tuning) {
+  return assign_buckets(tuning.profile.tensors.bytes, kTorchDefaultCaps);
+}
+
+BucketPlan plan_under(const Tuning& tuning, int64_t cap_bytes) {
+  CapOptions options = tuning.rule;
+  options.cap_bytes = cap_bytes;
+  return assign_buckets(tuning.profile.tensors.bytes, options);
+}
+
+// Of a setting of `gain` that is no cap of the curve.
+std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps& setting) {
+  if (setting.name == kChosenCapName) return choice_of(tuning).step_s;
+  if (setting.name == kTorchDefaultName) return predict_step(model_of(tuning), default_plan(tuning));
+  if (setting.name == kOrderedName) return predict_ordered_step(model_of(tuning), *tuning.ordered);
+  for (const HookTuning& hook : tuning.hooks) {
+    if (setting.name == hook_setting_name(hook)) return hook.predicted.step_s;
+  }
+  return std::nullopt;
+}
+
+void note_what_was_calibrated_on(Tuning& tuning) {
+  const auto check = [&](const std::string& name, const BucketPlan& plan) {
+    if (!calibrated_on(tuning.calibration_plans, plan)) return;
+    tuning.notes.push_back(fmt::format("the model was calibrated on the buckets of {}, for want of others: no test of it", name));
+  };
+  for (const CapPrediction& cap : tuning.compared.empty() ? tuning.raced : tuning.compared) {
+    check(format_bytes(cap.cap_bytes), plan_under(tuning, cap.cap_bytes));
+  }
+  if (find_setting(tuning.gain, kTorchDefaultName) != nullptr) check("PyTorch's default", default_plan(tuning));
+}
+
+// The model takes a step for what one took during the calibration; the machine may have changed since.
+void note_level(Tuning& tuning) {
+  constexpr double kFar = 0.05;
+  const double level = tuning.decision.level.value_or(1);
+  if (std::abs(level - 1) < kFar) return;
+  tuning.notes.push_back(fmt::format(
+      "a step without communication took {:.0f} % {} than when the model was calibrated: all predicted times are off by as much, their "
+      "comparisons are not",
+      100 * std::abs(level - 1), level > 1 ? "longer" : "less"));
+}
+
+CurveRow predicted_row(const CapPrediction& cap) {
+  return {.cap_mib = mib(cap.cap_bytes), .buckets = cap.buckets, .predicted_s = cap.step_s};
+}
+
+std::vector<CurveRow> curve_rows(std::span<const CapPrediction> caps, std::span<const SettingFit> fit) {
+  std::vector<CurveRow> rows;
+  for (size_t i = 0; i < caps.size(); ++i) {
+    CurveRow& row = rows.emplace_back(predicted_row(caps[i]));
+    row.measured_s = fit[i].median;
+    row.measured_ci_s = fit[i].interval;
+    row.error = caps[i].step_s / fit[i].median - 1;
+  }
+  return rows;
+}
+
+// The settings of `gain` that are no caps of the curve.
+void add_strategies(const Tuning& tuning, const BlockFit& fit, Results& results) {
+  for (size_t i = 0; i < tuning.gain.size() - tuning.compared.size(); ++i) {
+    const SettingSteps& setting = tuning.gain[i];
+    StrategyRow row{.strategy = setting.name, .buckets = setting.buckets, .measured_s = fit[i].median, .measured_ci_s = fit[i].interval};
+    row.predicted_s = predicted_step_s(tuning, setting);
+    row.exposed_s = fit[0].median * (paired_ratio(setting.step_s, tuning.gain[0].step_s).ratio - 1);
+    if (!setting.comm_s.empty()) row.comm_s = median(setting.comm_s);
+    results.strategies.push_back(row);
+  }
+}
+
+void add_samples(const Tuning& tuning, Results& results) {
+  StepSamples samples;
+  samples.calibration_step_s = steps_of(tuning.calibration);
+  samples.race_step_s = steps_of(tuning.race);
+  for (const SettingSteps& setting : tuning.gain) {
+    samples.settings.push_back(setting.name);
+    samples.step_s.push_back(setting.step_s);
+    if (!setting.comm_s.empty()) samples.comm_s.push_back(setting.comm_s);
+    if (!setting.raw_step_s.empty()) samples.raw_step_s_by_rank.push_back(setting.raw_step_s);
+  }
+  results.step_samples = std::move(samples);
+}
+
+Gain gain_over(const SettingSteps& setting, const SettingSteps& other) {
+  const PairedRatio ratio = paired_ratio(setting.step_s, other.step_s);
+  return {ratio.ratio, ratio.interval};
+}
+
+// The best of the curve's caps, predicted and measured, and those that cannot be told from it.
+void add_best(const Tuning& tuning, const std::vector<CurveRow>& curve, TuneAnswer& answer) {
+  const bool compares = !tuning.compared.empty();
+  const IndifferenceSet measured = indifference_set(compares ? steps_of(compared_settings(tuning)) : steps_of(tuning.race));
+  const size_t predicted = weigh(compares ? tuning.compared : tuning.raced).choice;
+  answer.best_predicted = curve[predicted];
+  answer.best_measured = curve[measured.best];
+  for (const size_t i : measured.members) answer.indifference_set.push_back(curve[i].cap_mib);
+  // Noise can make the paired ratio come out below 1; nothing is lost then.
+  const PairedRatio& to_best = measured.to_best[predicted];
+  answer.regret = std::max(0.0, to_best.ratio - 1);
+  answer.regret_ci = Interval{to_best.interval.low - 1, to_best.interval.high - 1};
+}
+
+TuneAnswer answer_of(const Tuning& tuning, const BlockFit& fit, const Results& results) {
+  TuneAnswer answer;
+  add_best(tuning, results.curve, answer);
+  const SettingSteps& chosen = chosen_setting(tuning);
+  const auto measured_s = [&](const SettingSteps& setting) { return fit[static_cast<size_t>(&setting - tuning.gain.data())].median; };
+  answer.decision = decision_section(tuning.decision, tuning.raced);
+  answer.decision.measured_s = measured_s(chosen);
+  answer.over_default = answer.decision.over_default;
+  if (const SettingSteps* ordered = find_setting(tuning.gain, kOrderedName)) {
+    answer.ordered_over_best_cap = gain_over(*ordered, chosen);
+    const SettingSteps* by_default = find_setting(tuning.gain, kTorchDefaultName);
+    if (by_default != nullptr) answer.ordered_over_default = gain_over(*ordered, *by_default);
+  }
+  for (const HookTuning& hook : tuning.hooks) {
+    const SettingSteps& hooked = *find_setting(tuning.gain, hook_setting_name(hook));
+    const Gain gain = gain_over(hooked, chosen);
+    answer.hooks.push_back({.hook = hook.hook,
+                            .cap_mib = mib(hook.predicted.cap_bytes),
+                            .predicted_s = hook.predicted.step_s,
+                            .measured_s = measured_s(hooked),
+                            .ratio = gain.ratio,
+                            .ratio_ci = gain.ratio_ci});
+  }
+  return answer;
+}
+
+}  // namespace
+
+std::string cap_setting_name(int64_t cap_bytes) {
+  return fmt::format("bucketed {}", format_bytes(cap_bytes));
+}
+
+std::string hook_setting_name(const HookTuning& hook) {
+  return fmt::format("{}, {}", cap_setting_name(hook.predicted.cap_bytes), hook.hook);
+}
+
+std::vector<BucketPlan> plans_to_calibrate_on(const TensorProfile& profile, const CapOptions& rule) {
+  const size_t tensors = profile.bytes.size();
+  return calibration_plans(profile.bytes, rule,
+                           {one_tensor_per_bucket(tensors), one_bucket(tensors), assign_buckets(profile.bytes, kTorchDefaultCaps)});
+}
+
+void calibrate(Tuning& tuning) {
+  if (tuning.calibration.size() != tuning.calibration_plans.size() + 1)
+    throw std::invalid_argument("a calibration on other steps than its plans'");
+  const TensorProfile& profile = tuning.profile.tensors;
+  const CommCosts alone = comm_costs(tuning.allreduce, tuning.world_size);
+  tuning.none_step_s = fit_blocks(steps_of(tuning.calibration))[0].median;
+  std::vector<MeasuredRun> runs;
+  for (size_t i = 0; i < tuning.calibration_plans.size(); ++i) {
+    const double to_none = paired_ratio(tuning.calibration[i + 1].step_s, tuning.calibration[0].step_s).ratio;
+    const double end_s = bare_backward_s(tuning) + tuning.none_step_s * (to_none - 1);
+    runs.push_back({.plan = tuning.calibration_plans[i], .end_s = std::max(end_s, 1e-9)});
+  }
+  tuning.fit = calibrate(profile, alone, runs);
+  tuning.costs = calibrated(alone, tuning.fit);
+  const int64_t smallest = default_caps(profile.bytes, tuning.rule).front();
+  tuning.dense_curve = predict_steps(model_of(tuning), tuning.rule, dense_caps(smallest, profile.total_bytes()));
+}
+
+StepModel model_of(const Tuning& tuning) {
+  return {.profile = tuning.profile.tensors,
+          .costs = tuning.costs.value(),
+          .simulation = tuning.fit.options,
+          .none_step_s = tuning.none_step_s,
+          .bare_backward_s = bare_backward_s(tuning),
+          .residual = tuning.fit.residual};
+}
+
+void choose_race(Tuning& tuning, const std::vector<int64_t>& wanted, int64_t smallest_cap_bytes) {
+  tuning.raced = caps_to_race(
+      model_of(tuning), tuning.rule,
+      {.most_buckets = most_calibrated_buckets(tuning.calibration_plans), .smallest_cap_bytes = smallest_cap_bytes, .wanted = wanted});
+}
+
+bool is_clear(Tuning& tuning) {
+  tuning.decision.standing = weigh(tuning.raced, steps_of(tuning.race));
+  return firkin::is_clear(tuning.decision.standing, tuning.race.at(0).step_s.size());
+}
+
+const CapPrediction& choice_of(const Tuning& tuning) {
+  return tuning.raced.at(tuning.decision.standing.choice);
+}
+
+HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conversion_s_per_byte) {
+  const CommCosts costs = compressed(*tuning.costs, find_compression(hook, conversion_s_per_byte));
+  const StepModel plain = model_of(tuning);
+  const StepModel hooked{plain.profile, costs, plain.simulation, plain.none_step_s, plain.bare_backward_s, plain.residual};
+  const std::vector<CapPrediction> caps =
+      caps_to_race(hooked, tuning.rule, {.most_buckets = most_calibrated_buckets(tuning.calibration_plans)});
+  return {.hook = hook, .predicted = caps[weigh(caps).choice]};
+}
+
+void decide(Tuning& tuning) {
+  DecisionInputs inputs{.caps = tuning.raced, .race_s = steps_of(tuning.race)};
+  inputs.confirmation = {.none_s = tuning.gain.at(0).step_s, .default_s = {}, .choice_s = chosen_setting(tuning).step_s};
+  if (const SettingSteps* by_default = find_setting(tuning.gain, kTorchDefaultName)) {
+    inputs.confirmation.default_s = by_default->step_s;
+    inputs.default_predicted_s = predicted_step_s(tuning, *by_default);
+    for (const CapPrediction& cap : tuning.raced) {
+      inputs.as_default.push_back(plan_under(tuning, cap.cap_bytes) == default_plan(tuning));
+    }
+  }
+  tuning.decision = decide(inputs, tuning.none_step_s);
+  note_what_was_calibrated_on(tuning);
+  note_level(tuning);
+  tuning.complete = true;
+}
+
+void add_sections(const Tuning& tuning, Results& results) {
+  results.complete = tuning.complete;
+  results.notes.insert(results.notes.end(), tuning.notes.begin(), tuning.notes.end());
+  if (!tuning.profile.tensors.names.empty()) results.profile = tuning.profile;
+  results.allreduce = tuning.allreduce;
+  if (!tuning.allreduce.empty()) results.alpha_beta = fit_alpha_beta(comm_costs(tuning.allreduce, tuning.world_size).isolated.points());
+  if (!tuning.calibration.empty()) {
+    const BlockFit fit = fit_blocks(steps_of(tuning.calibration));
+    results.calibration = CalibrationSection{.runs = {}, .fit = tuning.fit};
+    for (size_t i = 1; i < fit.size(); ++i) {
+      results.calibration->runs.push_back({tuning.calibration[i].name, tuning.calibration[i].buckets, fit[i].median});
+    }
+  }
+  for (const CapPrediction& cap : tuning.dense_curve) results.dense_curve.push_back(predicted_row(cap));
+  if (tuning.race.empty()) return;
+  results.curve = curve_rows(tuning.raced, fit_blocks(steps_of(tuning.race)));
+  if (tuning.gain.empty()) return;
+  const BlockFit fit = fit_blocks(steps_of(tuning.gain));
+  if (!tuning.compared.empty()) results.curve = curve_rows(tuning.compared, std::span(fit).last(tuning.compared.size()));
+  add_strategies(tuning, fit, results);
+  add_samples(tuning, results);
+  if (tuning.complete) results.answer = answer_of(tuning, fit, results);
+}
+
+}  // namespace firkin
