@@ -1,6 +1,7 @@
 #include "bench/allreduce_bench.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ne.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
@@ -27,11 +28,17 @@
 namespace firkin {
 namespace {
 
-constexpr int64_t kPeriod = 4093;  // a prime, so that chunks of a power of two never begin alike
-
-std::span<float> elements_of(const at::Tensor& buffer) {
-  if (buffer.scalar_type() != at::kFloat || !buffer.is_contiguous()) throw InputError("known sums: expected contiguous float32 values");
-  return {buffer.data_ptr<float>(), static_cast<size_t>(buffer.numel())};
+// The sums, a piece of memory at a time: body(piece of the buffer, its sums).
+template <typename Body>
+void for_known_sums(const at::Tensor& buffer, Body body) {
+  constexpr int64_t kPeriod = 127;                 // a prime, so that chunks of a power of two never begin alike
+  constexpr int64_t kPiece = kPeriod * (1 << 14);  // elements
+  const at::Tensor period = at::arange(1, kPeriod + 1, at::kFloat);
+  const at::Tensor sums = period.repeat({std::min(kPiece, buffer.numel()) / kPeriod + 1});
+  for (int64_t first = 0; first < buffer.numel(); first += kPiece) {
+    const int64_t count = std::min(kPiece, buffer.numel() - first);
+    body(buffer.narrow(0, first, count), first, sums.narrow(0, 0, count));
+  }
 }
 
 using Clock = std::chrono::steady_clock;
@@ -89,7 +96,8 @@ class AllReduceBench {
       sweep_ = std::make_unique<CacheSweep>();
       memory_bytes = std::max(memory_bytes, kColdBytes);
     }
-    const at::Tensor memory = at::zeros({memory_bytes / kFloatBytes}, at::TensorOptions(at::kFloat).device(group.device));
+    const auto element_bytes = static_cast<int64_t>(at::elementSize(options.dtype));
+    const at::Tensor memory = at::zeros({memory_bytes / element_bytes}, at::TensorOptions(options.dtype).device(group.device));
     for (const int64_t bytes : options.sizes) {
       SizeState size;
       size.series.bytes = bytes;
@@ -97,7 +105,7 @@ class AllReduceBench {
       const int64_t buffers = options.cold ? std::min(memory_bytes / buffer_stride(bytes), kMostColdBuffers) : queue_length(bytes);
       const int64_t apart = memory_bytes / buffers / kBufferAlignment * kBufferAlignment;
       for (int64_t i = 0; i < buffers; ++i) {
-        size.buffers.push_back(memory.narrow(0, i * apart / kFloatBytes, bytes / kFloatBytes));
+        size.buffers.push_back(memory.narrow(0, i * apart / element_bytes, bytes / element_bytes));
       }
       sizes_.push_back(std::move(size));
     }
@@ -154,11 +162,11 @@ class AllReduceBench {
   void check(SizeState& size) {
     size.next = 0;
     const std::span<const at::Tensor> buffers = std::span(size.buffers).first(size.queue);
-    for (const at::Tensor& buffer : buffers) fill_with_known_values(buffer, group_.rank);
+    for (const at::Tensor& buffer : buffers) fill_with_known_values(buffer, group_.rank, group_.size);
     time_queued(size);
     int64_t wrong = 0;
     for (const at::Tensor& buffer : buffers) {
-      wrong += count_wrong(buffer, group_.size);
+      wrong += count_wrong(buffer);
       buffer.zero_();
     }
     size.series.wrong += std::llround(sum_over_ranks(group_, static_cast<double>(wrong)));
@@ -235,37 +243,18 @@ std::vector<int64_t> sizes_to_mix(const AllReduceTable& table, int world_size, d
 
 }  // namespace
 
-void fill_with_known_values(const at::Tensor& buffer, int rank) {
-  if (!buffer.is_cpu()) {
-    const at::Tensor values = at::empty(buffer.sizes(), buffer.scalar_type());
-    fill_with_known_values(values, rank);
-    buffer.copy_(values);
-    return;
-  }
-  std::span<float> rest = elements_of(buffer);
-  while (!rest.empty()) {
-    const std::span<float> period = rest.first(std::min<size_t>(rest.size(), kPeriod));
-    for (size_t i = 0; i < period.size(); ++i) period[i] = static_cast<float>(static_cast<int64_t>(i) + rank + 1);
-    rest = rest.subspan(period.size());
-  }
+void fill_with_known_values(const at::Tensor& buffer, int rank, int world_size) {
+  for_known_sums(buffer, [&](const at::Tensor& piece, int64_t first, const at::Tensor& sums) {
+    const at::Tensor owner = at::arange(first, first + piece.numel(), at::kLong).remainder(world_size);
+    piece.copy_(sums * (owner == rank));
+  });
 }
 
-int64_t count_wrong(const at::Tensor& buffer, int world_size) {
-  if (world_size > kMostSummedRanks) {
-    throw InputError(fmt::format("sums over {} ranks; expected at most {}, whose float32 sums are exact", world_size, kMostSummedRanks));
-  }
-  const int64_t ranks = world_size;
-  const int64_t of_ranks = ranks * (ranks + 1) / 2;
+int64_t count_wrong(const at::Tensor& buffer) {
   int64_t wrong = 0;
-  const at::Tensor values = buffer.cpu();
-  std::span<const float> rest = elements_of(values);
-  while (!rest.empty()) {
-    const std::span<const float> period = rest.first(std::min<size_t>(rest.size(), kPeriod));
-    for (size_t i = 0; i < period.size(); ++i) {
-      wrong += period[i] != static_cast<float>(ranks * static_cast<int64_t>(i) + of_ranks) ? 1 : 0;
-    }
-    rest = rest.subspan(period.size());
-  }
+  for_known_sums(buffer, [&](const at::Tensor& piece, int64_t /*first*/, const at::Tensor& sums) {
+    wrong += at::ne(piece.cpu().to(at::kFloat), sums).sum().item<int64_t>();
+  });
   return wrong;
 }
 
@@ -286,7 +275,12 @@ double time_queue(const ProcessGroup& group, std::span<const at::Tensor> buffers
 
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options) {
   if (options.sizes.empty() || !(options.seconds > 0)) throw InputError("all-reduce benchmark: expected sizes, and seconds above 0");
-  for (const int64_t bytes : options.sizes) check_allreduce_size(bytes);
+  const auto element_bytes = static_cast<int64_t>(at::elementSize(options.dtype));
+  for (const int64_t bytes : options.sizes) {
+    check_allreduce_size(bytes);
+    if (bytes % element_bytes != 0)
+      throw InputError(fmt::format("all-reduce size {}: expected a multiple of {} bytes", bytes, element_bytes));
+  }
   return AllReduceBench(group, options).run(options.seed, options.on_progress);
 }
 

@@ -21,10 +21,11 @@
 namespace firkin {
 
 struct AllReduceBenchOptions {
-  std::vector<int64_t> sizes;  // bytes, multiples of 4 (float32 elements), positive
-  double seconds = 10;         // for everything that measure_allreduce does; more only where kFewestRounds of one call each take more
-  bool cold = false;           // whether every call has a buffer that is in no cache
-  uint64_t seed = 0;           // of the order of sizes; the same on every rank
+  std::vector<int64_t> sizes;         // bytes, positive multiples of 4 and of an element
+  at::ScalarType dtype = at::kFloat;  // of the elements: a sum of other types takes other time
+  double seconds = 10;  // for everything that measure_allreduce does; more only where kFewestRounds of one call each take more
+  bool cold = false;    // whether every call has a buffer that is in no cache
+  uint64_t seed = 0;    // of the order of sizes; the same on every rank
   std::function<void(const std::string& done)> on_progress;  // called after each of kMostRounds rounds, or fewer; may be empty
 };
 
@@ -46,7 +47,7 @@ struct AllReduceSeries {
 
 // Collective: every rank gets the same result, in the order of options.sizes. Results are checked element by element before and after the
 // measurement, outside of any timing. Memory per rank: the largest size, at least 256 MiB or what 16 buffers of it take.
-// Throws InputError for no sizes, a size that is no positive multiple of 4, or seconds that are not positive.
+// Throws InputError for no sizes, a size that is no positive multiple of 4 and of an element, or seconds that are not positive.
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
 
 // What a sample of isolated_s is made of: `calls` all-reduces of the buffer, one after another. Seconds per call on this rank. Collective.
@@ -62,21 +63,16 @@ AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int w
 
 // Buffers whose sum over the ranks is known exactly, element by element: what an all-reduce must give.
 //
-//   fill_with_known_values(buffer, group.rank);
+//   fill_with_known_values(buffer, group.rank, group.size);
 //   all_reduce(group, buffer);
-//   count_wrong(buffer, group.size);  // 0
+//   count_wrong(buffer);  // 0
 
-// Beyond this many ranks the sums no longer fit into the 24 bits that float32 holds exactly.
-inline constexpr int kMostSummedRanks = 2048;
+// Element i becomes (i mod 127) + 1 on rank i mod world_size, and 0 on all others. Whole numbers that all types of gradients hold exactly,
+// as their sums; a rank that is left out or counted twice shows, and so does shifted data.
+void fill_with_known_values(const at::Tensor& buffer, int rank, int world_size);  // buffer: of one dimension
 
-// Element i of rank r becomes (i mod 4093) + r + 1. Whole numbers, so that sums in any order are exact; different between ranks, so that a
-// rank that is left out or counted twice shows; different between neighbours, so that shifted data shows.
-// buffer: contiguous float32. Throws InputError for anything else.
-void fill_with_known_values(const at::Tensor& buffer, int rank);
-
-// How many elements differ from the sum over ranks 0 .. world_size - 1. Throws InputError for more than kMostSummedRanks, and for a
-// buffer that is not contiguous float32.
-int64_t count_wrong(const at::Tensor& buffer, int world_size);
+// How many elements differ from the sum over all ranks, (i mod 127) + 1.
+int64_t count_wrong(const at::Tensor& buffer);
 
 // ---- Queues of different sizes, as a training step queues them
 

@@ -83,9 +83,9 @@ class ChunksBench {
 
   // Also the warm-up. Leaves zeros, which stay finite when they are summed again and again.
   void check(ChunksPoint& point) {
-    fill_with_known_values(data_, group_.rank);
+    fill_with_known_values(data_, group_.rank, group_.size);
     time_chunks(group_, chunks_of(point));
-    point.wrong = std::llround(sum_over_ranks(group_, static_cast<double>(count_wrong(data_, group_.size))));
+    point.wrong = std::llround(sum_over_ranks(group_, static_cast<double>(count_wrong(data_))));
     data_.zero_();
   }
 

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,8 @@
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/summary.h"
 #include "workload/workload.h"
+
+#include <torch/csrc/autograd/graph_task.h>
 
 namespace firkin {
 namespace {
@@ -36,70 +37,96 @@ std::unique_ptr<GradientBuckets> bucket_per_parameter(const std::vector<NamedTen
   return std::make_unique<GradientBuckets>(std::move(tensors), std::move(plan), kAnyScale);
 }
 
-// Notes when autograd begins and ends to run a backward pass that somebody else starts.
-// Watches the backward passes that the constructing thread runs, for as long as it lives: those on the CPU. One at a time per thread.
+class BackwardClock;
+thread_local BackwardClock* clock_of_this_thread = nullptr;  // RecordFunction's callbacks are plain functions
+
+// Notes when autograd begins and ends to run backward passes that somebody else starts: those of the constructing thread, on the CPU, for
+// as long as it lives. One at a time per thread.
 class BackwardClock {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  BackwardClock();
-  ~BackwardClock();
+  BackwardClock()
+      : callback_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(&function_begins, &function_ends).scopes({at::RecordScope::BACKWARD_FUNCTION}))) {
+    clock_of_this_thread = this;
+  }
+  ~BackwardClock() {
+    at::removeCallback(callback_);
+    clock_of_this_thread = nullptr;
+  }
   BackwardClock(const BackwardClock&) = delete;
   BackwardClock& operator=(const BackwardClock&) = delete;
 
-  // Of the first function of all backward passes since the construction; nothing when there was none.
-  const std::optional<Time>& began() const { return began_; }
-  // Of the last one, gradients accumulated and hooks run.
+  // Since the construction; those within another one (activation checkpointing) are a part of it.
+  int passes() const { return passes_; }
+  // Of the first function of the first one.
+  Time began() const { return began_; }
+  // Of the last function, gradients accumulated and hooks run.
   Time ended() const { return ended_; }
 
  private:
-  static std::unique_ptr<at::ObserverContext> function_begins(const at::RecordFunction& function);
-  static void function_ends(const at::RecordFunction& function, at::ObserverContext* context);
+  static std::unique_ptr<at::ObserverContext> function_begins(const at::RecordFunction& /*function*/) {
+    BackwardClock* clock = clock_of_this_thread;
+    if (clock == nullptr || clock->under_way_++ > 0) return nullptr;
+    const int graph = torch::autograd::get_current_graph_task_id();
+    if (graph == clock->last_graph_) return nullptr;
+    clock->last_graph_ = graph;
+    if (clock->passes_++ == 0) clock->began_ = std::chrono::steady_clock::now();
+    return nullptr;
+  }
 
-  std::optional<Time> began_;
-  Time ended_;
+  static void function_ends(const at::RecordFunction& /*function*/, at::ObserverContext* /*context*/) {
+    if (clock_of_this_thread == nullptr) return;
+    --clock_of_this_thread->under_way_;
+    clock_of_this_thread->ended_ = std::chrono::steady_clock::now();
+  }
+
+  int passes_ = 0;
+  int under_way_ = 0;    // functions, each within the one before
+  int last_graph_ = -1;  // autograd's number of the last outermost pass
+  Time began_, ended_;
   at::CallbackHandle callback_;
 };
 
-// RecordFunction's callbacks are plain functions.
-thread_local BackwardClock* clock_of_this_thread = nullptr;
-
-BackwardClock::BackwardClock()
-    : callback_(at::addThreadLocalCallback(
-          at::RecordFunctionCallback(&function_begins, &function_ends).scopes({at::RecordScope::BACKWARD_FUNCTION}))) {
-  clock_of_this_thread = this;
-}
-
-BackwardClock::~BackwardClock() {
-  at::removeCallback(callback_);
-  clock_of_this_thread = nullptr;
-}
-
-std::unique_ptr<at::ObserverContext> BackwardClock::function_begins(const at::RecordFunction& /*function*/) {
-  BackwardClock* clock = clock_of_this_thread;
-  if (clock != nullptr && !clock->began_) clock->began_ = std::chrono::steady_clock::now();
-  return nullptr;
-}
-
-void BackwardClock::function_ends(const at::RecordFunction& /*function*/, at::ObserverContext* /*context*/) {
-  if (clock_of_this_thread != nullptr) clock_of_this_thread->ended_ = std::chrono::steady_clock::now();
-}
-
-// Notes when the forward pass first uses each parameter: when a module that has it awaits it (firkin/ddp/await_parameters.h).
-// Listens for as long as it lives.
+// Notes when the forward pass first uses each parameter: when a module that has it awaits it (firkin/ddp/await_parameters.h). Listens for
+// as long as it lives.
 class ForwardRecorder {
  public:
-  ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters);
+  ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters)
+      : modules_(module, parameters),
+        parameter_count_(parameters.size()),
+        listening_(module, [this](const torch::nn::Module& awaiting) { module_awaits(awaiting); }) {}
 
   // A forward pass begins.
-  void begin(c10::Device device);
+  void begin(c10::Device device) {
+    awaited_.clear();
+    device_ = device;
+    began_ = device_now(device);
+  }
+
   // Per parameter, seconds from the last begin(); 0 for one that no module awaits, which must be there before forward begins.
-  std::vector<double> needed_s();
+  std::vector<double> needed_s() {
+    if (!modules_.has_learned()) modules_.learn();
+    constexpr double kNever = std::numeric_limits<double>::infinity();
+    std::vector<double> needed(parameter_count_, kNever);
+    for (const auto& [module, time] : awaited_) {
+      const double seconds = seconds_between(began_, time);
+      for (const size_t parameter : modules_.parameters_of(*module)) needed[parameter] = std::min(needed[parameter], seconds);
+    }
+    std::ranges::replace(needed, kNever, 0.0);
+    return needed;
+  }
+
   // Whether any module awaits.
   bool has_awaiting() const { return has_awaiting_; }
 
  private:
-  void module_awaits(const torch::nn::Module& module);
+  void module_awaits(const torch::nn::Module& module) {
+    awaited_.emplace_back(&module, device_now(device_));
+    if (!modules_.has_learned()) modules_.note(module, 0);
+    has_awaiting_ = true;
+  }
 
   AwaitingModules modules_;
   bool has_awaiting_ = false;
@@ -110,39 +137,11 @@ class ForwardRecorder {
   ForwardListening listening_;  // last, so that nobody is told of a module when the rest is gone
 };
 
-ForwardRecorder::ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters)
-    : modules_(module, parameters),
-      parameter_count_(parameters.size()),
-      listening_(module, [this](const torch::nn::Module& awaiting) { module_awaits(awaiting); }) {}
-
-void ForwardRecorder::begin(c10::Device device) {
-  awaited_.clear();
-  device_ = device;
-  began_ = device_now(device);
-}
-
-void ForwardRecorder::module_awaits(const torch::nn::Module& module) {
-  awaited_.emplace_back(&module, device_now(device_));
-  if (!modules_.has_learned()) modules_.note(module, 0);
-  has_awaiting_ = true;
-}
-
-std::vector<double> ForwardRecorder::needed_s() {
-  if (!modules_.has_learned()) modules_.learn();
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  std::vector<double> needed(parameter_count_, kNever);
-  for (const auto& [module, time] : awaited_) {
-    const double seconds = seconds_between(began_, time);
-    for (const size_t parameter : modules_.parameters_of(*module)) needed[parameter] = std::min(needed[parameter], seconds);
-  }
-  std::ranges::replace(needed, kNever, 0.0);
-  return needed;
-}
-
 // ---- Steps
 
 // One step's clock readings, in seconds.
 struct ProfiledStep {
+  int backward_passes = 1;
   double backward_s = 0;
   double forward_s = 0;
   double update_s = 0;
@@ -179,8 +178,9 @@ DeviceTime step_as_a_whole(const ProcessGroup& group, Workload& workload, Profil
   const DeviceTime started = device_now(c10::kCPU);
   workload.whole_step();
   const DeviceTime ended = device_now(c10::kCPU);
-  if (!backward.began()) return started;
-  const DeviceTime backward_began{.host = *backward.began()};
+  times.backward_passes = backward.passes();
+  if (times.backward_passes != 1) return started;
+  const DeviceTime backward_began{.host = backward.began()};
   const DeviceTime backward_ended{.host = backward.ended()};
   times.forward_s = seconds_between(started, backward_began);
   times.backward_s = seconds_between(backward_began, backward_ended);
@@ -203,7 +203,8 @@ ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_
 
 // Why a step cannot be profiled; empty when it can.
 std::string problem_of(const std::vector<NamedTensor>& parameters, const ProfiledStep& step) {
-  if (step.backward_s == 0) return "the training step ran no backward pass on the thread that called it; expected one";
+  if (step.backward_passes == 0) return "the training step ran no backward pass on the thread that called it; expected one";
+  if (step.backward_passes > 1) return fmt::format("the training step ran {} backward passes; expected one", step.backward_passes);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (step.ready_s[i] > 0) continue;
     return fmt::format("the training step gave {} no gradient; expected one for every parameter that requires a gradient",
@@ -273,6 +274,7 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
     hooked.push_back(rows.back()[0]);
     has_awaiting = recorders.forward.has_awaiting();
     if (options.on_progress) options.on_progress(fmt::format("backward {}", i + 1));
+    if (options.is_enough && options.is_enough(i + 1)) break;
   }
   forget_gradients(workload);
 

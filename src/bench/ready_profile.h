@@ -18,7 +18,12 @@ struct ReadyProfileOptions {
   int warmup_steps = 3;
   int steps = 20;                                            // of each kind, alternating: bare backward, and backward with hooks
   std::function<void(const std::string& done)> on_progress;  // may be empty
+  // Asked after each pair on every rank, which must all answer alike: whether so many suffice; may be empty.
+  std::function<bool(int done)> is_enough = {};
 };
+
+// For medians and a ratio.
+inline constexpr int kFewestProfileSteps = 4;
 
 struct ReadyProfile {
   // Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order. Times are the median

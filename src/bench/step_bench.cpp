@@ -191,7 +191,6 @@ StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, con
       result.buckets[setting] = times.buckets;
       if (options.on_progress) options.on_progress(fmt::format("block {}, {}", block + 1, settings[setting].name));
     }
-    if (options.on_block) options.on_block(result);
     if (options.is_enough && options.is_enough(result)) break;
   }
   return result;

@@ -81,9 +81,7 @@ struct StepBenchOptions {
   uint64_t seed = 0;                 // of the order; the same on every rank
   bool communication_alone = false;  // after each block, time once what the setting sends, with nothing to hide behind
   std::function<void(const std::string& done)> on_progress;  // called after each setting of each block; may be empty
-  // Called after each block with all blocks so far; may be empty. Other ranks wait meanwhile.
-  std::function<void(const StepBenchResult& so_far)> on_block = {};
-  // Asked after each block on every rank, which must all answer alike: whether the blocks so far suffice; may be empty.
+  // Asked after each block on every rank, which must all answer alike: whether the blocks so far suffice; may be empty. Other ranks wait.
   std::function<bool(const StepBenchResult& so_far)> is_enough = {};
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "command.h"
 #include "firkin/base/units.h"
@@ -31,6 +32,7 @@ struct TuneFlags {
   int steps = 2;
   int profile_steps = 20;
   double allreduce_seconds = 10;
+  std::optional<double> seconds;
 };
 
 TuneOptions checked_options(const TuneFlags& flags) {
@@ -41,6 +43,8 @@ TuneOptions checked_options(const TuneFlags& flags) {
     find_compression(hook, 0);
     if (hook != kNoHook && std::ranges::find(options.hooks, hook) == options.hooks.end()) options.hooks.push_back(hook);
   }
+  constexpr double kSeconds = 120;
+  options.seconds = flags.seconds.value_or(flags.compare ? options.seconds : kSeconds);
   options.profile_steps = flags.profile_steps;
   options.allreduce_seconds = flags.allreduce_seconds;
   options.seed = flags.common.seed;
@@ -88,9 +92,9 @@ Run declare_tune(CLI::App& app) {
       "of steps then measure what it gains over PyTorch's default (its own engine,\n"
       "1 MiB and then 25 MiB), over none (no communication), and what ordered gains\n"
       "(communication goes on under the next forward pass; recommended when its\n"
-      "interval excludes no gain). Takes 2 to 5 minutes; what is known so far is in\n"
-      "--out. --compare measures more: naive (one call per tensor after backward), flat\n"
-      "(one call after backward), overlap (each tensor when ready), and seven caps.\n\n"
+      "interval excludes no gain). Takes two minutes (--seconds); what is known so far\n"
+      "is in --out. --compare measures more: naive (one call per tensor after backward),\n"
+      "flat (one after backward), overlap (each tensor when ready), and seven caps.\n\n"
       "predicted, measured: seconds a step; error: predicted / measured - 1.\n"
       "exposed: step less the step without communication. after bw: from the end of\n"
       "backward to the last gradient.\n\n"
@@ -116,6 +120,8 @@ Run declare_tune(CLI::App& app) {
       ->check(CLI::Range(4, 100000));
   app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));
   app.add_option("--steps", flags->steps, "timed steps per block and setting")->capture_default_str()->check(CLI::Range(1, 100000));
+  app.add_option("--seconds", flags->seconds, "for all of it, about: slow steps are fewer\n(default: 120; with --compare no limit)")
+      ->check(CLI::Range(1.0, 1e6));
   app.add_option("--profile-steps", flags->profile_steps, "backward passes of the profile")
       ->capture_default_str()
       ->check(CLI::Range(4, 100000));

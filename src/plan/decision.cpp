@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <numeric>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -158,6 +157,13 @@ std::string_view name_of(Outcome outcome) {
       return "default faster";
   }
   return "";
+}
+
+std::optional<Outcome> outcome_named(std::string_view name) {
+  for (int i = 0; i <= static_cast<int>(Outcome::kDefaultFaster); ++i) {
+    if (name_of(static_cast<Outcome>(i)) == name) return static_cast<Outcome>(i);
+  }
+  return std::nullopt;
 }
 
 bool keeps_default(Outcome outcome) {

@@ -52,7 +52,9 @@ void set_time_axis(json& spec, CurveRange times, const std::string& title) {
 json predicted_points(const std::vector<CurveRow>& rows) {
   json points = json::array();
   for (const CurveRow& row : rows) {
-    if (row.predicted_s) points.push_back({{"cap_mib", row.cap_mib}, {"time_s", *row.predicted_s}});
+    if (!row.predicted_s) continue;
+    json& point = points.emplace_back(json{{"cap_mib", row.cap_mib}, {"time_s", *row.predicted_s}});
+    if (row.predicted_range_s) point.update({{"low", row.predicted_range_s->low}, {"high", row.predicted_range_s->high}});
   }
   return points;
 }
@@ -127,11 +129,12 @@ std::string curve_summary(const std::vector<CurveRow>& rows, const std::optional
                             display_seconds(*answer->best_measured.measured_s));
 }
 
-std::string curve_caption(const Levels& levels, bool has_measured) {
+std::string curve_caption(const Levels& levels, bool has_measured, bool has_range) {
   std::string text = has_measured
                          ? "Line: the model's prediction. Points: medians of real steps with 95 % intervals; filled points are tied: "
                            "they cannot be told from the best."
                          : "The model's prediction.";
+  if (has_range) text += " Band: so near to their predictions 95 % of the validation study's caps were measured.";
   if (!levels.lines.empty()) text += " Dashed: the strategies that have no cap, as measured.";
   if (!levels.beyond.empty()) text += fmt::format(" Outside this axis: {}.", fmt::join(levels.beyond, ", "));
   return text;
@@ -152,7 +155,7 @@ std::optional<Chart> curve_chart(const Results& results) {
   Chart chart;
   chart.id = "curve";
   chart.title = measured.empty() ? "Step time over bucket size: predicted" : "Step time over bucket size: predicted and measured";
-  chart.caption = curve_caption(levels, !measured.empty());
+  chart.caption = curve_caption(levels, !measured.empty(), line.front().predicted_range_s.has_value());
   chart.summary = curve_summary(line, results.answer);
   chart.spec = filled_chart("curve", {{"predicted", predicted_points(line)},
                                       {"measured", measured},

@@ -6,6 +6,7 @@
 
 #include "answer.h"
 #include "firkin/base/units.h"
+#include "results/numbers.h"
 #include "results/paste_settings.h"
 
 namespace firkin {
@@ -22,7 +23,12 @@ std::string short_remark(const TuneAnswer& answer, double cap_mib) {
 std::string curve_in_text(const Results& results) {
   std::vector<std::string> remarks;
   for (const CurveRow& row : results.curve) remarks.push_back(results.answer ? short_remark(*results.answer, row.cap_mib) : "");
-  return terminal_table(curve_table(results.curve, Medium::kTerminal), remarks);
+  std::string text = terminal_table(curve_table(results.curve, Medium::kTerminal), remarks);
+  const CurveRow& first = results.curve.front();
+  if (!first.predicted_s || !first.predicted_range_s) return text;
+  return text + wrapped("", fmt::format("Of the validation study's caps, 95 % took {} to {} of what was predicted.",
+                                        display_percent(first.predicted_range_s->low / *first.predicted_s - 1, true),
+                                        display_percent(first.predicted_range_s->high / *first.predicted_s - 1, true)));
 }
 
 std::string captioned_in_text(const Table& table) {

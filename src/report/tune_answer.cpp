@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "answer.h"
@@ -174,8 +173,7 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
   const DecisionSection& decision = results.answer->decision;
   std::vector<PasteSetting> settings =
       paste_settings(std::llround(decision.cap_mib * static_cast<double>(kMiB)), half ? 2 : 4, results.answer->plan_caps_mib);
-  constexpr std::array kKeep = {Outcome::kSameBuckets, Outcome::kHidden, Outcome::kNothingToGain, Outcome::kDefaultFaster};
-  if (std::ranges::any_of(kKeep, [&](Outcome outcome) { return decision.outcome == name_of(outcome); })) {
+  if (const auto outcome = outcome_named(decision.outcome); outcome && keeps_default(*outcome)) {
     std::erase_if(settings, [](const PasteSetting& setting) { return setting.setting.find("bucket_cap_mb") != std::string::npos; });
     settings.insert(settings.begin(), {"PyTorch", "DistributedDataParallel(model)", "its default: 25 MiB after a first bucket of 1 MiB"});
   }

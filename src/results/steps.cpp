@@ -22,6 +22,7 @@ constexpr Field<CurveRow> kCurveFields[] = {{kCapKey, &CurveRow::cap_mib, Unit::
                                             {kMeasuredKey, &CurveRow::measured_s, Unit::kSeconds, "measured"},
                                             {kMeasuredInterval, &CurveRow::measured_ci_s, Unit::kSeconds, "95 % interval"},
                                             {"error", &CurveRow::error, Unit::kChange, "error"},
+                                            {"predicted_range_s", &CurveRow::predicted_range_s, Unit::kSeconds, "95 % of the study", kPage},
                                             {kOutliersKey, &CurveRow::outliers, Unit::kCount, "outliers", kPage},
                                             {kModesKey, &CurveRow::modes_s, Unit::kSeconds, "two modes", kPage}};
 

@@ -16,10 +16,11 @@ struct CurveRow {
   std::optional<int64_t> buckets = {};
   std::optional<double> predicted_s = {};
   std::optional<double> measured_s = {};
-  std::optional<Interval> measured_ci_s = {};  // 95 %
-  std::optional<double> error = {};            // predicted / measured - 1
-  std::optional<int64_t> outliers = {};        // blocks that stand out
-  std::optional<Interval> modes_s = {};        // where the samples have two modes: those
+  std::optional<Interval> measured_ci_s = {};      // 95 %
+  std::optional<double> error = {};                // predicted / measured - 1
+  std::optional<Interval> predicted_range_s = {};  // in which 95 % of the validation study's caps were measured (CapPrediction)
+  std::optional<int64_t> outliers = {};            // blocks that stand out
+  std::optional<Interval> modes_s = {};            // where the samples have two modes: those
 };
 
 // One strategy, or one strategy under one cap. Seconds a step, and bytes a rank.

@@ -6,10 +6,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <memory>
 #include <sstream>
 
+#include "base/stopwatch.h"
 #include "bench/allreduce_bench.h"
 #include "bench/ready_profile.h"
 #include "bench/torch_peer.h"
@@ -18,6 +20,7 @@
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
+#include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
 #include "workload/workload.h"
 
@@ -85,6 +88,9 @@ double conversion_s_per_byte(const ProcessGroup& group) {
   return max_over_ranks(group, {median(times)})[0] / static_cast<double>(gradient.nbytes());
 }
 
+// What of the time may have passed when a part of the measurement ends.
+constexpr double kProfiled = 0.15, kCalibrated = 0.4, kRaced = 0.6, kOrderedRaced = 0.7, kAll = 1;
+
 class TuneRun {
  public:
   TuneRun(const ProcessGroup& group, Workload& workload, const TuneOptions& options)
@@ -119,13 +125,20 @@ class TuneRun {
   }
 
   void measure_inputs() {
-    ReadyProfile measured = measure_ready_profile(
-        group_, workload_, {.steps = options_.profile_steps, .on_progress = phase_progress("profiling backward", options_.profile_steps)});
+    ReadyProfile measured =
+        measure_ready_profile(group_, workload_,
+                              {.steps = options_.profile_steps,
+                               .on_progress = phase_progress("profiling backward", options_.profile_steps),
+                               .is_enough = [this](int done) { return is_past(kProfiled) && done >= kFewestProfileSteps; }});
     tuning_.profile = std::move(measured.profile);
     tuning_.ready_order = std::move(measured.ready_order);
     tell();
-    const AllReduceBenchOptions allreduce{.sizes = allreduce_sizes(tensors().total_bytes()),
-                                          .seconds = options_.allreduce_seconds,
+    const at::ScalarType dtype = workload_.parameters[0].scalar_type();
+    std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
+    std::erase_if(sizes, [&](int64_t bytes) { return bytes % static_cast<int64_t>(at::elementSize(dtype)) != 0; });
+    const AllReduceBenchOptions allreduce{.sizes = sizes,
+                                          .dtype = dtype,
+                                          .seconds = std::min(options_.allreduce_seconds, options_.seconds / 10),
                                           .seed = options_.seed,
                                           .on_progress = phase_progress("measuring all-reduce", kMostRounds)};
     tuning_.allreduce = allreduce_table(measure_allreduce(group_, allreduce), group_.size);
@@ -139,7 +152,7 @@ class TuneRun {
       settings.push_back(setting(fmt::format("planned, {} buckets", plan.buckets.size()), "planned"));
       settings.back().options.plan = plan;
     }
-    tuning_.calibration = measure("calibrating", settings, options_.calibration_blocks);
+    tuning_.calibration = measure("calibrating", settings, {.most = options_.calibration_blocks, .fewest = 3, .share = kCalibrated});
     calibrate(tuning_);
     tell();
   }
@@ -150,10 +163,10 @@ class TuneRun {
     tuning_.raced = predict_steps(model_of(tuning_), options_.rule, numbers_of_rank_0(group_, bytes_of(tuning_.raced)));
     std::vector<StepSetting> settings;
     for (const CapPrediction& cap : tuning_.raced) settings.push_back(cap_setting(cap.cap_bytes));
-    tuning_.race = measure("racing the best caps", settings, options_.race_blocks, {}, [&](std::vector<SettingSteps> so_far) {
+    const Blocks blocks{.most = options_.race_blocks, .fewest = 3, .share = kRaced};
+    tuning_.race = measure("racing the best caps", settings, blocks, [&](std::vector<SettingSteps> so_far) {
       tuning_.race = std::move(so_far);
-      const bool clear = is_clear(tuning_);
-      return of_rank_0(group_, clear ? 1 : 0) == 1;
+      return of_rank_0(group_, is_clear(tuning_) ? 1 : 0) == 1;
     });
     const auto leader = of_rank_0(group_, static_cast<double>(tuning_.decision.standing.choice));
     tuning_.decision.standing.choice = static_cast<size_t>(leader);
@@ -179,7 +192,6 @@ class TuneRun {
       tuning_.notes.emplace_back("ordered is not measured: the step is one function, and would need an OverlappedOptimizer in it");
       return;
     }
-    constexpr int kBlocks = 3;
     std::vector<BucketPlan> candidates = ordered_candidates(model_of(tuning_), most_calibrated_buckets(tuning_.calibration_plans));
     candidates.resize(static_cast<size_t>(of_rank_0(group_, static_cast<double>(candidates.size()))), candidates.back());
     std::vector<StepSetting> settings;
@@ -188,8 +200,9 @@ class TuneRun {
       settings.push_back(ordered_setting(plan));
     }
     size_t fastest = 0;
-    if (candidates.size() > 1) {
-      const std::vector<SettingSteps> race = measure("racing ordered's buckets", settings, kBlocks);
+    if (candidates.size() > 1 && !is_past(kRaced)) {
+      const std::vector<SettingSteps> race =
+          measure("racing ordered's buckets", settings, {.most = 3, .fewest = 1, .share = kOrderedRaced});
       const auto typical_s = [](const SettingSteps& each) { return median(each.step_s); };
       fastest = static_cast<size_t>(std::ranges::min_element(race, {}, typical_s) - race.begin());
     }
@@ -230,13 +243,15 @@ class TuneRun {
 
   // Steps that did not choose: what the choice gains, and what is to be compared.
   void measure_gain() {
-    const int blocks = options_.steps.blocks;
-    const auto every = static_cast<size_t>(std::max(blocks / 10, 1));  // often enough to lose little, seldom enough to cost nothing
+    const auto most = static_cast<size_t>(options_.steps.blocks);
+    const size_t every = std::max<size_t>(most / 10, 1);  // often enough to lose little, seldom enough to cost nothing
+    const Blocks blocks{.most = options_.steps.blocks, .fewest = static_cast<int>(kFewestSamples), .share = kAll};
     tuning_.gain = measure("measuring the gain", gain_settings(), blocks, [&](std::vector<SettingSteps> so_far) {
       const size_t done = so_far[0].step_s.size();
-      if (!options_.on_partial || done == static_cast<size_t>(blocks) || (done > 1 && done % every != 0)) return;
+      if (!options_.on_partial || done == most || (done > 1 && done % every != 0)) return false;
       tuning_.gain = std::move(so_far);
       tell();
+      return false;
     });
   }
 
@@ -263,9 +278,17 @@ class TuneRun {
     return ordered;
   }
 
-  // At most `blocks` of them; `on_block` and `is_enough` may be empty.
-  std::vector<SettingSteps> measure(const std::string& phase, const std::vector<StepSetting>& settings, int blocks,
-                                    const std::function<void(std::vector<SettingSteps>)>& on_block = {},
+  // Rank 0's clock has come to this share of the time.
+  bool is_past(double share) const { return of_rank_0(group_, seconds_since(started_)) > share * options_.seconds; }
+
+  // How many blocks: more than the fewest until the share of the time is past.
+  struct Blocks {
+    int most = 0, fewest = 0;
+    double share = kAll;
+  };
+
+  // is_enough: asked after each block, on every rank; may be empty.
+  std::vector<SettingSteps> measure(const std::string& phase, const std::vector<StepSetting>& settings, const Blocks& blocks,
                                     const std::function<bool(std::vector<SettingSteps>)>& is_enough = {}) {
     const auto measured = [&](const StepBenchResult& result) {
       std::vector<SettingSteps> list;
@@ -275,11 +298,13 @@ class TuneRun {
       return list;
     };
     StepBenchOptions steps = options_.steps;
-    steps.blocks = blocks;
+    steps.blocks = blocks.most;
     steps.seed = options_.seed;
-    steps.on_progress = phase_progress(phase, blocks * static_cast<int>(settings.size()));
-    if (on_block) steps.on_block = [&](const StepBenchResult& so_far) { on_block(measured(so_far)); };
-    if (is_enough) steps.is_enough = [&](const StepBenchResult& so_far) { return is_enough(measured(so_far)); };
+    steps.on_progress = phase_progress(phase, blocks.most * static_cast<int>(settings.size()));
+    steps.is_enough = [&](const StepBenchResult& so_far) {
+      const bool enough = is_enough && is_enough(measured(so_far));
+      return enough || (std::ssize(so_far.step_s[0]) >= blocks.fewest && is_past(blocks.share));
+    };
     return measured(measure_steps(group_, workload_, settings, steps));
   }
 
@@ -294,6 +319,7 @@ class TuneRun {
   const ProcessGroup& group_;
   Workload& workload_;
   const TuneOptions& options_;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   Tuning tuning_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,12 @@
 namespace firkin {
 
 struct TuneOptions {
+  // For all of it, about: where steps are slow there are fewer of them, but at least what a calibration, a race and an interval of 95 %
+  // need.
+  double seconds = std::numeric_limits<double>::infinity();
   std::vector<int64_t> caps;       // bytes, to be raced with the best predicted; with `compare` the caps of the comparison
   bool compare = false;            // measure naive, flat, overlap and default_caps() too
-  int race_blocks = 10;            // at most
+  int race_blocks = 10;            // at most, as those that follow
   CapOptions rule;                 // how buckets are filled; its cap is not used
   std::vector<std::string> hooks;  // names of find_compression(), to compare with gradients as they are
   int calibration_blocks = 8;      // of the steps that calibrate the model

@@ -51,8 +51,9 @@ void check_options(const ModuleTuningOptions& options) {
   at_least("blocks", options.blocks, 1);
   at_least("warmup_steps", options.warmup_steps, 1);
   at_least("steps_per_block", options.steps_per_block, 1);
-  at_least("profile_steps", options.profile_steps, 4);
+  at_least("profile_steps", options.profile_steps, kFewestProfileSteps);
   at_least("allreduce_seconds", options.allreduce_seconds, 0.1);
+  at_least("seconds", options.seconds, 1);
 }
 
 // Also that the ranks' modules are alike: DataParallel's constructor sees to it.
@@ -139,6 +140,7 @@ ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const Pro
   add_ranks(on_device, results.run.environment);
   results.run.model = description_of(module, options.name);
   TuneOptions settings;
+  settings.seconds = options.seconds;
   settings.caps = options.caps;
   settings.profile_steps = options.profile_steps;
   settings.allreduce_seconds = options.allreduce_seconds;

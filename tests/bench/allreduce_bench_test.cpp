@@ -43,6 +43,16 @@ TEST_P(AllReduceBenchCaches, GivesEveryRankTheSameSamplesAndFindsNothingWrong) {
 }
 INSTANTIATE_TEST_SUITE_P(Both, AllReduceBenchCaches, testing::Bool(), [](const auto& test) { return test.param ? "Cold" : "Warm"; });
 
+TEST(AllReduceBench, SumsWhatGradientsAreMadeOf) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kDouble}) {
+      const auto series = measure_allreduce(group, {.sizes = {8, 4096}, .dtype = dtype, .seconds = 0.1, .on_progress = {}});
+      for (const AllReduceSeries& size : series) EXPECT_EQ(size.wrong, 0);
+    }
+    EXPECT_THROW(measure_allreduce(group, {.sizes = {4}, .dtype = at::kDouble, .on_progress = {}}), InputError);
+  });
+}
+
 TEST(AllReduceBench, RefusesSizesThatAreNoFloatsAndNoTime) {
   run_ranks(1, [](const ProcessGroup& group) {
     EXPECT_THROW(measure_allreduce(group, {.sizes = {6}, .on_progress = {}}), InputError);

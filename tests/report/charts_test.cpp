@@ -111,6 +111,15 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
   }
 }
 
+TEST(Charts, TheRangeOfPredictionsIsABandThatSaysWhatItIs) {
+  Results results = tune_results();
+  for (CurveRow& row : results.dense_curve) row.predicted_range_s = Interval{0.9 * *row.predicted_s, 1.1 * *row.predicted_s};
+  const Chart chart = *curve_chart(results);
+  EXPECT_THAT(chart.caption, HasSubstr("95 % of the validation study's caps"));
+  EXPECT_EQ(chart.spec["datasets"]["predicted"][0]["low"], results.dense_curve[0].predicted_range_s->low);
+  EXPECT_THAT(curve_chart(tune_results())->caption, Not(HasSubstr("Band")));
+}
+
 TEST(Charts, AStrategyFarFromTheCurveIsNamedInstead) {
   Results results = tune_results();
   StrategyRow row;

@@ -74,6 +74,35 @@ TEST(Tune, RacesTheBestCapsAndMeasuresTheGainInOtherBlocks) {
   });
 }
 
+TEST(Tune, MeasuresTheAllReduceInTheGradientsType) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Workload workload = small_workload();
+    workload.module->to(at::kDouble);
+    workload.parameters = workload.module->parameters();
+    workload.loss = [module = workload.module](int64_t) {
+      return std::dynamic_pointer_cast<torch::nn::SequentialImpl>(module)->forward(at::ones({4, 32}, at::kDouble)).mean();
+    };
+    workload.optimizer = std::make_shared<torch::optim::SGD>(workload.parameters, 0.001);
+    const Tuning result = tune(group, workload, quick_tune());
+    check_result(result);
+    EXPECT_EQ(result.allreduce[0].bytes, 16);  // 4 bytes are no element
+  });
+}
+
+TEST(Tune, HasFewerBlocksWhereTheTimeIsUpButEnoughForIntervals) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Workload workload = small_workload();
+    TuneOptions options = quick_tune();
+    options.profile_steps = options.calibration_blocks = options.race_blocks = options.steps.blocks = 50;
+    options.seconds = 0.1;
+    const Tuning result = tune(group, workload, options);
+    check_result(result);
+    EXPECT_EQ(result.calibration[0].step_s.size(), 3u);
+    EXPECT_EQ(result.race[0].step_s.size(), 3u);
+    EXPECT_EQ(result.gain[0].step_s.size(), 6u);
+  });
+}
+
 // What it has measured and nothing else decides: the same by the functions of tuning/ alone.
 TEST(Tune, AddsNoRuleOfItsOwn) {
   run_ranks(2, [](const ProcessGroup& group) {

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "../comm/thread_ranks.h"
+#include "../ddp/checkpoint.h"
 #include "firkin/base/error.h"
 #include "results/results.h"
 
@@ -123,6 +124,30 @@ TEST(TuneModule, AStepWithoutBackwardIsEveryRanksError) {
         *own.net, [] {}, group, quick());
   });
   EXPECT_THAT(errors, testing::Each(HasSubstr("rank 0: the training step ran no backward pass")));
+}
+
+TEST(TuneModule, AStepOfTwoBackwardsIsEveryRanksError) {
+  const auto errors = errors_of([](Own& own, const ProcessGroup& group) {
+    const auto step = [&] {
+      own.step();
+      own.step();
+    };
+    profile(*own.net, step, group);
+  });
+  EXPECT_THAT(errors, testing::Each(HasSubstr("rank 0: the training step ran 2 backward passes; expected one")));
+}
+
+TEST(TuneModule, ABackwardWithinTheBackwardIsAPartOfIt) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Own own;
+    Checkpoint::Body body = [&](const at::Tensor& x) { return own.net->forward(x); };
+    const auto step = [&] {
+      own.optimizer.zero_grad();
+      Checkpoint::apply(at::randn({8, 16}).requires_grad_(), &body).sum().backward();
+      own.optimizer.step();
+    };
+    EXPECT_EQ(profile(*own.net, step, group, 4).tensors.names.size(), own.net->parameters().size());
+  });
 }
 
 TEST(TuneModule, AParameterWithoutGradientOnOneRankIsEveryRanksError) {

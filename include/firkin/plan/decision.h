@@ -61,6 +61,7 @@ enum class Outcome {
 
 // In results.json: "gain", "gain not shown", ...
 std::string_view name_of(Outcome outcome);
+std::optional<Outcome> outcome_named(std::string_view name);
 
 // Whether the default is to be kept: all but the first three.
 bool keeps_default(Outcome outcome);

@@ -35,8 +35,9 @@ struct ModuleProfile {
 };
 
 struct ModuleTuningOptions {
+  double seconds = 120;           // for all of it, about: where steps are slow there are fewer of them, some 200 at the least
   std::vector<int64_t> caps;      // bytes, to be raced with the best predicted
-  int blocks = 12;                // that measure the gain; from 6 on there are intervals of 95 %
+  int blocks = 12;                // that measure the gain, at most; from 6 on there are intervals of 95 %
   int warmup_steps = 1;           // after every switch of the setting
   int steps_per_block = 2;        // timed
   int profile_steps = 20;         // 4 or more
@@ -72,7 +73,7 @@ struct ModuleTuning {
 // changed: make the optimiser anew. In memory: one copy of the parameters, and what the strategies need (docs/data_parallel.md).
 //
 // Throws, on every rank: InputError for options out of range, a module without trainable parameters or with several dtypes among them, a
-// step without backward, a parameter without gradient, and (rank 0) a folder that cannot be written; RuntimeError when the modules of two
+// step that runs no backward or several, a parameter without gradient, and (rank 0) a folder that cannot be written; RuntimeError when the modules of two
 // ranks differ. A step that throws on one rank throws there, and GroupError on the others once the group's timeout has passed.
 ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group, const ModuleTuningOptions& options = {});
 

@@ -89,10 +89,11 @@ PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOpti
   const TensorProfile profile = predictor.profile(order);
   std::vector<CapPrediction> predictions = predict_steps(predictor.model(profile), options.cap, caps);
   const double best_s = std::ranges::min(step_s);
+  const bool one_kind = is_of_one_kind(parameters);
   for (size_t i = 0; i < caps.size(); ++i) {
     predictions[i].buckets = std::ssize(plans[i].plan.buckets);
     // Of several kinds of gradients, buckets are cut apart: predict_steps() does not know.
-    if (!is_of_one_kind(parameters)) predictions[i].expected_regret = step_s[i] / best_s - 1;
+    if (!one_kind) predictions[i].expected_regret = step_s[i] / best_s - 1;
   }
   const size_t best = weigh(predictions).choice;
   return {.plan = std::move(plans[best]), .name = fmt::format("{} caps", format_bytes(caps[best])), .step_s = step_s[best]};
