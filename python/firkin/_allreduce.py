@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from firkin._core import AllReduceTable, InputError, row_of_samples
+from firkin._core import AllReduceTable, InputError, allreduce_sizes, row_of_samples
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
 
@@ -21,15 +21,6 @@ _LARGEST_QUEUE_BYTES = 256 * MIB  # of all queued buffers together
 _SAMPLE_SECONDS = 0.5e-3  # what the calls of one sample take together, about
 _MOST_CALLS_PER_SAMPLE = 100
 _MOST_SAMPLES_PER_VISIT = 100
-
-
-def sizes_up_to(largest_bytes: int) -> list[int]:
-    """4 B, 16 B, ... by factors of 4 up to `largest_bytes`, which is always the last."""
-    largest = max(largest_bytes // _FLOAT_BYTES * _FLOAT_BYTES, _FLOAT_BYTES)
-    sizes = [_FLOAT_BYTES]
-    while sizes[-1] * 4 <= largest:
-        sizes.append(sizes[-1] * 4)
-    return sizes if sizes[-1] == largest else [*sizes, largest]
 
 
 @dataclass
@@ -155,7 +146,7 @@ def measure_all_reduce(
     Raises InputError without a process group, with one rank, and for a wrong size or time_budget_s.
     """
     ranks = Ranks(process_group)
-    sizes = sizes_up_to(64 * MIB) if sizes is None else list(sizes)
+    sizes = allreduce_sizes(64 * MIB) if sizes is None else list(sizes)
     return measured_table(ranks, ranks.gradient_device(), sizes, time_budget_s, seed)
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from firkin import _ddp
-from firkin._allreduce import measured_table, sizes_up_to
-from firkin._core import AllReduceTable, InputError, Profile, RunFacts, Tuner
+from firkin._allreduce import measured_table
+from firkin._core import AllReduceTable, InputError, Profile, RunFacts, Tuner, allreduce_sizes
 from firkin._measure import Samples, Setting, StepBench, Wrapping, check_ddp_options, warmup_steps
 from firkin._plan import Plan
 from firkin._profile import check_same_model, measured_profile, trainable_parameters
@@ -179,7 +179,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         notes.append("a communication hook: the all-reduce was measured, and its time predicted, without it; steps were measured with it")
     effort = _effort(job, step.seconds / step.calls, notes)
     table = measured_table(
-        ranks, parameters[0][1].device, sizes_up_to(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1), job.seed, job.progress.at,
+        ranks, parameters[0][1].device, allreduce_sizes(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1), job.seed, job.progress.at,
         (parameters[0][1].dtype, wire or parameters[0][1].dtype),
     )  # fmt: skip
     tuner = _Planner(job, profile, table, lists)

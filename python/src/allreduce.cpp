@@ -84,6 +84,7 @@ void bind_allreduce(nb::module_& module) {
       .def("__repr__", [](const MeasuredAllReduce& self) {
         return fmt::format("AllReduceTable({} sizes, ranks: {})", self.rows.size(), fmt::join(world_sizes(self.rows), ", "));
       });
+  module.def("allreduce_sizes", &allreduce_sizes, "largest_bytes"_a, "4 B, 16 B, ... up to `largest_bytes`, which is always the last.");
   module.def("row_of_samples", &measured_row, "bytes"_a, "world_size"_a, "isolated_s"_a, "queued_s"_a, "queue"_a, "calls_per_sample"_a,
              "wrong"_a,
              "Medians and moments. isolated_s: seconds per call, one at a time; queued_s: seconds of `queue` calls under way together, "

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <random>
 
@@ -15,7 +14,6 @@
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
 #include "workload/workload.h"
 
@@ -55,13 +53,7 @@ class ChunksBench {
 
   std::vector<ChunksPoint> run() {
     for (ChunksPoint& point : points_) check(point);
-    std::vector<size_t> all(points_.size());
-    std::iota(all.begin(), all.end(), 0);
-    for (size_t round = 0; round < kFewestSamples; ++round) measure_round(all);
-    for (;;) {
-      const std::vector<size_t> round = widest_points(samples(), seconds_left());
-      if (round.empty()) break;
-      measure_round(round);
+    while (measure_round()) {
     }
     for (ChunksPoint& point : points_) {
       point.gap_s = median(point.total_s) / std::max(point.full_chunks, 1.0);
@@ -73,12 +65,6 @@ class ChunksBench {
   // The same on every rank.
   double seconds_left() const { return of_rank_0(group_, options_.seconds - seconds_since(started_)); }
 
-  std::vector<std::vector<double>> samples() const {
-    std::vector<std::vector<double>> all;
-    for (const ChunksPoint& point : points_) all.push_back(point.total_s);
-    return all;
-  }
-
   std::vector<at::Tensor> chunks_of(const ChunksPoint& point) const { return data_.split(point.chunk_bytes / kFloatBytes); }
 
   // Also the warm-up. Leaves zeros, which stay finite when they are summed again and again.
@@ -89,15 +75,20 @@ class ChunksBench {
     data_.zero_();
   }
 
-  // Each of `round` once, in random order; what was measured before and no longer fits into the time is left out.
-  void measure_round(std::vector<size_t> round) {
-    std::ranges::shuffle(round, random_);
-    for (const size_t index : round) {
+  // Each size once, in random order; what was measured before and no longer fits into the time is left out. Whether any fitted.
+  bool measure_round() {
+    std::vector<size_t> order(points_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::shuffle(order, random_);
+    bool any = false;
+    for (const size_t index : order) {
       ChunksPoint& point = points_[index];
       if (!point.total_s.empty() && median(point.total_s) > seconds_left()) continue;
+      any = true;
       point.total_s.push_back(max_over_ranks(group_, {time_chunks(group_, chunks_of(point))})[0]);
       if (options_.on_progress) options_.on_progress(format_bytes(point.chunk_bytes), seconds_since(started_));
     }
+    return any;
   }
 
   const ProcessGroup& group_;
@@ -157,26 +148,6 @@ int64_t set_gaps(AllReduceTable& table, int64_t world_size, const std::vector<Ch
     ++set;
   }
   return set;
-}
-
-double relative_width(std::span<const double> samples) {
-  if (samples.size() < kFewestSamples) return std::numeric_limits<double>::infinity();
-  const Interval interval = series_interval(samples);
-  return (interval.high - interval.low) / median(samples);
-}
-
-std::vector<size_t> widest_points(const std::vector<std::vector<double>>& samples, double seconds_left) {
-  std::vector<size_t> points;
-  std::vector<double> widths(samples.size());
-  for (size_t i = 0; i < samples.size(); ++i) {
-    if (median(samples[i]) > seconds_left) continue;
-    points.push_back(i);
-    widths[i] = relative_width(samples[i]);
-  }
-  std::ranges::stable_sort(points, std::ranges::greater{}, [&widths](size_t point) { return widths[point]; });
-  constexpr size_t kPart = 3;
-  points.resize((points.size() + kPart - 1) / kPart);
-  return points;
 }
 
 }  // namespace firkin

@@ -5,10 +5,8 @@
 //   set_gaps(table, group.size, points);  // g(x) beside a(x)
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -47,28 +45,14 @@ int64_t chunk_count(int64_t elements, int64_t chunk_bytes);
 // Sizes that can be chunks of `elements`: in place of all that are not below the whole, the whole once, as one call.
 std::vector<int64_t> chunk_sizes(const std::vector<int64_t>& sizes, int64_t elements);  // sizes: ascending
 
-// Randomised rounds over all sizes, at first kFewestSamples of them; then rounds over those whose interval is widest (widest_points())
-// until the time is spent. A size that no longer fits into the time is left out. Collective: every rank gets the same points, in the order
-// of options.chunk_bytes. Memory per rank: the data once. Throws InputError as chunk_count, and for no sizes or seconds that are not
-// positive.
+// Randomised rounds over all sizes until the time is spent. A size that no longer fits into the time is left out. Collective: every rank
+// gets the same points, in the order of options.chunk_bytes. Memory per rank: the data once. Throws InputError as chunk_count, and for no
+// sizes or seconds that are not positive.
 std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksBenchOptions& options);
 
 // Sets gap_s (queued_gap_s, with the table's time of one call) of the table's rows of this world size that lie between the smallest and the
 // largest chunk of which several made up the data, interpolated as CostCurve does. Returns the number of rows set; 0 when no point had
 // several chunks.
 int64_t set_gaps(AllReduceTable& table, int64_t world_size, const std::vector<ChunksPoint>& points);
-
-// ---- Where to measure next: a time budget is best spent on the points of a curve that are known least well
-
-// Width of the 95 % interval of the median (see series_interval), divided by the median. Infinite for fewer than kFewestSamples.
-// samples: positive, in the order measured.
-double relative_width(std::span<const double> samples);
-
-// The third of the points, rounded up, with the largest relative_width, widest first: several, so that a round still meets all of them in
-// the same stretch of time.
-//
-// samples: [point][sample], seconds that the sample took; each point has at least one. Points whose median exceeds `seconds_left` are left
-// out, and nothing is returned when that leaves none. Equal widths go in the order of the points.
-std::vector<size_t> widest_points(const std::vector<std::vector<double>>& samples, double seconds_left);
 
 }  // namespace firkin

@@ -89,7 +89,10 @@ void note_level(Tuning& tuning) {
 }
 
 CurveRow predicted_row(const CapPrediction& cap) {
-  return {.cap_mib = mib(cap.cap_bytes), .buckets = cap.buckets, .predicted_s = cap.step_s, .predicted_range_s = Interval{cap.low_s, cap.high_s}};
+  return {.cap_mib = mib(cap.cap_bytes),
+          .buckets = cap.buckets,
+          .predicted_s = cap.step_s,
+          .predicted_range_s = Interval{cap.low_s, cap.high_s}};
 }
 
 std::vector<CurveRow> curve_rows(std::span<const CapPrediction> caps, std::span<const SettingFit> fit) {
