@@ -133,7 +133,7 @@ class TuneRun {
     tuning_.profile = std::move(measured.profile);
     tuning_.ready_order = std::move(measured.ready_order);
     tell();
-    const at::ScalarType dtype = workload_.parameters[0].scalar_type();
+    const at::ScalarType dtype = trainable_parameters(*workload_.module)[0].tensor.scalar_type();
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
     std::erase_if(sizes, [&](int64_t bytes) { return bytes % static_cast<int64_t>(at::elementSize(dtype)) != 0; });
     const AllReduceBenchOptions allreduce{.sizes = sizes,
