@@ -60,9 +60,10 @@ TEST(StepBench, MeasuresEverySettingOnceABlock) {
     int progress = 0;
     std::vector<size_t> blocks;
     StepBenchOptions options{.blocks = 3, .steps_per_block = 2, .on_progress = [&](const std::string&) { ++progress; }};
-    options.on_block = [&](const StepBenchResult& so_far) {
+    options.is_enough = [&](const StepBenchResult& so_far) {
       for (const auto& setting : so_far.step_s) EXPECT_THAT(setting, SizeIs(blocks.size() + 1));
       blocks.push_back(so_far.step_s[0].size());
+      return false;
     };
     const StepBenchResult result = measure_steps(group, workload, settings, options);
     EXPECT_EQ(progress, 18);
