@@ -2,8 +2,8 @@
 
   torchrun --nproc-per-node 2 examples/python/accelerate_ddp.py
 
-A small residual network learns patterns under noise. DistributedDataParallelKwargs takes one cap and no list of them, so uniform caps are
-tuned: firkin.tune(..., uniform=True). It drops what equals its defaults: bucket_cap_mb=25 is the same as not given.
+A small residual network learns patterns under noise. DistributedDataParallelKwargs drops what equals its defaults: bucket_cap_mb=25 is the
+same as not given.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def tune(state: PartialState, seconds: float) -> firkin.TuneResult:
         cross_entropy(model(images), labels).backward()
         optimizer.step()
 
-    return firkin.tune(model, step, uniform=True, time_budget_s=seconds)
+    return firkin.tune(model, step, time_budget_s=seconds)
 
 
 def train(steps: int, **ddp_kwargs: Any) -> DDP:

@@ -2,11 +2,9 @@
 
   torchrun --nproc-per-node 2 examples/python/hf_trainer.py
 
-A small GPT-2 with random weights learns the bytes of a text; nothing is downloaded. Two things to know:
-
-- TrainingArguments takes one cap and no list of them, so uniform caps are tuned: firkin.tune(..., uniform=True).
-- Unless it is told ddp_find_unused_parameters=False, the Trainer lets DistributedDataParallel look for unused parameters (but for gradient
-  checkpointing). Buckets are then cut in another order, and every step searches the graph. Tune with what you train with.
+A small GPT-2 with random weights learns the bytes of a text; nothing is downloaded. Unless it is told
+ddp_find_unused_parameters=False, the Trainer lets DistributedDataParallel look for unused parameters (but for gradient checkpointing).
+Buckets are then cut in another order, and every step searches the graph. Tune with what you train with.
 """
 
 import argparse
@@ -37,7 +35,7 @@ def tune(seconds: float) -> firkin.TuneResult:
         model(input_ids=x, labels=x).loss.backward()
         optimizer.step()
 
-    return firkin.tune(model, step, uniform=True, time_budget_s=seconds)
+    return firkin.tune(model, step, time_budget_s=seconds)
 
 
 def train(steps: int, **ddp_kwargs: Any) -> torch.nn.Module:

@@ -15,9 +15,11 @@ from firkin._torch import dist, torch
 MIB = 1 << 20
 _FLOAT_BYTES = 4
 _MOST_ROUNDS = 10
-_FEWEST_ROUNDS = 4
+_FEWEST_ROUNDS = 2
 _QUEUE_LENGTH = 4  # calls under way at once for the gap: about as many as a step has
+_QUEUE_SHARE = 0.05  # of the time that there is: what a queue takes at most; fewer calls in it, or no queue, where it would take longer
 _LARGEST_QUEUE_BYTES = 256 * MIB  # of all queued buffers together
+_LONG_CALL_S = 0.05  # needs no warm-up
 _SAMPLE_SECONDS = 0.5e-3  # what the calls of one sample take together, about
 _MOST_CALLS_PER_SAMPLE = 100
 _MOST_SAMPLES_PER_VISIT = 100
@@ -41,6 +43,7 @@ class _Bench:
     ) -> None:
         self._ranks = ranks
         self._device = device
+        self._seconds = seconds
         self._deadline = time.perf_counter() + seconds
         self._random = random.Random(seed)
         queues = {size: max(1, min(_QUEUE_LENGTH, _LARGEST_QUEUE_BYTES // size)) for size in sizes}
@@ -93,7 +96,10 @@ class _Bench:
         return time.perf_counter() - started
 
     def _prepare(self, size: _Size) -> None:
-        """Touches connections and pages, checks one result, and finds out how long a call takes."""
+        """Touches connections and pages, finds out how long a call takes, and checks one result."""
+        once_s = self._ranks.max([self._time_isolated(size)])[0]
+        if size.bytes > MIB:
+            del size.buffers[max(int(_QUEUE_SHARE * self._seconds / once_s), 1) :]
         for buffer in size.buffers:
             buffer.fill_(self._ranks.rank + 1 if self._exact else 1)
         self._time_queued(size)
@@ -102,11 +108,13 @@ class _Bench:
         size.wrong = sum(self._ranks.all(wrong))
         for buffer in size.buffers:
             buffer.zero_()  # stays finite however often it is summed
-        once_s = min(self._ranks.max([self._time_isolated(size)])[0] for _ in range(2))
+        if once_s < _LONG_CALL_S:
+            once_s = min(self._ranks.max([self._time_isolated(size)])[0] for _ in range(2))
         size.calls = min(max(math.ceil(_SAMPLE_SECONDS / max(once_s, 1e-9)), 1), _MOST_CALLS_PER_SAMPLE)
         self._measure(size, 1, 1)
-        size.isolated_s.clear()  # warm-up
-        size.queued_s.clear()
+        if once_s < _LONG_CALL_S:  # warm-up
+            size.isolated_s.clear()
+            size.queued_s.clear()
 
     def _visit(self, size: _Size, seconds: float) -> None:
         queues = len(size.buffers) > 1

@@ -16,7 +16,6 @@ from firkin._steps import Clock, CountedStep, Step, Unsynced, Watch
 from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-_FEWEST_STEPS = 3  # of each kind; fewer only where they take three times as long as they may
 _WARMUP_SHARE = 0.2
 
 Parameters = list[tuple[str, torch.nn.Parameter]]
@@ -75,14 +74,15 @@ class BackwardProfiler:
         order: list[int] = []
         started = time.perf_counter()
 
-        def is_late(share: float) -> bool:
-            return self._slowest([time.perf_counter() - started])[0] > share * seconds
+        def one_more_fits(done: int, share: float = 1.0) -> bool:
+            took_s = self._slowest([time.perf_counter() - started])[0]
+            return done == 0 or took_s * (done + 1) / done <= share * seconds
 
         for i in range(warmup):
-            if i == 0 or not is_late(_WARMUP_SHARE):
+            if one_more_fits(i, _WARMUP_SHARE):
                 self._everywhere(self._bare_step)
         for i in range(steps):
-            if (i >= _FEWEST_STEPS and is_late(1)) or (i >= 1 and is_late(_FEWEST_STEPS)):
+            if not one_more_fits(i):
                 break
             bare_s, scale = self._everywhere(self._bare_step), 1.0
             with torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext():
@@ -182,7 +182,7 @@ def measured_profile(
     zeroed: Sequence[torch.Tensor] = (),
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Profile:
-    """As profile(); ranks: None, and nothing is communicated. seconds: fewer steps, at least three, where all would take longer."""
+    """As profile(); ranks: None, and nothing is communicated. seconds: fewer steps, at least one, where all would take longer."""
 
     def checked() -> Parameters:
         CountedStep(step)

@@ -50,3 +50,8 @@ class Progress:
             self._bar.close()
         elif self._shown and self._on_terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    def say(self, lines: str) -> None:
+        """After close()."""
+        if self._shown:
+            print("firkin.tune: " + lines.replace("\n", "\n  "), file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
+from math import ceil, floor, log2
 from typing import Any
 
 from firkin import _core, _ddp
@@ -45,7 +46,8 @@ class Speedup(float):
         return float(self), self.low, self.high
 
     def __str__(self) -> str:
-        return f"{float(self):.3f} ({self.low:.3f} to {self.high:.3f})"
+        interval = f"{self.low:.3f} to {self.high:.3f}" if self.high < float("inf") else "too few blocks for an interval"
+        return f"{float(self):.3f} ({interval})"
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,9 @@ class AtScale:
 class TuneResult:
     """The choice, how sure it is, and what it was made from. The same on every rank. Pickles, but for the process group."""
 
-    choice: str  #: "plan", "cap", or "torch default"
+    choice: str  #: "cap" or "torch default"
     plan: Plan  #: the buckets of the choice, as DistributedDataParallel made them
-    cap_mib: float  #: the best uniform bucket_cap_mb, also where the choice is another
+    cap_mib: float  #: the best bucket_cap_mb, also where the choice is PyTorch's default
     step_s: float  #: a training step with the choice: median, of the slowest rank
     predicted_s: float  #: the same, predicted
     speedup: Speedup  #: over PyTorch's default: PyTorch's step over this one; .low and .high are its 95 % interval
@@ -85,28 +87,32 @@ class TuneResult:
     curve: AllReduceTable  #: the time of an all-reduce by size
     world_size: int
     results_json: str  #: everything, as in a results.json (docs/results.md)
-    _registration: tuple[str, ...] = field()
     _element_bytes: int = field()
     _ddp_options: Mapping[str, Any] = field()
     _group: dist.ProcessGroup | None = field(default=None)
 
     def ddp_kwargs(self, **others: Any) -> dict[str, Any]:
-        """Arguments for DistributedDataParallel(model, **...): those of the choice, those that it was measured with, and `others`.
-
-        Raises InputError when the choice is a plan that PyTorch cannot make together with `others` (find_unused_parameters).
-        """
+        """Arguments for DistributedDataParallel(model, **...): those of the choice, those that it was measured with, and `others`."""
         for name in ("bucket_cap_mb", "bucket_cap_mb_list"):
             if name in others:
                 raise InputError(f"ddp_kwargs: '{name}' is what was tuned; expected other arguments")
         kwargs = {**self._ddp_options, **others}
         if self._group is not None and "device_mesh" not in kwargs:
             kwargs.setdefault("process_group", self._group)
-        if self.choice == "cap":
-            kwargs["bucket_cap_mb"] = self.cap_mib
-        elif self.choice == "plan":
-            unused, static = bool(kwargs.get("find_unused_parameters")), bool(kwargs.get("static_graph"))
-            kwargs["bucket_cap_mb_list"] = self.plan.caps_mib(self._registration, find_unused_parameters=unused, static_graph=static)
-        return kwargs
+        return kwargs if self.choice == "torch default" else {**kwargs, "bucket_cap_mb": self.cap_mib}
+
+    def line(self) -> str:
+        """What to write into a program."""
+        words = [f"{name}={value}" for name, value in self.ddp_kwargs().items() if name not in ("device_mesh", "process_group")]
+        return f"DistributedDataParallel({', '.join(['model', *words])})"
+
+    def summary(self) -> str:
+        """Three lines: what it is worth, how sure that is, what to write."""
+        results = json.loads(self.results_json)
+        decision, blocks = results["decision"], len(results["samples"]["step_s"][0])
+        others = [f"{cap:.3g}" for cap in decision["tied_mib"] if cap != decision["cap_mib"]]
+        tied = f"; measurements cannot tell {', '.join(others)} MiB from {decision['cap_mib']:.3g}" if others else ""
+        return f"{self._sentence()}\n{decision['outcome']}, by {blocks} blocks of steps that did not choose{tied}\n{self.line()}"
 
     def wrap(self, model: torch.nn.Module, **others: Any) -> DDP:
         """DistributedDataParallel(model, **ddp_kwargs(**others)). Raises InputError for another model than was tuned."""
@@ -119,7 +125,7 @@ class TuneResult:
         """The choice as keyword arguments: of transformers' TrainingArguments, accelerate's DistributedDataParallelKwargs, lightning's
         DDPStrategy, torch's DistributedDataParallel; for deepspeed, megatron-lm and horovod by the names of their settings.
 
-        Those that take one cap get the best one, also where the choice is a plan. Raises InputError for another name.
+        Raises InputError for another name.
         """
         kwargs = self.ddp_kwargs()
         if framework in ("torch", "lightning"):
@@ -188,7 +194,7 @@ class TuneResult:
             "plan": {"buckets": [list(bucket) for bucket in self.plan.buckets], "bytes": dict(self.plan.bytes)},
             "profile": [p.names, p.bytes, p.ready_s, p.backward_s, p.bare_backward_s],
             "curve": [[row.bytes, row.world_size, row.median_s, row.gap_s] for row in self.curve.rows],
-            "registration": list(self._registration), "element_bytes": self._element_bytes, "ddp_options": options,
+            "element_bytes": self._element_bytes, "ddp_options": options,
             "results": json.loads(self.results_json),
         }  # fmt: skip
 
@@ -204,7 +210,6 @@ class TuneResult:
             profile=Profile(*saved["profile"]),
             curve=AllReduceTable([AllReduceRow(*row) for row in saved["curve"]]),
             results_json=json.dumps(saved["results"]),
-            _registration=tuple(saved["registration"]),
             _element_bytes=saved["element_bytes"],
             _ddp_options=saved["ddp_options"],
         )
@@ -241,9 +246,9 @@ class TuneResult:
         return altair.Chart.from_dict(spec)
 
     def _sentence(self) -> str:
-        what = {"cap": f"bucket_cap_mb={self.cap_mib:.3g}", "plan": f"{len(self.plan.buckets)} buckets of their own sizes"}
-        faster = f"{float(self.speedup):.2f} times as fast as PyTorch's default ({self.speedup.low:.2f} to {self.speedup.high:.2f})"
-        return f"{what.get(self.choice, 'PyTorch’s default')}: {self.step_s * 1e3:.4g} ms a step, {faster}"
+        if self.choice == "torch default":
+            return f"keep PyTorch's default: {self.step_s * 1e3:.4g} ms a step"
+        return f"bucket_cap_mb={self.cap_mib:.3g}: {self.step_s * 1e3:.4g} ms a step, {self.speedup} times as fast as PyTorch's default"
 
     def __repr__(self) -> str:
         return f"TuneResult({self._sentence()}; {len(self.plan.buckets)} buckets, {self.world_size} ranks)"
@@ -263,10 +268,11 @@ class TuneResult:
         cells = []
         for name, row in rows:
             low, high = row["measured_ci_s"]["low"], row["measured_ci_s"]["high"]
-            cells.append((name, row.get("buckets", ""), ms(row["measured_s"]), f"{ms(low)} to {ms(high)}", ms(row.get("predicted_s"))))
+            interval = "too few blocks" if high is None else f"{ms(low)} to {ms(high)}"
+            cells.append((name, row.get("buckets", ""), ms(row["measured_s"]), interval, ms(row.get("predicted_s"))))
         head = "".join(f"<th>{name}</th>" for name in ("buckets by", "how many", "step, ms", "95 % interval", "predicted"))
-        body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in cells)
-        return f"<p>{escape(self._sentence())}</p><table><tr>{head}</tr>{body}</table>{_drawn(results)}"
+        body = "".join('<tr align="right">' + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in cells)
+        return f"<p>{escape(self._sentence())}</p><table><tr align='right'>{head}</tr>{body}</table>{_drawn(results)}"
 
 
 def _measured(results: Mapping[str, Any]) -> list[tuple[float, float, float, float]]:
@@ -279,27 +285,30 @@ def _measured(results: Mapping[str, Any]) -> list[tuple[float, float, float, flo
     return bars
 
 
-def _drawn(results: Mapping[str, Any], width: int = 420, height: int = 160) -> str:
-    """The predicted curve and the measured intervals, as SVG; caps on a logarithmic axis."""
-    from math import log2
-
+def _drawn(results: Mapping[str, Any], width: int = 480, height: int = 200) -> str:
+    """The predicted curve, the measured intervals and PyTorch's default, as SVG; caps on a logarithmic axis."""
     points = [(row["cap_mib"], row["predicted_s"]) for row in results.get("dense_curve", [])]
-    bars = _measured(results)
+    bars, default = _measured(results), [row["measured_s"] for row in results["strategies"] if row["strategy"] == "torch default"]
     caps = [point[0] for point in (*points, *bars)]
-    times = [value for row in (*points, *bars) for value in row[1:]]
+    times = [*default, *(value for row in (*points, *bars) for value in row[1:])]
     (left, right), (low, high) = (log2(min(caps)), log2(max(caps))), (min(times), max(times))
 
     def at(cap: float, seconds: float) -> tuple[float, float]:
-        x = 8 + (width - 16) * (log2(cap) - left) / ((right - left) or 1)
-        return round(x, 1), round(height - 24 - (height - 40) * (seconds - low) / ((high - low) or 1), 1)
+        x = 70 + (width - 90) * (log2(cap) - left) / ((right - left) or 1)
+        return round(x, 1), round(height - 40 - (height - 60) * (seconds - low) / ((high - low) or 1), 1)
 
     drawn = f'<polyline fill="none" stroke="#888" points="{" ".join(f"{x},{y}" for x, y in (at(*p) for p in points))}"/>'
+    for seconds in default:
+        (x0, y), (x1, _) = at(min(caps), seconds), at(max(caps), seconds)
+        drawn += f'<line x1="{x0}" x2="{x1}" y1="{y}" y2="{y}" stroke="#888" stroke-dasharray="4"/>'
     for cap, least, most, middle in bars:
         (x, y0), (_, y1), (_, y) = at(cap, least), at(cap, most), at(cap, middle)
         drawn += f'<line x1="{x}" x2="{x}" y1="{y0}" y2="{y1}" stroke="#06c"/><circle cx="{x}" cy="{y}" r="3" fill="#06c"/>'
-    label = f"{min(caps):.3g} to {max(caps):.3g} MiB, {low * 1e3:.4g} to {high * 1e3:.4g} ms; line: predicted, dots: measured"
-    words = f'<text x="8" y="{height - 6}" font-size="11">{escape(label)}</text>'
-    return f'<svg width="{width}" height="{height}" role="img">{drawn}{words}</svg>'
+    words = [(64, at(caps[0], seconds)[1] + 4, "end", f"{seconds * 1e3:.4g} ms") for seconds in (low, high)]
+    words += [(at(2.0**power, low)[0], height - 22, "middle", f"{2.0**power:.3g}") for power in range(ceil(left), floor(right) + 1)]
+    words.append((70, height - 5, "start", "cap in MiB; line: predicted, dots: measured, dashes: PyTorch's"))
+    drawn += "".join(f'<text x="{x}" y="{y}" text-anchor="{end}" font-size="11">{escape(text)}</text>' for x, y, end, text in words)
+    return f'<svg width="{width}" height="{height}" role="img" fill="currentColor">{drawn}</svg>'
 
 
 class VegaLite(dict[str, Any]):

@@ -28,20 +28,20 @@ T = TypeVar("T")
 _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
-_CALIBRATION_SETTINGS, _RACED = 4, 4  # _RACED: caps, at most, but for those that are asked for
-_MOST_RACE_BLOCKS, _MOST_BLOCKS = 10, 20
-_RACE_SHARE = 0.4  # of the time that is left after the calibration, at most
+_PROFILE_SHARE, _CALIBRATION_SHARE, _RACE_SHARE = 0.2, 0.33, 0.4  # of the time that there is, or that is left then
+_RACED = 4  # caps, at most, but for those that are asked for
+_RACE_BLOCKS, _GAIN_BLOCKS = (3, 10), (2, 20)  # at least and at most
+_INTERVAL_BLOCKS = 6  # fewer have no interval of 95 %
 _SLACK_S = 10.0  # over time_budget_s, of which nothing is said
 
 
-class _Effort(NamedTuple):
+class _Calibration(NamedTuple):
     timed_steps: int  # per visit of a setting
-    calibration_blocks: int
-    fewest_race_blocks: int
-    fewest_blocks: int
+    settings: int
+    blocks: int
 
 
-_EFFORTS = (_Effort(2, 4, 3, 6), _Effort(1, 2, 3, 6), _Effort(1, 1, 2, 3))  # the first that fits into the time, else the last
+_CALIBRATIONS = (_Calibration(2, 4, 4), _Calibration(1, 4, 2), _Calibration(1, 4, 1), _Calibration(1, 2, 1))  # the first that fits, or the last
 
 
 @dataclass
@@ -50,7 +50,6 @@ class _Job:
     model: torch.nn.Module
     options: dict[str, Any]
     wrap: Callable[..., torch.nn.Module]
-    uniform: bool
     caps_mib: list[float]
     time_budget_s: float
     seed: int
@@ -69,7 +68,6 @@ class _Job:
     def agreed(self) -> dict[str, Any]:
         """What ranks decide by, each for itself."""
         return {
-            "uniform": self.uniform,
             "caps_mib": self.caps_mib,
             "time_budget_s": self.time_budget_s,
             "seed": self.seed,
@@ -81,18 +79,15 @@ class _Job:
             "torch.compile": _ddp.is_compiled(self.model),
         }
 
-    def calls(self, fewest: bool, effort: _Effort) -> int:
-        """How often step is called, at the fewest or the most."""
-        timed = effort.timed_steps
-        visit, caps = timed + warmup_steps(self.options), max(_RACED, len(self.caps_mib) + 1)
+    def calls(self, settings: int, blocks: int, timed_steps: int, *, with_none: bool = True) -> int:
+        """How often blocks of steps call step."""
+        return blocks * (settings * (timed_steps + warmup_steps(self.options)) + (1 + timed_steps if with_none else 0))
 
-        def beside_none(blocks: int, settings: int) -> int:
-            return blocks * (settings * visit + 1 + timed)
-
-        steps, race = (1, effort.fewest_race_blocks) if fewest else (_PROFILE_STEPS, _MOST_RACE_BLOCKS)
-        profile = (1 if fewest else _PROFILE_WARMUP) + (3 if self.compiled else 2) * steps
-        gain = beside_none(effort.fewest_blocks if fewest else _MOST_BLOCKS, 2)
-        return profile + beside_none(effort.calibration_blocks, _CALIBRATION_SETTINGS) + race * caps * visit + gain
+    def most_calls(self) -> int:
+        caps = max(_RACED, len(self.caps_mib) + 1)
+        profile, (timed, settings, blocks) = _PROFILE_WARMUP + (3 if self.compiled else 2) * _PROFILE_STEPS, _CALIBRATIONS[0]
+        race = self.calls(caps, _RACE_BLOCKS[1], timed, with_none=False)
+        return profile + self.calls(settings, blocks, timed) + race + self.calls(2, _GAIN_BLOCKS[1], timed)
 
     @property
     def unused_allowed(self) -> bool:
@@ -106,7 +101,6 @@ def tune(
     process_group: dist.ProcessGroup | None = None,
     ddp_kwargs: Mapping[str, Any] | None = None,
     wrap: Callable[..., torch.nn.Module] = DDP,
-    uniform: bool = False,
     caps_mib: Sequence[float] = (),
     time_budget_s: float = 150.0,
     seed: int = 0,
@@ -120,11 +114,12 @@ def tune(
     module that is called as DistributedDataParallel is, or that.
     process_group: None is the default group, or that of ddp_kwargs' device_mesh. ddp_kwargs: other arguments that DistributedDataParallel
     will be called with. wrap(model, **kwargs): how you wrap the model, where that is more: registering a communication hook, compiling.
-    uniform: never passes bucket_cap_mb_list, also not to calibrate. caps_mib: bucket caps to measure besides the best predicted.
-    time_budget_s: for all of it, about; where steps are slow it does fewer, and a line of the logger "firkin" says where even these take longer.
+    caps_mib: bucket caps to measure besides the best predicted. time_budget_s: for all of it, about; where steps are slow it does fewer,
+    result.notes says what these cannot tell, and a line of the logger "firkin" where even the fewest take longer.
     restore: afterwards, also after an error, everything is as it was before: parameters, buffers, gradients, the state of optimisers,
     schedules and gradient scalers, random numbers; it is on the host meanwhile. Loaders, and what else step changes, stay further on.
-    False: step trains on, with zero gradients in the steps that are measured without communication. progress: a bar on rank 0.
+    False: step trains on, with zero gradients in the steps that are measured without communication. progress: a bar on rank 0,
+    and the answer in three lines.
     Memory: at most one more copy of the gradients, and 256 MiB while the all-reduce is measured.
 
     Raises InputError, on every rank, without a process group, with one rank, for a model without parameters, different models, parameters
@@ -137,9 +132,9 @@ def tune(
         process_group = options["device_mesh"].get_group()
     ranks = Ranks(process_group)
     shown = Progress(time_budget_s, ranks.rank == 0 and progress)
-    job = _Job(ranks, model, options, wrap, uniform, list(caps_mib), time_budget_s, seed, restore, shown)
+    job = _Job(ranks, model, options, wrap, list(caps_mib), time_budget_s, seed, restore, shown)
     ranks.attempt(job.check)
-    counted = ranks.attempt(lambda: CountedStep(step, job.calls(False, _EFFORTS[0])))
+    counted = ranks.attempt(lambda: CountedStep(step, job.most_calls()))
     ranks.check_same("tune", job.agreed())
     check_same_model(ranks, model, trainable_parameters(model))
     state, wrapping = State(model), Wrapping(ranks, model, options, wrap)
@@ -156,9 +151,10 @@ def tune(
             state.put_back()
     if restore:
         state.check_put_back(ranks)
-        return result
-    for name in sorted(State(model).unlike(ranks) - unlike):
-        raise RuntimeError(f"tune: '{name}' is not the same on every rank any more; expected a step that leaves ranks alike")
+    else:
+        for name in sorted(State(model).unlike(ranks) - unlike):
+            raise RuntimeError(f"tune: '{name}' is not the same on every rank any more; expected a step that leaves ranks alike")
+    shown.say(result.summary())
     return result
 
 
@@ -171,99 +167,109 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     unlike = state.unlike(ranks)
     with wrapping.graphs.of("profile"):
         profile = measured_profile(
-            ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * 0.2,
+            ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
             find_unused_parameters=job.unused_allowed, zeroed=state.parameters, on_progress=job.progress.at,
         )  # fmt: skip
-    lists, notes = _lists_possible(job, profile)
+    notes = []
+    if _ddp.cuts_from_the_end():
+        notes.append("DDP_SET_LAST_BUCKET_CAP=1: PyTorch fills buckets of a cap from the last gradient; predictions take the first")
+    if job.compiled:
+        notes.append(
+            "torch.compile cuts the model's graphs by the bucket cap as well: caps from 1 MiB on were considered, each with graphs of its"
+            " own; when gradients are ready was profiled without it"
+        )
     if wire is None:
         notes.append("a communication hook: the all-reduce was measured, and its time predicted, without it; steps were measured with it")
-    effort = _effort(job, step.seconds / step.calls, notes)
     table = measured_table(
         ranks, parameters[0][1].device, allreduce_sizes(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1), job.seed, job.progress.at,
         (parameters[0][1].dtype, wire or parameters[0][1].dtype),
     )  # fmt: skip
-    tuner = _Planner(job, profile, table, lists)
-    bench = StepBench(ranks, wrapping, step, parameters, profile, state, job.restore, effort.timed_steps)
 
-    def blocks(
-        phase: str, settings: Sequence[Setting | None], fewest: int, most: int, share: float,
+    def left_s() -> float:
+        return job.time_budget_s - ranks.max([time.perf_counter() - started])[0]
+
+    def measured(
+        phase: str, settings: Sequence[Setting | None], blocks: tuple[int, int], seconds: float = 0.0,
         is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
         def on_block(done: int) -> None:
             job.progress.at(f"{phase}: block {done}")
 
-        seconds = share * (job.time_budget_s - (time.perf_counter() - started))
+        fewest, most = blocks
         return bench.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block, is_enough=is_enough)
 
-    calibration = [None, *tuner.calibration_settings()]
-    tuner.calibrate(blocks("calibrating", calibration, effort.calibration_blocks, effort.calibration_blocks, 0))
-    blocks("racing the best caps", tuner.race_settings(), effort.fewest_race_blocks, _MOST_RACE_BLOCKS, _RACE_SHARE, tuner.race)
-    samples = blocks("measuring the gain", [None, *tuner.gain_settings()], effort.fewest_blocks, _MOST_BLOCKS, 1)
+    # A step with all of its communication exposed: by how much it is hidden is not known yet.
+    step_s = ranks.max([step.seconds / step.calls])[0] + table.rows[-1].median_s
+    effort = _calibration(job, step_s, left_s(), notes)
+    tuner = _Planner(job, profile, table, effort.settings)
+    bench = StepBench(ranks, wrapping, step, parameters, profile, state, job.restore, effort.timed_steps)
+    calls, before_s = step.calls, left_s()
+    samples = measured("calibrating", [None, *tuner.calibration_settings()], (effort.blocks, effort.blocks))
+    step_s = (before_s - left_s()) / (step.calls - calls)
+
+    def gain_and_race_s(timed_steps: int) -> float:
+        race = job.calls(_RACED, _RACE_BLOCKS[0], timed_steps, with_none=False)
+        return (race + job.calls(2, _INTERVAL_BLOCKS, timed_steps)) * step_s
+
+    bench.timed_steps = 2 if gain_and_race_s(2) <= left_s() else 1
+    races = gain_and_race_s(bench.timed_steps) <= left_s()
+    tuner.calibrate(samples, _RACED if races else 1)
+    measured("racing the best caps", tuner.race_settings(), _RACE_BLOCKS if races else (1, 1), _RACE_SHARE * left_s(), tuner.race)
+    if not races:
+        notes.append(f"steps of {step_s:.2g} s: no time to race the best predicted caps; the prediction chose")
+    samples = measured("measuring the gain", [None, *tuner.gain_settings()], _GAIN_BLOCKS, left_s())
+    if (blocks := len(samples[0])) < _INTERVAL_BLOCKS:
+        notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks of them; from fewer than {_INTERVAL_BLOCKS} no gain can be shown")
     notes.append(f"step was called {step.calls} times: loaders, and what else it counts itself, are that much further on")
     return tuner.result(samples, bench, notes), unlike
 
 
-def _effort(job: _Job, step_s: float, notes: list[str]) -> _Effort:
-    """Less where steps are slow; where even that is too long, a line says so."""
-    step_s = job.ranks.max([step_s])[0]
-    effort = next((each for each in _EFFORTS if job.calls(True, each) * step_s <= job.time_budget_s), _EFFORTS[-1])
-    if effort.fewest_blocks < _EFFORTS[0].fewest_blocks:
-        notes.append(f"steps of {step_s:.2g} s: {effort.fewest_blocks} blocks or a few more were to fit into the time: intervals are rough")
-    fewest_s = job.calls(True, effort) * step_s
-    job.progress.expect(fewest_s)
-    if fewest_s > 1.25 * job.time_budget_s + _SLACK_S:
-        notes.append(f"a step takes {step_s:.2g} s, and the {job.calls(True, effort)} that are needed more than time_budget_s")
-        if job.ranks.rank == 0:
-            _log.warning("tune: %s: about %.0f s in all, not %g", notes[-1], fewest_s, job.time_budget_s)
+def _calibration(job: _Job, step_s: float, left_s: float, notes: list[str]) -> _Calibration:
+    """Less where steps are slow; where even the least of all is too long, a line says so."""
+    share_s = _CALIBRATION_SHARE * left_s
+    effort = next((e for e in _CALIBRATIONS if job.calls(e.settings, e.blocks, e.timed_steps) * step_s <= share_s), _CALIBRATIONS[-1])
+    if effort.settings < _CALIBRATIONS[0].settings:
+        notes.append(f"steps of {step_s:.2g} s: predictions were calibrated on {effort.settings} settings only, and are rough")
+    gain = job.calls(1, 1, 1, with_none=False) + job.calls(2, _GAIN_BLOCKS[0], 1)
+    fewest_s = (job.calls(effort.settings, effort.blocks, effort.timed_steps) + gain) * step_s
+    over_s = fewest_s - left_s
+    if over_s > 0:
+        job.progress.expect(job.time_budget_s + over_s)
+    if over_s > 0.25 * job.time_budget_s + _SLACK_S and job.ranks.rank == 0:
+        _log.warning("tune: steps of %.2g s: about %.0f s in all, not %g", step_s, job.time_budget_s + over_s, job.time_budget_s)
     return effort
 
 
-def _lists_possible(job: _Job, profile: Profile) -> tuple[bool, list[str]]:
-    """Whether any plan can be run through DistributedDataParallel here, and notes on what cannot."""
-    notes = []
-    if _ddp.cuts_from_the_end():
-        notes.append("DDP_SET_LAST_BUCKET_CAP=1: PyTorch fills buckets of a cap from the last gradient; predictions take the first")
-    if job.uniform:
-        return False, notes
-    if job.compiled:
-        notes.append(
-            "torch.compile cuts the model's graphs by the bucket cap as well: only uniform caps from 1 MiB on were considered, each with"
-            " graphs of its own; when gradients are ready was profiled without it"
-        )
-        return False, notes
-    if len({p.dtype for _, p in _ddp.reduced_parameters(job.model)}) > 1:
-        notes.append("parameters of several dtypes: a bucket holds one, and a list is for all of them: only uniform caps were considered")
-        return False, notes
-    if not _ddp.takes_lists():
-        notes.append(f"torch {torch.__version__} has no bucket_cap_mb_list: only uniform caps were considered")
-        return False, notes
-    registered = [name for name, _ in _ddp.reduced_parameters(job.model)]
-    if job.unused_allowed and not job.options.get("static_graph") and profile.names != registered[::-1]:
-        notes.append("find_unused_parameters: PyTorch cuts in the order of registration, not of the gradients: only uniform caps")
-        return False, notes
-    return True, notes
+def _lists_possible(job: _Job, profile: Profile) -> bool:
+    """Whether DistributedDataParallel can be made to have any plan's buckets here."""
+    parameters = _ddp.reduced_parameters(job.model)
+    by_registration = job.unused_allowed and not job.options.get("static_graph")
+    in_order = not by_registration or profile.names == [name for name, _ in parameters][::-1]
+    return in_order and _ddp.takes_lists() and not job.compiled and len({p.dtype for _, p in parameters}) == 1
 
 
 class _Planner:
     """The tuner of rank 0: the others get what it decides, so that nobody rounds otherwise."""
 
-    def __init__(self, job: _Job, profile: Profile, table: AllReduceTable, lists: bool) -> None:
+    def __init__(self, job: _Job, profile: Profile, table: AllReduceTable, calibrations: int) -> None:
         self.profile = profile
         self._job, self._table = job, table
         self._tuner: Tuner | None = None
 
         def make() -> None:
             if job.ranks.rank == 0:
-                smallest = 1.0 if job.compiled else 0.0
-                self._tuner = Tuner(profile, table, job.ranks.size, lists=lists, smallest_cap_mib=smallest, caps_mib=job.caps_mib)
+                self._tuner = Tuner(
+                    profile, table, job.ranks.size, lists=_lists_possible(job, profile), calibrations=calibrations,
+                    smallest_cap_mib=1.0 if job.compiled else 0.0, caps_mib=job.caps_mib,
+                )  # fmt: skip
 
         job.ranks.attempt(make)
 
     def calibration_settings(self) -> list[Setting]:
         return self._of_rank_0(lambda tuner: [Setting.of(s) for s in tuner.calibration_settings])
 
-    def calibrate(self, samples: Samples) -> None:
-        self._of_rank_0(lambda tuner: tuner.calibrate(samples))
+    def calibrate(self, samples: Samples, raced: int) -> None:
+        self._of_rank_0(lambda tuner: tuner.calibrate(samples, raced))
 
     def race_settings(self) -> list[Setting]:
         return self._of_rank_0(lambda tuner: [Setting.of(s) for s in tuner.race_settings])
@@ -299,7 +305,6 @@ class _Planner:
             curve=self._table,
             world_size=self._job.ranks.size,
             results_json=text,
-            _registration=tuple(name for name, _ in parameters),
             _element_bytes=parameters[0][1].element_size(),
             _ddp_options=self._job.options,
             _group=self._job.ranks.group,

@@ -3,7 +3,7 @@
     trainer.add_callback(firkin.integrations.for_transformers(trainer))    # Transformers' Trainer, also with PEFT
     Trainer(callbacks=[firkin.integrations.for_lightning()])               # Lightning
 
-Arguments are firkin.tune's (time_budget_s, uniform, ...); `result` of the callback is what it found. The training begins where it would
+Arguments are firkin.tune's (time_budget_s, caps_mib, ...); `result` of the callback is what it found. The training begins where it would
 have begun: everything is put back, and loaders are read by an iterator of the callback's own.
 """
 

@@ -72,7 +72,6 @@ def run(arguments: argparse.Namespace) -> None:
             model,
             step,
             ddp_kwargs=ddp_kwargs,
-            uniform=arguments.uniform,
             caps_mib=arguments.cap_mib,
             time_budget_s=arguments.time_budget_s,
             seed=arguments.seed,
@@ -80,21 +79,14 @@ def run(arguments: argparse.Namespace) -> None:
         )
         if dist.get_rank() == 0:
             result.save(arguments.out)
-            print(result.results_json if arguments.json else f"{result}\n{said(result)}\nwrote {arguments.out}", end="\n")
+            print(result.results_json if arguments.json else f"{result}\n{result.line()}\nwrote {arguments.out}", end="\n")
     finally:
         dist.destroy_process_group()
-
-
-def said(result: firkin.TuneResult) -> str:
-    """What to write into the script."""
-    words = ", ".join(f"{name}={value}" for name, value in result.ddp_kwargs().items() if name != "device_mesh")
-    return f"DistributedDataParallel({', '.join(filter(None, ['model', words]))})"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="firkin.tune", description="The best gradient buckets for the model of a script, under torchrun.")
     parser.add_argument("target", metavar="FILE.py:FUNCTION", help="FUNCTION() returns model, step[, arguments of DistributedDataParallel]")
-    parser.add_argument("--uniform", action="store_true", help="one cap for all buckets, as Transformers and Accelerate take it; no list")
     parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="caps to measure besides the best one (default: half, twice)")
     parser.add_argument("--time-budget-s", type=float, default=150.0, help="for all of it, about (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)

@@ -30,8 +30,6 @@ using namespace nb::literals;
 namespace firkin::python {
 namespace {
 
-constexpr size_t kCalibrationSettings = 4;  // one more than what they are to determine
-
 // Tensors per bucket, in gradient-ready order.
 std::vector<int64_t> counts_of(const BucketPlan& plan) {
   std::vector<int64_t> counts;
@@ -86,26 +84,28 @@ class Tuner {
  public:
   // lists: whether DistributedDataParallel takes a list of caps, with which any plan can be calibrated on. caps: to be raced besides the
   // best predicted. Throws InputError when the profile or the table does not pass its checks, or a cap is below the smallest.
-  Tuner(ProfileSection profile, AllReduceTable table, int64_t world_size, bool lists, int64_t smallest_cap_bytes, std::vector<int64_t> caps)
-      : tuning_{.profile = std::move(profile), .allreduce = std::move(table), .world_size = world_size},
-        smallest_cap_bytes_(smallest_cap_bytes),
-        caps_(std::move(caps)) {
+  Tuner(ProfileSection profile, AllReduceTable table, int64_t world_size, bool lists, size_t calibrations, int64_t smallest_cap_bytes,
+        std::vector<int64_t> caps)
+      : smallest_cap_bytes_(smallest_cap_bytes), caps_(std::move(caps)) {
+    tuning_.profile = std::move(profile);
+    tuning_.allreduce = std::move(table);
+    tuning_.world_size = world_size;
     check_profile(tuning_.profile.tensors);
     comm_costs(tuning_.allreduce, world_size);
     for (const int64_t cap : caps_) {
       if (cap >= smallest_cap_bytes) continue;
       throw InputError(fmt::format("a cap of {}; expected at least {}", format_bytes(cap), format_bytes(smallest_cap_bytes)));
     }
-    add_calibration_settings(lists);
+    add_calibration_settings(lists, calibrations);
   }
 
   // Four plans that no cap makes where lists are possible, else caps. To be measured after none.
   const std::vector<DdpSetting>& calibration_settings() const { return calibration_settings_; }
 
-  void calibrate(const Steps& step_s) {
+  void calibrate(const Steps& step_s, size_t raced) {
     tuning_.calibration = measured(step_s, calibration_settings_, /*with_none=*/true);
     firkin::calibrate(tuning_);
-    choose_race(tuning_, caps_, smallest_cap_bytes_);
+    choose_race(tuning_, caps_, smallest_cap_bytes_, raced);
     for (const CapPrediction& cap : tuning_.raced) race_settings_.push_back(cap_setting(cap.cap_bytes));
   }
 
@@ -149,16 +149,18 @@ class Tuner {
     return {.name = format_bytes(cap_bytes), .cap_bytes = cap_bytes, .plan = assign_buckets(tuning_.profile.tensors.bytes, rule)};
   }
 
-  void add_calibration_settings(bool lists) {
+  void add_calibration_settings(bool lists, size_t count) {
+    constexpr size_t kAll = 4;  // one more than what they are to determine
     const TensorProfile& profile = tuning_.profile.tensors;
     for (const BucketPlan& plan : lists ? plans_to_calibrate_on(profile, tuning_.rule) : std::vector<BucketPlan>()) {
       if (!pytorch_caps(plan, profile.bytes).reproduces_plan) continue;
       calibration_settings_.push_back({.name = "calibration", .as_list = true, .plan = plan});
     }
     for (const int64_t parts : {24, 12, 6, 3}) {
-      if (calibration_settings_.size() == kCalibrationSettings) break;
+      if (calibration_settings_.size() == kAll) break;
       calibration_settings_.push_back(cap_setting(std::max(profile.total_bytes() / parts, smallest_cap_bytes_)));
     }
+    for (std::ptrdiff_t i = 0; calibration_settings_.size() > count; ++i) calibration_settings_.erase(calibration_settings_.begin() + i);
     for (const DdpSetting& setting : calibration_settings_) tuning_.calibration_plans.push_back(setting.plan);
   }
 
@@ -237,16 +239,17 @@ void bind_tuner(nb::module_& module) {
       .def(
           "__init__",
           [](Tuner* self, const ProfileSection& profile, const MeasuredAllReduce& table, int64_t world_size, bool lists,
-             double smallest_cap_mib, const std::vector<double>& caps_mib) {
+             size_t calibrations, double smallest_cap_mib, const std::vector<double>& caps_mib) {
             const int64_t smallest = smallest_cap_mib > 0 ? bytes_from_mib(smallest_cap_mib, "smallest_cap_mib") : 1;
             std::vector<int64_t> caps;
             for (const double cap : caps_mib) caps.push_back(bytes_from_mib(cap, "caps_mib"));
-            new (self) Tuner(profile, table.rows, world_size, lists, smallest, std::move(caps));
+            new (self) Tuner(profile, table.rows, world_size, lists, calibrations, smallest, std::move(caps));
           },
-          "profile"_a, "table"_a, "world_size"_a, nb::kw_only(), "lists"_a, "smallest_cap_mib"_a = 0.0,
+          "profile"_a, "table"_a, "world_size"_a, nb::kw_only(), "lists"_a, "calibrations"_a = 4, "smallest_cap_mib"_a = 0.0,
           "caps_mib"_a = std::vector<double>{})
       .def_prop_ro("calibration_settings", &Tuner::calibration_settings)
-      .def("calibrate", &Tuner::calibrate, "step_s"_a, "step_s: of none, then of calibration_settings.")
+      .def("calibrate", &Tuner::calibrate, "step_s"_a, "raced"_a = RaceOptions().count,
+           "step_s: of none, then of calibration_settings. raced: caps, at most, but for those that were asked for.")
       .def_prop_ro("race_settings", &Tuner::race_settings)
       .def("race", &Tuner::race, "step_s"_a, "Whether it is clear. step_s: of race_settings.")
       .def_prop_ro("gain_settings", &Tuner::gain_settings)

@@ -87,8 +87,9 @@ void calibrate(Tuning& tuning);
 // After calibrate(). Refers to `tuning`.
 StepModel model_of(const Tuning& tuning);
 
-// Sets `raced`. wanted: caps that are among them whatever is predicted.
-void choose_race(Tuning& tuning, const std::vector<int64_t>& wanted = {}, int64_t smallest_cap_bytes = 1);
+// Sets `raced`, at most `count`. wanted: caps that are among them whatever is predicted.
+void choose_race(Tuning& tuning, const std::vector<int64_t>& wanted = {}, int64_t smallest_cap_bytes = 1,
+                 size_t count = RaceOptions().count);
 
 // Whether another block of the race is worth nothing. Keeps in `decision` who leads; to be called after the last block too.
 bool is_clear(Tuning& tuning);

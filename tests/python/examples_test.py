@@ -34,7 +34,7 @@ class Plain(unittest.TestCase):
 
     def test_its_residual_network_is_a_target_of_the_command_and_gets_one_cap_where_asked(self):
         with tempfile.TemporaryDirectory() as folder:
-            done = torchrun("-m", "firkin.tune", f"{EXAMPLES / 'plain.py'}:resnet", "--uniform", "--time-budget-s", "1", "--out", folder)
+            done = torchrun("-m", "firkin.tune", f"{EXAMPLES / 'plain.py'}:resnet", "--time-budget-s", "1", "--out", folder)
             self.assertEqual(done.returncode, 0, done.stderr)
             tensors = (pathlib.Path(folder) / "tensors.csv").read_text()
         self.assertNotIn("bucket_cap_mb_list", done.stdout)

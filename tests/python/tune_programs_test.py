@@ -317,8 +317,7 @@ def has_several_dtypes(rank):
             return x.float()
 
     mixed = Cast()
-    result = firkin.tune(mixed, plain(mixed, torch.optim.SGD(mixed.parameters(), lr=1e-3)), **QUICK)
-    return result.ddp_kwargs(), result.notes
+    return firkin.tune(mixed, plain(mixed, torch.optim.SGD(mixed.parameters(), lr=1e-3)), **QUICK).ddp_kwargs()
 
 
 def has_a_static_graph_with_unused(rank):
@@ -465,9 +464,7 @@ class Works(unittest.TestCase):
         self.assertEqual(of(has_two_models), [(True, 0)] * 2)
 
     def test_several_dtypes_have_one_cap(self):
-        kwargs, notes = of(has_several_dtypes)[0]
-        self.assertNotIn("bucket_cap_mb_list", kwargs)
-        self.assertTrue(any("several dtypes" in note for note in notes))
+        self.assertLessEqual(of(has_several_dtypes)[0].keys(), {"bucket_cap_mb"})
 
     def test_a_static_graph_with_unused_parameters(self):
         self.assertTrue(of(has_a_static_graph_with_unused)[0]["static_graph"])
@@ -538,7 +535,7 @@ class Result(unittest.TestCase):
     def test_pickled_copied_saved_and_loaded_it_is_the_same(self):
         self.assertTrue(self.result["dicts"])
         self.assertEqual(self.result["older"], ["older/1/tuned.json", "tuned.json"])
-        self.assertIn(self.result["json"], ("plan", "cap", "torch default"))
+        self.assertIn(self.result["json"], ("cap", "torch default"))
         self.assertEqual(self.result["options"]["gradient_as_bucket_view"], True)
         self.assertNotIn("process_group", self.result["options"])
         self.assertRegex(self.result["missing"][1], "^load: .*none/tuned.json: No such file or directory; expected the folder of a result")
@@ -550,7 +547,7 @@ class Result(unittest.TestCase):
 
     def test_is_seen_in_a_line_a_page_and_a_chart(self):
         self.assertLess(len(self.result["repr"]), 200)
-        self.assertRegex(self.result["repr"], r"ms a step, [\d.]+ times as fast as PyTorch's default")
+        self.assertRegex(self.result["repr"], r"[\d.]+ ms a step")
         for part in ("<table>", "torch default", "<svg", "polyline"):
             self.assertIn(part, self.result["html"])
         self.assertEqual(len(self.result["plot"]["application/vnd.vegalite.v5+json"]["layer"]), 4)
@@ -590,7 +587,7 @@ class Compiled(unittest.TestCase):
     def test_says_what_was_considered(self):
         for program in (compiles, compiles_around_ddp):
             _, _, notes, kwargs = of(program)[0]
-            self.assertTrue(any("only uniform caps from 1 MiB on" in note for note in notes), notes)
+            self.assertTrue(any("caps from 1 MiB on were considered" in note for note in notes), notes)
             self.assertNotIn("bucket_cap_mb_list", kwargs)
 
 
