@@ -1,25 +1,32 @@
-"""One rank of integrations_test.py: trains with the callbacks of firkin.integrations, and without.
+"""One rank of integrations_test.py: trains with the callbacks of firkin.integrations or with firkin.tune, and without.
 
     integrations_callbacks.py FOLDER      writes FOLDER/RANK.json: for each program how many parameters differ from those of the training
-                                          without the callback, what was chosen, and what check() says of the training's buckets
+                                          that was not tuned, what was chosen, and what check() says of the training's buckets
 """
 
-import importlib.util
 import json
 import os
 import pathlib
 import sys
 import tempfile
+import types
 
+# torchvision's own operators are not used here; its wheel may have them for another build of torch than the one that is there.
+sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
 
 import firkin.integrations  # noqa: E402
 import lightning as L  # noqa: E402
+import timm  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import torch.distributed.nn.functional as dist_nn  # noqa: E402
+import torchvision  # noqa: E402
 from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
+from peft import LoraConfig, get_peft_model  # noqa: E402
 from small_models import Transformer, next_bytes  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments  # noqa: E402
 
@@ -45,8 +52,6 @@ def transformers(tuned, adapt=lambda model: model, **options):
 
 
 def lora(tuned):
-    from peft import LoraConfig, get_peft_model
-
     return transformers(tuned, lambda model: get_peft_model(model, LoraConfig(r=4, target_modules=["c_attn"])))
 
 
@@ -81,16 +86,52 @@ def lightning(tuned, **options):
     return model, callback.result, keep.ddp
 
 
+class SyncedNorm(torch.nn.BatchNorm2d):
+    """As SyncBatchNorm, which PyTorch refuses on a CPU: statistics of all ranks, by collectives within forward and backward."""
+
+    def forward(self, x):
+        def mean_of(values):
+            return dist_nn.all_reduce(values.mean((0, 2, 3), keepdim=True)) / dist.get_world_size()
+
+        centred = x - mean_of(x)
+        scale = torch.rsqrt(mean_of(centred * centred) + self.eps) * self.weight[:, None, None]
+        return centred * scale + self.bias[:, None, None]
+
+
+def images(tuned, make, wrap=DDP):
+    torch.manual_seed(0)
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def step(ddp):
+        optimizer.zero_grad()
+        cross_entropy(ddp(torch.randn(2, 3, 32, 32)), torch.randint(10, (2,))).backward()
+        optimizer.step()
+
+    result = firkin.tune(model, step, wrap=wrap, **QUICK) if tuned else None
+    ddp = wrap(model, **(result.ddp_kwargs() if tuned else {}))
+    for _ in range(STEPS):
+        step(ddp)
+    return model, result, ddp
+
+
 PROGRAMS = {
+    "torchvision, ResNet-50": lambda tuned: images(tuned, lambda: torchvision.models.resnet50(num_classes=10)),
+    "torchvision, ResNet-50, synchronised statistics": lambda tuned: images(
+        tuned, lambda: torchvision.models.resnet50(num_classes=10, norm_layer=SyncedNorm)
+    ),
+    "timm, torch.compile": lambda tuned: images(
+        tuned, lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10),
+        lambda model, **kwargs: torch.compile(DDP(model, **kwargs), backend="aot_eager"),
+    ),
     "transformers": transformers,
     "transformers, bfloat16": lambda tuned: transformers(tuned, bf16=True),
     "transformers, checkpointing": lambda tuned: transformers(tuned, gradient_checkpointing=True),
     "transformers, accumulation": lambda tuned: transformers(tuned, gradient_accumulation_steps=2),
     "lightning": lightning,
     "lightning, bfloat16": lambda tuned: lightning(tuned, precision="bf16-mixed"),
+    "transformers, LoRA": lora,
 }
-if importlib.util.find_spec("peft"):
-    PROGRAMS["transformers, LoRA"] = lora
 
 dist.init_process_group("gloo")
 seen = {}
