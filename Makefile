@@ -39,7 +39,7 @@ test-light: ## only the modules without LibTorch (builds in seconds)
 
 python: ## the Python package with its engine for the torch in .venv (or in $FIRKIN_PYTHON's environment), installed there
 	@tools/bootstrap python
-	$(or $(FIRKIN_PYTHON),.venv/bin/python) -m pip install --disable-pip-version-check --no-build-isolation -C cmake.define.FIRKIN_PYTHON_ENGINE=ON .
+	FIRKIN_PYTHON_ENGINE=1 $(or $(FIRKIN_PYTHON),.venv/bin/python) -m pip install --disable-pip-version-check --no-build-isolation .
 
 package: program ## source distribution, wheel, and a tarball of program, headers and libraries, in build-package
 	@tools/bootstrap python

@@ -1,16 +1,20 @@
-# Libraries from the system's packages (tools/bootstrap installs them; CONTRIBUTING.md lists them).
+# Libraries from the system's packages (tools/bootstrap installs them; CONTRIBUTING.md lists them). Of those that are headers alone a source
+# distribution has copies (tools/package), for where the system has none.
 
-# firkin_find(fmt 9 libfmt-dev): find_package() whose failure is one line that says what to install.
-macro(firkin_find package version debian)
+# firkin_find(fmt 9 libfmt-dev fmt::fmt-header-only): find_package() whose failure is one line that says what to install.
+macro(firkin_find package version debian target)
   find_package(${package} ${version} QUIET)
-  if(NOT ${package}_FOUND)
+  if(NOT TARGET ${target} AND EXISTS ${PROJECT_SOURCE_DIR}/third_party/include)
+    add_library(${target} INTERFACE IMPORTED)
+    target_include_directories(${target} SYSTEM INTERFACE ${PROJECT_SOURCE_DIR}/third_party/include)
+  elseif(NOT TARGET ${target})
     message(FATAL_ERROR "${package} ${version} or later is missing: apt-get install ${debian}")
   endif()
 endmacro()
 
-firkin_find(nlohmann_json 3.11 nlohmann-json3-dev)
+firkin_find(nlohmann_json 3.11 nlohmann-json3-dev nlohmann_json::nlohmann_json)
 if(FIRKIN_BUILD_PROGRAM)
-  firkin_find(CLI11 2.1 libcli11-dev)
+  firkin_find(CLI11 2.1 libcli11-dev CLI11::CLI11)
 endif()
 find_package(Threads REQUIRED)
 if(FIRKIN_BUILD_TESTS)
@@ -25,8 +29,8 @@ if(FIRKIN_WITH_TORCH)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/fmt_only)
   file(CREATE_LINK ${FIRKIN_LIBTORCH}/include/fmt ${PROJECT_BINARY_DIR}/fmt_only/fmt SYMBOLIC)
   target_include_directories(firkin_fmt SYSTEM INTERFACE ${PROJECT_BINARY_DIR}/fmt_only)
-  target_compile_definitions(firkin_fmt INTERFACE FMT_HEADER_ONLY=1)
 else()
-  firkin_find(fmt 9 libfmt-dev)
+  firkin_find(fmt 9 libfmt-dev fmt::fmt-header-only)
   target_link_libraries(firkin_fmt INTERFACE fmt::fmt-header-only)
 endif()
+target_compile_definitions(firkin_fmt INTERFACE FMT_HEADER_ONLY=1)

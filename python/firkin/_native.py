@@ -8,7 +8,7 @@ from typing import Any
 from firkin._core import InputError
 from firkin._torch import torch
 
-_HOW = "pip install --no-build-isolation -C cmake.define.FIRKIN_PYTHON_ENGINE=ON . in Firkin's sources, or make python"
+_HOW = "FIRKIN_PYTHON_ENGINE=1 pip install --no-build-isolation . in Firkin's sources, or make python"
 
 
 def check_built_for(built_for: str) -> None:

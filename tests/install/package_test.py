@@ -5,6 +5,7 @@ FIRKIN_SOURCE_DIR is the repository, FIRKIN_BINARY_DIR a build of it, FIRKIN_PYT
 the folder of packages that are there already, FIRKIN_PACKAGE_PYTHON the Python to install the source distribution with.
 """
 
+import email
 import os
 import pathlib
 import re
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import tomllib
 import unittest
+import zipfile
 
 from commands import BUILD_DEADLINE_S, checked, environment, free_port, run
 
@@ -148,6 +150,22 @@ class PythonPackage(unittest.TestCase):
         self.assertEqual(checked(scripts / "python", "-c", "import firkin; print(firkin.__version__)"), f"{VERSION}\n")
         checked(scripts / "python", SOURCE / "tests/python/planning_test.py")
 
+    def test_the_wheel_is_for_many_systems_and_has_a_page_of_its_own(self):
+        self.assertRegex(only("*.whl").name, r"-manylinux_2_\d+_\w+\.whl$")
+        with zipfile.ZipFile(only("*.whl")) as wheel:
+            (name,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
+            page = email.message_from_bytes(wheel.read(name))
+        self.assertEqual((page["Author"], page["Description-Content-Type"]), ("The authors of Firkin", "text/markdown"))
+        self.assertIn("firkin.tune(model, step)", page.get_payload())
+        self.assertEqual(re.findall(r"\]\((?!https:)", page.get_payload()), [])  # links go nowhere from there
+        self.assertIn("Operating System :: POSIX :: Linux", page.get_all("Classifier"))
+
+    def test_other_systems_than_linux_are_refused_in_a_line(self):
+        for system in ("Darwin", "Windows"):
+            refused = run(CMAKE, "-S", SOURCE, "-B", FOLDER / system, f"-DCMAKE_SYSTEM_NAME={system}")
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn(f"Firkin runs on Linux; this is {system}", refused.stderr)
+
     def test_the_wheel_installs_where_there_is_only_pip(self):
         wheel = only("*.whl")
         scripts = self.empty_environment("of-wheel", sys.executable)
@@ -155,7 +173,7 @@ class PythonPackage(unittest.TestCase):
         self.assertEqual(installed.returncode, 0, installed)
         self.assert_runs(scripts)
 
-    def test_the_source_distribution_installs_where_there_is_only_pip(self):
+    def test_the_source_distribution_installs_where_there_is_only_pip_and_brings_its_headers(self):
         scripts = self.empty_environment("of-sdist", PYTHON)
         pip = [scripts / "python", "-m", "pip"]
         needed = tomllib.loads((SOURCE / "pyproject.toml").read_text())["build-system"]["requires"]
@@ -163,7 +181,8 @@ class PythonPackage(unittest.TestCase):
         if fetched.returncode != 0:
             self.skipTest(f"what it is built with cannot be had here: {fetched.stderr.strip().splitlines()[-1]}")
         sdist = only(f"firkin-{VERSION}.tar.gz")
-        checked(*pip, "install", "--no-index", "--find-links", FOLDER / "needed", sdist, deadline_s=BUILD_DEADLINE_S)
+        none = [f"-Ccmake.define.CMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("fmt", "nlohmann_json", "CLI11")]
+        checked(*pip, "install", "--no-index", "--find-links", FOLDER / "needed", *none, sdist, deadline_s=BUILD_DEADLINE_S)
         self.assert_runs(scripts)
 
 
