@@ -1,17 +1,235 @@
 #include "firkin/base/machine.h"
 
+#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
 
-#include "base/control_group.h"
-#include "firkin/base/cpus.h"
 #include "firkin/base/units.h"
 
 namespace firkin {
+namespace {
+
+// The control groups of this process (Linux; containers, job schedulers): where their limits can be read.
+
+struct ControlGroupFolder {
+  int version = 2;  // of the interface, which names the files in it
+  std::filesystem::path path;
+};
+
+namespace fs = std::filesystem;
+
+bool lists(const std::string& comma_separated, const std::string& word) {
+  std::istringstream in(comma_separated);
+  for (std::string part; std::getline(in, part, ',');) {
+    if (part == word) return true;
+  }
+  return false;
+}
+
+// Where a hierarchy is mounted, and which of its groups appears there: a container may see no more than its own.
+struct Mount {
+  fs::path group;
+  fs::path folder;
+};
+
+// A line of mountinfo: "31 23 0:28 GROUP FOLDER OPTIONS TAG... - TYPE SOURCE SUPER_OPTIONS" (proc_pid_mountinfo(5)).
+std::optional<Mount> find_mount(const fs::path& root, int version, const std::string& controller) {
+  std::ifstream in(root / "proc/self/mountinfo");
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream text(line);
+    const std::vector<std::string> words{std::istream_iterator<std::string>(text), {}};
+    const auto dash = std::ranges::find(words, "-");
+    if (dash - words.begin() < 6 || words.end() - dash < 4) continue;
+    const bool wanted = version == 2 ? dash[1] == "cgroup2" : dash[1] == "cgroup" && lists(dash[3], controller);
+    if (wanted) return Mount{.group = words[3], .folder = root / fs::path(words[4]).relative_path()};
+  }
+  return std::nullopt;
+}
+
+void add_folders(const Mount& mount, const fs::path& group, int version, std::vector<ControlGroupFolder>& folders) {
+  const fs::path below = group.lexically_relative(mount.group);
+  const bool visible = !below.empty() && *below.begin() != "..";
+  fs::path folder = visible && below != "." ? mount.folder / below : mount.folder;
+  for (; folder != mount.folder; folder = folder.parent_path()) folders.push_back({version, folder});
+  folders.push_back({version, mount.folder});
+}
+
+// The folders of the groups that limit this process by `controller` ("cpu", "memory"): its own and those around it, innermost first, of
+// each version that is mounted. root: where proc/ and the mounted hierarchies are looked for, "/" but for tests. Empty where there are
+// none. A line of cgroup: "0::GROUP" (version 2) or "NUMBER:CONTROLLERS:GROUP" (version 1; cgroups(7)).
+std::vector<ControlGroupFolder> control_group_folders(const std::string& controller, const fs::path& root) {
+  std::vector<ControlGroupFolder> folders;
+  std::ifstream in(root / "proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (!controllers.empty() && !lists(controllers, controller)) continue;
+    const int version = controllers.empty() ? 2 : 1;
+    if (const auto mount = find_mount(root, version, controller)) add_folders(*mount, line.substr(second + 1), version, folders);
+  }
+  return folders;
+}
+
+// The number that a file begins with; none when there is no such file, or a word in it ("max").
+std::optional<int64_t> number_in_file(const fs::path& path) {
+  std::ifstream in(path);
+  int64_t number = 0;
+  if (in >> number) return number;
+  return std::nullopt;
+}
+
+// The number in the line "KEY NUMBER" of a file. None when there is no such file or line.
+std::optional<int64_t> number_after(const fs::path& path, const std::string& key) {
+  std::ifstream in(path);
+  for (std::string word; in >> word; in.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
+    int64_t number = 0;
+    if (word == key && in >> number) return number;
+    in.clear();
+  }
+  return std::nullopt;
+}
+
+// cpu.max: "150000 100000", microseconds per period, or "max 100000".
+std::optional<double> quota_of(const ControlGroupFolder& group) {
+  double quota = 0;
+  double period = 0;
+  if (group.version == 2) {
+    std::ifstream(group.path / "cpu.max") >> quota >> period;
+  } else {  // a quota of -1 is none
+    quota = static_cast<double>(number_in_file(group.path / "cpu.cfs_quota_us").value_or(-1));
+    period = static_cast<double>(number_in_file(group.path / "cpu.cfs_period_us").value_or(0));
+  }
+  if (quota > 0 && period > 0) return quota / period;
+  return std::nullopt;
+}
+
+int positive_number(const char* text) {
+  if (text == nullptr) return 0;
+  std::string_view digits(text);
+  digits.remove_prefix(std::min(digits.find_first_not_of(' '), digits.size()));
+  int number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  const std::string_view rest(end, static_cast<size_t>(digits.data() + digits.size() - end));
+  const bool is_number = error == std::errc() && (rest.empty() || rest[0] == ',' || rest[0] == ' ');
+  return is_number ? number : 0;
+}
+
+}  // namespace
+
+int allowed_cpus() {
+  constexpr int kMostCpus = 1 << 20;
+  for (int cpus = CPU_SETSIZE; cpus <= kMostCpus; cpus *= 2) {  // the kernel refuses a mask that is smaller than its own
+    cpu_set_t* mask = CPU_ALLOC(cpus);
+    if (mask == nullptr) break;
+    const size_t bytes = CPU_ALLOC_SIZE(cpus);
+    const bool known = sched_getaffinity(0, bytes, mask) == 0;
+    const bool too_small = !known && errno == EINVAL;
+    const int count = known ? CPU_COUNT_S(bytes, mask) : 0;
+    CPU_FREE(mask);
+    if (known) return std::max(1, count);
+    if (!too_small) break;
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::optional<double> cpu_quota(const std::filesystem::path& root) {
+  std::optional<double> least;
+  for (const ControlGroupFolder& group : control_group_folders("cpu", root)) {
+    const auto quota = quota_of(group);
+    if (quota && (!least || *quota < *least)) least = quota;
+  }
+  return least;
+}
+
+int usable_cpus() {
+  const double quota = cpu_quota().value_or(std::numeric_limits<int>::max());
+  return std::max(1, static_cast<int>(std::min<double>(allowed_cpus(), quota)));
+}
+
+int threads_per_rank(int local_world_size) {
+  return threads_per_rank(local_world_size, std::getenv("OMP_NUM_THREADS"), usable_cpus());
+}
+
+int threads_per_rank(int local_world_size, const char* omp_num_threads, int cpus) {
+  if (const int wanted = positive_number(omp_num_threads); wanted > 0) return wanted;
+  return std::max(1, cpus / std::max(1, local_world_size));
+}
+
+namespace {
+
+std::string trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t");
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+// "Model: \t\t NVIDIA H100 80GB HBM3" in a file of a GPU.
+std::string model_in(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const std::string key = "Model:";
+    if (line.starts_with(key)) return trimmed(line.substr(key.size()));
+  }
+  return "";
+}
+
+// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 21 ...": the first word with a digit and two dots, or one.
+std::string version_in(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  std::string line;
+  if (!std::getline(in, line)) return "";
+  std::istringstream words(line);
+  for (std::string word; words >> word;) {
+    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos) return word;
+  }
+  return "";
+}
+
+}  // namespace
+
+GpuState gpu_state(const std::filesystem::path& root) {
+  const std::filesystem::path driver = root / "proc/driver/nvidia";
+  std::error_code ignored;
+  std::vector<std::filesystem::path> places;
+  for (const auto& entry : std::filesystem::directory_iterator(driver / "gpus", ignored)) places.push_back(entry.path());
+  std::ranges::sort(places);
+  GpuState state;
+  for (const std::filesystem::path& place : places) {
+    if (std::string model = model_in(place / "information"); !model.empty()) state.models.push_back(std::move(model));
+  }
+  state.driver = version_in(driver / "version");
+  return state;
+}
+
+std::string describe(const GpuState& gpus) {
+  std::string text;
+  for (size_t i = 0; i < gpus.models.size(); ++i) {
+    const auto same = static_cast<size_t>(std::ranges::count(gpus.models, gpus.models[i]));
+    const bool is_first = std::ranges::find(gpus.models, gpus.models[i]) == gpus.models.begin() + static_cast<std::ptrdiff_t>(i);
+    if (is_first) text += (text.empty() ? "" : ", ") + (same > 1 ? std::to_string(same) + " x " : "") + gpus.models[i];
+  }
+  if (!text.empty() && !gpus.driver.empty()) text += ", driver " + gpus.driver;
+  return text;
+}
+
 namespace {
 
 namespace fs = std::filesystem;

@@ -4,16 +4,20 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace firkin {
 namespace {
 
 using std::chrono::steady_clock;
 
-// Characters in a row of the terminal; 80 where it does not say.
+constexpr size_t kColumns = 80;  // where nothing says otherwise
+
+// Characters in a row of the terminal.
 size_t columns_of(std::FILE* terminal) {
   winsize size{};
   if (ioctl(fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return 80;
+  return kColumns;
 }
 
 // The first `count` characters of UTF-8 text.
@@ -26,12 +30,23 @@ std::string first_characters(const std::string& text, size_t count) {
   return text;
 }
 
+bool is_silent = false;
+
 }  // namespace
+
+size_t text_columns() {
+  constexpr size_t kWidest = 120;  // longer lines are hard to read
+  return isatty(fileno(stdout)) == 1 ? std::clamp(columns_of(stdout), kColumns / 2, kWidest) : kColumns;
+}
+
+void Progress::silence() {
+  is_silent = true;
+}
 
 Progress::Progress(std::string what, int total, bool enabled, std::FILE* out)
     : what_(std::move(what)),
       total_(total),
-      enabled_(enabled),
+      enabled_(enabled && !is_silent),
       out_(out),
       terminal_(isatty(fileno(out)) == 1),
       started_(steady_clock::now()),

@@ -5,6 +5,10 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "firkin/base/error.h"
 
@@ -22,6 +26,30 @@ int64_t bytes_from(double number, double unit_bytes, const char* unit, const std
   return bytes;
 }
 
+constexpr double kExactBelow = 0x1p53;  // whole numbers below it are exact
+
+// "0.5K": 0.5 and "K"; no number where the text begins with none.
+std::pair<std::optional<double>, std::string_view> number_and_unit(std::string_view text, std::chars_format format) {
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, format);
+  if (error != std::errc{}) return {};
+  return {number, text.substr(static_cast<size_t>(rest - text.data()))};
+}
+
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+
+// A number with one of `units` behind it, in the unit of their factors; NaN where the text is none.
+double in_units(std::string_view text, std::initializer_list<Unit> units, std::chars_format format = std::chars_format::general) {
+  const auto [number, name] = number_and_unit(text, format);
+  for (const Unit& unit : units) {
+    if (number && name == unit.name) return *number * unit.factor;
+  }
+  return std::nan("");
+}
+
 }  // namespace
 
 int64_t bytes_from_mib(double mib, const std::string& what) {
@@ -33,17 +61,36 @@ int64_t bytes_from_mb(double mb, const std::string& what) {
 }
 
 int64_t parse_bytes(const std::string& text, const std::string& what) {
-  const char* end = text.data() + text.size();
-  double number = 0;
-  const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
-  int64_t unit = 1;
-  if (end - rest == 1) unit = *rest == 'K' ? kKiB : *rest == 'M' ? kMiB : *rest == 'G' ? kGiB : 0;
-  const double bytes = number * static_cast<double>(unit);
-  constexpr double kLimit = 9007199254740992.0;  // 2^53: whole numbers below it are exact
-  if (error != std::errc{} || end - rest > 1 || !(bytes >= 1 && bytes < kLimit) || bytes != std::floor(bytes)) {
+  const double bytes = in_units(text, {{"", 1}, {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30}}, std::chars_format::fixed);
+  if (!(bytes >= 1 && bytes < kExactBelow) || bytes != std::floor(bytes)) {
     throw InputError(fmt::format("{} '{}': expected bytes, a positive number such as 4, 512K, 64M or 1G", what, text));
   }
   return static_cast<int64_t>(bytes);
+}
+
+int64_t parse_size(const std::string& text, const std::string& what) {
+  const double bytes = in_units(text, {{"B", 1},
+                                       {"K", 0x1p10},
+                                       {"KiB", 0x1p10},
+                                       {"KB", 1e3},
+                                       {"M", 0x1p20},
+                                       {"MiB", 0x1p20},
+                                       {"MB", 1e6},
+                                       {"G", 0x1p30},
+                                       {"GiB", 0x1p30},
+                                       {"GB", 1e9},
+                                       {"TiB", 0x1p40}});
+  if (!(bytes >= 0.5 && bytes < kExactBelow)) {
+    throw InputError(fmt::format("{} {}: expected a size with its unit, such as 64KiB, 25MiB or 1GiB", what, text));
+  }
+  return std::llround(bytes);
+}
+
+double parse_seconds(const std::string& text, const std::string& what) {
+  constexpr double kLongest = 1e9;
+  const double seconds = in_units(text, {{"", 1}, {"s", 1}, {"us", 1e-6}, {"ms", 1e-3}, {"m", 60}, {"min", 60}, {"h", 3600}});
+  if (!(seconds >= 0 && seconds <= kLongest)) throw InputError(fmt::format("{} {}: expected a time, such as 500ms, 90s or 5m", what, text));
+  return seconds;
 }
 
 std::string format_bytes(int64_t bytes) {

@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/gpus.h"
 #include "comm/across_ranks.h"
-#include "comm/nccl_backend.h"
+#include "comm/backends.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/machine.h"
 

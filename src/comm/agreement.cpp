@@ -17,7 +17,7 @@
 #include "connections.h"
 #include "firkin/base/error.h"
 #include "group_failure.h"
-#include "own_work.h"
+#include "linked_backend.h"
 
 namespace firkin {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "group_failure.h"
+#include "group_store.h"
 #include "meeting.h"
-#include "missing_ranks.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 

@@ -1,4 +1,4 @@
-#include "gloo_backend.h"
+#include "backends.h"
 
 #include <csignal>
 #include <cstdlib>

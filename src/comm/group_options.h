@@ -22,4 +22,10 @@ DeviceBackend choose_backend(const GroupOptions& options, c10::Device device);
 // "gloo" or "cpu:gloo,cuda:nccl".
 const char* backend_name(DeviceBackend backend);
 
+// What LibTorch's own log writes to standard error, in programs whose ranks Firkin runs.
+
+// As TORCH_CPP_LOG_LEVEL says, where it is set; by itself LibTorch reads that only under Python. Otherwise errors alone: when a rank has
+// gone, c10d warns on every other one, with backtraces between which the line that names the rank is hard to find.
+void set_torch_log_level();
+
 }  // namespace firkin

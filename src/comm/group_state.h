@@ -10,9 +10,9 @@
 #include <thread>
 #include <utility>
 
-#include "bounded_store.h"
 #include "firkin/comm/process_group.h"
 #include "group_options.h"
+#include "group_store.h"
 
 namespace firkin {
 

@@ -2,11 +2,130 @@
 
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
 
-#include "link_queue.h"
-#include "own_work.h"
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+#include "firkin/comm/modelled_link.h"
+#include "firkin/plan/allreduce_table.h"
 
 namespace firkin {
+
+namespace {
+
+LinkQueue::Clock::duration ticks(double seconds) {
+  return std::chrono::duration_cast<LinkQueue::Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+struct LinkQueue::Line {
+  void run();
+  Clock::time_point end_of(const LinkTransfer& transfer) const;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<LinkTransfer>> transfers;
+  Clock::time_point last_end = Clock::time_point::min();  // of the transfer before, by the model
+  bool closing = false;
+};
+
+LinkQueue::LinkQueue() : line_(std::make_shared<Line>()), timer_([line = line_] { line->run(); }) {}
+
+LinkQueue::~LinkQueue() {
+  {
+    const std::lock_guard lock(line_->mutex);
+    line_->closing = true;
+  }
+  line_->changed.notify_one();
+  if (timer_.get_id() == std::this_thread::get_id()) {
+    timer_.detach();  // it ends by itself; to wait for it here would be for ever
+  } else {
+    timer_.join();
+  }
+}
+
+void LinkQueue::add(const std::shared_ptr<LinkTransfer>& transfer) {
+  const std::lock_guard lock(line_->mutex);
+  line_->transfers.push_back(transfer);
+}
+
+void LinkQueue::join(LinkTransfer& transfer) {
+  const auto now = Clock::now();
+  {
+    const std::lock_guard lock(line_->mutex);
+    transfer.joined = now;
+  }
+  line_->changed.notify_one();
+}
+
+void LinkQueue::move(LinkTransfer& transfer) {
+  {
+    const std::lock_guard lock(line_->mutex);
+    transfer.moved = true;
+  }
+  line_->changed.notify_one();
+}
+
+void LinkQueue::fail(const std::shared_ptr<LinkTransfer>& transfer, const std::exception_ptr& error) {
+  {
+    const std::lock_guard lock(line_->mutex);
+    const auto place = std::ranges::find(line_->transfers, transfer);
+    if (place == line_->transfers.end()) return;  // it has failed already
+    line_->transfers.erase(place);
+  }
+  line_->changed.notify_one();
+  transfer->complete(error);
+}
+
+LinkQueue::Clock::time_point LinkQueue::Line::end_of(const LinkTransfer& transfer) const {
+  const auto alone = *transfer.joined + ticks(transfer.time.alone_s);
+  if (last_end == Clock::time_point::min()) return alone;
+  return std::max(alone, last_end + ticks(transfer.time.gap_s));
+}
+
+void LinkQueue::Line::run() {
+  prctl(PR_SET_TIMERSLACK, 1UL);  // nanoseconds: the kernel's own 50 us are a small collective's time
+  std::unique_lock lock(mutex);
+  for (;;) {
+    if (transfers.empty() && closing) return;
+    if (transfers.empty() || !transfers.front()->joined || !transfers.front()->moved) {
+      changed.wait(lock);
+      continue;
+    }
+    const auto end = end_of(*transfers.front());
+    if (Clock::now() < end) {
+      changed.wait_until(lock, end);  // the queue may be another when it returns: a transfer has failed
+      continue;
+    }
+    std::shared_ptr<LinkTransfer> transfer = std::move(transfers.front());
+    transfers.pop_front();
+    last_end = end;
+    lock.unlock();
+    transfer->complete(nullptr);
+    transfer = nullptr;  // and what it holds, without the lock
+    lock.lock();
+  }
+}
+
 namespace {
 
 int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
@@ -83,6 +202,97 @@ class LinkedBackend final : public c10d::Backend {
 
 c10::intrusive_ptr<c10d::Backend> make_linked_backend(c10::intrusive_ptr<c10d::Backend> inner, const ModelledLink& link) {
   return c10::make_intrusive<LinkedBackend>(std::move(inner), link);
+}
+
+namespace {
+
+using Units = std::array<std::pair<std::string_view, double>, 5>;
+
+constexpr Units kRateUnits = {{{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}, {"tbit", 1e12}}};
+constexpr Units kTimeUnits = {{{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}};
+constexpr double kSlowestRate = 1e3;    // bit/s
+constexpr double kLongestLatency = 60;  // seconds
+
+constexpr double kPayload = 1448.0 / 1514;  // see all_reduce_time()
+
+// "200mbit" -> 2e8. Nothing when it is no number followed by one of the units.
+std::optional<double> parse_with_unit(std::string_view text, const Units& units) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (error != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
+  for (const auto& [name, factor] : units) {
+    if (!name.empty() && name == std::string_view(rest, static_cast<size_t>(end - rest))) return number * factor;
+  }
+  return std::nullopt;
+}
+
+std::string format_rate(double bits_per_s) {
+  static constexpr std::array kNames = {"bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"};
+  size_t unit = 0;
+  while (bits_per_s >= 999.5 && unit + 1 < kNames.size()) {
+    bits_per_s /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.4g} {}", bits_per_s, kNames[unit]);
+}
+
+ModelledLink link_of_table(const std::string& file, int64_t world) {
+  const AllReduceTable table = read_allreduce_csv(file);
+  try {
+    return {.world = world, .table = comm_costs(table, world), .file = file};
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("--link {}: {}", file, error.what()));
+  }
+}
+
+LinkTime time_over(const ModelledLink& link, double steps, double bytes_on_wire) {
+  const double wire_s = bytes_on_wire * 8 / (kPayload * link.bits_per_s);
+  const double alone_s = wire_s + steps * link.latency_s;
+  return {alone_s, std::max(wire_s, alone_s / 2)};
+}
+
+LinkTime time_in(const CommCosts& costs, int64_t bytes) {
+  return {costs.isolated(static_cast<double>(bytes)), costs.gap(static_cast<double>(bytes))};
+}
+
+}  // namespace
+
+ModelledLink parse_link(const std::string& text, int64_t world) {
+  if (world < 1) throw InputError(fmt::format("--link {}: timed for {} ranks; expected at least 1", text, world));
+  if (text.ends_with(".csv")) return link_of_table(text, world);
+  const size_t comma = text.find(',');
+  const auto rate = parse_with_unit(std::string_view(text).substr(0, comma), kRateUnits);
+  const auto latency = comma == std::string::npos ? std::optional(kDefaultLinkLatency)
+                                                  : parse_with_unit(std::string_view(text).substr(comma + 1), kTimeUnits);
+  if (!rate || !latency) {
+    throw InputError(fmt::format("--link {}: expected RATE[,LATENCY] such as 1gbit or 200mbit,1ms, or an allreduce.csv", text));
+  }
+  if (!(*rate >= kSlowestRate && *rate <= 1e15)) throw InputError(fmt::format("--link {}: expected a rate from 1kbit to 1000tbit", text));
+  if (*latency > kLongestLatency) throw InputError(fmt::format("--link {}: expected a latency of at most 60s", text));
+  return {.world = world, .bits_per_s = *rate, .latency_s = *latency};
+}
+
+std::string describe(const ModelledLink& link) {
+  const std::string ranks = fmt::format("{} {}", link.world, link.world == 1 ? "rank" : "ranks");
+  if (link.table) return fmt::format("{}, {}", link.file, ranks);
+  return fmt::format("{}, {}, {}", format_rate(link.bits_per_s), format_seconds(link.latency_s), ranks);
+}
+
+LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes) {
+  if (link.table) return time_in(*link.table, bytes);
+  const auto n = static_cast<double>(link.world);
+  return time_over(link, 2 * (n - 1), 2 * (n - 1) / n * static_cast<double>(bytes));
+}
+
+LinkTime broadcast_time(const ModelledLink& link, int64_t bytes) {
+  if (link.table) return time_in(*link.table, bytes);
+  const double steps = std::bit_width(static_cast<uint64_t>(link.world - 1));
+  return time_over(link, steps, steps * static_cast<double>(bytes));
+}
+
+double agreement_time(const ModelledLink& link, int64_t bytes) {
+  return broadcast_time(link, bytes).alone_s;  // as many steps, of as many bytes
 }
 
 }  // namespace firkin

@@ -1,10 +1,90 @@
-// A backend whose collectives take the time of a modelled link.
+// Collectives that are completed by us and not by a backend of c10d: over a modelled link.
 #pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
 
 #include "firkin/comm/modelled_link.h"
 #include "firkin/comm/process_group.h"
 
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
 namespace firkin {
+
+// Its base class keeps the trace: a collective from its launch until complete().
+class OwnWork final : public c10d::Work {
+ public:
+  OwnWork(int rank, c10d::OpType type, const char* name, const std::vector<at::Tensor>& tensors)
+      : c10d::Work(rank, type, name, tensors),
+        tensors_(tensors),
+        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  std::vector<at::Tensor> result() override { return tensors_; }
+
+  // Once. In Gloo's order: who has waited for the work finds the future complete. A callback of the future that throws does so on a thread
+  // where nobody would catch it, so that becomes the work's error.
+  void complete(std::exception_ptr error) noexcept {
+    try {
+      if (error) {
+        future_->setError(error);
+      } else {
+        future_->markCompleted(c10::IValue(tensors_));
+      }
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+    finish(error);
+  }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// The collectives on a modelled link, first in, first out, and the thread that completes each when its time has come.
+
+// One collective. Its fields belong to the queue that it is in.
+struct LinkTransfer {
+  LinkTime time;
+  // Called once, and must not throw; nullptr: the data are there and the link would have carried them.
+  std::function<void(std::exception_ptr)> complete;
+  std::optional<std::chrono::steady_clock::time_point> joined = std::nullopt;  // the last rank has come
+  bool moved = false;                                                          // the data are there
+};
+
+// Thread-safe. A timer thread sleeps until the next completion; it calls `complete`, for a failure the thread that tells of it does.
+class LinkQueue {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  LinkQueue();
+  // Waits for what is in the queue, unless the last owner is a `complete` on the timer thread itself. Everything there must be going to
+  // move or to fail.
+  ~LinkQueue();
+  LinkQueue(const LinkQueue&) = delete;
+  LinkQueue& operator=(const LinkQueue&) = delete;
+
+  // Behind those before it. From then on the rest may be called, once each; after fail() nothing happens.
+  void add(const std::shared_ptr<LinkTransfer>& transfer);
+  void join(LinkTransfer& transfer);
+  void move(LinkTransfer& transfer);
+  void fail(const std::shared_ptr<LinkTransfer>& transfer, const std::exception_ptr& error);  // at once, wherever it is in the queue
+
+ private:
+  struct Line;
+  std::shared_ptr<Line> line_;  // shared with the timer
+  std::thread timer_;
+};
+
+// A backend whose collectives take the time of a modelled link.
 
 // all-reduce, broadcast and barrier of `inner`, which moves the data, and its send and recv, which pass free; other collectives are
 // refused. Errors of `inner` come through at once.

@@ -10,11 +10,10 @@
 #include <string_view>
 #include <utility>
 
-#include "backend_text.h"
-#include "bounded_call.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/process_group.h"
+#include "group_failure.h"
 #include "group_options.h"
 #include "group_state.h"
 #include "group_store.h"

@@ -1,4 +1,4 @@
-#include "nccl_backend.h"
+#include "backends.h"
 
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAException.h>

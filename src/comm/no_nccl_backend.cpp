@@ -1,5 +1,5 @@
+#include "backends.h"
 #include "firkin/base/error.h"
-#include "nccl_backend.h"
 
 namespace firkin {
 

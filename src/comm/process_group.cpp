@@ -1,15 +1,187 @@
+
 #include "firkin/comm/process_group.h"
 
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <sstream>
 
-#include "crossed_waits.h"
 #include "firkin/base/units.h"
+#include "firkin/comm/group_error.h"
 #include "group_failure.h"
 #include "group_state.h"
+#include "group_store.h"
 
 namespace firkin {
+
+namespace {
+
+// "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] " at the start; an address in brackets, "[::1]:1234", is none.
+std::string_view without_source_place(std::string_view text) {
+  const size_t end = text.find("] ");
+  if (!text.starts_with('[') || end == std::string_view::npos) return text;
+  const std::string_view place = text.substr(1, end - 1);
+  const size_t colon = place.rfind(':');
+  if (colon == std::string_view::npos || place.find('/') == std::string_view::npos) return text;
+  const std::string_view line = place.substr(colon + 1);
+  const bool numbered = !line.empty() && std::all_of(line.begin(), line.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+  return numbered ? text.substr(end + 2) : text;
+}
+
+}  // namespace
+
+std::string shorten_backend_text(std::string_view text) {
+  text = without_source_place(text.substr(0, text.find('\n')));
+  for (const std::string_view advice : {"This may indicate", "This is typically caused"}) text = text.substr(0, text.find(advice));
+  const size_t last = text.find_last_not_of(". ");
+  return std::string(text.substr(0, last + 1));  // npos + 1 is 0: nothing is left of dots alone
+}
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// The other ranks look for a failure every second. The rank that hosts the store stays longer: with it goes the others' answer.
+constexpr auto kWindow = 2000ms;
+constexpr auto kHostsWindow = 2800ms;
+constexpr auto kPatience = 500ms;  // of one more question
+
+std::string describe(const ProcessGroup& group, const std::optional<Survey>& survey, const std::string& what) {
+  const GroupState& state = *group.state;
+  if (!survey && state.store_host == StoreHost::kRank0) {
+    return fmt::format("{}, on rank 0, does not answer: probably rank 0 did not reach {}", state.store_name, what);
+  }
+  if (!survey) return fmt::format("{} does not answer: an unknown rank did not reach {}", state.store_name, what);
+  if (!survey->missing.empty()) return fmt::format("{} did not reach {}", name_ranks(survey->missing), what);
+  if (survey->other && survey->other->where != what) {
+    return fmt::format("no rank is missing: {} gave up at {}, rank {} at {}", name_ranks({survey->other->who}), survey->other->where,
+                       group.rank, what);
+  }
+  return fmt::format("no rank is missing: all gave up at {}", what);
+}
+
+}  // namespace
+
+void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text, const char* backend) {
+  throw_if_lost(group);  // a failure after the first is its consequence
+  GroupState& state = *group.state;
+  const auto window = state.store_host == StoreHost::kThisRank ? kHostsWindow : kWindow;
+  const auto survey = survey_ranks(state.store, {.rank = group.rank, .size = group.size, .where = what, .window = window});
+  // Ranks that have found this out are gone, and their connections with them.
+  if (const std::string crossed = crossed_waits(state.store, kPatience); !crossed.empty()) lose_group_as(group, crossed);
+  std::string message = describe(group, survey, what);
+  if (!backend_text.empty()) message += fmt::format(" [{}: {}]", backend, shorten_backend_text(backend_text));
+  lose_group_as(group, message);
+}
+
+void lose_group_as(const ProcessGroup& group, const std::string& message) {
+  const bool has_nccl_queue = group.state->device_backend == DeviceBackend::kNccl;  // what was queued behind the failure has run, or will
+  group.state->lose(has_nccl_queue ? message + "; parameters may hold partial sums: load a checkpoint" : message);
+  throw GroupError(group.state->loss());
+}
+
+void give_up(const ProcessGroup& group, const std::string& what) {
+  throw_if_lost(group);
+  leave_mark(group.state->store, group.rank, what);
+  lose_group_as(group, what);
+}
+
+void throw_if_lost(const ProcessGroup& group) {
+  if (group.state->lost()) throw GroupError(group.state->loss());
+}
+
+namespace {
+
+constexpr const char* kCrossed = "crossed";
+constexpr int kRanksPerLook = 8;
+
+std::string note_key(int rank) {
+  return fmt::format("at/{}", rank);
+}
+
+bool has_begun(const WaitNote& rank, const WaitPlace& place) {
+  if (place.step < 0) return true;  // what is waited for belongs to no step
+  const auto found = rank.begun.find(place.wrapper);
+  return found != rank.begun.end() && found->second >= place.step;
+}
+
+struct PlacedRank {
+  int rank = 0;
+  const WaitPlace& place;
+};
+
+std::string describe_crossed(PlacedRank one, PlacedRank other) {
+  const auto& [first, second] = one.rank < other.rank ? std::pair(one, other) : std::pair(other, one);
+  return fmt::format(
+      "rank {} waits in step {} of {}, rank {} in step {} of {}: every rank must step wrapped modules in the same order (abandon_step() "
+      "after "
+      "a failed forward)",
+      first.rank, first.place.step, first.place.name, second.rank, second.place.step, second.place.name);
+}
+
+std::string find_crossed(c10d::Store& store, const LookOptions& options) {
+  const int64_t most = std::min<int64_t>(kRanksPerLook, options.size);
+  for (int64_t i = 0; i <= most; ++i) {
+    const int other = i == most ? 0 : static_cast<int>((options.rank + 1 + options.turn * kRanksPerLook + i) % options.size);
+    if (other == options.rank || !store.check({note_key(other)})) continue;
+    const auto note = parse_wait_note(store.get_to_str(note_key(other)));
+    if (note && are_crossed(*options.note, *note)) return describe_crossed({options.rank, options.note->place}, {other, note->place});
+  }
+  return "";
+}
+
+std::string told_crossed(c10d::Store& store) {
+  return store.check({kCrossed}) ? store.get_to_str(kCrossed) : "";
+}
+
+Look look(c10d::Store& store, const LookOptions& options) {
+  if (options.note && options.turn == 0) store.set(note_key(options.rank), to_text(*options.note));
+  if (someone_failed(store)) {
+    const std::string told = told_crossed(store);
+    if (!told.empty()) set_mark(store, options.rank, told);  // this rank goes too, and is not missing
+    return {true, told};
+  }
+  if (!options.note) return {};
+  const std::string crossed = find_crossed(store, options);
+  if (crossed.empty()) return {};
+  store.set(kCrossed, crossed);  // before the marks, so that whoever sees these finds it
+  set_mark(store, options.rank, crossed);
+  return {true, crossed};
+}
+
+}  // namespace
+
+// "WRAPPER STEP\nNAME\nWRAPPER STEP WRAPPER STEP ..."
+std::string to_text(const WaitNote& note) {
+  std::string name = note.place.name;
+  std::replace(name.begin(), name.end(), '\n', ' ');
+  std::string text = fmt::format("{} {}\n{}\n", note.place.wrapper, note.place.step, name);
+  for (const auto& [wrapper, step] : note.begun) text += fmt::format("{} {} ", wrapper, step);
+  return text;
+}
+
+std::optional<WaitNote> parse_wait_note(const std::string& text) {
+  std::istringstream in(text);
+  WaitNote note;
+  if (!(in >> note.place.wrapper >> note.place.step) || in.get() != '\n' || !std::getline(in, note.place.name)) return std::nullopt;
+  for (int64_t wrapper = 0, step = 0; in >> wrapper >> step;) note.begun[wrapper] = step;
+  return note;
+}
+
+bool are_crossed(const WaitNote& one, const WaitNote& other) {
+  return one.place.wrapper != other.place.wrapper && !has_begun(one, other.place) && !has_begun(other, one.place);
+}
+
+std::string crossed_waits(BoundedStore& store, std::chrono::milliseconds limit) {
+  return store.ask(limit, told_crossed).value_or("");
+}
+
+Look look_around(BoundedStore& store, std::chrono::milliseconds limit, const LookOptions& options) {
+  return store.ask(limit, [options](c10d::Store& asked) { return look(asked, options); }).value_or(Look{});
+}
+
 namespace {
 
 using std::chrono::milliseconds;

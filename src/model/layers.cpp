@@ -1,17 +1,28 @@
+
 #include "layers.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/rms_norm.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+
+#include <cmath>
 
 #include "firkin/ddp/await_parameters.h"
 
 namespace firkin {
+
 namespace {
 
 constexpr double kNormEpsilon = 1e-5;
@@ -52,6 +63,108 @@ at::Tensor NormLayer::forward(const at::Tensor& x) const {
   await_parameters(*this);
   if (bias_.defined()) return at::layer_norm(x, {width_}, weight_, bias_, kNormEpsilon);
   return at::rms_norm(x, {width_}, weight_, kNormEpsilon);
+}
+
+namespace {
+
+double residual_stdev(const TransformerConfig& config) {
+  return kWeightStdev / std::sqrt(2.0 * static_cast<double>(config.num_layers));
+}
+
+// [batch, sequence, d_model] -> [batch, heads, sequence, head dimension]
+at::Tensor split_heads(const at::Tensor& x, int64_t heads) {
+  return x.unflatten(-1, {heads, -1}).transpose(1, 2);
+}
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const at::Tensor attended = at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true);
+  return attended.transpose(1, 2).flatten(2);
+}
+
+// CS336 assignment 1's block: RMSNorm, rotary positions, SwiGLU (Shazeer 2020), no biases.
+class Cs336Block : public TransformerBlock {
+ public:
+  Cs336Block(const TransformerConfig& config, const at::TensorOptions& options) : heads_(config.num_heads) {
+    const auto linear = [&](const char* name, int64_t in, int64_t out, double stdev) {
+      return register_module(name, std::make_shared<LinearLayer>(in, out, /*with_bias=*/false, stdev, options));
+    };
+    const int64_t d = config.d_model;
+    ln1_ = register_module("ln1", std::make_shared<NormLayer>(NormKind::kRms, d, options));
+    q_ = linear("q", d, d, kWeightStdev);
+    k_ = linear("k", d, d, kWeightStdev);
+    v_ = linear("v", d, d, kWeightStdev);
+    o_ = linear("o", d, d, residual_stdev(config));
+    ln2_ = register_module("ln2", std::make_shared<NormLayer>(NormKind::kRms, d, options));
+    w1_ = linear("w1", d, config.d_ff, kWeightStdev);
+    w2_ = linear("w2", config.d_ff, d, residual_stdev(config));
+    w3_ = linear("w3", d, config.d_ff, kWeightStdev);
+  }
+
+  at::Tensor forward(const at::Tensor& x, const RotaryAngles& angles) override {
+    const at::Tensor normed = ln1_->forward(x);
+    const at::Tensor q = rotate(split_heads(q_->forward(normed), heads_), angles);
+    const at::Tensor k = rotate(split_heads(k_->forward(normed), heads_), angles);
+    const at::Tensor v = split_heads(v_->forward(normed), heads_);
+    const at::Tensor attended = x + o_->forward(causal_attention(q, k, v));
+    const at::Tensor inner = ln2_->forward(attended);
+    return attended + w2_->forward(at::silu(w1_->forward(inner)) * w3_->forward(inner));
+  }
+
+ private:
+  int64_t heads_;
+  std::shared_ptr<NormLayer> ln1_, ln2_;
+  std::shared_ptr<LinearLayer> q_, k_, v_, o_, w1_, w2_, w3_;
+};
+
+// GPT-2's block: LayerNorm, biases, one matrix for query, key and value, GELU in its tanh form.
+class Gpt2Block : public TransformerBlock {
+ public:
+  Gpt2Block(const TransformerConfig& config, const at::TensorOptions& options) : heads_(config.num_heads) {
+    const auto linear = [&](const char* name, int64_t in, int64_t out, double stdev) {
+      return register_module(name, std::make_shared<LinearLayer>(in, out, /*with_bias=*/true, stdev, options));
+    };
+    const int64_t d = config.d_model;
+    ln_1_ = register_module("ln_1", std::make_shared<NormLayer>(NormKind::kLayer, d, options));
+    attention_in_ = linear("attn_c_attn", d, 3 * d, kWeightStdev);
+    attention_out_ = linear("attn_c_proj", d, d, residual_stdev(config));
+    ln_2_ = register_module("ln_2", std::make_shared<NormLayer>(NormKind::kLayer, d, options));
+    mlp_in_ = linear("mlp_c_fc", d, config.d_ff, kWeightStdev);
+    mlp_out_ = linear("mlp_c_proj", config.d_ff, d, residual_stdev(config));
+  }
+
+  at::Tensor forward(const at::Tensor& x, const RotaryAngles& /*angles*/) override {
+    const std::vector<at::Tensor> qkv = attention_in_->forward(ln_1_->forward(x)).chunk(3, -1);
+    const at::Tensor attended = causal_attention(split_heads(qkv[0], heads_), split_heads(qkv[1], heads_), split_heads(qkv[2], heads_));
+    const at::Tensor middle = x + attention_out_->forward(attended);
+    return middle + mlp_out_->forward(at::gelu(mlp_in_->forward(ln_2_->forward(middle)), "tanh"));
+  }
+
+ private:
+  int64_t heads_;
+  std::shared_ptr<NormLayer> ln_1_, ln_2_;
+  std::shared_ptr<LinearLayer> attention_in_, attention_out_, mlp_in_, mlp_out_;
+};
+
+}  // namespace
+
+RotaryAngles rotary_angles(int64_t sequence, int64_t head_dimension, double theta, const at::TensorOptions& options) {
+  const at::TensorOptions exact = options.dtype(at::kDouble);
+  const at::Tensor exponents = at::arange(0, head_dimension, 2, exact) / static_cast<double>(head_dimension);
+  const at::Tensor angles = at::outer(at::arange(sequence, exact), at::pow(theta, -exponents));
+  return {angles.cos().to(options), angles.sin().to(options)};
+}
+
+at::Tensor rotate(const at::Tensor& x, const RotaryAngles& angles) {
+  const at::Tensor pairs = x.unflatten(-1, {-1, 2});
+  const at::Tensor first = pairs.select(-1, 0);
+  const at::Tensor second = pairs.select(-1, 1);
+  const at::Tensor turned = at::stack({first * angles.cosines - second * angles.sines, first * angles.sines + second * angles.cosines}, -1);
+  return turned.flatten(-2).to(x.scalar_type());
+}
+
+std::shared_ptr<TransformerBlock> make_block(const TransformerConfig& config, const at::TensorOptions& options) {
+  if (config.family == ModelFamily::kGpt2) return std::make_shared<Gpt2Block>(config, options);
+  return std::make_shared<Cs336Block>(config, options);
 }
 
 }  // namespace firkin

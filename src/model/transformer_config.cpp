@@ -1,10 +1,18 @@
-#include "model/transformer_config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
+#include <array>
 #include <cmath>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "firkin/base/error.h"
+#include "firkin/base/file.h"
+#include "firkin/base/json_text.h"
+#include "model/transformer_config.h"
 
 namespace firkin {
 
@@ -44,6 +52,165 @@ void check_config(const TransformerConfig& config, const std::string& where) {
   if (!std::isfinite(config.rope_theta) || config.rope_theta < 1) {
     throw InputError(fmt::format("{}: rope_theta is {}; expected a number of at least 1, such as 10000", where, config.rope_theta));
   }
+}
+
+namespace {
+
+struct Sizes {
+  int64_t d_model, d_ff, num_layers, num_heads;
+};
+
+// CS336 assignment 2 (2025), section 1.1: all five share a vocabulary of 10,000.
+constexpr TransformerConfig cs336(const Sizes& sizes) {
+  return {.family = ModelFamily::kCs336,
+          .vocab_size = 10000,
+          .context_length = 1024,
+          .d_model = sizes.d_model,
+          .d_ff = sizes.d_ff,
+          .num_layers = sizes.num_layers,
+          .num_heads = sizes.num_heads};
+}
+
+// Radford et al. 2019, table 2; vocabulary, context and heads from the released checkpoints.
+constexpr TransformerConfig gpt2(const Sizes& sizes) {
+  return {.family = ModelFamily::kGpt2,
+          .vocab_size = 50257,
+          .context_length = 1024,
+          .d_model = sizes.d_model,
+          .d_ff = sizes.d_ff,
+          .num_layers = sizes.num_layers,
+          .num_heads = sizes.num_heads,
+          .tied = true};
+}
+
+// Bytes as tokens. Small enough for one core, yet with 19 MiB of gradients in 57 tensors, so that the bucket size matters.
+constexpr TransformerConfig kDemo = {
+    .family = ModelFamily::kCs336, .vocab_size = 256, .context_length = 1024, .d_model = 256, .d_ff = 704, .num_layers = 6, .num_heads = 4};
+
+constexpr std::array kModels = {
+    NamedModel{"demo", "bytes as tokens; a step takes a fraction of a second on one core", kDemo},
+    NamedModel{"small", "CS336 assignment 2, small", cs336({768, 3072, 12, 12})},
+    NamedModel{"medium", "CS336 assignment 2, medium", cs336({1024, 4096, 24, 16})},
+    NamedModel{"large", "CS336 assignment 2, large", cs336({1280, 5120, 36, 20})},
+    NamedModel{"xl", "CS336 assignment 2, xl", cs336({1600, 6400, 48, 25})},
+    NamedModel{"2.7b", "CS336 assignment 2, 2.7B", cs336({2560, 10240, 32, 32})},
+    NamedModel{"gpt2", "GPT-2, the smallest of four", gpt2({768, 3072, 12, 12})},
+    NamedModel{"gpt2-medium", "GPT-2 medium", gpt2({1024, 4096, 24, 16})},
+    NamedModel{"gpt2-large", "GPT-2 large", gpt2({1280, 5120, 36, 20})},
+    NamedModel{"gpt2-xl", "GPT-2 XL", gpt2({1600, 6400, 48, 25})},
+};
+
+}  // namespace
+
+std::span<const NamedModel> named_models() {
+  return kModels;
+}
+
+const NamedModel& find_model(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const NamedModel& model : kModels) {
+    if (model.name == name) return model;
+    names.push_back(model.name);
+  }
+  throw InputError(fmt::format("unknown model '{}'; expected {}, or a .json file", name, fmt::join(names, ", ")));
+}
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kExpected = "an object such as {\"base\": \"demo\", \"num_layers\": 4}";
+
+// A configuration file with what is needed to say where something is wrong in it.
+struct ModelFile {
+  std::string path;
+  std::string_view text;
+  Json object;
+
+  // Of a key's value, or of the whole for "" and for a key that is not there.
+  std::string place(std::string_view key) const { return fmt::format("{}:{}", path, json_line_of(text, key)); }
+};
+
+ModelFile parse(std::string_view text, const std::string& path) {
+  ModelFile file{.path = path, .text = text, .object = parse_json(text, path, kExpected)};
+  if (!file.object.is_object()) {
+    throw InputError(fmt::format("{}: a JSON {}; expected {}", file.place(""), file.object.type_name(), kExpected));
+  }
+  return file;
+}
+
+std::string string_at(const ModelFile& file, const char* key) {
+  const Json& value = file.object.at(key);
+  if (!value.is_string()) throw InputError(fmt::format("{}: {} is {}; expected a string", file.place(key), key, value.dump()));
+  return value.get<std::string>();
+}
+
+TransformerConfig base_of(const ModelFile& file) {
+  if (!file.object.contains("base")) return {};
+  try {
+    return find_model(string_at(file, "base")).config;
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}: base: {}", file.place("base"), error.what()));
+  }
+}
+
+void check_keys(const ModelFile& file) {
+  std::set<std::string_view> known = {"base", "family", "tied", "rope_theta"};
+  for (const ConfigSize& size : kConfigSizes) known.insert(size.name);
+  for (const auto& [key, value] : file.object.items()) {
+    if (!known.contains(key)) {
+      throw InputError(
+          fmt::format("{}: unknown key '{}'; expected base, family, vocab_size, context_length, d_model, d_ff, num_layers, "
+                      "num_heads, tied or rope_theta",
+                      file.place(key), key));
+    }
+  }
+}
+
+void read_size(const ModelFile& file, const ConfigSize& size, TransformerConfig& config) {
+  const auto found = file.object.find(size.name);
+  if (found == file.object.end()) {
+    if (!file.object.contains("base")) {
+      throw InputError(fmt::format("{}: no {}; expected it, or a base to take it from", file.place(""), size.name));
+    }
+    return;
+  }
+  // An unsigned value beyond int64_t would wrap around.
+  if (!found->is_number_integer() || (found->is_number_unsigned() && found->get<uint64_t>() > INT64_MAX)) {
+    throw InputError(fmt::format("{}: {} is {}; expected an integer", file.place(size.name), size.name, found->dump()));
+  }
+  config.*size.member = found->get<int64_t>();
+}
+
+}  // namespace
+
+TransformerConfig parse_model_json(std::string_view text, const std::string& path) {
+  const ModelFile file = parse(text, path);
+  check_keys(file);
+  TransformerConfig config = base_of(file);
+  if (file.object.contains("family")) config.family = family_from_name(string_at(file, "family"), file.place("family"));
+  for (const ConfigSize& size : kConfigSizes) read_size(file, size, config);
+  if (const auto tied = file.object.find("tied"); tied != file.object.end()) {
+    if (!tied->is_boolean()) throw InputError(fmt::format("{}: tied is {}; expected true or false", file.place("tied"), tied->dump()));
+    config.tied = tied->get<bool>();
+  }
+  if (const auto theta = file.object.find("rope_theta"); theta != file.object.end()) {
+    if (!theta->is_number()) {
+      throw InputError(fmt::format("{}: rope_theta is {}; expected a number", file.place("rope_theta"), theta->dump()));
+    }
+    config.rope_theta = theta->get<double>();
+  }
+  check_config(config, file.place(""));
+  return config;
+}
+
+TransformerConfig model_from_json_file(const std::filesystem::path& path) {
+  return parse_model_json(read_text_file(path, kLongestJsonLine, kExpected), path.string());
+}
+
+TransformerConfig resolve_model(const std::string& name_or_file) {
+  if (name_or_file.ends_with(".json")) return model_from_json_file(name_or_file);
+  return find_model(name_or_file).config;
 }
 
 }  // namespace firkin

@@ -7,8 +7,12 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
+
+#include "model/transformer_config.h"
 
 namespace firkin {
 
@@ -52,5 +56,34 @@ ModelFamily family_from_name(std::string_view name, const std::string& where);
 // Throws InputError unless every size is from 1 to 2^20, num_layers is at most 10,000, d_model is a multiple of num_heads, and, with
 // rotary positions, the head dimension is even and rope_theta is finite and at least 1. `where` begins the message: a file or a flag.
 void check_config(const TransformerConfig& config, const std::string& where);
+
+// The models that Firkin knows by name: `demo`, Stanford CS336 assignment 2's five sizes, and GPT-2's four.
+
+struct NamedModel {
+  std::string_view name;
+  std::string_view description;
+  TransformerConfig config;
+};
+
+// Every named model, smallest first within each family.
+std::span<const NamedModel> named_models();
+
+// Throws InputError, which lists the names.
+const NamedModel& find_model(std::string_view name);
+
+// Model configurations from JSON files.
+//
+//   {"base": "xl", "num_layers": 4}                       xl, but with four blocks
+//   {"family": "gpt2", "vocab_size": 256, "context_length": 128, "d_model": 64, "d_ff": 256, "num_layers": 2, "num_heads": 4, "tied": true}
+
+// One JSON object. Keys: `base` (a named model to start from), `family` (cs336 or gpt2), the sizes in kConfigSizes, `tied`,
+// `rope_theta`. Without `base`, every size is required and the rest defaults as in TransformerConfig.
+// Throws InputError with file and line for unreadable files, malformed JSON, unknown or repeated keys, wrong types, and sizes that
+// check_config rejects.
+TransformerConfig parse_model_json(std::string_view text, const std::string& file);  // `file`: the name that errors carry
+TransformerConfig model_from_json_file(const std::filesystem::path& path);
+
+// What a --model flag means: a file if it ends in .json, a named model otherwise. Throws InputError as those two do.
+TransformerConfig resolve_model(const std::string& name_or_file);
 
 }  // namespace firkin

@@ -12,7 +12,7 @@
 
 #include "base/stopwatch.h"
 #include "firkin/base/error.h"
-#include "train/nonfinite.h"
+#include "train/optimization.h"
 
 #include <torch/utils.h>
 

@@ -19,8 +19,7 @@
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
-#include "train/adamw.h"
-#include "train/schedule.h"
+#include "train/optimization.h"
 #include "train/training_data.h"
 
 namespace firkin {

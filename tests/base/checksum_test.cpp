@@ -1,4 +1,4 @@
-#include "base/checksum.h"
+#include "firkin/base/file.h"
 
 #include <gtest/gtest.h>
 

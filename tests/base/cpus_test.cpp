@@ -1,4 +1,4 @@
-#include "firkin/base/cpus.h"
+#include "firkin/base/machine.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

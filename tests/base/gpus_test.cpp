@@ -1,4 +1,4 @@
-#include "base/gpus.h"
+#include "firkin/base/machine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

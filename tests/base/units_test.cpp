@@ -25,6 +25,33 @@ TEST(ParseBytes, RefusesEverythingElseAndNamesTheFlag) {
   }
 }
 
+TEST(ParseSize, TakesUnitsOfOneAndTheOtherKind) {
+  EXPECT_EQ(parse_size("25MiB", "--cap"), 25 * kMiB);
+  EXPECT_EQ(parse_size("25M", "--cap"), 25 * kMiB);
+  EXPECT_EQ(parse_size("25MB", "--cap"), 25'000'000);
+  EXPECT_EQ(parse_size("64KiB", "--cap"), 64 * kKiB);
+  EXPECT_EQ(parse_size("0.5GiB", "--cap"), kGiB / 2);
+  EXPECT_EQ(parse_size("4B", "--cap"), 4);
+  EXPECT_EQ(parse_size("0.3MiB", "--cap"), 314573);  // to the nearest byte
+}
+
+TEST(ParseSize, RefusesWhatHasNoUnitOrIsNoSize) {
+  for (const char* text : {"", "25", "MiB", "-4MiB", "0MiB", "4 MiB", "4mib", "nanMiB", "99999999TiB", "0.1B"}) {
+    EXPECT_THAT([text] { parse_size(text, "--cap"); }, ThrowsMessage<InputError>(HasSubstr("expected a size with its unit"))) << text;
+  }
+}
+
+TEST(ParseSeconds, TakesUnitsAndSecondsWithoutOne) {
+  EXPECT_DOUBLE_EQ(parse_seconds("5m", "--timeout"), 300);
+  EXPECT_DOUBLE_EQ(parse_seconds("2h", "--timeout"), 7200);
+  EXPECT_DOUBLE_EQ(parse_seconds("500ms", "--timeout"), 0.5);
+  EXPECT_DOUBLE_EQ(parse_seconds("20us", "--overhead"), 20e-6);
+  EXPECT_DOUBLE_EQ(parse_seconds("90", "--timeout"), 90);
+  for (const char* text : {"", "s", "-1s", "1d", "nan", "1e10", "2000000000"}) {
+    EXPECT_THAT([text] { parse_seconds(text, "--timeout"); }, ThrowsMessage<InputError>(HasSubstr("expected a time"))) << text;
+  }
+}
+
 TEST(Units, MegabytesAreDecimalAndMebibytesBinary) {
   EXPECT_EQ(bytes_from_mb(25, "--cap-mb"), 25'000'000);
   EXPECT_EQ(bytes_from_mib(25, "--cap-mib"), 26'214'400);

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <latch>
 
-#include "../../src/comm/missing_ranks.h"
+#include "../../src/comm/group_store.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/group_error.h"
 #include "thread_ranks.h"

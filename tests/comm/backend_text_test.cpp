@@ -1,4 +1,4 @@
-#include "../../src/comm/backend_text.h"
+#include "../../src/comm/group_failure.h"
 
 #include <gtest/gtest.h>
 

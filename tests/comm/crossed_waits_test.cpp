@@ -1,5 +1,5 @@
 // Ranks that wait for each other in different wrapped modules.
-#include "../../src/comm/crossed_waits.h"
+#include "../../src/comm/group_failure.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

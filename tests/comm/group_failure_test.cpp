@@ -5,7 +5,7 @@
 #include <latch>
 
 #include "../../src/comm/group_state.h"
-#include "../../src/comm/missing_ranks.h"
+#include "../../src/comm/group_store.h"
 #include "firkin/comm/group_error.h"
 #include "thread_ranks.h"
 

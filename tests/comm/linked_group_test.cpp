@@ -6,7 +6,7 @@
 #include <atomic>
 #include <latch>
 
-#include "../../src/comm/link_queue.h"
+#include "../../src/comm/linked_backend.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/group_error.h"
 #include "firkin/comm/process_group.h"

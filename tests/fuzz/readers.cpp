@@ -11,7 +11,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "base/checksum.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/plan/allreduce_table.h"
@@ -21,13 +20,11 @@
 #include "firkin/plan/stragglers.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/plan/timeline.h"
-#include "model/model_file.h"
+#include "model/transformer_config.h"
 #include "report/report.h"
 #include "report/text.h"
 #include "results/rank_times.h"
-#include "train/checkpoint_head.h"
-#include "train/safetensors_header.h"
-#include "train/token_layout.h"
+#include "train/formats.h"
 
 namespace firkin::fuzz {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "model/named_models.h"
+#include "model/transformer_config.h"
 
 namespace firkin {
 namespace {

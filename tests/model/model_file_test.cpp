@@ -1,4 +1,4 @@
-#include "model/model_file.h"
+#include "model/transformer_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,6 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
-#include "model/named_models.h"
 
 namespace firkin {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/named_models.h"
+#include "model/transformer_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "blocks.h"
+#include "layers.h"
 
 #include <torch/utils.h>
 

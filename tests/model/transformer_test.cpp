@@ -7,7 +7,7 @@
 #include "../base/added_memory.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "model/named_models.h"
+#include "model/transformer_config.h"
 
 #include <torch/torch.h>
 

@@ -8,9 +8,7 @@
 #include "../comm/thread_ranks.h"
 #include "firkin/base/file.h"
 #include "tiny_training.h"
-#include "train/checkpoint_folder.h"
-#include "train/checkpoint_writer.h"
-#include "train/training_state.h"
+#include "train/checkpoint.h"
 
 namespace firkin {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "../comm/thread_ranks.h"
 #include "tiny_training.h"
-#include "train/training_state.h"
+#include "train/checkpoint.h"
 
 namespace firkin {
 namespace {

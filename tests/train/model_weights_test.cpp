@@ -1,5 +1,5 @@
 // Weights to and from safetensors files.
-#include "train/model_weights.h"
+#include "train/weights.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "train/run_id.h"
+#include "train/training_loop.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "train/sample_order.h"
+#include "train/training_data.h"
 
 #include <gtest/gtest.h>
 

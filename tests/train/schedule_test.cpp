@@ -1,4 +1,4 @@
-#include "train/schedule.h"
+#include "train/optimization.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

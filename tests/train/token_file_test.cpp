@@ -1,4 +1,4 @@
-#include "train/token_file.h"
+#include "train/training_data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,6 @@
 
 #include "../base/temporary_folder.h"
 #include "firkin/base/error.h"
-#include "train/training_data.h"
 
 namespace firkin {
 namespace {

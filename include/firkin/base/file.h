@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -31,5 +32,11 @@ void write_file_atomically(const std::filesystem::path& path,
 // cannot be written to: REASON", "...: NAME cannot be made: REASON". It tries, with a small file and the missing folders, under names of
 // its own, and leaves nothing behind; any number of processes may do so at once.
 void check_output_folder(const std::filesystem::path& folder, const std::string& what);
+
+// CRC-32 (ISO-HDLC: that of zip and Ethernet), to tell a damaged file from a whole one.
+
+// Of what came before, whose checksum is `before`, and `piece` behind it: crc32("b", crc32("a")) == crc32("ab"). Eight bytes at a time
+// (Kounavis and Berry 2008, "Novel table lookup-based algorithms for high-performance CRC generation").
+uint32_t crc32(std::string_view piece, uint32_t before = 0);
 
 }  // namespace firkin

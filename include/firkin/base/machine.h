@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace firkin {
 
@@ -29,5 +30,41 @@ MachineState machine_state(const std::filesystem::path& root = "/");
 // process's control groups leave (versions 1 and 2, its own and those around it; files that the kernel can drop count as free). Elsewhere
 // than on Linux, and when the kernel does not say, the largest int64_t.
 int64_t available_memory_bytes(const std::filesystem::path& root = "/");
+
+// The CPUs that this process may really use: a container or a job scheduler grants fewer than the machine has.
+//
+//   at::set_num_threads(threads_per_rank(info.local_world_size));
+
+// CPUs in this process's affinity mask (taskset, mpirun --bind-to, cpusets). At least 1.
+int allowed_cpus();
+
+// How many CPUs' worth of time the control groups of this process grant it, the least of its own and of those around it (version 2:
+// cpu.max; version 1: cpu.cfs_quota_us); none when they set no limit. root: where proc/ and sys/ lie, "/" but for tests.
+std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
+
+// The least of the two, rounded down: a thread more than the quota grants makes all of them wait for the next period. At least 1.
+int usable_cpus();
+
+// Compute threads for each of `local_world_size` ranks on this machine: OMP_NUM_THREADS where that is a positive number (of a list, its
+// first), otherwise an equal share of usable_cpus(). Where a launcher binds each rank to CPUs of its own, set OMP_NUM_THREADS: a rank
+// cannot tell its own CPUs from those that all share. At least 1.
+int threads_per_rank(int local_world_size);
+
+// The same of given values; omp_num_threads: null when it is not set.
+int threads_per_rank(int local_world_size, const char* omp_num_threads, int cpus);
+
+// The GPUs of this machine, as NVIDIA's driver names them: no header and no library of CUDA is needed.
+
+// Empty where there is no driver, or where it does not say.
+struct GpuState {
+  std::vector<std::string> models;  // one for each GPU, by its place on the bus; those of other processes and containers too
+  std::string driver;               // its version
+};
+
+// root: where proc/ lies, "/" but for tests.
+GpuState gpu_state(const std::filesystem::path& root = "/");
+
+// "2 x NVIDIA H100 80GB HBM3, driver 570.86.15"; empty without a GPU.
+std::string describe(const GpuState& gpus);
 
 }  // namespace firkin

@@ -2,10 +2,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <string>
 
 namespace firkin {
+
+// Characters in a line of text on standard output: the terminal's, from 40 to 120; 80 where it is none.
+size_t text_columns();
 
 // One line that is rewritten in place on a terminal, cut to its width, and a line every ten seconds elsewhere (a log file).
 // The line is ended when the last unit is done, so that what is printed next starts on a line of its own; finish() ends it earlier.
@@ -21,6 +25,9 @@ class Progress {
   ~Progress() { finish(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
+
+  // Of this process, whatever enables it: nothing is shown from now on.
+  static void silence();
 
   // One of `total` units is done; `detail` says which.
   void advance(const std::string& detail);

@@ -30,6 +30,14 @@ int64_t bytes_from_mb(double mb, const std::string& what);
 // Throws InputError unless that is a whole, positive number of bytes below 2^53. `what` names the value in the message ("--begin").
 int64_t parse_bytes(const std::string& text, const std::string& what);
 
+// Bytes in a size with its unit: B, KiB, MiB, GiB, TiB, or K, M, G, which are the same, and KB, MB, GB for powers of 1000 ("25MiB",
+// "0.5GiB"). Rounded to the nearest byte. Throws InputError unless that is at least one byte and below 2^53.
+int64_t parse_size(const std::string& text, const std::string& what);
+
+// Seconds in a time with its unit: us, ms, s, m or min, h; without one, seconds ("500ms", "5m", "90"). Throws InputError for what is
+// negative, above 1e9 or no number.
+double parse_seconds(const std::string& text, const std::string& what);
+
 // Three significant digits and a binary unit: "512 B", "1.5 KiB", "25 MiB", "7.44 GiB".
 std::string format_bytes(int64_t bytes);
 

@@ -1,18 +1,25 @@
-// AdamW as language models are trained with: norms' gains and all biases do not decay; in low precision, steps are taken on copies of the
-// parameters in float32.
+// How parameters are updated: AdamW, the schedule of its learning rate, and what to do about numbers that are not finite.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include "firkin/comm/process_group.h"
 
 #include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
 namespace firkin {
+
+// AdamW as language models are trained with: norms' gains and all biases do not decay; in low precision, steps are taken on copies of the
+// parameters in float32.
 
 struct AdamWSettings {
   double beta1 = 0.9;
@@ -60,5 +67,40 @@ class TrainingAdamW : public torch::optim::AdamW {
 std::unique_ptr<TrainingAdamW> make_adamw(const torch::nn::Module& module, const AdamWSettings& settings);
 
 void set_learning_rate(torch::optim::AdamW& optimizer, double learning_rate);
+
+// The learning rate of every step: a warm-up, then a way down.
+//
+//   learning_rate({.kind = ScheduleKind::kCosine, .peak = 1e-3, .warmup_steps = 20, .steps = 500}, step);
+
+enum class ScheduleKind {
+  kConstant,
+  kLinear,
+  kCosine,  // half a period (Loshchilov and Hutter 2017, SGDR, without restarts)
+};
+
+struct Schedule {
+  ScheduleKind kind = ScheduleKind::kCosine;
+  double peak = 1e-3;
+  int64_t warmup_steps = 0;  // from peak / warmup_steps up to the peak, in equal parts
+  int64_t steps = 1;         // of the whole training
+  double final_share = 0.1;  // of the peak, in the last step
+};
+
+// Of step 0, 1, ...; beyond the last step it stays as there.
+double learning_rate(const Schedule& schedule, int64_t step);
+
+// "constant", "linear", "cosine". Throws InputError that lists them.
+ScheduleKind schedule_from_name(std::string_view name);
+
+// Where a loss that is no finite number came from.
+
+// Looks for what is not finite on this rank: first among the parameters' values, then among the gradients of `losses` (the rank's
+// micro-batches, computed anew, which touches neither grad() nor the hooks of DataParallel), in the order of backward. Gathers what each
+// rank has found, and returns one line, the same on all: "rank 1: loss nan; the first that is not finite: the gradient of lm_head.weight".
+// Collective.
+//
+// rank_losses: of the step, by rank.
+std::string describe_nonfinite(const ProcessGroup& group, const torch::nn::Module& module,
+                               const std::vector<std::function<at::Tensor()>>& losses, const std::vector<double>& rank_losses);
 
 }  // namespace firkin

@@ -1,14 +1,21 @@
-#include "train/adamw.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <tuple>
 #include <utility>
 
 #include "firkin/base/error.h"
+#include "train/optimization.h"
+
+#include <torch/csrc/autograd/autograd.h>
 
 namespace firkin {
+
 namespace {
 
 std::unique_ptr<torch::optim::AdamWOptions> options_with(const AdamWSettings& settings, double weight_decay) {
@@ -99,6 +106,75 @@ std::unique_ptr<TrainingAdamW> make_adamw(const torch::nn::Module& module, const
 
 void set_learning_rate(torch::optim::AdamW& optimizer, double learning_rate) {
   for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) group.options().set_lr(learning_rate);
+}
+
+double learning_rate(const Schedule& schedule, int64_t step) {
+  if (step < schedule.warmup_steps) return schedule.peak * static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
+  if (schedule.kind == ScheduleKind::kConstant) return schedule.peak;
+  const int64_t way = std::max<int64_t>(1, schedule.steps - 1 - schedule.warmup_steps);
+  const double gone = std::clamp(static_cast<double>(step - schedule.warmup_steps) / static_cast<double>(way), 0.0, 1.0);
+  const double height = schedule.kind == ScheduleKind::kLinear ? 1 - gone : (1 + std::cos(std::numbers::pi * gone)) / 2;
+  return schedule.peak * (schedule.final_share + (1 - schedule.final_share) * height);
+}
+
+ScheduleKind schedule_from_name(std::string_view name) {
+  if (name == "constant") return ScheduleKind::kConstant;
+  if (name == "linear") return ScheduleKind::kLinear;
+  if (name == "cosine") return ScheduleKind::kCosine;
+  throw InputError(fmt::format("unknown schedule '{}'; expected constant, linear or cosine", name));
+}
+
+namespace {
+
+enum class Found { kNothing, kValue, kGradient };
+
+struct Finding {
+  Found what = Found::kNothing;
+  size_t parameter = 0;  // in registration order
+};
+
+bool is_finite(const at::Tensor& tensor) {
+  return !tensor.defined() || at::isfinite(tensor).all().item<bool>();
+}
+
+Finding find_on_this_rank(const std::vector<at::Tensor>& parameters, const std::vector<std::function<at::Tensor()>>& losses) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!is_finite(parameters[i].detach())) return {Found::kValue, i};
+  }
+  for (const auto& loss : losses) {
+    const auto gradients = torch::autograd::grad({loss()}, parameters, {}, /*retain_graph=*/false, /*create_graph=*/false,
+                                                 /*allow_unused=*/true);
+    for (size_t i = gradients.size(); i-- > 0;) {
+      if (!is_finite(gradients[i])) return {Found::kGradient, i};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string describe_nonfinite(const ProcessGroup& group, const torch::nn::Module& module,
+                               const std::vector<std::function<at::Tensor()>>& losses, const std::vector<double>& rank_losses) {
+  std::vector<std::string> names;
+  std::vector<at::Tensor> parameters;
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().requires_grad()) continue;
+    names.push_back(item.key());
+    parameters.push_back(item.value());
+  }
+  const Finding ours = find_on_this_rank(parameters, losses);
+  const auto by_rank = all_gather(group, {static_cast<double>(ours.what), static_cast<double>(ours.parameter)});
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    const auto what = static_cast<Found>(by_rank[rank][0]);
+    const double loss = rank_losses[rank];
+    if (what == Found::kNothing && std::isfinite(loss)) continue;
+    const std::string where = what == Found::kNothing
+                                  ? ""
+                                  : fmt::format("; the first that is not finite: {}{}", what == Found::kValue ? "" : "the gradient of ",
+                                                names[static_cast<size_t>(by_rank[rank][1])]);
+    return fmt::format("rank {}: loss {:.6g}{}", rank, loss, where);
+  }
+  return "gradients that are finite on every rank, and whose sum is not";
 }
 
 }  // namespace firkin
