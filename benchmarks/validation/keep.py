@@ -1,6 +1,6 @@
 """What of a measured regime is kept beside the page: its whole result with the raw samples, a prediction of other rules' buckets, and its picture.
 
-FOLDER/NAME/ gets run.json, results.json.gz, prediction.json.gz and curve.svg. A regime that was not measured keeps its run.json alone, which says
+DATA/NAME/ gets run.json, results.json.gz and prediction.json.gz, PAGES/NAME/ curve.svg. A regime that was not measured keeps its run.json alone, which says
 why.
 """
 
@@ -49,19 +49,19 @@ def compressed(data):
     return gzip.compress(data, 9, mtime=0)  # equal data, equal file
 
 
-def keep(firkin, out, name, folder):
-    """Replaces what was kept of the regime. Raises OSError, ValueError, KeyError or subprocess.CalledProcessError when its result is not usable."""
-    measured, kept = pathlib.Path(out) / name, pathlib.Path(folder) / name
-    run = (measured / "run.json").read_text()
-    if json.loads(run)["status"] != MEASURED:
-        files = {"run.json": run}
-    else:
+def keep(firkin, out, name, data, pages):
+    """Replaces what was kept of the regime: DATA/NAME and the picture in PAGES/NAME. Raises OSError, ValueError, KeyError or subprocess.CalledProcessError when its result is not usable."""
+    measured, kept = pathlib.Path(out) / name, pathlib.Path(data) / name
+    files = {"run.json": (measured / "run.json").read_text()}
+    picture = None
+    if json.loads(files["run.json"])["status"] == MEASURED:
         result = without_names(json.loads((measured / "results.json").read_text()))
         with tempfile.TemporaryDirectory() as scratch:
             picture = draw(firkin, measured, scratch)
-        prediction = predict(firkin, measured, result)
-        files = {"run.json": run, "results.json.gz": compressed(json.dumps(result).encode()), "prediction.json.gz": compressed(prediction),
-                 "curve.svg": picture}
+        files["prediction.json.gz"] = compressed(predict(firkin, measured, result))
+        files["results.json.gz"] = compressed(json.dumps(result).encode())
     shutil.rmtree(kept, ignore_errors=True)
-    for file, data in files.items():
-        write_atomically(kept / file, data)
+    for file, content in files.items():
+        write_atomically(kept / file, content)
+    if picture:
+        write_atomically(pathlib.Path(pages) / name / "curve.svg", picture)

@@ -1,4 +1,4 @@
-"""docs/validation.md and docs/validation/REGIME/report.md, from what is kept in docs/validation/."""
+"""docs/validation.md and docs/validation/REGIME/report.md, from what is kept in benchmarks/validation/data/."""
 
 import pathlib
 import statistics
@@ -47,7 +47,7 @@ maps clusters.
 - **Rules**: `planned` is the best plan of unequal buckets if its predicted gain exceeds the model's error, otherwise the chosen
   cap's. PyTorch's default runs in its own engine, c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) was not run: *p* marks the
   calibrated model's prediction, unless its buckets were measured.
-- **Raw data**, one folder per configuration in `docs/validation/`: every timed step of every rank (`results.json.gz`,
+- **Raw data**, one folder per configuration in `benchmarks/validation/data/`: every timed step of every rank (`results.json.gz`,
   [fields](results.md)), predictions of other rules (`prediction.json.gz`), the command and how busy the machine was (`run.json`)."""
 
 
@@ -130,14 +130,14 @@ def page_text(regimes, found, missing):
     return reflowed("\n\n".join(filter(None, [introduction, missing_text(missing), bars_text(found), overview_text(found)])))
 
 
-def write_page(regimes, docs):
-    """DOCS/validation.md and a report for each regime from DOCS/validation/. Regimes without a result are named there and on standard error. False: there is none at all."""
+def write_page(regimes, docs, data):
+    """DOCS/validation.md and a report for each regime, from DATA. Regimes without a result are named there and on standard error. False: there is none at all."""
     folder = pathlib.Path(docs) / "validation"
-    found, missing = read_all(regimes, folder)
+    found, missing = read_all(regimes, data)
     for regime, reason in missing:
         print(f"study: {regime.name}: {reason}", file=sys.stderr)
     if not found:
-        print(f"study: {folder}: no results; expected those of at least one regime", file=sys.stderr)
+        print(f"study: {data}: no results; expected those of at least one regime", file=sys.stderr)
         return False
     page = folder.with_suffix(".md")
     write_atomically(page, page_text(regimes, found, missing))

@@ -4,7 +4,7 @@
   benchmarks/validation/study.py build/firkin                    what is not measured yet, then the page; takes about 50 minutes
   benchmarks/validation/study.py build/firkin --only 1gbit-gpt2-large
   benchmarks/validation/study.py --list                          the regimes, and what each takes
-  benchmarks/validation/study.py --page                          the page anew, from docs/validation/
+  benchmarks/validation/study.py --page                          the page anew, from what is kept
 
 A regime whose result is in --out, by the same command, is skipped; one that fails or exceeds its limit costs only itself, is named at the end, and
 is tried again the next time. Exit code: 0 all measured and the page written, 1 otherwise, 2 bad usage; of --page, 0 where there is at least one result.
@@ -42,7 +42,8 @@ def parse(words):
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("firkin", nargs="?", help="the program, such as build/firkin")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "firkin-out" / "validation", help="where regimes are measured")
-    parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs", help="where the page and what it needs are kept")
+    parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs", help="where the page is written, and a report for each regime")
+    parser.add_argument("--data", type=pathlib.Path, default=ROOT / "benchmarks" / "validation" / "data", help="where results are kept")
     parser.add_argument("--only", action="append", metavar="NAME", help="a regime; may be given several times")
     parser.add_argument("--blocks", type=int, default=MEASURED_FOR_BLOCKS, help="of each regime, 20 by default; at least 4")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="per regime (default: four times what is expected of it)")
@@ -99,7 +100,7 @@ def make_inputs(flags):
 def kept(flags, name):
     """False, and a line, where the result cannot be used."""
     try:
-        keep(flags.firkin, flags.out, name, flags.docs / "validation")
+        keep(flags.firkin, flags.out, name, flags.data, flags.docs / "validation")
         return True
     except subprocess.CalledProcessError as error:
         reason = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {error.returncode}"]
@@ -139,7 +140,7 @@ def main():
             list_regimes(flags)
             return 0
         failed = [] if flags.page else measure_all(flags)
-        written = write_page(all_regimes(), flags.docs)
+        written = write_page(all_regimes(), flags.docs, flags.data)
         if failed:
             say(f"not measured: {', '.join(failed)}; the logs are {flags.out}/NAME.log")
         return 0 if written and not failed else 1

@@ -109,11 +109,11 @@ class Page(Study):
 
 class Tutorial(unittest.TestCase):
     def test_its_figures_are_those_of_the_kept_result(self):
-        docs = pathlib.Path(__file__).resolve().parents[2] / "docs"
-        result = json.loads(gzip.decompress((docs / "validation/1gbit-communication/results.json.gz").read_bytes()))
+        root = pathlib.Path(__file__).resolve().parents[2]
+        result = json.loads(gzip.decompress((root / "benchmarks/validation/data/1gbit-communication/results.json.gz").read_bytes()))
         rows = {row["strategy"]: row for row in result["strategies"]}
         rows["chosen"] = result["best_predicted"] | {"exposed_s": result["best_predicted"]["measured_s"] - rows["none"]["measured_s"]}
-        shown = [line for line in (docs / "tutorial.md").read_text().splitlines() if line.endswith(" ms |")]
+        shown = [line for line in (root / "docs/tutorial.md").read_text().splitlines() if line.endswith(" ms |")]
         for line, name in zip(shown, ["none", "torch default", "chosen", "ordered"], strict=True):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             self.assertEqual(float(cells[1].split()[0]), round(1e3 * rows[name]["measured_s"], 1), line)

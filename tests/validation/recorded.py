@@ -19,6 +19,10 @@ sys.path.insert(0, str(STUDY))
 
 
 def study(*words):
+    """Where pages go to --docs, results are kept beside them."""
+    words = list(words)
+    if "--docs" in words:
+        words += ["--data", pathlib.Path(words[words.index("--docs") + 1]) / "validation"]
     return subprocess.run([sys.executable, STUDY / "study.py", *map(str, words)], capture_output=True, text=True)
 
 
