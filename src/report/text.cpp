@@ -79,16 +79,31 @@ std::string comparison_in_text(const Comparison& comparison) {
   return text;
 }
 
+// Whether the setting is worth typing, and what it saves.
+std::string worth(const DecisionSection& decision) {
+  constexpr double kHoursOfADay = 24;
+  if (decision.over_default && decision.over_default->ratio_ci.high < 1) {
+    return fmt::format("yes: {:.1f} hours less for what takes a day with PyTorch's default",
+                       kHoursOfADay * (1 - decision.over_default->ratio));
+  }
+  const auto outcome = outcome_named(decision.outcome);
+  return outcome && keeps_default(*outcome) ? "no: PyTorch's default does as well" : "not shown: more --blocks would tell";
+}
+
 }  // namespace
 
-std::string answer_in_text(const Results& results) {
+std::string answer_in_text(const Results& results, bool with_settings) {
   const Answer answer = put_in_words(results);
   std::string text = wrapped("", plain(answer.heading));
+  if (!answer.settings.empty()) text += wrapped("  paste     ", answer.settings[0].setting);
+  if (results.answer) text += wrapped("  worth it  ", worth(results.answer->decision));
+  if (!answer.settings.empty()) text += '\n';
   for (const std::string& paragraph : answer.lead) text += wrapped("", plain(paragraph));
+  for (const std::string& note : results.notes) text += wrapped("", "Note: " + note);
+  if (!with_settings) return text;
   for (const PasteSetting& setting : answer.settings) {
     text += fmt::format("\n{}{}", wrapped("", fmt::format("{}: {}", setting.tool, setting.setting)), wrapped("  ", setting.note));
   }
-  for (const std::string& note : results.notes) text += wrapped("", "Note: " + note);
   return text;
 }
 
@@ -104,9 +119,16 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
                      terminal_table(strategy_costs_table(configuration.strategies)), advice_on(configuration.strategies));
 }
 
-std::string results_in_text(const Results& results) {
+std::string results_in_text(const Results& results, bool with_settings) {
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "\n") + part; };
+  if (results.answer) {
+    add(answer_in_text(results, with_settings));
+    const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
+    if (compared || results.strategies.empty()) add(curve_in_text(results));
+    if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, Medium::kTerminal)));
+    return text;
+  }
   if (results.prediction) {
     for (const Table& table : prediction_tables(*results.prediction, Medium::kTerminal)) add(captioned_in_text(table));
   }
@@ -119,7 +141,7 @@ std::string results_in_text(const Results& results) {
   if (!results.chunks.empty()) add(terminal_table(chunks_table(results.chunks, Medium::kTerminal)));
   if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, Medium::kTerminal)));
   if (results.comparison) add(comparison_in_text(*results.comparison));
-  add(answer_in_text(results));
+  add(answer_in_text(results, with_settings));
   return text;
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "firkin/base/progress.h"
+
 namespace firkin {
 namespace {
 
@@ -43,7 +45,7 @@ std::string terminal_table(const Table& table, const std::vector<std::string>& r
 }
 
 std::string wrapped(const std::string& head, const std::string& text) {
-  constexpr size_t kWidth = 80;
+  static const size_t width = text_columns();
   const size_t indent = columns_of(head);
   std::string lines = head;
   size_t column = indent;
@@ -51,7 +53,7 @@ std::string wrapped(const std::string& head, const std::string& text) {
     const size_t end = std::min(text.find(' ', start), text.size());
     const std::string word = text.substr(start, end - start);
     const bool first = column == indent;
-    if (!first && column + 1 + columns_of(word) > kWidth) {
+    if (!first && column + 1 + columns_of(word) > width) {
       lines += '\n' + std::string(indent, ' ');
       column = indent;
     } else if (!first) {

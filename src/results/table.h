@@ -33,7 +33,7 @@ std::string terminal_table(const Table& table, const std::vector<std::string>& r
 // Of many rows the first six and the last four, with a row of "..." between.
 void keep_first_and_last(Table& table);
 
-// Words on lines of at most 80 columns; the first starts with `head`, the others are indented as far.
+// Words on lines as wide as the terminal (text_columns()); the first starts with `head`, the others are indented as far.
 std::string wrapped(const std::string& head, const std::string& text);
 
 // A header line and the lines, fields joined by commas.
