@@ -56,7 +56,7 @@ endif()
 # The run path to the LibTorch that it was built with (a link option of LibTorch.cmake) stays.
 if(FIRKIN_WITH_TORCH)
   install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/firkin)
-  configure_file(src/cli/installed_firkin.in ${PROJECT_BINARY_DIR}/installed_firkin @ONLY)
+  configure_file(cmake/installed_firkin.in ${PROJECT_BINARY_DIR}/installed_firkin @ONLY)
   install(PROGRAMS ${PROJECT_BINARY_DIR}/installed_firkin DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME firkin)
 else()
   install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

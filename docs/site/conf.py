@@ -57,7 +57,7 @@ def read_docstring(app, what, name, obj, options, lines: list[str]) -> None:
 
 
 COMMANDS = ["tune", "predict", "train", "sample", "bench step", "bench allreduce", "bench chunks", "bench layers", "trace", "import cmsc828g",
-            "import nccl-tests", "buckets", "models", "compare", "report", "completions"]  # fmt: skip
+            "import nccl-tests", "buckets", "compare", "report", "completions"]  # fmt: skip
 
 
 def add_help(app, page: str, source: list[str]) -> None:
@@ -65,7 +65,7 @@ def add_help(app, page: str, source: list[str]) -> None:
     firkin = pathlib.Path(os.environ.get("FIRKIN", ""))
     if page == "docs/command_line" and firkin.is_file():
         for command in COMMANDS:
-            text = subprocess.run([firkin, *command.split(), "--help"], check=True, text=True, capture_output=True).stdout.strip()
+            text = subprocess.run([firkin, *command.split(), "--help-all"], check=True, text=True, capture_output=True).stdout.strip()
             source[0] += f"\n### firkin {command}\n\n```text\n{text}\n```\n"
 
 

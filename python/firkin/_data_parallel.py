@@ -35,35 +35,36 @@ _log = logging.getLogger("firkin")
 
 
 class DistributedDataParallel(torch.nn.Module):
-    """Data-parallel training like PyTorch's DistributedDataParallel, with any plan of buckets and Firkin's strategies.
+    """Data-parallel training as PyTorch's DistributedDataParallel does it, with any plan of buckets and Firkin's strategies.
 
         model = firkin.DistributedDataParallel(Net(), plan=result.plan)  # or cap_mib=4; collective, after init_process_group("gloo")
         optimizer = torch.optim.AdamW(model.parameters())
         for x, y in my_part_of_the_data:
             optimizer.zero_grad()
-            loss(model(x), y).backward()  # all-reduces overlap backward; on return gradients are averaged
+            loss(model(x), y).backward()                        # buckets are summed meanwhile; then all ranks have the mean gradient
             optimizer.step()
 
-    The module is `model.module`; state_dict(), named_parameters() and the order of parameters are PyTorch's. Gradients are views into the
-    buckets. A parameter without a gradient raises an error naming it, unless find_unused_parameters is set. Your own hooks on parameters
-    keep working; they see this rank's gradient before it is averaged.
+    The module is `model.module`; state_dict(), named_parameters() and the order of parameters are those of PyTorch's.
+    Gradients are views into the buckets. A parameter that gets no gradient is an error that names it, unless find_unused_parameters.
+    Hooks of your own on parameters keep working: they see this rank's gradient, before it is averaged.
 
-    If a rank's backward() raises, every other rank raises a StepError naming rank and reason, and nobody has a gradient. If a collective
-    fails, a GroupError names the missing ranks.
+    When a rank's backward() raises, it raises there what it raised, and on every other rank a StepError that names rank and reason; nobody
+    has a gradient then. When a collective fails, a GroupError names the missing ranks.
 
-    A copy (copy.deepcopy, torch.save) connects at its first forward with gradients, collectively, over the default group.
+    A copy (copy.deepcopy, torch.save) connects at its first forward with gradients, which is collective, over the default group.
 
-    device_ids: the module's one GPU, to which inputs are moved, or None. cap_mib, or bucket_cap_mb: bucket cap in MiB, default 25;
-    first_cap_mib: cap of the first bucket. plan: a Plan (TuneResult.plan) instead of caps. buckets: "automatic" starts with cap_mib,
-    measures during training (about 3 s and 92 steps), and keeps the fastest; the logger "firkin" reports the choice. plan_file: rank 0
-    keeps the choice there, and later runs start with it if it fits. strategy: "bucketed" (with a plan "planned") or "ordered" (see
-    OverlappedOptimizer). compression: "none", "bf16" or "fp16", the type in which float32 gradients travel. process_group: None is the
-    default group. The engine's own messages use gloo, which it connects itself beside an nccl-only group (not run on a GPU).
-    finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). experiment: for experiments only, {"link":
-    "200mbit,1ms"} models a link, and other strategies of docs/data_parallel.md are available.
+    device_ids: the module's one GPU, to which inputs are then moved, or None. cap_mib, or bucket_cap_mb: of a bucket, in MiB, 25 by
+    default; first_cap_mib: of the first one. plan: a Plan (TuneResult.plan), instead of caps. buckets: "automatic" starts with cap_mib,
+    measures while it trains (about 3 s and 92 steps), and keeps what is best; a line of the logger "firkin" says what and why. plan_file:
+    there rank 0 keeps that, and later runs begin with it where it fits. strategy: "bucketed" (with a plan "planned") or "ordered" (see
+    OverlappedOptimizer). compression: "none", "bf16" or "fp16", what float32 gradients travel as.
+    process_group: None is the default group. What the engine itself sends goes over gloo, which it connects itself beside a group of nccl
+    alone (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). experiment: what
+    only experiments need: {"link": "200mbit,1ms"}, so long do collectives take then, and the other strategies of docs/data_parallel.md.
 
-    Raises InputError on every rank if ranks have different models or options, the module has no trainable parameters or is wrapped already,
-    the group does not serve a parameter's device, the plan is of another model, the group lacks gloo, or the engine is not installed.
+    Raises InputError on every rank when ranks have different models or options, for a module without parameters to train or one that is
+    wrapped already, parameters on a device that the group does not serve, a plan of another model, a group without gloo, or where the
+    engine is not installed.
     """
 
     def __init__(
@@ -184,10 +185,10 @@ class DistributedDataParallel(torch.nn.Module):
             running.in_forward = False
 
     def register_comm_hook(self, state: Any, hook: Callable[..., Any]) -> None:
-        """Accepts PyTorch's fp16_compress_hook, bf16_compress_hook or allreduce_hook, equal to compression="fp16", "bf16" or "none". Collective.
+        """PyTorch's fp16_compress_hook, bf16_compress_hook or allreduce_hook: compression="fp16", "bf16" or "none" here. Collective.
 
-        state: None, or this object's process group. Raises InputError for any other hook, after the first step, and once an
-        OverlappedOptimizer exists.
+        state: None, or the process group of this object. Raises InputError for any other hook, after the first step, and after an
+        OverlappedOptimizer was made.
         """
 
         known = [name for name, known in _COMPRESSIONS.items() if known is hook]
@@ -205,13 +206,13 @@ class DistributedDataParallel(torch.nn.Module):
         self._start()
 
     def finish_gradient_synchronization(self) -> None:
-        """Ends the step if finish_with_backward=False, after every backward() that synchronises; otherwise does nothing."""
+        """Ends the step: with finish_with_backward=False after every backward() that synchronises; otherwise there is nothing to do."""
         self._engine.finish()
         self._arrivals.drain_unless_overlapped()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulates gradients on this rank only; the next backward outside synchronises the sum."""
+        """Gradients are accumulated on this rank only; the next backward outside of it synchronises the sum."""
         before = self._engine.set_gradient_synchronization(False)
         try:
             yield
@@ -220,14 +221,14 @@ class DistributedDataParallel(torch.nn.Module):
 
     @contextlib.contextmanager
     def join(self, step: Callable[[], Any] | None = None) -> Iterator[None]:
-        """For ranks with different numbers of batches: a rank without batches takes part in the others' steps until no rank has any.
+        """For ranks with different numbers of batches: one that has no more takes part in the others' steps until no rank has any.
 
             with model.join(optimizer.step):
                 for batch in my_batches: ...
 
-        Steps average over the ranks that have a batch. step: called after each such step on ranks without one, with the mean gradient, so
-        parameters and optimiser state stay equal everywhere. None: afterwards, parameters and buffers are those of the rank that trained
-        longest.
+        The mean is then over the ranks that have a batch. step: called on the ranks without one after each such step, with the mean gradient,
+        so that parameters and the optimiser's state stay the same everywhere; None: parameters and buffers are those of the rank that trained
+        longest, afterwards.
         """
         yield
         mine = self._engine.stats().steps * self._ranks.size + self._ranks.rank
@@ -237,24 +238,21 @@ class DistributedDataParallel(torch.nn.Module):
             self._broadcast_state(longest)
 
     def drain(self) -> None:
-        """Strategy "ordered": waits for the gradients in flight, as state_dict(), parameters() and copies do."""
+        """Strategy "ordered": waits for the gradients that are on their way, as state_dict(), parameters() and copies do."""
         if self._running is not None:
             self._running.engine.drain()
 
     def abandon_step(self, reason: str = "the step was abandoned") -> None:
-        """Call it if this rank cannot do the step the others are in, for example because its forward raised: every rank raises a StepError with the
-        reason.
-        """
+        """This rank cannot do the step that the others are in (its forward raised, say): every rank raises a StepError with the reason."""
         self._engine.abandon(reason)
 
     def stats(self) -> Any:
-        """Statistics of the last finished step: buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s, steps, forward_wait_s,
-        awaited_bytes, automatic (a phase); in seconds and bytes.
-        """
+        """Of the last finished step: buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s, steps, forward_wait_s, and
+        awaited_bytes, automatic (a phase); seconds and bytes."""
         return self._engine.stats()
 
     def buckets(self) -> list[list[str]]:
-        """The parameter names in each bucket in use: in gradient-ready order, once a step has shown it."""
+        """The names of the parameters in each bucket, as they are in use: in gradient-ready order once a step has shown it."""
         names: list[list[str]] = self._engine.bucket_names()
         return names
 

@@ -6,9 +6,9 @@ __all__ = ["GroupError", "StepError"]
 
 
 class StepError(RuntimeError):
-    """A step failed on some rank, and every rank is told: nobody has a gradient of it, and none may step its optimiser.
+    """A step failed on some rank, and is told to every rank: nobody has a gradient of it, and none may step its optimiser.
 
-    rank: the first that failed. step: counted from 0, failed steps included. reason: on that rank.
+    rank: the first that failed. step: counted from 0; failed steps count. reason: on that rank.
     """
 
     def __init__(self, message: str, rank: int, step: int, reason: str) -> None:
@@ -22,4 +22,4 @@ class StepError(RuntimeError):
 
 
 class GroupError(RuntimeError):
-    """A collective failed, and the process group is lost: create it and everything that uses it again. Names the missing ranks."""
+    """A collective failed, and with it the process group: it and everything made with it must be made anew. Names the missing ranks."""

@@ -155,13 +155,13 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         loss(model(x), y).backward()
         optimizer.step()
 
-    Every module waits for its own parameters when its forward is called, so the model needs no change; parameters used outside any module's
-    forward are complete when the step ends. It shares groups and state with the optimiser it wraps: schedulers and checkpoints accept
-    either, step() and GradScaler need this one. Parameters and gradients are complete when read through parameters(), state_dict(), a copy
-    of the model, or param_groups; call drain() before others are read, clipped or changed. Under other strategies step() is
-    optimizer.step().
+    Every module of the model waits for its own parameters when its forward is called, so there is nothing to write in the model; parameters
+    that are used past any module's forward are complete when the step ends. It is the optimiser that it was made of, with the same groups
+    and the same state: schedulers and checkpoints take either, step() and GradScaler this one. Parameters and gradients are complete where
+    they come from parameters(), state_dict(), a copy of the model, or param_groups; before others are read, clipped or changed, drain().
+    Under other strategies step() is optimizer.step().
 
-    optimizer: any that skips parameters without a gradient; its groups must be complete. Raises InputError for L-BFGS.
+    optimizer: any that leaves a parameter without a gradient alone; its groups must be complete. Raises InputError for L-BFGS.
     """
 
     def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:

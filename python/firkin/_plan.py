@@ -22,7 +22,7 @@ def _mib(size: int) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """Buckets in launch order, each with its parameter names.
+    """Buckets in the order in which they are reduced, each with the names of its parameters.
 
     buckets: contiguous in gradient-ready order. bytes: of every gradient, by name.
     """
@@ -45,7 +45,7 @@ class Plan:
 
     @classmethod
     def of_counts(cls, profile: Profile, counts: Sequence[int]) -> Plan:
-        """The plan with these numbers of tensors per bucket, in the profile's gradient-ready order. Raises InputError unless they add up."""
+        """The plan with that many tensors in its buckets, in the profile's gradient-ready order. Raises InputError unless they add up."""
         if any(count < 1 for count in counts) or sum(counts) != len(profile):
             raise InputError(f"plan: {list(counts)} tensors per bucket; expected positive numbers that add up to {len(profile)}")
         buckets, first = [], 0
@@ -57,17 +57,17 @@ class Plan:
 
     @property
     def bucket_bytes(self) -> list[int]:
-        """Bytes of each bucket."""
+        """Of each bucket."""
         return [sum(self.bytes[name] for name in bucket) for bucket in self.buckets]
 
     def ddp_kwargs(self, model: torch.nn.Module, *, find_unused_parameters: bool = False, static_graph: bool = False) -> dict[str, Any]:
         """bucket_cap_mb_list, and the arguments given here, for DistributedDataParallel(model, **...).
 
         PyTorch fills the buckets of a list in gradient-ready order once they are rebuilt (from the second step on; static_graph: from the
-        third), from the last ready gradient if DDP_SET_LAST_BUCKET_CAP=1, and always in reverse order of registration with
-        find_unused_parameters (without static_graph); the list accounts for that. Raises InputError if PyTorch has no such list, the plan
-        is of another model, or no list makes these buckets: parameters of several dtypes or devices share one list, and under
-        find_unused_parameters buckets must be runs in the order of registration.
+        third), from the last ready gradient where DDP_SET_LAST_BUCKET_CAP=1, and with find_unused_parameters (without static_graph) always
+        in order of registration, reversed: the list is made for what applies. Raises InputError where PyTorch has no such list, the plan is
+        of another model, or no list makes these buckets: parameters of several dtypes or devices (one list is for all of them), or buckets
+        that are not runs in the order of registration under find_unused_parameters.
         """
         order = self.order_in_model(model)
         self._check_one_kind(model)

@@ -154,13 +154,13 @@ def profile(
     warmup: int = 3,
     find_unused_parameters: bool = False,
 ) -> Profile:
-    """Measures when each gradient becomes ready in backward: medians over `steps` steps, seconds from the start of backward.
+    """When each gradient becomes ready in the backward pass: medians over `steps` steps, seconds from the start of backward.
 
     model: the module itself, not wrapped. step(model): forward, one backward (others under `with model.no_sync():`), optimiser. Its steps
-    are real, except that gradients are zero when backward ends, so ranks stay alike. After `warmup` steps, steps without and with hooks
-    alternate. Collective if there is a process group: every rank gets rank 0's order and the slowest rank's times. Raises InputError on
-    every rank for a model without parameters, different models, a step without exactly one backward, and, unless find_unused_parameters is
-    set, a parameter without a gradient.
+    are real but for one thing: gradients are zero when backward ends, so that ranks stay alike. Three kinds of steps run: `warmup`, then in
+    turns without and with hooks. Collective where a process group is there: every rank gets rank 0's order and the slowest rank's times.
+    Raises InputError, on every rank, for a model without parameters, different models, a step that does not do exactly one backward, and,
+    unless find_unused_parameters, a parameter that gets no gradient.
     """
     if steps < 1 or warmup < 0:
         raise InputError(f"profile: {steps} steps, {warmup} of warm-up; expected at least 1 and 0")

@@ -52,12 +52,12 @@ class Speedup(float):
 
 @dataclass(frozen=True)
 class AtScale:
-    """The answer for more ranks than were measured: predicted for every form in which an all-reduce may grow with the ranks."""
+    """The answer for more ranks than were measured: predicted, by every way in which an all-reduce may grow with the ranks."""
 
     world_size: int
     cap_mib: float  #: the uniform cap of least expected regret
-    expected_regret: float  #: its cost over the best cap's backward, averaged over draws of the uncertain inputs
-    caps_mib: Mapping[str, float]  #: the best cap by form of growth; empty if this world was measured
+    expected_regret: float  #: what it costs over the best cap's backward, over the draws of what is not known
+    caps_mib: Mapping[str, float]  #: the best cap, by how an all-reduce grows with the ranks; empty where this world was measured
     prediction: Prediction
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class AtScale:
 
 @dataclass(frozen=True, repr=False)
 class TuneResult:
-    """The choice, its uncertainty, and the measurements behind it. The same on every rank. Pickles, without the process group."""
+    """The choice, how sure it is, and what it was made from. The same on every rank. Pickles, but for the process group."""
 
     choice: str  #: "cap" or "torch default"
     plan: Plan  #: the buckets of the choice, as DistributedDataParallel made them
@@ -82,7 +82,7 @@ class TuneResult:
     step_s: float  #: a training step with the choice: median, of the slowest rank
     predicted_s: float  #: the same, predicted
     speedup: Speedup  #: over PyTorch's default: PyTorch's step over this one; .low and .high are its 95 % interval
-    notes: tuple[str, ...]  #: remarks, one sentence each
+    notes: tuple[str, ...]  #: what else one has to know
     profile: Profile  #: when each gradient was ready
     curve: AllReduceTable  #: the time of an all-reduce by size
     world_size: int
@@ -145,9 +145,9 @@ class TuneResult:
         return {names[framework]: int(re.findall(r"\d+", line)[-1])}
 
     def check(self, model: torch.nn.Module, strict: bool = False) -> str:
-        """Compares the buckets of `model`, a DistributedDataParallel, with the choice's: a line that names the first difference, if any.
+        """Whether the buckets of `model`, a DistributedDataParallel, are the choice's: a line that names the first that is not.
 
-        Reads PyTorch's own log, so call it after three training steps (static_graph: four). strict: raises InputError on a difference.
+        From what PyTorch itself logged: after three training steps (static_graph: four). strict: raises it as an InputError.
         """
         try:
             self.plan.check(model)
@@ -159,9 +159,8 @@ class TuneResult:
         return f"check: {len(self.plan.buckets)} buckets, as tuned: {sizes} MiB"
 
     def at(self, world_size: int, curve: AllReduceTable | None = None) -> AtScale:
-        """Predicts more ranks than were measured. curve: an all-reduce measured there (or in several worlds), used in place of the extrapolation.
-        Raises InputError like firkin.predict().
-        """
+        """What is expected of more ranks than were here. curve: an all-reduce measured there (or in several worlds), with which it is one
+        of as many ranks. Raises InputError as firkin.predict()."""
         fitted = json.loads(self.results_json).get("calibration", {})
         names = ("channels", "overhead_s", "copy_s_per_byte", "compute_slowdown", "comm_slowdown", "latency_factor")
         options = {name: fitted[name] for name in names if name in fitted}

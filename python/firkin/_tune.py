@@ -107,22 +107,24 @@ def tune(
     restore: bool = True,
     progress: bool = True,
 ) -> TuneResult:
-    """Finds the fastest bucket size for this model on these ranks. Collective: every rank gets the same result.
+    """The best gradient buckets for this model on these ranks. Collective: every rank gets the same result.
 
-    model: the module itself, not wrapped. step(model): one training step with the model it receives: forward, backward, optimiser. With
-    gradient accumulation, run all but the last backward under `with model.no_sync():`. It runs some hundred times, with the module or a
-    DistributedDataParallel around it. process_group: None is the default group, or that of ddp_kwargs' device_mesh. ddp_kwargs: further
-    arguments for DistributedDataParallel. wrap(model, **kwargs): wraps the model your way, for example with a communication hook or
-    compiled. caps_mib: bucket caps to measure besides the best predicted. time_budget_s: in total, about; if steps are slow it does fewer,
-    and result.notes states what these cannot tell. restore: afterwards, also after an error, everything is as before: parameters, buffers,
-    gradients, state of optimisers, schedules and gradient scalers, random state; the host keeps a copy meanwhile. Loaders, and whatever
-    else step changes, have moved on. False: training continues from the steps, with zero gradients in steps measured without communication.
-    progress: a bar on rank 0, and the answer in three lines. Memory: at most one more copy of the gradients, and 256 MiB while the
-    all-reduce is measured.
+    model: the module itself, not wrapped. step(model): one training step, with the model that it is given: forward, backward, optimiser;
+    where gradients are accumulated, all but the last backward under `with model.no_sync():`. It is called some hundred times, with a
+    module that is called as DistributedDataParallel is, or that.
+    process_group: None is the default group, or that of ddp_kwargs' device_mesh. ddp_kwargs: other arguments that DistributedDataParallel
+    will be called with. wrap(model, **kwargs): how you wrap the model, where that is more: registering a communication hook, compiling.
+    caps_mib: bucket caps to measure besides the best predicted. time_budget_s: for all of it, about; where steps are slow it does fewer,
+    result.notes says what these cannot tell, and a line of the logger "firkin" where even the fewest take longer.
+    restore: afterwards, also after an error, everything is as it was before: parameters, buffers, gradients, the state of optimisers,
+    schedules and gradient scalers, random numbers; it is on the host meanwhile. Loaders, and what else step changes, stay further on.
+    False: step trains on, with zero gradients in the steps that are measured without communication. progress: a bar on rank 0,
+    and the answer in three lines.
+    Memory: at most one more copy of the gradients, and 256 MiB while the all-reduce is measured.
 
-    Raises InputError on every rank without a process group, with one rank, for a model without parameters, different models, parameters on
-    several devices, a step that does not run exactly one backward that averages, does not call the model it receives, or leaves a parameter
-    without a gradient, and if the batches end. Raises RuntimeError if something could not be restored, or ranks drifted apart.
+    Raises InputError, on every rank, without a process group, with one rank, for a model without parameters, different models, parameters
+    on several devices, a step that does not do exactly one backward that averages, does not call the model that it is given, or leaves a
+    parameter without a gradient, and where the batches end. RuntimeError where something could not be put back, or ranks drifted apart.
     """
     options = dict(ddp_kwargs or {})
     process_group = options.pop("process_group", process_group)

@@ -1,10 +1,10 @@
-"""Callbacks that tune on the first batches of a training and give its DistributedDataParallel the chosen buckets.
+"""Callbacks that tune on the first batches of a training, and give its DistributedDataParallel the buckets that were found.
 
     trainer.add_callback(firkin.integrations.for_transformers(trainer))    # Transformers' Trainer, also with PEFT
     Trainer(callbacks=[firkin.integrations.for_lightning()])               # Lightning
 
-Arguments are firkin.tune's (time_budget_s and others); the callback's `result` is what it found. Training starts as it would have without
-the callback: everything is restored, and loaders are read by the callback's own iterator.
+Arguments are firkin.tune's (time_budget_s, caps_mib, ...); `result` of the callback is what it found. The training begins where it would
+have begun: everything is put back, and loaders are read by an iterator of the callback's own.
 """
 
 from __future__ import annotations

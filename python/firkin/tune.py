@@ -1,6 +1,6 @@
 """`torchrun --nproc-per-node N -m firkin.tune my_script.py:build`: firkin.tune for a script's model.
 
-build() returns the model and the step, and optionally further arguments for DistributedDataParallel: `model, step, {"static_graph": True}`.
+build() returns the model and the step, and, if wanted, other arguments of DistributedDataParallel: `model, step, {"static_graph": True}`.
 It is called on every rank, when the process group is there: the script's own, if importing it makes one, else NCCL where there is a GPU
 (with LOCAL_RANK's set, before the script is imported), or Gloo; init_process_group() in build() is left out. What follows `--` is the
 script's: `... -m firkin.tune my_script.py:build -- --layers 12`.
@@ -85,10 +85,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="firkin.tune", description="Finds the fastest gradient bucket size for a script's model, under torchrun.")
-    parser.add_argument("target", metavar="FILE.py:FUNCTION", help="FUNCTION() returns model, step[, arguments for DistributedDataParallel]")
-    parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="bucket caps to measure besides the best predicted")
-    parser.add_argument("--time-budget-s", type=float, default=150.0, help="total time, about (default: %(default)s)")
+    parser = argparse.ArgumentParser(prog="firkin.tune", description="The best gradient buckets for the model of a script, under torchrun.")
+    parser.add_argument("target", metavar="FILE.py:FUNCTION", help="FUNCTION() returns model, step[, arguments of DistributedDataParallel]")
+    parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="caps to measure besides the best one (default: half, twice)")
+    parser.add_argument("--time-budget-s", type=float, default=150.0, help="for all of it, about (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="firkin-out/tune", help="folder for results.json and report.html (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the results.json")

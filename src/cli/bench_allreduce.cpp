@@ -1,20 +1,55 @@
-// firkin bench allreduce: a(x) and g(x).
+// firkin bench allreduce and bench chunks: a(x) and g(x).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "bench/allreduce_bench.h"
-#include "command.h"
+#include "bench/chunks_bench.h"
 #include "firkin/base/error.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
-#include "rank_flags.h"
+#include "firkin/stats/interval.h"
+#include "firkin/stats/summary.h"
+#include "ranks.h"
 #include "results/sample_shape.h"
-#include "run.h"
-#include "size_flags.h"
 
 namespace firkin::cli {
 namespace {
+
+struct SizeFlags {
+  std::string begin;
+  std::string end;
+  int64_t factor = 2;
+};
+
+// Named as in nccl-tests.
+void add_size_flags(CLI::App& app, SizeFlags& flags) {
+  app.add_option("-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024")->capture_default_str();
+  app.add_option("-e,--end", flags.end, "largest size")->capture_default_str();
+  app.add_option("-f,--factor", flags.factor, "from one size to the next")->capture_default_str();
+}
+
+// --time, of all that is measured.
+void add_seconds_flag(CLI::App& app, double& seconds) {
+  add_old_name(app, "--seconds", add_time(app, "--time", seconds, "for all that is measured"), "s");
+}
+
+void check_seconds(double seconds) {
+  if (!(seconds >= 0.1 && seconds <= 1e6)) throw InputError(fmt::format("--time {}: expected 100ms to 11 days", format_seconds(seconds)));
+}
+
+// The sizes in bytes, ascending, multiples of 4. Throws InputError.
+std::vector<int64_t> checked_sizes(const SizeFlags& flags) {
+  const int64_t begin = parse_bytes(flags.begin, "--begin");
+  const int64_t end = parse_bytes(flags.end, "--end");
+  if (begin % kFloatBytes != 0) throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", flags.begin, kFloatBytes));
+  if (begin > end) throw InputError(fmt::format("--begin {}: expected at most --end {}", flags.begin, flags.end));
+  if (flags.factor < 2) throw InputError(fmt::format("--factor {}: expected a whole number, at least 2", flags.factor));
+  return sizes_between(begin, end, flags.factor);
+}
+
+// ---- firkin bench allreduce: a(x) and g(x).
 
 constexpr double kMixedShare = 0.1;  // of the time, for queues of mixed sizes
 
@@ -70,12 +105,102 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
   if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results are not the sum over the ranks; see #wrong", wrong));
 }
 
+// ---- firkin bench chunks: a fixed amount of data in chunks of varying size, and g(x).
+
+struct ChunksFlags {
+  CommonFlags common;
+  RankFlags ranks;
+  SizeFlags sizes = {.begin = "16K", .end = "256M", .factor = 4};
+  int64_t elements = 60'000'000;
+  double seconds = 60;
+  std::string allreduce;
+};
+
+// What is known before any rank starts.
+struct ChunksInput {
+  std::vector<int64_t> chunk_bytes;
+  AllReduceTable table;  // of --allreduce
+};
+
+ChunksInput checked_input(const ChunksFlags& flags) {
+  constexpr int64_t kMostElements = int64_t{1} << 36;
+  if (flags.elements < 1 || flags.elements > kMostElements) {
+    throw InputError(fmt::format("--elements {}: expected 1 to {}", flags.elements, kMostElements));
+  }
+  ChunksInput input;
+  input.chunk_bytes = chunk_sizes(checked_sizes(flags.sizes), flags.elements);
+  for (const int64_t bytes : input.chunk_bytes) chunk_count(flags.elements, bytes);
+  if (flags.allreduce.empty()) return input;
+  input.table = read_allreduce_csv(flags.allreduce);
+  const int64_t ranks = world_size(flags.ranks);
+  if (std::ranges::none_of(input.table, [ranks](const AllReduceRow& row) { return row.world_size == ranks; })) {
+    throw InputError(fmt::format("{}: no row for {} ranks; expected the allreduce.csv of as many ranks", flags.allreduce, ranks));
+  }
+  return input;
+}
+
+std::vector<ChunksRow> rows_of(const std::vector<ChunksPoint>& points, int ranks) {
+  std::vector<ChunksRow> rows;
+  for (const ChunksPoint& point : points) {
+    const Summary total = summarize(point.total_s);
+    rows.push_back({.chunk_bytes = point.chunk_bytes,
+                    .world_size = ranks,
+                    .calls = point.calls,
+                    .total_s = total.median,
+                    .total_ci_s = series_interval(point.total_s),
+                    .gap_s = point.gap_s,
+                    .mean_s = total.mean,
+                    .stdev_s = total.stdev,
+                    .min_s = total.min,
+                    .max_s = total.max,
+                    .samples = static_cast<int64_t>(total.count),
+                    .wrong = point.wrong});
+  }
+  return rows;
+}
+
+std::vector<ChunksPoint> measure(const ChunksFlags& flags, const ChunksInput& input, const ProcessGroup& group) {
+  const int total = std::max(1, static_cast<int>(flags.seconds));  // progress counts seconds
+  int shown = 0;
+  Progress progress("measuring chunks: second", total, group.rank == 0);
+  return measure_chunks(group, {.elements = flags.elements,
+                                .chunk_bytes = input.chunk_bytes,
+                                .seconds = flags.seconds,
+                                .seed = flags.common.seed,
+                                .on_progress = [&](const std::string& done, double seconds) {
+                                  for (; shown < std::min(total, static_cast<int>(seconds)); ++shown) progress.advance(done);
+                                }});
+}
+
+void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessGroup& group) {
+  Results results;
+  results.run = begin_run("bench-chunks", flags.common, group);
+  const std::vector<ChunksPoint> points = measure(flags, input, group);
+  if (group.rank != 0) return;
+  results.elements = flags.elements;
+  results.chunks = rows_of(points, group.size);
+  for (const ChunksPoint& point : points) results.chunk_totals_s.push_back(point.total_s);
+  mark_sample_shapes(results);
+  std::vector<OutputFile> files = {{"chunks.csv", chunks_csv(results.chunks)}};
+  if (!flags.allreduce.empty()) {
+    results.allreduce = input.table;
+    const int64_t rows = set_gaps(results.allreduce, group.size, points);
+    results.notes.push_back(
+        fmt::format("{} of {} rows of {} have a new gap in allreduce.csv.", rows, results.allreduce.size(), flags.allreduce));
+    files.push_back({"allreduce.csv", allreduce_csv(results.allreduce)});
+  }
+  finish_run(flags.common, results, files);
+  int64_t wrong = 0;
+  for (const ChunksPoint& point : points) wrong += point.wrong;
+  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results are not the sum over the ranks", wrong));
+}
+
 }  // namespace
 
 Run declare_bench_allreduce(CLI::App& app) {
   auto flags = std::make_shared<AllReduceFlags>();
   app.footer(
-      "Takes --seconds, and a little more. Sizes in bytes, bandwidths in GB/s.\n"
+      "Takes --time, and a little more. Sizes in bytes, bandwidths in GB/s.\n"
       "median, p99, cv: one all-reduce after another, on the slowest rank; short calls\n"
       "are timed several in a row. gap: of one call more when 4 are queued back to\n"
       "back (the model's g; 2 above 64 MiB, none above 128 MiB). A tenth of the time\n"
@@ -84,16 +209,44 @@ Run declare_bench_allreduce(CLI::App& app) {
       "#wrong: elements that differ from the exact sum; exit code 1 if there are any.\n\n"
       "  firkin bench allreduce --ranks 2            4 B to 64 MiB\n"
       "  firkin bench allreduce --ranks 2 --cold     buffers in no cache\n"
-      "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --seconds 120\n");
+      "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --time 2m\n");
   add_common_flags(app, flags->common, "bench-allreduce");
   add_rank_flags(app, flags->ranks);
   add_size_flags(app, flags->sizes);
-  app.add_option("--seconds", flags->seconds, "time for the whole table")->capture_default_str()->check(CLI::Range(0.1, 1e6));
+  add_seconds_flag(app, flags->seconds);
   app.add_flag("--cold", flags->cold, "every call on a buffer that is in no cache");
   return [flags] {
+    check_seconds(flags->seconds);
     const std::vector<int64_t> sizes = checked_sizes(flags->sizes);
     claim_output_folder(flags->common, writes_results());
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, sizes, group); });
+  };
+}
+
+Run declare_bench_chunks(CLI::App& app) {
+  auto flags = std::make_shared<ChunksFlags>();
+  app.footer(
+      "All-reduces the same data in chunks of one size, then of another, all chunks\n"
+      "under way together (at most 1024 calls at a time). all: the slowest rank's time\n"
+      "for all chunks. per call: g(x), what one more queued call of that size takes.\n"
+      "Rounds over all sizes until the time is over.\n\n"
+      "  firkin bench chunks --ranks 2                        60 M elements, 16 KiB up\n"
+      "  firkin bench chunks --ranks 2 -b 4K -e 64M -f 2 --time 10m\n\n"
+      "and g(x) beside a(x), as the performance model takes them:\n\n"
+      "  firkin bench allreduce --ranks 2 --out run\n"
+      "  firkin bench chunks --ranks 2 --allreduce run/allreduce.csv --out run\n"
+      "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
+  add_common_flags(app, flags->common, "bench-chunks");
+  add_rank_flags(app, flags->ranks);
+  add_size_flags(app, flags->sizes);
+  app.add_option("--elements", flags->elements, "float32 elements of the data")->capture_default_str();
+  add_seconds_flag(app, flags->seconds);
+  app.add_option("--allreduce", flags->allreduce, "put g(x) into this table's gap_s: OUT/allreduce.csv");
+  return [flags] {
+    check_seconds(flags->seconds);
+    const ChunksInput input = checked_input(*flags);
+    claim_output_folder(flags->common, writes_results());
+    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, input, group); });
   };
 }
 

@@ -4,15 +4,12 @@
 #include <memory>
 
 #include "bench/layer_bench.h"
-#include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/tensor_profile.h"
-#include "language_model_job.h"
+#include "job.h"
 #include "model/transformer.h"
-#include "rank_flags.h"
-#include "run.h"
 
 namespace firkin::cli {
 namespace {
@@ -22,7 +19,7 @@ struct LayersFlags {
   RankFlags ranks;
   JobFlags job;
   int steps = 20;
-  bool force = false;
+  bool keeps_perturbed = false;
 };
 
 constexpr double kMostPerturbation = 0.03;  // of a step, by what is watching it
@@ -64,8 +61,8 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
   const LayerProfile profile = measure(flags, workload, group);
   if (group.rank != 0) return;
   const PairedRatio& ratio = profile.watched_to_bare;
-  if (ratio.ratio - 1 > kMostPerturbation && !flags.force) {
-    throw RuntimeError(fmt::format("watching changes a step by {}; expected at most {:.0f} %: take more --steps, or --force",
+  if (ratio.ratio - 1 > kMostPerturbation && !flags.keeps_perturbed) {
+    throw RuntimeError(fmt::format("watching changes a step by {}; expected at most {:.0f} %: take more --steps, or --keep-perturbed",
                                    perturbation_text(ratio), 100 * kMostPerturbation));
   }
   results.layers = section_of(profile);
@@ -93,7 +90,7 @@ Run declare_bench_layers(CLI::App& app) {
       "tensors.csv: when autograd has finished each gradient; tune's also has the time\n"
       "to write it into a bucket.\n\n"
       "Half of the steps are bare. If the watched ones are over 3 % slower, nothing is\n"
-      "written (exit code 1), unless --force.\n\n"
+      "written (exit code 1), unless --keep-perturbed.\n\n"
       "  firkin bench layers --ranks 1 --model gpt2 --batch 1\n"
       "  firkin bench layers --ranks 2 --out run      and then\n"
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
@@ -101,10 +98,11 @@ Run declare_bench_layers(CLI::App& app) {
   add_rank_flags(app, flags->ranks);
   add_job_flags(app, flags->job);
   app.add_option("--steps", flags->steps, "watched steps, and as many bare ones")->capture_default_str()->check(CLI::Range(4, 100000));
-  app.add_flag("--force", flags->force, "write the result even if watching changes the step");
+  app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if watching changes the step");
+  app.add_flag("--force", flags->keeps_perturbed)->group("");  // its old name
   return [flags] {
     check_job_flags(flags->job);
-    check_job_memory(flags->job, flags->ranks);
+    check_memory(estimate_job_memory(flags->job), flags->job.memory_limit_bytes, flags->ranks);
     claim_output_folder(flags->common, writes_results());
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, group); });
   };

@@ -4,26 +4,174 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <new>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "bench/step_bench.h"
 #include "bench/step_memory.h"
-#include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/machine.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/rank_info.h"
-#include "model/memory_estimate.h"
+#include "firkin/stats/block_fit.h"
+#include "firkin/stats/paired.h"
+#include "firkin/stats/summary.h"
+#include "job.h"
 #include "report/text.h"
 #include "results/sample_shape.h"
-#include "run.h"
-#include "step_matrix.h"
-#include "step_rows.h"
 #include "workload/synthetic_workload.h"
 
 namespace firkin::cli {
 namespace {
+
+struct StepFlags {
+  CommonFlags common;
+  RankFlags ranks;
+  JobFlags job;  // what all configurations share
+  RuleFlags rule;
+  std::vector<std::string> models = {"demo"};
+  std::vector<int64_t> batch_sizes = {2, 4};
+  std::vector<int64_t> sequence_lengths = {128, 256, 512};
+  std::vector<std::string> strategies = {"none", "naive", "flat", "overlap", "bucketed", "torch"};
+  std::vector<int64_t> caps = {kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB};
+  int64_t synthetic_tensors = 0;  // instead of models, when positive
+  int64_t synthetic_bytes = 10240;
+  int blocks = 20;
+  int warmup = 1;
+  int steps = 2;
+  bool resume = false;
+};
+
+// What is trained: by itself one row of the matrix.
+struct Configuration {
+  std::optional<JobFlags> job;  // none: the synthetic tensors
+  ModelDescription description;
+};
+
+Configuration synthetic_configuration(const StepFlags& flags) {
+  make_synthetic_workload({.count = 1, .bytes = flags.synthetic_bytes});  // checks the bytes
+  ModelDescription model;
+  model.name = fmt::format("{} tensors of {} bytes", flags.synthetic_tensors, flags.synthetic_bytes);
+  model.tensors = flags.synthetic_tensors;
+  model.dtype = "fp32";
+  model.gradient_bytes = flags.synthetic_tensors * flags.synthetic_bytes;
+  return {.job = std::nullopt, .description = std::move(model)};
+}
+
+// `none` is always there, and first: the others are compared with it.
+std::vector<Cell> make_cells(const StepFlags& flags) {
+  std::vector<std::string> strategies = flags.strategies;
+  std::erase(strategies, "none");
+  strategies.insert(strategies.begin(), "none");
+  return make_cells(strategies, flags.caps, flags.rule);
+}
+
+// In the order in which they are measured. Checks each. Throws InputError.
+std::vector<Configuration> make_configurations(const StepFlags& flags) {
+  if (flags.synthetic_tensors > 0) return {synthetic_configuration(flags)};
+  if (!flags.job.replay.empty()) {
+    check_job_flags(flags.job);
+    return {{flags.job, describe_job(flags.job)}};
+  }
+  check_list("--model", flags.models);
+  check_list("--batch", flags.batch_sizes);
+  check_list("--sequence", flags.sequence_lengths);
+  std::vector<Configuration> configurations;
+  for (const std::string& model : flags.models) {
+    for (const int64_t batch : flags.batch_sizes) {
+      for (const int64_t sequence : flags.sequence_lengths) {
+        JobFlags job = flags.job;
+        job.model.model = model;
+        job.batch_size = batch;
+        job.sequence_length = sequence;
+        check_job_flags(job);
+        configurations.push_back({job, describe_job(job)});
+      }
+    }
+  }
+  return configurations;
+}
+
+// The configurations that an earlier, interrupted run with the same settings left in --out; none when there is no results.json.
+// Throws InputError when that is no result of bench step, or was measured with other settings, on another machine or by another version.
+std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) {
+  const std::filesystem::path file = std::filesystem::path(flags.common.out) / "results.json";
+  if (!flags.resume || !std::filesystem::exists(file)) return {};
+  Results found = read_results(file);
+  if (found.run.command != "bench-step") {
+    throw InputError(fmt::format("--resume: {} is of {}; expected a result of firkin bench step", file.string(), found.run.command));
+  }
+  if (const std::string difference = difference_from(found.run, flags.common, flags.ranks); !difference.empty()) {
+    throw InputError(fmt::format("--resume: {} was measured with {}; expected the same, or another --out", file.string(), difference));
+  }
+  return std::move(found.configurations);
+}
+
+// Median over the steps of how much longer the slowest rank took than the fastest, as a share of the slowest's time.
+double rank_spread(const std::vector<std::vector<double>>& by_step) {
+  std::vector<double> spreads;
+  for (const auto& ranks : by_step) {
+    const auto [fastest, slowest] = std::ranges::minmax(ranks);
+    spreads.push_back((slowest - fastest) / slowest);
+  }
+  return median(spreads);
+}
+
+// The share of the communication that backward hid, in percent (OSU's definition): max(0, 100 (1 - exposed / communication)).
+void add_overlap(const Cell& cell, double communication_s, StrategyRow& row) {
+  if (cell.setting.options.strategy.launch != Launch::kWhenReady || communication_s <= 0) return;
+  row.communication_s = communication_s;
+  row.overlap_percent = std::clamp(100 * (1 - *row.exposed_s / communication_s), 0.0, 100.0);
+}
+
+StrategyRow row_of(const Cell& cell, const StepBenchResult& result, const BlockFit& fit, size_t i, const ModelDescription& model,
+                   int world_size) {
+  constexpr double kMicro = 1e6;
+  StrategyRow row{.strategy = cell.strategy, .cap_mib = cell.cap_mib, .buckets = result.buckets[i], .measured_s = fit[i].median};
+  row.measured_ci_s = fit[i].interval;
+  row.exposed_s = fit[0].median * (paired_ratio(result.step_s[i], result.step_s[0]).ratio - 1);
+  row.comm_s = median(result.comm_s[i]);
+  row.comm_share = *row.comm_s / row.measured_s;
+  row.rank_spread = rank_spread(result.raw_step_s[i]);
+  row.per_tensor_us = *row.exposed_s / static_cast<double>(model.tensors.value_or(1)) * kMicro;
+  add_overlap(cell, median(result.communication_s[i]), row);
+  if (model.batch_size) row.tokens_per_s = static_cast<double>(world_size * *model.batch_size * *model.sequence_length) / row.measured_s;
+  return row;
+}
+
+// `bucketed` beside `torch` under the same cap.
+void add_ratio_to_torch(const std::vector<Cell>& cells, const StepBenchResult& result, size_t i, StrategyRow& row) {
+  if (cells[i].strategy != "bucketed") return;
+  const auto peer = std::ranges::find_if(cells, [&](const Cell& c) { return c.strategy == "torch" && c.cap_mib == cells[i].cap_mib; });
+  if (peer == cells.end()) return;
+  const PairedRatio ratio = paired_ratio(result.step_s[i], result.step_s[static_cast<size_t>(peer - cells.begin())]);
+  row.ratio_to_torch = ratio.ratio;
+  row.ratio_to_torch_ci = ratio.interval;
+}
+
+// memory: one per cell. `none` is the first cell: what a step takes longer than its is exposed communication.
+StepConfiguration measured_configuration(const Configuration& configuration, const std::vector<Cell>& cells, const StepBenchResult& result,
+                                         const std::vector<StepMemory>& memory, int world_size) {
+  StepConfiguration measured{.model = configuration.description, .status = "measured", .reason = {}, .strategies = {}, .samples = {}};
+  const BlockFit fit = fit_blocks(result.step_s);
+  for (size_t i = 0; i < cells.size(); ++i) {
+    StrategyRow row = row_of(cells[i], result, fit, i, configuration.description, world_size);
+    row.peak_memory_bytes = memory[i].peak_bytes;
+    row.memory_between_steps_bytes = memory[i].between_steps_bytes;
+    add_ratio_to_torch(cells, result, i, row);
+    measured.strategies.push_back(std::move(row));
+  }
+  measured.samples.step_s = result.step_s;
+  measured.samples.comm_s = result.comm_s;
+  measured.samples.communication_s = result.communication_s;
+  measured.samples.raw_step_s_by_rank = result.raw_step_s;
+  return measured;
+}
 
 // What one rank needs to measure configuration after configuration.
 struct MatrixRun {
@@ -35,7 +183,7 @@ struct MatrixRun {
 };
 
 int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
-  if (flags.job.memory_limit_gib) return memory_limit_bytes(*flags.job.memory_limit_gib);
+  if (flags.job.memory_limit_bytes) return *flags.job.memory_limit_bytes;
   if (!device.is_cpu()) {
     return static_cast<int64_t>(
         c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);  // of all ranks that share it
@@ -49,8 +197,8 @@ int64_t estimated_bytes(const StepFlags& flags, const Configuration& configurati
   return process_bytes(estimate_job_memory(*configuration.job));
 }
 
-// The most that any rank asks for beyond its limit decides for all. Empty: every rank has room.
-std::string agree_on_room(const MatrixRun& run, const char* what, int64_t needed) {
+// The most that any rank asks for beyond its limit decides for all. Empty: every rank has enough.
+std::string agree_on_memory(const MatrixRun& run, const char* what, int64_t needed) {
   bool fits = true;
   double most_needed = 0;
   double least_limit = static_cast<double>(run.memory_limit);
@@ -84,7 +232,7 @@ std::string try_configuration(const MatrixRun& run, const Configuration& configu
   }
   const auto by_rank = all_gather(run.group, {peak == kMoreThanAnyLimit ? 1.0 : 0.0});
   if (std::ranges::any_of(by_rank, [](const auto& rank) { return rank[0] > 0; })) return "an allocation failed";
-  return agree_on_room(run, "a trial step took", peak);
+  return agree_on_memory(run, "a trial step took", peak);
 }
 
 StepConfiguration out_of_memory(const Configuration& configuration, const std::string& reason) {
@@ -92,7 +240,7 @@ StepConfiguration out_of_memory(const Configuration& configuration, const std::s
 }
 
 StepConfiguration measure_configuration(MatrixRun& run, const Configuration& configuration) {
-  std::string reason = agree_on_room(run, "estimated", estimated_bytes(run.flags, configuration));
+  std::string reason = agree_on_memory(run, "estimated", estimated_bytes(run.flags, configuration));
   std::optional<Workload> workload;
   if (reason.empty()) reason = try_configuration(run, configuration, workload);
   if (!reason.empty()) {
@@ -116,7 +264,7 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
 }
 
 // The one of `before` that is this configuration; null when there is none, or when it did not fit: another limit, or a machine with less
-// beside it, may have room now.
+// beside it, may have enough now.
 const StepConfiguration* measured_before(const std::vector<StepConfiguration>& before, const Configuration& configuration) {
   const auto found = std::ranges::find(before, configuration.description, &StepConfiguration::model);
   return found == before.end() || found->strategies.empty() ? nullptr : &*found;
@@ -149,7 +297,7 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
                                       : done[i]                  ? StepConfiguration()
                                                                  : measure_configuration(run, configurations[i]);
     if (group.rank != 0) continue;
-    if (!flags.common.json) {
+    if (!flags.common.json && !flags.common.quiet) {
       run.progress->finish();
       fmt::print("{}{}{}", i > 0 ? "\n" : "", done[i] ? "measured before: " : "", configuration_in_text(configuration));
       std::fflush(stdout);
@@ -167,54 +315,60 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
 }
 
 void add_matrix_flags(CLI::App& app, StepFlags& flags) {
-  app.add_option("--model", flags.models, "named models (firkin models lists them) or .json\nfiles")
+  app.add_option("--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")
       ->delimiter(',')
       ->capture_default_str()
       ->type_name(kModelType);
   app.add_option("--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',')->capture_default_str();
   app.add_option("--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',')->capture_default_str();
-  add_strategy_flags(app, flags.strategies, flags.caps_mib);
+  add_strategy_flags(app, flags.strategies, flags.caps);
   app.add_option("--synthetic-tensors", flags.synthetic_tensors, "that many equal tensors instead of models")
-      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
-  app.add_option("--synthetic-bytes", flags.synthetic_bytes, "bytes of each")->capture_default_str()->needs("--synthetic-tensors");
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
+      ->group("Synthetic tensors");
+  CLI::Option* size = add_size(app, "--synthetic-size", flags.synthetic_bytes, "of each");
+  add_old_name(app, "--synthetic-bytes", size->needs("--synthetic-tensors")->group("Synthetic tensors"), "B");
   add_replay_flags(app, flags.job);
   app.add_flag("--resume", flags.resume, "keep what an interrupted run left in --out");
+}
+
+void add_measuring_flags(CLI::App& app, StepFlags& flags) {
+  const char* const group = "Measuring";
+  const CLI::Range some(1, 100000);
+  app.add_option("--blocks", flags.blocks, "blocks; each runs every setting once")
+      ->capture_default_str()
+      ->check(CLI::Range(4, 100000))
+      ->group(group);
+  app.add_option("--warmup", flags.warmup, "steps after each switch of setting")->capture_default_str()->check(some)->group(group);
+  CLI::Option* steps = app.add_option("--steps-per-block", flags.steps, "timed steps per block and setting");
+  add_old_name(app, "--steps", steps->capture_default_str()->check(some)->group(group));
 }
 
 }  // namespace
 
 Run declare_bench_step(CLI::App& app) {
   auto flags = std::make_shared<StepFlags>();
-  app.footer(
-      "strategies: none communicates nothing; naive one tensor after another, after\n"
-      "backward; flat all in one call after backward; overlap each tensor when its\n"
-      "gradient is ready; bucketed whole buckets when ready; torch PyTorch's own engine\n"
-      "(c10d::Reducer) under the same caps.\n\n"
-      "Takes about blocks x settings x (warmup + steps) steps per configuration.\n"
-      "step: median over blocks of the slowest rank's step. spread: slowest rank less\n"
-      "fastest. after bw, share: from the end of backward to the last gradient.\n"
-      "ovlp: part of the communication that backward hid. exposed: step less the step\n"
-      "without communication, paired. memory: the most that tensors hold in a step.\n"
-      "x torch: paired ratio to c10d::Reducer under the same cap, 95 % interval.\n\n"
-      "  firkin bench step --ranks 2 --batch 4 --sequence 128 --cap-mib 1,4,25\n"
-      "  firkin bench step --ranks 2 --model small,medium --resume\n"
-      "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n"
-      "  firkin bench step --ranks 2 --synthetic-tensors 500 --synthetic-bytes 10240\n");
+  app.footer(std::string(kStrategiesInHelp) +
+             "Takes about blocks x settings x (warm-up + timed) steps per configuration.\n"
+             "step: median over blocks of the slowest rank's step. spread: slowest rank less\n"
+             "fastest. after bw, share: from the end of backward to the last gradient.\n"
+             "ovlp: part of the communication that backward hid. exposed: step less the step\n"
+             "without communication, paired. memory: the most that tensors hold in a step.\n"
+             "x torch: paired ratio to c10d::Reducer under the same cap, 95 % interval.\n\n"
+             "  firkin bench step --ranks 2 --batch 4 --sequence 128 --cap 1MiB,4MiB\n"
+             "  firkin bench step --ranks 2 --model small,medium --resume\n"
+             "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n"
+             "  firkin bench step --ranks 2 --synthetic-tensors 500\n");
   add_common_flags(app, flags->common, "bench-step");
   add_rank_flags(app, flags->ranks);
   add_matrix_flags(app, *flags);
-  add_dtype_flag(app, flags->job.model);
-  add_model_size_flags(app, flags->job.model);
+  add_model_detail_flags(app, flags->job.model);
   add_training_flags(app, flags->job);
-  add_memory_flag(app, flags->job.memory_limit_gib);
   add_rule_flags(app, flags->rule);
-  app.add_option("--blocks", flags->blocks, "blocks; each runs every setting once")->capture_default_str()->check(CLI::Range(4, 100000));
-  app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));
-  app.add_option("--steps", flags->steps, "timed steps per block and setting")->capture_default_str()->check(CLI::Range(1, 100000));
+  add_measuring_flags(app, *flags);
   return [flags, &app] {
     check_replay_alone(app);
     check_alone(app, "--synthetic-tensors", model_flag_names());
-    check_alone(app, "--synthetic-tensors", {"--batch", "--sequence", "--text", "--learning-rate", "--replay"});
+    check_alone(app, "--synthetic-tensors", {"--batch", "--sequence", "--data", "--learning-rate", "--replay"});
     make_cells(*flags);
     make_configurations(*flags);
     claim_output_folder(flags->common, writes_results());

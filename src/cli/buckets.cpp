@@ -1,20 +1,18 @@
-// firkin buckets: the bucket assignment of a model, without allocating it, or of a tensors.csv.
+// firkin buckets: the named models, and the bucket assignment of a model, without allocating it, or of a tensors.csv.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 
-#include "command.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/bucket_assignment.h"
 #include "firkin/plan/tensor_profile.h"
+#include "job.h"
 #include "model/transformer.h"
-#include "model_flags.h"
+#include "model/transformer_config.h"
 #include "results/profile.h"
 #include "results/steps.h"
-#include "rule_flags.h"
 
 namespace firkin::cli {
 namespace {
@@ -23,7 +21,7 @@ struct BucketsFlags {
   ModelFlags model;
   RuleFlags rule;
   std::string tensors_file;
-  std::vector<double> caps_mib = {1, 10, 25, 100, 1000};
+  std::vector<int64_t> caps = {kMiB, 10 * kMiB, 25 * kMiB, 100 * kMiB, 1000 * kMiB};
   bool json = false;
   bool list = false;
 };
@@ -90,17 +88,15 @@ void print_buckets(const nlohmann::json& result) {
 
 int run(const BucketsFlags& flags) {
   CapOptions options = cap_options(flags.rule);
-  std::vector<int64_t> caps;
-  for (const double mib : flags.caps_mib) caps.push_back(bytes_from_mib(mib, "--cap-mib"));
   const Gradients gradients = gradients_of(flags);
   nlohmann::json result = {{"source", gradients.source},
                            {"rule", flags.rule.rule},
                            {"tensors", gradients.bytes.size()},
                            {kGradientBytesKey, std::accumulate(gradients.bytes.begin(), gradients.bytes.end(), int64_t{0})}};
-  for (size_t i = 0; i < caps.size(); ++i) {
-    options.cap_bytes = caps[i];
+  for (const int64_t cap : flags.caps) {
+    options.cap_bytes = cap;
     const BucketPlan plan = assign_buckets(gradients.bytes, options);
-    result["caps"].push_back(assignment_json(gradients, flags.caps_mib[i], plan, flags.list));
+    result["caps"].push_back(assignment_json(gradients, cap_in_mib(cap), plan, flags.list));
     result["counts"].push_back(plan.buckets.size());
   }
   if (flags.json) {
@@ -111,24 +107,46 @@ int run(const BucketsFlags& flags) {
   return 0;
 }
 
+int list_models(const BucketsFlags& flags) {
+  nlohmann::json rows = nlohmann::json::array();
+  if (!flags.json) {
+    fmt::print("{:<12} {:>14} {:>8} {:>10}   {}\n", "model", "parameters", "tensors", "gradients", "layers x width, vocabulary");
+  }
+  for (const NamedModel& named : named_models()) {
+    const ModelDescription model = describe_model({.model = std::string(named.name), .sizes = {}, .dtype = flags.model.dtype});
+    rows.push_back(model_json(model));
+    rows.back()["description"] = named.description;
+    if (flags.json) continue;
+    fmt::print("{:<12} {:>14} {:>8} {:>10}   {} x {}, {}\n", model.name, *model.parameters, *model.tensors,
+               format_bytes(*model.gradient_bytes), model.sizes.at("num_layers"), model.sizes.at("d_model"), model.sizes.at("vocab_size"));
+  }
+  if (flags.json) {
+    print_json({{"models", rows}});
+  } else {
+    fmt::print("\nGradients in {}. Any size can be changed: firkin tune --model small --num-layers 4\n", flags.model.dtype);
+  }
+  return 0;
+}
+
 }  // namespace
 
 Run declare_buckets(CLI::App& app) {
   auto flags = std::make_shared<BucketsFlags>();
   app.footer(
-      "Tensors are taken in gradient-ready order: a file's own, or the reverse of a\n"
-      "model's registration.\n\n"
-      "  firkin buckets --model xl --cap-mib 1,10,100,1000 --rule at-most\n"
-      "  firkin buckets --tensors firkin-out/tune/tensors.csv --cap-mib 4 --list\n");
+      "Without --model and --tensors: the named models. Tensors are taken in\n"
+      "gradient-ready order: a file's own, or the reverse of a model's registration.\n\n"
+      "  firkin buckets\n"
+      "  firkin buckets --model xl --cap 1MiB,10MiB,100MiB,1000MiB --rule at-most\n"
+      "  firkin buckets --tensors firkin-out/tune/tensors.csv --cap 4MiB --list\n");
   add_model_flags(app, flags->model);
   add_rule_flags(app, flags->rule);
   app.add_option("--tensors", flags->tensors_file, "a tensors.csv (name,bytes,ready_s) instead of a model");
-  app.add_option("--cap-mib", flags->caps_mib, "caps, MiB")->delimiter(',')->check(mib_number())->capture_default_str();
+  add_old_name(app, "--cap-mib", add_sizes(app, "--cap", flags->caps, "of buckets: 1MiB,25MiB"), "MiB");
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
-  app.add_flag("--json", flags->json, "print the result as JSON on standard output");
+  add_json_flag(app, flags->json);
   return [flags, &app] {
     check_alone(app, "--tensors", model_flag_names());
-    return run(*flags);
+    return app.count("--model") + app.count("--tensors") == 0 ? list_models(*flags) : run(*flags);
   };
 }
 

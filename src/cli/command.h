@@ -1,10 +1,12 @@
-// What a subcommand is, and the table of all of them.
+// What the subcommands share: how one is declared, its flags with units, its folder, its end.
 #pragma once
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +14,11 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "firkin/base/output_folder.h"
+#include "firkin/plan/bucket_assignment.h"
+#include "report/result_folder.h"
+#include "results/results.h"
 
 namespace firkin::cli {
 
@@ -23,16 +30,14 @@ struct Command {
   const char* name;
   const char* summary;
   Run (*declare)(CLI::App& app);
+  bool hidden = false;  // the name that it had until the last version
 };
-
-// The type, for CLI11, of a value that is a model's name or file.
-inline constexpr const char* kModelType = "MODEL";
-
-// In the order in which --help lists them.
-std::span<const Command> commands();
 
 // Adds each as a subcommand of `app`, which then needs one; what is returned runs the one that the user chose.
 Run add_commands(CLI::App& app, std::span<const Command> commands);
+
+// --help shows the options in the group "Options", and of the others their names; --help-all shows all.
+void shorten_help(CLI::App& app);
 
 // What the last of the words that were typed after the program's name may become, as `firkin __complete` prints it (completions.cpp).
 std::string completions_of(const CLI::App& program, std::vector<std::string> words);
@@ -40,26 +45,83 @@ std::string completions_of(const CLI::App& program, std::vector<std::string> wor
 // The words that this process was started with after the program's name.
 const std::vector<std::string>& command_line();
 
-struct OutputFolder;  // finish_run.h
+// The type, for CLI11, of a value that is a model's name or file.
+inline constexpr const char* kModelType = "MODEL";
 
-// Flags that subcommands share.
+// Flags that take sizes with their unit, "25MiB" (or several, "1MiB,25MiB"), and times, "90s" or "5m"; what is no such throws InputError.
+// The default is the variable's value.
+CLI::Option* add_size(CLI::App& app, const std::string& name, int64_t& bytes, const std::string& help);
+CLI::Option* add_size(CLI::App& app, const std::string& name, std::optional<int64_t>& bytes, const std::string& help);
+CLI::Option* add_sizes(CLI::App& app, const std::string& name, std::vector<int64_t>& bytes, const std::string& help);
+CLI::Option* add_time(CLI::App& app, const std::string& name, double& seconds, const std::string& help);
+CLI::Option* add_time(CLI::App& app, const std::string& name, std::optional<double>& seconds, const std::string& help);
+
+// The name that `option` had until 0.1, which is still taken and not shown; `unit` is what its plain numbers were in.
+void add_old_name(CLI::App& app, const std::string& old_name, CLI::Option* option, const std::string& unit = "");
+
+// Throws InputError when `flag` was given and one of `others` too, which it takes the place of. Names with their dashes.
+void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others);
+
+// How buckets are filled: --rule and --first-cap.
+struct RuleFlags {
+  std::string rule = "close-when-full";
+  std::optional<int64_t> first_cap_bytes;
+};
+void add_rule_flags(CLI::App& app, RuleFlags& flags);
+CapOptions cap_options(const RuleFlags& flags);  // with the default cap
+
+// A folder that this process writes into, and no other until it ends.
+struct OutputFolder {
+  explicit OutputFolder(const std::filesystem::path& folder) : lock(folder, "--out") {}
+
+  OutputFolderLock lock;
+  bool older_result_is_kept = false;  // moved to older/N, or there is none
+};
+
 struct CommonFlags {
   bool json = false;
+  bool quiet = false;
+  bool settings = false;  // of other frameworks, to paste
   std::string out;
   uint64_t seed = 0;                     // where something is random
   const CLI::App* app = nullptr;         // that they were added to
   std::shared_ptr<OutputFolder> folder;  // once it is claimed; null on ranks that write nothing
 };
-// --json and --out, whose default is firkin-out/COMMAND.
+// --json, --quiet and --out, whose default is firkin-out/COMMAND.
 void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
 
 // Those, and --seed.
 void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
 
-// Throws InputError when `flag` was given and one of `others` too, which it takes the place of. Names with their dashes.
-void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others);
+// --settings: of every framework.
+void add_settings_flag(CLI::App& app, CommonFlags& flags);
+
+// --json alone.
+void add_json_flag(CLI::App& app, bool& json);
 
 // The result on standard output, and nothing else there.
 void print_json(const nlohmann::json& result);
+
+// A results.json, or the one in a folder.
+std::filesystem::path result_file(const std::filesystem::path& named);
+
+// Before anything is measured: throws InputError when --out cannot be written to, or another run is writing into it. `writes`: whether this
+// process is the one that will write (rank 0, or the one that starts the ranks).
+void claim_output_folder(CommonFlags& common, bool writes = true);
+
+// The head of a result that started now, with every flag as it is in force. `environment` holds the version only.
+RunHead start_run(const std::string& command, const CommonFlags& common);
+
+// Moves what an earlier run left under these names to older/N, which is said; once for a claimed folder.
+void keep_older(const CommonFlags& common, const std::vector<std::string>& names);
+
+// results.json, report.html and `files`, as far as they are known. What an earlier run left is kept beside them, which is said. Throws
+// RuntimeError when the disk does not take them.
+void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files = {});
+
+// Writes the files, prints the result (as JSON with --json; else `text`, or all of it where there is none), and says what was written. When
+// the files cannot be written the result is printed all the same, and the exception goes on.
+void finish_run(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files = {},
+                const std::optional<std::string>& text = {});
 
 }  // namespace firkin::cli

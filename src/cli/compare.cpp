@@ -1,10 +1,10 @@
-// firkin compare: two results.json of one subcommand.
+// firkin compare: two results of one subcommand.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "command.h"
-#include "finish_run.h"
 #include "firkin/base/error.h"
 
 namespace firkin::cli {
@@ -14,15 +14,16 @@ struct CompareFlags {
   CommonFlags common;
   std::string a;
   std::string b;
+  bool fails_if_slower = false;
 };
 
 // Complaints name the file that they are about.
-Results read_measured(const std::string& path) {
+Results read_measured(const std::filesystem::path& path) {
   Results results = read_results(path);
   try {
     measured_settings(results);
   } catch (const InputError& error) {
-    throw InputError(fmt::format("{}: {}", path, error.what()));
+    throw InputError(fmt::format("{}: {}", path.string(), error.what()));
   }
   return results;
 }
@@ -31,12 +32,16 @@ int run(CompareFlags& flags) {
   claim_output_folder(flags.common);
   Results results;
   results.run = start_run("compare", flags.common);
-  const Results a = read_measured(flags.a);
-  const Results b = read_measured(flags.b);
-  results.comparison = compare_results(a, b);
-  results.comparison->a_file = flags.a;
-  results.comparison->b_file = flags.b;
+  const std::filesystem::path a = result_file(flags.a);
+  const std::filesystem::path b = result_file(flags.b);
+  results.comparison = compare_results(read_measured(a), read_measured(b));
+  results.comparison->a_file = a.string();
+  results.comparison->b_file = b.string();
   finish_run(flags.common, results);
+  const auto slower = std::ranges::count(results.comparison->settings, Verdict::kSlower, &ComparedSetting::verdict);
+  if (flags.fails_if_slower && slower > 0) {
+    throw RuntimeError(fmt::format("--fail-if-slower: B is slower in {} of {} settings", slower, results.comparison->settings.size()));
+  }
   return 0;
 }
 
@@ -47,9 +52,11 @@ Run declare_compare(CLI::App& app) {
   app.footer(
       "Reads results of tune, bench step and bench allreduce. B/A: medians, with the\n"
       "95 % interval of their ratio; B is faster or slower where it excludes 1.\n\n"
-      "  firkin compare before/results.json after/results.json\n");
-  app.add_option("A", flags->a, "the first results.json")->required();
+      "  firkin compare before after\n"
+      "  firkin compare main.json branch.json --fail-if-slower      exit code 1 for CI\n");
+  app.add_option("A", flags->a, "the first results.json, or its folder")->required();
   app.add_option("B", flags->b, "the second; a ratio is B / A")->required();
+  app.add_flag("--fail-if-slower", flags->fails_if_slower, "exit code 1 when a setting of B is slower");
   add_output_flags(app, flags->common, "compare");
   return [flags] { return run(*flags); };
 }

@@ -9,7 +9,7 @@
 
 #include "command.h"
 #ifdef FIRKIN_WITH_TORCH
-#include "model/named_models.h"
+#include "model/transformer_config.h"
 #endif
 
 namespace firkin::cli {
@@ -160,7 +160,7 @@ std::string completions_of(const CLI::App& program, std::vector<std::string> wor
   std::string offers;
   if (!begun.starts_with('-')) {
     for (const CLI::App* below : app->get_subcommands([](const CLI::App*) { return true; })) {
-      if (below->get_name().starts_with(begun)) offers += offer(below->get_name(), below->get_description());
+      if (!below->get_group().empty() && below->get_name().starts_with(begun)) offers += offer(below->get_name(), below->get_description());
     }
     const auto argument = std::ranges::find_if(options, &CLI::Option::get_positional);
     if (argument != options.end()) offers += offered_values(**argument, begun);

@@ -6,7 +6,7 @@
 #include <memory>
 #include <numeric>
 
-#include "finish_run.h"
+#include "command.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"

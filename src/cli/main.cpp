@@ -3,17 +3,64 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <string_view>
 
 #include "command.h"
 #include "firkin/base/error.h"
-#include "firkin/base/json_text.h"
 #include "report/page.h"
 
 namespace firkin::cli {
+
+// One line per command; a command is a file of this folder.
+#ifdef FIRKIN_WITH_TORCH
+Run declare_bench_allreduce(CLI::App& app);
+Run declare_bench_chunks(CLI::App& app);
+Run declare_bench_layers(CLI::App& app);
+Run declare_bench_step(CLI::App& app);
+Run declare_buckets(CLI::App& app);
+Run declare_sample(CLI::App& app);
+Run declare_trace(CLI::App& app);
+Run declare_train(CLI::App& app);
+Run declare_tune(CLI::App& app);
+#endif
+Run declare_predict(CLI::App& app);
+Run declare_import(CLI::App& app);
+Run declare_compare(CLI::App& app);
+Run declare_report(CLI::App& app);
+Run declare_completions(CLI::App& app);
+
 namespace {
+
+#ifdef FIRKIN_WITH_TORCH
+constexpr std::array kExperiments = {
+    Command{"step", "training steps under several strategies and caps, beside c10d::Reducer", declare_bench_step},
+    Command{"allreduce", "the time of an all-reduce by size, isolated and queued back to back", declare_bench_allreduce},
+    Command{"chunks", "the same data in chunks of different size: DDP paper, Figure 2", declare_bench_chunks},
+    Command{"layers", "forward and backward time of every layer; ready time of every tensor", declare_bench_layers},
+};
+#endif
+
+// In the order in which --help lists them.
+constexpr std::array kCommands = {
+#ifdef FIRKIN_WITH_TORCH
+    Command{"tune", "find the best bucket size: measure, predict, verify, report", declare_tune},
+    Command{"train", "train a model on any text, with checkpoints to go on from", declare_train},
+    Command{"sample", "text from a model that firkin train has trained", declare_sample},
+    Command{"bench", "one experiment: steps, all-reduce by size, chunks, layers",
+            [](CLI::App& app) { return add_commands(app, kExperiments); }},
+    Command{"trace", "training steps as Chrome traces, with overlap figures", declare_trace},
+    Command{"buckets", "named models, and the buckets of one or of a tensors.csv", declare_buckets},
+    Command{"models", "the old name of firkin buckets", declare_buckets, true},
+#endif
+    Command{"predict", "backward time, best cap and best plan, from two CSV files", declare_predict},
+    Command{"import", "others' measurements as tensors.csv and allreduce.csv", declare_import},
+    Command{"compare", "two results of one subcommand: what differs, and is it real", declare_compare},
+    Command{"report", "results.json -> report.html, and charts as images", declare_report},
+    Command{"completions", "the completion script for bash, zsh or fish", declare_completions},
+};
 
 constexpr int kUsageError = 2;
 constexpr int kFailure = 1;
@@ -36,9 +83,9 @@ int report_error(const std::string& message, int exit_code) {
 void check_subcommand(const std::vector<std::string>& words) {
   if (words.empty() || words[0].starts_with('-')) return;
   std::vector<std::string_view> names;
-  for (const Command& command : commands()) {
+  for (const Command& command : kCommands) {
     if (words[0] == command.name) return;
-    names.emplace_back(command.name);
+    if (!command.hidden) names.emplace_back(command.name);
   }
   throw InputError(fmt::format("unknown subcommand '{}'; expected one of {}", words[0], fmt::join(names, ", ")));
 }
@@ -46,7 +93,7 @@ void check_subcommand(const std::vector<std::string>& words) {
 int run(int argc, char** argv) {
   const bool completes = !command_line().empty() && command_line()[0] == "__complete";
   if (!completes) check_subcommand(command_line());
-  const bool measures = std::ranges::any_of(commands(), [](const Command& command) { return std::string_view(command.name) == "tune"; });
+  const bool measures = kCommands[0].name == std::string_view("tune");
   CLI::App app(fmt::format("Data-parallel training for LibTorch, and the best gradient bucket size.\nStart with: firkin {}",
                            measures ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
   app.name("firkin");
@@ -55,13 +102,17 @@ int run(int argc, char** argv) {
     const std::string_view notices = third_party_notices();
     throw CLI::CallForVersion(std::string(notices.substr(0, notices.find_last_not_of('\n') + 1)), 0);
   };
-  app.add_flag_callback("--licenses", show_licenses, "print the licences of the code of others in this program, and exit");
-  app.get_formatter()->column_width(26);
+  app.add_flag_callback("--licenses", show_licenses, "print the licences of code in this program, and exit");
+  shorten_help(app);
   app.set_config("--config", "", "file of flags: [bench.step], batch = [2, 4]");
   app.allow_config_extras(CLI::config_extras_mode::error);
-  const Run chosen = add_commands(app, commands());
+  const Run chosen = add_commands(app, kCommands);
   if (completes) {
     fmt::print("{}", completions_of(app, {command_line().begin() + 1, command_line().end()}));
+    return 0;
+  }
+  if (command_line().empty()) {
+    fmt::print("{}", app.help());
     return 0;
   }
   try {
@@ -76,43 +127,8 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-Run add_commands(CLI::App& app, std::span<const Command> commands) {
-  app.require_subcommand(1);
-  auto chosen = std::make_shared<Run>();
-  for (const Command& command : commands) {
-    CLI::App* subcommand = app.add_subcommand(command.name, command.summary);
-    subcommand->fallthrough();  // so that --config may stand anywhere
-    subcommand->final_callback([chosen, declared = command.declare(*subcommand)] { *chosen = declared; });
-  }
-  return [chosen] { return (*chosen)(); };
-}
-
 const std::vector<std::string>& command_line() {
   return stored_command_line();
-}
-
-void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
-  flags.app = &app;
-  flags.out = "firkin-out/" + command;
-  app.add_flag("--json", flags.json, "print the result as JSON on standard output");
-  app.add_option("--out", flags.out, "folder for the files that are written")->capture_default_str();
-}
-
-void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
-  add_output_flags(app, flags, command);
-  app.add_option("--seed", flags.seed, "seed of everything that is random")->capture_default_str();
-}
-
-void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others) {
-  if (app.count(flag) == 0) return;
-  for (const std::string& other : others) {
-    if (app.count(other) > 0) throw InputError(fmt::format("{}: expected no {}, which takes its place", other, flag));
-  }
-}
-
-void print_json(const nlohmann::json& result) {
-  fmt::print("{}\n", dump_json(result, 2));
-  std::fflush(stdout);
 }
 
 }  // namespace firkin::cli

@@ -6,14 +6,12 @@
 #include <memory>
 
 #include "command.h"
-#include "finish_run.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/scaling.h"
 #include "report/images.h"
 #include "report/text.h"
 #include "results/rank_times.h"
-#include "rule_flags.h"
 
 namespace firkin::cli {
 namespace {
@@ -24,16 +22,15 @@ struct PredictFlags {
   int64_t nodes = 0;           // 0: not given
   int64_t ranks_per_node = 0;  // 0: not known
   RuleFlags rule;
-  std::vector<double> caps_mib;
-  std::vector<double> caps_mb;
-  double overhead_us = 0;
+  std::vector<int64_t> caps;
+  double overhead_s = 0;
   std::optional<double> copy_gbps;
   double compute_slowdown = 1;
   double comm_slowdown = 1;
   double latency_factor = 1;
   int64_t channels = 1;
-  std::optional<double> largest_bucket_mib;
-  std::optional<double> forward_ms;
+  std::optional<int64_t> largest_bucket_bytes;
+  double forward_s = 0;  // 0: not given
   std::vector<std::string> hooks;
   double conversion_s_per_gib = 0;
   bool sensitivity = false;
@@ -42,11 +39,10 @@ struct PredictFlags {
 };
 
 SearchOptions search_options(const PredictFlags& flags) {
-  constexpr double kMicrosecond = 1e-6;
   constexpr double kGiga = 1e9;
   SearchOptions search;
   search.simulation.channels = flags.channels;
-  search.simulation.overhead_s = flags.overhead_us * kMicrosecond;
+  search.simulation.overhead_s = flags.overhead_s;
   search.simulation.compute_slowdown = flags.compute_slowdown;
   search.simulation.comm_slowdown = flags.comm_slowdown;
   if (flags.copy_gbps) {
@@ -54,7 +50,7 @@ SearchOptions search_options(const PredictFlags& flags) {
     search.simulation.copy_s_per_byte = 1 / (*flags.copy_gbps * kGiga);
   }
   check_options(search.simulation);
-  if (flags.largest_bucket_mib) search.largest_bucket_bytes = bytes_from_mib(*flags.largest_bucket_mib, "--max-bucket-mib");
+  if (flags.largest_bucket_bytes) search.largest_bucket_bytes = *flags.largest_bucket_bytes;
   return search;
 }
 
@@ -70,17 +66,13 @@ int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
 
 // tensors.csv does not say when forward ends.
 void set_forward(const PredictFlags& flags, TensorProfile& profile) {
-  if (!flags.forward_ms) return;
-  if (!profile.knows_forward()) {
-    throw InputError(fmt::format("--forward-ms {}: {} has no column {}; expected one", *flags.forward_ms, flags.tensors, kTensorNeeded));
+  if (flags.forward_s == 0) return;
+  const std::string given = "--forward " + format_seconds(flags.forward_s);
+  if (!profile.knows_forward()) throw InputError(fmt::format("{}: {} has no column {}; expected one", given, flags.tensors, kTensorNeeded));
+  if (flags.forward_s < profile.forward_s) {
+    throw InputError(fmt::format("{}: expected at least the largest {}, {}", given, kTensorNeeded, format_seconds(profile.forward_s)));
   }
-  constexpr double kMillisecond = 1e-3;
-  const double forward_s = *flags.forward_ms * kMillisecond;
-  if (!(forward_s >= profile.forward_s)) {
-    throw InputError(fmt::format("--forward-ms {}: expected at least the largest {}, {} ms", *flags.forward_ms, kTensorNeeded,
-                                 profile.forward_s / kMillisecond));
-  }
-  profile.forward_s = forward_s;
+  profile.forward_s = flags.forward_s;
 }
 
 PredictionInputs read_inputs(const PredictFlags& flags) {
@@ -89,8 +81,7 @@ PredictionInputs read_inputs(const PredictFlags& flags) {
   inputs.rule = cap_options(flags.rule);
   inputs.search = search_options(flags);
   inputs.latency_factor = flags.latency_factor;
-  for (const double mib : flags.caps_mib) inputs.caps.push_back(bytes_from_mib(mib, "--cap-mib"));
-  for (const double mb : flags.caps_mb) inputs.caps.push_back(bytes_from_mb(mb, "--cap-mb"));
+  inputs.caps = flags.caps;
   inputs.profile = read_tensors_csv(flags.tensors);
   set_forward(flags, inputs.profile);
   for (const std::string& hook : flags.hooks) {
@@ -113,7 +104,7 @@ int run(PredictFlags& flags) {
   for (std::string& problem : problems_of_profile(inputs.profile)) results.notes.push_back(std::move(problem));
   results.prediction = predict(inputs);
   if (flags.common.out.empty()) {
-    fmt::print("{}", flags.common.json ? results_text(results) : results_in_text(results));
+    fmt::print("{}", flags.common.json ? results_text(results) : results_in_text(results, flags.common.settings));
     return 0;
   }
   finish_run(flags.common, results);
@@ -135,7 +126,7 @@ Run declare_predict(CLI::App& app) {
       "  firkin predict --tensors t.csv --allreduce a.csv --world 1024 --json\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --nodes 64 \\\n"
       "    --ranks-per-node 8\n"
-      "  firkin predict --tensors t.csv --allreduce a.csv --cap-mib 1,5,25,100\n"
+      "  firkin predict --tensors t.csv --allreduce a.csv --cap 5MiB,25MiB\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n");
   app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order")->required();
   app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,...")->required();
@@ -148,23 +139,33 @@ Run declare_predict(CLI::App& app) {
       ->needs(per_node)
       ->excludes(world);
   app.add_option("--stragglers", flags->stragglers, "times of ranks: column 'seconds', or results.json");
+  CLI::Option* caps = add_sizes(app, "--cap", flags->caps, "caps of the curve: 1MiB,25MiB (default: powers of two)");
+  add_old_name(app, "--cap-mib", caps, "MiB");
+  add_old_name(app, "--cap-mb", caps, "MB");
   add_rule_flags(app, flags->rule);
-  app.add_option("--cap-mib", flags->caps_mib, "caps of the curve, MiB (default: powers of two)")->delimiter(',')->check(mib_number());
-  app.add_option("--cap-mb", flags->caps_mb, "the same in MB, 10^6 bytes")->delimiter(',');
-  app.add_option("--overhead-us", flags->overhead_us, "of a call, on the computing thread")->capture_default_str();
-  app.add_option("--copy-gbps", flags->copy_gbps, "copy into buckets, GB/s (default: no cost)");
-  app.add_option("--compute-slowdown", flags->compute_slowdown, "of backward while communicating")->capture_default_str();
-  app.add_option("--comm-slowdown", flags->comm_slowdown, "of all-reduces while computing")->capture_default_str();
-  app.add_option("--latency-factor", flags->latency_factor, "of all-reduces beside backward, over alone")->capture_default_str();
-  app.add_option("--channels", flags->channels, "all-reduces in flight at once")->capture_default_str();
-  app.add_option("--max-bucket-mib", flags->largest_bucket_mib, "limit for buckets of several tensors, MiB")->check(mib_number());
-  app.add_option("--forward-ms", flags->forward_ms, "end of forward (default: the largest needed_s)");
-  app.add_option("--hooks", flags->hooks, "none, bf16: gradients in these types on the wire")->delimiter(',');
-  app.add_option("--conversion-seconds-per-gib", flags->conversion_s_per_gib, "of gradients, to bf16 and back")->capture_default_str();
+  const char* const group = "Performance model";
+  CLI::Option* overhead = add_time(app, "--overhead", flags->overhead_s, "of a call, on the computing thread: 20us");
+  add_old_name(app, "--overhead-us", overhead->group(group), "us");
+  app.add_option("--copy-gbps", flags->copy_gbps, "copy into buckets, GB/s (default: no cost)")->group(group);
+  app.add_option("--compute-slowdown", flags->compute_slowdown, "of backward while communicating")->capture_default_str()->group(group);
+  app.add_option("--comm-slowdown", flags->comm_slowdown, "of all-reduces while computing")->capture_default_str()->group(group);
+  app.add_option("--latency-factor", flags->latency_factor, "of all-reduces beside backward, over alone")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--channels", flags->channels, "all-reduces in flight at once")->capture_default_str()->group(group);
+  CLI::Option* largest = add_size(app, "--max-bucket", flags->largest_bucket_bytes, "limit for buckets of several tensors");
+  add_old_name(app, "--max-bucket-mib", largest->group(group), "MiB");
+  CLI::Option* forward = add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0: the largest needed_s)");
+  add_old_name(app, "--forward-ms", forward->group(group), "ms");
+  app.add_option("--hooks", flags->hooks, "none, bf16: gradients in these types on the wire")->delimiter(',')->group(group);
+  app.add_option("--conversion-seconds-per-gib", flags->conversion_s_per_gib, "of gradients, to bf16 and back")
+      ->capture_default_str()
+      ->group(group);
   app.add_flag("--sensitivity", flags->sensitivity, "1/8 to 8 times each input; heat maps with --out");
   app.add_flag("--svg", flags->svg, "with --out: every chart as an SVG file as well");
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
-  app.add_flag("--json", flags->common.json, "print the result as JSON on standard output");
+  add_settings_flag(app, flags->common);
+  add_json_flag(app, flags->common.json);
   return [flags] { return run(*flags); };
 }
 

@@ -33,13 +33,6 @@ std::filesystem::path page_path(const ReportFlags& flags, const std::vector<std:
   return std::filesystem::path(results[0]).replace_filename("report.html");
 }
 
-// What the user named: a results.json, or the folder that it lies in.
-std::vector<std::filesystem::path> result_files(const std::vector<std::string>& named) {
-  std::vector<std::filesystem::path> files;
-  for (const std::filesystem::path name : named) files.push_back(std::filesystem::is_directory(name) ? name / kResultsFile : name);
-  return files;
-}
-
 // Those of the second file and later are named after their place: curve-2.
 std::vector<Chart> charts_of(const std::vector<Results>& several, const std::vector<std::string>& names) {
   std::vector<Chart> all = shared_charts(several, names);
@@ -53,7 +46,8 @@ std::vector<Chart> charts_of(const std::vector<Results>& several, const std::vec
 }
 
 int run(const ReportFlags& flags) {
-  const std::vector<std::filesystem::path> files = result_files(flags.results);
+  std::vector<std::filesystem::path> files;
+  for (const std::string& named : flags.results) files.push_back(result_file(named));
   const std::vector<std::string> names = names_by_place(files);
   const std::filesystem::path html = page_path(flags, files);
   const std::filesystem::path folder = html.has_parent_path() ? html.parent_path() : ".";
@@ -82,7 +76,7 @@ Run declare_report(CLI::App& app) {
   auto flags = std::make_shared<ReportFlags>();
   app.footer(
       "  firkin report                              firkin-out/tune/results.json\n"
-      "  firkin report run7/results.json --svg      and each chart beside the page\n"
+      "  firkin report run7 --svg                   and each chart beside the page\n"
       "  firkin report a b --html both.html         trainings in the same charts\n");
   app.add_option("results", flags->results, "one or several, or their folders (default\nfirkin-out/tune/results.json)");
   CLI::Option* html = app.add_option("--html", flags->html,
@@ -90,7 +84,7 @@ Run declare_report(CLI::App& app) {
   app.add_flag("--png", flags->png, "every chart as a PNG file beside the page as well");
   app.add_flag("--svg", flags->svg, "every chart as an SVG file beside the page as well");
   app.add_option("--out", flags->out, "folder for report.html")->excludes(html);
-  app.add_flag("--json", flags->json, "print the files' names as JSON on standard output");
+  add_json_flag(app, flags->json);
   return [flags] { return run(*flags); };
 }
 

@@ -6,10 +6,9 @@
 
 #include "command.h"
 #include "firkin/base/error.h"
-#include "model/model_file.h"
-#include "train/checkpoint_folder.h"
-#include "train/generate.h"
-#include "train/training_state.h"
+#include "model/transformer.h"
+#include "model/transformer_config.h"
+#include "train/checkpoint.h"
 
 namespace firkin::cli {
 namespace {
@@ -95,7 +94,7 @@ Run declare_sample(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(0, 1000000));
   app.add_option("--seed", flags->generate.seed, "seed of everything that is random")->capture_default_str();
-  app.add_flag("--json", flags->json, "print the result as JSON on standard output");
+  add_json_flag(app, flags->json);
   return [flags] { return run_sample(*flags); };
 }
 

@@ -1,24 +1,106 @@
-// firkin trace: what ran when in a few training steps, per strategy, as Chrome traces.
+// firkin trace: what ran when in a few training steps, per strategy, as Chrome traces, beside what the performance model says.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
 #include <memory>
 
+#include "bench/allreduce_bench.h"
+#include "bench/ready_profile.h"
 #include "bench/step_trace.h"
-#include "command.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
-#include "language_model_job.h"
-#include "rank_flags.h"
-#include "rule_flags.h"
-#include "run.h"
-#include "step_matrix.h"
+#include "firkin/base/units.h"
+#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/ordered_prediction.h"
+#include "firkin/plan/timeline.h"
+#include "job.h"
+#include "results/traces.h"
 #include "trace/trace.h"
-#include "trace_prediction.h"
 
 namespace firkin::cli {
 namespace {
+
+// What the model needs to know.
+struct ModelInputs {
+  TensorProfile profile;
+  AllReduceTable allreduce;
+};
+
+BucketPlan plan_of(const TensorProfile& profile, const DataParallelOptions& options) {
+  CapOptions cap = options.cap;
+  if (options.strategy.grouping == Grouping::kOneTensorPerBucket) cap = {.cap_bytes = 1, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
+  if (options.strategy.grouping == Grouping::kOneBucket)
+    cap = {.cap_bytes = INT64_MAX / 2, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
+  return assign_buckets(profile.bytes, cap);
+}
+
+// Periods of one activity that overlap or touch become one.
+void add_period(const char* activity, double start_s, double end_s, std::vector<BusyPeriod>& periods) {
+  if (end_s <= start_s) return;
+  if (!periods.empty() && periods.back().activity == activity && start_s <= periods.back().end_s) {
+    periods.back().end_s = std::max(periods.back().end_s, end_s);
+  } else {
+    periods.push_back({activity, start_s, end_s});
+  }
+}
+
+// What ends after the step has its end at the next one's start, and so at this one's.
+std::vector<BusyPeriod> ordered_timeline(const TensorProfile& profile, const CommCosts& costs, BucketPlan plan) {
+  const PipelineOptions options = pipeline_options(costs, {});
+  plan.launch_order = launch_order_by_need(profile, plan, costs, options);
+  const Pipeline step = simulate_pipeline(profile, plan, costs, options);
+  std::vector<BusyPeriod> periods;
+  double computed_until_s = 0;
+  for (const PipelineWait& wait : step.waits) {
+    add_period(kComputeActivity, computed_until_s, wait.start_s, periods);
+    computed_until_s = wait.end_s;
+  }
+  add_period(kComputeActivity, computed_until_s, step.backward_end_s, periods);
+  for (const PipelineWait& wait : step.waits) add_period(kForwardWaitActivity, wait.start_s, wait.end_s, periods);
+  for (const PipelineUpdate& update : step.updates) add_period(kOptimizerActivity, update.start_s, update.end_s, periods);
+  for (const BucketSpan& span : step.buckets) {
+    add_period(kCommunicationActivity, std::max(0.0, span.start_s - step.period_s), span.end_s - step.period_s, periods);
+  }
+  for (const BucketSpan& span : step.buckets) {
+    add_period(kCommunicationActivity, span.start_s, std::min(span.end_s, step.period_s), periods);
+  }
+  return periods;
+}
+
+// Steps the workload a few times and spends `seconds` on all-reduces. Collective: every rank gets the same.
+ModelInputs measure_model_inputs(const ProcessGroup& group, Workload& workload, double seconds, uint64_t seed) {
+  constexpr int kProfileSteps = 8;
+  ModelInputs inputs;
+  inputs.profile = measure_ready_profile(group, workload, {.steps = kProfileSteps, .on_progress = {}}).profile.tensors;
+  const int64_t total = inputs.profile.total_bytes();
+  inputs.allreduce = allreduce_table(
+      measure_allreduce(group, {.sizes = allreduce_sizes(total), .seconds = seconds, .seed = seed, .on_progress = {}}), group.size);
+  return inputs;
+}
+
+// When the step computes and communicates, in seconds since it began; backward_start_s: when its backward did, but under the strategy
+// ordered, whose forward is predicted as well. Uncalibrated: an idle processor beside an idle link.
+std::vector<BusyPeriod> predicted_timeline(const ModelInputs& inputs, int world_size, const DataParallelOptions& options,
+                                           double backward_start_s) {
+  TensorProfile profile = inputs.profile;
+  CommCosts costs = comm_costs(inputs.allreduce, world_size);
+  if (options.strategy.wait == Wait::kAtFirstUse && profile.knows_forward()) {
+    return ordered_timeline(profile, costs, plan_of(profile, options));
+  }
+  std::vector<BusyPeriod> periods = {{kComputeActivity, 0, backward_start_s + profile.backward_s}};
+  if (options.strategy.launch == Launch::kNever) return periods;
+  if (options.strategy.launch == Launch::kAfterBackward) {
+    std::ranges::fill(profile.ready_s, profile.backward_s);
+    costs.gap = costs.isolated;  // one blocking call after another
+  }
+  const Timeline timeline = simulate(profile, plan_of(profile, options), costs, {});
+  for (const BucketSpan& span : timeline.buckets) {
+    add_period(kCommunicationActivity, backward_start_s + span.start_s, backward_start_s + span.end_s, periods);
+  }
+  return periods;
+}
 
 struct TraceFlags {
   CommonFlags common;
@@ -26,7 +108,7 @@ struct TraceFlags {
   JobFlags job;
   RuleFlags rule;
   std::vector<std::string> strategies = {"naive", "flat", "overlap", "bucketed", "torch"};
-  std::vector<double> caps_mib = {4};
+  std::vector<int64_t> caps = {4 * kMiB};
   int warmup = 3;
   int steps = 3;
   double allreduce_seconds = 3;
@@ -120,38 +202,38 @@ void run_rank(const TraceFlags& flags, const std::vector<Cell>& cells, const Pro
 
 Run declare_trace(CLI::App& app) {
   auto flags = std::make_shared<TraceFlags>();
-  app.footer(
-      "strategies: none communicates nothing; naive one tensor after another, after\n"
-      "backward; flat all in one call after backward; overlap each tensor when its\n"
-      "gradient is ready; bucketed whole buckets when ready; torch PyTorch's own engine\n"
-      "(c10d::Reducer) under the same caps.\n\n"
-      "Records a few steps per strategy: operators and collectives, on every rank.\n"
-      "compute: at least one operator ran. communication: the transport had taken up at\n"
-      "least one collective. overlapped: the part of that with an operator beside it;\n"
-      "exposed: the rest. idle: the share of backward in which a bucket was ready and the\n"
-      "link had nothing, because of the launch order (last step). Rank 0, medians over steps, which recording makes slower: for\n"
-      "times take firkin bench step. Takes half a minute for five strategies.\n\n"
-      "report.html shows the last step of each strategy. trace-STRATEGY.json has every\n"
-      "operator of every rank: drop it on https://ui.perfetto.dev (it stays on your\n"
-      "machine) or load it in chrome://tracing.\n\n"
-      "  firkin trace --ranks 2 --strategies naive,overlap\n"
-      "  firkin trace --ranks 2 --strategies bucketed,torch --cap-mib 1,4,25\n");
+  app.footer(std::string(kStrategiesInHelp) +
+             "Records a few steps per strategy: operators and collectives, on every rank.\n"
+             "compute: at least one operator ran. communication: the transport had taken up at\n"
+             "least one collective. overlapped: the part of that with an operator beside it;\n"
+             "exposed: the rest. idle: the share of backward in which a bucket was ready and the\n"
+             "link had nothing, because of the launch order (last step). Rank 0, medians over\n"
+             "steps, which recording makes slower: for times take firkin bench step. Takes half\n"
+             "a minute for five strategies.\n\n"
+             "report.html shows the last step of each strategy. trace-STRATEGY.json has every\n"
+             "operator of every rank: drop it on https://ui.perfetto.dev (it stays on your\n"
+             "machine) or load it in chrome://tracing.\n\n"
+             "  firkin trace --ranks 2 --strategies naive,overlap\n"
+             "  firkin trace --ranks 2 --strategies bucketed,torch --cap 1MiB,4MiB\n");
   add_common_flags(app, flags->common, "trace");
   add_rank_flags(app, flags->ranks);
   add_job_flags(app, flags->job);
   add_replay_flags(app, flags->job);
-  add_strategy_flags(app, flags->strategies, flags->caps_mib);
+  add_strategy_flags(app, flags->strategies, flags->caps);
   add_rule_flags(app, flags->rule);
-  app.add_option("--warmup", flags->warmup, "steps before the recorded ones")->capture_default_str()->check(CLI::Range(1, 100000));
-  app.add_option("--steps", flags->steps, "recorded steps")->capture_default_str()->check(CLI::Range(1, 1000));
-  app.add_option("--allreduce-seconds", flags->allreduce_seconds, "to measure a(x) for the predicted timelines; 0: none")
+  const char* const measuring = "Measuring";
+  app.add_option("--warmup", flags->warmup, "steps before the recorded ones")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(CLI::Range(1, 100000))
+      ->group(measuring);
+  app.add_option("--steps", flags->steps, "recorded steps")->capture_default_str()->check(CLI::Range(1, 1000));
+  CLI::Option* time = add_time(app, "--allreduce-time", flags->allreduce_seconds, "to measure a(x) for the predicted timelines; 0: none");
+  add_old_name(app, "--allreduce-seconds", time->group(measuring), "s");
   return [flags, &app] {
     check_replay_alone(app);
     check_job_flags(flags->job);
-    check_job_memory(flags->job, flags->ranks);
-    const std::vector<Cell> cells = make_cells(flags->strategies, flags->caps_mib, flags->rule);
+    check_memory(estimate_job_memory(flags->job), flags->job.memory_limit_bytes, flags->ranks);
+    const std::vector<Cell> cells = make_cells(flags->strategies, flags->caps, flags->rule);
     claim_output_folder(flags->common, writes_results());
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, cells, group); });
   };

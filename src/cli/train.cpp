@@ -8,21 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "command.h"
 #include "firkin/base/error.h"
-#include "firkin/base/output_folder.h"
 #include "firkin/comm/rank_info.h"
 #include "model/transformer.h"
-#include "passed_signals.h"
-#include "run.h"
-#include "train/checkpoint_folder.h"
-#include "train/metrics_log.h"
-#include "train/model_weights.h"
-#include "train/run_id.h"
-#include "train/stop_signals.h"
-#include "train/training_state.h"
+#include "train/checkpoint.h"
+#include "train/training_loop.h"
+#include "train/weights.h"
 #include "train_flags.h"
-#include "train_loop.h"
 
 #include <torch/utils.h>
 
@@ -64,7 +56,7 @@ std::optional<NewestCheckpoint> checkpoint_of_this_run(const TrainFlags& flags) 
     if (!theirs || !is_same_run(*theirs, *ours, restart_count())) return std::nullopt;
     // A job that is started once more, under the name of one that is done or with a checkpoint to go on from, is another.
     const bool may_be_new = restart_count() == 0 && theirs->agent != ours->agent;
-    if (may_be_new && (head.step >= flags.steps || !flags.from.empty())) return std::nullopt;
+    if (may_be_new && (head.step >= flags.settings.schedule.steps || !flags.from.empty())) return std::nullopt;
   }
   for (const std::string& problem : problems) fmt::print(stderr, "firkin: {}\n", problem);
   return newest;
@@ -99,7 +91,7 @@ std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nl
                "firkin: --clip {} waits for every gradient before the first parameter moves, which leaves ordered nothing to hide: "
                "training bucketed "
                "(--clip 0 or --clip-each NORM train ordered)\n",
-               flags.clip_norm);
+               flags.settings.clip_norm);
   }
   std::optional<NewestCheckpoint> start = starting_point(flags, about);
   say_where_it_starts(flags, start);
@@ -118,7 +110,7 @@ void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
   Results results;
   results.run = begin_run("train", flags.common, group);
   results.run.model = describe_model(flags.model);
-  results.run.model->batch_size = flags.batch;
+  results.run.model->batch_size = flags.settings.batch;
   results.run.model->sequence_length = flags.sequence;
   const TrainingData data = training_data(flags);
   results.run.model->text = data.file->path().filename().string();
@@ -146,7 +138,11 @@ void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
   Trainer trainer(group, model.ptr(), loss, data, train_settings(flags), options);
   if (continuation.step > 0) continue_training(trainer, continuation, checkpoint);
 
-  TrainingLoop loop(flags, trainer, about, [&signals] { return signals.received(); });
+  LoopOptions loop_options = flags.loop;
+  loop_options.out = flags.common.out;
+  loop_options.steps = flags.settings.schedule.steps;
+  loop_options.print_to = flags.common.quiet ? nullptr : flags.common.json ? stderr : stdout;
+  TrainingLoop loop(loop_options, trainer, about, [&signals] { return signals.received(); });
   std::exception_ptr not_finite;
   try {
     loop.run();
@@ -157,7 +153,7 @@ void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
     trainer.module();  // drained
     if (!flags.export_file.empty()) write_safetensors(flags.export_file, exported_weights(model, model_config(flags.model)));
     results.training = loop.section();
-    results.complete = trainer.next_step() >= flags.steps;
+    results.complete = trainer.next_step() >= flags.settings.schedule.steps;
     finish_run(flags.common, results, {}, loop.last_words());
   }
   if (not_finite) std::rethrow_exception(not_finite);
@@ -170,8 +166,8 @@ Run declare_train(CLI::App& app) {
   auto flags = std::make_shared<TrainFlags>();
   app.footer(
       "Trains a transformer language model with AdamW. The samples of a step depend on\n"
-      "--seed and the step alone: any number of ranks that divides --batch trains the\n"
-      "same. --out gets metrics.jsonl (a line a step), checkpoints/, results.json and\n"
+      "--seed and the step alone: any number of ranks that divides --global-batch\n"
+      "trains the same. --out gets metrics.jsonl (a line a step), checkpoints/, results.json and\n"
       "report.html.\n\n"
       "loss: of the step's samples; held: of the part that is not trained on; exposed:\n"
       "part of the time in which gradients were waited for.\n\n"
@@ -181,8 +177,8 @@ Run declare_train(CLI::App& app) {
       "  firkin train --ranks 2                       the demo model on a short text\n"
       "  firkin train --ranks 2 --data book.txt --steps 2000 --out book\n"
       "  firkin train --ranks 2 --data book.txt --steps 2000 --out book --resume\n"
-      "  firkin train --model gpt2 --data fineweb.bin --sequence 1024 --batch 32\n"
-      "  firkin train --config run.toml               with [train] and batch = 32\n");
+      "  firkin train --model gpt2 --data fineweb.bin --sequence 1024\n"
+      "  firkin train --config run.toml               with [train] and steps = 500\n");
   add_train_flags(app, *flags);
   return [flags] {
     check_train_flags(*flags);

@@ -7,23 +7,15 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "data_folder.h"
 #include "firkin/base/error.h"
-#include "firkin/base/machine.h"
 #include "firkin/base/units.h"
-#include "firkin/comm/rank_info.h"
-#include "language_model_job.h"
 #include "model/transformer.h"
-#include "train/model_weights.h"
+#include "train/weights.h"
 
 namespace firkin::cli {
 namespace {
 
 constexpr int64_t kMany = 1'000'000'000;
-
-std::filesystem::path data_file(const TrainFlags& flags) {
-  return flags.data.empty() ? shipped_text() : std::filesystem::path(flags.data);
-}
 
 std::vector<std::string> training_strategies() {
   std::vector<std::string> names;
@@ -38,25 +30,9 @@ std::string why_no_training_strategy(const std::string& name) {
   return name == "torch" ? "torch is for firkin bench step and firkin trace, which compare with it" : "";
 }
 
-int world_size(const TrainFlags& flags) {
-  const auto launched = rank_info_from_environment();
-  return launched ? launched->world_size : flags.ranks.ranks;
-}
-
-// On this machine.
-int local_ranks(const TrainFlags& flags) {
-  const auto launched = rank_info_from_environment();
-  return launched ? launched->local_world_size : flags.ranks.ranks;
-}
-
-int64_t available_bytes(const TrainFlags& flags) {
-  if (!flags.memory_limit_gib) return available_memory_bytes();
-  return memory_limit_bytes(*flags.memory_limit_gib) * local_ranks(flags);
-}
-
 int64_t rows_of_a_pass(const TrainFlags& flags) {
-  const int64_t share = flags.batch / world_size(flags);
-  return flags.micro_batch > 0 ? std::min(flags.micro_batch, share) : share;
+  const int64_t share = flags.settings.batch / world_size(flags.ranks);
+  return flags.settings.micro_batch > 0 ? std::min(flags.settings.micro_batch, share) : share;
 }
 
 bool has_master_weights(const TrainFlags& flags) {
@@ -77,54 +53,98 @@ void check_number(const char* flag, double value, double least, double most) {
   throw InputError(fmt::format("{} {}: expected {} to {}", flag, value, least, most));
 }
 
-void add_learning_flags(CLI::App& app, TrainFlags& flags) {
-  app.add_option("--steps", flags.steps, "updates of the parameters")->capture_default_str()->check(CLI::Range(int64_t{1}, kMany));
-  app.add_option("--batch", flags.batch, "sequences per step, over all ranks")->capture_default_str();
-  app.add_option("--micro-batch", flags.micro_batch,
-                 "sequences of one forward and backward; gradients are\nadded up (0: a rank's whole share)")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, kMany));
+void add_data_flags(CLI::App& app, TrainFlags& flags) {
+  app.add_option("--data", flags.data, "text, byte by byte, or a .bin of 16-bit tokens\n(default: the text that Firkin ships)");
+  TrainSettings& settings = flags.settings;
+  CLI::Option* batch = app.add_option("--global-batch", settings.batch, "sequences per step, over all ranks")->capture_default_str();
+  add_old_name(app, "--batch", batch);
   app.add_option("--sequence", flags.sequence, "tokens per sequence")->capture_default_str();
-  app.add_option("--learning-rate", flags.learning_rate, "the highest; of AdamW")->capture_default_str();
-  app.add_option("--schedule", flags.schedule, "of the learning rate after warm-up")
+  app.add_option("--steps", settings.schedule.steps, "updates of the parameters")
       ->capture_default_str()
-      ->check(CLI::IsMember({"constant", "linear", "cosine"}));
-  app.add_option("--warmup-steps", flags.warmup_steps, "up to the highest learning rate")
+      ->check(CLI::Range(int64_t{1}, kMany));
+  app.add_option("--held-share", flags.held_share, "of the data, at its end: evaluated, never trained on")
       ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, kMany));
-  app.add_option("--final-share", flags.final_share, "of the highest learning rate, in the last step")->capture_default_str();
-  app.add_option("--weight-decay", flags.weight_decay, "not of norms and biases")->capture_default_str();
-  app.add_option("--beta1", flags.beta1, "AdamW's")->capture_default_str();
-  app.add_option("--beta2", flags.beta2, "AdamW's")->capture_default_str();
+      ->group("Evaluation and checkpoints");
+}
+
+void add_learning_flags(CLI::App& app, TrainFlags& flags) {
+  TrainSettings& settings = flags.settings;
+  const char* const group = "Learning";
+  const CLI::Range any(int64_t{0}, kMany);
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return app.add_option(name, value, help)->capture_default_str()->group(group);
+  };
+  add("--micro-batch", settings.micro_batch, "sequences of one forward and backward; gradients are\nadded up (0: a rank's whole share)")
+      ->check(any);
+  add("--learning-rate", settings.schedule.peak, "the highest; of AdamW");
+  add("--schedule", flags.schedule, "of the learning rate after warm-up")->check(CLI::IsMember({"constant", "linear", "cosine"}));
+  add_old_name(app, "--warmup-steps",
+               add("--learning-rate-warmup", settings.schedule.warmup_steps, "steps up to the highest learning rate")->check(any));
+  add("--final-share", settings.schedule.final_share, "of the highest learning rate, in the last step");
+  add("--weight-decay", settings.adamw.weight_decay, "not of norms and biases");
+  add("--beta1", settings.adamw.beta1, "AdamW's");
+  add("--beta2", settings.adamw.beta2, "AdamW's");
   app.add_flag("--no-master-weights", flags.no_master_weights,
-               "with --dtype bf16: steps on the parameters themselves, not\non copies in float32");
-  auto* const clip =
-      app.add_option("--clip", flags.clip_norm,
-                     "largest norm of all gradients; 0: never clip. It needs every\ngradient: --strategy ordered trains as bucketed then")
-          ->capture_default_str();
-  app.add_option("--clip-each", flags.clip_each_norm, "largest norm of each parameter's gradient, instead")->excludes(clip);
-  app.add_option("--on-nan", flags.on_nan, "a loss or gradient that is not finite: stop, or skip\nthe step")
+               "with --dtype bf16: steps on the parameters themselves, not\non copies in float32")
+      ->group(group);
+  CLI::Option* clip =
+      add("--clip", settings.clip_norm,
+          "largest norm of all gradients; 0: never clip. It needs every\ngradient: --strategy ordered trains as bucketed then");
+  app.add_option("--clip-each", settings.clip_each_norm, "largest norm of each parameter's gradient, instead")
+      ->excludes(clip)
+      ->group(group);
+  add("--on-nan", flags.on_nan, "a loss or gradient that is not finite: stop, or skip\nthe step")->check(CLI::IsMember({"stop", "skip"}));
+}
+
+void add_communication_flags(CLI::App& app, TrainFlags& flags) {
+  app.add_option("--strategy", flags.strategy, "how gradients are synchronised")
       ->capture_default_str()
-      ->check(CLI::IsMember({"stop", "skip"}));
+      ->check(why_no_training_strategy)
+      ->check(CLI::IsMember(training_strategies()));
+  add_old_name(app, "--cap-mib", add_size(app, "--cap", flags.cap_bytes, "of a bucket; firkin tune finds the best"), "MiB");
+  app.add_option("--buckets", flags.buckets, "cap: up to --cap; automatic: chosen while it trains,\nand kept in --out for --resume")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cap", "automatic"}))
+      ->group("Buckets");
+  add_rule_flags(app, flags.rule);
+}
+
+void add_loop_flags(CLI::App& app, TrainFlags& flags) {
+  const char* const group = "Evaluation and checkpoints";
+  const auto add = [&](const char* name, int64_t& value, int64_t least, const char* help) {
+    app.add_option(name, value, help)->capture_default_str()->check(CLI::Range(least, kMany))->group(group);
+  };
+  add("--evaluate-every", flags.loop.evaluate_every, 0, "steps; 0: only after the last");
+  add("--evaluate-windows", flags.loop.evaluate_windows, 1, "sequences of the held part, at most");
+  add("--checkpoint-every", flags.loop.checkpoint_every, 0, "steps; 0: only at the end");
+  add("--keep", flags.loop.keep, 1, "newest checkpoints that stay; the best stays, too");
+  add("--print-every", flags.loop.print_every, 1, "steps");
+  CLI::Option* resume = app.add_flag("--resume", flags.resume, "go on from the newest checkpoint in --out, if any");
+  app.add_option("--from", flags.from, "another checkpoint to go on from")->needs(resume)->group(group);
+  app.add_option("--import", flags.import_file, "a .safetensors with the weights to begin with; GPT-2's as\npublished, or of --export")
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  app.add_option("--export", flags.export_file, "the weights at the end, as a .safetensors file")->group(group);
 }
 
 double global_clip_norm(const TrainFlags& flags) {
-  return flags.clip_each_norm > 0 ? 0 : flags.clip_norm;
+  return flags.settings.clip_each_norm > 0 ? 0 : flags.settings.clip_norm;
 }
 
 constexpr const char* kOptimisation = "optimisation";  // in a checkpoint
 
 nlohmann::json optimisation(const TrainFlags& flags) {
-  return {{"steps", flags.steps},
-          {"learning-rate", flags.learning_rate},
+  const TrainSettings& settings = flags.settings;
+  return {{"steps", settings.schedule.steps},
+          {"learning-rate", settings.schedule.peak},
           {"schedule", flags.schedule},
-          {"warmup-steps", flags.warmup_steps},
-          {"final-share", flags.final_share},
-          {"weight-decay", flags.weight_decay},
-          {"beta1", flags.beta1},
-          {"beta2", flags.beta2},
+          {"warmup-steps", settings.schedule.warmup_steps},
+          {"final-share", settings.schedule.final_share},
+          {"weight-decay", settings.adamw.weight_decay},
+          {"beta1", settings.adamw.beta1},
+          {"beta2", settings.adamw.beta2},
           {"clip", global_clip_norm(flags)},
-          {"clip-each", flags.clip_each_norm}};
+          {"clip-each", settings.clip_each_norm}};
 }
 
 }  // namespace
@@ -133,64 +153,30 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
   add_common_flags(app, flags.common, "train");
   add_rank_flags(app, flags.ranks);
   add_model_flags(app, flags.model);
-  app.add_option("--data", flags.data, "text, byte by byte, or a .bin of 16-bit tokens\n(default: the text that Firkin ships)");
-  app.add_option("--held-share", flags.held_share, "of the data, at its end: evaluated, never trained on")->capture_default_str();
+  add_data_flags(app, flags);
+  add_communication_flags(app, flags);
+  add_loop_flags(app, flags);
   add_learning_flags(app, flags);
-  app.add_option("--strategy", flags.strategy, "how gradients are synchronised")
-      ->capture_default_str()
-      ->check(why_no_training_strategy)
-      ->check(CLI::IsMember(training_strategies()));
-  app.add_option("--cap-mib", flags.cap_mib, "of a bucket, MiB; firkin tune finds the best")->capture_default_str()->check(mib_number());
-  app.add_option("--buckets", flags.buckets, "cap: up to --cap-mib; automatic: chosen while it trains,\nand kept in --out for --resume")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cap", "automatic"}));
-  add_rule_flags(app, flags.rule);
-  app.add_option("--evaluate-every", flags.evaluate_every, "steps; 0: only after the last")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, kMany));
-  app.add_option("--evaluate-windows", flags.evaluate_windows, "sequences of the held part, at most")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, kMany));
-  app.add_option("--checkpoint-every", flags.checkpoint_every, "steps; 0: only at the end")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, kMany));
-  app.add_option("--keep", flags.keep, "newest checkpoints that stay; the best stays, too")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, kMany));
-  CLI::Option* resume = app.add_flag("--resume", flags.resume, "go on from the newest checkpoint in --out, if any");
-  app.add_option("--from", flags.from, "another checkpoint to go on from")->needs(resume);
-  app.add_option("--import", flags.import_file, "a .safetensors with the weights to begin with; GPT-2's as\npublished, or of --export")
-      ->check(CLI::ExistingFile);
-  app.add_option("--export", flags.export_file, "the weights at the end, as a .safetensors file");
-  app.add_option("--print-every", flags.print_every, "steps")->capture_default_str()->check(CLI::Range(int64_t{1}, kMany));
-  add_memory_flag(app, flags.memory_limit_gib);
-  app.add_flag("--force", flags.force, "train even if memory looks too small");
+  add_memory_flag(app, flags.memory_limit_bytes);
+  app.add_flag("--ignore-memory", flags.ignores_memory, "train even if memory looks too small")->group("Measuring");
+  app.add_flag("--force", flags.ignores_memory)->group("");  // its old name
 }
 
 void check_train_flags(const TrainFlags& flags) {
-  static constexpr int64_t kLargest = 1 << 20;
-  const auto check_size = [](const char* flag, int64_t value) {
-    if (value < 1 || value > kLargest) throw InputError(fmt::format("{} {}: expected 1 to {}", flag, value, kLargest));
-  };
-  check_size("--batch", flags.batch);
-  check_size("--sequence", flags.sequence);
-  check_number("--learning-rate", flags.learning_rate, 0, 1e30);
-  check_number("--final-share", flags.final_share, 0, 1);
-  check_number("--weight-decay", flags.weight_decay, 0, 1e6);
-  check_number("--beta1", flags.beta1, 0, 0.999999999);
-  check_number("--beta2", flags.beta2, 0, 0.999999999);
-  check_number("--clip", flags.clip_norm, 0, 1e30);
-  check_number("--clip-each", flags.clip_each_norm, 0, 1e30);
+  const TransformerConfig config = model_config(flags.model, flags.sequence, "--global-batch", flags.settings.batch);
+  check_number("--learning-rate", flags.settings.schedule.peak, 0, 1e30);
+  check_number("--final-share", flags.settings.schedule.final_share, 0, 1);
+  check_number("--weight-decay", flags.settings.adamw.weight_decay, 0, 1e6);
+  check_number("--beta1", flags.settings.adamw.beta1, 0, 0.999999999);
+  check_number("--beta2", flags.settings.adamw.beta2, 0, 0.999999999);
+  check_number("--clip", flags.settings.clip_norm, 0, 1e30);
+  check_number("--clip-each", flags.settings.clip_each_norm, 0, 1e30);
   check_number("--held-share", flags.held_share, 0, 0.9);
   data_parallel_options(flags);
   try {
-    check_batch(flags.batch, world_size(flags));
+    check_batch(flags.settings.batch, world_size(flags.ranks));
   } catch (const InputError& error) {
-    throw InputError(fmt::format("--batch: {}", error.what()));
-  }
-  const TransformerConfig config = model_config(flags.model);
-  if (config.context_length < flags.sequence) {
-    throw InputError(fmt::format("--sequence {}: expected at most the model's context_length {}", flags.sequence, config.context_length));
+    throw InputError(fmt::format("--global-batch: {}", error.what()));
   }
   training_data(flags).file->check_vocabulary(config.vocab_size);
   if (flags.import_file.empty()) return;
@@ -199,19 +185,19 @@ void check_train_flags(const TrainFlags& flags) {
 }
 
 void check_train_memory(const TrainFlags& flags) {
-  if (uses_gpus(flags.ranks) && !flags.memory_limit_gib) return;  // the GPU says when it is full
-  if (!flags.force) check_training_memory(estimate_memory(flags), local_ranks(flags), available_bytes(flags));
+  if (!flags.ignores_memory) check_memory(estimate_memory(flags), flags.memory_limit_bytes, flags.ranks);
 }
 
 std::string memory_in_text(const TrainFlags& flags) {
   const MemoryEstimate estimate = estimate_memory(flags);
+  const int ranks = local_ranks(flags.ranks);
   return fmt::format("memory a rank: {}; about {} with all else, and {} are available for {}", parts_in_text(estimate),
-                     format_bytes(process_bytes(estimate)), format_bytes(available_bytes(flags)),
-                     local_ranks(flags) == 1 ? "one rank" : fmt::format("{} ranks", local_ranks(flags)));
+                     format_bytes(process_bytes(estimate)), format_bytes(available_memory(flags.memory_limit_bytes, flags.ranks)),
+                     ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks));
 }
 
 TrainingData training_data(const TrainFlags& flags) {
-  return split_data(std::make_shared<TokenFile>(data_file(flags)), flags.sequence, flags.common.seed, flags.held_share);
+  return split_data(std::make_shared<TokenFile>(text_or_shipped(flags.data)), flags.sequence, flags.common.seed, flags.held_share);
 }
 
 bool clips_ordered(const TrainFlags& flags) {
@@ -219,28 +205,19 @@ bool clips_ordered(const TrainFlags& flags) {
 }
 
 TrainSettings train_settings(const TrainFlags& flags) {
-  return {.batch = flags.batch,
-          .micro_batch = flags.micro_batch,
-          .schedule = {.kind = schedule_from_name(flags.schedule),
-                       .peak = flags.learning_rate,
-                       .warmup_steps = flags.warmup_steps,
-                       .steps = flags.steps,
-                       .final_share = flags.final_share},
-          .adamw = {.beta1 = flags.beta1,
-                    .beta2 = flags.beta2,
-                    .epsilon = 1e-8,
-                    .weight_decay = flags.weight_decay,
-                    .master_weights = !flags.no_master_weights},
-          .clip_norm = global_clip_norm(flags),
-          .clip_each_norm = flags.clip_each_norm,
-          .on_nonfinite = flags.on_nan == "skip" ? OnNonFinite::kSkip : OnNonFinite::kStop};
+  TrainSettings settings = flags.settings;
+  settings.schedule.kind = schedule_from_name(flags.schedule);
+  settings.adamw.master_weights = !flags.no_master_weights;
+  settings.clip_norm = global_clip_norm(flags);
+  settings.on_nonfinite = flags.on_nan == "skip" ? OnNonFinite::kSkip : OnNonFinite::kStop;
+  return settings;
 }
 
 DataParallelOptions data_parallel_options(const TrainFlags& flags) {
   DataParallelOptions options;
   options.strategy = find_strategy(clips_ordered(flags) ? "bucketed" : flags.strategy);
   options.cap = cap_options(flags.rule);
-  options.cap.cap_bytes = bytes_from_mib(flags.cap_mib, "--cap-mib");
+  options.cap.cap_bytes = flags.cap_bytes;
   if (flags.buckets != "automatic") return options;
   if (flags.strategy != "bucketed")
     throw InputError(fmt::format("--buckets automatic: expected --strategy bucketed, not {}", flags.strategy));
@@ -259,7 +236,7 @@ nlohmann::json describe_training(const TrainFlags& flags, const TrainingData& da
           {"text", data.file->is_text()},
           {"tokens", data.file->size()},
           {"held-share", flags.held_share},
-          {"batch", flags.batch},
+          {"batch", flags.settings.batch},
           {"sequence", flags.sequence},
           {"seed", flags.common.seed},
           {kOptimisation, optimisation(flags)}};

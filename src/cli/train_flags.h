@@ -2,17 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 
-#include "command.h"
 #include "firkin/ddp/data_parallel.h"
-#include "model/memory_estimate.h"
-#include "model_flags.h"
-#include "rank_flags.h"
-#include "rule_flags.h"
+#include "job.h"
 #include "train/trainer.h"
+#include "train/training_loop.h"
 
 namespace firkin::cli {
 
@@ -24,43 +20,29 @@ struct TrainFlags {
   ModelFlags model;
   std::string data;  // file; empty: the text that Firkin ships
   double held_share = 0.1;
-  int64_t steps = 200;
-  int64_t batch = 8;
-  int64_t micro_batch = 0;
   int64_t sequence = 128;
-  double learning_rate = 1e-3;
+  TrainSettings settings = {.schedule = {.warmup_steps = 20, .steps = 200}, .adamw = {}};  // with --clip-each, clip_norm counts no more
   std::string schedule = "cosine";
-  int64_t warmup_steps = 20;
-  double final_share = 0.1;
-  double weight_decay = 0.1;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double clip_norm = 1;
-  double clip_each_norm = 0;
+  std::string on_nan = "stop";
   bool no_master_weights = false;
   std::string strategy = "bucketed";
-  double cap_mib = 25;
+  int64_t cap_bytes = 25 << 20;
   std::string buckets = "cap";
   RuleFlags rule;
-  int64_t evaluate_every = 50;
-  int64_t evaluate_windows = 64;
-  int64_t checkpoint_every = 50;
-  int64_t keep = 3;
+  LoopOptions loop;
   bool resume = false;
   std::string from;  // a checkpoint; empty: the newest
   std::string import_file;
   std::string export_file;
-  std::string on_nan = "stop";
-  int64_t print_every = 10;
-  bool force = false;
-  std::optional<double> memory_limit_gib;
+  bool ignores_memory = false;
+  std::optional<int64_t> memory_limit_bytes;
 };
 void add_train_flags(CLI::App& app, TrainFlags& flags);
 
 // Checks everything that can be checked before ranks start: reads the data once. Throws InputError.
 void check_train_flags(const TrainFlags& flags);
 
-// Throws InputError unless all ranks of this machine have room, or under --force.
+// Throws InputError unless all ranks of this machine have room, or under --ignore-memory.
 void check_train_memory(const TrainFlags& flags);
 
 // What tensors will hold, and what there is: one line.

@@ -5,14 +5,11 @@
 #include <memory>
 #include <optional>
 
-#include "command.h"
+#include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/compression.h"
-#include "language_model_job.h"
-#include "rank_flags.h"
+#include "job.h"
 #include "results/sample_shape.h"
-#include "rule_flags.h"
-#include "run.h"
 #include "tune/measure.h"
 
 namespace firkin::cli {
@@ -23,7 +20,7 @@ struct TuneFlags {
   RankFlags ranks;
   JobFlags job;
   RuleFlags rule;
-  std::vector<double> caps_mib;
+  std::vector<int64_t> caps;
   std::vector<std::string> hooks;
   int blocks = 20;
   int race_blocks = 10;
@@ -32,12 +29,15 @@ struct TuneFlags {
   int steps = 2;
   int profile_steps = 20;
   double allreduce_seconds = 10;
-  std::optional<double> seconds;
+  std::optional<double> seconds;  // for all of it
 };
 
 TuneOptions checked_options(const TuneFlags& flags) {
+  if (!(flags.allreduce_seconds >= 0.1 && flags.allreduce_seconds <= 1e6)) {
+    throw InputError(fmt::format("--allreduce-time {}: expected 100ms to 11 days", format_seconds(flags.allreduce_seconds)));
+  }
   TuneOptions options;
-  for (const double mib : flags.caps_mib) options.caps.push_back(bytes_from_mib(mib, "--cap-mib"));
+  options.caps = flags.caps;
   options.rule = cap_options(flags.rule);
   for (const std::string& hook : flags.hooks) {
     find_compression(hook, 0);
@@ -92,47 +92,54 @@ Run declare_tune(CLI::App& app) {
       "of steps then measure what it gains over PyTorch's default (its own engine,\n"
       "1 MiB and then 25 MiB), over none (no communication), and what ordered gains\n"
       "(communication goes on under the next forward pass; recommended when its\n"
-      "interval excludes no gain). Takes two minutes (--seconds); what is known so far\n"
-      "is in --out. --compare measures more: naive (one call per tensor after backward),\n"
+      "interval excludes no gain). Takes two minutes (--time); what is known so far is\n"
+      "in --out. --compare measures more: naive (one call per tensor after backward),\n"
       "flat (one after backward), overlap (each tensor when ready), and seven caps.\n\n"
       "predicted, measured: seconds a step; error: predicted / measured - 1.\n"
       "exposed: step less the step without communication. after bw: from the end of\n"
       "backward to the last gradient.\n\n"
       "  firkin tune --ranks 2                     the demo model on this machine\n"
       "  firkin tune --ranks 2 --link 1gbit        over a link that is modelled\n"
-      "  firkin tune --ranks 2 --text book.txt     on text of yours\n"
+      "  firkin tune --ranks 2 --data book.txt     on text of yours\n"
       "  torchrun --nproc-per-node 2 --no-python firkin tune\n\n"
       "--rule at-most: a tensor that would exceed the cap starts a new bucket;\n"
       "close-when-full: a bucket closes once it reaches the cap, as PyTorch's do.\n");
   add_common_flags(app, flags->common, "tune");
+  add_settings_flag(app, flags->common);
   add_rank_flags(app, flags->ranks);
   add_job_flags(app, flags->job);
   add_replay_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
-  app.add_flag("--compare", flags->compare, "measure naive, flat, overlap and caps of all sizes too");
-  app.add_option("--cap-mib", flags->caps_mib, "caps to race beside the best predicted, MiB;\nwith --compare those of the comparison")
-      ->delimiter(',')
-      ->check(mib_number());
-  app.add_option("--hooks", flags->hooks, "gradients on the wire to compare: none,bf16")->delimiter(',');
-  app.add_option("--race-blocks", flags->race_blocks, "blocks of the race, at most")->capture_default_str()->check(CLI::Range(1, 100000));
+  app.add_flag("--compare", flags->compare, "measure naive, flat, overlap and caps of all sizes too")->group("Measuring");
+  CLI::Option* caps =
+      add_sizes(app, "--cap", flags->caps, "to race beside the best predicted: 1MiB,25MiB;\nwith --compare those of the comparison");
+  add_old_name(app, "--cap-mib", caps->group("Buckets"), "MiB");
+  app.add_option("--hooks", flags->hooks, "gradients on the wire to compare: none,bf16")->delimiter(',')->group("Buckets");
+  const char* const measuring = "Measuring";
+  const CLI::Range some(1, 100000);
+  const CLI::Range at_least_4(4, 100000);
+  app.add_option("--race-blocks", flags->race_blocks, "blocks of the race, at most")->capture_default_str()->check(some)->group(measuring);
   app.add_option("--blocks", flags->blocks, "blocks that measure the gain; each runs every setting once")
       ->capture_default_str()
-      ->check(CLI::Range(4, 100000));
-  app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(CLI::Range(1, 100000));
-  app.add_option("--steps", flags->steps, "timed steps per block and setting")->capture_default_str()->check(CLI::Range(1, 100000));
-  app.add_option("--seconds", flags->seconds, "for all of it, about: slow steps are fewer\n(default: 120; with --compare no limit)")
-      ->check(CLI::Range(1.0, 1e6));
+      ->check(at_least_4)
+      ->group(measuring);
+  app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(some)->group(measuring);
+  CLI::Option* steps = app.add_option("--steps-per-block", flags->steps, "timed steps per block and setting");
+  add_old_name(app, "--steps", steps->capture_default_str()->check(some)->group(measuring));
+  CLI::Option* all =
+      add_time(app, "--time", flags->seconds, "for all of it, about: slow steps are fewer\n(default: 2m; with --compare no limit)");
+  add_old_name(app, "--seconds", all->group(measuring), "s");
   app.add_option("--profile-steps", flags->profile_steps, "backward passes of the profile")
       ->capture_default_str()
-      ->check(CLI::Range(4, 100000));
-  app.add_option("--allreduce-seconds", flags->allreduce_seconds, "time for the all-reduce table")
-      ->capture_default_str()
-      ->check(CLI::Range(0.1, 1e6));
+      ->check(at_least_4)
+      ->group(measuring);
+  CLI::Option* time = add_time(app, "--allreduce-time", flags->allreduce_seconds, "for the all-reduce table");
+  add_old_name(app, "--allreduce-seconds", time->group(measuring), "s");
   return [flags, &app] {
     check_replay_alone(app);
     const TuneOptions options = checked_options(*flags);
     check_job_flags(flags->job);
-    check_job_memory(flags->job, flags->ranks);
+    check_memory(estimate_job_memory(flags->job), flags->job.memory_limit_bytes, flags->ranks);
     claim_output_folder(flags->common, writes_results());
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, options, group); });
   };

@@ -167,15 +167,15 @@ class Matrix(unittest.TestCase):
         for words, mentions in [
             (["--sequence", "0"], "--sequence 0: expected 1 to"),
             (["--batch", "-2"], "--batch -2: expected 1 to"),
-            (["--batch", "8", "--sequence", "32", "--text", str(short)], "--batch 8: 256 tokens; expected at most the 100 bytes"),
+            (["--batch", "8", "--sequence", "32", "--data", str(short)], "--batch 8: 256 tokens; expected at most the 100 bytes"),
             (["--dtype", "fp8"], "--dtype: fp8 not in {fp32,bf16}"),
             (["--model", "demo,huge"], "unknown model 'huge'"),
             (["--strategies", "planned"], "--strategies: planned not in {none,naive,"),
             (["--strategies", "fast"], "fast"),
-            (["--cap-mib", "-1"], "--cap-mib: -1 is not a size"),
-            (["--memory-limit-gib", "0"], "--memory-limit-gib"),
-            (["--memory-limit-gib", "1e10"], "--memory-limit-gib: 1e10: expected at most 1048576 GiB"),
-            (["--cap-mib", "4,1,4"], "--cap-mib: 4 twice; expected each once"),
+            (["--cap", "-1MiB"], "--cap -1MiB: expected a size"),
+            (["--memory-limit", "0GiB"], "--memory-limit"),
+            (["--memory-limit", "1025TiB"], "--memory-limit: 1025TiB: expected at most 1024TiB"),
+            (["--cap", "4MiB,1MiB,4096KiB"], "--cap: 4096KiB twice; expected each once"),
             (["--batch", "2,2"], "--batch: 2 twice; expected each once"),
             (["--strategies", "flat,flat"], "--strategies: flat twice; expected each once"),
             (["--config", "missing.toml"], "missing.toml"),
@@ -189,7 +189,7 @@ class Matrix(unittest.TestCase):
             (["--synthetic-tensors", "3", "--model", "demo"], "--model: expected no --synthetic-tensors"),
             (["--synthetic-tensors", "3", "--num-layers", "2"], "--num-layers: expected no --synthetic-tensors"),
             (["--synthetic-tensors", "3", "--batch", "2"], "--batch: expected no --synthetic-tensors"),
-            (["--synthetic-bytes", "8"], "--synthetic-bytes requires --synthetic-tensors"),
+            (["--synthetic-bytes", "8"], "--synthetic-size requires --synthetic-tensors"),
         ]:
             self.assert_rejected(bench_step(*words, model=[]), mentions)
 

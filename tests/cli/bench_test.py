@@ -55,7 +55,7 @@ class BadInput(InFolder):
             (["allreduce", "-f", "1"], "--factor 1: expected a whole number, at least 2"),
             (["allreduce", "--factor=-2"], "--factor -2: expected"),
             (["allreduce", "-f", "1.5"], "--factor"),
-            (["allreduce", "--seconds", "0"], "--seconds"),
+            (["allreduce", "--time", "0"], "--time 0 s: expected 100ms"),
             (["allreduce", "--ranks", "0"], "--ranks 0: expected 1 to"),
             (["allreduce", "--out", blocked / "out"], f"{blocked} is no folder"),
             (["chunks", "--elements", "0"], "--elements 0: expected 1 to"),
@@ -178,7 +178,7 @@ class Layers(InFolder):
             self.assertLessEqual(json.loads(result.stdout)["profile"]["hook_perturbation"], 0.03)
         else:
             self.assertEqual(result.returncode, 1, result.stderr)
-            costs = re.search(r"watching changes a step by \+([0-9.]+) %.*: take more --steps, or --force", result.stderr)
+            costs = re.search(r"watching changes a step by \+([0-9.]+) %.*: take more --steps, or --keep-perturbed", result.stderr)
             self.assertGreaterEqual(float(costs[1]), 3.0)
             self.assertFalse((self.out / "results.json").exists())
 

@@ -41,7 +41,6 @@ class Usage(unittest.TestCase):
 
     def test_bad_flags_and_values_exit_2_with_one_line(self):
         for words, mentions in [
-            ([], "subcommand"),
             (["frobnicate"], "frobnicate"),
             (["tune", "--frobnicate"], "--frobnicate"),
             (["tune", "--ranks", "0"], "--ranks 0: expected 1 to"),
@@ -49,24 +48,27 @@ class Usage(unittest.TestCase):
             (["tune", "--ranks", "two"], "--ranks"),
             (["tune", "--model", "huge"], "unknown model 'huge'"),
             (["tune", "--model", "missing.json"], "missing.json"),
-            (["tune", "--text", "missing.txt"], "missing.txt: cannot be read"),
+            (["tune", "--data", "missing.txt"], "missing.txt: cannot be read"),
             (["tune", "--text", "."], "it is a folder"),
-            (["tune", "--cap-mib", "0"], "--cap-mib: 0 is not a size"),
-            (["tune", "--cap-mib", "nan"], "--cap-mib: nan is not a size"),
-            (["tune", "--cap-mib", "-4"], "--cap-mib: -4 is not a size"),
-            (["tune", "--cap-mib", "1,inf"], "--cap-mib: inf is not a size"),
-            (["tune", "--cap-mib", "25MB"], "--cap-mib: 25MB: expected MiB as a plain number, such as 25"),
+            (["tune", "--cap", "0MiB"], "--cap 0MiB: expected a size with its unit, such as"),
+            (["tune", "--cap", "25"], "--cap 25: expected a size with its unit"),
+            (["tune", "--cap", "nanMiB"], "--cap nanMiB: expected a size with its unit"),
+            (["tune", "--cap", "-4MiB"], "--cap -4MiB: expected a size with its unit"),
+            (["tune", "--cap", "1MiB,infMiB"], "--cap infMiB: expected a size with its unit"),
+            (["tune", "--cap-mib", "25MB"], "--cap-mib: 25MB: expected MiB as a plain number, such as 25; --cap takes a unit"),
             (["bench", "step", "--cap-mib", "1,4M"], "--cap-mib: 4M: expected MiB as a plain number"),
-            (["train", "--cap-mib", "25MiB"], "--cap-mib: 25MiB: expected MiB as a plain number"),
-            (["buckets", "--first-cap-mib", "1MB"], "--first-cap-mib: 1MB: expected MiB as a plain number"),
+            (["train", "--cap", "25Mib"], "--cap 25Mib: expected a size with its unit"),
+            (["buckets", "--first-cap", "1mb"], "--first-cap 1mb: expected a size with its unit"),
             (["tune", "--rule", "random"], "{at-most,close-when-full}"),
             (["tune", "--sequence", "0"], "--sequence 0: expected 1 to"),
             (["tune", "--sequence", "4096"], "context_length 1024"),
             (["tune", "--num-heads", "7"], "heads"),
             (["tune", "--vocab-size", "100"], "--vocab-size 100"),
             (["tune", "--timeout", "0"], "--timeout 0"),
+            (["tune", "--timeout", "soon"], "--timeout soon: expected a time, such as"),
+            (["tune", "--allreduce-time", "0s"], "--allreduce-time 0 s: expected 100ms"),
             (["tune", "--backend", "pigeon"], "--backend: pigeon not in {auto,gloo,nccl}"),
-            (["buckets", "--cap-mib", "0"], "--cap-mib: 0 is not a size"),
+            (["buckets", "--cap", "0MiB", "--model", "xl"], "--cap 0MiB: expected a size"),
             (["buckets", "--model", "huge"], "expected demo, small"),
             (["buckets", "--tensors", "missing.csv"], "missing.csv"),
             (["buckets", "--tensors", "tensors.csv", "--model", "xl"], "--model: expected no --tensors"),
@@ -78,17 +80,40 @@ class Usage(unittest.TestCase):
 
     def test_help_teaches_every_subcommand(self):
         self.assertIn("tune", firkin("--help").stdout)
-        for subcommand in ["tune", "buckets", "models", "report"]:
+        self.assertEqual(firkin().stdout, firkin("--help").stdout)
+        for subcommand in ["tune", "buckets", "report"]:
             result = firkin(subcommand, "--help")
             self.assertEqual(result.returncode, 0)
             self.assertIn("--", result.stdout)
+
+    def test_help_shows_few_flags_and_names_the_others(self):
+        short, full = firkin("tune", "--help").stdout, firkin("tune", "--help-all").stdout
+        explained = [line.split()[0] for line in short.splitlines() if line.startswith("  -")]
+        self.assertLessEqual(len(explained), 11, explained)  # eight, --help, --help-all, --quiet
+        self.assertIn("--blocks", short)
+        for line in short.splitlines():
+            self.assertLessEqual(len(line), 80, line)
+        for flag in ["--blocks", "--d-model", "--timeout", "--rule"]:
+            self.assertIn(f"\n  {flag}", full)
+        self.assertNotIn("--cap-mib", full)
+
+    def test_the_old_names_of_flags_are_taken_also_from_a_file(self):
+        new = firkin("buckets", "--model", "demo", "--cap", "1MiB,4MiB", "--first-cap", "0.5MiB", "--json")
+        self.assertEqual(len(json.loads(new.stdout)["caps"]), 2)
+        old = firkin("buckets", "--model", "demo", "--cap-mib", "1,4", "--first-cap-mib", "0.5", "--json")
+        self.assertEqual((old.stdout, old.stderr), (new.stdout, ""))
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "flags.toml"
+            file.write_text('[buckets]\nmodel = "demo"\ncap-mib = [1, 4]\nfirst-cap = "512KiB"\njson = true\n')
+            self.assertEqual(firkin("--config", str(file), "buckets").stdout, new.stdout)
+        self.assertEqual(firkin("models", "--json").stdout, firkin("buckets", "--json").stdout)
 
 
 class Buckets(unittest.TestCase):
     def test_xl_at_most_has_the_counts_of_the_cs336_hand_out(self):
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         started = time.monotonic()
-        result = firkin("buckets", "--model", "xl", "--cap-mib", "1,10,100,1000", "--rule", "at-most", "--json")
+        result = firkin("buckets", "--model", "xl", "--cap", "1MiB,10MiB,100MiB,1000MiB", "--rule", "at-most", "--json")
         self.assertLess(time.monotonic() - started, 20)  # a hang, not a benchmark
         self.assertLess(max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss), 1_000_000)  # KiB
         answer = json.loads(result.stdout)
@@ -176,9 +201,13 @@ class Tune(unittest.TestCase):
         self.assertIn("another run", second.stderr)
 
     def test_the_answer_in_text_fits_into_80_columns_and_has_settings_to_paste(self):
-        process = self.start(*TINY_RUN)
+        process = self.start(*TINY_RUN, "--settings", "--quiet")
         stdout, stderr = process.communicate(timeout=DEADLINE_S)
         self.assertEqual(process.returncode, 0, stderr)
+        self.assertNotIn("measuring", stderr)
+        self.assertIn("\n  paste     DistributedDataParallel(model", stdout)
+        self.assertIn("\n  worth it  ", stdout)
+        self.assertEqual(stdout.splitlines()[-1], f"open  {self.out}/report.html")
         settings = ["reduce_bucket_size", "--ddp-bucket-size", "HOROVOD_FUSION_THRESHOLD="]
         if "Keep PyTorch's default" not in stdout:
             settings += ["bucket_cap_mb=", "ddp_bucket_cap_mb="]

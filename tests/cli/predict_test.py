@@ -233,7 +233,7 @@ class Predict(WithFolder):
 
     def test_the_best_plan_is_shown_and_can_be_pasted_into_pytorch(self):
         plan = self.predict()["best_plan"]
-        text = firkin("predict", *self.inputs()).stdout
+        text = firkin("predict", *self.inputs(), "--settings").stdout
         shown = text[text.index("bucket_cap_mb_list=["):]
         shown = shown[:shown.index("]") + 1].removeprefix("bucket_cap_mb_list=")
         self.assertEqual(json.loads(shown), plan["bucket_cap_mb_list"])
@@ -372,7 +372,7 @@ class Predict(WithFolder):
             (["predict"], "--"),
             (["predict", "--tensors", bad, "--allreduce", ALLREDUCE], "bad.csv:3: tensor 'a' is there twice"),
             (["predict", *self.inputs(), "--rule", "random"], "{at-most,close-when-full}"),
-            (["predict", *self.inputs(), "--cap-mib", "0"], "--cap-mib: 0 is not a size"),
+            (["predict", *self.inputs(), "--cap", "0MiB"], "--cap 0MiB: expected a size"),
             (["predict", *self.inputs(), "--world", "-3"], "--world: Value -3 not in range 1 to 65536"),
             (["predict", *self.inputs(), "--nodes", "4"], "--nodes requires --ranks-per-node"),
             (["predict", *self.inputs(), "--nodes", "4", "--ranks-per-node", "8", "--world", "32"], "--world excludes --nodes"),
@@ -380,7 +380,7 @@ class Predict(WithFolder):
             (["predict", *self.inputs(), "--copy-gbps", "0"], "--copy-gbps 0: expected more than 0"),
             (["predict", *self.inputs(), "--compute-slowdown", "0.5"], "slowdown"),
             (["predict", *self.inputs(), "--channels", "0"], "channels"),
-            (["predict", *self.inputs(), "--overhead-us", "nan"], "overhead"),
+            (["predict", *self.inputs(), "--overhead", "nan"], "--overhead nan: expected a time"),
             (["import"], "subcommand"),
             (["predict", *self.inputs(), "--seed", "1"], "--seed"),  # nothing is random
             (["import", "nccl-tests", "log.txt", "--world", "8", "--seed", "1"], "--seed"),

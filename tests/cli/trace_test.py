@@ -101,7 +101,7 @@ class Trace(unittest.TestCase):
         for words, mentions in [
             (["--strategies", "quick"], "quick"),
             (["--strategies", "planned"], "planned"),
-            (["--cap-mib", "0"], "--cap-mib"),
+            (["--cap", "0MiB"], "--cap"),
             (["--steps", "0"], "--steps"),
             (["--replay", "no.csv"], "no.csv"),
             (["--scale-time", "2"], "--replay"),

@@ -39,7 +39,7 @@ class Runs(Training):
         self.assertEqual(held, [9, 19, 29, 39])
         self.assertEqual(checkpoints_in(self.out), ["step-00000020.ckpt", "step-00000030.ckpt", "step-00000040.ckpt"])
         results = json.loads((self.out / "results.json").read_text())
-        self.assertEqual(results["settings"]["batch"], "8")
+        self.assertEqual(results["settings"]["global-batch"], "8")
         self.assertEqual(results["training"]["steps"], 40)
         self.assertAlmostEqual(results["training"]["last_loss"], losses[-1])
         self.assertTrue((self.out / "report.html").exists())
@@ -116,7 +116,7 @@ class Runs(Training):
         self.refused("--clip", 1, "--clip-each", 1, expected="--clip")
 
     def test_bad_flags_are_one_line(self):
-        self.refused("--ranks", 3, expected="--batch: a batch of 8 sequences on 3 ranks")
+        self.refused("--ranks", 3, expected="--global-batch: a batch of 8 sequences on 3 ranks")
         self.refused("--learning-rate", "-1", expected="--learning-rate -1: expected 0 to 1e+30")
         self.refused("--data", self.folder / "none.txt", expected="none.txt: cannot be read")
         self.refused("--context-length", 20, expected="--sequence 32: expected at most the model's context_length")

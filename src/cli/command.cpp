@@ -1,0 +1,272 @@
+#include "command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "firkin/base/error.h"
+#include "firkin/base/file.h"
+#include "firkin/base/json_text.h"
+#include "firkin/base/progress.h"
+#include "firkin/base/units.h"
+#include "report/text.h"
+
+namespace firkin::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr const char* kMainGroup = "Options";
+
+class ShortHelp : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    if (mode != CLI::AppFormatMode::Normal) return Formatter::make_help(app, std::move(name), mode);
+    return make_description(app) + make_usage(app, std::move(name)) + make_positionals(app) + main_group(app) +
+           make_subcommands(app, mode) + "\n" + make_footer(app);
+  }
+
+ private:
+  std::string main_group(const CLI::App* app) const {
+    std::string text = make_group(kMainGroup, false, shown(app, kMainGroup));
+    std::string others;
+    for (const std::string& group : app->get_groups()) {
+      if (group.empty() || group == kMainGroup) continue;
+      Words names;
+      for (const CLI::Option* option : shown(app, group)) names.push_back(option->get_name(false, false));
+      others += wrapped(fmt::format("  {}: ", group), fmt::format("{}", fmt::join(names, " ")));
+    }
+    return others.empty() ? text : fmt::format("{}\nMore, which --help-all explains:\n{}", text, others);
+  }
+
+  static std::vector<const CLI::Option*> shown(const CLI::App* app, const std::string& group) {
+    return app->get_options([&](const CLI::Option* option) { return option->get_group() == group && option->nonpositional(); });
+  }
+};
+
+// "25MiB"
+std::string short_size(int64_t bytes) {
+  for (const auto& [unit, name] : {std::pair{kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}}) {
+    if (bytes % unit == 0) return fmt::format("{}{}", bytes / unit, name);
+  }
+  return fmt::format("{}B", bytes);
+}
+
+std::string short_time(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds);
+  if (static_cast<double>(whole) == seconds && whole >= 120 && whole % 60 == 0) return fmt::format("{}m", whole / 60);
+  std::string text = format_seconds(seconds);
+  std::erase(text, ' ');
+  return text;
+}
+
+// Every flag by its name, as it is in force; not those that say where the result goes.
+nlohmann::json settings_of(const CLI::App& app) {
+  nlohmann::json settings = nlohmann::json::object();
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_single_name();
+    constexpr std::array kNotOfTheRun = {"help", "help-all", "json", "quiet", "settings", "out", "resume", "config"};
+    if (option->get_group().empty() || std::ranges::find(kNotOfTheRun, name) != kNotOfTheRun.end()) continue;
+    const Words values = option->count() > 0 ? option->results() : Words{option->get_default_str()};
+    settings[name] = fmt::format("{}", fmt::join(values, ","));
+  }
+  return settings;
+}
+
+// Every file that a flag or an argument names.
+std::vector<std::filesystem::path> inputs_of(const CLI::App& app) {
+  std::vector<std::filesystem::path> inputs;
+  for (const CLI::Option* option : app.get_options()) {
+    const Words values = option->results();
+    inputs.insert(inputs.end(), values.begin(), values.end());
+  }
+  return inputs;
+}
+
+void write_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
+  keep_older(common, results.run.files);
+  write_result(common.out, results, files);
+}
+
+}  // namespace
+
+Run add_commands(CLI::App& app, std::span<const Command> commands) {
+  app.require_subcommand(1);
+  auto chosen = std::make_shared<Run>();
+  for (const Command& command : commands) {
+    CLI::App* subcommand = app.add_subcommand(command.name, command.summary);
+    subcommand->fallthrough();  // so that --config may stand anywhere
+    if (command.hidden) subcommand->group("");
+    subcommand->final_callback([chosen, declared = command.declare(*subcommand)] { *chosen = declared; });
+  }
+  return [chosen] { return (*chosen)(); };
+}
+
+void shorten_help(CLI::App& app) {
+  app.formatter(std::make_shared<ShortHelp>());
+  app.get_formatter()->column_width(26);
+  app.set_help_all_flag("--help-all", "Explain every option and exit");
+}
+
+CLI::Option* add_sizes(CLI::App& app, const std::string& name, std::vector<int64_t>& bytes, const std::string& help) {
+  Words defaults;
+  for (const int64_t value : bytes) defaults.push_back(short_size(value));
+  return app
+      .add_option_function<Words>(
+          name,
+          [name, &bytes](const Words& texts) {
+            bytes.clear();
+            for (const std::string& text : texts) {
+              const int64_t size = parse_size(text, name);
+              if (std::ranges::find(bytes, size) != bytes.end())
+                throw InputError(fmt::format("{}: {} twice; expected each once", name, text));
+              bytes.push_back(size);
+            }
+          },
+          help)
+      ->delimiter(',')
+      ->type_name("SIZE")
+      ->default_str(fmt::format("{}", fmt::join(defaults, ",")));
+}
+
+CLI::Option* add_size(CLI::App& app, const std::string& name, int64_t& bytes, const std::string& help) {
+  const auto read = [name, &bytes](const std::string& text) { bytes = parse_size(text, name); };
+  return app.add_option_function<std::string>(name, read, help)->type_name("SIZE")->default_str(short_size(bytes));
+}
+
+CLI::Option* add_size(CLI::App& app, const std::string& name, std::optional<int64_t>& bytes, const std::string& help) {
+  const auto read = [name, &bytes](const std::string& text) { bytes = parse_size(text, name); };
+  return app.add_option_function<std::string>(name, read, help)->type_name("SIZE");
+}
+
+CLI::Option* add_time(CLI::App& app, const std::string& name, double& seconds, const std::string& help) {
+  const auto read = [name, &seconds](const std::string& text) { seconds = parse_seconds(text, name); };
+  return app.add_option_function<std::string>(name, read, help)->type_name("TIME")->default_str(short_time(seconds));
+}
+
+CLI::Option* add_time(CLI::App& app, const std::string& name, std::optional<double>& seconds, const std::string& help) {
+  const auto read = [name, &seconds](const std::string& text) { seconds = parse_seconds(text, name); };
+  return app.add_option_function<std::string>(name, read, help)->type_name("TIME");
+}
+
+void add_old_name(CLI::App& app, const std::string& old_name, CLI::Option* option, const std::string& unit) {
+  const auto pass_on = [old_name, option, unit](const Words& texts) {
+    for (const std::string& text : texts) {
+      char* end = nullptr;
+      if (!unit.empty() && (std::strtod(text.c_str(), &end), *end != '\0' || end == text.c_str())) {
+        throw InputError(
+            fmt::format("{}: {}: expected {} as a plain number, such as 25; {} takes a unit", old_name, text, unit, option->get_name()));
+      }
+      option->add_result(text + unit);
+    }
+  };
+  app.add_option_function<Words>(old_name, pass_on)->delimiter(',')->trigger_on_parse()->group("");
+}
+
+void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others) {
+  if (app.count(flag) == 0) return;
+  for (const std::string& other : others) {
+    if (app.count(other) > 0) throw InputError(fmt::format("{}: expected no {}, which takes its place", other, flag));
+  }
+}
+
+void add_rule_flags(CLI::App& app, RuleFlags& flags) {
+  app.add_option("--rule", flags.rule, "how buckets are filled; PyTorch: close-when-full")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"at-most", "close-when-full"}))
+      ->group("Buckets");
+  CLI::Option* first = add_size(app, "--first-cap", flags.first_cap_bytes, "of the first bucket (default: as the others)");
+  add_old_name(app, "--first-cap-mib", first->group("Buckets"), "MiB");
+}
+
+CapOptions cap_options(const RuleFlags& flags) {
+  CapOptions options;
+  options.rule = flags.rule == "at-most" ? CapRule::kAtMost : CapRule::kCloseWhenFull;
+  options.first_cap_bytes = flags.first_cap_bytes;
+  return options;
+}
+
+void add_json_flag(CLI::App& app, bool& json) {
+  app.add_flag("--json", json, "print the result as JSON on standard output");
+}
+
+void add_settings_flag(CLI::App& app, CommonFlags& flags) {
+  app.add_flag("--settings", flags.settings, "print what to paste into every framework, too")->group("Output");
+}
+
+void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
+  flags.app = &app;
+  flags.out = "firkin-out/" + command;
+  add_json_flag(app, flags.json);
+  app.add_flag("--quiet", flags.quiet, "no progress, and of the result only the answer")->group("Output");
+  app.add_option("--out", flags.out, "folder for the files that are written")->capture_default_str();
+}
+
+void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
+  add_output_flags(app, flags, command);
+  app.add_option("--seed", flags.seed, "seed of everything that is random")->capture_default_str()->group("Measuring");
+}
+
+void print_json(const nlohmann::json& result) {
+  fmt::print("{}\n", dump_json(result, 2));
+  std::fflush(stdout);
+}
+
+std::filesystem::path result_file(const std::filesystem::path& named) {
+  return std::filesystem::is_directory(named) ? named / kResultsFile : named;
+}
+
+void claim_output_folder(CommonFlags& common, bool writes) {
+  if (common.quiet) Progress::silence();
+  check_output_folder(common.out, "--out");
+  if (writes) common.folder = std::make_shared<OutputFolder>(common.out);
+}
+
+RunHead start_run(const std::string& command, const CommonFlags& common) {
+  RunHead run = begin_head(command);
+  run.command_line = command_line();
+  run.command_line.insert(run.command_line.begin(), "firkin");
+  if (common.app->get_option_no_throw("--seed")) run.seed = static_cast<int64_t>(common.seed);
+  run.settings = settings_of(*common.app);
+  return run;
+}
+
+void keep_older(const CommonFlags& common, const std::vector<std::string>& names) {
+  if (!common.folder || common.folder->older_result_is_kept) return;
+  if (const auto older = keep_older_result(common.out, names, inputs_of(*common.app))) {
+    fmt::print(stderr, "firkin: the result that was in {} is now in {}\n", common.out, older->string());
+  }
+  common.folder->older_result_is_kept = true;
+}
+
+void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
+  write_files(common, with_files(results, files), files);
+}
+
+void finish_run(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files,
+                const std::optional<std::string>& text) {
+  const Results written = with_files(results, files);
+  std::exception_ptr not_written;
+  try {
+    write_files(common, written, files);
+  } catch (...) {
+    not_written = std::current_exception();
+  }
+  if (common.json) {
+    fmt::print("{}", results_text(written));
+  } else {
+    fmt::print("{}", text ? *text : common.quiet ? answer_in_text(written, common.settings) : results_in_text(written, common.settings));
+    if (!not_written) fmt::print("\n{}", wrapped("wrote ", fmt::format("{}/: {}", common.out, fmt::join(written.run.files, ", "))));
+    if (written.answer && !not_written) fmt::print("open  {}\n", (std::filesystem::path(common.out) / "report.html").string());
+  }
+  std::fflush(stdout);
+  if (not_written) std::rethrow_exception(not_written);
+}
+
+}  // namespace firkin::cli

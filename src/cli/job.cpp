@@ -1,0 +1,330 @@
+#include "job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <system_error>
+#include <utility>
+
+#include "bench/torch_peer.h"
+#include "firkin/base/error.h"
+#include "firkin/base/machine.h"
+#include "firkin/base/units.h"
+#include "model/transformer.h"
+#include "model/transformer_config.h"
+#include "workload/text_data.h"
+
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+namespace firkin::cli {
+namespace {
+
+// d_model -> --d-model
+std::string flag_name(std::string_view size) {
+  std::string name = fmt::format("--{}", size);
+  std::ranges::replace(name, '_', '-');
+  return name;
+}
+
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+TensorProfile replayed_profile(const JobFlags& flags) {
+  TensorProfile profile = read_tensors_csv(flags.replay);
+  if (!profile.knows_forward()) profile = with_forward(std::move(profile), profile.backward_s / 2);
+  return scaled(profile, flags.replay_scale);
+}
+
+ModelDescription describe_replay(const JobFlags& flags) {
+  const TensorProfile profile = replayed_profile(flags);
+  ModelDescription model;
+  model.name = fmt::format("replay of {}", std::filesystem::path(flags.replay).filename().string());
+  if (flags.replay_scale.bytes != 1) model.name += fmt::format(", bytes x {}", flags.replay_scale.bytes);
+  if (flags.replay_scale.time != 1) model.name += fmt::format(", times x {}", flags.replay_scale.time);
+  model.dtype = "fp32";
+  model.tensors = static_cast<int64_t>(profile.bytes.size());
+  model.gradient_bytes = profile.total_bytes();
+  model.parameters = *model.gradient_bytes / kFloatBytes;
+  return model;
+}
+
+template <typename T>
+void check_each_once(const char* flag, const std::vector<T>& values) {
+  if (values.empty()) throw InputError(fmt::format("{}: expected at least one value", flag));
+  for (auto value = values.begin(); value != values.end(); ++value) {
+    if (std::find(values.begin(), value, *value) != value) throw InputError(fmt::format("{}: {} twice; expected each once", flag, *value));
+  }
+}
+
+}  // namespace
+
+void add_model_flags(CLI::App& app, ModelFlags& flags) {
+  app.add_option("--model", flags.model, "a named model (firkin buckets lists them) or a\n.json file")
+      ->capture_default_str()
+      ->type_name(kModelType);
+  add_model_detail_flags(app, flags);
+}
+
+void add_model_detail_flags(CLI::App& app, ModelFlags& flags) {
+  const char* const group = "Model";
+  app.add_option("--dtype", flags.dtype, "of parameters and gradients")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->group(group);
+  for (const ConfigSize& size : kConfigSizes) {
+    const std::string name(size.name);
+    const auto set = [&flags, name](const int64_t& value) { flags.sizes[name] = value; };
+    app.add_option_function<int64_t>(flag_name(name), set, fmt::format("instead of the model's own {}", name))->group(group);
+  }
+}
+
+std::vector<std::string> model_flag_names() {
+  std::vector<std::string> names = {"--model", "--dtype"};
+  for (const ConfigSize& size : kConfigSizes) names.push_back(flag_name(size.name));
+  return names;
+}
+
+at::ScalarType model_dtype(const ModelFlags& flags) {
+  return flags.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+}
+
+int64_t element_bytes(const ModelFlags& flags) {
+  return static_cast<int64_t>(c10::elementSize(model_dtype(flags)));
+}
+
+TransformerConfig model_config(const ModelFlags& flags) {
+  TransformerConfig config = resolve_model(flags.model);
+  std::string changed = "--model " + flags.model;
+  for (const ConfigSize& size : kConfigSizes) {
+    const auto found = flags.sizes.find(std::string(size.name));
+    if (found == flags.sizes.end()) continue;
+    config.*size.member = found->second;
+    changed += fmt::format(" {} {}", flag_name(size.name), found->second);
+  }
+  check_config(config, changed);
+  return config;
+}
+
+TransformerConfig model_config(const ModelFlags& flags, int64_t sequence, const char* batch_flag, int64_t batch) {
+  constexpr int64_t kLargest = 1 << 20;
+  for (const auto& [flag, value] : {std::pair{batch_flag, batch}, {"--sequence", sequence}}) {
+    if (value < 1 || value > kLargest) throw InputError(fmt::format("{} {}: expected 1 to {}", flag, value, kLargest));
+  }
+  const TransformerConfig config = model_config(flags);
+  if (config.context_length < sequence) {
+    throw InputError(fmt::format("--sequence {}: expected at most the model's context_length {}", sequence, config.context_length));
+  }
+  return config;
+}
+
+ModelDescription describe_model(const ModelFlags& flags) {
+  const TransformerConfig config = model_config(flags);
+  const std::vector<TensorSpec> tensors = tensor_specs(config);
+  int64_t elements = 0;
+  for (const TensorSpec& tensor : tensors) elements += tensor.numel;
+  ModelDescription model;
+  model.name = flags.sizes.empty() ? flags.model : flags.model + " (changed)";
+  model.family = family_name(config.family);
+  model.dtype = flags.dtype;
+  model.tied = config.tied;
+  for (const ConfigSize& size : kConfigSizes) model.sizes.emplace(size.name, config.*size.member);
+  model.parameters = elements;
+  model.tensors = static_cast<int64_t>(tensors.size());
+  model.gradient_bytes = elements * element_bytes(flags);
+  return model;
+}
+
+std::filesystem::path data_folder() {
+  const char* named = std::getenv("FIRKIN_DATA");
+  if (named && *named) {
+    if (!is_folder(named)) throw InputError(fmt::format("FIRKIN_DATA={}: expected the folder with Firkin's data", named));
+    return named;
+  }
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::filesystem::path installed = (program.parent_path() / FIRKIN_INSTALLED_DATA).lexically_normal();
+  if (is_folder(installed)) return installed;
+  if (is_folder(FIRKIN_SOURCE_DATA)) return FIRKIN_SOURCE_DATA;
+  throw RuntimeError(
+      fmt::format("no data: neither {} nor {} is there; FIRKIN_DATA can name the folder", installed.string(), FIRKIN_SOURCE_DATA));
+}
+
+std::filesystem::path text_or_shipped(const std::string& file) {
+  return file.empty() ? data_folder() / "text" / "cooperage.txt" : std::filesystem::path(file);
+}
+
+void add_memory_flag(CLI::App& app, std::optional<int64_t>& limit_bytes) {
+  const auto why_too_much = [](const std::string& text) -> std::string {
+    constexpr int64_t kMost = int64_t{1} << 50;  // 1 PiB, so that the sum over the ranks of a machine fits into 63 bits
+    return parse_size(text, "--memory-limit") <= kMost ? "" : fmt::format("{}: expected at most 1024TiB", text);
+  };
+  CLI::Option* limit =
+      add_size(app, "--memory-limit", limit_bytes, "per rank; what needs more is refused, or skipped\n(default: what is available)");
+  add_old_name(app, "--memory-limit-gib", limit->check(why_too_much)->group("Measuring"), "GiB");
+}
+
+int64_t available_memory(const std::optional<int64_t>& limit_bytes, const RankFlags& ranks) {
+  return limit_bytes ? *limit_bytes * local_ranks(ranks) : available_memory_bytes();
+}
+
+void check_memory(const MemoryEstimate& estimate, const std::optional<int64_t>& limit_bytes, const RankFlags& ranks) {
+  if (uses_gpus(ranks) && !limit_bytes) return;
+  check_training_memory(estimate, local_ranks(ranks), available_memory(limit_bytes, ranks));
+}
+
+void add_job_flags(CLI::App& app, JobFlags& flags) {
+  add_model_flags(app, flags.model);
+  app.add_option("--batch", flags.batch_size, "sequences per rank and step")->capture_default_str();
+  app.add_option("--sequence", flags.sequence_length, "tokens per sequence")->capture_default_str();
+  add_training_flags(app, flags);
+}
+
+void add_training_flags(CLI::App& app, JobFlags& flags) {
+  CLI::Option* data = app.add_option("--data", flags.data, "file to train on, byte by byte (default: the text that\nFirkin ships)");
+  add_old_name(app, "--text", data);
+  app.add_option("--learning-rate", flags.learning_rate, "of plain SGD")->capture_default_str()->group("Model");
+  add_memory_flag(app, flags.memory_limit_bytes);
+}
+
+void add_replay_flags(CLI::App& app, JobFlags& flags) {
+  const char* const group = "Replay";
+  app.add_option("--replay", flags.replay,
+                 "a tensors.csv instead of a model: gradients of its\nsizes at its times, computation slept through")
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  app.add_option("--scale-bytes", flags.replay_scale.bytes, "of the replay's gradients")
+      ->capture_default_str()
+      ->needs("--replay")
+      ->group(group);
+  app.add_option("--scale-time", flags.replay_scale.time, "of the replay's computation")
+      ->capture_default_str()
+      ->needs("--replay")
+      ->group(group);
+}
+
+void check_replay_alone(const CLI::App& app) {
+  check_alone(app, "--replay", model_flag_names());
+  check_alone(app, "--replay", {"--batch", "--sequence", "--data", "--learning-rate"});
+}
+
+void check_job_flags(const JobFlags& flags) {
+  if (!flags.replay.empty()) {
+    replayed_profile(flags);
+    return;
+  }
+  const TransformerConfig config = model_config(flags.model, flags.sequence_length, "--batch", flags.batch_size);
+  if (!(flags.learning_rate > 0) || !std::isfinite(flags.learning_rate)) {
+    throw InputError(fmt::format("--learning-rate {}: expected a positive number", flags.learning_rate));
+  }
+  if (config.vocab_size < TextData::kVocabSize) {
+    throw InputError(
+        fmt::format("--vocab-size {}: expected at least {}, one token per byte value", config.vocab_size, TextData::kVocabSize));
+  }
+  const std::filesystem::path file = text_or_shipped(flags.data);
+  const int64_t tokens = flags.batch_size * flags.sequence_length;
+  if (const TextData text(file, flags.sequence_length); tokens > text.size()) {
+    throw InputError(
+        fmt::format("--batch {}: {} tokens; expected at most the {} bytes of {}", flags.batch_size, tokens, text.size(), file.string()));
+  }
+}
+
+MemoryEstimate estimate_job_memory(const JobFlags& flags) {
+  if (flags.replay.empty()) {
+    return estimate_training_memory(model_config(flags.model), flags.batch_size, flags.sequence_length, element_bytes(flags.model));
+  }
+  const int64_t bytes = replayed_profile(flags).total_bytes();
+  return {.parameters = bytes, .gradients = bytes};
+}
+
+ModelDescription describe_job(const JobFlags& flags) {
+  if (!flags.replay.empty()) return describe_replay(flags);
+  ModelDescription model = describe_model(flags.model);
+  model.batch_size = flags.batch_size;
+  model.sequence_length = flags.sequence_length;
+  model.text = text_or_shipped(flags.data).filename().string();
+  return model;
+}
+
+Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed) {
+  if (!flags.replay.empty()) {
+    if (!group.device.is_cpu()) throw InputError("--replay on a GPU: it sleeps on the CPU; expected --device cpu");
+    return make_replay_workload(replayed_profile(flags));
+  }
+  torch::manual_seed(seed);
+  TransformerLM model(model_config(flags.model), at::TensorOptions(model_dtype(flags.model)));
+  model->to(group.device);
+  const BatchShape shape{
+      .local_batch = flags.batch_size, .sequence_length = flags.sequence_length, .rank = group.rank, .world_size = group.size};
+  auto data = std::make_shared<TextData>(text_or_shipped(flags.data), flags.sequence_length);
+
+  Workload workload;
+  workload.module = model.ptr();
+  workload.parameters = model->parameters();
+  workload.loss = [model, data, shape, seed, device = group.device](int64_t step) mutable {
+    const TokenBatch batch = on_device(data->batch(shape, seed, step), device);
+    return language_model_loss(model->forward(batch.tokens), batch.targets);
+  };
+  workload.optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), flags.learning_rate);
+  return workload;
+}
+
+const char* const kStrategiesInHelp =
+    "strategies: none communicates nothing; naive one tensor after another, after\n"
+    "backward; flat all in one call after backward; overlap each tensor when its\n"
+    "gradient is ready; bucketed whole buckets when ready; torch PyTorch's own engine\n"
+    "(c10d::Reducer) under the same caps.\n\n";
+
+void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<int64_t>& caps) {
+  std::vector<std::string> names;
+  for (const Strategy& strategy : kStrategies) {
+    if (strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
+  }
+  app.add_option("--strategies", strategies, "how gradients are synchronised")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::IsMember(names));
+  add_old_name(app, "--cap-mib", add_sizes(app, "--cap", caps, "of buckets, for bucketed and torch: 1MiB,25MiB"), "MiB");
+}
+
+double cap_in_mib(int64_t bytes) {
+  return std::stod(fmt::format("{:.6g}", mib(bytes)));
+}
+
+std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps, const RuleFlags& rule) {
+  check_list("--strategies", strategies);
+  std::vector<Cell> cells;
+  for (const std::string& name : strategies) {
+    DataParallelOptions options;
+    options.strategy = find_strategy(name);
+    options.broadcast_parameters = false;
+    if (options.strategy.launch == Launch::kByTorch && !torch_peer_unavailable().empty()) {
+      throw InputError(fmt::format("--strategies {}: {}", name, torch_peer_unavailable()));
+    }
+    if (options.strategy.grouping == Grouping::kPlan) throw InputError("--strategies planned: expected a strategy that needs no plan");
+    options.cap = cap_options(rule);
+    if (options.strategy.grouping != Grouping::kCap) {
+      cells.push_back({name, std::nullopt, {name, options}});
+      continue;
+    }
+    for (const int64_t bytes : caps) {
+      options.cap.cap_bytes = bytes;
+      const double cap_mib = cap_in_mib(bytes);
+      cells.push_back({name, cap_mib, {fmt::format("{} {} MiB", name, cap_mib), options}});
+    }
+  }
+  return cells;
+}
+
+void check_list(const char* flag, const std::vector<std::string>& values) {
+  check_each_once(flag, values);
+}
+
+void check_list(const char* flag, const std::vector<int64_t>& values) {
+  check_each_once(flag, values);
+}
+
+}  // namespace firkin::cli
