@@ -1,6 +1,7 @@
-"""Vega-Lite charts to image files, with vl-convert: no browser, no network.
+"""Charts to image files, with the wheel vl-convert-python: no browser, no network.
 
-Usage: render_charts.py CHARTS.json png|svg FOLDER      CHARTS.json: [{"id": "curve", "spec": {...}}, ...] -> FOLDER/curve.png
+Usage: render_charts.py REPORT.html png|svg FOLDER        the charts of a page that firkin wrote -> FOLDER/curve.png
+       render_charts.py CHARTS.json png|svg FOLDER        the templates of src/report/charts.json, with their example rows
 
 Each file is written beside its place and then moved there, so that an interrupted run leaves none or a whole one.
 """
@@ -8,6 +9,7 @@ Each file is written beside its place and then moved there, so that an interrupt
 import json
 import os
 import pathlib
+import re
 import sys
 
 import vl_convert
@@ -21,16 +23,41 @@ def rendered(spec: dict, image_format: str) -> bytes:
     return vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=2)
 
 
+def charts_of_page(page: str) -> dict[str, dict]:
+    """A file has no page around it: the light page's colours, a background, a title, a width. src/report/report.js does the same."""
+    colours = dict(re.findall(r"(--chart-\w+):(#\w+);", page[page.index(":root{"):].partition("}")[0]))
+    island = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL)
+    charts = {}
+    for chart in json.loads(re.sub(r"var\((--chart-\w+)\)", lambda match: colours[match[1]], island[1])):
+        title = {"text": chart["title"], "anchor": "start", "color": colours["--chart-ink"], "fontSize": 15, "offset": 12}
+        spec = {**chart["spec"], "title": title, "width": 820, "padding": 16, "background": colours["--chart-surface"]}
+        spec["autosize"] = {**spec["autosize"], "type": "fit-x"}
+        spec["config"] = {**spec["config"], "font": "DejaVu Sans, sans-serif"}
+        charts[chart["id"]] = spec
+    return charts
+
+
+def charts_of_templates(text: str) -> dict[str, dict]:
+    templates = json.loads(text)
+    config = {**templates.pop("config"), "background": "white"}
+    return {name: {"autosize": {"type": "fit-x", "contains": "padding"}, **spec, "config": config} for name, spec in templates.items()}
+
+
 def main() -> None:
-    charts, image_format, folder = sys.argv[1:]
-    for chart in json.loads(pathlib.Path(charts).read_text(encoding="utf-8")):
-        target = pathlib.Path(folder) / f"{chart['id']}.{image_format}"
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    source, image_format, folder = sys.argv[1:]
+    text = pathlib.Path(source).read_text(encoding="utf-8")
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    for name, spec in (charts_of_templates if source.endswith(".json") else charts_of_page)(text).items():
+        target = pathlib.Path(folder) / f"{name}.{image_format}"
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            temporary.write_bytes(rendered(chart["spec"], image_format))
+            temporary.write_bytes(rendered(spec, image_format))
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
+        print(f"wrote {target}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import json
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 
 from measure import MEASURED, write_atomically
@@ -32,10 +33,14 @@ def predict(firkin, measured, result):
 
 
 def draw(firkin, measured, scratch):
-    """The chart of T(b), as SVG."""
-    command = [str(firkin), "report", str(measured / "results.json"), "--svg", "--out", str(scratch)]
+    """The chart of T(b), as SVG. Needs vl-convert-python."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+    from render_charts import charts_of_page, rendered
+
+    command = [str(firkin), "report", str(measured / "results.json"), "--out", str(scratch)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    return (pathlib.Path(scratch) / "curve.svg").read_bytes()
+    page = (pathlib.Path(scratch) / "report.html").read_text(encoding="utf-8")
+    return rendered(charts_of_page(page)["curve"], "svg")
 
 
 def without_names(result):

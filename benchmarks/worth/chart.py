@@ -1,5 +1,6 @@
 """The two heat maps, with the report's own template and tools."""
 
+import copy
 import json
 import pathlib
 import sys
@@ -8,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from render_charts import rendered  # noqa: E402
 
-CHARTS = ROOT / "src" / "report" / "charts"
+CHARTS = json.loads((ROOT / "src/report/charts.json").read_text(encoding="utf-8"))
 NOTHING = 0.005  # less than half a percent is shown as 0, on grey
 DARKEST = 0.6
 
@@ -24,7 +25,7 @@ def ordered_gain(cell):
 
 
 def heat_map(cells, value, title):
-    spec = json.loads((CHARTS / "heat_map.vl.json").read_text(encoding="utf-8"))
+    spec = copy.deepcopy(CHARTS["heat_map"])
     encoding, (fill, text) = spec["encoding"], spec["layer"]
     del encoding["tooltip"]
     encoding["x"]["axis"] |= {"title": None, "labelLimit": 120}
@@ -45,7 +46,7 @@ def heat_map(cells, value, title):
         "spacing": 7,
         "spec": {"width": 640, "height": {"step": 22}, "encoding": encoding, "layer": [fill, text]},
         "padding": 12,
-        "config": {**json.loads((CHARTS / "config.json").read_text(encoding="utf-8")), "background": "white"},
+        "config": {**CHARTS["config"], "background": "white"},
     }  # fmt: skip
 
 

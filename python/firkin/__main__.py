@@ -1,6 +1,6 @@
 """The console script `firkin`, also `python -m firkin`: the program's commands that need no LibTorch.
 
-`firkin --help` lists them; `firkin report --png` needs the extra `firkin[images]`.
+`firkin --help` lists them.
 """
 
 import os
@@ -10,7 +10,6 @@ import sys
 
 def main() -> int:
     program = pathlib.Path(__file__).parent / "bin" / "firkin"
-    os.environ.setdefault("FIRKIN_PYTHON", sys.executable)  # renders charts
     try:
         os.execv(program, [str(program), *sys.argv[1:]])
     except OSError as error:

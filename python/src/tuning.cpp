@@ -19,9 +19,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/pytorch_caps.h"
 #include "report/report.h"
-#include "report/result_folder.h"
-#include "report/text.h"
-#include "results/paste_settings.h"
+#include "results/results.h"
 #include "tuning/tuning.h"
 
 namespace nb = nanobind;

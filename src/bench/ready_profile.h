@@ -9,7 +9,7 @@
 #include "ddp/buckets.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/module_parameters.h"
-#include "results/profile.h"
+#include "results/results.h"
 #include "workload/workload.h"
 
 namespace firkin {

@@ -12,7 +12,7 @@
 #include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
 #include "ranks.h"
-#include "results/sample_shape.h"
+#include "results/results.h"
 
 namespace firkin::cli {
 namespace {

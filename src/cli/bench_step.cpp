@@ -22,8 +22,8 @@
 #include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
 #include "job.h"
-#include "report/text.h"
-#include "results/sample_shape.h"
+#include "report/report.h"
+#include "results/results.h"
 #include "workload/synthetic_workload.h"
 
 namespace firkin::cli {

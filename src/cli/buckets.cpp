@@ -11,8 +11,7 @@
 #include "job.h"
 #include "model/transformer.h"
 #include "model/transformer_config.h"
-#include "results/profile.h"
-#include "results/steps.h"
+#include "results/results.h"
 
 namespace firkin::cli {
 namespace {

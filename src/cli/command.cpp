@@ -15,7 +15,7 @@
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
-#include "report/text.h"
+#include "report/report.h"
 
 namespace firkin::cli {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "firkin/base/output_folder.h"
 #include "firkin/plan/bucket_assignment.h"
-#include "report/result_folder.h"
+#include "report/report.h"
 #include "results/results.h"
 
 namespace firkin::cli {

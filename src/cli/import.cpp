@@ -12,8 +12,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/import_cmsc828g.h"
 #include "firkin/plan/import_nccl_tests.h"
-#include "results/profile.h"
-#include "results/steps.h"
+#include "results/results.h"
 
 namespace firkin::cli {
 namespace {

@@ -10,7 +10,8 @@
 
 #include "command.h"
 #include "firkin/base/error.h"
-#include "report/page.h"
+#include "firkin/base/json_text.h"
+#include "report/report.h"
 
 namespace firkin::cli {
 
@@ -58,7 +59,7 @@ constexpr std::array kCommands = {
     Command{"predict", "backward time, best cap and best plan, from two CSV files", declare_predict},
     Command{"import", "others' measurements as tensors.csv and allreduce.csv", declare_import},
     Command{"compare", "two results of one subcommand: what differs, and is it real", declare_compare},
-    Command{"report", "results.json -> report.html, and charts as images", declare_report},
+    Command{"report", "results.json -> report.html", declare_report},
     Command{"completions", "the completion script for bash, zsh or fish", declare_completions},
 };
 

@@ -9,9 +9,8 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/scaling.h"
-#include "report/images.h"
-#include "report/text.h"
-#include "results/rank_times.h"
+#include "report/report.h"
+#include "results/results.h"
 
 namespace firkin::cli {
 namespace {
@@ -34,7 +33,6 @@ struct PredictFlags {
   std::vector<std::string> hooks;
   double conversion_s_per_gib = 0;
   bool sensitivity = false;
-  bool svg = false;
   CommonFlags common;  // --out: empty: nothing is written
 };
 
@@ -76,7 +74,6 @@ void set_forward(const PredictFlags& flags, TensorProfile& profile) {
 }
 
 PredictionInputs read_inputs(const PredictFlags& flags) {
-  if (flags.svg && flags.common.out.empty()) throw InputError("--svg: expected --out as well");
   PredictionInputs inputs;
   inputs.rule = cap_options(flags.rule);
   inputs.search = search_options(flags);
@@ -108,10 +105,6 @@ int run(PredictFlags& flags) {
     return 0;
   }
   finish_run(flags.common, results);
-  if (!flags.svg) return 0;
-  for (const std::filesystem::path& image : write_chart_images(charts_for(results), ImageFormat::kSvg, flags.common.out)) {
-    if (!flags.common.json) fmt::print("wrote {}\n", image.string());
-  }
   return 0;
 }
 
@@ -162,7 +155,6 @@ Run declare_predict(CLI::App& app) {
       ->capture_default_str()
       ->group(group);
   app.add_flag("--sensitivity", flags->sensitivity, "1/8 to 8 times each input; heat maps with --out");
-  app.add_flag("--svg", flags->svg, "with --out: every chart as an SVG file as well");
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
   add_settings_flag(app, flags->common);
   add_json_flag(app, flags->common.json);

@@ -1,4 +1,4 @@
-// firkin report: results.json -> report.html, and its charts as images.
+// firkin report: results.json -> report.html.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -8,9 +8,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/output_folder.h"
-#include "report/images.h"
 #include "report/report.h"
-#include "report/shared_charts.h"
 
 namespace firkin::cli {
 namespace {
@@ -19,8 +17,6 @@ struct ReportFlags {
   std::vector<std::string> results = {"firkin-out/tune/results.json"};
   std::string html, out;
   bool json = false;
-  bool png = false;
-  bool svg = false;
 };
 
 constexpr const char* kFolderOfSeveral = "firkin-out/report";
@@ -31,18 +27,6 @@ std::filesystem::path page_path(const ReportFlags& flags, const std::vector<std:
   const std::string folder = flags.out.empty() && results.size() > 1 ? kFolderOfSeveral : flags.out;
   if (!folder.empty()) return std::filesystem::path(folder) / "report.html";
   return std::filesystem::path(results[0]).replace_filename("report.html");
-}
-
-// Those of the second file and later are named after their place: curve-2.
-std::vector<Chart> charts_of(const std::vector<Results>& several, const std::vector<std::string>& names) {
-  std::vector<Chart> all = shared_charts(several, names);
-  for (size_t i = 0; i < several.size(); ++i) {
-    for (Chart& chart : charts_for(several[i])) {
-      if (i > 0) chart.id += fmt::format("-{}", i + 1);
-      all.push_back(std::move(chart));
-    }
-  }
-  return all;
 }
 
 int run(const ReportFlags& flags) {
@@ -56,12 +40,6 @@ int run(const ReportFlags& flags) {
   check_output_folder(folder, flags.html.empty() && (!flags.out.empty() || files.size() > 1) ? "--out" : "--html");
   write_file_atomically(html, render_reports(several, names));
   std::vector<std::string> written = {html.string()};
-  const auto write_images = [&](ImageFormat format) {
-    for (const std::filesystem::path& image : write_chart_images(charts_of(several, names), format, folder))
-      written.push_back(image.string());
-  };
-  if (flags.png) write_images(ImageFormat::kPng);
-  if (flags.svg) write_images(ImageFormat::kSvg);
   if (flags.json) {
     print_json({{"files", written}});
     return 0;
@@ -76,13 +54,11 @@ Run declare_report(CLI::App& app) {
   auto flags = std::make_shared<ReportFlags>();
   app.footer(
       "  firkin report                              firkin-out/tune/results.json\n"
-      "  firkin report run7 --svg                   and each chart beside the page\n"
+      "  firkin report run7                         run7/report.html\n"
       "  firkin report a b --html both.html         trainings in the same charts\n");
   app.add_option("results", flags->results, "one or several, or their folders (default\nfirkin-out/tune/results.json)");
   CLI::Option* html = app.add_option("--html", flags->html,
                                      "the page (default: report.html beside the results; of\nseveral firkin-out/report/report.html)");
-  app.add_flag("--png", flags->png, "every chart as a PNG file beside the page as well");
-  app.add_flag("--svg", flags->svg, "every chart as an SVG file beside the page as well");
   app.add_option("--out", flags->out, "folder for report.html")->excludes(html);
   add_json_flag(app, flags->json);
   return [flags] { return run(*flags); };

@@ -16,7 +16,7 @@
 #include "firkin/plan/ordered_prediction.h"
 #include "firkin/plan/timeline.h"
 #include "job.h"
-#include "results/traces.h"
+#include "results/results.h"
 #include "trace/trace.h"
 
 namespace firkin::cli {

@@ -9,7 +9,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/compression.h"
 #include "job.h"
-#include "results/sample_shape.h"
+#include "results/results.h"
 #include "tune/measure.h"
 
 namespace firkin::cli {

@@ -1,10 +1,9 @@
-// The answer in words: heading, lead, key figures.
+// A result in words: heading, how sure it is, key figures, settings to paste.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "results/paste_settings.h"
 #include "results/results.h"
 
 namespace firkin {
@@ -17,26 +16,16 @@ struct KeyFigure {
 
 // All plain text.
 struct Answer {
-  std::string title;              // of the browser's tab
-  std::string kicker;             // what was run, where and when
-  std::string heading;            // one sentence
-  std::vector<std::string> lead;  // paragraphs
+  std::string kicker;                  // what was run, where and when
+  std::string heading;                 // the answer, in one sentence
+  std::string certainty;               // how sure it is, and what the measurement cannot tell; may be empty
+  std::vector<std::string> warnings;   // what limits it
+  std::vector<PasteSetting> settings;  // what to do with it; the first is PyTorch's
   std::vector<KeyFigure> figures;
-  std::vector<PasteSetting> settings;  // what to do with it
+  std::vector<std::string> lead;   // paragraphs: the reasons
+  std::vector<std::string> notes;  // what was noticed on the way
 };
 
 Answer put_in_words(const Results& results);
-
-// Parts of it for `firkin tune`. results.answer must be there.
-std::string tune_heading(const Results& results);
-std::vector<std::string> tune_lead(const Results& results);
-std::vector<KeyFigure> tune_figures(const Results& results);
-std::vector<PasteSetting> tune_settings(const Results& results);
-
-// And for `firkin predict`.
-std::string prediction_heading(const Prediction& prediction);
-std::vector<std::string> prediction_lead(const Prediction& prediction);
-std::vector<KeyFigure> prediction_figures(const Prediction& prediction);
-std::vector<PasteSetting> prediction_settings(const Prediction& prediction);
 
 }  // namespace firkin

@@ -1,30 +1,470 @@
 #include "report/charts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 
-#include "chart_builders.h"
+#include "firkin/base/units.h"
 #include "firkin/stats/summary.h"
-#include "palette.h"
-#include "results/numbers.h"
+#include "templates.h"
 
 namespace firkin {
 namespace {
 
-std::optional<double> median_of(const std::vector<double>& seconds) {
-  if (seconds.empty()) return std::nullopt;
-  return median(seconds);
+using nlohmann::json;
+
+// ---- Step time over bucket size: the predicted line, measured points with intervals, the other strategies as level lines, the best caps.
+
+struct CurveRange {
+  double low = HUGE_VAL;
+  double high = 0;
+
+  double span() const { return high - low; }
+  void include(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+};
+
+CurveRange times_of(const std::vector<CurveRow>& rows, CurveRange range = {}) {
+  for (const CurveRow& row : rows) {
+    if (row.predicted_s) range.include(*row.predicted_s);
+    if (row.measured_s) range.include(*row.measured_s);
+    if (!row.measured_ci_s) continue;
+    range.include(row.measured_ci_s->low);
+    range.include(row.measured_ci_s->high);
+  }
+  return range;
 }
 
-std::optional<Chart> layers_of(const Results& results) {
-  if (!results.layers) return std::nullopt;
-  std::vector<LayerBar> bars;
-  for (const LayerRow& layer : results.layers->layers) {
-    bars.push_back({layer.name, median_of(layer.forward_s), median_of(layer.backward_s).value_or(0)});
-  }
-  return layers_chart(bars);
+// A time axis with room above the data for the labels of the best caps.
+void set_time_axis(json& spec, CurveRange times, const std::string& title) {
+  constexpr double kMargin = 0.05;    // of the axis
+  constexpr double kHeadroom = 0.13;  // of the axis
+  const double margin = std::max(kMargin * times.span(), 0.002 * times.high);
+  times.low = std::max(0.0, times.low - margin);
+  times.high += margin;
+  times.high += kHeadroom * times.span();
+  json& y = spec["encoding"]["y"];
+  y["scale"]["domain"] = {times.low, times.high};
+  y["axis"]["title"] = title + (times.low > 0 ? " (the axis does not start at zero)" : "");
 }
+
+json predicted_points(const std::vector<CurveRow>& rows) {
+  json points = json::array();
+  for (const CurveRow& row : rows) {
+    if (!row.predicted_s) continue;
+    json& point = points.emplace_back(json{{"cap_mib", row.cap_mib}, {"time_s", *row.predicted_s}});
+    if (row.predicted_range_s) point.update({{"low", row.predicted_range_s->low}, {"high", row.predicted_range_s->high}});
+  }
+  return points;
+}
+
+json measured_points(const Results& results) {
+  json points = json::array();
+  for (const CurveRow& row : results.curve) {
+    if (!row.measured_s) continue;
+    json point = {{"cap_mib", row.cap_mib},
+                  {"cap", display_cap(row.cap_mib) + " MiB"},
+                  {"time_s", *row.measured_s},
+                  {"measured", display_seconds(*row.measured_s)},
+                  {"kind", results.answer && is_tied(*results.answer, row.cap_mib) ? "measured, as good" : "measured"}};
+    point["buckets"] = row.buckets ? json(*row.buckets) : json("–");
+    point["predicted"] = row.predicted_s ? display_seconds(*row.predicted_s) : "–";
+    add_interval(point, row.measured_ci_s);
+    points.push_back(std::move(point));
+  }
+  return points;
+}
+
+json best_mark(const std::string& kind, const CurveRow& row, double time_s, int label_row) {
+  return {{"kind", kind},
+          {"cap_mib", row.cap_mib},
+          {"time_s", time_s},
+          {"row", label_row},
+          {"label", fmt::format("{} best: {} MiB", kind, display_cap(row.cap_mib))}};
+}
+
+// Where both labels lie on the same side of their lines, the outer one's is written in the upper row, so that no line crosses a label.
+json best_marks(const TuneAnswer& answer, const CurveRange& caps) {
+  const double predicted = answer.best_predicted.cap_mib, measured = answer.best_measured.cap_mib;
+  const bool both_right = std::min(predicted, measured) > std::sqrt(caps.low * caps.high);
+  const bool prediction_first = predicted == measured || (predicted < measured) != both_right;
+  json marks = {best_mark("measured", answer.best_measured, *answer.best_measured.measured_s, prediction_first ? 1 : 0),
+                best_mark("predicted", answer.best_predicted, *answer.best_predicted.predicted_s, prediction_first ? 0 : 1)};
+  if (predicted == measured) marks[0]["label"] = "measured best: the same";
+  return marks;
+}
+
+// The strategies without a cap. One far from the curve would flatten the curve; it is put in words instead.
+struct Levels {
+  json lines = json::array();
+  std::vector<std::string> beyond;
+};
+
+Levels place_levels(const std::vector<StrategyRow>& strategies, CurveRange& times) {
+  constexpr double kFarthest = 1.5;    // spans of the curve
+  constexpr double kLeastSpan = 0.08;  // of the largest time
+  const CurveRange curve = times;
+  const double reach = kFarthest * std::max(curve.span(), kLeastSpan * curve.high);
+  Levels levels;
+  for (const StrategyRow& row : strategies) {
+    if (row.strategy == "bucketed" || row.strategy == kChosenCapName) continue;  // the curve itself
+    const std::string time = display_seconds(row.measured_s);
+    if (row.measured_s < curve.low - reach || row.measured_s > curve.high + reach) {
+      levels.beyond.push_back(fmt::format("{} ({})", row.strategy, time));
+      continue;
+    }
+    levels.lines.push_back({{"strategy", row.strategy}, {"time_s", row.measured_s}, {"measured", time}});
+    times.include(row.measured_s);
+  }
+  return levels;
+}
+
+std::string curve_summary(const std::vector<CurveRow>& rows, const std::optional<TuneAnswer>& answer) {
+  std::string text =
+      fmt::format("Step time over bucket caps from {} to {} MiB.", display_cap(rows.front().cap_mib), display_cap(rows.back().cap_mib));
+  if (!answer) return text;
+  return text + fmt::format(" Predicted best: {} MiB at {}. Measured best: {} MiB at {}.", display_cap(answer->best_predicted.cap_mib),
+                            display_seconds(*answer->best_predicted.predicted_s), display_cap(answer->best_measured.cap_mib),
+                            display_seconds(*answer->best_measured.measured_s));
+}
+
+std::string curve_caption(const Levels& levels, bool has_measured, bool has_range) {
+  std::string text = has_measured ? "Line: the model's prediction. Points: medians of real steps with 95 % intervals; filled points are "
+                                    "as good as the best, as far as this measurement can tell."
+                                  : "The model's prediction.";
+  if (has_range) text += " Band: so near to their predictions 95 % of the validation study's caps were measured.";
+  if (!levels.lines.empty()) text += " Dashed: the strategies that have no cap, as measured.";
+  if (!levels.beyond.empty()) text += fmt::format(" Outside this axis: {}.", fmt::join(levels.beyond, ", "));
+  return text;
+}
+
+std::optional<Chart> curve_chart(const Results& results) {
+  CurveRange times = times_of(results.curve, times_of(results.dense_curve));
+  if (times.high == 0) return std::nullopt;
+  const std::vector<CurveRow>& line = results.dense_curve.empty() ? results.curve : results.dense_curve;
+  CurveRange caps;
+  for (const auto* rows : {&results.dense_curve, &results.curve}) {
+    for (const CurveRow& row : *rows) caps.include(row.cap_mib);
+  }
+  const json measured = measured_points(results);
+  const Levels levels = place_levels(results.strategies, times);
+  Chart chart;
+  chart.id = "curve";
+  chart.title = measured.empty() ? "Step time over bucket size: predicted" : "Step time over bucket size: predicted and measured";
+  chart.caption = curve_caption(levels, !measured.empty(), line.front().predicted_range_s.has_value());
+  chart.summary = curve_summary(line, results.answer);
+  chart.spec = filled_chart("curve", {{"predicted", predicted_points(line)},
+                                      {"measured", measured},
+                                      {"levels", levels.lines},
+                                      {"best", results.answer ? best_marks(*results.answer, caps) : json::array()}});
+  set_time_axis(chart.spec, times, "step time");
+  if (measured.empty()) set_param(chart.spec, "key", {"predicted"});
+  return chart;
+}
+
+// T(b) of `firkin predict`.
+Chart predicted_chart(const Prediction& prediction) {
+  const auto drawn = [](const PredictedBucketing& row) {
+    return CurveRow{.cap_mib = mib(row.cap_bytes.value_or(0)), .buckets = row.buckets, .predicted_s = row.backward_s};
+  };
+  const CurveRow best = drawn(prediction.best_uniform);
+  const double plan_s = prediction.best_plan.backward_s;
+  std::vector<CurveRow> curve = {best};
+  for (const PredictedBucketing& row : prediction.curve) curve.push_back(drawn(row));
+  std::ranges::stable_sort(curve, {}, &CurveRow::cap_mib);
+  CurveRange times = times_of(curve);
+  times.include(plan_s);
+  Chart chart;
+  chart.id = "predicted";
+  chart.title = "Backward time over bucket size: predicted";
+  chart.caption =
+      "From the start of backward to the last gradient, with the cap of every bucket. Dashed: the best plan, whose buckets differ in size.";
+  chart.summary =
+      fmt::format("Predicted backward time over bucket caps from {} to {} MiB; least {} at {} MiB.", display_cap(curve.front().cap_mib),
+                  display_cap(curve.back().cap_mib), display_seconds(*best.predicted_s), display_cap(best.cap_mib));
+  chart.spec = filled_chart("curve", {{"predicted", predicted_points(curve)},
+                                      {"measured", json::array()},
+                                      {"levels", {{{"strategy", "best plan"}, {"time_s", plan_s}, {"measured", display_seconds(plan_s)}}}},
+                                      {"best", json::array({best_mark("predicted", best, *best.predicted_s, 0)})}});
+  set_time_axis(chart.spec, times, "backward, with communication");
+  set_param(chart.spec, "key", {"predicted"});
+  return chart;
+}
+
+// ---- How the best cap moves with the inputs of a prediction: heat maps, one cell per factor of an input, darker for more.
+
+// 0.125 -> "1/8", 4 -> "4"
+std::string factor_label(double factor) {
+  return factor < 1 ? fmt::format("1/{:g}", 1 / factor) : fmt::format("{:g}", factor);
+}
+
+// What a cell shows: its shade on any scale, and a label.
+using Shade = std::pair<double, std::string> (*)(const SensitivityPoint& point);
+
+std::pair<double, std::string> shade_of_time(const SensitivityPoint& point) {
+  return {std::log(point.backward_s), display_seconds(point.backward_s)};
+}
+
+std::pair<double, std::string> shade_of_cap(const SensitivityPoint& point) {
+  return {std::log(static_cast<double>(point.cap_bytes)), display_cap(mib(point.cap_bytes))};
+}
+
+std::pair<double, std::string> shade_of_regret(const SensitivityPoint& point) {
+  return {cost_of_keeping(point), display_percent(cost_of_keeping(point))};
+}
+
+json cell(const SensitivityPoint& point, const std::string& column, const std::string& row, Shade shade_of) {
+  const auto [shade, label] = shade_of(point);
+  return {{"column", column},
+          {"row", row},
+          {"shade", shade},
+          {"label", label},
+          {"cap", display_cap(mib(point.cap_bytes)) + " MiB"},
+          {"time", display_seconds(point.backward_s)},
+          {"exposed", display_seconds(point.exposed_s)},
+          {"keep", display_percent(cost_of_keeping(point), true)}};
+}
+
+json by_influence(const SensitivityPrediction& sensitivity, Shade shade_of) {
+  json cells = json::array();
+  for (const SensitivityPoint& point : sensitivity.points)
+    cells.push_back(cell(point, factor_label(point.factor), std::string(name_of(point.influence)), shade_of));
+  json spec = filled_chart("heat_map", {{"cells", std::move(cells)}});
+  spec["encoding"]["x"]["axis"]["title"] = "times its value";
+  spec["encoding"]["y"]["axis"]["title"] = "input";
+  return spec;
+}
+
+json latency_by_bandwidth(const SensitivityMap& map, Shade shade_of) {
+  json cells = json::array();
+  for (size_t i = 0; i < map.cells.size(); ++i) {
+    const double latency = map.factors[i / map.factors.size()], bandwidth = map.factors[i % map.factors.size()];
+    cells.push_back(cell(map.cells[i], factor_label(bandwidth), factor_label(latency), shade_of));
+  }
+  json spec = filled_chart("heat_map", {{"cells", std::move(cells)}});
+  spec["encoding"]["x"]["axis"]["title"] = "bandwidth, times its value";
+  spec["encoding"]["y"]["axis"]["title"] = "latency, times its value";
+  return spec;
+}
+
+std::vector<Chart> prediction_charts(const Prediction& prediction) {
+  std::vector<Chart> charts = {predicted_chart(prediction)};
+  if (!prediction.sensitivity) return charts;
+  const SensitivityPrediction& sensitivity = *prediction.sensitivity;
+  charts.push_back({"sensitivity-time", "Backward time, with the best cap",
+                    "Each row multiplies one input and leaves the others. The column 1 is the operating point.",
+                    "A heat map of the backward time by input and factor; the table holds its numbers.",
+                    by_influence(sensitivity, shade_of_time)});
+  charts.push_back({"sensitivity-cap", "The best uniform cap (MiB)",
+                    "Neighbours can differ much at little cost: T(b) is flat around its lowest point. The table says how flat.",
+                    "A heat map of the best cap by input and factor; the table holds its numbers.",
+                    by_influence(sensitivity, shade_of_cap)});
+  charts.push_back({"latency-bandwidth-cap", "The best uniform cap (MiB) on another network",
+                    "Latency is the least time in the all-reduce table; bandwidth divides what comes on top of it.",
+                    "A heat map of the best cap by latency and bandwidth.", latency_by_bandwidth(sensitivity.map, shade_of_cap)});
+  const double worst = cost_of_keeping(*std::ranges::max_element(sensitivity.map.cells, {}, cost_of_keeping));
+  charts.push_back({"latency-bandwidth-keep", "What keeping today's cap would cost there",
+                    "Backward time with the cap that is best at the operating point, over that with the best cap there, minus one.",
+                    fmt::format("Keeping the cap costs at most {} on any of these networks.", display_percent(worst)),
+                    latency_by_bandwidth(sensitivity.map, shade_of_regret)});
+  return charts;
+}
+
+// ---- All-reduces: time over size, per call when many are queued, and the alpha-beta line; and the same data in chunks.
+
+constexpr const char* kIsolated = "one all-reduce, a(x)";
+constexpr const char* kGap = "queued back to back, g(x)";
+constexpr const char* kFit = "latency + size / bandwidth";
+
+json allreduce_point(const AllReduceRow& row, const char* kind, double seconds) {
+  return {{"bytes", row.bytes},
+          {"size", format_bytes(row.bytes)},
+          {"world", fmt::format("{} ranks", row.world_size)},
+          {"time_s", seconds},
+          {"time", display_seconds(seconds)},
+          {"kind", kind},
+          {"samples", "–"},
+          {"interval", "–"}};
+}
+
+json isolated_point(const AllReduceRow& row) {
+  json point = allreduce_point(row, kIsolated, row.median_s);
+  if (row.samples) point["samples"] = *row.samples;
+  if (!row.min_s || !row.max_s) return point;
+  add_interval(point, Interval{*row.min_s, *row.max_s});
+  return point;
+}
+
+// The fitted line, and the range of the points that it is drawn in.
+json fit_row(const AlphaBeta& fit, const json& points) {
+  const auto [least, most] = std::ranges::minmax(points, {}, [](const json& point) { return point["bytes"].get<int64_t>(); });
+  const auto [shortest, longest] = std::ranges::minmax(points, {}, [](const json& point) { return point["time_s"].get<double>(); });
+  return {{"alpha_s", fit.alpha_s}, {"beta_s_per_byte", fit.beta_s_per_byte}, {"least", least["bytes"]},
+          {"most", most["bytes"]},  {"shortest", shortest["time_s"]},         {"longest", longest["time_s"]}};
+}
+
+std::string fit_text(const AlphaBeta& fit) {
+  std::string text = fmt::format(" The fitted line: latency {}", display_seconds(fit.alpha_s));
+  if (fit.beta_s_per_byte > 0) text += fmt::format(", bandwidth {:.3g} GB/s", 1e-9 / fit.beta_s_per_byte);
+  return text + fmt::format("; its median error is {}.", display_percent(fit.median_relative_error));
+}
+
+std::optional<Chart> allreduce_chart(const Results& results) {
+  const AllReduceTable& table = results.allreduce;
+  if (table.empty()) return std::nullopt;
+  const bool several_worlds = table.front().world_size != table.back().world_size;
+  json points = json::array(), fit = json::array(), worlds = json::array(), key = {kIsolated};
+  for (const AllReduceRow& row : table) {
+    points.push_back(isolated_point(row));
+    if (several_worlds) worlds.push_back({{"bytes", row.bytes}, {"time_s", row.median_s}, {"world", points.back()["world"]}});
+    if (!row.gap_s) continue;
+    points.push_back(allreduce_point(row, kGap, *row.gap_s));
+    if (key.size() == 1) key.push_back(kGap);
+  }
+  Chart chart;
+  chart.id = "allreduce";
+  chart.title = "Time of an all-reduce over its size";
+  chart.caption =
+      "Points: medians; thin lines: from the least to the greatest sample. Flat where latency dominates, rising where bandwidth does: what "
+      "buckets trade against each other.";
+  if (results.alpha_beta) {
+    key.push_back(kFit);
+    fit.push_back(fit_row(*results.alpha_beta, points));
+    chart.caption += fit_text(*results.alpha_beta);
+  }
+  chart.summary = fmt::format("All-reduce times from {} for {} to {} for {}.", display_seconds(table.front().median_s),
+                              format_bytes(table.front().bytes), display_seconds(table.back().median_s), format_bytes(table.back().bytes));
+  chart.spec = filled_chart("allreduce", {{"points", points}, {"fit", fit}, {"worlds", worlds}});
+  set_param(chart.spec, "key", key);
+  return chart;
+}
+
+std::optional<Chart> chunks_chart(const Results& results) {
+  const std::vector<ChunksRow>& chunks = results.chunks;
+  if (chunks.empty()) return std::nullopt;
+  nlohmann::json rows = nlohmann::json::array();
+  for (const ChunksRow& row : chunks) {
+    rows.push_back({{"bytes", row.chunk_bytes},
+                    {"size", format_bytes(row.chunk_bytes)},
+                    {"calls", row.calls},
+                    {"time_s", row.total_s},
+                    {"time", display_seconds(row.total_s)}});
+    add_interval(rows.back(), row.total_ci_s);
+  }
+  const ChunksRow& best = *std::ranges::min_element(chunks, {}, &ChunksRow::total_s);
+  Chart chart;
+  chart.id = "chunks";
+  chart.title = "The same data in chunks of different size";
+  chart.caption =
+      "Each point: all of the data, all-reduced in chunks that are under way together. Median and 95 % interval. Where the line falls, "
+      "every call costs; where it is flat, only the bytes do.";
+  chart.summary = fmt::format("Time over chunk size, from {} at {} to {} at {}; least {} at {}.", display_seconds(chunks.front().total_s),
+                              format_bytes(chunks.front().chunk_bytes), display_seconds(chunks.back().total_s),
+                              format_bytes(chunks.back().chunk_bytes), display_seconds(best.total_s), format_bytes(best.chunk_bytes));
+  chart.spec = filled_chart("chunks", {{"chunks", rows}});
+  return chart;
+}
+
+// ---- When gradients become ready: bytes that could already travel, over the time of the backward pass.
+
+std::optional<Chart> ready_chart(const Results& results) {
+  if (!results.profile || results.profile->tensors.names.empty()) return std::nullopt;
+  const TensorProfile& profile = results.profile->tensors;
+  nlohmann::json tensors = nlohmann::json::array({{{"ready_s", 0}, {"mib", 0}}});  // at first nothing is ready
+  int64_t total = 0;
+  for (size_t i = 0; i < profile.names.size(); ++i) {
+    total += profile.bytes[i];
+    tensors.push_back({{"ready_s", profile.ready_s[i]},
+                       {"ready", display_seconds(profile.ready_s[i])},
+                       {"mib", mib(total)},
+                       {"tensor", profile.names[i]},
+                       {"size", format_bytes(profile.bytes[i])}});
+  }
+  Chart chart;
+  chart.id = "ready";
+  chart.title = "When gradients become ready";
+  chart.caption =
+      "One point per tensor. A bucket can start once its last gradient is ready; what is ready late can no longer hide behind backward.";
+  if (results.profile->hook_perturbation) {
+    chart.caption += fmt::format(" Taking these times changed backward by {}.", display_percent(*results.profile->hook_perturbation, true));
+  }
+  chart.summary =
+      fmt::format("{} gradients, {} in all, become ready during a backward pass of {}; the last after {}.", profile.names.size(),
+                  format_bytes(total), display_seconds(profile.backward_s), display_seconds(profile.ready_s.back()));
+  const nlohmann::json end = {{"ready_s", profile.backward_s}, {"label", "end of backward"}};
+  chart.spec = filled_chart("ready", {{"tensors", tensors}, {"end", nlohmann::json::array({end})}});
+  return chart;
+}
+
+// ---- The time of each layer, forward and backward.
+
+std::optional<Chart> layers_chart(const Results& results) {
+  constexpr size_t kMany = 60;  // layers; more of them are drawn in thinner rows, and some names are left out
+  if (!results.layers || results.layers->layers.empty()) return std::nullopt;
+  const auto time_of = [](const std::vector<double>& seconds) { return seconds.empty() ? 0 : median(seconds); };
+  json rows = json::array();
+  bool has_forward = false;
+  double longest_s = -1;
+  std::string longest;
+  for (const LayerRow& layer : results.layers->layers) {
+    const double forward_s = time_of(layer.forward_s), backward_s = time_of(layer.backward_s);
+    rows.push_back({{"layer", layer.name}, {"backward", backward_s}, {"backward_text", display_seconds(backward_s)}});
+    if (!layer.forward_s.empty()) rows.back().update({{"forward", forward_s}, {"forward_text", display_seconds(forward_s)}});
+    has_forward = has_forward || !layer.forward_s.empty();
+    if (forward_s + backward_s <= longest_s) continue;
+    longest_s = forward_s + backward_s;
+    longest = layer.name;
+  }
+  Chart chart;
+  chart.id = "layers";
+  chart.title = has_forward ? "Time of each layer: forward and backward" : "Time of each layer: backward";
+  chart.caption = "Medians over steps, in the order of the forward pass. Backward takes the layers from the last to the first.";
+  chart.summary = fmt::format("Times of {} layers; the longest is {} at {}.", rows.size(), longest, display_seconds(longest_s));
+  chart.spec = filled_chart("layers", {{"layers", rows}});
+  if (rows.size() > kMany) chart.spec["height"]["step"] = 8;
+  return chart;
+}
+
+// ---- The strategies side by side: computation, and the communication that it does not hide.
+
+nlohmann::json strategy_bar(const StrategyRow& row, bool split) {
+  // Noise can make a step shorter than one without communication; nothing is exposed then.
+  const double exposed_s = std::clamp(row.exposed_s.value_or(0), 0.0, row.measured_s);
+  nlohmann::json bar = {{"strategy", row.strategy}, {"measured", display_seconds(row.measured_s)}, {"end", row.measured_s}};
+  bar[split ? "computation" : "step"] = row.measured_s - exposed_s;
+  bar["exposed"] = split ? display_seconds(exposed_s) : "–";
+  if (split) bar["exposed communication"] = exposed_s;
+  add_interval(bar, row.measured_ci_s);
+  if (row.measured_ci_s) bar["end"] = std::max(row.measured_s, row.measured_ci_s->high);
+  return bar;
+}
+
+std::optional<Chart> strategy_chart(const Results& results) {
+  if (results.strategies.empty()) return std::nullopt;
+  const std::vector<StrategyRow> rows = compared_strategies(results);
+  const bool split = std::ranges::any_of(rows, [](const StrategyRow& row) { return row.exposed_s.has_value(); });
+  nlohmann::json bars = nlohmann::json::array();
+  for (const StrategyRow& row : rows) bars.push_back(strategy_bar(row, split));
+  const auto fastest =
+      std::ranges::min_element(rows, {}, [](const StrategyRow& row) { return row.strategy == "none" ? HUGE_VAL : row.measured_s; });
+  Chart chart;
+  chart.id = "strategies";
+  chart.title = "Strategies compared";
+  chart.caption = "Medians of real steps; the thin line is the 95 % interval of the median.";
+  if (split) chart.caption += " Exposed communication is what a step takes longer than one without communication (none).";
+  chart.summary = fmt::format("Step times of {} strategies; the fastest that communicates is {} at {}.", rows.size(), fastest->strategy,
+                              display_seconds(fastest->measured_s));
+  chart.spec = filled_chart("strategies", {{"strategies", bars}});
+  set_param(chart.spec, "key", split ? nlohmann::json{"computation", "exposed communication"} : nlohmann::json{"step"});
+  return chart;
+}
+
+// ---- Step time of every setting in every configuration.
 
 // What tells the configurations of a run apart: without the model's name where all have the same.
 std::string short_name(const std::vector<StepConfiguration>& all, const ModelDescription& model) {
@@ -33,48 +473,255 @@ std::string short_name(const std::vector<StepConfiguration>& all, const ModelDes
   return fmt::format("batch {}, sequence {}", *model.batch_size, *model.sequence_length);
 }
 
-std::optional<Chart> step_matrix_of(const Results& results) {
-  std::vector<StepDot> dots;
+std::optional<Chart> step_matrix_chart(const Results& results) {
+  json marks = json::array();
+  std::string first;
+  for (const StepConfiguration& configuration : results.configurations) {
+    if (!configuration.strategies.empty() && first.empty()) first = setting_name(configuration.strategies[0]);
+  }
+  if (first.empty()) return std::nullopt;
+  std::vector<std::string> problems;
   for (const StepConfiguration& configuration : results.configurations) {
     const std::string name = short_name(results.configurations, configuration.model);
-    if (configuration.strategies.empty()) dots.push_back({name, "", {}, {}, configuration.status});
+    const auto add = [&](const std::string& setting) -> json& {
+      marks.push_back({{"configuration", name}, {"setting", setting}, {"measured", "–"}, {"interval", "–"}});
+      return marks.back();
+    };
+    if (configuration.strategies.empty()) {
+      add(first)["problem"] = configuration.status;
+      problems.push_back(fmt::format("{} ({})", name, configuration.status));
+    }
     for (const StrategyRow& row : configuration.strategies) {
-      const std::string setting = row.cap_mib ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_mib)) : row.strategy;
-      dots.push_back({name, setting, row.measured_s, row.measured_ci_s, ""});
+      json& mark = add(setting_name(row));
+      mark["time_s"] = row.measured_s;
+      mark["measured"] = display_seconds(row.measured_s);
+      mark["end"] = row.measured_ci_s ? std::max(row.measured_s, row.measured_ci_s->high) : row.measured_s;
+      add_interval(mark, row.measured_ci_s);
     }
   }
-  if (dots.empty()) return std::nullopt;
-  return step_matrix_chart(dots);
+  Chart chart;
+  chart.id = "steps";
+  chart.title = "Step time by configuration";
+  chart.caption = "Medians of real steps with 95 % intervals; hollow: steps without communication.";
+  if (!problems.empty()) chart.caption += fmt::format(" Not measured: {}.", fmt::join(problems, "; "));
+  chart.summary = fmt::format("Step times of {} settings in {} configurations; {} not measured.", marks.size() - problems.size(),
+                              results.configurations.size(), problems.size());
+  chart.spec = filled_chart("step_matrix", {{"steps", marks}});
+  return chart;
 }
 
-std::optional<Chart> ratios_of(const Results& results) {
+// ---- Two runs compared: the time of B over that of A, setting by setting.
+
+const char* words_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kFaster:
+      return "B is faster";
+    case Verdict::kSlower:
+      return "B is slower";
+    case Verdict::kSame:
+      return "cannot be told apart";
+    case Verdict::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+using NameParts = std::vector<std::string>;
+
+// "demo, batch 1, fp32" -> demo; batch 1; fp32
+NameParts parts_of(const std::string& configuration) {
+  constexpr std::string_view kBetween = ", ";
+  NameParts parts;
+  for (size_t start = 0; start < configuration.size();) {
+    const size_t end = std::min(configuration.find(kBetween, start), configuration.size());
+    parts.push_back(configuration.substr(start, end - start));
+    start = end + kBetween.size();
+  }
+  return parts;
+}
+
+// What tells a setting from the others: without what all configurations have.
+std::string label_of(const MeasuredSetting& setting, const NameParts& in_all) {
+  NameParts parts = parts_of(setting.configuration);
+  std::erase_if(parts, [&in_all](const std::string& part) { return std::ranges::count(in_all, part) > 0; });
+  return parts.empty() ? setting.name : fmt::format("{}: {}", fmt::join(parts, ", "), setting.name);
+}
+
+NameParts parts_of_all(const std::vector<ComparedSetting>& settings) {
+  NameParts common = parts_of(settings[0].a.configuration);
+  for (const ComparedSetting& setting : settings) {
+    const NameParts parts = parts_of(setting.a.configuration);
+    std::erase_if(common, [&parts](const std::string& part) { return std::ranges::count(parts, part) == 0; });
+  }
+  return common;
+}
+
+nlohmann::json ratio_mark(const ComparedSetting& setting, const NameParts& in_all) {
+  const MeasuredSetting& a = setting.a;
+  nlohmann::json mark = {{"setting", label_of(a, in_all)},
+                         {"ratio", setting.ratio},
+                         {"end", setting.ratio},
+                         {"change", display_percent(setting.ratio - 1, true)},
+                         {"verdict", words_of(setting.verdict)},
+                         {"interval", "–"},
+                         {"a", display_seconds(a.median_s)},
+                         {"b", display_seconds(setting.b.median_s)}};
+  if (!setting.ratio_interval) return mark;
+  const Interval& interval = *setting.ratio_interval;
+  mark.update({{"low", interval.low},
+               {"high", interval.high},
+               {"end", std::max(setting.ratio, interval.high)},
+               {"interval", fmt::format("{:.3f} to {:.3f}", interval.low, interval.high)}});
+  return mark;
+}
+
+std::optional<Chart> ratios_chart(const Results& results) {
   if (!results.comparison || results.comparison->settings.empty()) return std::nullopt;
-  return ratios_chart(results.comparison->settings);
+  const std::vector<ComparedSetting>& settings = results.comparison->settings;
+  nlohmann::json marks = nlohmann::json::array();
+  const NameParts in_all = parts_of_all(settings);
+  for (const ComparedSetting& setting : settings) marks.push_back(ratio_mark(setting, in_all));
+  const auto count = [&settings](Verdict verdict) { return std::ranges::count(settings, verdict, &ComparedSetting::verdict); };
+  Chart chart;
+  chart.id = "ratios";
+  chart.title = "Time of run B over time of run A";
+  chart.caption =
+      "Left of the dashed line B takes less time, right of it more. An interval (95 %) that contains 1 cannot tell the two apart; a pale "
+      "point has none.";
+  chart.summary = fmt::format("Of {} settings B is faster in {}, slower in {}; {} cannot be told apart.", settings.size(),
+                              count(Verdict::kFaster), count(Verdict::kSlower), count(Verdict::kSame));
+  chart.spec = filled_chart("ratios", {{"settings", marks}});
+  return chart;
+}
+
+// ---- When a step computed and when it communicated, setting by setting: as measured, and as predicted.
+
+void add_periods(nlohmann::json& rows, const std::string& setting, const std::vector<BusyPeriod>& periods, const std::string& prefix) {
+  for (const BusyPeriod& period : periods) {
+    rows.push_back({{"setting", setting},
+                    {"kind", prefix + (period.activity == kComputeActivity ? "computation" : period.activity)},
+                    {"from_s", period.start_s},
+                    {"to_s", period.end_s},
+                    {"start", display_seconds(period.start_s)},
+                    {"length", display_seconds(period.end_s - period.start_s)}});
+  }
+}
+
+std::optional<Chart> timeline_chart(const Results& results) {
+  const std::vector<TraceRow>& rows = results.traces;
+  if (rows.empty()) return std::nullopt;
+  nlohmann::json periods = nlohmann::json::array();
+  for (const TraceRow& row : rows) {
+    add_periods(periods, row.name, row.timeline, "");
+    add_periods(periods, row.name, row.predicted, "predicted ");
+  }
+  const bool has_predicted = std::ranges::any_of(rows, [](const TraceRow& row) { return !row.predicted.empty(); });
+  Chart chart;
+  chart.id = "timeline";
+  chart.title = "One step of rank 0: when it computed, and when it communicated";
+  chart.caption =
+      "Computation: at least one operator ran. Communication: the transport had taken up at least one collective. Communication beside "
+      "computation is hidden, and it is only free where it does not take the processor from it. Under the strategy ordered, what is "
+      "communicated at the start of the step are gradients of the step before.";
+  if (has_predicted) chart.caption += " Below each: the same step as the model predicts it.";
+  chart.summary = fmt::format("Periods of computation and of communication in one step{}, for {} settings.",
+                              has_predicted ? ", measured and predicted" : "", rows.size());
+  chart.spec = filled_chart("timeline", {{"periods", periods}});
+  return chart;
+}
+
+// ---- Trainings: each row of each, thinned to what a screen can show.
+
+template <typename AddRow>
+void for_each_row(const std::vector<NamedTraining>& trainings, AddRow add_row) {
+  constexpr size_t kMost = 500;  // steps of each
+  for (const NamedTraining& one : trainings) {
+    for (const TrainingRow& row : thinned(one.training->rows, kMost)) add_row(one.name, row);
+  }
+}
+
+// A key of one run says nothing.
+json with_key_of_runs(json spec, size_t runs) {
+  if (runs < 2) spec["encoding"]["color"]["legend"] = nullptr;
+  return spec;
+}
+
+Chart losses_chart(const std::vector<NamedTraining>& trainings) {
+  json losses = json::array(), held = json::array();
+  for_each_row(trainings, [&](const std::string& name, const TrainingRow& row) {
+    const auto point = [&](double loss, const char* of) {
+      return json{{"step", row.step}, {"loss", loss}, {"rate", fmt::format("{:.3g}", row.learning_rate)}, {"of", of}, {"run", name}};
+    };
+    if (row.loss) losses.push_back(point(*row.loss, "training"));
+    if (row.held_loss) held.push_back(point(*row.held_loss, "held part"));
+  });
+  std::vector<std::string> ends;
+  for (const NamedTraining& one : trainings) {
+    if (one.training->last_loss) ends.push_back(fmt::format("{} at {:.4f}", one.name, *one.training->last_loss));
+  }
+  Chart chart;
+  chart.id = "losses";
+  chart.title = trainings.size() == 1 ? "Loss" : "Losses";
+  chart.caption =
+      "Mean cross-entropy in nats per token. Lines: of each step's samples, before the update; points: of the part of the data that is not "
+      "trained on.";
+  chart.summary = fmt::format("Losses of {} trainings, which end: {}.", trainings.size(), fmt::join(ends, ", "));
+  chart.spec = with_key_of_runs(filled_chart("losses", {{"losses", losses}, {"held", held}}), trainings.size());
+  return chart;
+}
+
+Chart speeds_chart(const std::vector<NamedTraining>& trainings) {
+  json speeds = json::array();
+  for_each_row(trainings, [&](const std::string& name, const TrainingRow& row) {
+    if (row.tokens_per_s) speeds.push_back({{"step", row.step}, {"speed", *row.tokens_per_s}, {"run", name}});
+  });
+  std::vector<std::string> means;
+  for (const NamedTraining& one : trainings) {
+    if (one.training->tokens_per_s) means.push_back(fmt::format("{} {:.0f}", one.name, *one.training->tokens_per_s));
+  }
+  Chart chart;
+  chart.id = "speeds";
+  chart.title = "Tokens per second";
+  chart.caption = "Of all ranks together, step by step.";
+  chart.summary = fmt::format("Tokens per second of {} trainings: {}.", trainings.size(), fmt::join(means, ", "));
+  chart.spec = with_key_of_runs(filled_chart("speeds", {{"speeds", speeds}}), trainings.size());
+  return chart;
 }
 
 }  // namespace
 
-std::vector<Chart> charts_for(const Results& results) {
-  if (results.prediction) return prediction_charts(*results.prediction);
-  std::vector<Chart> charts;
-  for (const auto& build : {loss_chart, pace_chart, curve_chart, step_matrix_of, ratios_of, allreduce_chart, chunks_chart, layers_of,
-                            ready_chart, timeline_chart, strategy_chart}) {
-    if (auto chart = build(results)) charts.push_back(std::move(*chart));
-  }
+std::vector<StrategyRow> compared_strategies(const Results& results) {
+  std::vector<StrategyRow> rows = results.strategies;
+  const auto named = [&rows](const std::string& name) { return std::ranges::find(rows, name, &StrategyRow::strategy); };
+  if (!results.answer || named("bucketed") != rows.end()) return rows;
+  const CurveRow& best = results.answer->best_measured;
+  StrategyRow row;
+  row.strategy = fmt::format("bucketed {} MiB", display_cap(best.cap_mib));
+  row.buckets = best.buckets;
+  row.measured_s = *best.measured_s;
+  row.measured_ci_s = best.measured_ci_s;
+  row.predicted_s = best.predicted_s;
+  if (const auto none = named("none"); none != rows.end()) row.exposed_s = row.measured_s - none->measured_s;
+  rows.push_back(row);
+  return rows;
+}
+
+std::vector<Chart> training_charts(const std::vector<NamedTraining>& trainings) {
+  if (trainings.empty()) return {};
+  std::vector<Chart> charts = {losses_chart(trainings), speeds_chart(trainings)};
+  std::erase_if(charts, [](const Chart& chart) { return chart.spec["datasets"][chart.id].empty(); });
   return charts;
 }
 
-nlohmann::json standalone_spec(const Chart& chart) {
-  constexpr int kWidth = 820;
-  constexpr int kMargin = 14;
-  nlohmann::json spec = chart.spec;
-  spec["title"] = {{"text", chart.title}, {"anchor", "start"}, {"color", chart_colour("ink")}, {"fontSize", 15}, {"offset", 12}};
-  spec["width"] = kWidth;
-  spec["autosize"]["type"] = "fit-x";
-  spec["background"] = chart_colour("surface");
-  for (auto& side : spec["padding"]) side = side.get<int>() + kMargin;
-  spec["config"]["font"] = "DejaVu Sans, sans-serif";
-  return with_light_colours(std::move(spec));
+std::vector<Chart> charts_for(const Results& results) {
+  if (results.prediction) return prediction_charts(*results.prediction);
+  std::vector<Chart> charts;
+  if (results.training) charts = training_charts({{"this run", &*results.training}});
+  for (const auto& build : {curve_chart, step_matrix_chart, ratios_chart, allreduce_chart, chunks_chart, layers_chart, ready_chart,
+                            timeline_chart, strategy_chart}) {
+    if (auto chart = build(results)) charts.push_back(std::move(*chart));
+  }
+  return charts;
 }
 
 }  // namespace firkin

@@ -1,7 +1,5 @@
 // The charts of a results.json as data: Vega-Lite specifications, computed by pure functions.
 //
-//   for (const Chart& chart : charts_for(results)) write_file_atomically(chart.id + ".vl.json", standalone_spec(chart).dump());
-//
 // Colours in a specification are the page's CSS variables ("var(--chart-measured)"), so that one drawing serves light, dark and print.
 #pragma once
 
@@ -24,7 +22,14 @@ struct Chart {
 // Charts for all that `results` holds. Sections that are absent give no chart.
 std::vector<Chart> charts_for(const Results& results);
 
-// The specification for an image file: title, a fixed width, a background, and the light palette's colours in place of CSS variables.
-nlohmann::json standalone_spec(const Chart& chart);
+// Losses and tokens per second of trainings, each under its name; nothing where there are none.
+struct NamedTraining {
+  std::string name;
+  const TrainingSection* training;
+};
+std::vector<Chart> training_charts(const std::vector<NamedTraining>& trainings);
+
+// The rows of the strategies' chart and table: as measured, and the best measured cap as one more when the results name it.
+std::vector<StrategyRow> compared_strategies(const Results& results);
 
 }  // namespace firkin

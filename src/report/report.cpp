@@ -2,26 +2,212 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
+#include <stdexcept>
+#include <string_view>
 
 #include "answer.h"
-#include "chart_builders.h"
-#include "html.h"
-#include "page.h"
-#include "page_parts.h"
-#include "palette.h"
-#include "shared_charts.h"
+#include "firkin/base/file.h"
+#include "firkin/base/output_folder.h"
+#include "report/charts.h"
+#include "templates.h"
+
+// The assembler includes the files as they are. FIRKIN_REPORT_PAGE: the page without its results, that is template, style, script, Vega's
+// JavaScript and its licences, made by tools/assemble_report_page.py; FIRKIN_NOTICES: THIRD_PARTY_NOTICES. From CMake.
+asm(".section .rodata\n.global firkin_report_page_begin\n.global firkin_report_page_end\n.global firkin_notices_begin\n.global "
+    "firkin_notices_end\nfirkin_report_page_begin:\n.incbin \"" FIRKIN_REPORT_PAGE
+    "\"\nfirkin_report_page_end:\nfirkin_notices_begin:\n.incbin \"" FIRKIN_NOTICES "\"\nfirkin_notices_end:\n.previous\n");
+extern "C" const char firkin_report_page_begin[], firkin_report_page_end[], firkin_notices_begin[], firkin_notices_end[];
 
 namespace firkin {
 namespace {
+
+constexpr const char* kPageFile = "report.html";
+
+// ---- HTML from plain text: whatever the text holds, it stays text.
+
+// Escapes & < > " ' so that the text can stand in an element or a quoted attribute.
+std::string escape_html(std::string_view text) {
+  std::string escaped;
+  escaped.reserve(text.size());
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      case '"':
+        escaped += "&quot;";
+        break;
+      case '\'':
+        escaped += "&#39;";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  return escaped;
+}
+
+// JSON for a <script type="application/json"> element: no content can end the element. Strings that are not UTF-8 are repaired with U+FFFD.
+std::string json_for_script(const nlohmann::json& value) {
+  const std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string safe;
+  safe.reserve(text.size());
+  for (const char c : text) {
+    if (c == '<') {  // JSON has it only within strings, where an escape means the same
+      safe += "\\u003c";
+    } else {
+      safe += c;
+    }
+  }
+  return safe;
+}
+
+std::string element(std::string_view name, std::string_view text) {
+  return fmt::format("<{0}>{1}</{0}>", name, escape_html(text));
+}
+
+// The first cell of a row is its header. It scrolls sideways where the page is too narrow.
+std::string html_table(const Table& table) {
+  const auto alignment = [&table](size_t column) { return table.columns[column].numeric ? " class=\"number\"" : ""; };
+  const std::string caption = escape_html(table.caption);
+  std::string html = fmt::format(
+      "<div class=\"table\" role=\"region\" aria-label=\"{0}\" tabindex=\"0\"><table><caption><span>{0}</span></caption>\n<thead><tr>",
+      caption);
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    html += fmt::format("<th scope=\"col\"{}>{}</th>", alignment(i), escape_html(table.columns[i].title));
+  }
+  html += "</tr></thead>\n<tbody>\n";
+  for (const Table::Row& row : table.rows) {
+    html += row.highlighted ? "<tr class=\"best\">" : "<tr>";
+    for (size_t i = 0; i < row.cells.size(); ++i) {
+      const std::string cell = escape_html(row.cells[i]);
+      html += i == 0 ? fmt::format("<th scope=\"row\"{}>{}</th>", alignment(i), cell) : fmt::format("<td{}>{}</td>", alignment(i), cell);
+    }
+    html += "</tr>\n";
+  }
+  return html + "</tbody></table></div>\n";
+}
+
+// Replaces every "<!--[NAME]-->" by the value of that name, which is not searched again.
+std::string fill_page(std::string_view page, const std::map<std::string, std::string>& values) {
+  constexpr std::string_view kOpen = "<!--[";
+  constexpr std::string_view kClose = "]-->";
+  std::string filled;
+  for (size_t at = 0;;) {
+    const size_t open = page.find(kOpen, at);
+    filled += page.substr(at, open - at);
+    if (open == std::string_view::npos) return filled;
+    const size_t close = page.find(kClose, open);
+    const std::string name(page.substr(open + kOpen.size(), close - open - kOpen.size()));
+    const auto value = values.find(name);
+    if (value == values.end()) throw std::logic_error("the page has no value for " + name);
+    filled += value->second;
+    at = close + kClose.size();
+  }
+}
+
+// ---- Parts of a page.
+
+std::string chart_html(const Chart& chart) {
+  return fmt::format(
+      "<figure id=\"figure-{0}\"><h2>{1}</h2>\n<div class=\"drawing\"><div class=\"chart\" id=\"chart-{0}\" role=\"img\" "
+      "aria-label=\"{2}\"></div></div>\n"
+      "<figcaption>{3}</figcaption>\n"
+      "<p class=\"save\" hidden>Save as <button type=\"button\" data-chart=\"{0}\" data-format=\"png\">PNG</button> "
+      "<button type=\"button\" data-chart=\"{0}\" data-format=\"svg\">SVG</button></p></figure>\n",
+      chart.id, escape_html(chart.title), escape_html(chart.summary), escape_html(chart.caption));
+}
+
+// Words for a shell: quoted where one would take them apart.
+std::string shell_words(const std::vector<std::string>& words) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%";
+  std::string line;
+  for (const std::string& word : words) {
+    if (!line.empty()) line += ' ';
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+      line += word;
+      continue;
+    }
+    line += '\'';
+    for (const char c : word) line += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    line += '\'';
+  }
+  return line;
+}
+
+std::string figures_html(const std::vector<KeyFigure>& figures) {
+  if (figures.empty()) return "";
+  std::string html = "<dl class=\"figures\">\n";
+  for (const KeyFigure& figure : figures) {
+    html += fmt::format("<div><dt>{}</dt><dd class=\"value\">{}</dd><dd class=\"note\">{}</dd></div>\n", escape_html(figure.label),
+                        escape_html(figure.value), escape_html(figure.note));
+  }
+  return html + "</dl>\n";
+}
+
+std::string charts_html(const std::vector<Chart>& charts) {
+  std::string html;
+  for (const Chart& chart : charts) html += chart_html(chart);
+  return html;
+}
+
+nlohmann::json charts_island(const std::vector<Chart>& charts) {
+  nlohmann::json island = nlohmann::json::array();
+  for (const Chart& chart : charts) island.push_back({{"id", chart.id}, {"title", chart.title}, {"spec", chart.spec}});
+  return island;
+}
+
+std::string paragraphs(const std::vector<std::string>& texts) {
+  std::string html;
+  for (const std::string& text : texts) html += element("p", text);
+  return html;
+}
+
+std::string command_html(const std::vector<std::string>& command_line, const std::string& started) {
+  if (command_line.empty()) return "";
+  std::string html = "<section class=\"wide\"><h2>Command</h2>\n<pre><code>" + escape_html(shell_words(command_line)) + "</code></pre>";
+  if (!started.empty()) html += element("p", "Started " + started);
+  return html + "</section>\n";
+}
 
 std::string folded(const std::string& summary, const std::string& content) {
   return fmt::format("<details><summary>{}</summary>\n{}</details>\n", escape_html(summary), content);
 }
 
+// What limits the answer, and what was noticed on the way: once, in a box.
+std::string warnings_html(const Answer& answer) {
+  if (answer.warnings.empty() && answer.notes.empty()) return "";
+  std::string html = "<aside class=\"warnings\">\n" + paragraphs(answer.warnings);
+  if (!answer.notes.empty()) html += folded(fmt::format("{} noted while measuring", answer.notes.size()), paragraphs(answer.notes));
+  return html + "</aside>\n";
+}
+
+// The settings, one under another; report.js makes a menu of them, and shows the buttons.
+std::string settings_html(const std::vector<PasteSetting>& settings) {
+  if (settings.empty()) return "";
+  std::string html =
+      "<section class=\"paste\" aria-label=\"The setting to paste\"><label hidden>The setting for <select></select></label>\n";
+  for (const PasteSetting& setting : settings) {
+    html += fmt::format(
+        "<div data-tool=\"{0}\"><p class=\"tool\">{0}</p><pre><code>{1}</code></pre><button type=\"button\" hidden>Copy</button>"
+        "<p class=\"note\">{2}</p></div>\n",
+        escape_html(setting.tool), escape_html(setting.setting), escape_html(setting.note));
+  }
+  return html + "</section>\n";
+}
+
 // What the answer says about a cap becomes a last column.
 Table remarked_curve(const Results& results) {
-  Table table = curve_table(results.curve, Medium::kPage);
+  Table table = curve_table(results.curve, kPage);
   if (!results.answer) return table;
   table.columns.push_back({"", false});
   for (size_t i = 0; i < table.rows.size(); ++i) {
@@ -32,30 +218,29 @@ Table remarked_curve(const Results& results) {
   return table;
 }
 
-std::string tables_html(const Results& results, const Answer& answer) {
+std::string tables_html(const Results& results) {
   std::string html;
-  if (!answer.settings.empty()) html += html_table(paste_table(answer.settings));
   if (results.comparison) {
     html += html_table(difference_table(*results.comparison));
-    for (const Comparison& part : by_configuration(*results.comparison)) html += html_table(comparison_table(part, Medium::kPage));
+    for (const Comparison& part : by_configuration(*results.comparison)) html += html_table(comparison_table(part, kPage));
   }
   if (results.prediction) {
-    for (const Table& table : prediction_tables(*results.prediction, Medium::kPage)) html += html_table(table);
+    for (const Table& table : prediction_tables(*results.prediction, kPage)) html += html_table(table);
   }
   if (!results.curve.empty()) html += html_table(remarked_curve(results));
-  if (!results.strategies.empty()) html += html_table(strategy_table(compared_strategies(results), Medium::kPage));
+  if (!results.strategies.empty()) html += html_table(strategy_table(compared_strategies(results), kPage));
   for (const StepConfiguration& configuration : results.configurations) {
     if (configuration.strategies.empty()) continue;
-    Table table = strategy_table(configuration.strategies, Medium::kPage);
+    Table table = strategy_table(configuration.strategies, kPage);
     table.caption = name_of(configuration.model);
     html += html_table(table);
   }
-  if (!results.traces.empty()) html += html_table(traces_table(results.traces, Medium::kPage));
-  if (results.layers) html += html_table(layers_table(*results.layers, Medium::kPage));
-  if (results.training) html += html_table(training_table(*results.training, Medium::kPage));
-  if (!results.chunks.empty()) html += html_table(chunks_table(results.chunks, Medium::kPage));
+  if (!results.traces.empty()) html += html_table(traces_table(results.traces, kPage));
+  if (results.layers) html += html_table(layers_table(*results.layers, kPage));
+  if (results.training) html += html_table(training_table(*results.training, kPage));
+  if (!results.chunks.empty()) html += html_table(chunks_table(results.chunks, kPage));
   if (!results.allreduce.empty()) {
-    const std::string table = html_table(allreduce_table(results.allreduce, Medium::kPage));
+    const std::string table = html_table(allreduce_table(results.allreduce, kPage));
     html += html.empty() ? table : folded(fmt::format("All-reduce times ({} sizes)", results.allreduce.size()), table);
   }
   if (results.profile) {
@@ -79,82 +264,140 @@ std::string origin_html(const RunHead& run) {
   return facts_html("Environment", environment) + facts_html("Model", model) + command_html(run.command_line, run.started);
 }
 
-// One of several results: its answer above its charts.
-std::string answer_html(const Answer& answer) {
-  return "<header class=\"run\"><p class=\"kicker\">" + escape_html(answer.kicker) + "</p>\n" + element("h2", answer.heading) +
-         paragraphs(answer.lead) + "</header>\n";
+// What the predicted best cap costs over the measured best.
+std::string regret_text(double regret) {
+  return regret > 0 ? display_percent(regret) + " longer" : "no longer";
 }
 
-// The trainings among several results, a row each.
-std::string shared_table_html(const std::vector<Results>& several, const std::vector<std::string>& names) {
-  std::vector<std::string> rows;
+std::string lead_html(const Answer& answer) {
+  if (answer.lead.empty() && answer.figures.empty()) return "";
+  return "<section class=\"lead\">" + figures_html(answer.figures) + paragraphs(answer.lead) + "</section>\n";
+}
+
+// One of several results: its answer above its charts.
+std::string answer_html(const Answer& answer) {
+  const std::string certainty = answer.certainty.empty() ? "" : element("p", answer.certainty);
+  return "<header class=\"run\"><p class=\"kicker\">" + escape_html(answer.kicker) + "</p>\n" + element("h2", answer.heading) + certainty +
+         warnings_html(answer) + paragraphs(answer.lead) + "</header>\n";
+}
+
+// Several trainings, a row each.
+std::string trainings_html(const std::vector<NamedTraining>& trainings) {
+  if (trainings.size() < 2) return "";
+  std::vector<std::string> names;
   std::vector<TrainingSection> sections;
-  for (size_t i = 0; i < several.size(); ++i) {
-    if (!several[i].training) continue;
-    rows.push_back(names[i]);
-    sections.push_back(*several[i].training);
+  for (const NamedTraining& one : trainings) {
+    names.push_back(one.name);
+    sections.push_back(*one.training);
     sections.back().rows.clear();
   }
-  return sections.size() < 2 ? ""
-                             : "<section class=\"tables\">" + html_table(trainings_table(rows, sections, Medium::kPage)) + "</section>\n";
+  return "<section class=\"tables\">" + html_table(trainings_table(names, sections, kPage)) + "</section>\n";
 }
 
 std::string page_of(std::map<std::string, std::string> parts, const std::vector<Chart>& charts, const nlohmann::json& data) {
   parts.merge(std::map<std::string, std::string>{{"light colours", colour_declarations(Scheme::kLight)},
                                                  {"dark colours", colour_declarations(Scheme::kDark)},
-                                                 {"writer", "firkin report"},
-                                                 {"data file", "results.json"},
-                                                 {"results island", json_for_script(data)},
-                                                 {"charts island", json_for_script(charts_island(charts))}});
-  return fill_page(empty_page(), parts);
+                                                 {"charts island", json_for_script(charts_island(charts))},
+                                                 {"results island", json_for_script(data)}});
+  for (const char* part : {"certainty", "warnings", "settings", "lead", "trust"}) parts.try_emplace(part);
+  parts.try_emplace("reading hidden", " hidden");
+  return fill_page({firkin_report_page_begin, firkin_report_page_end}, parts);
+}
+
+// The last `count` parts of a path.
+std::string tail_of(const std::filesystem::path& path, size_t count) {
+  const std::vector<std::filesystem::path> parts(path.begin(), path.end());
+  std::filesystem::path tail;
+  for (size_t i = parts.size() - std::min(count, parts.size()); i < parts.size(); ++i) tail /= parts[i];
+  return tail.string();
 }
 
 }  // namespace
 
+std::string_view third_party_notices() {
+  return {firkin_notices_begin, firkin_notices_end};
+}
+
 std::string render_report(const Results& results) {
   const Answer answer = put_in_words(results);
   const std::vector<Chart> charts = charts_for(results);
-  return page_of({{"title", escape_html(answer.title)},
+  return page_of({{"title", escape_html(answer.kicker)},
                   {"kicker", escape_html(answer.kicker)},
                   {"heading", escape_html(answer.heading)},
-                  {"lead", paragraphs(answer.lead)},
-                  {"figures", figures_html(answer.figures)},
+                  {"certainty", answer.certainty.empty() ? "" : "<p class=\"certainty\">" + escape_html(answer.certainty) + "</p>\n"},
+                  {"warnings", warnings_html(answer)},
+                  {"settings", settings_html(answer.settings)},
                   {"charts", charts_html(charts)},
-                  {"tables", tables_html(results, answer)},
+                  {"lead", lead_html(answer)},
+                  {"tables", tables_html(results)},
                   {"reading hidden", results.answer ? "" : " hidden"},
+                  {"trust", results.answer ? regret_text(results.answer->regret) : ""},
                   {"origin", origin_html(results.run)}},
                  charts, results_json(results));
 }
 
 std::string render_reports(const std::vector<Results>& several, const std::vector<std::string>& names) {
   if (several.size() == 1) return render_report(several[0]);
-  std::vector<Chart> all_charts = shared_charts(several, names);
+  std::vector<NamedTraining> trainings;
+  for (size_t i = 0; i < several.size(); ++i) {
+    if (several[i].training) trainings.push_back({names[i], &*several[i].training});
+  }
+  std::vector<Chart> all_charts;
+  if (trainings.size() > 1) all_charts = training_charts(trainings);
   std::string charts_part = charts_html(all_charts);
-  std::string tables = shared_table_html(several, names);
+  std::string tables = trainings_html(trainings);
   std::string origins;
   nlohmann::json data = nlohmann::json::array();
   for (const Results& results : several) {
     Answer answer = put_in_words(results);
     answer.kicker = fmt::format("{}: {}", names[data.size()], answer.kicker);
     std::vector<Chart> charts = charts_for(results);
+    if (trainings.size() > 1) std::erase_if(charts, [](const Chart& chart) { return chart.id == "losses" || chart.id == "speeds"; });
     for (Chart& chart : charts) chart.id += data.empty() ? "" : fmt::format("-{}", data.size() + 1);
     charts_part += answer_html(answer) + charts_html(charts);
-    tables += tables_html(results, answer);
+    tables += tables_html(results);
     origins += origin_html(results.run);
     all_charts.insert(all_charts.end(), charts.begin(), charts.end());
     data.push_back(results_json(results));
   }
   const std::string title = fmt::format("{} results", several.size());
-  return page_of({{"title", title},
-                  {"kicker", "firkin report"},
-                  {"heading", title},
-                  {"lead", ""},
-                  {"figures", ""},
-                  {"charts", charts_part},
-                  {"tables", tables},
-                  {"reading hidden", " hidden"},
-                  {"origin", origins}},
-                 all_charts, data);
+  return page_of(
+      {{"title", title}, {"kicker", "firkin report"}, {"heading", title}, {"charts", charts_part}, {"tables", tables}, {"origin", origins}},
+      all_charts, data);
+}
+
+std::vector<std::string> names_by_place(const std::vector<std::filesystem::path>& files) {
+  std::vector<std::filesystem::path> places;
+  size_t longest = 1;
+  for (const std::filesystem::path& file : files) {
+    const std::filesystem::path whole = std::filesystem::absolute(file).lexically_normal();
+    places.push_back(whole.filename() == kResultsFile ? whole.parent_path() : whole);
+    longest = std::max<size_t>(longest, static_cast<size_t>(std::distance(places.back().begin(), places.back().end())));
+  }
+  std::vector<std::string> names;
+  for (size_t count = 1; count <= longest; ++count) {
+    names.clear();
+    for (const std::filesystem::path& place : places) names.push_back(tail_of(place, count));
+    if (std::set<std::string>(names.begin(), names.end()).size() == std::set(places.begin(), places.end()).size()) break;
+  }
+  std::set<std::string> taken;
+  for (std::string& name : names) {
+    const std::string first = name;
+    for (int number = 2; !taken.insert(name).second; ++number) name = fmt::format("{} ({})", first, number);
+  }
+  return names;
+}
+
+Results with_files(Results results, const std::vector<OutputFile>& files) {
+  results.run.files = {kPageFile, kResultsFile};
+  for (const OutputFile& file : files) results.run.files.push_back(file.name);
+  return results;
+}
+
+void write_result(const std::filesystem::path& folder, const Results& results, const std::vector<OutputFile>& files) {
+  write_file_atomically(folder / kResultsFile, results_text(results));
+  write_file_atomically(folder / kPageFile, render_report(results));
+  for (const OutputFile& file : files) write_file_atomically(folder / file.name, file.content);
 }
 
 }  // namespace firkin

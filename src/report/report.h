@@ -6,7 +6,9 @@
 // (<script type="application/json" id="results">), from which they can be downloaded again.
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "results/results.h"
@@ -18,7 +20,37 @@ namespace firkin {
 std::string render_report(const Results& results);
 
 // One page for several results, in the order given: charts and a table in which trainings stand together, under their names (one for each
-// result, shared_charts.h), and the answer, charts and tables of each. Of one, the page above.
+// result), and the answer, charts and tables of each. Of one, the page above.
 std::string render_reports(const std::vector<Results>& several, const std::vector<std::string>& names);
+
+// What tells results apart by where they lie: the folder of a results.json, the name of any other file; as much of the path as it takes.
+// {"a/results.json", "b/results.json"} -> {"a", "b"}; {"a/out/results.json", "b/out/results.json"} -> {"a/out", "b/out"}. Of a file that is
+// named twice, the second gets a number.
+std::vector<std::string> names_by_place(const std::vector<std::filesystem::path>& files);
+
+// A file of the folder, beside results.json and report.html.
+struct OutputFile {
+  std::string name;
+  std::string content;
+};
+
+// `results` with the names of all that write_result() writes.
+Results with_files(Results results, const std::vector<OutputFile>& files);
+
+// results: with_files(). Every file is whole or not there. Throws RuntimeError when the disk does not take them.
+void write_result(const std::filesystem::path& folder, const Results& results, const std::vector<OutputFile>& files);
+
+// Results for a terminal: the tables of all that was measured, and the answer in words, the same as on the page. Of a tuning the answer comes
+// first, as a card, and then its table. with_settings: what to paste into every framework, too.
+std::string results_in_text(const Results& results, bool with_settings = false);
+
+// The answer alone: its sentences, the setting to paste, and the notes.
+std::string answer_in_text(const Results& results, bool with_settings = false);
+
+// One configuration of `firkin bench step`: two tables, or one line when it did not fit into memory.
+std::string configuration_in_text(const StepConfiguration& configuration);
+
+// THIRD_PARTY_NOTICES: the licences of what the program contains of others.
+std::string_view third_party_notices();
 
 }  // namespace firkin

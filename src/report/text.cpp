@@ -1,13 +1,11 @@
-#include "report/text.h"
-
+// Results for a terminal.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "answer.h"
 #include "firkin/base/units.h"
-#include "results/numbers.h"
-#include "results/paste_settings.h"
+#include "report/report.h"
 
 namespace firkin {
 namespace {
@@ -23,7 +21,7 @@ std::string short_remark(const TuneAnswer& answer, double cap_mib) {
 std::string curve_in_text(const Results& results) {
   std::vector<std::string> remarks;
   for (const CurveRow& row : results.curve) remarks.push_back(results.answer ? short_remark(*results.answer, row.cap_mib) : "");
-  std::string text = terminal_table(curve_table(results.curve, Medium::kTerminal), remarks);
+  std::string text = terminal_table(curve_table(results.curve, kFirstTable), remarks);
   const CurveRow& first = results.curve.front();
   if (!first.predicted_s || !first.predicted_range_s) return text;
   return text + wrapped("", fmt::format("Of the validation study's caps, 95 % took {} to {} of what was predicted.",
@@ -48,14 +46,6 @@ std::string advice_on(const std::vector<StrategyRow>& rows) {
                                  wide, rows.size()));
 }
 
-// Page text has characters that some terminals lack.
-std::string plain(std::string text) {
-  for (const auto& [from, to] : {std::pair<std::string_view, std::string_view>{"µ", "u"}, {"−", "-"}, {"–", "-"}, {"×", "x"}}) {
-    for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) text.replace(at, from.size(), to);
-  }
-  return text;
-}
-
 std::string comparison_in_text(const Comparison& comparison) {
   std::string same;
   for (const auto& [name, value] : comparison.same_facts) same += (same.empty() ? "" : "; ") + name + " " + value;
@@ -72,7 +62,7 @@ std::string comparison_in_text(const Comparison& comparison) {
     const std::string& configuration = part.settings[0].a.configuration;
     text += '\n';
     if (!configuration.empty()) text += wrapped("", configuration);
-    text += terminal_table(comparison_table(part, Medium::kTerminal));
+    text += terminal_table(comparison_table(part, kFirstTable));
   }
   for (const std::string& name : comparison.only_a) text += wrapped("Only in A: ", name);
   for (const std::string& name : comparison.only_b) text += wrapped("Only in B: ", name);
@@ -94,12 +84,14 @@ std::string worth(const DecisionSection& decision) {
 
 std::string answer_in_text(const Results& results, bool with_settings) {
   const Answer answer = put_in_words(results);
-  std::string text = wrapped("", plain(answer.heading));
+  std::string text = wrapped("", answer.heading);
+  if (!answer.certainty.empty()) text += wrapped("", answer.certainty);
   if (!answer.settings.empty()) text += wrapped("  paste     ", answer.settings[0].setting);
   if (results.answer) text += wrapped("  worth it  ", worth(results.answer->decision));
   if (!answer.settings.empty()) text += '\n';
-  for (const std::string& paragraph : answer.lead) text += wrapped("", plain(paragraph));
-  for (const std::string& note : results.notes) text += wrapped("", "Note: " + note);
+  for (const std::string& warning : answer.warnings) text += wrapped("Warning: ", warning);
+  for (const std::string& paragraph : answer.lead) text += wrapped("", paragraph);
+  for (const std::string& note : answer.notes) text += wrapped("Note: ", note);
   if (!with_settings) return text;
   for (const PasteSetting& setting : answer.settings) {
     text += fmt::format("\n{}{}", wrapped("", fmt::format("{}: {}", setting.tool, setting.setting)), wrapped("  ", setting.note));
@@ -115,8 +107,8 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
   if (configuration.strategies.empty()) {
     return fmt::format("{}\n{} (skipping this config): {}\n", title, configuration.status, configuration.reason.value_or(""));
   }
-  return fmt::format("{}\n{}\n{}{}", title, terminal_table(strategy_table(configuration.strategies, Medium::kTerminal)),
-                     terminal_table(strategy_costs_table(configuration.strategies)), advice_on(configuration.strategies));
+  return fmt::format("{}\n{}\n{}{}", title, terminal_table(strategy_table(configuration.strategies, kFirstTable)),
+                     terminal_table(strategy_table(configuration.strategies, kSecondTable)), advice_on(configuration.strategies));
 }
 
 std::string results_in_text(const Results& results, bool with_settings) {
@@ -126,20 +118,20 @@ std::string results_in_text(const Results& results, bool with_settings) {
     add(answer_in_text(results, with_settings));
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
     if (compared || results.strategies.empty()) add(curve_in_text(results));
-    if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, Medium::kTerminal)));
+    if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
     return text;
   }
   if (results.prediction) {
-    for (const Table& table : prediction_tables(*results.prediction, Medium::kTerminal)) add(captioned_in_text(table));
+    for (const Table& table : prediction_tables(*results.prediction, kFirstTable)) add(captioned_in_text(table));
   }
   if (!results.curve.empty()) add(curve_in_text(results));
-  if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, Medium::kTerminal)));
+  if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
   for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));
-  if (!results.traces.empty()) add(terminal_table(traces_table(results.traces, Medium::kTerminal)));
-  if (results.layers) add(terminal_table(layers_table(*results.layers, Medium::kTerminal)));
-  if (results.training) add(terminal_table(training_table(*results.training, Medium::kTerminal)));
-  if (!results.chunks.empty()) add(terminal_table(chunks_table(results.chunks, Medium::kTerminal)));
-  if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, Medium::kTerminal)));
+  if (!results.traces.empty()) add(terminal_table(traces_table(results.traces, kFirstTable)));
+  if (results.layers) add(terminal_table(layers_table(*results.layers, kFirstTable)));
+  if (results.training) add(terminal_table(training_table(*results.training, kFirstTable)));
+  if (!results.chunks.empty()) add(terminal_table(chunks_table(results.chunks, kFirstTable)));
+  if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, kFirstTable)));
   if (results.comparison) add(comparison_in_text(*results.comparison));
   add(answer_in_text(results, with_settings));
   return text;

@@ -1,16 +1,136 @@
 #include "results/comparison.h"
-#include "results/results.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <set>
+#include <span>
 
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "firkin/stats/unpaired.h"
+#include "results/field.h"
+#include "results/results.h"
 
 namespace firkin {
+
+// ---- What a run measured, setting by setting.
+
+namespace {
+
+using Samples = std::vector<std::vector<double>>;
+
+constexpr double kNormal95 = 1.959963984540054;       // a normal variable is within this many deviations in 95 %
+constexpr double kMedianToMean = 1.2533141373155003;  // standard error of the median over that of the mean, for normal samples
+
+// An interval that a file states must hold its median.
+void check_interval(const MeasuredSetting& setting) {
+  if (!setting.interval || (setting.interval->low <= setting.median_s && setting.median_s <= setting.interval->high)) return;
+  throw InputError(fmt::format("results: '{}': the interval {} to {} s does not hold the median {} s; expected low <= median <= high",
+                               setting.name, setting.interval->low, setting.interval->high, setting.median_s));
+}
+
+// `samples`: one series a setting, or none when the run kept none.
+void add_samples(std::span<MeasuredSetting> settings, const Samples& samples) {
+  if (samples.empty()) return;
+  if (samples.size() != settings.size()) {
+    throw InputError(fmt::format("results: samples of {} settings; expected {}, one a setting", samples.size(), settings.size()));
+  }
+  for (size_t i = 0; i < settings.size(); ++i) {
+    if (samples[i].empty()) continue;
+    settings[i].interval = series_interval(samples[i]);
+    settings[i].evidence = Evidence::kSamples;
+    settings[i].samples_s = samples[i];
+  }
+}
+
+MeasuredSetting step_setting(std::string configuration, std::string name, double measured_s, const std::optional<Interval>& interval) {
+  MeasuredSetting setting{.configuration = std::move(configuration),
+                          .name = std::move(name),
+                          .median_s = measured_s,
+                          .interval = interval,
+                          .evidence = interval ? Evidence::kStatedInterval : Evidence::kNone,
+                          .samples_s = {}};
+  check_interval(setting);
+  return setting;
+}
+
+MeasuredSetting strategy_setting(const std::string& configuration, const StrategyRow& row) {
+  const std::string name = row.cap_mib ? fmt::format("{} {:.6g} MiB", row.strategy, *row.cap_mib) : row.strategy;
+  return step_setting(configuration, name, row.measured_s, row.measured_ci_s);
+}
+
+std::vector<MeasuredSetting> settings_of_tune(const Results& run) {
+  std::vector<MeasuredSetting> settings;
+  for (const StrategyRow& row : run.strategies) settings.push_back(strategy_setting("", row));
+  for (const CurveRow& row : run.curve) {
+    settings.push_back(step_setting("", fmt::format("cap {:.6g} MiB", row.cap_mib), row.measured_s.value_or(0), row.measured_ci_s));
+  }
+  if (!run.step_samples) return settings;
+  const Samples& samples = run.step_samples->step_s;
+  const bool of_strategies = samples.size() == run.strategies.size();  // the caps of the curve were raced in other blocks
+  add_samples(of_strategies ? std::span(settings).first(samples.size()) : std::span(settings), samples);
+  return settings;
+}
+
+std::vector<MeasuredSetting> settings_of_step_bench(const Results& run) {
+  std::vector<MeasuredSetting> settings;
+  for (const StepConfiguration& configuration : run.configurations) {
+    const size_t first = settings.size();
+    for (const StrategyRow& row : configuration.strategies) settings.push_back(strategy_setting(name_of(configuration.model), row));
+    add_samples(std::span(settings).subspan(first), configuration.samples.step_s);
+  }
+  return settings;
+}
+
+MeasuredSetting allreduce_setting(const AllReduceRow& row) {
+  MeasuredSetting setting;
+  setting.configuration = fmt::format("{} ranks", row.world_size);
+  setting.name = row.bytes < kKiB ? format_bytes(row.bytes) : fmt::format("{} ({} B)", format_bytes(row.bytes), row.bytes);
+  setting.median_s = row.median_s;
+  const int64_t count = row.samples.value_or(0);
+  if (row.stdev_s && *row.stdev_s >= 0 && count > 1) {
+    const double error = kMedianToMean * *row.stdev_s / std::sqrt(static_cast<double>(count)) / setting.median_s;
+    setting.interval = Interval{setting.median_s * std::exp(-kNormal95 * error), setting.median_s * std::exp(kNormal95 * error)};
+    setting.evidence = Evidence::kStandardDeviation;
+  }
+  return setting;
+}
+
+std::vector<MeasuredSetting> settings_of_allreduce(const Results& run) {
+  std::vector<MeasuredSetting> settings;
+  for (const AllReduceRow& row : run.allreduce) settings.push_back(allreduce_setting(row));
+  if (run.allreduce_samples) add_samples(settings, run.allreduce_samples->isolated_s);
+  return settings;
+}
+
+std::vector<MeasuredSetting> settings_of(const Results& results) {
+  const std::string& command = results.run.command;
+  if (command == "tune") return settings_of_tune(results);
+  if (command == "bench-step") return settings_of_step_bench(results);
+  if (command == "bench-allreduce") return settings_of_allreduce(results);
+  throw InputError(fmt::format("results of \"{}\"; expected those of tune, bench-step or bench-allreduce", command));
+}
+
+}  // namespace
+
+std::vector<MeasuredSetting> measured_settings(const Results& results) {
+  std::vector<MeasuredSetting> settings = settings_of(results);
+  if (settings.empty() && results.configurations.empty())
+    throw InputError(fmt::format("results of {}: no settings; expected at least one that was measured", results.run.command));
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const MeasuredSetting& setting : settings) {
+    if (seen.emplace(setting.configuration, setting.name).second) continue;
+    throw InputError(fmt::format("results: '{}' is there twice; expected every setting once", setting.name));
+  }
+  return settings;
+}
+
+// ---- Two runs.
+
 namespace {
 
 Verdict verdict_of(const Interval& ratio) {
@@ -106,6 +226,139 @@ Comparison compare_results(const Results& a, const Results& b) {
   comparison.only_a = missing_from(settings_a, settings_b);
   comparison.only_b = missing_from(settings_b, settings_a);
   return comparison;
+}
+
+// ---- As a section of results.json, and as tables.
+
+namespace {
+
+constexpr std::array kEvidenceNames = {"samples", "stated intervals", "standard deviations", "none"};  // in the order of Evidence
+constexpr std::array kVerdictNames = {"faster", "slower", "same", "unknown"};                          // in the order of Verdict
+
+template <class Enum, size_t count>
+Enum named(const std::array<const char*, count>& names, const std::string& name, Enum otherwise) {
+  const auto found = std::ranges::find(names, name);
+  return found == names.end() ? otherwise : static_cast<Enum>(found - names.begin());
+}
+
+int64_t count_of(const Comparison& comparison, Evidence evidence) {
+  return std::ranges::count(comparison.settings, evidence, &ComparedSetting::evidence);
+}
+
+// A member of one of the two runs, or of both.
+template <auto member>
+auto of_a(const ComparedSetting& row) {
+  return row.a.*member;
+}
+template <auto member>
+auto of_b(const ComparedSetting& row) {
+  return row.b.*member;
+}
+template <auto member, class T>
+void take_a(ComparedSetting& row, T value) {
+  row.a.*member = std::move(value);
+}
+template <auto member, class T>
+void take_b(ComparedSetting& row, T value) {
+  row.b.*member = std::move(value);
+}
+template <auto member>
+void take_both(ComparedSetting& row, std::string value) {
+  row.a.*member = row.b.*member = std::move(value);
+}
+
+}  // namespace
+
+template <>
+constexpr auto kFields<ComparedSetting> = std::tuple(
+    Field("configuration", of_a<&MeasuredSetting::configuration>, take_both<&MeasuredSetting::configuration>, Unit::kText, "configuration",
+          kHidden),
+    Field("setting", of_a<&MeasuredSetting::name>, take_both<&MeasuredSetting::name>, Unit::kText, "setting"),
+    Field("a_s", of_a<&MeasuredSetting::median_s>, take_a<&MeasuredSetting::median_s, double>, Unit::kSeconds, "A"),
+    Field("a_ci_s", of_a<&MeasuredSetting::interval>, take_a<&MeasuredSetting::interval, std::optional<Interval>>, Unit::kSeconds,
+          "95 % interval", kPage),
+    Field("b_s", of_b<&MeasuredSetting::median_s>, take_b<&MeasuredSetting::median_s, double>, Unit::kSeconds, "B"),
+    Field("b_ci_s", of_b<&MeasuredSetting::interval>, take_b<&MeasuredSetting::interval, std::optional<Interval>>, Unit::kSeconds,
+          "95 % interval", kPage),
+    Field("ratio", &ComparedSetting::ratio, Unit::kRatio, "B/A"),
+    Field("ratio_ci", &ComparedSetting::ratio_interval, Unit::kRatio, "95 % interval"),
+    Field(
+        "evidence", +[](const ComparedSetting& row) { return std::string(kEvidenceNames[static_cast<size_t>(row.evidence)]); },
+        +[](ComparedSetting& row, std::string name) {
+          row.evidence = row.a.evidence = row.b.evidence = named(kEvidenceNames, name, Evidence::kNone);
+        },
+        Unit::kText, "from", kPage),
+    Field(
+        "verdict", +[](const ComparedSetting& row) { return std::string(kVerdictNames[static_cast<size_t>(row.verdict)]); },
+        +[](ComparedSetting& row, std::string name) { row.verdict = named(kVerdictNames, name, Verdict::kUnknown); }, Unit::kText, "B is"));
+
+template <>
+constexpr auto kFields<DifferentFact> = std::tuple(Field("name", &DifferentFact::name, Unit::kText, ""),
+                                                   Field("a", &DifferentFact::a, Unit::kText, "A"),
+                                                   Field("b", &DifferentFact::b, Unit::kText, "B"));
+
+template <>
+constexpr auto kFields<Comparison> = std::tuple(Field("compared", &Comparison::command), Field("a_file", &Comparison::a_file),
+                                                Field("b_file", &Comparison::b_file), Field("only_a", &Comparison::only_a),
+                                                Field("only_b", &Comparison::only_b),
+                                                Field("different", &Comparison::different_facts, Unit::kText, "", kRequired),
+                                                Field("settings", &Comparison::settings, Unit::kText, "", kRequired));
+
+void write_object(const Comparison& comparison, nlohmann::json& object) {
+  write_by_table(comparison, object);
+  object["same"] = nlohmann::json::object();
+  for (const auto& [name, value] : comparison.same_facts) object["same"][name] = value;
+}
+
+void read_object(const JsonFields& fields, Comparison& comparison) {
+  read_by_table(fields, comparison);
+  if (!fields.has("same")) fields.fail("same", "missing", "an object");
+  const JsonFields same(*fields.find("same"), fields.path_of("same"));
+  for (const auto& [name, value] : same.whole().items()) comparison.same_facts.emplace_back(name, same.get<std::string>(name));
+}
+
+std::vector<Comparison> by_configuration(const Comparison& comparison) {
+  std::vector<Comparison> parts;
+  for (const ComparedSetting& setting : comparison.settings) {
+    if (parts.empty() || parts.back().settings[0].a.configuration != setting.a.configuration) parts.emplace_back();
+    parts.back().settings.push_back(setting);
+  }
+  return parts;
+}
+
+Table comparison_table(const Comparison& comparison, unsigned shown) {
+  const std::string name = comparison.settings.empty() ? "" : comparison.settings[0].a.configuration;
+  return table_of(comparison.settings, shown, name.empty() ? "Setting by setting" : name);
+}
+
+Table difference_table(const Comparison& comparison) {
+  std::vector<DifferentFact> facts = {{"file", comparison.a_file, comparison.b_file}};
+  facts.insert(facts.end(), comparison.different_facts.begin(), comparison.different_facts.end());
+  return table_of(facts, kPage, "What is known to differ between the runs");
+}
+
+std::vector<std::string> reading_aid(const Comparison& comparison) {
+  std::vector<std::string> texts;
+  if (const auto count = count_of(comparison, Evidence::kStatedInterval)) {
+    texts.push_back(fmt::format("{} without raw samples in both: their ratios come from the intervals that the files state.", count));
+  }
+  if (const auto count = count_of(comparison, Evidence::kStandardDeviation)) {
+    texts.push_back(
+        fmt::format("{} with neither samples nor intervals in both: theirs come from the standard deviations, as if samples "
+                    "were independent, and are too narrow where they are not.",
+                    count));
+  }
+  if (const auto count = std::ranges::count(comparison.settings, Verdict::kUnknown, &ComparedSetting::verdict)) {
+    texts.push_back(fmt::format("{} with a median alone or too few blocks: no verdict.", count));
+  }
+  texts.push_back(
+      "same: the interval of B/A contains 1, so the two cannot be told apart. Among 20 settings that are the same, one is called different "
+      "by chance.");
+  texts.push_back(
+      "Runs at different times can differ by more than these intervals: this says what differs between these two runs. To compare "
+      "settings, "
+      "put them into one run, which interleaves them.");
+  return texts;
 }
 
 }  // namespace firkin

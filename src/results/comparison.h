@@ -76,4 +76,20 @@ std::vector<MeasuredSetting> measured_settings(const Results& results);
 // before by measured_settings.
 Comparison compare_results(const Results& a, const Results& b);
 
+// For field.h; read without raw samples.
+void write_object(const Comparison& comparison, nlohmann::json& object);
+void read_object(const JsonFields& fields, Comparison& comparison);
+
+// The settings alone, configuration by configuration.
+std::vector<Comparison> by_configuration(const Comparison& comparison);
+
+// One row per setting, all of one configuration: both medians, their ratio and what it says.
+Table comparison_table(const Comparison& comparison, unsigned shown);
+
+// The two files, and the facts in which the runs differ.
+Table difference_table(const Comparison& comparison);
+
+// How the intervals came about and what they leave open, a paragraph each.
+std::vector<std::string> reading_aid(const Comparison& comparison);
+
 }  // namespace firkin

@@ -1,26 +1,28 @@
-// The fields of a row or a section: one table says how they are named in results.json, where they lie in the struct, and how they are
-// shown.
+// How a struct is written: one table of fields says how they are named in results.json, where they lie, and how they are shown.
 //
-//   constexpr Field<CurveRow> kFields[] = {{"cap_mib", &CurveRow::cap_mib, Unit::kMib, "cap MiB"},
-//                                          {"buckets", &CurveRow::buckets, Unit::kCount, "buckets"}};
-//   to_json(kFields, row);           // {"cap_mib": 4, "buckets": 7}
-//   from_json(kFields, json_fields)  // the row again, or a complaint that names what is wrong
-//   table_of(kFields, rows, Medium::kTerminal)
+//   template <>
+//   constexpr auto kFields<CurveRow> = std::tuple(Field("cap_mib", &CurveRow::cap_mib, Unit::kMib, "cap MiB"),
+//                                                 Field("buckets", &CurveRow::buckets, Unit::kCount, "buckets"));
+//   json_of(row);                           // {"cap_mib": 4, "buckets": 7}
+//   from_json<CurveRow>(document, "")       // the row again, or a complaint that names what is wrong
+//   table_of(rows, kFirstTable, "By cap");  // for the terminal; csv_of(rows) for a file
 //
-// An optional member may be absent from JSON; all others must be there.
+// A member is a number, a text, an interval, another struct with a table, or a list or an optional of these. An optional may be absent from
+// JSON; so may a list, which is empty then. All others must be there.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "firkin/base/error.h"
 #include "firkin/stats/interval.h"
-#include "results/json_fields.h"
 #include "results/table.h"
 
 namespace firkin {
@@ -40,201 +42,391 @@ enum class Unit {
   kPlain,       // any number
 };
 
-// Where a field is shown; in JSON it is, unless kNotInJson.
+// Where a field is shown, and when it is in JSON.
 enum Shown : unsigned {
   kHidden = 0,
   kFirstTable = 1,   // in the terminal
   kSecondTable = 2,  // in the terminal, for rows with more columns than 80 characters hold
   kPage = 4,
   kCsv = 8,
-  kNotInJson = 16,  // in another unit than JSON's
-  kEverywhere = kFirstTable | kPage | kCsv,
+  kTables = kFirstTable | kPage,
+  kEverywhere = kTables | kCsv,
+  kIfAny = 16,     // a list: not written when it is empty
+  kRequired = 32,  // a list: must be there when it is read
+  kDefault = 64,   // may be absent, and is then what the struct has
 };
 
-// A value on its way between a struct, JSON and text; none: absent.
-using Value = std::variant<std::monostate, bool, int64_t, double, std::string, Interval, std::vector<double>, std::vector<int64_t>,
-                           std::vector<std::string>>;
-
-// A data member, or a function of the row, whose value is written and shown but never read.
-template <class Row>
-using Member =
-    std::variant<bool Row::*, int64_t Row::*, double Row::*, std::string Row::*, std::optional<bool> Row::*, std::optional<int64_t> Row::*,
-                 std::optional<double> Row::*, std::optional<std::string> Row::*, std::optional<Interval> Row::*,
-                 std::vector<double> Row::*, std::vector<int64_t> Row::*, std::vector<std::string> Row::*, Value (*)(const Row&)>;
-
-template <class Row>
+// One field: a data member, or two functions of the row. Without `set` it is written and shown, but never read. Without a key it is only
+// shown; the fields of a struct without a key stand among those of the row.
+template <class Row, class T>
 struct Field {
   const char* key;  // in JSON and CSV
-  Member<Row> member;
-  Unit unit = Unit::kText;
-  const char* heading = "";  // of a column; of a fact: its name
-  unsigned shown = kEverywhere;
+  T Row::*member = nullptr;
+  T (*get)(const Row&) = nullptr;
+  void (*set)(Row&, T) = nullptr;
+  Unit unit;
+  const char* heading;  // of a column; of a fact: its name
+  unsigned shown;
+
+  constexpr Field(const char* name, T Row::*place, Unit meaning = Unit::kText, const char* title = "", unsigned places = kEverywhere)
+      : key(name), member(place), unit(meaning), heading(title), shown(places) {}
+  constexpr Field(const char* name, T (*value)(const Row&), Unit meaning = Unit::kText, const char* title = "",
+                  unsigned places = kEverywhere)
+      : key(name), get(value), unit(meaning), heading(title), shown(places) {}
+  constexpr Field(const char* name, T (*value)(const Row&), void (*take)(Row&, T), Unit meaning = Unit::kText, const char* title = "",
+                  unsigned places = kEverywhere)
+      : key(name), get(value), set(take), unit(meaning), heading(title), shown(places) {}
+
+  T value_in(const Row& row) const { return member ? row.*member : get(row); }
 };
 
-nlohmann::json json_of(const Value& value);
+// The table of a struct: a tuple of Field. A struct may have write_object(row, json) and read_object(fields, row) instead, found by
+// overload.
+template <class T>
+constexpr auto kFields = nullptr;
 
-// A number, text, interval or list for a person; "-" or "–" for an absent one.
-std::string text_of(const Value& value, Unit unit, Medium medium);
+// What reading a struct checks beyond its fields: throws by fields.fail().
+class JsonFields;
+template <class T>
+constexpr void (*kCheck)(T&, const JsonFields&) = nullptr;
 
-// Fields of a CSV file, without units; an interval has two: "measured_ci_s" gives measured_low_s and measured_high_s.
-void append_csv_names(std::string key, bool is_interval, std::vector<std::string>& names);
-void append_csv(const Value& value, bool is_interval, std::vector<std::string>& line);
+// What reading throws: "results: PATH: PROBLEM; expected EXPECTED". Who has the text can look up the line of the path.
+class FieldError : public InputError {
+ public:
+  FieldError(const std::string& field_path, const std::string& message) : InputError(message), path_(field_path) {}
+  const std::string& path() const { return path_; }
 
-// "a positive number", "a string": what a value of the type that `like` has must be.
-const char* expected_of(const Value& like, Unit unit);
+ private:
+  std::string path_;
+};
 
-// The value of `key` if it is there, of the type that `like` has. Throws FieldError when it is of another type, or not what `unit` accepts.
-Value value_from(const JsonFields& fields, const char* key, const Value& like, Unit unit);
+// A view of one JSON object, which must outlive it. Null counts as absent (a number that is not finite becomes null in JSON).
+class JsonFields {
+ public:
+  // `path` as in a complaint, "" for the document itself. Throws FieldError unless `object` is one.
+  JsonFields(const nlohmann::json& object, std::string path);
 
-// Bytes as MiB: of a number, or of each in a list.
-Value mib_of(const Value& bytes);
+  const nlohmann::json* find(const std::string& name) const;  // null when absent
+  bool has(const std::string& name) const { return find(name) != nullptr; }
+  const nlohmann::json& whole() const { return *object_; }
+  std::string path_of(const std::string& name) const;
+
+  // Throw FieldError for a field of another type; get() for one that is absent, too.
+  template <class T>
+  std::optional<T> maybe(const std::string& name, Unit unit = Unit::kPlain) const;
+  template <class T>
+  T get(const std::string& name, Unit unit = Unit::kPlain) const;
+
+  // "results: PATH.NAME: PROBLEM; expected EXPECTED"
+  [[noreturn]] void fail(const std::string& name, const std::string& problem, const std::string& expected) const;
+
+ private:
+  const nlohmann::json* object_;
+  std::string path_;
+};
 
 namespace field_details {
 
 template <class T>
-struct Unwrapped {
-  using type = T;
-  static constexpr bool optional = false;
+constexpr bool is_optional = false;
+template <class T>
+constexpr bool is_optional<std::optional<T>> = true;
+template <class T>
+constexpr bool is_list = false;
+template <class T>
+constexpr bool is_list<std::vector<T>> = true;
+template <class T>
+constexpr bool is_interval = std::is_same_v<T, Interval> || std::is_same_v<T, std::optional<Interval>>;
+template <class T>
+concept WritesItself = requires(const T& row, nlohmann::json& object) {
+  write_object(row, object);
 };
 template <class T>
-struct Unwrapped<std::optional<T>> {
-  using type = T;
-  static constexpr bool optional = true;
-};
+concept HasFields = WritesItself<T> || !std::is_null_pointer_v<std::remove_cv_t<decltype(kFields<T>)>>;
 
-template <class Row>
-Value get(const Field<Row>& field, const Row& row) {
-  const Value value = std::visit(
-      [&row](auto member) -> Value {
-        if constexpr (std::is_member_object_pointer_v<decltype(member)>) {
-          using T = std::remove_cvref_t<decltype(row.*member)>;
-          if constexpr (Unwrapped<T>::optional) {
-            return (row.*member) ? Value(*(row.*member)) : Value();
-          } else {
-            return Value(row.*member);
-          }
-        } else {
-          return member(row);
-        }
-      },
-      field.member);
-  return field.unit == Unit::kBytesAsMib ? mib_of(value) : value;
+// Can be a cell of a table.
+template <class T>
+constexpr bool is_shown = !HasFields<T>;
+template <class T>
+constexpr bool is_shown<std::optional<T>> = is_shown<T>;
+template <class T>
+constexpr bool is_shown<std::vector<T>> = is_shown<T> && !is_list<T>;
+
+template <class Row, class F>
+void for_each_field(F f) {
+  std::apply([&f](const auto&... field) { (f(field), ...); }, kFields<Row>);
 }
 
-// Whether a field's values are intervals, which take two columns of a CSV file.
-template <class Row>
-bool is_interval(const Field<Row>& field) {
-  return std::holds_alternative<std::optional<Interval> Row::*>(field.member);
+nlohmann::json plain_json(const Interval& interval);
+nlohmann::json plain_json(double value, Unit unit);
+nlohmann::json plain_json(int64_t value, Unit unit);
+
+double read_plain(const nlohmann::json& value, const std::string& path, Unit unit, double);
+int64_t read_plain(const nlohmann::json& value, const std::string& path, Unit unit, int64_t);
+bool read_plain(const nlohmann::json& value, const std::string& path, Unit unit, bool);
+std::string read_plain(const nlohmann::json& value, const std::string& path, Unit unit, const std::string&);
+std::optional<Interval> read_interval(const nlohmann::json& value, const std::string& path);
+const nlohmann::json& array_at(const nlohmann::json& value, const std::string& path);
+std::string element_path(const std::string& path, size_t i);
+double infinite_where_null(const nlohmann::json& value, const std::string& path, Unit unit);
+
+// An absent interval has no end.
+inline constexpr Interval kUnbounded{0, HUGE_VAL};
+template <class T>
+T from_nothing() {
+  if constexpr (std::is_same_v<T, Interval>) return kUnbounded;
+  return T();
 }
 
-template <class Row>
-void set(const Field<Row>& field, Row& row, const JsonFields& fields) {
-  std::visit(
-      [&](auto member) {
-        if constexpr (std::is_member_object_pointer_v<decltype(member)>) {
-          using T = std::remove_cvref_t<decltype(row.*member)>;
-          using Plain = typename Unwrapped<T>::type;
-          Value value = value_from(fields, field.key, Value(Plain()), field.unit);
-          if (std::holds_alternative<Plain>(value)) {
-            row.*member = std::get<Plain>(std::move(value));
-          } else if constexpr (!Unwrapped<T>::optional) {
-            fields.fail(field.key, "missing", expected_of(Value(Plain()), field.unit));
-          }
-        }
-      },
-      field.member);
+// "a positive number", "a string": what a value of the type must be.
+std::string expected_number(Unit unit);
+template <class T>
+std::string expected_of(Unit unit) {
+  if constexpr (std::is_same_v<T, std::string>) return "a string";
+  if constexpr (std::is_same_v<T, bool>) return "true or false";
+  if constexpr (std::is_same_v<T, int64_t>) return "an integer";
+  if constexpr (std::is_same_v<T, double>) return expected_number(unit);
+  if constexpr (is_list<T>) return "an array of objects";
+  return "an object";
 }
+
+std::string text_of_value(const Interval& interval, Unit unit);
+std::string text_of_value(double value, Unit unit);
+inline std::string text_of_value(int64_t value, Unit unit) {
+  return text_of_value(static_cast<double>(value), unit);
+}
+inline std::string text_of_value(bool yes, Unit) {
+  return yes ? "yes" : "no";
+}
+inline std::string text_of_value(const std::string& text, Unit) {
+  return text;
+}
+template <class T>
+std::string text_of_value(const std::vector<T>& list, Unit unit) {
+  std::string texts;
+  for (const T& value : list) texts += (texts.empty() ? "" : ", ") + text_of_value(value, unit);
+  return texts;
+}
+template <class T>
+std::optional<std::string> text_of(const T& value, Unit unit) {
+  if constexpr (is_optional<T>) {
+    if (!value) return std::nullopt;
+    return text_of_value(*value, unit);
+  } else {
+    return text_of_value(value, unit);
+  }
+}
+
+std::string csv_of_json(const nlohmann::json& value);
+void append_interval_names(std::string key, std::vector<std::string>& names);
+void append_interval(const std::optional<Interval>& interval, std::vector<std::string>& line);
 
 }  // namespace field_details
 
+// Adds the fields of a row to a JSON object.
 template <class Row>
-nlohmann::json to_json(std::span<const Field<Row>> fields, const std::type_identity_t<Row>& row) {
-  nlohmann::json json = nlohmann::json::object();
-  for (const Field<Row>& field : fields) {
-    const Value value = (field.shown & kNotInJson) != 0 ? Value() : field_details::get(field, row);
-    if (!std::holds_alternative<std::monostate>(value)) json[field.key] = json_of(value);
+void write_fields(const Row& row, nlohmann::json& object);
+
+// A struct, or any value that a field can have. No value is null.
+template <class T>
+nlohmann::json json_of(const T& value, Unit unit = Unit::kPlain) {
+  using namespace field_details;
+  if constexpr (HasFields<T>) {
+    nlohmann::json object = nlohmann::json::object();
+    write_fields(value, object);
+    return object;
+  } else if constexpr (is_optional<T>) {
+    return value ? json_of(*value, unit) : nlohmann::json();
+  } else if constexpr (is_list<T>) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const auto& one : value) list.push_back(json_of(one, unit));
+    return list;
+  } else if constexpr (std::is_same_v<T, Interval>) {
+    return plain_json(value);
+  } else if constexpr (std::is_same_v<T, double> || std::is_same_v<T, int64_t>) {
+    return plain_json(value, unit);
+  } else {
+    return value;
   }
-  return json;
+}
+
+// By the table alone.
+template <class Row>
+void write_by_table(const Row& row, nlohmann::json& object) {
+  using namespace field_details;
+  for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+    if constexpr (HasFields<T>) {
+      if (*field.key == '\0') return write_fields(field.value_in(row), object);
+    }
+    if (*field.key == '\0') return;
+    const T value = field.value_in(row);
+    if constexpr (is_optional<T>) {
+      if (!value) return;
+    }
+    if constexpr (is_list<T>) {
+      if (value.empty() && (field.shown & kIfAny) != 0) return;
+    }
+    object[field.key] = json_of(value, field.unit);
+  });
 }
 
 template <class Row>
-nlohmann::json rows_to_json(std::span<const Field<Row>> fields, const std::vector<std::type_identity_t<Row>>& rows) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const Row& row : rows) json.push_back(to_json(fields, row));
-  return json;
+void write_fields(const Row& row, nlohmann::json& object) {
+  if constexpr (field_details::WritesItself<Row>) {
+    write_object(row, object);
+  } else {
+    write_by_table(row, object);
+  }
 }
 
-// Throws FieldError.
+// Reads a struct, or any value that a field can have. `path`: as in a complaint, "" for the document itself. Throws FieldError.
+template <class T>
+T from_json(const nlohmann::json& value, const std::string& path, Unit unit = Unit::kPlain);
+
 template <class Row>
-Row from_json(std::span<const Field<Row>> fields, const JsonFields& json) {
-  Row row;
-  for (const Field<Row>& field : fields) field_details::set(field, row, json);
-  return row;
+void read_fields(const JsonFields& fields, Row& row);
+
+template <class Row>
+void read_by_table(const JsonFields& fields, Row& row) {
+  using namespace field_details;
+  for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+    if (!field.member && !field.set) return;
+    const auto take = [&](T value) {
+      if (field.member) {
+        row.*field.member = std::move(value);
+      } else {
+        field.set(row, std::move(value));
+      }
+    };
+    if constexpr (HasFields<T>) {
+      if (*field.key == '\0') {
+        T value = field.value_in(row);
+        read_fields(fields, value);
+        return take(std::move(value));
+      }
+    }
+    if (*field.key == '\0') return;
+    if (const nlohmann::json* value = fields.find(field.key)) return take(from_json<T>(*value, fields.path_of(field.key), field.unit));
+    if ((field.shown & kDefault) != 0) return;
+    constexpr bool may_be_absent = is_optional<T> || is_list<T> || std::is_same_v<T, Interval>;
+    if (!may_be_absent || (field.shown & kRequired) != 0) fields.fail(field.key, "missing", expected_of<T>(field.unit));
+    take(from_nothing<T>());
+  });
 }
 
 template <class Row>
-std::vector<Row> rows_from_json(std::span<const Field<Row>> fields, const std::vector<JsonFields>& rows) {
-  std::vector<Row> read;
-  for (const JsonFields& row : rows) read.push_back(from_json(fields, row));
-  return read;
+void read_fields(const JsonFields& fields, Row& row) {
+  if constexpr (field_details::WritesItself<Row>) {
+    read_object(fields, row);
+  } else {
+    read_by_table(fields, row);
+  }
+  if constexpr (kCheck<Row> != nullptr) kCheck<Row>(row, fields);
+}
+
+template <class T>
+T from_json(const nlohmann::json& value, const std::string& path, Unit unit) {
+  using namespace field_details;
+  if constexpr (HasFields<T>) {
+    T row{};
+    read_fields(JsonFields(value, path), row);
+    return row;
+  } else if constexpr (std::is_same_v<T, std::optional<Interval>>) {
+    return read_interval(value, path);
+  } else if constexpr (std::is_same_v<T, Interval>) {
+    return read_interval(value, path).value_or(kUnbounded);
+  } else if constexpr (is_optional<T>) {
+    return from_json<typename T::value_type>(value, path, unit);
+  } else if constexpr (is_list<T>) {
+    T list;
+    for (const nlohmann::json& one : array_at(value, path)) {
+      const std::string place = element_path(path, list.size());
+      if constexpr (std::is_same_v<T, std::vector<double>>) {
+        list.push_back(infinite_where_null(one, place, unit));
+      } else {
+        list.push_back(from_json<typename T::value_type>(one, place, unit));
+      }
+    }
+    return list;
+  } else {
+    return read_plain(value, path, unit, T());
+  }
+}
+
+template <class T>
+std::optional<T> JsonFields::maybe(const std::string& name, Unit unit) const {
+  const nlohmann::json* value = find(name);
+  return value ? std::optional<T>(from_json<T>(*value, path_of(name), unit)) : std::nullopt;
+}
+
+template <class T>
+T JsonFields::get(const std::string& name, Unit unit) const {
+  if (!has(name)) fail(name, "missing", field_details::expected_of<T>(unit));
+  return *maybe<T>(name, unit);
 }
 
 // The rows as a table with the columns that are shown in one of `shown`. A column of which no row has a value is left out.
 template <class Row>
-Table table_of(std::span<const Field<Row>> fields, const std::vector<std::type_identity_t<Row>>& rows, Medium medium, unsigned shown) {
+Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption = "") {
   Table table;
+  table.caption = std::move(caption);
   table.rows.resize(rows.size());
-  for (const Field<Row>& field : fields) {
-    if ((field.shown & shown) == 0) continue;
-    std::vector<Value> values;
-    bool any = rows.empty();
-    for (const Row& row : rows) {
-      values.push_back(field_details::get(field, row));
-      any = any || !std::holds_alternative<std::monostate>(values.back());
+  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+    if constexpr (field_details::is_shown<T>) {
+      if ((field.shown & shown) == 0) return;
+      std::vector<std::optional<std::string>> texts;
+      bool any = rows.empty();
+      for (const Row& row : rows) {
+        texts.push_back(field_details::text_of(field.value_in(row), field.unit));
+        any = any || texts.back();
+      }
+      if (!any) return;
+      table.columns.push_back({field.heading, field.unit != Unit::kText});
+      for (size_t i = 0; i < rows.size(); ++i) table.rows[i].cells.push_back(texts[i].value_or("–"));
     }
-    if (!any) continue;
-    table.columns.push_back({field.heading, field.unit != Unit::kText});
-    for (size_t i = 0; i < rows.size(); ++i) table.rows[i].cells.push_back(text_of(values[i], field.unit, medium));
-  }
+  });
   return table;
 }
 
-// With the columns that are shown on a page, or first in the terminal.
+// The columns of a CSV file, and one row's fields; absent values are empty. An interval has two: "measured_ci_s" gives measured_low_s and
+// measured_high_s.
 template <class Row>
-Table table_of(std::span<const Field<Row>> fields, const std::vector<std::type_identity_t<Row>>& rows, Medium medium, const char* caption) {
-  Table table = table_of(fields, rows, medium, medium == Medium::kPage ? kPage : kFirstTable);
-  table.caption = caption;
-  return table;
-}
-
-// The columns of a CSV file, and one row's fields; absent values are empty.
-template <class Row>
-std::vector<std::string> csv_names(std::span<const Field<Row>> fields) {
+std::vector<std::string> csv_names() {
   std::vector<std::string> names;
-  for (const Field<Row>& field : fields) {
-    if ((field.shown & kCsv) != 0) append_csv_names(field.key, field_details::is_interval(field), names);
-  }
+  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+    if constexpr (!field_details::is_shown<T>) return;
+    if ((field.shown & kCsv) == 0 || *field.key == '\0') return;
+    if constexpr (field_details::is_interval<T>) return field_details::append_interval_names(field.key, names);
+    names.push_back(field.key);
+  });
   return names;
 }
 
 template <class Row>
-std::vector<std::string> csv_line(std::span<const Field<Row>> fields, const std::type_identity_t<Row>& row) {
+std::vector<std::string> csv_line(const Row& row) {
   std::vector<std::string> line;
-  for (const Field<Row>& field : fields) {
-    if ((field.shown & kCsv) != 0) append_csv(field_details::get(field, row), field_details::is_interval(field), line);
-  }
+  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+    if constexpr (!field_details::is_shown<T>) return;
+    if ((field.shown & kCsv) == 0 || *field.key == '\0') return;
+    if constexpr (field_details::is_interval<T>) {
+      field_details::append_interval(field.value_in(row), line);
+    } else {
+      line.push_back(field_details::csv_of_json(json_of(field.value_in(row), field.unit)));
+    }
+  });
   return line;
 }
 
 // A section as names and values for a person: those fields that are shown on a page and have a value.
 template <class Row>
-Facts facts_of(std::span<const Field<Row>> fields, const std::type_identity_t<Row>& row) {
+Facts facts_of_fields(const Row& row) {
   Facts facts;
-  for (const Field<Row>& field : fields) {
-    const Value value = field_details::get(field, row);
-    if ((field.shown & kPage) == 0 || std::holds_alternative<std::monostate>(value)) continue;
-    facts.emplace_back(field.heading, text_of(value, field.unit, Medium::kPage));
-  }
+  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+    if constexpr (field_details::is_shown<T>) {
+      if ((field.shown & kPage) == 0) return;
+      if (const auto text = field_details::text_of(field.value_in(row), field.unit)) facts.emplace_back(field.heading, *text);
+    }
+  });
   return facts;
 }
 

@@ -2,118 +2,586 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
+
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
+#include "firkin/base/units.h"
+#include "firkin/stats/summary.h"
+#include "results/field.h"
 
 namespace firkin {
-namespace {
 
 using nlohmann::json;
 
+namespace {
+
+constexpr unsigned kAside = kSecondTable | kPage | kCsv;
+
+std::optional<double> median_if_any(const std::vector<double>& seconds) {
+  return seconds.empty() ? std::nullopt : std::optional(median(seconds));
+}
+
+}  // namespace
+
+// ---- Step times.
+
+template <>
+constexpr auto kFields<CurveRow> = std::tuple(Field(kCapKey, &CurveRow::cap_mib, Unit::kMib, "cap MiB"),
+                                              Field("buckets", &CurveRow::buckets, Unit::kCount, "buckets"),
+                                              Field("predicted_s", &CurveRow::predicted_s, Unit::kSeconds, "predicted"),
+                                              Field("measured_s", &CurveRow::measured_s, Unit::kSeconds, "measured"),
+                                              Field("measured_ci_s", &CurveRow::measured_ci_s, Unit::kSeconds, "95 % interval"),
+                                              Field("error", &CurveRow::error, Unit::kChange, "error"),
+                                              Field("predicted_range_s", &CurveRow::predicted_range_s, Unit::kSeconds, "95 % of the study",
+                                                    kPage),
+                                              Field("outliers", &CurveRow::outliers, Unit::kCount, "outliers", kPage),
+                                              Field("modes_s", &CurveRow::modes_s, Unit::kSeconds, "two modes", kPage));
+
+template <>
+constexpr auto kFields<StrategyRow> = std::tuple(
+    Field("strategy", &StrategyRow::strategy, Unit::kText, "strategy", kEverywhere | kSecondTable),
+    Field(kCapKey, &StrategyRow::cap_mib, Unit::kMib, "MiB", kEverywhere | kSecondTable),
+    Field("buckets", &StrategyRow::buckets, Unit::kCount, "buckets"), Field("measured_s", &StrategyRow::measured_s, Unit::kSeconds, "step"),
+    Field("measured_ci_s", &StrategyRow::measured_ci_s, Unit::kSeconds, "95 % interval"),
+    Field("predicted_s", &StrategyRow::predicted_s, Unit::kSeconds, "predicted"),
+    Field("rank_spread", &StrategyRow::rank_spread, Unit::kShare, "spread", kAside),
+    Field("comm_s", &StrategyRow::comm_s, Unit::kDifference, "after bw"),
+    Field("comm_share", &StrategyRow::comm_share, Unit::kShare, "share", kSecondTable | kCsv),
+    Field("exposed_s", &StrategyRow::exposed_s, Unit::kDifference, "exposed"),
+    Field("overlap_percent", &StrategyRow::overlap_percent, Unit::kPlain, "ovlp %", kAside),
+    Field("communication_s", &StrategyRow::communication_s, Unit::kDifference, "alone", kHidden),
+    Field("per_tensor_us", &StrategyRow::per_tensor_us, Unit::kPlain, "per tensor", kCsv),
+    Field("peak_memory_bytes", &StrategyRow::peak_memory_bytes, Unit::kBytes, "memory", kAside),
+    Field("memory_between_steps_bytes", &StrategyRow::memory_between_steps_bytes, Unit::kBytes, "between steps", kHidden),
+    Field("tokens_per_s", &StrategyRow::tokens_per_s, Unit::kCount, "tokens/s", kAside),
+    Field("ratio_to_torch", &StrategyRow::ratio_to_torch, Unit::kRatio, "x torch", kAside),
+    Field("ratio_to_torch_ci", &StrategyRow::ratio_to_torch_ci, Unit::kRatio, "95 % interval", kSecondTable | kPage),
+    Field("outliers", &StrategyRow::outliers, Unit::kCount, "outliers", kPage),
+    Field("modes_s", &StrategyRow::modes_s, Unit::kSeconds, "two modes", kPage));
+
+template <>
+constexpr auto kFields<StepSamples> = std::tuple(Field("settings", &StepSamples::settings, Unit::kText, "", kIfAny),
+                                                 Field("step_s", &StepSamples::step_s),
+                                                 Field("comm_s", &StepSamples::comm_s, Unit::kPlain, "", kIfAny),
+                                                 Field("communication_s", &StepSamples::communication_s, Unit::kPlain, "", kIfAny),
+                                                 Field("calibration_step_s", &StepSamples::calibration_step_s, Unit::kPlain, "", kIfAny),
+                                                 Field("race_step_s", &StepSamples::race_step_s, Unit::kPlain, "", kIfAny),
+                                                 Field("raw_step_s_by_rank", &StepSamples::raw_step_s_by_rank, Unit::kPlain, "", kIfAny));
+
+template <>
+constexpr auto kFields<StepConfiguration> = std::tuple(
+    Field("model", &StepConfiguration::model), Field("status", &StepConfiguration::status, Unit::kText, "status", kDefault),
+    Field("reason", &StepConfiguration::reason), Field("strategies", &StepConfiguration::strategies, Unit::kText, "", kIfAny),
+    Field(
+        "samples", +[](const StepConfiguration& row) { return row.strategies.empty() ? std::nullopt : std::optional(row.samples); },
+        +[](StepConfiguration& row, std::optional<StepSamples> samples) { row.samples = std::move(samples).value_or(StepSamples()); }));
+
+// ---- The answer of `firkin tune`.
+
+template <>
+constexpr auto kFields<Gain> = std::tuple(Field("ratio", &Gain::ratio, Unit::kRatio), Field("ratio_ci", &Gain::ratio_ci, Unit::kRatio));
+
+template <>
+constexpr auto kFields<DecisionSection> = std::tuple(
+    Field("outcome", &DecisionSection::outcome), Field(kCapKey, &DecisionSection::cap_mib, Unit::kMib),
+    Field("lowest_cap_mib", &DecisionSection::lowest_cap_mib, Unit::kMib),
+    Field("highest_cap_mib", &DecisionSection::highest_cap_mib, Unit::kMib),
+    Field("predicted_s", &DecisionSection::predicted_s, Unit::kSeconds), Field("measured_s", &DecisionSection::measured_s, Unit::kSeconds),
+    Field("predicted_to_default", &DecisionSection::predicted_to_default, Unit::kRatio),
+    Field("over_default", &DecisionSection::over_default), Field("expected_regret", &DecisionSection::expected_regret, Unit::kShare),
+    Field("tied_mib", &DecisionSection::tied_mib, Unit::kMib), Field("level", &DecisionSection::level, Unit::kRatio));
+
+template <>
+constexpr auto kFields<HookGain> = std::tuple(Field("hook", &HookGain::hook), Field(kCapKey, &HookGain::cap_mib, Unit::kMib),
+                                              Field("predicted_s", &HookGain::predicted_s, Unit::kSeconds),
+                                              Field("measured_s", &HookGain::measured_s, Unit::kSeconds),
+                                              Field("ratio", &HookGain::ratio, Unit::kRatio),
+                                              Field("ratio_ci", &HookGain::ratio_ci, Unit::kRatio));
+
+template <>
+constexpr auto kFields<TuneAnswer> = std::tuple(
+    Field(
+        "decision", +[](const TuneAnswer& row) { return row.decision.inferred ? std::nullopt : std::optional(row.decision); },
+        +[](TuneAnswer& row, std::optional<DecisionSection> decision) { row.decision = std::move(decision).value_or(DecisionSection()); }),
+    Field("best_predicted", &TuneAnswer::best_predicted), Field("best_measured", &TuneAnswer::best_measured),
+    Field("indifference_set", &TuneAnswer::indifference_set, Unit::kMib), Field("regret", &TuneAnswer::regret, Unit::kShare),
+    Field("regret_ci", &TuneAnswer::regret_ci, Unit::kChange), Field("over_default", &TuneAnswer::over_default),
+    Field("planned_over_default", &TuneAnswer::planned_over_default), Field("ordered_over_default", &TuneAnswer::ordered_over_default),
+    Field("ordered_over_best_cap", &TuneAnswer::ordered_over_best_cap), Field("hooks", &TuneAnswer::hooks, Unit::kText, "", kIfAny),
+    Field("plan_mib", &TuneAnswer::plan_mib, Unit::kMib, "", kIfAny),
+    Field("plan_caps_mib", &TuneAnswer::plan_caps_mib, Unit::kMib, "", kIfAny));
+
+namespace {
+
+// The times that an answer is made of.
+void require_times(const JsonFields& row) {
+  row.get<double>("predicted_s", Unit::kSeconds);
+  row.get<double>("measured_s", Unit::kSeconds);
+}
+
+// A result from before there were decisions: what it measured of the cap that it predicted.
+DecisionSection decision_of_older(const TuneAnswer& answer) {
+  DecisionSection section{.cap_mib = answer.best_predicted.cap_mib,
+                          .predicted_s = answer.best_predicted.predicted_s,
+                          .measured_s = answer.best_predicted.measured_s,
+                          .over_default = answer.over_default,
+                          .tied_mib = answer.indifference_set,
+                          .inferred = true};
+  Outcome outcome = Outcome::kNotMeasured;
+  if (const auto& gain = answer.over_default) {
+    outcome = gain->ratio_ci.high < 1 ? Outcome::kGain : gain->ratio_ci.low > 1 ? Outcome::kDefaultFaster : Outcome::kNothingToGain;
+  }
+  section.outcome = name_of(outcome);
+  return section;
+}
+
+void check_answer(TuneAnswer& answer, const JsonFields& fields) {
+  for (const char* best : {"best_predicted", "best_measured"}) require_times(JsonFields(*fields.find(best), fields.path_of(best)));
+  if (answer.indifference_set.empty()) fields.fail("indifference_set", "missing or empty", "an array of caps in MiB");
+  std::ranges::sort(answer.indifference_set);
+  if (!fields.has("decision")) answer.decision = decision_of_older(answer);
+}
+
+}  // namespace
+
+template <>
+constexpr void (*kCheck<TuneAnswer>)(TuneAnswer&, const JsonFields&) = check_answer;
+
+template <>
+constexpr auto kFields<SimulationOptions> = std::tuple(Field("overhead_s", &SimulationOptions::overhead_s, Unit::kDifference),
+                                                       Field("copy_s_per_byte", &SimulationOptions::copy_s_per_byte, Unit::kPlain),
+                                                       Field("compute_slowdown", &SimulationOptions::compute_slowdown, Unit::kRatio),
+                                                       Field("comm_slowdown", &SimulationOptions::comm_slowdown, Unit::kRatio),
+                                                       Field("channels", &SimulationOptions::channels, Unit::kCount));
+
+template <>
+constexpr auto kFields<CalibrationRun> = std::tuple(Field("name", &CalibrationRun::name),
+                                                    Field("buckets", &CalibrationRun::buckets, Unit::kCount),
+                                                    Field("measured_s", &CalibrationRun::measured_s, Unit::kSeconds));
+
+template <>
+constexpr auto kFields<Calibration> =
+    std::tuple(Field("", &Calibration::options),
+               Field(
+                   "latency_factor",  // older results have none
+                   +[](const Calibration& row) { return row.latency_factor == 1 ? std::nullopt : std::optional(row.latency_factor); },
+                   +[](Calibration& row, std::optional<double> factor) { row.latency_factor = factor.value_or(1); }, Unit::kRatio),
+               Field("median_relative_error", &Calibration::median_relative_error, Unit::kChange), Field("fitted", &Calibration::fitted),
+               Field("residual", &Calibration::residual, Unit::kShare),
+               Field("standard_errors", &Calibration::standard_errors, Unit::kPlain), Field("warning", &Calibration::warning));
+
+template <>
+constexpr auto kFields<CalibrationSection> = std::tuple(Field("", &CalibrationSection::fit), Field("runs", &CalibrationSection::runs));
+
+// ---- Gradient-ready times.
+
+namespace {
+
+struct TensorRow {
+  std::string name;
+  int64_t bytes = 0;
+  double ready_s = 0;
+  std::optional<double> needed_s, update_s;
+};
+
+std::vector<TensorRow> tensor_rows(const TensorProfile& profile) {
+  std::vector<TensorRow> rows;
+  for (size_t i = 0; i < profile.names.size(); ++i) {
+    rows.push_back({profile.names[i], profile.bytes[i], profile.ready_s[i], std::nullopt, std::nullopt});
+    if (!profile.needed_s.empty()) rows.back().needed_s = profile.needed_s[i];
+    if (!profile.update_s.empty()) rows.back().update_s = profile.update_s[i];
+  }
+  return rows;
+}
+
+void take_tensor_rows(TensorProfile& profile, std::vector<TensorRow> rows) {
+  for (TensorRow& row : rows) {
+    profile.names.push_back(std::move(row.name));
+    profile.bytes.push_back(row.bytes);
+    profile.ready_s.push_back(row.ready_s);
+    if (rows[0].needed_s) profile.needed_s.push_back(row.needed_s.value_or(0));
+    if (rows[0].update_s) profile.update_s.push_back(row.update_s.value_or(0));
+  }
+}
+
+// check_profile's rules, at the place where they are broken.
+void check_tensors(TensorProfile& profile, const JsonFields& fields) {
+  std::set<std::string> seen;
+  const json& tensors = fields.whole()["tensors"];
+  for (size_t i = 0; i < profile.names.size(); ++i) {
+    const JsonFields tensor(tensors[i], fmt::format("{}[{}]", fields.path_of("tensors"), i));
+    if (!seen.insert(profile.names[i]).second)
+      tensor.fail(kTensorName, fmt::format("\"{}\" is there twice", profile.names[i]), "distinct names");
+    if (profile.bytes[i] < 0) tensor.fail(kTensorBytes, fmt::format("{}", profile.bytes[i]), "a number of bytes");
+    const double ready_s = profile.ready_s[i];
+    if (ready_s < 0) tensor.fail(kTensorReady, fmt::format("{}", ready_s), "seconds, at least 0");
+    if (i > 0 && ready_s < profile.ready_s[i - 1])
+      tensor.fail(kTensorReady, fmt::format("{} after {}", ready_s, profile.ready_s[i - 1]), "gradient-ready order");
+    for (const auto& [name, times] : {std::pair(kTensorNeeded, &profile.needed_s), {kTensorUpdate, &profile.update_s}}) {
+      if (!times->empty() && tensor.get<double>(name) < 0) tensor.fail(name, fmt::format("{}", (*times)[i]), "seconds, at least 0");
+    }
+  }
+  const double last_use = profile.needed_s.empty() ? 0 : std::ranges::max(profile.needed_s);
+  if (profile.forward_s < last_use)
+    fields.fail("forward_s", fmt::format("{}", profile.forward_s), fmt::format("at least the largest needed_s, {}", last_use));
+}
+
+}  // namespace
+
+template <>
+constexpr auto kFields<TensorRow> = std::tuple(Field(kTensorName, &TensorRow::name), Field(kTensorBytes, &TensorRow::bytes, Unit::kCount),
+                                               Field(kTensorReady, &TensorRow::ready_s, Unit::kPlain),
+                                               Field(kTensorNeeded, &TensorRow::needed_s, Unit::kPlain),
+                                               Field(kTensorUpdate, &TensorRow::update_s, Unit::kPlain));
+
+template <>
+constexpr auto kFields<TensorProfile> =
+    std::tuple(Field(kBackwardKey, &TensorProfile::backward_s, Unit::kSeconds),
+               Field(
+                   "forward_s", +[](const TensorProfile& row) { return row.knows_forward() ? std::optional(row.forward_s) : std::nullopt; },
+                   +[](TensorProfile& row, std::optional<double> seconds) { row.forward_s = seconds.value_or(0); }, Unit::kPlain),
+               Field("tensors", tensor_rows, take_tensor_rows, Unit::kText, "", kRequired));
+template <>
+constexpr void (*kCheck<TensorProfile>)(TensorProfile&, const JsonFields&) = check_tensors;
+
+template <>
+constexpr auto kFields<ProfileSection> = std::tuple(Field("", &ProfileSection::tensors),
+                                                    Field("bare_backward_s", &ProfileSection::bare_backward_s, Unit::kSeconds),
+                                                    Field("hook_perturbation", &ProfileSection::hook_perturbation, Unit::kChange),
+                                                    Field("hook_perturbation_ci", &ProfileSection::hook_perturbation_ci, Unit::kChange));
+
+// ---- All-reduces.
+
+namespace {
+
+// Bytes per second of one rank's data, and what the links carry of it, as nccl-tests defines them. Figures that follow from others are
+// stated only where the row was measured by `firkin bench allreduce`.
+std::optional<double> algorithm_bandwidth(const AllReduceRow& row) {
+  return row.calls_per_sample ? std::optional(static_cast<double>(row.bytes) / row.median_s) : std::nullopt;
+}
+std::optional<double> bus_bandwidth(const AllReduceRow& row) {
+  const auto ranks = static_cast<double>(row.world_size);
+  return row.calls_per_sample ? std::optional(*algorithm_bandwidth(row) * 2 * (ranks - 1) / ranks) : std::nullopt;
+}
+std::optional<double> giga(std::optional<double> value) {
+  return value ? std::optional(*value / 1e9) : std::nullopt;
+}
+std::optional<int64_t> count_of_elements(const AllReduceRow& row) {
+  return row.calls_per_sample ? std::optional(row.bytes / kFloatBytes) : std::nullopt;
+}
+std::optional<double> variation(const AllReduceRow& row) {
+  return row.calls_per_sample ? std::optional(row.stdev_s.value_or(0) / row.mean_s.value_or(1)) : std::nullopt;
+}
+
+}  // namespace
+
+template <>
+constexpr auto kFields<AllReduceRow> = std::tuple(
+    Field("bytes", &AllReduceRow::bytes, Unit::kBytes, "size"),
+    Field("world_size", &AllReduceRow::world_size, Unit::kCount, "ranks", kPage), Field("count", count_of_elements, Unit::kCount, "count"),
+    Field("median_s", &AllReduceRow::median_s, Unit::kSeconds, "median"), Field("gap_s", &AllReduceRow::gap_s, Unit::kSeconds, "gap"),
+    Field("p99_s", &AllReduceRow::p99_s, Unit::kSeconds, "p99"), Field("cv", variation, Unit::kShare, "cv"),
+    Field("mean_s", &AllReduceRow::mean_s, Unit::kSeconds, "mean", kHidden),
+    Field("stdev_s", &AllReduceRow::stdev_s, Unit::kDifference, "deviation", kHidden),
+    Field("min_s", &AllReduceRow::min_s, Unit::kSeconds, "least", kPage),
+    Field("max_s", &AllReduceRow::max_s, Unit::kSeconds, "greatest", kPage),
+    Field("algbw_bytes_per_s", algorithm_bandwidth, Unit::kPlain, "", kHidden),
+    Field("busbw_bytes_per_s", bus_bandwidth, Unit::kPlain, "", kHidden),
+    Field(
+        "", +[](const AllReduceRow& row) { return giga(algorithm_bandwidth(row)); }, Unit::kPlain, "algbw", kTables),
+    Field(
+        "", +[](const AllReduceRow& row) { return giga(bus_bandwidth(row)); }, Unit::kPlain, "busbw", kTables),
+    Field("samples", &AllReduceRow::samples, Unit::kCount, "samples", kPage),
+    Field("calls_per_sample", &AllReduceRow::calls_per_sample, Unit::kCount, "", kHidden),
+    Field("outliers", &AllReduceRow::outliers, Unit::kCount, "outliers", kPage),
+    Field("modes_s", &AllReduceRow::modes_s, Unit::kSeconds, "two modes", kPage),
+    Field("wrong", &AllReduceRow::wrong, Unit::kCount, "#wrong"));
+
+template <>
+constexpr auto kFields<AlphaBeta> = std::tuple(Field("alpha_s", &AlphaBeta::alpha_s, Unit::kDifference),
+                                               Field("beta_s_per_byte", &AlphaBeta::beta_s_per_byte, Unit::kPlain),
+                                               Field("median_relative_error", &AlphaBeta::median_relative_error, Unit::kChange));
+
+template <>
+constexpr auto kFields<AllReduceSamples> = std::tuple(
+    Field("bytes", &AllReduceSamples::bytes, Unit::kCount), Field("isolated_s", &AllReduceSamples::isolated_s),
+    Field("gap_s", &AllReduceSamples::gap_s), Field("mixed_queue_ratios", &AllReduceSamples::mixed_queue_ratios, Unit::kPlain, "", kIfAny));
+
+template <>
+constexpr auto kFields<MixedQueuesSection> = std::tuple(Field("queues", &MixedQueuesSection::queues, Unit::kCount),
+                                                        Field("ratio", &MixedQueuesSection::ratio, Unit::kRatio),
+                                                        Field("ratio_ci", &MixedQueuesSection::ratio_ci, Unit::kRatio));
+
+template <>
+constexpr auto kFields<ChunksRow> = std::tuple(
+    Field("chunk_bytes", &ChunksRow::chunk_bytes, Unit::kBytes, "chunk"),
+    Field(
+        "chunk_elements", +[](const ChunksRow& row) { return row.chunk_bytes / kFloatBytes; }, Unit::kCount, "elements"),
+    Field("world_size", &ChunksRow::world_size, Unit::kCount, "ranks", kCsv), Field("calls", &ChunksRow::calls, Unit::kCount, "calls"),
+    Field("total_s", &ChunksRow::total_s, Unit::kSeconds, "all"),
+    Field("total_ci_s", &ChunksRow::total_ci_s, Unit::kSeconds, "95 % interval"),
+    Field("gap_s", &ChunksRow::gap_s, Unit::kSeconds, "per call"), Field("mean_s", &ChunksRow::mean_s, Unit::kSeconds, "mean", kCsv),
+    Field("stdev_s", &ChunksRow::stdev_s, Unit::kDifference, "deviation", kCsv),
+    Field("min_s", &ChunksRow::min_s, Unit::kSeconds, "least", kCsv), Field("max_s", &ChunksRow::max_s, Unit::kSeconds, "greatest", kCsv),
+    Field("samples", &ChunksRow::samples, Unit::kCount, "samples"),
+    Field("outliers", &ChunksRow::outliers, Unit::kCount, "outliers", kPage),
+    Field("modes_s", &ChunksRow::modes_s, Unit::kSeconds, "two modes", kPage),
+    Field("wrong", &ChunksRow::wrong, Unit::kCount, "#wrong", kHidden));
+
+// ---- Layers. Rows hold samples; the document has their medians as well.
+
+namespace {
+
+struct LayersSamples {
+  LayersSection of;
+};
+
+void write_object(const LayersSamples& samples, json& object) {
+  const LayersSection& all = samples.of;
+  object = {{"forward_s", all.forward_s},           {"backward_s", all.backward_s},   {"optimizer_s", all.optimizer_s},
+            {"watched_step_s", all.watched_step_s}, {"bare_step_s", all.bare_step_s}, {"layers", json::array()}};
+  for (const LayerRow& row : all.layers) {
+    object["layers"].push_back({{"name", row.name}, {"forward_s", row.forward_s}, {"backward_s", row.backward_s}});
+  }
+}
+
+void read_object(const JsonFields& fields, LayersSamples& samples) {
+  const auto read = [](const JsonFields& from, const char* name) {
+    return from.maybe<std::vector<double>>(name).value_or(std::vector<double>());
+  };
+  LayersSection& all = samples.of;
+  all.forward_s = read(fields, "forward_s");
+  all.backward_s = read(fields, "backward_s");
+  all.optimizer_s = read(fields, "optimizer_s");
+  all.watched_step_s = read(fields, "watched_step_s");
+  all.bare_step_s = read(fields, "bare_step_s");
+  if (!fields.has("layers")) fields.fail("layers", "missing", "an array of objects");
+  for (const json& layer : field_details::array_at(*fields.find("layers"), fields.path_of("layers"))) {
+    const JsonFields row(layer, fmt::format("{}[{}]", fields.path_of("layers"), all.layers.size()));
+    all.layers.push_back(
+        {.name = row.get<std::string>("name"), .forward_s = read(row, "forward_s"), .backward_s = read(row, "backward_s")});
+  }
+}
+
+void take_samples(LayersSection& section, LayersSamples samples) {
+  std::vector<LayerRow> layers = std::move(section.layers);
+  section = std::move(samples.of);
+  section.layers.resize(layers.size());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    section.layers[i].name = layers[i].name;
+    section.layers[i].parameters = layers[i].parameters;
+  }
+}
+
+void check_layers(LayersSection& section, const JsonFields& fields) {
+  const size_t with_samples = fields.whole()["samples"].value("layers", json::array()).size();
+  if (with_samples < section.layers.size())
+    fields.fail(fmt::format("layers[{}].name", with_samples), "no samples", "samples for every layer");
+}
+
+}  // namespace
+
+template <>
+constexpr auto kFields<LayerRow> =
+    std::tuple(Field("name", &LayerRow::name, Unit::kText, "layer"), Field("parameters", &LayerRow::parameters, Unit::kCount, "parameters"),
+               Field(
+                   "forward_s", +[](const LayerRow& row) { return median_if_any(row.forward_s); }, Unit::kDifference, "forward"),
+               Field(
+                   "backward_s", +[](const LayerRow& row) { return median_if_any(row.backward_s); }, Unit::kDifference, "backward"));
+
+template <>
+constexpr auto kFields<LayersSection> =
+    std::tuple(Field("layers", &LayersSection::layers, Unit::kText, "", kRequired),
+               Field(
+                   "samples", +[](const LayersSection& row) { return LayersSamples{row}; }, take_samples),
+               Field(
+                   "forward_s", +[](const LayersSection& row) { return median_if_any(row.forward_s); }, Unit::kPlain),
+               Field(
+                   "backward_s", +[](const LayersSection& row) { return median_if_any(row.backward_s); }, Unit::kPlain),
+               Field(
+                   "optimizer_s", +[](const LayersSection& row) { return median_if_any(row.optimizer_s); }, Unit::kPlain));
+template <>
+constexpr void (*kCheck<LayersSection>)(LayersSection&, const JsonFields&) = check_layers;
+
+// ---- Traces.
+
+namespace {
+
+// One rank's figures as they are written: medians, and the samples.
+struct RankFigures {
+  TraceFigures samples;
+};
+
+std::vector<RankFigures> figures_of_ranks(const TraceRow& trace) {
+  std::vector<RankFigures> ranks;
+  for (const TraceFigures& figures : trace.ranks) ranks.push_back({figures});
+  return ranks;
+}
+
+void take_ranks(TraceRow& trace, std::vector<RankFigures> ranks) {
+  for (RankFigures& rank : ranks) trace.ranks.push_back(std::move(rank.samples));
+}
+
+template <std::vector<double> TraceFigures::*series>
+std::optional<double> median_of(const RankFigures& figures) {
+  return median_if_any(figures.samples.*series);
+}
+
+template <std::vector<double> TraceFigures::*series>
+std::optional<double> first_rank(const TraceRow& trace) {
+  return trace.ranks.empty() ? std::nullopt : median_if_any(trace.ranks[0].*series);
+}
+
+std::optional<double> exposed_of_first(const TraceRow& trace) {
+  const auto all_s = first_rank<&TraceFigures::communication_s>(trace), hidden_s = first_rank<&TraceFigures::overlapped_s>(trace);
+  return all_s && hidden_s ? std::optional(*all_s - *hidden_s) : std::nullopt;
+}
+
+std::optional<double> overlapped_share_of_first(const TraceRow& trace) {
+  const auto all_s = first_rank<&TraceFigures::communication_s>(trace), hidden_s = first_rank<&TraceFigures::overlapped_s>(trace);
+  return all_s && hidden_s && *all_s > 0 ? std::optional(*hidden_s / *all_s) : std::nullopt;
+}
+
+void check_period(BusyPeriod& period, const JsonFields& fields) {
+  if (period.start_s < 0 || period.start_s > period.end_s)
+    fields.fail("start_s", fmt::format("{}", period.start_s), "0 or more, at most the end");
+}
+
+}  // namespace
+
+template <>
+constexpr auto kFields<TraceFigures> = std::tuple(Field("step_s", &TraceFigures::step_s), Field("compute_s", &TraceFigures::compute_s),
+                                                  Field("communication_s", &TraceFigures::communication_s),
+                                                  Field("overlapped_s", &TraceFigures::overlapped_s));
+
+template <>
+constexpr auto kFields<RankFigures> = std::tuple(Field("step_s", median_of<&TraceFigures::step_s>),
+                                                 Field("compute_s", median_of<&TraceFigures::compute_s>),
+                                                 Field("communication_s", median_of<&TraceFigures::communication_s>),
+                                                 Field("overlapped_s", median_of<&TraceFigures::overlapped_s>),
+                                                 Field("samples", &RankFigures::samples));
+
+template <>
+constexpr auto kFields<BusyPeriod> = std::tuple(Field("activity", &BusyPeriod::activity),
+                                                Field("start_s", &BusyPeriod::start_s, Unit::kDifference),
+                                                Field("end_s", &BusyPeriod::end_s, Unit::kSeconds));
+template <>
+constexpr void (*kCheck<BusyPeriod>)(BusyPeriod&, const JsonFields&) = check_period;
+
+template <>
+constexpr auto kFields<TraceRow> = std::tuple(
+    Field("strategy", &TraceRow::strategy, Unit::kText, "", kHidden), Field("name", &TraceRow::name, Unit::kText, "strategy"),
+    Field(kCapKey, &TraceRow::cap_mib, Unit::kMib, "", kHidden), Field("file", &TraceRow::file, Unit::kText, "", kHidden),
+    Field("", first_rank<&TraceFigures::step_s>, Unit::kDifference, "step", kTables),
+    Field("", first_rank<&TraceFigures::compute_s>, Unit::kDifference, "compute", kTables),
+    Field("", first_rank<&TraceFigures::communication_s>, Unit::kDifference, "communication", kTables),
+    Field("", overlapped_share_of_first, Unit::kShare, "overlapped", kTables),
+    Field("", exposed_of_first, Unit::kDifference, "exposed", kTables), Field("idle_share", &TraceRow::idle_share, Unit::kShare, "idle"),
+    Field("ranks", figures_of_ranks, take_ranks, Unit::kText, "", kIfAny),
+    Field("timeline", &TraceRow::timeline, Unit::kText, "", kRequired),
+    Field("predicted_timeline", &TraceRow::predicted, Unit::kText, "", kIfAny));
+
+// ---- Trainings.
+
+template <>
+constexpr auto kFields<TrainingRow> = std::tuple(Field("step", &TrainingRow::step, Unit::kPlain, "step"),
+                                                 Field("loss", &TrainingRow::loss, Unit::kPlain, "loss"),
+                                                 Field(kHeldLossKey, &TrainingRow::held_loss, Unit::kPlain, "held loss"),
+                                                 Field("learning_rate", &TrainingRow::learning_rate, Unit::kPlain, "learning rate"),
+                                                 Field("gradient_norm", &TrainingRow::gradient_norm, Unit::kPlain, "gradient norm"),
+                                                 Field("tokens_per_s", &TrainingRow::tokens_per_s, Unit::kPlain, "tokens/s"),
+                                                 Field("step_s", &TrainingRow::step_s, Unit::kDifference, "step"),
+                                                 Field("exposed_s", &TrainingRow::exposed_s, Unit::kDifference, "exposed"),
+                                                 Field("data_s", &TrainingRow::data_s, Unit::kDifference, "data", kCsv),
+                                                 Field("checkpoint_s", &TrainingRow::checkpoint_s, Unit::kDifference, "checkpoint", kCsv),
+                                                 Field("skipped", &TrainingRow::skipped, Unit::kText, "skipped", kPage | kCsv));
+
+template <>
+constexpr auto kFields<TrainingSection> =
+    std::tuple(Field("steps", &TrainingSection::steps, Unit::kPlain, "steps"),
+               Field("planned_steps", &TrainingSection::planned_steps, Unit::kPlain, "of"),
+               Field("tokens_per_step", &TrainingSection::tokens_per_step, Unit::kCount, "tokens a step"),
+               Field("last_loss", &TrainingSection::last_loss, Unit::kPlain, "last loss"),
+               Field("last_held_loss", &TrainingSection::last_held_loss, Unit::kPlain, "last held loss"),
+               Field("best_held_loss", &TrainingSection::best_held_loss, Unit::kPlain, "best held loss"),
+               Field("tokens_per_s", &TrainingSection::tokens_per_s, Unit::kPlain, "tokens/s"),
+               Field("exposed_share", &TrainingSection::exposed_share, Unit::kShare, "exposed communication"),
+               Field("data_share", &TrainingSection::data_share, Unit::kShare, "reading samples"),
+               Field("checkpoint_share", &TrainingSection::checkpoint_share, Unit::kShare, "checkpoints"),
+               Field("rows", &TrainingSection::rows, Unit::kText, "", kRequired));
+
+// ---- All of it. What the document's samples are of depends on the command.
+
+template <>
+constexpr auto kFields<Results> = std::tuple(
+    Field("caches", &Results::caches), Field("elements", &Results::elements, Unit::kCount),
+    Field("notes", &Results::notes, Unit::kText, "", kIfAny), Field("complete", &Results::complete, Unit::kText, "", kDefault),
+    Field("profile", &Results::profile), Field("allreduce", &Results::allreduce, Unit::kText, "", kIfAny),
+    Field("alpha_beta", &Results::alpha_beta), Field("calibration", &Results::calibration),
+    Field("curve", &Results::curve, Unit::kText, "", kIfAny), Field("dense_curve", &Results::dense_curve, Unit::kText, "", kIfAny),
+    Field("strategies", &Results::strategies, Unit::kText, "", kIfAny), Field("mixed_queues", &Results::mixed_queues),
+    Field("chunks", &Results::chunks, Unit::kText, "", kIfAny), Field("configurations", &Results::configurations, Unit::kText, "", kIfAny),
+    Field("traces", &Results::traces, Unit::kText, "", kIfAny), Field("training", &Results::training),
+    Field("comparison", &Results::comparison));
+
+namespace {
+
 constexpr const char* kExpected = "the results.json of a subcommand";
-constexpr const char* kProfile = "profile";
-constexpr const char* kAllReduce = "allreduce";
-constexpr const char* kCalibration = "calibration";
-constexpr const char* kDenseCurve = "dense_curve";
-constexpr const char* kMixedQueues = "mixed_queues";
-constexpr const char* kChunks = "chunks";
-constexpr const char* kConfigurations = "configurations";
-constexpr const char* kTraces = "traces";
-constexpr const char* kTraining = "training";
-constexpr const char* kComparison = "comparison";
-constexpr std::string_view kTuneCommand = "tune", kLayersCommand = "bench-layers", kAllReduceCommand = "bench-allreduce",
-                           kChunksCommand = "bench-chunks";
 
-constexpr Field<Results> kResultsFields[] = {{"caches", &Results::caches},
-                                             {"elements", &Results::elements, Unit::kCount},
-                                             {"notes", &Results::notes},
-                                             {"complete", &Results::complete}};
-
-void write_tune(const Results& results, json& document) {
-  if (results.profile) document[kProfile] = profile_json(*results.profile);
-  if (!results.allreduce.empty()) document[kAllReduce] = allreduce_json(results.allreduce);
-  if (results.alpha_beta) document[kAlphaBetaKey] = alpha_beta_json(*results.alpha_beta);
-  if (results.calibration) document[kCalibration] = calibration_json(*results.calibration);
-  if (!results.curve.empty()) document[kCurveKey] = curve_json(results.curve);
-  if (!results.dense_curve.empty()) document[kDenseCurve] = curve_json(results.dense_curve);
-  if (!results.strategies.empty()) document[kStrategiesKey] = strategies_json(results.strategies);
-  if (results.answer) write_answer(*results.answer, document);
-  if (results.step_samples) document[kSamplesKey] = samples_json(*results.step_samples);
-}
-
-void read_tune(const JsonFields& document, Results& results) {
-  const bool answers = results.run.command == kTuneCommand && results.complete;
-  if (const auto fields = document.maybe_object(kProfile)) results.profile = read_profile(*fields);
-  results.allreduce = read_allreduce(document.maybe_objects(kAllReduce));
-  if (const auto fields = document.maybe_object(kAlphaBetaKey)) results.alpha_beta = read_alpha_beta(*fields);
-  if (const auto fields = document.maybe_object(kCalibration)) results.calibration = read_calibration(*fields);
-  const std::vector<JsonFields> curve = answers ? document.objects(kCurveKey) : document.maybe_objects(kCurveKey);
-  if (answers) {
-    for (const JsonFields& row : curve) require_times(row);
+// A complete run of `firkin tune` has an answer.
+void read_answer_of_tune(const JsonFields& document, Results& results) {
+  for (const char* section : {"curve", "strategies"}) {
+    if (!document.has(section)) document.fail(section, "missing", "an array of objects");
   }
-  if (answers && curve.empty()) document.fail(kCurveKey, "empty", "at least one cap");
-  results.curve = read_curve(curve);
-  results.dense_curve = read_curve(document.maybe_objects(kDenseCurve));
-  results.strategies = read_strategies(answers ? document.objects(kStrategiesKey) : document.maybe_objects(kStrategiesKey));
-  if (answers) results.answer = read_answer(document);
-}
-
-// What the samples are of depends on the command.
-void read_samples(const JsonFields& document, Results& results) {
-  const auto samples = document.maybe_object(kSamplesKey);
-  if (!samples) return;
-  const std::string& command = results.run.command;
-  if (command == kLayersCommand) return;  // with the layers
-  if (command == kAllReduceCommand) {
-    results.allreduce_samples = read_allreduce_samples(*samples);
-  } else if (command == kChunksCommand) {
-    results.chunk_totals_s = samples->maybe_series(kChunkTotals);
-  } else {
-    results.step_samples = read_step_samples(*samples);
-  }
+  if (results.curve.empty()) document.fail("curve", "empty", "at least one cap");
+  for (size_t i = 0; i < results.curve.size(); ++i) require_times(JsonFields(document.whole()["curve"][i], fmt::format("curve[{}]", i)));
+  read_fields(document, results.answer.emplace());
 }
 
 }  // namespace
 
 json results_json(const Results& results) {
-  json document = to_json<Results>(kResultsFields, results);
-  if (results.notes.empty()) document.erase(kResultsFields[2].key);
-  write_run(results.run, document);
-  write_tune(results, document);
-  if (results.prediction) write_prediction(*results.prediction, document);
-  if (results.allreduce_samples) document[kSamplesKey] = samples_json(*results.allreduce_samples);
-  if (results.mixed_queues) document[kMixedQueues] = mixed_queues_json(*results.mixed_queues);
-  if (!results.chunks.empty()) document[kChunks] = chunks_json(results.chunks);
-  if (!results.chunk_totals_s.empty()) document[kSamplesKey][kChunkTotals] = results.chunk_totals_s;
-  if (results.layers) write_layers(*results.layers, document);
-  if (!results.configurations.empty()) document[kConfigurations] = configurations_json(results.configurations);
-  if (!results.traces.empty()) document[kTraces] = traces_json(results.traces);
-  if (results.training) document[kTraining] = training_json(*results.training);
-  if (results.comparison) document[kComparison] = comparison_json(*results.comparison);
+  json document = json::object();
+  write_fields(results.run, document);
+  write_by_table(results, document);
+  if (results.answer) write_fields(*results.answer, document);
+  if (results.prediction) write_fields(*results.prediction, document);
+  if (results.layers) write_fields(*results.layers, document);
+  if (results.step_samples) document["samples"] = json_of(*results.step_samples);
+  if (results.allreduce_samples) document["samples"] = json_of(*results.allreduce_samples);
+  if (!results.chunk_totals_s.empty()) document["samples"]["total_s"] = results.chunk_totals_s;
   return document;
 }
 
 Results results_from_json(const json& document) {
   const JsonFields fields(document, "");
   Results results;
-  results.run = read_run(fields);
-  results.complete = fields.maybe_boolean(kResultsFields[3].key).value_or(true);
-  results.caches = fields.maybe_text(kResultsFields[0].key);
-  results.elements = fields.maybe_integer(kResultsFields[1].key);
-  results.notes = fields.maybe_texts(kResultsFields[2].key);
-  if (results.run.command == kPredictCommand) {
-    results.prediction = read_prediction(fields);
+  read_fields(fields, results.run);
+  const std::string& command = results.run.command;
+  if (command == kPredictCommand) {
+    results.complete = fields.maybe<bool>("complete").value_or(true);
+    results.notes = fields.maybe<std::vector<std::string>>("notes").value_or(results.notes);
+    read_fields(fields, results.prediction.emplace());
     return results;
   }
-  read_tune(fields, results);
-  read_samples(fields, results);
-  if (const auto queues = fields.maybe_object(kMixedQueues)) results.mixed_queues = read_mixed_queues(*queues);
-  results.chunks = read_chunks(fields.maybe_objects(kChunks));
-  if (results.run.command == kLayersCommand) results.layers = read_layers(fields);
-  results.configurations = read_configurations(fields.maybe_objects(kConfigurations));
-  results.traces = read_traces(fields.maybe_objects(kTraces));
-  if (const auto training = fields.maybe_object(kTraining)) results.training = read_training(*training);
-  if (const auto comparison = fields.maybe_object(kComparison)) results.comparison = read_comparison(*comparison);
+  read_by_table(fields, results);
+  if (command == "tune" && results.complete) read_answer_of_tune(fields, results);
+  std::ranges::stable_sort(results.allreduce, {}, [](const AllReduceRow& row) { return std::pair(row.world_size, row.bytes); });
+  std::ranges::stable_sort(results.curve, {}, &CurveRow::cap_mib);
+  std::ranges::stable_sort(results.dense_curve, {}, &CurveRow::cap_mib);
+  if (command == "bench-layers") {
+    read_fields(fields, results.layers.emplace());
+  } else if (command == "bench-allreduce") {
+    results.allreduce_samples = fields.maybe<AllReduceSamples>("samples");
+  } else if (command == "bench-chunks") {
+    if (const json* samples = fields.find("samples"))
+      results.chunk_totals_s =
+          JsonFields(*samples, "samples").maybe<std::vector<std::vector<double>>>("total_s").value_or(results.chunk_totals_s);
+  } else {
+    results.step_samples = fields.maybe<StepSamples>("samples");
+  }
   return results;
 }
 
@@ -132,6 +600,104 @@ Results parse_results(std::string_view text, const std::string& file) {
 
 Results read_results(const std::filesystem::path& path) {
   return parse_results(read_text_file(path, kLongestJsonLine, kExpected), path.string());
+}
+
+void write_object(const SimulationOptions& options, json& object) {
+  write_by_table(options, object);
+}
+
+void read_object(const JsonFields& fields, SimulationOptions& options) {
+  read_by_table(fields, options);
+}
+
+void write_object(const AlphaBeta& fit, json& object) {
+  write_by_table(fit, object);
+}
+
+void read_object(const JsonFields& fields, AlphaBeta& fit) {
+  read_by_table(fields, fit);
+}
+
+// ---- Tables and files.
+
+Table curve_table(const std::vector<CurveRow>& curve, unsigned shown) {
+  return table_of(curve, shown, "Step time by bucket cap (error: predicted / measured − 1)");
+}
+
+Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown) {
+  return table_of(rows, shown, "Step time by strategy");
+}
+
+Table allreduce_table(const AllReduceTable& table, unsigned shown) {
+  return table_of(table, shown, "Time of an all-reduce by size (median a(x), gap g(x); bandwidths in GB/s)");
+}
+
+Table chunks_table(const std::vector<ChunksRow>& rows, unsigned shown) {
+  return table_of(rows, shown, "The same data by the size of its chunks");
+}
+
+Table layers_table(const LayersSection& section, unsigned shown) {
+  std::vector<LayerRow> rows = section.layers;
+  LayerRow all{.name = "all", .parameters = 0, .forward_s = section.forward_s, .backward_s = section.backward_s};
+  for (const LayerRow& row : rows) all.parameters += row.parameters;
+  rows.push_back(std::move(all));
+  return table_of(rows, shown, "Median time of every layer");
+}
+
+Table traces_table(const std::vector<TraceRow>& traces, unsigned shown) {
+  return table_of(traces, shown, "Rank 0, medians over the recorded steps");
+}
+
+Table training_table(const TrainingSection& section, unsigned shown) {
+  constexpr size_t kRowsOfATable = 20;
+  return table_of(thinned(section.rows, kRowsOfATable), shown, "Steps of the training");
+}
+
+Table trainings_table(const std::vector<std::string>& names, const std::vector<TrainingSection>& sections, unsigned shown) {
+  Table table = table_of(sections, shown, "Trainings side by side");
+  table.columns.insert(table.columns.begin(), {"run", false});
+  for (size_t i = 0; i < sections.size(); ++i) table.rows[i].cells.insert(table.rows[i].cells.begin(), names[i]);
+  return table;
+}
+
+std::string steps_csv(const std::vector<StepConfiguration>& configurations) {
+  const auto joined = [](std::vector<std::string> model, const std::string& status, const std::vector<std::string>& row) {
+    model.push_back(status);
+    model.insert(model.end(), row.begin(), row.end());
+    return model;
+  };
+  const std::vector<std::string> columns = csv_names<StrategyRow>();
+  std::vector<std::vector<std::string>> lines;
+  for (const StepConfiguration& configuration : configurations) {
+    const std::vector<std::string> model = model_csv(configuration.model);
+    for (const StrategyRow& row : configuration.strategies) lines.push_back(joined(model, configuration.status, csv_line(row)));
+    if (configuration.strategies.empty()) lines.push_back(joined(model, configuration.status, std::vector<std::string>(columns.size())));
+  }
+  return csv_lines(joined(model_csv_names(), "status", columns), lines);
+}
+
+std::string chunks_csv(const std::vector<ChunksRow>& rows) {
+  std::vector<std::vector<std::string>> lines;
+  for (const ChunksRow& row : rows) lines.push_back(csv_line(row));
+  return csv_lines(csv_names<ChunksRow>(), lines);
+}
+
+std::string metrics_line(const TrainingRow& row) {
+  return dump_json(json_of(row));
+}
+
+std::string metrics_csv_names() {
+  return csv_lines(csv_names<TrainingRow>(), {});
+}
+
+std::string metrics_csv_line(const TrainingRow& row) {
+  return csv_lines(csv_line(row), {});
+}
+
+TrainingRow read_training_row(const JsonFields& fields) {
+  TrainingRow row;
+  read_fields(fields, row);
+  return row;
 }
 
 }  // namespace firkin

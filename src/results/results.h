@@ -1,29 +1,309 @@
-// A results.json as a struct: what a run of any subcommand measured. A section that it did not measure is empty.
+// A results.json as structs: what a run of any subcommand measured, and its tables. A section that it did not measure is empty.
 //
 //   const Results results = read_results("firkin-out/tune/results.json");
-//   results.answer->best_predicted.cap_mib;
+//   results.answer->decision.cap_mib;
 //   write_file_atomically("copy.json", results_text(results));  // the same again
+//
+// To add a column: a member, and a line in its table of fields in results.cpp.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "results/allreduce.h"
-#include "results/chunks.h"
-#include "results/comparison_section.h"
-#include "results/layers.h"
-#include "results/prediction.h"
-#include "results/profile.h"
+#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/calibration.h"
+#include "firkin/plan/cost_curve.h"
+#include "firkin/plan/decision.h"
+#include "firkin/plan/prediction.h"
+#include "firkin/plan/tensor_profile.h"
+#include "results/comparison.h"
 #include "results/run.h"
-#include "results/steps.h"
-#include "results/traces.h"
-#include "results/training.h"
-#include "results/tune.h"
 
 namespace firkin {
+
+// ---- Step times: what `firkin tune` and `firkin bench step` measure.
+
+// One bucket cap. Times are seconds a step.
+struct CurveRow {
+  double cap_mib = 0;
+  std::optional<int64_t> buckets = {};
+  std::optional<double> predicted_s = {};
+  std::optional<double> measured_s = {};
+  std::optional<Interval> measured_ci_s = {};      // 95 %
+  std::optional<double> error = {};                // predicted / measured - 1
+  std::optional<Interval> predicted_range_s = {};  // in which 95 % of the validation study's caps were measured (CapPrediction)
+  std::optional<int64_t> outliers = {};            // blocks that stand out
+  std::optional<Interval> modes_s = {};            // where the samples have two modes: those
+};
+
+// One strategy, or one strategy under one cap. Seconds a step, and bytes a rank.
+struct StrategyRow {
+  std::string strategy;
+  std::optional<double> cap_mib = {};
+  std::optional<int64_t> buckets = {};
+  double measured_s = 0;
+  std::optional<Interval> measured_ci_s = {};
+  std::optional<double> predicted_s = {};
+  std::optional<double> exposed_s = {};        // measured_s minus the step without communication; noise can make it negative
+  std::optional<double> comm_s = {};           // from the end of backward to the last gradient
+  std::optional<double> comm_share = {};       // comm_s / measured_s
+  std::optional<double> rank_spread = {};      // slowest rank less fastest, as a fraction
+  std::optional<double> communication_s = {};  // of its collectives alone
+  std::optional<double> overlap_percent = {};  // of communication_s, hidden behind backward (OSU's definition)
+  std::optional<double> per_tensor_us = {};    // exposed_s per tensor, microseconds
+  std::optional<double> tokens_per_s = {};     // of all ranks
+  std::optional<int64_t> peak_memory_bytes = {}, memory_between_steps_bytes = {};
+  std::optional<double> ratio_to_torch = {};  // paired
+  std::optional<Interval> ratio_to_torch_ci = {};
+  std::optional<int64_t> outliers = {};
+  std::optional<Interval> modes_s = {};
+};
+
+// Raw times in seconds; [setting][block], the last [setting][step][rank].
+struct StepSamples {
+  std::vector<std::string> settings = {};
+  std::vector<std::vector<double>> step_s = {}, comm_s = {}, communication_s = {};
+  std::vector<std::vector<double>> calibration_step_s = {};  // of none and the calibration's runs, in blocks of their own
+  std::vector<std::vector<double>> race_step_s = {};         // of the caps that were raced, in blocks of their own
+  std::vector<std::vector<std::vector<double>>> raw_step_s_by_rank = {};
+};
+
+// One model and shape of `firkin bench step`.
+struct StepConfiguration {
+  ModelDescription model;
+  std::string status = "measured";  // or "out of memory"
+  std::optional<std::string> reason = {};
+  std::vector<StrategyRow> strategies = {};
+  StepSamples samples;
+};
+
+std::string setting_name(const StrategyRow& row);  // "bucketed 4 MiB"
+
+// Strategies by name, and what stands beside them.
+inline constexpr const char* kTorchDefaultName = "torch default";  // c10d::Reducer, 1 MiB and then 25 MiB
+inline constexpr const char* kOrderedName = "ordered";
+inline constexpr const char* kChosenCapName = "chosen cap";  // of `tune`
+
+// steps.csv: one line per configuration and strategy.
+std::string steps_csv(const std::vector<StepConfiguration>& configurations);
+
+// ---- The answer of `firkin tune`.
+
+// A choice against another that was measured in the same blocks: its step over the other's.
+struct Gain {
+  double ratio = 1;
+  Interval ratio_ci;
+};
+
+// What to set, and what it is worth (plan/decision.h). Caps in MiB.
+struct DecisionSection {
+  std::string outcome = {};  // name_of(Outcome)
+  double cap_mib = 0;
+  std::optional<double> lowest_cap_mib = {}, highest_cap_mib = {};  // make the same buckets
+  std::optional<double> predicted_s = {}, measured_s = {};          // a step with it
+  std::optional<double> predicted_to_default = {};                  // that over one with PyTorch's default
+  std::optional<Gain> over_default = {};                            // the same, measured by blocks that did not choose
+  std::optional<double> expected_regret = {};                       // what the choice may cost over the best of the caps that were raced
+  std::vector<double> tied_mib = {};                                // caps that cannot be told from it, with it
+  bool inferred = false;                                            // by what an older result says of best_predicted: not written again
+  std::optional<double> level = {};                                 // none measured over none predicted from
+};
+DecisionSection decision_section(const Decision& decision, std::span<const CapPrediction> raced);
+
+// The best cap with gradients in another type on the wire, against the chosen cap.
+struct HookGain {
+  std::string hook;
+  double cap_mib = 0;  // of the gradients, as all caps
+  double predicted_s = 0;
+  double measured_s = 0;
+  double ratio = 1;  // of measured steps
+  std::optional<Interval> ratio_ci = {};
+};
+
+struct TuneAnswer {
+  DecisionSection decision;  // of an older result: what it says of best_predicted
+  CurveRow best_predicted;
+  CurveRow best_measured;
+  std::vector<double> indifference_set = {};  // caps in MiB
+  double regret = 0;                          // step at best_predicted over step at best_measured, minus 1
+  std::optional<Interval> regret_ci = {};
+  std::optional<Gain> over_default = {};          // the chosen cap, over PyTorch's default
+  std::optional<Gain> planned_over_default = {};  // of older results
+  std::optional<Gain> ordered_over_default = {};
+  std::optional<Gain> ordered_over_best_cap = {};  // the chosen cap
+  std::vector<HookGain> hooks = {};
+  std::vector<double> plan_mib = {};       // buckets of the best plan in launch order
+  std::vector<double> plan_caps_mib = {};  // bucket_cap_mb_list that gives them; empty where none does
+};
+
+// A run that the model was calibrated on.
+struct CalibrationRun {
+  std::string name;
+  int64_t buckets = 0;
+  double measured_s = 0;
+};
+
+struct CalibrationSection {
+  std::vector<CalibrationRun> runs = {};
+  Calibration fit;
+};
+
+// Whether the measurement cannot tell a cap from the best one.
+bool is_tied(const TuneAnswer& answer, double cap_mib);
+
+// "predicted best", "measured best", "as good", or nothing.
+std::string remark_on(const TuneAnswer& answer, double cap_mib);
+
+// ---- When each gradient became ready.
+
+struct ProfileSection {
+  TensorProfile tensors;
+  std::optional<double> bare_backward_s = {};    // without hooks
+  std::optional<double> hook_perturbation = {};  // what looking on cost, as a fraction
+  std::optional<Interval> hook_perturbation_ci = {};
+};
+
+// Sets what looking on cost and what backward takes without it, from pairs of backward passes with hooks and without: seconds.
+void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, ProfileSection& profile);
+
+// ---- All-reduces: one of each size, and a fixed amount of data in chunks.
+
+// Every sample of `firkin bench allreduce`, size by size, in the order measured. Seconds per call.
+struct AllReduceSamples {
+  std::vector<int64_t> bytes = {};
+  std::vector<std::vector<double>> isolated_s = {};
+  std::vector<std::vector<double>> gap_s = {};
+  std::vector<double> mixed_queue_ratios = {};
+};
+
+// Queues of calls of mixed sizes, measured over what a(x) and g(x) say.
+struct MixedQueuesSection {
+  int64_t queues = 0;
+  double ratio = 0;  // median
+  std::optional<Interval> ratio_ci = {};
+};
+
+MixedQueuesSection mixed_queues_section(const std::vector<double>& ratios);  // at least one
+std::string mixed_queues_note(const MixedQueuesSection& queues);             // for Results::notes
+
+// One chunk size of `firkin bench chunks`: the same data in `calls` all-reduces that are under way together. Seconds.
+struct ChunksRow {
+  int64_t chunk_bytes = 0;
+  std::optional<int64_t> world_size = {};
+  int64_t calls = 0;
+  double total_s = 0;                       // median, of all calls together
+  std::optional<Interval> total_ci_s = {};  // 95 %
+  std::optional<double> gap_s = {};         // per call
+  std::optional<double> mean_s = {}, stdev_s = {}, min_s = {}, max_s = {};
+  std::optional<int64_t> samples = {}, wrong = {};
+  std::optional<int64_t> outliers = {};  // samples that stand out
+  std::optional<Interval> modes_s = {};  // where they have two modes: those
+};
+
+std::string chunks_csv(const std::vector<ChunksRow>& rows);
+
+// ---- Where a step's time goes, layer by layer; as CMSC 828G's files, too.
+
+// One layer, or the whole model. Samples are seconds on the slowest rank, one per watched step.
+struct LayerRow {
+  std::string name;
+  int64_t parameters = 0;               // elements
+  std::vector<double> forward_s = {};   // samples; empty when not observed
+  std::vector<double> backward_s = {};  // samples; empty for a layer without parameters of its own
+};
+
+struct LayersSection {
+  std::vector<LayerRow> layers = {};
+  std::vector<double> forward_s = {}, backward_s = {}, optimizer_s = {};  // of the whole model; samples
+  std::vector<double> watched_step_s = {}, bare_step_s = {};              // per pair
+};
+
+// layer-sizes.csv, `,Name,No. Params`: a line for each layer with parameters, "Block 3" for "blocks.3". A tied weight is listed once.
+std::string layer_sizes_csv(const LayersSection& section);
+
+// layer-times.csv, `Name,min,max,mean,std,median` in seconds: "forward", "backward" and "step" (the optimiser's) as a whole, "block_3 grad"
+// for a layer's part of backward, and, which the assignment's file lacks, "block_3 forward".
+std::string layer_times_csv(const LayersSection& section);
+
+// ---- What ran when in a few steps.
+
+// What rank 0 was busy with, or stood still for.
+inline constexpr const char* kComputeActivity = "compute";
+inline constexpr const char* kCommunicationActivity = "communication";
+inline constexpr const char* kForwardWaitActivity = "forward waits";  // strategy ordered: a module awaited its parameters
+inline constexpr const char* kOptimizerActivity = "optimiser";
+
+// A time of it, in seconds since the step began.
+struct BusyPeriod {
+  std::string activity;
+  double start_s = 0;
+  double end_s = 0;
+};
+
+// One rank's steps in seconds: samples, and their medians.
+struct TraceFigures {
+  std::vector<double> step_s = {}, compute_s = {}, communication_s = {}, overlapped_s = {};
+};
+
+// One setting of `firkin trace`.
+struct TraceRow {
+  std::string strategy;
+  std::string name;  // "bucketed 4 MiB"
+  std::optional<double> cap_mib = {};
+  std::string file;                       // the Chrome trace
+  std::optional<double> idle_share = {};  // of the last step's backward: the link idle though a bucket was ready
+  std::vector<TraceFigures> ranks = {};
+  std::vector<BusyPeriod> timeline = {};   // of the last step
+  std::vector<BusyPeriod> predicted = {};  // the same plan as the model sees it; empty where nothing was predicted
+};
+
+// ---- The steps of a training.
+
+// One step. Times are rank 0's, in seconds. A loss that is no finite number is absent.
+struct TrainingRow {
+  int64_t step = 0;
+  std::optional<double> loss = {};       // mean over the step's tokens, before the update
+  std::optional<double> held_loss = {};  // of the held part, after the update
+  double learning_rate = 0;
+  std::optional<double> gradient_norm = {};  // before clipping
+  std::optional<double> tokens_per_s = {};   // of all ranks
+  double step_s = 0;
+  double exposed_s = 0;                     // of it: waiting for gradients
+  double data_s = 0;                        // of it: reading samples
+  std::optional<double> checkpoint_s = {};  // after it: copying the state, and waiting for the writer
+  std::optional<std::string> skipped = {};  // why the step was left out
+};
+
+// What a training came to.
+struct TrainingSection {
+  int64_t steps = 0;  // done, with those before --resume
+  int64_t planned_steps = 0;
+  int64_t tokens_per_step = 0;
+  std::optional<double> last_loss = {}, last_held_loss = {}, best_held_loss = {};
+  std::optional<double> tokens_per_s = {};                                           // of this run
+  std::optional<double> exposed_share = {}, data_share = {}, checkpoint_share = {};  // of this run's time
+  std::vector<TrainingRow> rows = {};                                                // all, or evenly spaced ones
+};
+
+// One line of metrics.jsonl, without its end.
+std::string metrics_line(const TrainingRow& row);
+
+// metrics.csv, for spreadsheets: the line of headings, and the line of a step; both ended. Absent values are empty.
+std::string metrics_csv_names();
+std::string metrics_csv_line(const TrainingRow& row);
+
+// Throws FieldError.
+TrainingRow read_training_row(const JsonFields& fields);
+
+// Of a long training, about `most`: every n-th, those with a held loss, and the last.
+std::vector<TrainingRow> thinned(const std::vector<TrainingRow>& rows, size_t most);
+
+// ---- All of it.
 
 struct Results {
   RunHead run;
@@ -70,5 +350,62 @@ std::string results_text(const Results& results);
 // carry.
 Results parse_results(std::string_view text, const std::string& file);
 Results read_results(const std::filesystem::path& path);
+
+// ---- Made from results.
+
+// How long ranks take for the same work, measured: what stragglers are predicted from.
+using RankTimes = std::vector<std::vector<double>>;  // [rank][step], seconds; every step on every rank
+
+// From either of
+//   - a CSV file with a column `seconds`, and a column `rank` where there are several: a line per rank and step, the steps in order;
+//   - a results.json of `firkin tune` or `firkin bench step`: samples.raw_step_s_by_rank of the setting `none`, which is the work of a step
+//     without communication, so that no rank's time holds the waiting for another. A text that starts with { is taken for one.
+// Throws InputError, with file and line, for malformed input, a time that is not positive and finite, ranks with
+// different numbers of steps, and a file without any times.
+RankTimes parse_rank_times(std::string_view text, const std::string& file);
+RankTimes read_rank_times(const std::filesystem::path& path);
+
+// Sets `outliers` and `modes_s` of every row whose samples the result holds, and adds a note on each row with two modes. Samples in blocks
+// are polished first (fit_blocks), so that a slow stretch of the machine is no setting's outlier. Once per result.
+void mark_sample_shapes(Results& results);
+
+// A bucket size in the setting of one of the tools that people train with, in its own unit.
+struct PasteSetting {
+  std::string tool;     // "DeepSpeed"
+  std::string setting;  // as it is pasted
+  std::string note;     // what to know before: units, versions, what it does not reach
+};
+
+// cap_bytes: of a bucket, positive. element_bytes: of a gradient as it is reduced (4 for float32). plan_caps_mib: bucket_cap_mb_list of a
+// plan that is to be offered as well; may be empty. docs/results.md names the sources and versions.
+std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib);
+
+// Tables; `shown`: kFirstTable or kSecondTable for the terminal, kPage for a page.
+Table curve_table(const std::vector<CurveRow>& curve, unsigned shown);
+Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
+Table profile_table(const TensorProfile& profile);  // one row per tensor, with the bytes that are ready so far
+Table allreduce_table(const AllReduceTable& table, unsigned shown);
+Table chunks_table(const std::vector<ChunksRow>& rows, unsigned shown);
+Table layers_table(const LayersSection& section, unsigned shown);         // layers, then the whole model
+Table traces_table(const std::vector<TraceRow>& traces, unsigned shown);  // rank 0's medians
+Table training_table(const TrainingSection& section, unsigned shown);
+
+// One row for each of several trainings, under its name.
+Table trainings_table(const std::vector<std::string>& names, const std::vector<TrainingSection>& sections, unsigned shown);
+
+// T(b), the best plan's buckets (in the terminal the first and the last of many), the ordered plan's, hooks, what the extrapolations
+// disagree on, baselines, sensitivity: those that there are. The best row of T(b) is highlighted.
+std::vector<Table> prediction_tables(const Prediction& prediction, unsigned shown);
+
+// What staying with the cap that is best at factor 1 costs there, as a fraction.
+double cost_of_keeping(const SensitivityPoint& point);
+
+// For field.h: structs that several sections hold.
+void write_object(const Prediction& prediction, nlohmann::json& document);
+void read_object(const JsonFields& document, Prediction& prediction);
+void write_object(const SimulationOptions& options, nlohmann::json& object);
+void read_object(const JsonFields& fields, SimulationOptions& options);
+void write_object(const AlphaBeta& fit, nlohmann::json& object);
+void read_object(const JsonFields& fields, AlphaBeta& fit);
 
 }  // namespace firkin

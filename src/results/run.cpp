@@ -5,57 +5,51 @@
 #include <algorithm>
 #include <ctime>
 
-#include "results/numbers.h"
-
 namespace firkin {
-namespace {
 
 using nlohmann::json;
 
+template <>
+constexpr auto kFields<Host> = std::tuple(Field("host", &Host::host, Unit::kText, "host"), Field("cpu", &Host::cpu, Unit::kText, "cpu"),
+                                          Field("os", &Host::os, Unit::kText, "os"), Field("cores", &Host::cores, Unit::kCount, "cores"),
+                                          Field("usable_cores", &Host::usable_cores, Unit::kCount, "usable cores"),
+                                          Field("cpu_quota", &Host::cpu_quota, Unit::kPlain, "cpu quota (cores)"),
+                                          Field("governor", &Host::governor, Unit::kText, "governor"),
+                                          Field("load", &Host::load, Unit::kPlain, "load at start"),
+                                          Field("ranks", &Host::ranks, Unit::kCount, "ranks"));
+
+template <>
+constexpr auto kFields<Environment> = std::tuple(
+    Field("link", &Environment::link, Unit::kText, "link"), Field("world_size", &Environment::world_size, Unit::kCount, "world size"),
+    Field("threads_per_rank", &Environment::threads_per_rank, Unit::kCount, "threads per rank"),
+    Field("backend", &Environment::backend, Unit::kText, "backend"), Field("device", &Environment::device, Unit::kText, "device"),
+    Field("gpu", &Environment::gpu, Unit::kText, "gpu"), Field("nccl", &Environment::nccl, Unit::kText, "nccl"),
+    Field("float32_matmul", &Environment::float32_matmul, Unit::kText, "float32 products"),
+    Field("cpu", &Environment::cpu, Unit::kText, "cpu"), Field("cores", &Environment::cores, Unit::kCount, "cores"),
+    Field("os", &Environment::os, Unit::kText, "os"), Field("firkin", &Environment::firkin, Unit::kText, "firkin", kEverywhere | kDefault),
+    Field("libtorch", &Environment::libtorch, Unit::kText, "libtorch"), Field("hosts", &Environment::hosts, Unit::kText, "", kIfAny));
+
+template <>
+constexpr auto kFields<ModelDescription> = std::tuple(
+    Field("name", &ModelDescription::name, Unit::kText, "name"), Field("family", &ModelDescription::family, Unit::kText, "family", kPage),
+    Field("dtype", &ModelDescription::dtype, Unit::kText, "dtype"), Field("tied", &ModelDescription::tied, Unit::kText, "tied", kPage),
+    Field("parameters", &ModelDescription::parameters, Unit::kCount, "parameters", kPage),
+    Field("tensors", &ModelDescription::tensors, Unit::kCount, "tensors", kPage),
+    Field(kGradientBytesKey, &ModelDescription::gradient_bytes, Unit::kBytes, "gradient size"),
+    Field("batch_size", &ModelDescription::batch_size, Unit::kCount, "batch size"),
+    Field("sequence_length", &ModelDescription::sequence_length, Unit::kCount, "sequence length"),
+    Field("text", &ModelDescription::text, Unit::kText, "text", kPage));
+
+template <>
+constexpr auto kFields<RunHead> = std::tuple(Field("command", &RunHead::command), Field("command_line", &RunHead::command_line),
+                                             Field("started", &RunHead::started, Unit::kText, "", kDefault),
+                                             Field("seed", &RunHead::seed, Unit::kCount),
+                                             Field("files", &RunHead::files, Unit::kText, "", kIfAny),
+                                             Field("environment", &RunHead::environment, Unit::kText, "", kDefault));
+
+namespace {
+
 constexpr std::string_view kSchema = "firkin.results/1";
-constexpr const char* kHosts = "hosts";
-
-constexpr Field<Host> kHostFields[] = {{"host", &Host::host, Unit::kText, "host"},
-                                       {"cpu", &Host::cpu, Unit::kText, "cpu"},
-                                       {"os", &Host::os, Unit::kText, "os"},
-                                       {"cores", &Host::cores, Unit::kCount, "cores"},
-                                       {"usable_cores", &Host::usable_cores, Unit::kCount, "usable cores"},
-                                       {"cpu_quota", &Host::cpu_quota, Unit::kPlain, "cpu quota (cores)"},
-                                       {"governor", &Host::governor, Unit::kText, "governor"},
-                                       {"load", &Host::load, Unit::kPlain, "load at start"},
-                                       {kRanksKey, &Host::ranks, Unit::kCount, "ranks"}};
-
-constexpr Field<Environment> kEnvironmentFields[] = {{"link", &Environment::link, Unit::kText, "link"},
-                                                     {"world_size", &Environment::world_size, Unit::kCount, "world size"},
-                                                     {"threads_per_rank", &Environment::threads_per_rank, Unit::kCount, "threads per rank"},
-                                                     {"backend", &Environment::backend, Unit::kText, "backend"},
-                                                     {"device", &Environment::device, Unit::kText, "device"},
-                                                     {"gpu", &Environment::gpu, Unit::kText, "gpu"},
-                                                     {"nccl", &Environment::nccl, Unit::kText, "nccl"},
-                                                     {"float32_matmul", &Environment::float32_matmul, Unit::kText, "float32 products"},
-                                                     {kHostFields[1].key, &Environment::cpu, Unit::kText, "cpu"},
-                                                     {kHostFields[3].key, &Environment::cores, Unit::kCount, "cores"},
-                                                     {kHostFields[2].key, &Environment::os, Unit::kText, "os"},
-                                                     {"firkin", &Environment::firkin, Unit::kText, "firkin"},
-                                                     {"libtorch", &Environment::libtorch, Unit::kText, "libtorch"}};
-
-constexpr Field<ModelDescription> kModelFields[] = {
-    {kNameKey, &ModelDescription::name, Unit::kText, "name"},
-    {"family", &ModelDescription::family, Unit::kText, "family", kPage},
-    {"dtype", &ModelDescription::dtype, Unit::kText, "dtype"},
-    {"tied", &ModelDescription::tied, Unit::kText, "tied", kPage},
-    {"parameters", &ModelDescription::parameters, Unit::kCount, "parameters", kPage},
-    {kTensorsKey, &ModelDescription::tensors, Unit::kCount, "tensors", kPage},
-    {kGradientBytesKey, &ModelDescription::gradient_bytes, Unit::kBytes, "gradient size"},
-    {"batch_size", &ModelDescription::batch_size, Unit::kCount, "batch size"},
-    {"sequence_length", &ModelDescription::sequence_length, Unit::kCount, "sequence length"},
-    {"text", &ModelDescription::text, Unit::kText, "text", kPage}};
-
-constexpr Field<RunHead> kRunFields[] = {{"command", &RunHead::command},
-                                         {"command_line", &RunHead::command_line},
-                                         {"started", &RunHead::started},
-                                         {"seed", &RunHead::seed, Unit::kCount},
-                                         {"files", &RunHead::files}};
 
 std::string words(std::string name) {
   std::ranges::replace(name, '_', ' ');
@@ -64,19 +58,46 @@ std::string words(std::string name) {
 
 }  // namespace
 
-json model_json(const ModelDescription& model) {
-  json object = to_json<ModelDescription>(kModelFields, model);
+void write_object(const ModelDescription& model, json& object) {
+  write_by_table(model, object);
   for (const auto& [name, size] : model.sizes) object[name] = size;
-  return object;
 }
 
-ModelDescription read_model(const JsonFields& fields) {
-  ModelDescription model = from_json<ModelDescription>(kModelFields, fields);
+void read_object(const JsonFields& fields, ModelDescription& model) {
+  read_by_table(fields, model);
+  const json known = model_json(model);
   for (const auto& [name, value] : fields.whole().items()) {
-    const bool known = std::ranges::any_of(kModelFields, [&name = name](const auto& field) { return name == field.key; });
-    if (!known && value.is_number_integer()) model.sizes.emplace(name, *fields.maybe_integer(name));
+    if (!known.contains(name) && value.is_number_integer()) model.sizes.emplace(name, fields.get<int64_t>(name));
   }
-  return model;
+}
+
+void write_object(const RunHead& run, json& document) {
+  document["schema"] = kSchema;
+  write_by_table(run, document);
+  if (run.model) document["model"] = model_json(*run.model);
+  if (!run.settings.is_null()) document["settings"] = run.settings;
+}
+
+void read_object(const JsonFields& document, RunHead& run) {
+  const auto schema = document.get<std::string>("schema");
+  if (schema != kSchema) document.fail("schema", fmt::format("\"{}\"", schema), fmt::format("\"{}\"", kSchema));
+  read_by_table(document, run);
+  if (run.command != kPredictCommand) run.model = document.maybe<ModelDescription>("model");
+  if (const json* settings = document.find("settings")) run.settings = JsonFields(*settings, document.path_of("settings")).whole();
+}
+
+json host_json(const Host& host) {
+  return json_of(host);
+}
+
+Host read_host(const JsonFields& fields) {
+  Host host;
+  read_fields(fields, host);
+  return host;
+}
+
+json model_json(const ModelDescription& model) {
+  return json_of(model);
 }
 
 std::vector<Host> by_host(const std::vector<Host>& of_ranks) {
@@ -92,25 +113,6 @@ std::vector<Host> by_host(const std::vector<Host>& of_ranks) {
   return hosts;
 }
 
-json host_json(const Host& host) {
-  return to_json<Host>(kHostFields, host);
-}
-
-Host read_host(const JsonFields& fields) {
-  return from_json<Host>(kHostFields, fields);
-}
-
-void write_run(const RunHead& run, json& document) {
-  document["schema"] = kSchema;
-  document.update(to_json<RunHead>(kRunFields, run));
-  if (run.files.empty()) document.erase(kRunFields[4].key);
-  json environment = to_json<Environment>(kEnvironmentFields, run.environment);
-  if (!run.environment.hosts.empty()) environment[kHosts] = rows_to_json<Host>(kHostFields, run.environment.hosts);
-  document["environment"] = environment;
-  if (run.model) document[kModelKey] = model_json(*run.model);
-  if (!run.settings.is_null()) document[kSettingsKey] = run.settings;
-}
-
 RunHead begin_head(const std::string& command) {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -124,36 +126,14 @@ RunHead begin_head(const std::string& command) {
   return run;
 }
 
-RunHead read_run(const JsonFields& document) {
-  const std::string schema = document.text("schema");
-  if (schema != kSchema) document.fail("schema", fmt::format("\"{}\"", schema), fmt::format("\"{}\"", kSchema));
-  RunHead run;
-  run.command = document.text(kRunFields[0].key);
-  run.command_line = document.maybe_texts(kRunFields[1].key);
-  run.started = document.maybe_text(kRunFields[2].key).value_or("");
-  run.seed = document.maybe_integer(kRunFields[3].key);
-  run.files = document.maybe_texts(kRunFields[4].key);
-  if (const auto fields = document.maybe_object("environment")) {
-    for (const auto& field : kEnvironmentFields) {
-      if (fields->has(field.key)) field_details::set(field, run.environment, *fields);
-    }
-    for (const JsonFields& host : fields->maybe_objects(kHosts)) run.environment.hosts.push_back(read_host(host));
-  }
-  if (run.command != kPredictCommand) {
-    if (const auto fields = document.maybe_object(kModelKey)) run.model = read_model(*fields);
-  }
-  if (const auto fields = document.maybe_object(kSettingsKey)) run.settings = fields->whole();
-  return run;
-}
-
 std::vector<std::string> model_csv_names() {
-  std::vector<std::string> names = csv_names<ModelDescription>(kModelFields);
-  names[0] = kModelKey;
+  std::vector<std::string> names = csv_names<ModelDescription>();
+  names[0] = "model";
   return names;
 }
 
 std::vector<std::string> model_csv(const ModelDescription& model) {
-  return csv_line<ModelDescription>(kModelFields, model);
+  return csv_line(model);
 }
 
 std::string name_of(const ModelDescription& model) {
@@ -165,9 +145,9 @@ std::string name_of(const ModelDescription& model) {
 }
 
 Facts facts_of(const Environment& environment) {
-  Facts facts = facts_of<Environment>(kEnvironmentFields, environment);
+  Facts facts = facts_of_fields(environment);
   for (const Host& host : environment.hosts) {
-    Facts of_host = facts_of<Host>(kHostFields, host);
+    Facts of_host = facts_of_fields(host);
     if (environment.hosts.size() == 1)
       std::erase_if(of_host, [&facts](const auto& fact) { return std::ranges::find(facts, fact) != facts.end(); });
     facts.insert(facts.end(), of_host.begin(), of_host.end());
@@ -177,8 +157,8 @@ Facts facts_of(const Environment& environment) {
 }
 
 Facts facts_of(const ModelDescription& model) {
-  Facts facts = facts_of<ModelDescription>(kModelFields, model);
-  for (const auto& [name, size] : model.sizes) facts.emplace_back(words(name), grouped(size, Medium::kPage));
+  Facts facts = facts_of_fields(model);
+  for (const auto& [name, size] : model.sizes) facts.emplace_back(words(name), display_count(size));
   return facts;
 }
 

@@ -69,29 +69,22 @@ std::vector<Host> by_host(const std::vector<Host>& of_ranks);
 
 nlohmann::json host_json(const Host& host);
 Host read_host(const JsonFields& fields);
+nlohmann::json model_json(const ModelDescription& model);
 
-void write_run(const RunHead& run, nlohmann::json& document);
-RunHead read_run(const JsonFields& document);
-
-// Names that several sections have.
-inline constexpr const char* kModelKey = "model";
-inline constexpr const char* kStrategiesKey = "strategies";
-inline constexpr const char* kSamplesKey = AllReduceColumns::kSamples;
-inline constexpr const char* kOutliersKey = "outliers";
-inline constexpr const char* kModesKey = "modes_s";
-inline constexpr const char* kNameKey = kTensorName;
-inline constexpr const char* kRanksKey = "ranks";
-inline constexpr const char* kSettingsKey = "settings";
-inline constexpr const char* kRatioKey = "ratio";
-inline constexpr const char* kRatioIntervalKey = "ratio_ci";
-inline constexpr const char* kTensorsKey = "tensors";
-inline constexpr const char* kGradientBytesKey = "gradient_bytes";
+// For field.h. A head reads and writes its fields among those of the document.
+void write_object(const RunHead& run, nlohmann::json& document);
+void read_object(const JsonFields& document, RunHead& run);
+void write_object(const ModelDescription& model, nlohmann::json& object);
+void read_object(const JsonFields& fields, ModelDescription& model);
 
 // Its "model" is not one that was stepped.
 inline constexpr std::string_view kPredictCommand = "predict";
 
-nlohmann::json model_json(const ModelDescription& model);
-ModelDescription read_model(const JsonFields& fields);
+// Names that others than results/ write, too.
+inline constexpr const char* kGradientBytesKey = "gradient_bytes";
+inline constexpr const char* kBackwardKey = "backward_s";
+inline constexpr const char* kCapKey = "cap_mib";
+inline constexpr const char* kHeldLossKey = "held_loss";
 
 // The columns of a CSV file that say what was stepped, and their values.
 std::vector<std::string> model_csv_names();

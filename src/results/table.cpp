@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "firkin/base/progress.h"
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -20,7 +21,37 @@ std::string padded(const std::string& text, size_t width, bool right) {
   return right ? space + text : text + space;
 }
 
+std::string with_real_minus(std::string text) {
+  if (text.starts_with('-')) text.replace(0, 1, "−");
+  return text;
+}
+
 }  // namespace
+
+std::string display_seconds(double seconds) {
+  std::string text = format_seconds(seconds);
+  if (text.ends_with(" us")) text.replace(text.size() - 2, 1, "µ");
+  return with_real_minus(text);
+}
+
+std::string display_percent(double ratio, bool sign) {
+  const double percent = 100 * ratio;
+  std::string text = fmt::format("{:.1f} %", percent);
+  if (text == "-0.0 %") text = "0.0 %";
+  if (sign && percent > 0 && text != "0.0 %") text.insert(0, 1, '+');
+  return with_real_minus(text);
+}
+
+std::string display_cap(double cap_mib) {
+  return cap_mib >= 100 ? fmt::format("{:.0f}", cap_mib) : fmt::format("{:.3g}", cap_mib);
+}
+
+std::string display_count(int64_t value) {
+  std::string digits = fmt::format("{}", value);
+  const int first = value < 0 ? 1 : 0;
+  for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) digits.insert(static_cast<size_t>(at), 1, ',');
+  return with_real_minus(digits);
+}
 
 std::string terminal_table(const Table& table, const std::vector<std::string>& remarks) {
   std::vector<size_t> widths;

@@ -1,14 +1,24 @@
-// Tables and lists of facts as plain text: what the terminal, a CSV file and a page are made from.
+// Tables and facts as text for a person, in UTF-8: what the terminal, a CSV file and a page are made from.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace firkin {
 
-// Who reads: a page has µ, a real minus sign and an en dash.
-enum class Medium { kTerminal, kPage };
+// Three significant digits and a real minus sign: "415 ms", "12.3 µs", "−3 ms".
+std::string display_seconds(double seconds);
+
+// "0.4 %"; with `sign`, "+0.4 %" and "−0.4 %".
+std::string display_percent(double ratio, bool sign = false);
+
+// A cap without its unit, three significant digits: "25", "0.5", "1024".
+std::string display_cap(double cap_mib);
+
+// Digits in groups of three: "4,951,296".
+std::string display_count(int64_t value);
 
 // Name and value as a person reads them.
 using Facts = std::vector<std::pair<std::string, std::string>>;
@@ -19,7 +29,7 @@ struct Table {
     bool numeric = true;  // right-aligned
   };
   struct Row {
-    std::vector<std::string> cells;  // plain text
+    std::vector<std::string> cells;
     bool highlighted = false;
   };
   std::string caption;

@@ -15,7 +15,7 @@
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
-#include "results/training.h"
+#include "results/results.h"
 #include "train/formats.h"
 
 namespace firkin {

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "results/training.h"
+#include "results/results.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
 

@@ -11,7 +11,7 @@
 #include "bench/step_bench.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/bucket_assignment.h"
-#include "report/result_folder.h"
+#include "report/report.h"
 #include "tuning/tuning.h"
 #include "workload/workload.h"
 

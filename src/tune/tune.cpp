@@ -15,8 +15,8 @@
 #include "firkin/base/file.h"
 #include "firkin/base/output_folder.h"
 #include "firkin/ddp/module_parameters.h"
-#include "report/text.h"
-#include "results/sample_shape.h"
+#include "report/report.h"
+#include "results/results.h"
 #include "tune/measure.h"
 
 namespace firkin {

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "../../src/comm/group_store.h"
-#include "../../src/comm/group_store.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 #include "thread_ranks.h"

@@ -22,8 +22,7 @@
 #include "firkin/plan/timeline.h"
 #include "model/transformer_config.h"
 #include "report/report.h"
-#include "report/text.h"
-#include "results/rank_times.h"
+#include "results/results.h"
 #include "train/formats.h"
 
 namespace firkin::fuzz {

@@ -77,17 +77,6 @@ class InstalledProgram(unittest.TestCase):
         result = run(self.firkin, "tune", FIRKIN_DATA="/nowhere")
         self.assertEqual((result.returncode, result.stderr), (2, "firkin: FIRKIN_DATA=/nowhere: expected the folder with Firkin's data\n"))
 
-    def test_reports_charts_need_a_python_with_vl_convert(self):
-        results = self.folder / "results.json"
-        shutil.copy(self.results_of_a_run(), results)
-        result = run(self.firkin, "report", results, "--svg", FIRKIN_PYTHON="/bin/false")
-        self.assertEqual(result.returncode, 1, result)
-        self.assertIn("FIRKIN_PYTHON names a Python with vl-convert-python", result.stderr)
-
-    def results_of_a_run(self) -> pathlib.Path:
-        self.answer("bench", "allreduce", "--ranks", "2", "--begin", "1K", "--end", "4K", "--seconds", "0.2", "--out", self.folder / "allreduce")
-        return self.folder / "allreduce/results.json"
-
     # --- bin/firkin finds LibTorch
 
     def stated(self, name: str) -> str:

@@ -70,8 +70,16 @@ class Page(unittest.TestCase):
                     self.assertRegex(document, r"<h1>[^<]{20,}</h1>")
                     self.assertIn('data-charts="drawn"', document)
                     self.assertGreaterEqual(document.count('data-state="drawn"'), 1)
+                    self.assertEqual(document.count('class="save" hidden'), 0)
                     self.assertNotRegex(log, r"CONSOLE.*(Error|Refused|violates|Uncaught|Infinite extent)")
                     self.assertEqual(requests_elsewhere(self.folder), [])
+
+    def test_the_setting_to_paste_has_a_menu_of_frameworks(self):
+        document, _ = self.open(self.report(), 1280, 800)
+        section = re.search(r'<section class="paste".*?</section>', document, re.DOTALL)[0]
+        self.assertGreaterEqual(section.count("<option"), 7)
+        self.assertEqual(len(re.findall(r'<div data-tool="[^"]+">', section)), 1)  # the others are hidden
+        self.assertNotRegex(section, r"<(label|button)[^>]* hidden")
 
     def test_several_results_share_a_page(self):
         page = self.folder / "several.html"
@@ -87,7 +95,7 @@ class Page(unittest.TestCase):
             files.append(str(self.folder / name))
         page = self.folder / "trainings.html"
         subprocess.run([FIRKIN, "report", *files, "--html", str(page)], check=True, capture_output=True, timeout=60)
-        self.check(page, ["losses", "speeds", "loss", "pace", "loss-2", "pace-2"], 1280, 800)
+        self.check(page, ["losses", "speeds"], 1280, 800)
 
     def test_the_curve_and_all_heat_maps_of_a_prediction_draw(self):
         self.check(self.prediction(), ["predicted", *HEAT_MAPS], 1200, 1000)

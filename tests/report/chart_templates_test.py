@@ -9,9 +9,9 @@ import unittest
 import vl_convert
 
 SOURCE = pathlib.Path(__file__).parents[2]
-CHARTS = SOURCE / "src" / "report" / "charts"
+CHARTS = SOURCE / "src" / "report" / "charts.json"
 sys.path.insert(0, str(SOURCE / "tools"))
-from render_charts import VEGA_LITE  # noqa: E402
+from render_charts import VEGA_LITE, charts_of_page  # noqa: E402
 
 
 def references(value):
@@ -26,7 +26,8 @@ def references(value):
 
 class Templates(unittest.TestCase):
     def setUp(self):
-        self.specs = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(CHARTS.glob("*.vl.json"))}
+        self.specs = json.loads(CHARTS.read_text(encoding="utf-8"))
+        self.config = self.specs.pop("config")
         self.assertGreater(len(self.specs), 5)
 
     def check_drawing(self, name, spec):
@@ -40,9 +41,8 @@ class Templates(unittest.TestCase):
             self.check_drawing(name, spec)
 
     def test_a_template_draws_with_the_shared_look(self):
-        config = json.loads((CHARTS / "config.json").read_text(encoding="utf-8"))
         for name, spec in self.specs.items():
-            self.check_drawing(name, {**spec, "config": config})
+            self.check_drawing(name, {**spec, "config": self.config})
 
     def test_a_template_draws_every_one_of_its_data_sets(self):
         for name, spec in self.specs.items():
@@ -54,6 +54,14 @@ class Templates(unittest.TestCase):
             with self.subTest(name):
                 self.assertEqual(spec["$schema"], "https://vega.github.io/schema/vega-lite/v6.json")
                 self.assertGreater(len(spec["description"]), 20)
+
+    def test_the_charts_of_a_page_become_files_of_their_own(self):
+        spec = {"config": {}, "autosize": {"contains": "padding"}, "width": "container", "mark": {"type": "bar", "color": "var(--chart-measured)"}}
+        island = json.dumps([{"id": "curve", "title": "A title", "spec": spec}])
+        page = f':root{{--chart-ink:#111111;--chart-surface:#ffffff;--chart-measured:#c8500a;}}<script type="application/json" id="charts">{island}</script>'
+        chart = charts_of_page(page)["curve"]
+        self.assertEqual((chart["title"]["text"], chart["title"]["color"], chart["width"]), ("A title", "#111111", 820))
+        self.assertEqual((chart["mark"]["color"], chart["background"]), ("#c8500a", "#ffffff"))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "firkin/base/file.h"
-#include "report/chart_builders.h"
-#include "report/chart_parts.h"
+#include "report/charts.h"
+#include "report/templates.h"
 
 namespace firkin {
 namespace {
@@ -42,11 +42,25 @@ json param(const json& spec, const std::string& name) {
   return {};
 }
 
-CurveRow predicted_row(double cap_mib, double seconds) {
-  CurveRow row;
-  row.cap_mib = cap_mib;
-  row.predicted_s = seconds;
-  return row;
+std::optional<Chart> find_chart(const Results& results, const std::string& id) {
+  for (Chart& chart : charts_for(results)) {
+    if (chart.id == id) return chart;
+  }
+  return std::nullopt;
+}
+
+Chart chart_of(const Results& results, const std::string& id) {
+  return find_chart(results, id).value();
+}
+
+json rows_of(const Results& results, const std::string& id, const std::string& dataset) {
+  return chart_of(results, id).spec["datasets"][dataset];
+}
+
+Results compared(std::vector<ComparedSetting> settings) {
+  Results results;
+  results.comparison = Comparison{.command = "tune", .a_file = "a", .b_file = "b", .settings = std::move(settings)};
+  return results;
 }
 
 TEST(Charts, EveryTemplateHasExampleRows) {
@@ -61,16 +75,6 @@ TEST(Charts, EveryColourOfATemplateBecomesAVariableOfThePage) {
     const std::vector<std::string> strings = strings_in(filled_chart(name, examples_of(name)));
     EXPECT_THAT(strings, Contains(StartsWith("var(--chart-"))) << name;
     EXPECT_THAT(strings, Each(Not(StartsWith("#")))) << name;
-  }
-}
-
-TEST(Charts, AnImageFileHasTheColoursOfTheTemplate) {
-  for (const std::string& name : chart_template_names()) {
-    const json spec = standalone_spec({name, name, "", "", filled_chart(name, examples_of(name))});
-    for (const char* part : {"layer", "encoding", "width", "height", "datasets"}) {
-      EXPECT_EQ(spec.value(part, json()), chart_template(name).value(part, json())) << name;
-    }
-    EXPECT_THAT(strings_in(spec), Each(Not(HasSubstr("var(--")))) << name;
   }
 }
 
@@ -96,7 +100,7 @@ TEST(Charts, RowsHaveTheFieldsOfTheExamples) {
 
 TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
   const Results results = tune_results();
-  const json spec = curve_chart(results)->spec;
+  const json spec = chart_of(results, "curve").spec;
   const json& best = spec["datasets"]["best"];
   ASSERT_EQ(best.size(), 2);
   EXPECT_EQ(best[0]["cap_mib"], results.answer->best_measured.cap_mib);
@@ -114,10 +118,10 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
 TEST(Charts, TheRangeOfPredictionsIsABandThatSaysWhatItIs) {
   Results results = tune_results();
   for (CurveRow& row : results.dense_curve) row.predicted_range_s = Interval{0.9 * *row.predicted_s, 1.1 * *row.predicted_s};
-  const Chart chart = *curve_chart(results);
+  const Chart chart = chart_of(results, "curve");
   EXPECT_THAT(chart.caption, HasSubstr("95 % of the validation study's caps"));
   EXPECT_EQ(chart.spec["datasets"]["predicted"][0]["low"], results.dense_curve[0].predicted_range_s->low);
-  EXPECT_THAT(curve_chart(tune_results())->caption, Not(HasSubstr("Band")));
+  EXPECT_THAT(chart_of(tune_results(), "curve").caption, Not(HasSubstr("Band")));
 }
 
 TEST(Charts, AStrategyFarFromTheCurveIsNamedInstead) {
@@ -126,7 +130,7 @@ TEST(Charts, AStrategyFarFromTheCurveIsNamedInstead) {
   row.strategy = "by carrier pigeon";
   row.measured_s = 86400;
   results.strategies.push_back(row);
-  const Chart chart = *curve_chart(results);
+  const Chart chart = chart_of(results, "curve");
   EXPECT_THAT(chart.caption, HasSubstr("by carrier pigeon "));
   EXPECT_THAT(strings_in(chart.spec["datasets"]), Not(Contains("by carrier pigeon")));
 }
@@ -134,12 +138,12 @@ TEST(Charts, AStrategyFarFromTheCurveIsNamedInstead) {
 TEST(Charts, TheAllReduceKeyNamesOnlyWhatIsDrawn) {
   Results results;
   results.allreduce = {{.bytes = 1024, .world_size = 2, .median_s = 1e-4}, {.bytes = 4096, .world_size = 2, .median_s = 2e-4}};
-  EXPECT_EQ(param(allreduce_chart(results)->spec, "key").size(), 1);
-  EXPECT_TRUE(allreduce_chart(results)->spec["datasets"]["fit"].empty());
+  EXPECT_EQ(param(chart_of(results, "allreduce").spec, "key").size(), 1);
+  EXPECT_TRUE(chart_of(results, "allreduce").spec["datasets"]["fit"].empty());
   results.allreduce[0].gap_s = 5e-5;
   results.alpha_beta = AlphaBeta{.alpha_s = 1e-4, .beta_s_per_byte = 1e-9};
-  EXPECT_EQ(param(allreduce_chart(results)->spec, "key").size(), 3);
-  const json fit = allreduce_chart(results)->spec["datasets"]["fit"][0];
+  EXPECT_EQ(param(chart_of(results, "allreduce").spec, "key").size(), 3);
+  const json fit = chart_of(results, "allreduce").spec["datasets"]["fit"][0];
   EXPECT_EQ(fit["alpha_s"], 1e-4);
   EXPECT_EQ(fit["most"], 4096);
   EXPECT_EQ(fit["shortest"], 5e-5);
@@ -147,7 +151,7 @@ TEST(Charts, TheAllReduceKeyNamesOnlyWhatIsDrawn) {
 
 // Vega would warn of the infinite extent of a field that no row has.
 TEST(Charts, ALayerWithoutAnythingToDrawIsLeftOut) {
-  const auto layers = [](const Results& results) { return allreduce_chart(results)->spec["layer"].size(); };
+  const auto layers = [](const Results& results) { return chart_of(results, "allreduce").spec["layer"].size(); };
   const size_t all = chart_template("allreduce")["layer"].size();
   Results results;
   results.allreduce = {{.bytes = 1024, .world_size = 2, .median_s = 1e-4}, {.bytes = 4096, .world_size = 2, .median_s = 2e-4}};
@@ -162,9 +166,14 @@ TEST(Charts, ALayerWithoutAnythingToDrawIsLeftOut) {
 }
 
 TEST(Charts, TheTimelineShowsThePredictionBesideTheMeasurement) {
-  const std::vector<TimelineRow> rows = {
-      {"bucketed", {{"compute", 0, 2}, {"communication", 1, 3}}, {{"compute", 0, 2}, {"communication", 1, 2.5}}}, {"none", {}, {}}};
-  const json periods = timeline_chart_of(rows)->spec["datasets"]["periods"];
+  Results results;
+  results.traces = {{.strategy = "bucketed",
+                     .name = "bucketed",
+                     .file = "",
+                     .timeline = {{"compute", 0, 2}, {"communication", 1, 3}},
+                     .predicted = {{"compute", 0, 2}, {"communication", 1, 2.5}}},
+                    {.strategy = "none", .name = "none", .file = ""}};
+  const json periods = rows_of(results, "timeline", "periods");
   ASSERT_EQ(periods.size(), 4);
   EXPECT_EQ(periods[0]["kind"], "computation");
   EXPECT_EQ(periods[3]["kind"], "predicted communication");
@@ -172,28 +181,44 @@ TEST(Charts, TheTimelineShowsThePredictionBesideTheMeasurement) {
 }
 
 TEST(Charts, ThePredictionAloneMarksItsBestCapAndTheBestPlan) {
-  const std::vector<CurveRow> curve = {predicted_row(1, 3), predicted_row(4, 2), predicted_row(16, 4)};
-  const Chart chart = *predicted_chart(curve, curve[1], 1.5);
-  EXPECT_EQ(chart.spec["datasets"]["best"][0]["label"], "predicted best: 4 MiB");
-  EXPECT_EQ(chart.spec["datasets"]["levels"][0]["time_s"], 1.5);
-  EXPECT_LT(chart.spec["encoding"]["y"]["scale"]["domain"][0], 1.5);
-  EXPECT_FALSE(predicted_chart({}, {}, 1.5));
+  Prediction prediction;
+  for (const auto& [cap, seconds] : {std::pair(1, 3.0), {4, 2.0}, {16, 4.0}}) {
+    PredictedBucketing& row = prediction.curve.emplace_back();
+    row.cap_bytes = cap * int64_t{1 << 20};
+    row.backward_s = seconds;
+  }
+  prediction.best_uniform = prediction.curve[1];
+  prediction.best_plan.backward_s = 1.5;
+  Results results;
+  results.prediction = prediction;
+  EXPECT_EQ(rows_of(results, "predicted", "best")[0]["label"], "predicted best: 4 MiB");
+  EXPECT_EQ(rows_of(results, "predicted", "levels")[0]["time_s"], 1.5);
+  EXPECT_LT(chart_of(results, "predicted").spec["encoding"]["y"]["scale"]["domain"][0], 1.5);
 }
 
 TEST(Charts, LayersWithoutForwardHaveBackwardOnly) {
-  const Chart chart = *layers_chart({{"embedding", {}, 0.25}, {"head", {}, 0.5}});
+  Results results;
+  results.layers = LayersSection{.layers = {{.name = "embedding", .backward_s = {0.25}}, {.name = "head", .backward_s = {0.5}}}};
+  const Chart chart = chart_of(results, "layers");
   EXPECT_THAT(chart.title, Not(HasSubstr("forward")));
   EXPECT_THAT(chart.summary, HasSubstr("head at 500 ms"));
   EXPECT_FALSE(chart.spec["datasets"]["layers"][0].contains("forward"));
-  EXPECT_FALSE(layers_chart({}));
+  EXPECT_FALSE(find_chart(Results(), "layers"));
 }
 
 TEST(Charts, AConfigurationOutOfMemoryIsNamed) {
-  const std::vector<StepDot> steps = {{"batch 1", "none", 0.2, Interval{0.19, 0.21}, ""}, {"batch 64", "", {}, {}, "out of memory"}};
-  const Chart chart = *step_matrix_chart(steps);
-  EXPECT_THAT(chart.caption, HasSubstr("batch 64 (out of memory)"));
+  StepConfiguration fits, large;
+  fits.model = {.name = "m", .batch_size = 1, .sequence_length = 8};
+  fits.strategies = {{.strategy = "none", .measured_s = 0.2, .measured_ci_s = Interval{0.19, 0.21}}};
+  large.model = {.name = "m", .batch_size = 64, .sequence_length = 8};
+  large.status = "out of memory";
+  Results results;
+  results.configurations = {fits, large};
+  const Chart chart = chart_of(results, "steps");
+  EXPECT_THAT(chart.caption, HasSubstr("batch 64, sequence 8 (out of memory)"));
   EXPECT_EQ(chart.spec["datasets"]["steps"][1]["problem"], "out of memory");
-  EXPECT_FALSE(step_matrix_chart({steps[1]}));
+  results.configurations = {large};
+  EXPECT_FALSE(find_chart(results, "steps"));
 }
 
 TEST(Charts, ARatioSaysWhichRunIsFaster) {
@@ -202,7 +227,7 @@ TEST(Charts, ARatioSaysWhichRunIsFaster) {
   faster.ratio = 0.5;
   faster.ratio_interval = Interval{0.4, 0.6};
   faster.verdict = Verdict::kFaster;
-  const json row = ratios_chart({faster})->spec["datasets"]["settings"][0];
+  const json row = rows_of(compared({faster}), "ratios", "settings")[0];
   EXPECT_EQ(row["verdict"], "B is faster");
   EXPECT_EQ(row["change"], "−50.0 %");
   EXPECT_EQ(row["high"], 0.6);
@@ -213,30 +238,42 @@ TEST(Charts, RatiosAreNamedByWhatTellsThemApart) {
   first.a.configuration = "demo, batch 1, sequence 32, fp32";
   second.a.configuration = "demo, batch 2, sequence 32, fp32";
   first.a.name = second.a.name = "naive";
-  const auto name_of_first = [](const Chart& chart) { return chart.spec["datasets"]["settings"][0]["setting"]; };
-  EXPECT_EQ(name_of_first(*ratios_chart({first, second})), "batch 1: naive");
-  EXPECT_EQ(name_of_first(*ratios_chart({first})), "naive");
+  const auto name_of_first = [](const Results& results) { return rows_of(results, "ratios", "settings")[0]["setting"]; };
+  EXPECT_EQ(name_of_first(compared({first, second})), "batch 1: naive");
+  EXPECT_EQ(name_of_first(compared({first})), "naive");
 }
 
-TEST(Charts, ATrainingIsItsLossAndWhereTheTimeOfItsStepsWent) {
-  TrainingSection training{.steps = 3, .planned_steps = 3, .tokens_per_step = 64, .exposed_share = 0.25};
+TEST(Charts, ATrainingIsItsLossAndItsPace) {
+  TrainingSection training{.steps = 3, .planned_steps = 3, .tokens_per_step = 64, .last_loss = 1};
   for (const int64_t step : {0, 1, 2}) {
-    training.rows.push_back({.step = step, .loss = 3.0 - static_cast<double>(step), .step_s = 0.4, .exposed_s = 0.1});
+    training.rows.push_back({.step = step, .loss = 3.0 - static_cast<double>(step), .tokens_per_s = 90});
   }
   training.rows[1].loss.reset();  // no finite number
   training.rows[2].held_loss = 1.5;
   Results results;
   results.training = training;
-  const Chart loss = loss_chart(results).value();
-  EXPECT_EQ(loss.spec["datasets"]["loss"].size(), 2U);
-  EXPECT_EQ(loss.spec["datasets"]["held"][0]["loss"], 1.5);
-  EXPECT_EQ(loss.summary, "Loss over 3 steps, from 3.0000 to 1.0000.");
-  const json parts = pace_chart(results)->spec["datasets"]["pace"];
-  ASSERT_EQ(parts.size(), 6U);
-  EXPECT_DOUBLE_EQ(parts[0]["time_s"], 0.4 - 0.1);
-  EXPECT_EQ(parts[1]["part"], "exposed communication");
-  EXPECT_FALSE(loss_chart(Results()).has_value());
-  EXPECT_FALSE(pace_chart(Results()).has_value());
+  EXPECT_EQ(rows_of(results, "losses", "losses").size(), 2U);
+  EXPECT_EQ(rows_of(results, "losses", "held")[0]["loss"], 1.5);
+  EXPECT_EQ(chart_of(results, "losses").title, "Loss");
+  EXPECT_TRUE(chart_of(results, "losses").spec["encoding"]["color"]["legend"].is_null());  // a key of one says nothing
+  EXPECT_EQ(rows_of(results, "speeds", "speeds").size(), 3U);
+  EXPECT_FALSE(find_chart(Results(), "losses"));
+}
+
+TEST(Charts, SeveralTrainingsHaveALineEachUnderTheirNames) {
+  const TrainingSection first{.steps = 2, .last_loss = 3, .rows = {{.step = 0, .loss = 5}, {.step = 1, .loss = 3}}};
+  const TrainingSection second{
+      .steps = 2, .last_loss = 2, .rows = {{.step = 0, .loss = 5, .tokens_per_s = 90}, {.step = 1, .loss = 2, .held_loss = 2.5}}};
+  const std::vector<Chart> charts = training_charts({{"first", &first}, {"second", &second}});
+  ASSERT_EQ(charts.size(), 2U);
+  const json losses = charts[0].spec["datasets"]["losses"];
+  ASSERT_EQ(losses.size(), 4U);
+  EXPECT_EQ(losses[1]["run"], "first");
+  EXPECT_EQ(losses[3]["run"], "second");
+  EXPECT_EQ(losses[3]["loss"], 2.0);
+  EXPECT_EQ(charts[0].spec["datasets"]["held"].size(), 1U);
+  EXPECT_EQ(charts[0].summary, "Losses of 2 trainings, which end: first at 3.0000, second at 2.0000.");
+  EXPECT_EQ(charts[1].spec["datasets"]["speeds"][0]["speed"], 90.0);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 namespace firkin {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 using testing::ThrowsMessage;
@@ -88,13 +89,97 @@ TEST(Report, AHeadingOfOneSizeSaysItOnce) {
 TEST(Report, TuneHasItsFourCharts) {
   std::vector<std::string> ids;
   for (const Chart& chart : charts_for(tune_results())) ids.push_back(chart.id);
-  EXPECT_THAT(ids, testing::ElementsAre("curve", "allreduce", "ready", "strategies"));
+  EXPECT_THAT(ids, ElementsAre("curve", "allreduce", "ready", "strategies"));
 }
 
 TEST(Report, TheCurveHasALogarithmicAxisOfBucketSize) {
   const std::string spec = charts_for(tune_results())[0].spec.dump();
   EXPECT_THAT(spec, HasSubstr("\"log\""));
   EXPECT_THAT(spec, HasSubstr("MiB"));
+}
+
+Results trained(double last_loss, std::optional<double> held_loss = {}) {
+  Results results;
+  results.run = begin_head("train");
+  TrainingSection training{.steps = 2, .planned_steps = 2, .tokens_per_step = 64, .last_loss = last_loss, .tokens_per_s = 100};
+  training.rows = {{.step = 0, .loss = 5, .tokens_per_s = 90}, {.step = 1, .loss = last_loss, .held_loss = held_loss, .tokens_per_s = 110}};
+  results.training = training;
+  return results;
+}
+
+TEST(Report, TrainingsShareChartsOnThePageOfSeveralResultsWithATableOfTheTrainings) {
+  const std::string page = render_reports({trained(3), trained(2)}, {"first", "<second>"});
+  for (const char* part : {"chart-losses", "chart-speeds", "Trainings side by side", "&lt;second&gt;"}) {
+    EXPECT_THAT(page, HasSubstr(part));
+  }
+  EXPECT_THAT(page, Not(HasSubstr("chart-losses-2")));
+  EXPECT_THAT(render_reports({trained(3)}, {"first"}), Not(HasSubstr("Trainings side by side")));
+}
+
+TEST(Names, AreTheFoldersThatTellResultsApart) {
+  EXPECT_THAT(names_by_place({"a/results.json", "b/results.json"}), ElementsAre("a", "b"));
+  EXPECT_THAT(names_by_place({"a/out/results.json", "b/out/results.json"}), ElementsAre("a/out", "b/out"));
+  EXPECT_THAT(names_by_place({"/x/results.json", "/y/z/results.json"}), ElementsAre("x", "z"));
+  EXPECT_THAT(names_by_place({"a/./results.json"}), ElementsAre("a"));
+}
+
+TEST(Names, AreTheFilesWhereThoseHaveOtherNames) {
+  EXPECT_THAT(names_by_place({"runs/a.json", "runs/b.json"}), ElementsAre("a.json", "b.json"));
+}
+
+TEST(Names, OfAFileThatIsNamedTwiceAreNumbered) {
+  EXPECT_THAT(names_by_place({"a/results.json", "b/results.json", "a/results.json"}), ElementsAre("a", "b", "a (2)"));
+}
+
+TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
+  Results results = tune_results();
+  DecisionSection& decision = results.answer->decision;
+  decision.outcome = name_of(Outcome::kGain);
+  decision.cap_mib = 0.75;
+  decision.over_default = Gain{.ratio = 0.76, .ratio_ci = {0.74, 0.78}};
+  decision.tied_mib = {0.5, 0.75};
+  const Answer answer = put_in_words(results);
+  EXPECT_EQ(answer.heading, "Set bucket_cap_mb=0.75: 24.0 % less time a step than PyTorch's default.");
+  EXPECT_THAT(answer.certainty, HasSubstr("95 % interval 22.0 % to 26.0 %"));
+  EXPECT_THAT(answer.certainty, HasSubstr("0.5 MiB may be as fast: this measurement cannot tell."));
+  EXPECT_THAT(answer.settings.front().setting, HasSubstr("bucket_cap_mb=0.75"));
+  decision.outcome = name_of(Outcome::kNothingToGain);
+  EXPECT_THAT(put_in_words(results).heading, testing::StartsWith("Keep PyTorch's default"));
+  EXPECT_EQ(put_in_words(results).settings.front().setting, "DistributedDataParallel(model)");
+}
+
+TEST(Report, APageSaysOnceWhatLimitsItsAnswer) {
+  Results results = tune_results();
+  results.complete = false;
+  results.run.environment.link = "1 Gbit/s";
+  results.notes = {"the machine was busy"};
+  const std::string page = render_report(results);
+  const std::string text = page.substr(0, page.find("<script"));
+  for (const char* warning : {"This run is not complete", "Modelled link (1 Gbit/s)", "the machine was busy"}) {
+    const size_t first = text.find(warning);
+    ASSERT_NE(first, std::string::npos) << warning;
+    EXPECT_EQ(text.find(warning, first + 1), std::string::npos) << warning;
+  }
+  EXPECT_THAT(render_report(tune_results()), Not(HasSubstr("<aside")));
+}
+
+TEST(Report, TuneAndPredictSayWhereOnTheMapTheyLie) {
+  Prediction prediction;
+  prediction.workload.gradient_bytes = int64_t{1} << 30;
+  prediction.best_uniform.cap_bytes = prediction.curve.emplace_back().cap_bytes = 1 << 20;
+  const auto lead_with = [&](double backward_s, double alpha_s, double beta_s_per_byte) {
+    prediction.workload.backward_s = backward_s;
+    prediction.alpha_beta = {.alpha_s = alpha_s, .beta_s_per_byte = beta_s_per_byte};
+    Results results;
+    results.prediction = prediction;
+    std::string text;
+    for (const std::string& paragraph : put_in_words(results).lead) text += paragraph + "\n";
+    return text;
+  };
+  EXPECT_THAT(lead_with(100, 1e-4, 1e-9), HasSubstr("communication is hidden"));           // 1.07 s in 100 s
+  EXPECT_THAT(lead_with(2, 0.1, 1e-9), HasSubstr("communication is latency-bound"));       // 25 MiB: 26 ms and 100 ms of latency
+  EXPECT_THAT(lead_with(0.5, 1e-4, 1e-9), HasSubstr("communication is bandwidth-bound"));  // 1.07 s in 0.5 s
+  EXPECT_THAT(lead_with(2, 1e-4, 1e-9), HasSubstr("communication is in between"));
 }
 
 }  // namespace

@@ -15,6 +15,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
+struct Leg {
+  std::string from = "here";
+  double km = 1;
+};
+
 struct Ride {
   std::string name;
   int64_t bytes = 1;
@@ -22,30 +27,44 @@ struct Ride {
   std::optional<double> share;
   std::optional<Interval> time_ci_s;
   std::vector<std::string> words;
+  Leg first;  // its fields stand among those of the ride
+  std::vector<Leg> legs = {};
+  std::optional<Leg> back = {};
+  std::vector<std::vector<double>> heights = {};
 };
 
-constexpr Field<Ride> kRideFields[] = {{"name", &Ride::name, Unit::kText, "ride"},
-                                       {"bytes", &Ride::bytes, Unit::kBytes, "size"},
-                                       {"time_s", &Ride::time_s, Unit::kSeconds, "time"},
-                                       {"share", &Ride::share, Unit::kShare, "share", kFirstTable | kCsv},
-                                       {"time_ci_s", &Ride::time_ci_s, Unit::kSeconds, "95 % interval"},
-                                       {"words", &Ride::words, Unit::kText, "", kHidden},
-                                       {"twice_s", [](const Ride& ride) { return Value(2 * ride.time_s); }, Unit::kSeconds, "", kHidden}};
+}  // namespace
 
-const Ride kRide = {.name = "a, b", .bytes = 2048, .time_s = 0.0015, .share = 0.25, .time_ci_s = Interval{0.001, 0.002}, .words = {"x"}};
+template <>
+constexpr auto kFields<Leg> = std::tuple(Field("from", &Leg::from, Unit::kText, "from"), Field("km", &Leg::km, Unit::kRatio, "km"));
+
+template <>
+constexpr auto kFields<Ride> = std::tuple(
+    Field("name", &Ride::name, Unit::kText, "ride"), Field("bytes", &Ride::bytes, Unit::kBytes, "size"),
+    Field("time_s", &Ride::time_s, Unit::kSeconds, "time"), Field("share", &Ride::share, Unit::kShare, "share", kFirstTable | kCsv),
+    Field("time_ci_s", &Ride::time_ci_s, Unit::kSeconds, "95 % interval"), Field("words", &Ride::words, Unit::kText, "", kHidden),
+    Field(
+        "twice_s", +[](const Ride& ride) { return 2 * ride.time_s; }, Unit::kSeconds, "", kHidden),
+    Field("", &Ride::first, Unit::kText, "", kHidden), Field("legs", &Ride::legs, Unit::kText, "", kIfAny), Field("back", &Ride::back),
+    Field("heights", &Ride::heights, Unit::kPlain, "", kIfAny | kHidden));
+
+namespace {
+
+const Ride kRide = {
+    .name = "a, b", .bytes = 2048, .time_s = 0.0015, .share = 0.25, .time_ci_s = Interval{0.001, 0.002}, .words = {"x"}, .first = {}};
 
 Ride read(const json& document) {
-  return from_json<Ride>(kRideFields, JsonFields(document, "rides[0]"));
+  return from_json<Ride>(document, "rides[0]");
 }
 
 TEST(Field, ARowIsReadAsItWasWritten) {
-  const json document = to_json<Ride>(kRideFields, kRide);
+  const json document = json_of(kRide);
   EXPECT_EQ(document["twice_s"], 0.003);
-  EXPECT_EQ(to_json<Ride>(kRideFields, read(document)), document);
+  EXPECT_EQ(json_of(read(document)), document);
 }
 
 TEST(Field, OnlyAnOptionalOneMayBeMissing) {
-  json document = to_json<Ride>(kRideFields, kRide);
+  json document = json_of(kRide);
   document.erase("share");
   EXPECT_FALSE(read(document).share);
   document.erase("time_s");
@@ -53,7 +72,7 @@ TEST(Field, OnlyAnOptionalOneMayBeMissing) {
 }
 
 TEST(Field, AValueThatItsUnitDoesNotAllowIsRefused) {
-  json document = to_json<Ride>(kRideFields, kRide);
+  json document = json_of(kRide);
   document["time_s"] = -1;
   EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("rides[0].time_s: -1; expected a positive number")));
   document["time_s"] = 1;
@@ -66,21 +85,45 @@ TEST(Field, AValueThatItsUnitDoesNotAllowIsRefused) {
   EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("expected low <= high")));
 }
 
-TEST(Field, TheTerminalsTableHasUnitsAndLeavesColumnsWithoutAValueOut) {
-  const Table table = table_of<Ride>(kRideFields, {kRide}, Medium::kTerminal, kFirstTable);
-  EXPECT_THAT(table.rows[0].cells, ElementsAre("a, b", "2 KiB", "1.5 ms", "25.0 %", "1 ms - 2 ms"));
+TEST(Field, StructsNestAsObjectsListsAndAmongTheRowsOwnFields) {
+  Ride ride = kRide;
+  ride.first = {.from = "home", .km = 3};
+  json document = json_of(ride);
+  EXPECT_EQ(document["from"], "home");
+  EXPECT_FALSE(document.contains("legs") || document.contains("back") || document.contains("heights"));
+  ride.legs = {{.from = "a", .km = 1}, {.from = "b", .km = 2}};
+  ride.back = Leg{.from = "c", .km = 4};
+  ride.heights = {{1, 2}, {}};
+  document = json_of(ride);
+  EXPECT_EQ(document["legs"][1], (json{{"from", "b"}, {"km", 2.0}}));
+  EXPECT_EQ(json_of(read(document)), document);
+  document["legs"][1]["km"] = -1;
+  EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("rides[0].legs[1].km: -1; expected a positive number")));
+  document["legs"] = "none";
+  EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("rides[0].legs: \"none\"; expected an array")));
+  document["legs"] = json::array();
+  document["heights"][0][1] = "high";
+  EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("rides[0].heights[0][1]: \"high\"; expected a number")));
+  document["heights"] = json::array();
+  document["back"] = 5;
+  EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("rides[0].back: 5; expected an object")));
+}
+
+TEST(Field, ATableHasUnitsAndLeavesColumnsWithoutAValueOut) {
+  const Table table = table_of<Ride>({kRide}, kFirstTable);
+  EXPECT_THAT(table.rows[0].cells, ElementsAre("a, b", "2 KiB", "1.5 ms", "25.0 %", "1 ms – 2 ms"));
   Ride bare = kRide;
   bare.share = std::nullopt;
-  EXPECT_EQ(table_of<Ride>(kRideFields, {bare}, Medium::kTerminal, kFirstTable).columns.size(), 4);
-  EXPECT_EQ(table_of<Ride>(kRideFields, {bare, kRide}, Medium::kTerminal, kFirstTable).rows[0].cells[3], "-");
+  EXPECT_EQ(table_of<Ride>({bare}, kFirstTable).columns.size(), 4);
+  EXPECT_EQ(table_of<Ride>({bare, kRide}, kFirstTable).rows[0].cells[3], "–");
 }
 
 TEST(Field, ACsvLineHasAnIntervalsTwoEndsAndQuotesText) {
-  EXPECT_THAT(csv_names<Ride>(kRideFields), ElementsAre("name", "bytes", "time_s", "share", "time_low_s", "time_high_s"));
-  EXPECT_THAT(csv_line<Ride>(kRideFields, kRide), ElementsAre("\"a, b\"", "2048", "0.0015", "0.25", "0.001", "0.002"));
+  EXPECT_THAT(csv_names<Ride>(), ElementsAre("name", "bytes", "time_s", "share", "time_low_s", "time_high_s"));
+  EXPECT_THAT(csv_line(kRide), ElementsAre("\"a, b\"", "2048", "0.0015", "0.25", "0.001", "0.002"));
   Ride open = kRide;
   open.time_ci_s = Interval{0, HUGE_VAL};
-  EXPECT_EQ(csv_line<Ride>(kRideFields, open)[5], "");
+  EXPECT_EQ(csv_line(open)[5], "");
 }
 
 }  // namespace

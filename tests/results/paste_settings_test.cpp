@@ -1,4 +1,4 @@
-#include "results/paste_settings.h"
+#include "results/results.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "results/rank_times.h"
+#include "results/results.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

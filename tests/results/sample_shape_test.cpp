@@ -1,13 +1,11 @@
 // Outliers and two modes are marked on rows, and modes are said in a note.
-#include "results/sample_shape.h"
+#include "results/results.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
-
-#include "results/results.h"
 
 namespace firkin {
 namespace {

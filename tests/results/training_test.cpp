@@ -1,4 +1,4 @@
-#include "results/training.h"
+#include "results/results.h"
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ TEST(TrainingRows, ALineOfTheTableHasAFieldForEveryHeading) {
 }
 
 TEST(Trainings, SideBySideHaveARowEachUnderTheirNames) {
-  const Table table = trainings_table({"a", "b"}, {{.steps = 5, .last_loss = 2}, {.steps = 6}}, Medium::kPage);
+  const Table table = trainings_table({"a", "b"}, {{.steps = 5, .last_loss = 2}, {.steps = 6}}, kPage);
   ASSERT_EQ(table.rows.size(), 2U);
   EXPECT_EQ(table.columns[0].title, "run");
   EXPECT_EQ(table.rows[1].cells[0], "b");

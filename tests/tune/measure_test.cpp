@@ -8,7 +8,7 @@
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "model/layers.h"
-#include "report/text.h"
+#include "report/report.h"
 
 namespace firkin {
 namespace {

@@ -1,13 +1,14 @@
 // One tuning on times that the model itself makes: what is chosen, what it gains, and what the sections and the words say of it.
 #include "tuning/tuning.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
 #include "firkin/base/units.h"
-#include "report/text.h"
+#include "report/report.h"
 
 namespace firkin {
 namespace {

@@ -1,28 +1,17 @@
-#include "chart_parts.h"
+#include "templates.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <array>
 #include <stdexcept>
 #include <utility>
 
-#include "palette.h"
-#include "results/numbers.h"
+#include "results/table.h"
 
-// Every template, charts/NAME.vl.json.
-#define FIRKIN_TEMPLATES(X) \
-  X(allreduce)              \
-  X(chunks) X(curve) X(heat_map) X(layers) X(loss) X(losses) X(pace) X(ratios) X(ready) X(speeds) X(step_matrix) X(strategies) X(timeline)
-
-// The assembler includes the file as it is, ended by a zero. FIRKIN_CHARTS: the folder, from CMake.
-#define FIRKIN_CHART_FILE(symbol, file)                                                                              \
-  asm(".section .rodata\n.global firkin_chart_" #symbol "\nfirkin_chart_" #symbol ":\n.incbin \"" FIRKIN_CHARTS file \
-      "\"\n.byte 0\n.previous\n");                                                                                   \
-  extern "C" const char firkin_chart_##symbol[];
-#define FIRKIN_TEMPLATE_FILE(name) FIRKIN_CHART_FILE(name, "/" #name ".vl.json")
-FIRKIN_TEMPLATES(FIRKIN_TEMPLATE_FILE)
-FIRKIN_CHART_FILE(config, "/config.json")
+// The assembler includes the file as it is, ended by a zero. FIRKIN_CHARTS: its path, from CMake.
+asm(".section .rodata\n.global firkin_charts\nfirkin_charts:\n.incbin \"" FIRKIN_CHARTS "\"\n.byte 0\n.previous\n");
+extern "C" const char firkin_charts[];
 
 namespace firkin {
 
@@ -30,8 +19,36 @@ using nlohmann::json;
 
 namespace {
 
-#define FIRKIN_TEMPLATE_NAME(name) {#name, firkin_chart_##name},
-const std::map<std::string, const char*> kTemplates = {FIRKIN_TEMPLATES(FIRKIN_TEMPLATE_NAME)};
+// Roles of colours. Blue, orange and green of the same order of lightness, which stay apart for colour-blind readers (Okabe and Ito,
+// "Color universal design", 2008).
+struct Role {
+  const char* name;
+  const char* light;
+  const char* dark;
+};
+
+constexpr std::array kRoles = {
+    Role{"ink", "#1d2733", "#e6ebf1"},     Role{"muted", "#5b6775", "#a3b0bf"},     Role{"grid", "#e3e8ee", "#2b3643"},
+    Role{"surface", "#ffffff", "#161d26"}, Role{"predicted", "#0b6bb5", "#62b3f4"}, Role{"measured", "#c8500a", "#ff9a52"},
+    Role{"gap", "#0a7f5f", "#3ecf9f"},     Role{"compute", "#9fb3c8", "#51657b"},
+};
+
+// Every colour of the light page becomes the variable of its role.
+json with_variables(json spec) {
+  if (spec.is_structured()) {
+    for (auto& child : spec) child = with_variables(std::move(child));
+  } else if (spec.is_string()) {
+    for (const Role& role : kRoles) {
+      if (spec == role.light) return fmt::format("var(--chart-{})", role.name);
+    }
+  }
+  return spec;
+}
+
+const json& all_templates() {
+  static const json kTemplates = json::parse(firkin_charts);
+  return kTemplates;
+}
 
 bool has_field(const json& rows, const std::string& field) {
   return std::ranges::any_of(rows, [&field](const json& row) { return row.contains(field); });
@@ -65,12 +82,20 @@ void leave_out_empty_layers(json& spec, const json& datasets, const std::string&
 
 std::vector<std::string> chart_template_names() {
   std::vector<std::string> names;
-  for (const auto& [name, text] : kTemplates) names.push_back(name);
+  for (const auto& [name, spec] : all_templates().items()) {
+    if (name != "config") names.push_back(name);
+  }
   return names;
 }
 
 json chart_template(const std::string& name) {
-  return json::parse(kTemplates.at(name));
+  return all_templates().at(name);
+}
+
+std::string colour_declarations(Scheme scheme) {
+  std::string css;
+  for (const Role& role : kRoles) css += fmt::format("--chart-{}:{};", role.name, scheme == Scheme::kLight ? role.light : role.dark);
+  return css;
 }
 
 json filled_chart(const std::string& name, json datasets) {
@@ -79,8 +104,8 @@ json filled_chart(const std::string& name, json datasets) {
   spec["width"] = "container";
   spec["autosize"] = {{"type", "fit-x"}, {"contains", "padding"}};  // marks beside the plot make it narrower
   spec["padding"] = {{"left", 2}, {"top", 2}, {"right", 6}, {"bottom", 2}};
-  spec["config"] = json::parse(firkin_chart_config);
-  spec = with_page_colours(std::move(spec));
+  spec["config"] = all_templates()["config"];
+  spec = with_variables(std::move(spec));
   for (const auto& [dataset, rows] : datasets.items()) {
     if (!examples.contains(dataset)) throw std::logic_error(fmt::format("chart {}: no data set '{}'", name, dataset));
   }

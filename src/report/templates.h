@@ -1,11 +1,11 @@
-// Charts are templates, charts/NAME.vl.json: Vega-Lite files with example rows, which open in Vega's online editor as they are. Code puts
-// rows in the place of the examples, and the shared look in the place of the editor's:
+// Charts are templates, the entries of charts.json: Vega-Lite specifications with example rows, each of which draws as it stands
+// (tools/render_charts.py charts.json png FOLDER). Code puts rows in the place of the examples:
 //
 //   json spec = filled_chart("chunks", {{"chunks", rows}});  // rows: an array of objects, with the fields of the examples
 //   set_param(spec, "key", {"measured"});                    // a value that the template names among its "params"
 //
-// charts/config.json is the shared look; pasted into the editor's tab "Config" it shows there, too. A template's colours are those of the
-// light palette (palette.h); a page's specification has the CSS variable of the same role instead.
+// "config" is the look that all share. Templates have the colours of the light page; what is filled has the CSS variable of the same role
+// ("var(--chart-measured)"), so that one drawing serves light, dark and print.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ namespace firkin {
 // The names of all templates: "allreduce", "chunks", ...
 std::vector<std::string> chart_template_names();
 
-// The template as it stands in its file. Throws std::out_of_range when there is none of this name.
+// The template as it stands in the file. Throws nlohmann's out_of_range when there is none of this name.
 nlohmann::json chart_template(const std::string& name);
 
 // The page's specification: the template with `datasets` (name -> array of objects), without the layers that would have nothing to draw.
@@ -32,5 +32,9 @@ void set_param(nlohmann::json& spec, const std::string& name, nlohmann::json val
 
 // Adds "low" and "high" (seconds) and "interval" (text), which is a dash when there is none.
 void add_interval(nlohmann::json& row, const std::optional<Interval>& interval);
+
+// CSS declarations of the charts' colours by role, on a light and on a dark page: "--chart-ink:#1d2733;...".
+enum class Scheme { kLight, kDark };
+std::string colour_declarations(Scheme scheme);
 
 }  // namespace firkin
