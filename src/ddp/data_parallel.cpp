@@ -126,7 +126,7 @@ DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataPa
   agree_to_begin(group, problem);
   Synchronizer& synchronizer = *parts_->synchronizer;
   if (is_ordered) synchronizer.add(*(parts_->ordered = std::make_unique<Ordered>(synchronizer)));
-  if (is_automatic) synchronizer.add(*(parts_->automatic = std::make_unique<Automatic>(synchronizer)));
+  if (is_automatic) synchronizer.add(*(parts_->automatic = std::make_unique<Automatic>(synchronizer, parts_->ordered.get())));
   synchronizer.install_hooks();
 }
 

@@ -80,8 +80,10 @@ struct Training {
     for (int64_t i = 0; i < count; ++i) {
       parameters.push_back({fmt::format("p{}", i), at::empty({elements}, at::kFloat)});
       times.ready_s.push_back(0.150 * static_cast<double>(count - 1 - i) / static_cast<double>(count));  // in reverse
+      times.needed_s.push_back(0.075 * static_cast<double>(i) / static_cast<double>(count));
     }
     times.backward_s = 0.150;
+    times.forward_s = 0.075;
     times.launch_s = 30e-6;
     const ModelledLink link = parse_link("1gbit", 2);
     for (const int64_t bytes : allreduce_sizes(count * elements * kFloatBytes)) {
@@ -113,6 +115,20 @@ TEST(PlanChoice, BeatsOneBucketOfEverything) {
   EXPECT_LT(choice.step_s, 0.75 * choice.in_use_s);
   EXPECT_GT(choice.plan.plan.buckets.size(), 10u);
   EXPECT_EQ(choice.plan.order.front(), 59);
+}
+
+// 190 ms of communication beside 225 of computation: a wait for the last bucket costs, and one in the next forward does not.
+TEST(PlanChoice, UnderOrderedKnowsWhatTheNextForwardHides) {
+  Training training;
+  training.times.step_s = 0.400;
+  DataParallelOptions options = capped(25 * kMiB);
+  const PlanChoice bucketed = training.choose(options);
+  options.strategy = find_strategy("ordered");
+  const PlanChoice ordered = training.choose(options);
+  check_communication(training.parameters, ordered.plan.order, ordered.plan.plan);
+  EXPECT_EQ(ordered.plan.plan.launch_order.size(), ordered.plan.plan.buckets.size());
+  EXPECT_NEAR(ordered.in_use_s, training.times.step_s, 1e-9);
+  EXPECT_LT(ordered.step_s, bucketed.step_s);
 }
 
 // With more and with fewer tensors than the exact search takes with the time of a launch.
@@ -203,6 +219,11 @@ KeptRun run_with(const std::string& file, bool trains, const std::string& name =
   return run;
 }
 
+TEST(PlanFile, HoldsPartsOfTensorsAndALaunchOrder) {
+  const CommunicationPlan plan = {{2, 0, 1}, {{{0, 1, 0, 2}, {0, 1, 1, 2}, {1, 2}}, {2, 0, 1}}};
+  EXPECT_EQ(parse_plan_line(plan_line(plan)), plan);
+}
+
 TEST(PlanFile, IsWrittenByOneRunAndUsedByTheNextFromItsFirstStepOn) {
   const TemporaryFolder folder;
   const std::string file = folder.path / "plan.json";
@@ -244,9 +265,9 @@ TEST(PlanFile, ThatIsDamagedIsALineOfTheLogAndBucketsAreChosenAnew) {
   other.insert(order + std::string("\"ready_order\": [").size(), "7, ");
   EXPECT_THAT(with(other), HasSubstr("no permutation of 0..5"));
   other = whole;
-  const size_t counts = other.find("\"tensors_per_bucket\": [");
+  const size_t counts = other.find("\"count_part_parts\": [");
   ASSERT_NE(counts, std::string::npos);
-  other.insert(counts + std::string("\"tensors_per_bucket\": [").size(), "1000, ");
+  other.insert(counts + std::string("\"count_part_parts\": [").size(), "[1000, 0, 1], ");
   EXPECT_THAT(with(other), HasSubstr("plan.json: bucket 0 holds 1000 tensors"));
 }
 

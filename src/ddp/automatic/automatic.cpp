@@ -25,18 +25,22 @@ constexpr double kWorthATrial = 0.005;    // of a step, predicted
 constexpr const char* kNoPlan = "none";   // instead of a plan's line
 constexpr double kShortestPeriod = 1e-9;  // seconds: no clock says less, and ratios need more than 0
 
-// In one list that the ranks can compare: the wholes, then ready times.
-constexpr size_t kTimeWholes = 3;
+// In one list that the ranks can compare: the wholes, then times of parameters.
+constexpr size_t kTimeWholes = 4;
 std::vector<double> as_list(const TrainingTimes& times) {
-  std::vector<double> values = {times.step_s, times.backward_s, times.launch_s};
+  std::vector<double> values = {times.step_s, times.backward_s, times.launch_s, times.forward_s};
   values.insert(values.end(), times.ready_s.begin(), times.ready_s.end());
+  values.insert(values.end(), times.needed_s.begin(), times.needed_s.end());
   return values;
 }
 
 TrainingTimes median_times(const std::vector<std::vector<double>>& rows) {
   const std::vector<double> medians = column_medians(rows);
-  return {.ready_s = {medians.begin() + kTimeWholes, medians.end()},
+  const auto needed = medians.begin() + static_cast<std::ptrdiff_t>((medians.size() + kTimeWholes) / 2);
+  return {.ready_s = {medians.begin() + kTimeWholes, needed},
+          .needed_s = {needed, medians.end()},
           .backward_s = medians[1],
+          .forward_s = medians[3],
           .launch_s = medians[2],
           .step_s = std::max(medians[0], kShortestPeriod)};
 }
@@ -73,8 +77,8 @@ std::string percent(double ratio) {
 void check_automatic(const DataParallelOptions& options, const std::vector<NamedTensor>& parameters) {
   const AutomaticBuckets& buckets = *options.buckets;
   const Strategy& strategy = options.strategy;
-  if (strategy.grouping != Grouping::kCap || strategy.launch != Launch::kWhenReady || strategy.wait != Wait::kAtStepEnd) {
-    throw InputError(fmt::format("automatic buckets with the strategy {}; expected bucketed", strategy.name));
+  if (strategy.grouping != Grouping::kCap || strategy.launch != Launch::kWhenReady) {
+    throw InputError(fmt::format("automatic buckets with the strategy {}; expected bucketed or ordered", strategy.name));
   }
   if (options.plan) throw InputError("automatic buckets, and a plan as well; expected one of them");
   const auto at_least = [](const char* name, int64_t value, int64_t least) {
@@ -102,8 +106,9 @@ PlanTrial::Verdict PlanTrial::judge(std::span<const double> period_s) const {
   return {.new_to_old = paired_ratio(block_s[1], block_s[0]), .old_s = fit[0].median, .new_s = fit[1].median};
 }
 
-Automatic::Automatic(Synchronizer& synchronizer)
+Automatic::Automatic(Synchronizer& synchronizer, Ordered* ordered)
     : synchronizer_(synchronizer),
+      ordered_(ordered),
       setup_(synchronizer.setup()),
       options_(*setup_.options.buckets),
       old_name_(format_bytes(setup_.options.cap.cap_bytes) + " caps") {
@@ -145,7 +150,12 @@ void Automatic::sending() {
 
 // Gradients that were complete with the end of backward only were ready then.
 TrainingTimes Automatic::times_of_step(double period_s) const {
-  TrainingTimes times{.ready_s = {}, .backward_s = sent_s_, .step_s = period_s};
+  TrainingTimes times{.ready_s = {}, .needed_s = {}, .backward_s = sent_s_, .step_s = period_s};
+  if (ordered_ != nullptr) {
+    times.needed_s = ordered_->last_forward().first_use_s;
+    times.forward_s = ordered_->last_forward().end_s;
+  }
+  times.needed_s.resize(ready_s_.size());
   for (const std::optional<double>& ready_s : ready_s_) times.ready_s.push_back(ready_s.value_or(sent_s_));
   if (launches_ > 0) times.launch_s = std::chrono::duration<double>(launching_).count() / static_cast<double>(launches_);
   return times;
@@ -155,11 +165,7 @@ TrainingTimes Automatic::times_of_step(double period_s) const {
 void Automatic::ended(const StepAgreement& agreement) {
   const std::optional<Clock::time_point> before = last_end_;
   if (before && agreement.ranks_with_data() == setup_.group.size) {
-    BucketTransport& transport = synchronizer_.transport();
-    const double period_s = std::chrono::duration<double>(Clock::now() - *before).count();
-    if (std::optional<CommunicationPlan> next = step_ended(times_of_step(period_s), transport.communication())) {
-      transport.use_plan(std::move(*next));
-    }
+    step_ended(times_of_step(std::chrono::duration<double>(Clock::now() - *before).count()));
   }
   last_end_ = Clock::now();  // what was measured after the step is not the next one's
 }
@@ -192,8 +198,8 @@ std::optional<CommunicationPlan> Automatic::kept_plan() {
   return parse_plan_line(line);
 }
 
-std::optional<CommunicationPlan> Automatic::step_ended(const TrainingTimes& times, const CommunicationPlan& in_use) {
-  if (phase_ == AutomaticPhase::kSettled) return std::nullopt;
+void Automatic::step_ended(const TrainingTimes& times) {
+  if (phase_ == AutomaticPhase::kSettled) return;
   ++steps_;
   switch (phase_) {
     case AutomaticPhase::kWarmUp:
@@ -203,14 +209,23 @@ std::optional<CommunicationPlan> Automatic::step_ended(const TrainingTimes& time
       profile(times);
       break;
     case AutomaticPhase::kMeasuring:
-      if (sampler_->measure_some()) measure(in_use);
+      measure();
       break;
     case AutomaticPhase::kTrying:
-      return try_out(times.step_s, in_use);
+      try_out(times.step_s);
+      break;
     case AutomaticPhase::kSettled:
       break;
   }
-  return std::nullopt;
+}
+
+void Automatic::use(const CommunicationPlan& plan) {
+  if (plan == in_use()) return;
+  if (ordered_ != nullptr) {
+    ordered_->receive_rest();
+    ordered_->forget_buckets();
+  }
+  synchronizer_.transport().use_plan(plan);
 }
 
 void Automatic::profile(const TrainingTimes& times) {
@@ -222,27 +237,32 @@ void Automatic::profile(const TrainingTimes& times) {
   phase_ = AutomaticPhase::kMeasuring;
 }
 
-// All is measured: the plan.
-void Automatic::measure(const CommunicationPlan& in_use) {
+// With nothing else under way.
+void Automatic::measure() {
+  if (ordered_ != nullptr) ordered_->receive_rest();
+  if (sampler_->measure_some()) plan();
+}
+
+void Automatic::plan() {
   std::string line = kNoPlan;
   std::string why_not;
   if (setup_.group.rank == 0) {
-    if (std::optional<PlanChoice> choice = plan_on_rank_0(in_use, why_not)) {
+    if (std::optional<PlanChoice> choice = plan_on_rank_0(why_not)) {
       new_ = std::move(*choice);
       line = plan_line(new_.plan);
     }
   }
   sampler_.reset();
   line = text_of_rank(setup_.group, line, 0);
-  if (line == kNoPlan) return settle(in_use, fmt::format("{} stay, {}: {}; {}", old_name_, describe(in_use), why_not, cost()));
+  if (line == kNoPlan) return settle(in_use(), fmt::format("{} stay, {}: {}; {}", old_name_, describe(in_use()), why_not, cost()));
   if (setup_.group.rank != 0) new_.plan = parse_plan_line(line);
-  old_ = in_use;
+  old_ = in_use();
   trial_.emplace(options_.trial_pairs, options_.trial_steps);
   phase_ = AutomaticPhase::kTrying;
 }
 
 // Nothing where nothing is worth a trial, and why.
-std::optional<PlanChoice> Automatic::plan_on_rank_0(const CommunicationPlan& in_use, std::string& why_not) {
+std::optional<PlanChoice> Automatic::plan_on_rank_0(std::string& why_not) {
   const auto started = std::chrono::steady_clock::now();
   spent_s_ = sampler_->spent_s();
   std::optional<PlanChoice> choice;
@@ -253,7 +273,7 @@ std::optional<PlanChoice> Automatic::plan_on_rank_0(const CommunicationPlan& in_
                                    format_bytes(table.back().bytes)));
     }
     const TrainingTimes times = median_times(times_);
-    PlanChoice best = choose_plan(setup_.parameters, setup_.options, times, table, setup_.group.size, in_use);
+    PlanChoice best = choose_plan(setup_.parameters, setup_.options, times, table, setup_.group.size, in_use());
     if (best.step_s < best.in_use_s * (1 - kWorthATrial)) {
       choice = std::move(best);
     } else {
@@ -267,14 +287,14 @@ std::optional<PlanChoice> Automatic::plan_on_rank_0(const CommunicationPlan& in_
   return choice;
 }
 
-std::optional<CommunicationPlan> Automatic::try_out(double period_s, const CommunicationPlan& in_use) {
+void Automatic::try_out(double period_s) {
+  (trial_->uses_new() ? new_.plan : old_) = in_use();  // perhaps in another launch order by now
   trial_->step_ended(std::max(period_s, kShortestPeriod));
-  if (trial_->is_over()) return settle_trial(in_use);
-  const CommunicationPlan& next = trial_->uses_new() ? new_.plan : old_;
-  return next == in_use ? std::nullopt : std::optional(next);
+  if (trial_->is_over()) return settle_trial();
+  use(trial_->uses_new() ? new_.plan : old_);
 }
 
-std::optional<CommunicationPlan> Automatic::settle_trial(const CommunicationPlan& in_use) {
+void Automatic::settle_trial() {
   const PlanTrial::Verdict verdict = trial_->judge(max_over_ranks(setup_.group, trial_->period_s()));
   const auto& [ratio, interval] = verdict.new_to_old;
   const bool new_stays = of_rank_0(setup_.group, interval.low <= 1 ? 1 : 0) != 0;
@@ -284,10 +304,10 @@ std::optional<CommunicationPlan> Automatic::settle_trial(const CommunicationPlan
                                           word, percent(new_.step_s / new_.in_use_s), cost());
   const std::string new_words = fmt::format("{}, {}", describe(new_.plan), new_.name);
   const std::string old_words = fmt::format("{}, {}", old_name_, describe(old_));
-  const CommunicationPlan chosen = new_stays ? new_.plan : old_;
+  const CommunicationPlan& chosen = new_stays ? new_.plan : old_;
   settle(chosen, new_stays ? fmt::format("{}, instead of {}: {}", new_words, old_words, figures)
                            : fmt::format("{}, stay; tried {}: {}", old_words, new_words, figures));
-  return chosen == in_use ? std::nullopt : std::optional(chosen);
+  use(chosen);
 }
 
 void Automatic::settle(const CommunicationPlan& chosen, const std::string& line) {

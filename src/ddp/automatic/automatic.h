@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "allreduce_sampler.h"
-#include "ddp/synchronizer.h"
+#include "ddp/ordered/ordered.h"
 #include "firkin/stats/paired.h"
 #include "plan_choice.h"
 
@@ -50,7 +50,8 @@ class PlanTrial {
   std::vector<double> period_s_;
 };
 
-// Throws InputError unless buckets = automatic() can be: with the strategy bucketed, no plan, parameters on the CPU, and sensible numbers.
+// Throws InputError unless buckets = automatic() can be: with the strategy bucketed or ordered, no plan, parameters on the CPU, and
+// sensible numbers.
 void check_automatic(const DataParallelOptions& options, const std::vector<NamedTensor>& parameters);
 
 // The course that options.h describes. All ranks call it after the same steps, so what it sends meets. Whatever follows from a clock is
@@ -58,8 +59,9 @@ void check_automatic(const DataParallelOptions& options, const std::vector<Named
 // plan in use.
 class Automatic final : public StepExtension {
  public:
-  // synchronizer: must outlive this. Takes up what the plan file says. Collective.
-  explicit Automatic(Synchronizer& synchronizer);
+  // Both must outlive this; ordered: null under another strategy, and told of steps before this. Takes up what the plan file says.
+  // Collective.
+  Automatic(Synchronizer& synchronizer, Ordered* ordered);
 
   AutomaticPhase phase() const { return phase_; }
 
@@ -76,20 +78,24 @@ class Automatic final : public StepExtension {
 
   TrainingTimes times_of_step(double period_s) const;
   std::optional<CommunicationPlan> kept_plan();
-  // After a step that counts, which took times.step_s from the end of the step before it. The plan to use from the next step on; nothing:
-  // go on with the one in use. Collective.
-  std::optional<CommunicationPlan> step_ended(const TrainingTimes& times, const CommunicationPlan& in_use);
+  // After a step that counts, which took times.step_s from the end of the step before it. Collective.
+  void step_ended(const TrainingTimes& times);
+  const CommunicationPlan& in_use() const { return synchronizer_.transport().communication(); }
+  // From the next step on.
+  void use(const CommunicationPlan& plan);
   void profile(const TrainingTimes& times);
-  void measure(const CommunicationPlan& in_use);
-  std::optional<PlanChoice> plan_on_rank_0(const CommunicationPlan& in_use, std::string& why_not);
-  std::optional<CommunicationPlan> try_out(double period_s, const CommunicationPlan& in_use);
-  std::optional<CommunicationPlan> settle_trial(const CommunicationPlan& in_use);
+  void measure();
+  void plan();
+  std::optional<PlanChoice> plan_on_rank_0(std::string& why_not);
+  void try_out(double period_s);
+  void settle_trial();
   void settle(const CommunicationPlan& chosen, const std::string& line);
   void log(const std::string& line) const;
   std::string describe(const CommunicationPlan& plan) const { return describe_buckets(setup_.parameters, plan); }
   std::string cost() const;
 
   Synchronizer& synchronizer_;
+  Ordered* ordered_;
   const StepSetup& setup_;
   AutomaticBuckets options_;
   std::string old_name_;  // "25 MiB caps"

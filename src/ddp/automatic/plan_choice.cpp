@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/decision.h"
+#include "firkin/plan/ordered_prediction.h"
 
 #include <torch/version.h>
 
@@ -23,14 +25,17 @@ using nlohmann::json;
 
 constexpr double kWorthUnequal = 1e-3;            // of a step
 constexpr size_t kMostTensorsWithLaunches = 400;  // the exact search is cubic when a launch takes time
-constexpr int64_t kSmallestCapPart = 256;         // of all bytes
+constexpr int64_t kMostBuckets = 256;
 
 // One way to cut, with its profile in that order: what the model predicts from.
 class Predictor {
  public:
-  Predictor(const std::vector<NamedTensor>& parameters, const TrainingTimes& times, const AllReduceTable& table, int64_t world_size,
-            const CommunicationPlan& in_use)
-      : parameters_(parameters), times_(times), costs_(comm_costs(table, world_size)) {
+  Predictor(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
+            const AllReduceTable& table, int64_t world_size, const CommunicationPlan& in_use)
+      : parameters_(parameters),
+        times_(times),
+        is_ordered_(options.strategy.wait == Wait::kAtFirstUse),
+        costs_(comm_costs(table, world_size)) {
     none_step_s_ = times.step_s;  // then what is predicted of the plan in use is by how much it is too long
     const double exposed_s = step_s(in_use) - times.step_s;
     none_step_s_ = std::max(times.step_s - exposed_s, times.backward_s);
@@ -44,16 +49,28 @@ class Predictor {
             .bare_backward_s = profile.backward_s};
   }
   TensorProfile profile(const std::vector<int64_t>& order) const {
-    return profile_in_order(parameters_, order, times_.ready_s, times_.backward_s);
+    TensorProfile result = profile_in_order(parameters_, order, times_.ready_s, times_.backward_s);
+    if (!is_ordered_) return result;
+    for (const int64_t parameter : order) result.needed_s.push_back(times_.needed_s[static_cast<size_t>(parameter)]);
+    result.forward_s = std::max(times_.forward_s, std::ranges::max(result.needed_s));
+    return result;
   }
   double step_s(const CommunicationPlan& plan) const {
     const TensorProfile in_order = profile(plan.order);
-    return predict_step(model(in_order), plan.plan);
+    return is_ordered_ ? predict_ordered_step(model(in_order), plan.plan) : predict_step(model(in_order), plan.plan);
   }
+  // What forward needs first goes first.
+  void set_launch_order(CommunicationPlan& plan) const {
+    if (!is_ordered_) return;
+    const TensorProfile in_order = profile(plan.order);
+    plan.plan.launch_order = launch_order_by_need(in_order, plan.plan, costs_, pipeline_options(costs_, model(in_order).simulation));
+  }
+  bool is_ordered() const { return is_ordered_; }
 
  private:
   const std::vector<NamedTensor>& parameters_;
   const TrainingTimes& times_;
+  bool is_ordered_;
   CommCosts costs_;
   double none_step_s_ = 0;
 };
@@ -78,9 +95,10 @@ PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOpti
   std::vector<int64_t> caps;
   std::vector<double> step_s;
   std::vector<CommunicationPlan> plans;
-  for (const int64_t cap : dense_caps(std::max<int64_t>(total / kSmallestCapPart, 4), total)) {
+  for (const int64_t cap : dense_caps(std::max<int64_t>(total / kMostBuckets, 4), total)) {
     options.cap.cap_bytes = cap;
     CommunicationPlan plan = plan_communication(parameters, order, options);
+    predictor.set_launch_order(plan);
     if (!plans.empty() && plan == plans.back()) continue;
     caps.push_back(cap);
     step_s.push_back(predictor.step_s(plan));
@@ -89,17 +107,17 @@ PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOpti
   const TensorProfile profile = predictor.profile(order);
   std::vector<CapPrediction> predictions = predict_steps(predictor.model(profile), options.cap, caps);
   const double best_s = std::ranges::min(step_s);
-  const bool one_kind = is_of_one_kind(parameters);
+  const bool is_known = !predictor.is_ordered() && is_of_one_kind(parameters);
   for (size_t i = 0; i < caps.size(); ++i) {
     predictions[i].buckets = std::ssize(plans[i].plan.buckets);
-    // Of several kinds of gradients, buckets are cut apart: predict_steps() does not know.
-    if (!one_kind) predictions[i].expected_regret = step_s[i] / best_s - 1;
+    // Of several kinds of gradients, buckets are cut apart: predict_steps() does not know. Nor does it know of the strategy ordered.
+    if (!is_known) predictions[i].expected_regret = step_s[i] / best_s - 1;
   }
   const size_t best = weigh(predictions).choice;
   return {.plan = std::move(plans[best]), .name = fmt::format("{} caps", format_bytes(caps[best])), .step_s = step_s[best]};
 }
 
-constexpr const char* kFormat = "firkin bucket plan 1";
+constexpr const char* kFormat = "firkin bucket plan 2";
 constexpr const char* kExpected = "a plan file that DataParallel has written";
 
 // Frozen parameters are not among them, so that what is trainable counts as well.
@@ -114,19 +132,20 @@ std::string describe_parameters(const std::vector<NamedTensor>& parameters) {
 }
 
 json json_of(const CommunicationPlan& plan) {
-  std::vector<int64_t> counts;
-  for (const Bucket& bucket : plan.plan.buckets) counts.push_back(bucket.count);
-  return {{"ready_order", plan.order}, {"tensors_per_bucket", counts}};
+  std::vector<std::array<int64_t, 3>> buckets;
+  for (const Bucket& bucket : plan.plan.buckets) buckets.push_back({bucket.count, bucket.part, bucket.parts});
+  return {{"ready_order", plan.order}, {"count_part_parts", buckets}, {"launch_order", plan.plan.launch_order}};
 }
 
 CommunicationPlan plan_of(const json& value) {
   CommunicationPlan plan;
   value.at("ready_order").get_to(plan.order);
   int64_t first = 0;
-  for (const auto count : value.at("tensors_per_bucket").get<std::vector<int64_t>>()) {
-    plan.plan.buckets.push_back({first, count});
-    first += count;
+  for (const auto& [count, part, parts] : value.at("count_part_parts").get<std::vector<std::array<int64_t, 3>>>()) {
+    plan.plan.buckets.push_back({first, count, part, parts});
+    if (part == parts - 1) first += count;
   }
+  value.at("launch_order").get_to(plan.plan.launch_order);
   return plan;
 }
 
@@ -147,7 +166,7 @@ void check_made_for(const json& made_for, const PlanKey& key) {
 
 PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
                        const AllReduceTable& table, int64_t world_size, const CommunicationPlan& in_use) {
-  const Predictor predictor(parameters, times, table, world_size, in_use);
+  const Predictor predictor(parameters, options, times, table, world_size, in_use);
   const std::vector<int64_t> order = options.ready_order.empty() ? order_of_times(times.ready_s) : options.ready_order;
   PlanChoice cap = best_cap(parameters, options, order, predictor);
   cap.in_use_s = predictor.step_s(in_use);
@@ -155,7 +174,8 @@ PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataPar
   const TensorProfile profile = predictor.profile(order);
   StepModel model = predictor.model(profile);
   if (parameters.size() > kMostTensorsWithLaunches) model.simulation.overhead_s = 0;
-  PlanChoice unequal{.plan = {order, best_plan(model)}, .name = "of unequal size", .in_use_s = cap.in_use_s};
+  BucketPlan best = predictor.is_ordered() ? ordered_candidates(model, kMostBuckets).front() : best_plan(model);
+  PlanChoice unequal{.plan = {order, std::move(best)}, .name = "of unequal size", .in_use_s = cap.in_use_s};
   unequal.step_s = predictor.step_s(unequal.plan);
   return unequal.step_s < cap.step_s * (1 - kWorthUnequal) ? unequal : cap;
 }
@@ -169,6 +189,7 @@ PlanKey plan_key(const StepSetup& setup) {
   const DataParallelOptions& options = setup.options;
   const bool is_kept = !options.ready_order.empty();
   return {{"parameters", describe_parameters(setup.parameters)},
+          {"strategy", std::string(options.strategy.name)},
           {"world size", std::to_string(setup.group.size)},
           {"backend", setup.group.c10d->getBackendName()},
           {"modelled link", setup.group.link.empty() ? "none" : setup.group.link},

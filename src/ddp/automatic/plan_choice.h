@@ -14,10 +14,12 @@ namespace firkin {
 
 // Seconds. Times of backward count from its first gradient, without what launching the buckets took.
 struct TrainingTimes {
-  std::vector<double> ready_s;  // per parameter: in its bucket
-  double backward_s = 0;        // the last gradient is there
-  double launch_s = 0;          // what one launch takes of backward's thread
-  double step_s = 0;            // a whole step, with the plan in use
+  std::vector<double> ready_s;   // per parameter: in its bucket
+  std::vector<double> needed_s;  // per parameter, under the strategy ordered: forward uses it, from the end of the step before; otherwise 0
+  double backward_s = 0;         // the last gradient is there
+  double forward_s = 0;          // under the strategy ordered: from the end of the step before to the first gradient, without waits
+  double launch_s = 0;           // what one launch takes of backward's thread
+  double step_s = 0;             // a whole step, with the plan in use
 };
 
 struct PlanChoice {
@@ -28,9 +30,9 @@ struct PlanChoice {
 };
 
 // Every uniform cap under the rule of options.cap, and, where all parameters are of one dtype and device, the best plan of all
-// (find_optimal_plan). The order is options.ready_order, or else that of the ready times. Of choices within a thousandth of a step, a cap.
-// The step without communication is taken to be times.step_s, less what the model says that `in_use` exposes. Throws InputError when the
-// measurements are no input for the model.
+// (find_optimal_plan; under the strategy ordered find_ordered_plan, and all with a launch order by need). The order is options.ready_order,
+// or else that of the ready times. Of choices within a thousandth of a step, a cap. The step without communication is taken to be
+// times.step_s, less what the model says that `in_use` exposes. Throws InputError when the measurements are no input for the model.
 PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
                        const AllReduceTable& table, int64_t world_size, const CommunicationPlan& in_use);
 
@@ -48,7 +50,7 @@ CommunicationPlan read_plan_file(const std::filesystem::path& path, const PlanKe
 // why: for who reads the file. Throws RuntimeError when it cannot be written; the file is then as it was.
 void write_plan_file(const std::filesystem::path& path, const PlanKey& key, const CommunicationPlan& plan, const std::string& why);
 
-// A plan without parts and launch order as one line, and back. What is no such line throws nlohmann::json::exception.
+// A plan as one line, and back. What is no such line throws nlohmann::json::exception.
 std::string plan_line(const CommunicationPlan& plan);
 CommunicationPlan parse_plan_line(const std::string& line);
 

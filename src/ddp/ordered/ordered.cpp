@@ -168,12 +168,11 @@ std::string AwaitingModules::missing_await(size_t parameter) const {
 
 void LaunchTimes::add(const std::vector<BucketStats>& stats, const std::vector<int64_t>& launch_order, std::vector<double> first_use_s,
                       double forward_s) {
-  if (stats.size() != buckets_) return;
-  std::vector<double> row(buckets_);
-  bytes_on_wire_.resize(buckets_);
+  std::vector<double> row(stats.size());
+  bytes_on_wire_.resize(stats.size());
   double busy_s = 0;
   double last_end_s = 0;
-  for (size_t i = 0; i < buckets_; ++i) {
+  for (size_t i = 0; i < stats.size(); ++i) {
     const auto bucket = launch_order.empty() ? i : static_cast<size_t>(launch_order[i]);
     row[bucket] = stats[i].ready_s;
     bytes_on_wire_[bucket] = static_cast<double>(stats[i].bytes_on_wire);
@@ -190,7 +189,8 @@ std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root) con
   std::vector<double> all;
   for (const std::vector<double>& row : rows_) all.insert(all.end(), row.begin(), row.end());
   const std::vector<double> slowest = max_over_ranks(group, all);
-  const size_t width = 2 * buckets_ + 3;
+  const size_t buckets = bytes_on_wire_.size();
+  const size_t width = 2 * buckets + 3;
   std::vector<std::vector<double>> rows;
   for (size_t at = 0; at < slowest.size(); at += width)
     rows.emplace_back(slowest.begin() + static_cast<std::ptrdiff_t>(at), slowest.begin() + static_cast<std::ptrdiff_t>(at + width));
@@ -200,13 +200,13 @@ std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root) con
   for (const std::vector<double>& row : rows) busy_s = std::min(busy_s, -row[width - 1]);
   const double bytes = std::accumulate(bytes_on_wire_.begin(), bytes_on_wire_.end(), 0.0);
   ObservedTraining training;
-  for (size_t i = 0; i < buckets_; ++i) {
+  for (size_t i = 0; i < buckets; ++i) {
     training.transfer_s.push_back(bytes == 0 ? 0 : busy_s * bytes_on_wire_[i] / bytes);
-    training.needed_s.push_back(usual[buckets_ + i]);
+    training.needed_s.push_back(usual[buckets + i]);
   }
   training.forward_s = usual[width - 2];
   for (const std::vector<double>& row : rows) {
-    training.steps.push_back({.ready_s = {row.begin(), row.begin() + static_cast<std::ptrdiff_t>(buckets_)}, .backward_s = row[width - 3]});
+    training.steps.push_back({.ready_s = {row.begin(), row.begin() + static_cast<std::ptrdiff_t>(buckets)}, .backward_s = row[width - 3]});
   }
   at::Tensor order = at::tensor(robust_launch_order(training).order, at::kLong);
   broadcast(group, {order}, root);  // machines may round differently
@@ -229,16 +229,26 @@ void Ordered::renewed() {
   modules_.emplace(*setup.module, setup.parameters);
   is_late_.assign(setup.parameters.size(), false);
   traces_.assign(setup.parameters.size(), {});
+  forget_buckets();
+  listening_.emplace(*setup.module, [this](const torch::nn::Module& module) { module_awaits(module); });
+}
+
+void Ordered::forget_buckets() {
+  times_ = {};
   steps_ = 0;
-  has_launch_order_ = false;
   next_launch_order_.clear();
   is_forward_observed_ = false;
-  listening_.emplace(*setup.module, [this](const torch::nn::Module& module) { module_awaits(module); });
+}
+
+// The program's own.
+bool Ordered::keeps_launch_order() const {
+  const DataParallelOptions& options = synchronizer_.setup().options;
+  return takes_plan(options) && !options.plan->launch_order.empty();
 }
 
 // Every parameter in it is awaited by a module, in every forward.
 bool Ordered::may_arrive_later(int64_t bucket) const {
-  if (!has_launch_order_) return false;
+  if (!has_launch_order()) return false;
   const Bucket& tensors = synchronizer_.transport().communication().plan.buckets[static_cast<size_t>(bucket)];
   for (int64_t position = tensors.first; position < tensors.first + tensors.count; ++position) {
     if (!modules_->is_awaited(parameter_at(position))) return false;
@@ -258,15 +268,17 @@ void Ordered::observe() {
   if (!std::exchange(is_forward_observed_, false)) return;
   const BucketTransport& transport = synchronizer_.transport();
   const BucketPlan& plan = transport.communication().plan;
+  last_forward_ = {.first_use_s = {}, .end_s = since_step_ended_s()};
+  for (size_t i = 0; i < is_late_.size(); ++i) last_forward_.first_use_s.push_back(modules_->first_use_s(i));
   std::vector<double> first_use_s;
   for (const Bucket& bucket : plan.buckets) {
     double first = std::numeric_limits<double>::infinity();
     for (int64_t position = bucket.first; position < bucket.first + bucket.count; ++position) {
-      first = std::min(first, modules_->first_use_s(parameter_at(position)));
+      first = std::min(first, last_forward_.first_use_s[parameter_at(position)]);
     }
     first_use_s.push_back(first);
   }
-  times_.add(transport.finished_stats(), plan.launch_order, std::move(first_use_s), since_step_ended_s());
+  times_.add(transport.finished_stats(), plan.launch_order, std::move(first_use_s), last_forward_.end_s);
 }
 
 double Ordered::since_step_ended_s() const {
@@ -296,13 +308,13 @@ std::exception_ptr Ordered::objection() const {
 void Ordered::received(const StepAgreement& agreement, bool is_first) {
   const BucketTransport& transport = synchronizer_.transport();
   if (is_first) {
-    const DataParallelOptions& options = synchronizer_.setup().options;
     modules_->learn();
-    keeps_launch_order_ = has_launch_order_ = takes_plan(options) && !options.plan->launch_order.empty();
-    times_ = LaunchTimes(transport.communication().plan.buckets.size());
   } else {
     is_forward_observed_ = true;
-    if (is_choice_due(++steps_) && !keeps_launch_order_) choose_launch_order(agreement.first_with_data());
+    // For the next step, which begins with it: nothing of this one is under way then.
+    if (is_choice_due(++steps_) && !keeps_launch_order()) {
+      next_launch_order_ = times_.order(synchronizer_.setup().control, agreement.first_with_data());
+    }
   }
   is_late_.assign(is_late_.size(), false);
   owed_.clear();
@@ -359,12 +371,16 @@ void Ordered::drain() {
   const auto held = synchronizer_.enter();
   if (synchronizer_.is_step_open()) return;  // what is under way is this step's
   synchronizer_.transport().settled().follow();
-  are_unclaimed_ = false;
   try {
-    receive_all_late();
+    receive_rest();
   } catch (const std::exception& error) {
     synchronizer_.lose_group(error);
   }
+}
+
+void Ordered::receive_rest() {
+  are_unclaimed_ = false;
+  receive_all_late();
   is_late_.assign(is_late_.size(), false);  // nothing that could be used too early
 }
 
@@ -439,12 +455,6 @@ void Ordered::receive_late(int64_t bucket) {
   for (const int64_t position : complete) parameters.push_back(tensor_of(parameter_at(position)));
   owed_.pay(parameters, [&] { transport.adopt(complete); });
   transport.settled().set();
-}
-
-// The next step begins with it, when nothing of this one is under way.
-void Ordered::choose_launch_order(int root) {
-  next_launch_order_ = times_.order(synchronizer_.setup().control, root);
-  has_launch_order_ = true;
 }
 
 void Ordered::add_to(DataParallelStats& stats) const {

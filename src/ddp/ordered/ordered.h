@@ -123,11 +123,8 @@ void check_steps_partially(const torch::optim::Optimizer& optimizer);
 // of this rank alone, until order() asks the others. Not thread-safe.
 class LaunchTimes {
  public:
-  // Observations are kept for so many buckets; those of other buckets are forgotten.
-  explicit LaunchTimes(size_t buckets) : buckets_(buckets) {}
-
   void backward_ended(double seconds) { backward_s_ = seconds; }
-  // The step and the forward behind it are over, and every bucket has come. By bucket: first_use_s.
+  // The step and the forward behind it are over, and every bucket has come. By bucket: first_use_s. All steps have the same buckets.
   void add(const std::vector<BucketStats>& stats, const std::vector<int64_t>& launch_order, std::vector<double> first_use_s,
            double forward_s);
 
@@ -137,7 +134,6 @@ class LaunchTimes {
  private:
   static constexpr size_t kMostSteps = 8;
 
-  size_t buckets_;
   double backward_s_ = 0;
   // Per step: ready times and first uses by bucket, then the lengths of backward and forward, and, negative, the seconds that the link
   // was busy: of these the largest over the ranks is the shortest time.
@@ -161,6 +157,17 @@ class Ordered final : public StepExtension {
 
   void step(torch::optim::Optimizer& optimizer, double clip_each_norm);
   void drain();
+  // At the end of a step, before the optimiser's: all of its gradients are there, and the buckets may be replaced.
+  void receive_rest();
+  // What steps with the buckets in use have shown is no more of interest: they are replaced.
+  void forget_buckets();
+  // When the last forward that was observed used each parameter first, and ended: seconds from the end of the step before it, without
+  // waits.
+  struct Forward {
+    std::vector<double> first_use_s;
+    double end_s = 0;
+  };
+  const Forward& last_forward() const { return last_forward_; }
   void add_to(DataParallelStats& stats) const;
 
   void begun() override;
@@ -180,7 +187,8 @@ class Ordered final : public StepExtension {
   std::vector<int64_t> late_buckets_of(const torch::nn::Module& module) const;
   void receive_in_turn(const std::vector<int64_t>& buckets);
   void observe();
-  void choose_launch_order(int root);
+  bool keeps_launch_order() const;
+  bool has_launch_order() const { return !synchronizer_.transport().communication().plan.launch_order.empty(); }
   double since_step_ended_s() const;
   size_t parameter_at(int64_t position) const {
     return static_cast<size_t>(synchronizer_.transport().communication().order[static_cast<size_t>(position)]);
@@ -189,12 +197,11 @@ class Ordered final : public StepExtension {
 
   Synchronizer& synchronizer_;
   std::optional<AwaitingModules> modules_;
-  LaunchTimes times_{0};
+  LaunchTimes times_;
   int64_t steps_ = 0;                       // of these buckets, that came to their end
-  bool keeps_launch_order_ = false;         // the plan's
-  bool has_launch_order_ = false;           // that, or one that was chosen
   std::vector<int64_t> next_launch_order_;  // from the next step on; empty: as it is
-  bool is_forward_observed_ = false;        // a step has ended well, and its forward runs
+  Forward last_forward_;
+  bool is_forward_observed_ = false;  // a step has ended well, and its forward runs
   std::chrono::steady_clock::time_point step_ended_;
   std::vector<bool> is_late_;  // parameter: its gradient was on its way when the last step ended
   std::vector<Trace> traces_;  // parameter: of its gradient, when that arrived
