@@ -6,7 +6,12 @@
 The prototype is what a person would write for one model: hooks that launch buckets in a fixed order, waits and plain SGD in forward pre-hooks; no
 agreement, no audit, no errors. It is run with ready times multiplied by each of --late, since no single factor is right on every machine. Rounds of
 two runs each, in turn: one process a host with the prototype and firkin.DataParallel on the same model; `firkin bench step` in C++. Steps of all
-settings within a run take turns in blocks. Printed: medians over all blocks, milliseconds, and ratios. Needs root, as lab/run does.
+settings within a run take turns in blocks. Printed: medians over all blocks, milliseconds, and ratios, that to one's own bucketed with its 95 %
+interval over blocks. Needs root, as lab/run does.
+
+Steps are timed from the end of one to the end of another, with nothing between them, so that all that a step sends counts. With a barrier before the
+first, what was on its way is there when the clock starts, and what the last step leaves on its way counts for nobody: the column "barrier" shows what
+that pretends. The prototype's barrier waits for its buckets, as they share a group; the engine's buckets have connections of their own.
 """
 
 import argparse
@@ -23,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "python"))
 MODEL = {"vocab_size": 256, "context_length": 128, "d_model": 256, "d_ff": 704, "num_layers": 6, "num_heads": 4}  # firkin's demo model
 MIB = 2**20
-BLOCK_STEPS, WARMUP_STEPS = 4, 2
+BLOCK_STEPS, WARMUP_STEPS = 4, 3
 
 
 class Prototype:
@@ -162,20 +167,26 @@ def run_rank(args):
             settings[name][0]()
     settings["Python ordered"][2]()
     times = {name: [] for name in settings}
+    behind_barrier = {name: [] for name in settings}
+
+    def timed(step):
+        started = time.perf_counter()
+        for _ in range(BLOCK_STEPS):
+            step()
+        return (time.perf_counter() - started) / BLOCK_STEPS
+
     for _ in range(args.blocks):
         for name, (step, prepare, finish) in settings.items():
             prepare()
             for _ in range(WARMUP_STEPS):
                 step()
+            times[name].append(timed(step))
             dist.barrier()
-            started = time.perf_counter()
-            for _ in range(BLOCK_STEPS):
-                step()
-            times[name].append((time.perf_counter() - started) / BLOCK_STEPS)
+            behind_barrier[name].append(timed(step))
             finish()
     if dist.get_rank() == 0:
         alone = 4 * sum(flat.numel() for flat in prototype.flat) / bytes_per_s
-        pathlib.Path(args.result).write_text(json.dumps({"times": times, "communication_s": alone}))
+        pathlib.Path(args.result).write_text(json.dumps({"times": times, "behind_barrier": behind_barrier, "communication_s": alone}))
     sys.stdout.flush()
     os._exit(0)  # Gloo's threads may still let go of tensors
 
@@ -185,7 +196,7 @@ def in_lab(args, command):
 
 
 def compare(args):
-    times, alone = {}, []
+    times, behind_barrier, alone = {}, {}, []
     with tempfile.TemporaryDirectory() as folder:
         for round_index in range(args.rounds):
             result = pathlib.Path(folder) / f"{round_index}.json"
@@ -193,8 +204,9 @@ def compare(args):
             in_lab(args, [sys.executable, __file__, *words])
             measured = json.loads(result.read_text())
             alone.append(measured["communication_s"])
-            for name, values in measured["times"].items():
-                times.setdefault(name, []).extend(values)
+            for into, what in ((times, "times"), (behind_barrier, "behind_barrier")):
+                for name, values in measured[what].items():
+                    into.setdefault(name, []).extend(values)
             out = pathlib.Path(folder) / f"steps{round_index}"
             in_lab(args, [args.firkin, "bench", "step", "--strategies", "bucketed,ordered", "--cap-mib", args.cap_mib, "--batch", args.batch,
                           "--sequence", 128, "--blocks", args.blocks, "--out", out])
@@ -202,15 +214,18 @@ def compare(args):
             for row, samples in zip(configuration["strategies"], configuration["samples"]["step_s"], strict=True):
                 if row["strategy"] != "none":
                     times.setdefault(f"C++ {row['strategy']}", []).extend(samples)
-            print(f"round {round_index + 1} of {args.rounds}", file=sys.stderr)
+            print(f"round {round_index + 1} of {args.rounds}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     medians = {name: statistics.median(values) for name, values in times.items()}
     best = min((name for name in medians if name.startswith("prototype, late")), key=medians.get)
     communication = statistics.median(alone)
     print(f"{args.rate}, batch {args.batch}, cap {args.cap_mib} MiB; communication alone {1e3 * communication:.0f} ms; best prototype: {best}")
-    print(f"{'':24} {'step':>8} {'of best prototype':>18} {'of own bucketed':>16} {'of communication':>17}")
+    print(f"{'':20} {'step':>8} {'barrier':>8} {'of best prototype':>18} {'of own bucketed':>24} {'of communication':>17}")
     for name, value in medians.items():
-        own = medians["C++ bucketed" if name.startswith("C++") else "Python bucketed" if name.startswith("Python") else "prototype, as ready"]
-        print(f"{name:24} {1e3 * value:5.1f} ms {value / medians[best]:18.3f} {value / own:16.3f} {value / communication:17.3f}")
+        own = times["C++ bucketed" if name.startswith("C++") else "Python bucketed" if name.startswith("Python") else "prototype, as ready"]
+        ratio, low, high = median_and_interval([mine / theirs for mine, theirs in zip(times[name], own, strict=True)])
+        behind = f"{1e3 * statistics.median(behind_barrier[name]):5.1f} ms" if name in behind_barrier else ""
+        of_own = f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
+        print(f"{name:20} {1e3 * value:5.1f} ms {behind:>8} {value / medians[best]:18.3f} {of_own:>24} {value / communication:17.3f}")
 
 
 def main():
@@ -234,4 +249,6 @@ if __name__ == "__main__":
     if "RANK" in os.environ:
         import torch
         import torch.distributed as dist
+    else:
+        from transformer import median_and_interval
     main()

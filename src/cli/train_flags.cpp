@@ -219,8 +219,8 @@ DataParallelOptions data_parallel_options(const TrainFlags& flags) {
   options.cap = cap_options(flags.rule);
   options.cap.cap_bytes = flags.cap_bytes;
   if (flags.buckets != "automatic") return options;
-  if (flags.strategy != "bucketed")
-    throw InputError(fmt::format("--buckets automatic: expected --strategy bucketed, not {}", flags.strategy));
+  if (flags.strategy != "bucketed" && flags.strategy != "ordered")
+    throw InputError(fmt::format("--buckets automatic: expected --strategy bucketed or ordered, not {}", flags.strategy));
   options.buckets = automatic({.plan_file = (std::filesystem::path(flags.common.out) / kBucketsFile).string()});
   return options;
 }

@@ -99,7 +99,7 @@ GradientHook plain_all_reduce();
 GradientHook bf16_compression();
 GradientHook fp16_compression();
 
-// Buckets that are chosen while the training runs, for the strategy bucketed.
+// Buckets that are chosen while the training runs, for the strategies bucketed and ordered.
 //
 //   DataParallel ddp(*net, group, {.buckets = automatic({.plan_file = "buckets.json"})});
 //   ...                                                            // train as before
@@ -144,7 +144,7 @@ struct DataParallelOptions {
   Strategy strategy = find_strategy("bucketed");
   CapOptions cap;                  // for Grouping::kCap
   std::optional<BucketPlan> plan;  // for Grouping::kPlan, and for Wait::kAtFirstUse if given: over the tensors in ready order
-  // For the strategy bucketed, without a plan: starts with `cap`, and finds what is best here while it trains. See automatic().
+  // For bucketed and ordered, without a plan: starts with `cap`, and finds what is best here while it trains. See automatic().
   std::optional<AutomaticBuckets> buckets;
   // The order in which gradients become ready, as indices of the trainable parameters in registration order. Without it: the reverse of
   // registration, and, once the first backward has shown it, rank 0's observed order. Given, it is kept.

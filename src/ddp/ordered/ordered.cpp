@@ -417,17 +417,16 @@ std::vector<int64_t> Ordered::late_buckets_of(const torch::nn::Module& module) c
   return buckets;
 }
 
-// While one has not come, the optimiser runs on others that have.
+// The optimiser runs once on all that have come, which in Python costs as much as on one; while a bucket has not come, on others that have.
 void Ordered::receive_in_turn(const std::vector<int64_t>& buckets) {
   const BucketTransport& transport = synchronizer_.transport();
   for (const int64_t bucket : buckets) {
-    while (!transport.has_come(bucket)) {
-      const std::vector<int64_t> late = transport.not_received();
-      const auto other = std::ranges::find_if(late, [&](int64_t each) { return transport.has_come(each); });
-      if (other == late.end()) break;
-      receive_late(*other);
+    while (!transport.is_received(bucket)) {
+      std::vector<int64_t> come = transport.not_received();
+      std::erase_if(come, [&](int64_t each) { return !transport.has_come(each); });
+      if (come.empty()) come = {bucket};
+      receive_late(come);
     }
-    if (!transport.is_received(bucket)) receive_late(bucket);
   }
   if (!transport.not_received().empty()) return;
   anything_late_ = false;
@@ -438,14 +437,15 @@ void Ordered::receive_all_late() {
   if (anything_late_) receive_in_turn(synchronizer_.transport().not_received());
 }
 
-void Ordered::receive_late(int64_t bucket) {
+void Ordered::receive_late(const std::vector<int64_t>& buckets) {
   BucketTransport& transport = synchronizer_.transport();
   std::vector<int64_t> complete;
-  {
+  for (const int64_t bucket : buckets) {
     RECORD_USER_SCOPE("forward waits");
-    complete = transport.receive_bucket(bucket, [this, &transport] {
+    const std::vector<int64_t> more = transport.receive_bucket(bucket, [this, &transport] {
       return fmt::format("{} of step {}, in the forward after it", transport.first_pending(), synchronizer_.steps_finished() - 1);
     });
+    complete.insert(complete.end(), more.begin(), more.end());
   }
   transport.settled().set();
   if (steps_are_lost_ || complete.empty()) return;

@@ -182,7 +182,7 @@ class Ordered final : public StepExtension {
  private:
   void module_awaits(const torch::nn::Module& module);
   void check_unchanged() const;
-  void receive_late(int64_t bucket);
+  void receive_late(const std::vector<int64_t>& buckets);
   void receive_all_late();
   std::vector<int64_t> late_buckets_of(const torch::nn::Module& module) const;
   void receive_in_turn(const std::vector<int64_t>& buckets);
