@@ -30,11 +30,11 @@ MOST_STEPS = 2000
 class Setting:
     """A copy of the model with its buckets and its optimiser."""
 
-    def __init__(self, base, tokens, **buckets):
-        self.model = firkin.DataParallel(copy.deepcopy(base), **buckets)
+    def __init__(self, base, tokens, strategy, **buckets):
+        self.model = firkin.DataParallel(copy.deepcopy(base), strategy=strategy, **buckets)
         self.tokens = tokens
         self.samples = []
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.optimizer = firkin.OverlappedOptimizer(self.model, torch.optim.SGD(self.model.parameters(), lr=1e-3))
 
     def step(self):
         self.optimizer.zero_grad()
@@ -46,6 +46,7 @@ class Setting:
         started = time.perf_counter()
         for _ in range(steps):
             self.step()
+        self.model.drain()  # all that the steps have sent counts
         if keep:
             self.samples.append((time.perf_counter() - started) / steps)
 
@@ -67,6 +68,7 @@ def main():
     parser.add_argument("--batch", type=int, default=1, help="(default: %(default)s)")
     parser.add_argument("--width", type=int, default=256, help="(default: %(default)s)")
     parser.add_argument("--layers", type=int, default=6, help="(default: %(default)s)")
+    parser.add_argument("--strategy", choices=("bucketed", "ordered"), default="bucketed", help="(default: %(default)s)")
     chosen = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
@@ -77,9 +79,9 @@ def main():
     tokens = torch.randint(0, 256, (chosen.batch, 129))
 
     say(f"load {os.getloadavg()[0]:.1f}", flush=True)
-    automatic = Setting(base, tokens, buckets="automatic", cap_mib=25)
+    automatic = Setting(base, tokens, chosen.strategy, buckets="automatic", cap_mib=25)
     steps, seconds = settle(automatic)
-    settings = {AUTOMATIC: automatic} | {f"{cap:g} MiB": Setting(base, tokens, cap_mib=cap) for cap in CAPS_MIB}
+    settings = {AUTOMATIC: automatic} | {f"{cap:g} MiB": Setting(base, tokens, chosen.strategy, cap_mib=cap) for cap in CAPS_MIB}
     for setting in settings.values():
         setting.visit(chosen.steps, keep=False)
     order = random.Random(0)
