@@ -10,8 +10,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/import_cmsc828g.h"
-#include "firkin/plan/import_nccl_tests.h"
+#include "import/import.h"
 #include "results/results.h"
 
 namespace firkin::cli {
@@ -51,20 +50,20 @@ nlohmann::json table_json(const AllReduceTable& table) {
 
 int import_cmsc828g(ImportFlags& flags) {
   claim_output_folder(flags.common);
-  const Cmsc828gProfile imported = read_cmsc828g_profile(flags.sizes, flags.times, flags.model);
-  const AllReduceTable table = read_cmsc828g_allreduce(flags.allreduce);
+  const Imported imported = import_files({flags.sizes, flags.times, flags.allreduce}, {.model = flags.model});
+  if (!imported.profile || imported.table.empty()) throw InputError("expected layer sizes, layer times and all-reduce times");
   const std::filesystem::path out = flags.common.out;
   keep_older(flags.common, {kTensorsFile, kAllReduceFile});
-  write_tensors_csv(out / kTensorsFile, imported.profile);
-  write_allreduce_csv(out / kAllReduceFile, table);
+  write_tensors_csv(out / kTensorsFile, *imported.profile);
+  write_allreduce_csv(out / kAllReduceFile, imported.table);
 
-  nlohmann::json result = table_json(table);
-  const std::vector<int64_t>& bytes = imported.profile.bytes;
+  nlohmann::json result = table_json(imported.table);
+  const std::vector<int64_t>& bytes = imported.profile->bytes;
   result["source"] = "cmsc828g";
   result["model"] = flags.model;
   result["tensors"] = bytes.size();
   result[kGradientBytesKey] = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
-  result[kBackwardKey] = imported.profile.backward_s;
+  result[kBackwardKey] = imported.profile->backward_s;
   result["notes"] = imported.notes;
   result["files"] = {(out / kTensorsFile).string(), (out / kAllReduceFile).string()};
   finish(flags, result);
@@ -74,7 +73,7 @@ int import_cmsc828g(ImportFlags& flags) {
 int import_nccl_tests(ImportFlags& flags) {
   claim_output_folder(flags.common);
   if (flags.world < 2) throw InputError(fmt::format("--world {}: expected at least 2", flags.world));
-  const NcclTestsTable imported = read_nccl_tests(flags.file, {.world_size = flags.world, .in_place = flags.in_place});
+  const Imported imported = import_files({flags.file}, {.world_size = flags.world, .in_place = flags.in_place});
   const std::filesystem::path file = std::filesystem::path(flags.common.out) / kAllReduceFile;
   keep_older(flags.common, {kAllReduceFile});
   write_allreduce_csv(file, imported.table);

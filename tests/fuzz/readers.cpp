@@ -15,11 +15,10 @@
 #include "firkin/base/file.h"
 #include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/bucket_assignment.h"
-#include "firkin/plan/import_cmsc828g.h"
-#include "firkin/plan/import_nccl_tests.h"
 #include "firkin/plan/stragglers.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/plan/timeline.h"
+#include "import/import.h"
 #include "model/transformer_config.h"
 #include "report/report.h"
 #include "results/results.h"
@@ -69,11 +68,11 @@ const std::string& published(const char* name) {
 }
 
 void read_cmsc828g_sizes(std::string_view text) {
-  check_profile(parse_cmsc828g_profile(text, kFile, published("times"), "times.csv", "gpt2-large").profile);
+  check_profile(*parse_cmsc828g_profile(text, kFile, published("times"), "times.csv", "gpt2-large").profile);
 }
 
 void read_cmsc828g_times(std::string_view text) {
-  check_profile(parse_cmsc828g_profile(published("sizes"), "sizes.csv", text, kFile, "gpt2-large").profile);
+  check_profile(*parse_cmsc828g_profile(published("sizes"), "sizes.csv", text, kFile, "gpt2-large").profile);
 }
 
 void read_cmsc828g_allreduce(std::string_view text) {
@@ -81,6 +80,7 @@ void read_cmsc828g_allreduce(std::string_view text) {
 }
 
 void read_nccl_tests(std::string_view text) {
+  recognize_import(text, kFile);
   check_table(parse_nccl_tests(text, kFile, {.world_size = 8}).table);
   check_table(parse_nccl_tests(text, kFile, {.world_size = 8, .in_place = true}).table);
 }

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "firkin/base/file.h"
-#include "firkin/plan/import_cmsc828g.h"
 #include "firkin/plan/optimal_plan.h"
 #include "firkin/plan/uniform_cap.h"
 #include "helpers.h"
+#include "import/import.h"
 #include "random_instance.h"
 
 namespace firkin {
@@ -139,9 +139,7 @@ TEST(OrderedPlan, RejectsOptionsOutOfBounds) {
 // gpt2-large's layer times on an A100 (data/cmsc828g) at a sixteenth of its bytes, with a forward pass half as long as backward.
 TensorProfile small_gpt2_large() {
   const std::string folder = FIRKIN_SOURCE_DIR "/data/cmsc828g/";
-  TensorProfile profile = parse_cmsc828g_profile(read_file(folder + "layer-sizes-gpt2_large-bs4.csv"), "sizes",
-                                                 read_file(folder + "layer-times-gpt2_large-bs4.csv"), "times", "gpt2-large")
-                              .profile;
+  TensorProfile profile = *import_files({folder + "layer-sizes-gpt2_large-bs4.csv", folder + "layer-times-gpt2_large-bs4.csv"}).profile;
   profile.forward_s = profile.backward_s / 2;
   for (size_t i = 0; i < profile.bytes.size(); ++i) {
     profile.bytes[i] /= 16;

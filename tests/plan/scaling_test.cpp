@@ -8,10 +8,10 @@
 #include <cmath>
 
 #include "firkin/base/csv.h"
-#include "firkin/plan/import_cmsc828g.h"
 #include "firkin/plan/uncertainty.h"
 #include "firkin/stats/summary.h"
 #include "helpers.h"
+#include "import/import.h"
 
 namespace firkin {
 namespace {
@@ -153,8 +153,7 @@ AllReduceTable published(const std::string& file, const std::string& configurati
 // gpt2-large on an A100, its backward pass made as long as this.
 TensorProfile gpt2_large(double backward_s) {
   const std::string data = FIRKIN_SOURCE_DIR "/data/cmsc828g/";
-  TensorProfile profile =
-      read_cmsc828g_profile(data + "layer-sizes-gpt2_large-bs4.csv", data + "layer-times-gpt2_large-bs4.csv", "gpt2-large").profile;
+  TensorProfile profile = *import_files({data + "layer-sizes-gpt2_large-bs4.csv", data + "layer-times-gpt2_large-bs4.csv"}).profile;
   for (double& ready : profile.ready_s) ready *= backward_s / profile.backward_s;
   profile.backward_s = profile.ready_s.back();
   return profile;

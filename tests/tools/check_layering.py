@@ -7,8 +7,8 @@ import pathlib
 import re
 import sys
 
-ROOMS = ["base", "stats", "plan", "results", "tuning", "report", "trace", "comm", "ddp", "model", "workload", "train", "bench", "tune", "cli"]  # bottom first
-WITHOUT_LIBTORCH = {"base", "stats", "plan", "results", "tuning", "report"}
+ROOMS = ["base", "stats", "plan", "import", "results", "tuning", "report", "trace", "comm", "ddp", "model", "workload", "train", "bench", "tune", "cli"]  # bottom first
+WITHOUT_LIBTORCH = {"base", "stats", "plan", "import", "results", "tuning", "report"}
 PYTHON = "python"  # python/src is above the rooms without LibTorch, and sees no other
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 LIBTORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")

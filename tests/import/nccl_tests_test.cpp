@@ -1,9 +1,8 @@
-#include "firkin/plan/import_nccl_tests.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "helpers.h"
+#include "../plan/helpers.h"
+#include "import/import.h"
 
 namespace firkin {
 namespace {
@@ -23,7 +22,7 @@ std::string table_of(const std::string& rows) {
   return kHeader + rows + kFooter;
 }
 
-NcclTestsTable parse(const std::string& text, bool in_place = false) {
+Imported parse(const std::string& text, bool in_place = false) {
   return parse_nccl_tests(text, "n.txt", {.world_size = 8, .in_place = in_place});
 }
 
@@ -37,7 +36,7 @@ const std::string kRows =
     "  1000000000     250000000     float     sum      -1    10000  100.00  175.00    N/A    12500   80.00  140.00    N/A\n";
 
 TEST(NcclTestsTable, HoldsOutOfPlaceTimesInSeconds) {
-  const NcclTestsTable imported = parse(table_of(kRows));
+  const Imported imported = parse(table_of(kRows));
   ASSERT_EQ(imported.table.size(), 2u);
   EXPECT_EQ(imported.table[0].bytes, 8);
   EXPECT_EQ(imported.table[0].world_size, 8);
@@ -48,7 +47,7 @@ TEST(NcclTestsTable, HoldsOutOfPlaceTimesInSeconds) {
 }
 
 TEST(NcclTestsTable, HoldsInPlaceTimesOnRequest) {
-  const NcclTestsTable imported = parse(table_of(kRows), /*in_place=*/true);
+  const Imported imported = parse(table_of(kRows), /*in_place=*/true);
   EXPECT_DOUBLE_EQ(imported.table[0].median_s, 16e-6);
   EXPECT_DOUBLE_EQ(imported.table[1].median_s, 0.0125);
 }
@@ -62,7 +61,7 @@ TEST(NcclTestsTable, FindsColumnsByTheirNames) {
 
 TEST(NcclTestsTable, LeavesOutLogLinesAndEmptyMessagesAndSaysSo) {
   const std::string empty = "0 0 float sum -1 5.00 0.00 0.00 0 5.00 0.00 0.00 0\n";
-  const NcclTestsTable imported = parse("node1:17:17 [0] NCCL INFO Bootstrap\n" + table_of(empty + kRows));
+  const Imported imported = parse("node1:17:17 [0] NCCL INFO Bootstrap\n" + table_of(empty + kRows));
   EXPECT_EQ(imported.table.size(), 2u);
   EXPECT_THAT(imported.notes, testing::ElementsAre("1 log lines of NCCL were left out", "1 results of 0 bytes were left out"));
 }

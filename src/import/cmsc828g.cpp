@@ -1,17 +1,74 @@
-#include "firkin/plan/import_cmsc828g.h"
-
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "gpt2_tensors.h"
+#include "import.h"
 
 namespace firkin {
 namespace {
+
+// Radford et al. 2019, table 2; vocabulary and context from the released checkpoints.
+struct Gpt2Size {
+  const char* name;
+  int64_t width;
+  int64_t blocks;
+
+  static constexpr int64_t kVocabulary = 50257;
+  static constexpr int64_t kContext = 1024;
+};
+
+constexpr std::array kSizes = {
+    Gpt2Size{"gpt2", 768, 12},
+    Gpt2Size{"gpt2-medium", 1024, 24},
+    Gpt2Size{"gpt2-large", 1280, 36},
+    Gpt2Size{"gpt2-xl", 1600, 48},
+};
+
+struct ParameterCount {
+  std::string name;
+  int64_t parameters = 0;
+};
+
+// In registration order, with the names that model/ gives them.
+std::vector<ParameterCount> block_tensors(const Gpt2Size& size, int64_t index) {
+  const int64_t d = size.width;
+  std::vector<ParameterCount> tensors;
+  const auto add = [&](const char* layer, int64_t weights, int64_t biases) {
+    tensors.push_back({fmt::format("blocks.{}.{}.weight", index, layer), weights});
+    tensors.push_back({fmt::format("blocks.{}.{}.bias", index, layer), biases});
+  };
+  add("ln_1", d, d);
+  add("attn_c_attn", 3 * d * d, 3 * d);
+  add("attn_c_proj", d * d, d);
+  add("ln_2", d, d);
+  add("mlp_c_fc", 4 * d * d, 4 * d);
+  add("mlp_c_proj", 4 * d * d, d);
+  return tensors;
+}
+
+std::vector<ParameterCount> final_norm(const Gpt2Size& size) {
+  return {{"ln_final.weight", size.width}, {"ln_final.bias", size.width}};
+}
+
+ParameterCount token_embedding(const Gpt2Size& size) {  // tied: also the LM head
+  return {"token_embeddings.weight", Gpt2Size::kVocabulary * size.width};
+}
+
+ParameterCount position_embedding(const Gpt2Size& size) {
+  return {"position_embeddings.weight", Gpt2Size::kContext * size.width};
+}
+
+int64_t total_parameters(const std::vector<ParameterCount>& tensors) {
+  int64_t total = 0;
+  for (const ParameterCount& tensor : tensors) total += tensor.parameters;
+  return total;
+}
 
 constexpr const char* kParameters = "No. Params";
 
@@ -43,11 +100,11 @@ constexpr const char* kTiedHead = "LM head";  // the token embedding once more
 
 // Each entry that the model has, with its parameters, and no other; the tied head may be missing.
 void check_sizes(const CsvTable& table, const Gpt2Size& model) {
-  std::map<std::string, int64_t> expected = {{"Token embedding", gpt2_token_embedding(model).parameters},
-                                             {"Position embedding", gpt2_position_embedding(model).parameters},
-                                             {"LayerNorm final", total_parameters(gpt2_final_norm(model))},
-                                             {kTiedHead, gpt2_token_embedding(model).parameters}};
-  for (int64_t i = 0; i < model.blocks; ++i) expected[fmt::format("Block {}", i)] = total_parameters(gpt2_block(model, i));
+  std::map<std::string, int64_t> expected = {{"Token embedding", token_embedding(model).parameters},
+                                             {"Position embedding", position_embedding(model).parameters},
+                                             {"LayerNorm final", total_parameters(final_norm(model))},
+                                             {kTiedHead, token_embedding(model).parameters}};
+  for (int64_t i = 0; i < model.blocks; ++i) expected[fmt::format("Block {}", i)] = total_parameters(block_tensors(model, i));
   const std::map<std::string, size_t> rows = rows_by_name(table);
   for (const auto& [name, row] : rows) {
     const auto found = expected.find(name);
@@ -110,16 +167,17 @@ void append_module(TensorProfile& profile, const std::vector<ParameterCount>& te
   profile.backward_s = start_s + seconds;
 }
 
-Cmsc828gProfile from_tables(const CsvTable& sizes, const CsvTable& times_table, const Gpt2Size& model) {
+Imported from_tables(const CsvTable& sizes, const CsvTable& times_table, const Gpt2Size& model) {
   check_sizes(sizes, model);
   std::map<std::string, double> times = checked_times(times_table, model);
   TensorProfile profile;
   profile.backward_s = times["lm_head grad"];  // 0 if missing; its weight is the tied one, not complete yet
-  append_module(profile, gpt2_final_norm(model), times.at("ln_f grad"));
-  for (int64_t i = model.blocks - 1; i >= 0; --i) append_module(profile, gpt2_block(model, i), times.at(fmt::format("block_{} grad", i)));
-  const ParameterCount embedding = gpt2_token_embedding(model);
+  append_module(profile, final_norm(model), times.at("ln_f grad"));
+  for (int64_t i = model.blocks - 1; i >= 0; --i)
+    append_module(profile, block_tensors(model, i), times.at(fmt::format("block_{} grad", i)));
+  const ParameterCount embedding = token_embedding(model);
   // Times that the files do not have are 0.
-  append_module(profile, {embedding, gpt2_position_embedding(model)}, times["token_embedding grad"] + times["position_embedding grad"]);
+  append_module(profile, {embedding, position_embedding(model)}, times["token_embedding grad"] + times["position_embedding grad"]);
   check_profile(profile);
   const int64_t parameters = profile.total_bytes() / kFloatBytes;
   std::vector<std::string> notes;
@@ -131,7 +189,7 @@ Cmsc828gProfile from_tables(const CsvTable& sizes, const CsvTable& times_table, 
   }
   notes.emplace_back("the gradients of both embeddings are complete at the end of backward");
   notes.emplace_back("the times 'forward', 'step' and 'backward' belong to no gradient: not used");
-  return {std::move(profile), std::move(notes)};
+  return {.profile = std::move(profile), .model = model.name, .notes = std::move(notes)};
 }
 
 AllReduceTable allreduce_from(const CsvTable& table) {
@@ -159,25 +217,29 @@ AllReduceTable allreduce_from(const CsvTable& table) {
   return rows;
 }
 
-}  // namespace
-
-Cmsc828gProfile parse_cmsc828g_profile(std::string_view sizes_text, const std::string& sizes_file, std::string_view times_text,
-                                       const std::string& times_file, const std::string& model) {
-  const Gpt2Size& size = find_gpt2(model);
-  return from_tables(parse_csv(sizes_text, sizes_file, size_columns()), parse_csv(times_text, times_file, time_columns()), size);
+// The model of that name, or, without one, with as many blocks as the sizes name. Throws InputError, which lists the names.
+const Gpt2Size& model_of(const CsvTable& sizes, const std::string& name) {
+  std::vector<std::string> names;
+  int64_t blocks = 0;
+  for (size_t row = 0; row < sizes.rows(); ++row) blocks += sizes.text(row, "Name").starts_with("Block ") ? 1 : 0;
+  for (const Gpt2Size& size : kSizes) {
+    if (name.empty() ? size.blocks == blocks : name == size.name) return size;
+    names.push_back(fmt::format("{} ({} blocks)", size.name, size.blocks));
+  }
+  if (name.empty()) sizes.fail_at_end(fmt::format("{} blocks; expected those of {}", blocks, fmt::join(names, ", ")));
+  throw InputError(fmt::format("unknown GPT-2 model '{}'; expected one of {}", name, fmt::join(names, ", ")));
 }
 
-Cmsc828gProfile read_cmsc828g_profile(const std::filesystem::path& sizes, const std::filesystem::path& times, const std::string& model) {
-  const Gpt2Size& size = find_gpt2(model);
-  return from_tables(read_csv(sizes, size_columns()), read_csv(times, time_columns()), size);
+}  // namespace
+
+Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& sizes_file, std::string_view times_text,
+                                const std::string& times_file, const std::string& model) {
+  const CsvTable sizes = parse_csv(sizes_text, sizes_file, size_columns());
+  return from_tables(sizes, parse_csv(times_text, times_file, time_columns()), model_of(sizes, model));
 }
 
 AllReduceTable parse_cmsc828g_allreduce(std::string_view text, const std::string& file) {
   return allreduce_from(parse_csv(text, file, allreduce_columns()));
-}
-
-AllReduceTable read_cmsc828g_allreduce(const std::filesystem::path& path) {
-  return allreduce_from(read_csv(path, allreduce_columns()));
 }
 
 }  // namespace firkin

@@ -1,5 +1,3 @@
-#include "firkin/plan/import_nccl_tests.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,9 +9,9 @@
 
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
-#include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
+#include "import.h"
 
 namespace firkin {
 namespace {
@@ -216,7 +214,7 @@ void check_world(const Result& result, int64_t world_size) {
        fmt::format("busbw is {:.4g} times algbw; expected {:.4g}, for an all-reduce of {} ranks", ratio, expected, world_size));
 }
 
-void append_row(NcclTestsTable& imported, const Result& result, int64_t world_size, int64_t& empty) {
+void append_row(Imported& imported, const Result& result, int64_t world_size, int64_t& empty) {
   if (result.bytes < 0) fail(result.where, fmt::format("size is {}; expected at least 0", result.bytes));
   if (result.wrong.value_or(0) != 0) fail(result.where, fmt::format("{} wrong elements; expected 0", *result.wrong));
   if (result.bytes == 0) {
@@ -233,9 +231,9 @@ void append_row(NcclTestsTable& imported, const Result& result, int64_t world_si
 
 }  // namespace
 
-NcclTestsTable parse_nccl_tests(std::string_view text, const std::string& file, const NcclTestsOptions& options) {
+Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options) {
   if (options.world_size < 2) throw InputError(fmt::format("a world of {} ranks; expected at least 2", options.world_size));
-  NcclTestsTable imported;
+  Imported imported;
   const size_t first = text.find_first_not_of(" \t\r\n");
   const bool json = first != std::string_view::npos && text[first] == '{';
   const std::vector<Result> results =
@@ -248,10 +246,6 @@ NcclTestsTable parse_nccl_tests(std::string_view text, const std::string& file, 
   }
   if (empty > 0) imported.notes.push_back(fmt::format("{} results of 0 bytes were left out", empty));
   return imported;
-}
-
-NcclTestsTable read_nccl_tests(const std::filesystem::path& path, const NcclTestsOptions& options) {
-  return parse_nccl_tests(read_text_file(path, kLongestLine, kExpectedOutput), path.string(), options);
 }
 
 }  // namespace firkin

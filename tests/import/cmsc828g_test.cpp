@@ -1,5 +1,3 @@
-#include "firkin/plan/import_cmsc828g.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,8 +5,9 @@
 #include <filesystem>
 #include <numeric>
 
+#include "../plan/helpers.h"
 #include "firkin/base/csv.h"
-#include "helpers.h"
+#include "import/import.h"
 
 namespace firkin {
 namespace {
@@ -33,7 +32,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(text.find(from), from.size(), to);
 }
 
-Cmsc828gProfile parse(const std::string& sizes = sizes_text(), const std::string& times = times_text(), const std::string& model = "gpt2") {
+Imported parse(const std::string& sizes = sizes_text(), const std::string& times = times_text(), const std::string& model = "gpt2") {
   return parse_cmsc828g_profile(sizes, "s.csv", times, "t.csv", model);
 }
 
@@ -46,7 +45,7 @@ size_t index_of(const TensorProfile& profile, const std::string& name) {
 }
 
 TEST(Cmsc828gProfile, HoldsEveryTensorOfGpt2OnceInFloat32) {
-  const TensorProfile profile = parse().profile;
+  const TensorProfile profile = parse().profile.value();
   EXPECT_EQ(profile.names.size(), 12u * 12 + 4);
   EXPECT_EQ(std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0}), int64_t{4} * 124439808);  // GPT-2's 124 M
   EXPECT_EQ(profile.bytes[index_of(profile, "blocks.3.attn_c_attn.weight")], 4 * 3 * 768 * 768);
@@ -54,7 +53,7 @@ TEST(Cmsc828gProfile, HoldsEveryTensorOfGpt2OnceInFloat32) {
 }
 
 TEST(Cmsc828gProfile, RunsHeadThenNormThenBlocksFromTheLast) {
-  const TensorProfile profile = parse().profile;
+  const TensorProfile profile = parse().profile.value();
   EXPECT_EQ(profile.names.front(), "ln_final.bias");
   EXPECT_DOUBLE_EQ(profile.ready_s[0], 2.25);  // half of the norm's bytes
   EXPECT_DOUBLE_EQ(profile.ready_s[1], 2.5);
@@ -66,7 +65,7 @@ TEST(Cmsc828gProfile, RunsHeadThenNormThenBlocksFromTheLast) {
 }
 
 TEST(Cmsc828gProfile, CompletesBothEmbeddingsAtTheEnd) {
-  const TensorProfile profile = parse().profile;
+  const TensorProfile profile = parse().profile.value();
   const size_t last = profile.names.size() - 1;
   EXPECT_EQ(profile.names[last - 1], "position_embeddings.weight");
   EXPECT_EQ(profile.names[last], "token_embeddings.weight");
@@ -97,21 +96,20 @@ TEST(Cmsc828gProfile, ReadsTheFilesOfBenchLayers) {
   const std::string sizes = replaced(sizes_text(), "15,LM head,38597376\n", "");
   const std::string times = replaced(times_text(), "lm_head grad,9,9,2,0,9", "lm_head forward,9,9,2,0,9") + "block_3 forward,9,9,8,0,9\n" +
                             "token_embedding grad,9,9,0.25,0,9\nposition_embedding grad,9,9,0.5,0,9\n";
-  const Cmsc828gProfile imported = parse(sizes, times);
-  EXPECT_DOUBLE_EQ(imported.profile.ready_s[1], 0.5);  // the norm's time holds the head's
-  EXPECT_DOUBLE_EQ(imported.profile.ready_s[index_of(imported.profile, "blocks.0.ln_1.weight")], 12.5);
-  EXPECT_DOUBLE_EQ(imported.profile.backward_s, 13.25);
+  const Imported imported = parse(sizes, times);
+  EXPECT_DOUBLE_EQ(imported.profile->ready_s[1], 0.5);  // the norm's time holds the head's
+  EXPECT_DOUBLE_EQ(imported.profile->ready_s[index_of(*imported.profile, "blocks.0.ln_1.weight")], 12.5);
+  EXPECT_DOUBLE_EQ(imported.profile->backward_s, 13.25);
   EXPECT_EQ(imported.notes.size(), 2u);  // nothing is there twice
 }
 
 TEST(Cmsc828gProfile, ReadsThePublishedFiles) {
   const std::filesystem::path data = std::filesystem::path(FIRKIN_SOURCE_DIR) / "data" / "cmsc828g";
-  const TensorProfile profile =
-      read_cmsc828g_profile(data / "layer-sizes-gpt2_large-bs4.csv", data / "layer-times-gpt2_large-bs4.csv", "gpt2-large").profile;
+  const TensorProfile profile = *import_files({data / "layer-sizes-gpt2_large-bs4.csv", data / "layer-times-gpt2_large-bs4.csv"}).profile;
   EXPECT_EQ(profile.names.size(), 436u);
   EXPECT_EQ(std::accumulate(profile.bytes.begin(), profile.bytes.end(), int64_t{0}), int64_t{4} * 774030080);
   EXPECT_NEAR(profile.backward_s, 0.82947, 1e-5);
-  EXPECT_EQ(read_cmsc828g_allreduce(data / "allreduce-times.csv").size(), 19u);
+  EXPECT_EQ(import_files({data / "allreduce-times.csv"}).table.size(), 19u);
 }
 
 TEST(Cmsc828gProfile, RejectsSizesThatAreNotTheModels) {
@@ -135,7 +133,14 @@ TEST(Cmsc828gProfile, RejectsMalformedTimes) {
 
 TEST(Cmsc828gProfile, KnowsTheFourSizesOfGpt2Only) {
   EXPECT_EQ(error_of([] { parse(sizes_text(), times_text(), "bert"); }),
-            "unknown GPT-2 model 'bert'; expected one of gpt2, gpt2-medium, gpt2-large, gpt2-xl");
+            "unknown GPT-2 model 'bert'; expected one of gpt2 (12 blocks), gpt2-medium (24 blocks), gpt2-large (36 blocks), gpt2-xl (48 "
+            "blocks)");
+}
+
+TEST(Cmsc828gProfile, FindsTheModelByItsBlocks) {
+  EXPECT_EQ(parse(sizes_text(), times_text(), "").model, "gpt2");
+  EXPECT_THAT(error_of([] { parse(replaced(sizes_text(), "5,Block 3,7087872\n", ""), times_text(), ""); }),
+              HasSubstr("s.csv:16: 11 blocks; expected those of gpt2 (12 blocks), "));
 }
 
 constexpr const char* kHeader = "backend,world_size,total_elements,total_bytes,average_time,stdev_time\n";
