@@ -18,9 +18,7 @@ from measure import MEASURED, write_atomically
 def calibration_flags(calibration):
     """Of firkin predict, for what firkin tune calibrated."""
     flags = ["--compute-slowdown", calibration["compute_slowdown"], "--comm-slowdown", calibration["comm_slowdown"],
-             "--overhead-us", calibration["overhead_s"] * 1e6, "--channels", calibration["channels"], "--latency-factor", calibration.get("latency_factor", 1)]
-    if calibration["copy_s_per_byte"] > 0:
-        flags += ["--copy-gbps", 1e-9 / calibration["copy_s_per_byte"]]
+             "--overhead-us", calibration["overhead_s"] * 1e6, "--latency-factor", calibration.get("latency_factor", 1)]
     return [str(flag) for flag in flags]
 
 

@@ -162,14 +162,14 @@ class TuneResult:
         """What is expected of more ranks than were here. curve: an all-reduce measured there (or in several worlds), with which it is one
         of as many ranks. Raises InputError as firkin.predict()."""
         fitted = json.loads(self.results_json).get("calibration", {})
-        names = ("channels", "overhead_s", "copy_s_per_byte", "compute_slowdown", "comm_slowdown", "latency_factor")
+        names = ("overhead_s", "compute_slowdown", "comm_slowdown", "latency_factor", "residual")
         options = {name: fitted[name] for name in names if name in fitted}
         prediction = _core.predict(self.profile, curve or self.curve, world_size=world_size, **options)
         said = json.loads(prediction.to_json())
-        safest = said.get("least_expected_regret", said["best_uniform"])
+        named = said["best_uniform"]
         forms = said.get("extrapolation", {}).get("forms", [])
         caps = {form["form"]: form["best_uniform"]["cap_mib"] for form in forms}
-        return AtScale(world_size, safest["cap_mib"], safest.get("expected_regret", 0.0), caps, prediction)
+        return AtScale(world_size, named["cap_mib"], named["expected_regret"], caps, prediction)
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Writes a page that opens without a network: what was measured, what was predicted, and the answer in words."""

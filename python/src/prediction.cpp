@@ -33,7 +33,7 @@ std::vector<std::vector<int64_t>> assigned_buckets(const std::vector<int64_t>& s
 Prediction predict_workload(const ProfileSection& profile, const MeasuredAllReduce& curve, std::optional<int64_t> world_size,
                             std::optional<int64_t> ranks_per_node, const std::vector<double>& caps_mib, const std::string& rule,
                             std::optional<double> first_cap_mib, const SimulationOptions& simulation, double latency_factor,
-                            bool sensitivity) {
+                            std::optional<double> residual, bool sensitivity) {
   PredictionInputs inputs{.profile = profile.tensors,
                           .table = curve.rows,
                           .world_size = chosen_world(curve, world_size),
@@ -41,6 +41,7 @@ Prediction predict_workload(const ProfileSection& profile, const MeasuredAllRedu
   inputs.rule = cap_options(1, rule, first_cap_mib);
   inputs.search.simulation = simulation;
   inputs.latency_factor = latency_factor;
+  inputs.residual = residual;
   inputs.sensitivity = sensitivity;
   check_options(simulation);
   for (const double mib : caps_mib) inputs.caps.push_back(bytes_from_mib(mib, "caps_mib"));
@@ -133,23 +134,24 @@ void bind_prediction(nb::module_& module) {
       "predict",
       [](const ProfileSection& profile, const MeasuredAllReduce& curve, std::optional<int64_t> world_size,
          std::optional<int64_t> ranks_per_node, const std::vector<double>& caps_mib, const std::string& rule,
-         std::optional<double> first_cap_mib, int64_t channels, double overhead_s, double copy_s_per_byte, double compute_slowdown,
-         double comm_slowdown, double latency_factor, bool sensitivity) {
-        const SimulationOptions simulation{channels, overhead_s, copy_s_per_byte, compute_slowdown, comm_slowdown};
+         std::optional<double> first_cap_mib, double overhead_s, double compute_slowdown, double comm_slowdown, double latency_factor,
+         std::optional<double> residual, bool sensitivity) {
+        const SimulationOptions simulation{overhead_s, compute_slowdown, comm_slowdown};
         return predict_workload(profile, curve, world_size, ranks_per_node, caps_mib, rule, first_cap_mib, simulation, latency_factor,
-                                sensitivity);
+                                residual, sensitivity);
       },
       "profile"_a, "curve"_a, nb::kw_only(), "world_size"_a = nb::none(), "ranks_per_node"_a = nb::none(),
-      "caps_mib"_a = std::vector<double>{}, "rule"_a = "close-when-full", "first_cap_mib"_a = nb::none(), "channels"_a = 1,
-      "overhead_s"_a = 0.0, "copy_s_per_byte"_a = 0.0, "compute_slowdown"_a = 1.0, "comm_slowdown"_a = 1.0, "latency_factor"_a = 1.0,
-      "sensitivity"_a = false, nb::call_guard<nb::gil_scoped_release>(),
+      "caps_mib"_a = std::vector<double>{}, "rule"_a = "close-when-full", "first_cap_mib"_a = nb::none(), "overhead_s"_a = 0.0,
+      "compute_slowdown"_a = 1.0, "comm_slowdown"_a = 1.0, "latency_factor"_a = 1.0, "residual"_a = nb::none(), "sensitivity"_a = false,
+      nb::call_guard<nb::gil_scoped_release>(),
       "Backward time over bucket caps, the best cap and the best plan.\n\n"
       "world_size: ranks; extrapolated to when `curve` has other worlds only; by default the only one that it has.\n"
       "ranks_per_node: where known, worlds of several nodes are extrapolated to from such worlds only.\n"
       "caps_mib: of the curve, MiB; by default powers of two. rule: 'close-when-full' (PyTorch) or 'at-most' (a tensor that would exceed\n"
       "the cap starts a new bucket). first_cap_mib: of the first bucket.\n"
-      "channels: all-reduces in flight at once. overhead_s: of a call, on the thread that runs backward. copy_s_per_byte: into buckets.\n"
-      "compute_slowdown, comm_slowdown: of each while the other runs, at least 1. latency_factor: of all-reduces beside backward. "
+      "overhead_s: of a call, on the thread that runs backward.\n"
+      "compute_slowdown, comm_slowdown: of each while the other runs, at least 1. latency_factor: of all-reduces beside backward.\n"
+      "residual: of the calibration that these are from; None: not calibrated. "
       "sensitivity: 1/8 to 8 times each input as well.\n"
       "Raises InputError.");
   module.def("assign_buckets", &assigned_buckets, "sizes"_a, "cap_mib"_a = 25.0, "rule"_a = "close-when-full",

@@ -23,11 +23,10 @@ struct PredictFlags {
   RuleFlags rule;
   std::vector<int64_t> caps;
   double overhead_s = 0;
-  std::optional<double> copy_gbps;
   double compute_slowdown = 1;
   double comm_slowdown = 1;
   double latency_factor = 1;
-  int64_t channels = 1;
+  std::optional<double> residual;
   std::optional<int64_t> largest_bucket_bytes;
   double forward_s = 0;  // 0: not given
   std::vector<std::string> hooks;
@@ -37,16 +36,10 @@ struct PredictFlags {
 };
 
 SearchOptions search_options(const PredictFlags& flags) {
-  constexpr double kGiga = 1e9;
   SearchOptions search;
-  search.simulation.channels = flags.channels;
   search.simulation.overhead_s = flags.overhead_s;
   search.simulation.compute_slowdown = flags.compute_slowdown;
   search.simulation.comm_slowdown = flags.comm_slowdown;
-  if (flags.copy_gbps) {
-    if (!(*flags.copy_gbps > 0)) throw InputError(fmt::format("--copy-gbps {}: expected more than 0", *flags.copy_gbps));
-    search.simulation.copy_s_per_byte = 1 / (*flags.copy_gbps * kGiga);
-  }
   check_options(search.simulation);
   if (flags.largest_bucket_bytes) search.largest_bucket_bytes = *flags.largest_bucket_bytes;
   return search;
@@ -79,6 +72,7 @@ PredictionInputs read_inputs(const PredictFlags& flags) {
   inputs.search = search_options(flags);
   inputs.latency_factor = flags.latency_factor;
   inputs.caps = flags.caps;
+  inputs.residual = flags.residual;
   inputs.profile = read_tensors_csv(flags.tensors);
   set_forward(flags, inputs.profile);
   for (const std::string& hook : flags.hooks) {
@@ -139,13 +133,12 @@ Run declare_predict(CLI::App& app) {
   const char* const group = "Performance model";
   CLI::Option* overhead = add_time(app, "--overhead", flags->overhead_s, "of a call, on the computing thread: 20us");
   add_old_name(app, "--overhead-us", overhead->group(group), "us");
-  app.add_option("--copy-gbps", flags->copy_gbps, "copy into buckets, GB/s (default: no cost)")->group(group);
   app.add_option("--compute-slowdown", flags->compute_slowdown, "of backward while communicating")->capture_default_str()->group(group);
   app.add_option("--comm-slowdown", flags->comm_slowdown, "of all-reduces while computing")->capture_default_str()->group(group);
   app.add_option("--latency-factor", flags->latency_factor, "of all-reduces beside backward, over alone")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--channels", flags->channels, "all-reduces in flight at once")->capture_default_str()->group(group);
+  app.add_option("--residual", flags->residual, "of the calibration (default: not calibrated)")->check(CLI::Range(0.0, 1.0))->group(group);
   CLI::Option* largest = add_size(app, "--max-bucket", flags->largest_bucket_bytes, "limit for buckets of several tensors");
   add_old_name(app, "--max-bucket-mib", largest->group(group), "MiB");
   CLI::Option* forward = add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0: the largest needed_s)");

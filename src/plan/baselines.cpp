@@ -28,28 +28,18 @@ BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated)
   return plan;
 }
 
-std::vector<Baseline> simulate_baselines(const TensorProfile& profile, const CommCosts& costs, const SimulationOptions& options,
-                                         double best_end_s) {
-  std::vector<Baseline> baselines;
-  const auto add = [&](const char* name, const char* description, BucketPlan plan) {
-    Timeline timeline = simulate(profile, plan, costs, options);
-    const double regret = timeline.end_s / best_end_s - 1;
-    baselines.push_back({name, description, std::move(plan), std::move(timeline), regret});
-  };
-  const auto tensor_count = static_cast<int64_t>(profile.bytes.size());
-  BucketPlan one_bucket;
-  if (tensor_count > 0) one_bucket.buckets = {{0, tensor_count}};
-  BucketPlan one_per_tensor;
-  for (int64_t i = 0; i < tensor_count; ++i) one_per_tensor.buckets.push_back({i, 1});
-
-  add("pytorch", "25 MiB, close-when-full, first bucket 1 MiB",
-      assign_buckets(profile.bytes, {.cap_bytes = 25 * kMiB, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = 1 * kMiB}));
-  add("horovod", "128 MiB, at-most (without its cycle time)",
-      assign_buckets(profile.bytes, {.cap_bytes = 128 * kMiB, .rule = CapRule::kAtMost}));
-  add("one_bucket", "all gradients together", std::move(one_bucket));
-  add("one_per_tensor", "each gradient alone", std::move(one_per_tensor));
-  add("mg_wfbp", "merged while waiting costs less than a start-up", mg_wfbp_plan(profile, costs.isolated));
-  return baselines;
+std::vector<Baseline> baselines(const TensorProfile& profile, const CommCosts& costs) {
+  const auto tensors = static_cast<int64_t>(profile.bytes.size());
+  BucketPlan one_bucket, one_per_tensor;
+  if (tensors > 0) one_bucket.buckets = {{0, tensors}};
+  for (int64_t i = 0; i < tensors; ++i) one_per_tensor.buckets.push_back({i, 1});
+  const CapOptions pytorch = {.cap_bytes = 25 * kMiB, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = 1 * kMiB};
+  const CapOptions horovod = {.cap_bytes = 128 * kMiB, .rule = CapRule::kAtMost};
+  return {{"pytorch", "25 MiB, close-when-full, first bucket 1 MiB", assign_buckets(profile.bytes, pytorch)},
+          {"horovod", "128 MiB, at-most (without its cycle time)", assign_buckets(profile.bytes, horovod)},
+          {"one_bucket", "all gradients together", std::move(one_bucket)},
+          {"one_per_tensor", "each gradient alone", std::move(one_per_tensor)},
+          {"mg_wfbp", "merged while waiting costs less than a start-up", mg_wfbp_plan(profile, costs.isolated)}};
 }
 
 }  // namespace firkin

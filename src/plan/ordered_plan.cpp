@@ -6,9 +6,9 @@
 #include <cmath>
 #include <utility>
 
-#include "exact_search.h"
 #include "firkin/base/error.h"
 #include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/optimal_plan.h"
 #include "ordered_search.h"
 
 namespace firkin {
@@ -69,7 +69,7 @@ std::vector<int64_t> start_caps(int64_t total_bytes, int64_t tensors) {
 std::vector<OrderedCandidate> ordered_starts(const TensorProfile& profile, const CommCosts& costs, const OrderedSearchOptions& options,
                                              OrderedSearch& search) {
   std::vector<std::vector<Bucket>> partitions = {
-      find_exact_plan(profile, costs, {.largest_bucket_bytes = options.largest_bucket_bytes, .simulation = options.pipeline.simulation})
+      exact_plan(profile, costs, {.largest_bucket_bytes = options.largest_bucket_bytes, .simulation = options.pipeline.simulation})
           .buckets};
   const int64_t total = profile.total_bytes();
   for (const int64_t cap : start_caps(total, static_cast<int64_t>(profile.bytes.size()))) {
@@ -106,7 +106,7 @@ std::vector<int64_t> plan_order(std::vector<int64_t> order) {
 std::vector<int64_t> launch_order_by_need(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
                                           const PipelineOptions& options) {
   check_options(options);
-  PipelineRun run(profile, costs, options);
+  Simulator run(profile, costs, options);
   run.set_buckets(plan.buckets);
   std::vector<int64_t> order;
   run.order_by_need(order, false);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "firkin/plan/ordered_plan.h"
-#include "pipeline_run.h"
+#include "simulator.h"
 
 namespace firkin {
 
@@ -52,7 +52,7 @@ class OrderedSearch {
   const TensorProfile& profile_;
   const OrderedSearchOptions& options_;
   double bound_s_;
-  PipelineRun run_;
+  Simulator run_;
   int64_t effort_left_ = 0;
 };
 

@@ -31,39 +31,23 @@ BucketPlan plan_of(const Cuts& cuts) {
   return plan;
 }
 
-// All indices, from the middle outwards.
-std::vector<size_t> from_the_middle(size_t count) {
-  std::vector<size_t> order;
-  for (size_t i = 0; i < count; ++i) order.push_back(i);
-  const auto distance = [count](size_t i) { return std::max(2 * i + 1, count) - std::min(2 * i + 1, count); };
-  std::ranges::stable_sort(order, {}, distance);
-  return order;
-}
-
 }  // namespace
-
-std::vector<BucketPlan> neighbours(const BucketPlan& plan) {
-  Cuts cuts = cuts_of(plan);
-  std::vector<BucketPlan> plans;
-  for (const size_t i : from_the_middle(cuts.size())) {
-    cuts[i].flip();
-    plans.push_back(plan_of(cuts));
-    cuts[i].flip();
-  }
-  return plans;
-}
 
 std::optional<BucketPlan> nearest_plan(const BucketPlan& wanted, const std::function<bool(const BucketPlan&)>& is_free) {
   constexpr size_t kMostTried = 5000;
+  if (wanted.buckets.empty()) return std::nullopt;
   std::set<Cuts> seen{cuts_of(wanted)};
-  std::deque<BucketPlan> to_try{wanted};
+  std::deque<Cuts> to_try{cuts_of(wanted)};
   for (size_t tried = 0; !to_try.empty() && tried < kMostTried; ++tried) {
-    const BucketPlan plan = std::move(to_try.front());
+    Cuts cuts = std::move(to_try.front());
     to_try.pop_front();
-    if (is_free(plan)) return plan;
-    if (seen.size() > kMostTried) continue;
-    for (BucketPlan& next : neighbours(plan)) {
-      if (seen.insert(cuts_of(next)).second) to_try.push_back(std::move(next));
+    if (BucketPlan plan = plan_of(cuts); is_free(plan)) return plan;
+    const size_t middle = cuts.size() / 2;
+    for (size_t step = 0; step < cuts.size() && seen.size() <= kMostTried; ++step) {  // the cuts in the middle first
+      const size_t i = step % 2 == 0 ? middle + step / 2 : middle - 1 - step / 2;
+      cuts[i].flip();
+      if (seen.insert(cuts).second) to_try.push_back(cuts);
+      cuts[i].flip();
     }
   }
   return std::nullopt;

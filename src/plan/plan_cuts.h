@@ -13,9 +13,6 @@
 
 namespace firkin {
 
-// The plans with one cut more, or one less, the cuts in the middle first.
-std::vector<BucketPlan> neighbours(const BucketPlan& plan);
-
 // `wanted`, or the plan that differs from it in the fewest cuts, for which `is_free` holds. Nothing when there is none (or, with more than
 // a dozen tensors, none among several thousand).
 std::optional<BucketPlan> nearest_plan(const BucketPlan& wanted, const std::function<bool(const BucketPlan&)>& is_free);

@@ -9,6 +9,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/baselines.h"
 #include "firkin/plan/scaling.h"
+#include "firkin/plan/step_prediction.h"
 #include "firkin/plan/stragglers.h"
 #include "firkin/stats/summary.h"
 
@@ -22,8 +23,14 @@ struct PredictionModel {
   CapOptions rule;
   SearchOptions search;
   double latency_factor = 1;
+  std::optional<double> residual = {};
   std::vector<InputDraw> draws = {};  // none where nothing is known of the inputs' errors
-  std::optional<CapOdds> odds = {};   // over them
+  std::optional<CapOdds> odds = {};   // over them and what the model may be wrong in
+
+  void weigh_caps() {
+    const InputDraw nominal{.costs = costs, .simulation = search.simulation};
+    odds.emplace(profile, with_model_errors(draws, nominal, residual), rule, search);
+  }
 };
 
 // The caps asked for, or powers of two from 1/4 MiB until one holds everything.
@@ -67,15 +74,17 @@ std::vector<InputDraw> draws_of(const PredictionInputs& inputs, const std::optio
   return draws;
 }
 
-void set_interval(const PlanOdds& odds, auto& row) {
-  row.low_s = odds.low_s;
-  row.high_s = odds.high_s;
+// The model's error and the inputs': `drawn` is what these alone make of the predicted time.
+void set_interval(const PredictionModel& model, double predicted_s, const Interval& drawn, auto& row) {
+  const double of_model = std::log(model_range(model.residual));
+  const double below = std::max(0.0, std::log(predicted_s / drawn.low)), above = std::max(0.0, std::log(drawn.high / predicted_s));
+  row.low_s = predicted_s * std::exp(-std::hypot(below, of_model));
+  row.high_s = predicted_s * std::exp(std::hypot(above, of_model));
 }
 
-void set_odds(const PlanOdds& odds, PredictedBucketing& row) {
-  set_interval(odds, row);
-  row.near_best = odds.near_best;
-  row.expected_regret = odds.expected_regret;
+void set_interval(const PredictionModel& model, const BucketPlan& plan, auto& row) {
+  const Interval exact = {row.backward_s, row.backward_s};
+  set_interval(model, row.backward_s, model.draws.empty() ? exact : drawn_times(model.profile, model.draws, plan), row);
 }
 
 PredictedBucketing bucketing(const BucketPlan& plan, const Timeline& timeline) {
@@ -86,13 +95,33 @@ PredictedBucketing bucketing(const BucketPlan& plan, const Timeline& timeline) {
   return row;
 }
 
-PredictedBucketing uniform(const UniformCap& best) {
-  PredictedBucketing row = bucketing(best.plan, best.timeline);
-  row.cap_bytes = best.cap_bytes;
-  row.lowest_cap_bytes = best.lowest_cap_bytes;
-  row.highest_cap_bytes = best.highest_cap_bytes;
-  row.partitions_tried = best.partitions_tried;
-  row.exhaustive = best.exhaustive;
+// Of any plan.
+PredictedBucketing predicted(const PredictionModel& model, const BucketPlan& plan) {
+  PredictedBucketing row = bucketing(plan, simulate(model.profile, plan, model.costs, model.search.simulation));
+  set_interval(model, plan, row);
+  return row;
+}
+
+PredictedBucketing predicted_cap(const PredictionModel& model, const BucketPlan& plan) {
+  PredictedBucketing row = predicted(model, plan);
+  const PlanOdds odds = model.odds->of(plan);
+  row.near_best = odds.near_best;
+  row.expected_regret = odds.expected_regret;
+  return row;
+}
+
+void set_caps(const CapInterval& caps, bool exhaustive, PredictedBucketing& row) {
+  row.cap_bytes = roundest_cap(caps);
+  row.lowest_cap_bytes = caps.lowest_cap_bytes;
+  row.highest_cap_bytes = caps.highest_cap_bytes;
+  row.exhaustive = exhaustive;
+}
+
+// The cap to use.
+PredictedBucketing least_regret(const PredictionModel& model) {
+  const auto& [caps, plan] = model.odds->least_regret();
+  PredictedBucketing row = predicted_cap(model, plan);
+  set_caps(caps, model.odds->exhaustive(), row);
   return row;
 }
 
@@ -102,28 +131,29 @@ std::vector<PredictedBucketing> predicted_curve(const PredictionModel& model, co
   for (const int64_t cap : caps) {
     options.cap_bytes = cap;
     const BucketPlan plan = assign_buckets(model.profile.bytes, options);
-    rows.push_back(bucketing(plan, simulate(model.profile, plan, model.costs, model.search.simulation)));
+    rows.push_back(predicted_cap(model, plan));
     rows.back().cap_bytes = cap;
-    if (model.odds) set_odds(model.odds->of(plan), rows.back());
   }
   return rows;
 }
 
 std::vector<PredictedBucketing> predicted_baselines(const PredictionModel& model, double best_s) {
   std::vector<PredictedBucketing> rows;
-  for (const Baseline& baseline : simulate_baselines(model.profile, model.costs, model.search.simulation, best_s)) {
-    rows.push_back(bucketing(baseline.plan, baseline.timeline));
+  for (const Baseline& baseline : baselines(model.profile, model.costs)) {
+    rows.push_back(predicted(model, baseline.plan));
     rows.back().name = baseline.name;
     rows.back().description = baseline.description;
-    rows.back().regret = std::max(0.0, baseline.regret);
-    if (model.odds) set_interval(model.odds->of(baseline.plan), rows.back());
+    rows.back().regret = std::max(0.0, rows.back().backward_s / best_s - 1);
   }
   return rows;
 }
 
-PredictedPlan predicted_plan(const PredictionModel& model, const UniformCap& uniform_cap) {
+PredictedPlan predicted_plan(const PredictionModel& model, double uniform_s) {
   PlannedBuckets best = find_optimal_plan(model.profile, model.costs, model.search);
-  if (best.timeline.end_s > uniform_cap.timeline.end_s && !best.exact) best = {uniform_cap.plan, uniform_cap.timeline, false};
+  if (best.timeline.end_s > uniform_s) {  // under contention, or by less than the search's tolerance
+    best.plan = model.odds->least_regret().plan;
+    best.timeline = simulate(model.profile, best.plan, model.costs, model.search.simulation);
+  }
   const double best_s = best.timeline.end_s;
   if (!(best_s > 0)) throw InputError("the tensors take no time to compute and to send; expected some ready_s or bytes above 0");
   PredictedPlan plan;
@@ -134,73 +164,52 @@ PredictedPlan predicted_plan(const PredictionModel& model, const UniformCap& uni
   }
   plan.backward_s = best_s;
   plan.exposed_s = best.timeline.exposed_s;
-  plan.gain = std::max(0.0, 1 - best_s / uniform_cap.timeline.end_s);
+  plan.gain = std::max(0.0, 1 - best_s / uniform_s);
   plan.exact = best.exact;
   plan.pytorch = pytorch_caps(best.plan, model.profile.bytes);
-  if (model.odds) set_interval(model.odds->of(best.plan), plan);
+  set_interval(model, best.plan, plan);
   return plan;
 }
 
 PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed_backward_s) {
   PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search);
-  if (model.draws.empty()) return ordered;
   std::vector<double> periods;
   for (const InputDraw& draw : model.draws) {
     const TensorProfile profile = slower(model.profile, draw.costs, draw.compute_factor);
     periods.push_back(simulate_pipeline(profile, ordered.plan, draw.costs, pipeline_options(draw.costs, draw.simulation)).period_s);
   }
   constexpr double kOutside = 0.025;
-  ordered.low_s = quantile(periods, kOutside);
-  ordered.high_s = quantile(periods, 1 - kOutside);
+  if (periods.empty()) periods = {ordered.period_s};
+  set_interval(model, ordered.period_s, {quantile(periods, kOutside), quantile(periods, 1 - kOutside)}, ordered);
   return ordered;
 }
 
-PredictedHook predicted_hook(const PredictionModel& model, const Compression& compression) {
-  const CommCosts costs = compressed(model.costs, compression);
-  const UniformCap best = find_best_uniform_cap(model.profile, costs, model.rule, model.search);
+PredictedHook predicted_hook(PredictionModel model, const Compression& compression) {
+  model.costs = compressed(model.costs, compression);
+  for (InputDraw& draw : model.draws) draw.costs = compressed(draw.costs, compression);
+  model.weigh_caps();
+  const PredictedBucketing best = least_regret(model);
   PredictedHook hook{.name = compression.name,
-                     .cap_bytes = best.cap_bytes,
-                     .buckets = static_cast<int64_t>(best.plan.buckets.size()),
-                     .backward_s = best.timeline.end_s,
-                     .exposed_s = best.timeline.exposed_s};
+                     .cap_bytes = *best.cap_bytes,
+                     .buckets = best.buckets,
+                     .backward_s = best.backward_s,
+                     .exposed_s = best.exposed_s};
   if (!model.profile.knows_forward()) return hook;
-  const PredictedOrdered ordered = predict_ordered(model.profile, costs, best.timeline.end_s, model.search);
+  const PredictedOrdered ordered = predict_ordered(model.profile, model.costs, best.backward_s, model.search);
   hook.bucketed_period_s = ordered.bucketed_period_s;
   hook.ordered_period_s = ordered.period_s;
   return hook;
 }
 
-std::optional<AnalyticPrediction> analytic_of(const AlphaBeta& fit, const PredictedWorkload& workload) {
-  const auto total_bytes = static_cast<double>(workload.gradient_bytes);
-  if (fit.alpha_s <= 0 || fit.beta_s_per_byte <= 0 || workload.backward_s <= 0 || total_bytes <= 0) return std::nullopt;
-  AnalyticPrediction analytic;
-  analytic.workload = {.total_bytes = total_bytes,
-                       .backward_s = workload.backward_s,
-                       .overhead_s = fit.alpha_s,
-                       .bandwidth_bytes_s = 1 / fit.beta_s_per_byte};
-  analytic.balanced = best_balanced_buckets(analytic.workload);
-  analytic.even = best_even_buckets(analytic.workload);
-  if (total_bytes * fit.beta_s_per_byte >= workload.backward_s) analytic.growing = best_growing_buckets(analytic.workload);
-  return analytic;
-}
-
-PredictedBucketing safest_cap(const PredictionModel& model, const LeastRegretCap& safest) {
-  PredictedBucketing row = bucketing(safest.plan, simulate(model.profile, safest.plan, model.costs, model.search.simulation));
-  row.cap_bytes = safest.cap_bytes;
-  row.lowest_cap_bytes = safest.lowest_cap_bytes;
-  row.highest_cap_bytes = safest.highest_cap_bytes;
-  row.exhaustive = safest.exhaustive;
-  set_odds(safest.odds, row);
-  return row;
-}
-
-Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& model, int64_t world, const BucketPlan& safest) {
+Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& model, int64_t world) {
   Extrapolation extrapolation{.fitted_worlds = scaling.fitted_worlds(), .forms = {}};
   for (const FormFit& fit : scaling.fits()) {
     const CommCosts costs = scaled(scaling.costs(fit.form, world), model.latency_factor);
-    extrapolation.forms.push_back({name_of(fit.form), fit.left_out_error, fit.weight,
-                                   uniform(find_best_uniform_cap(model.profile, costs, model.rule, model.search)),
-                                   simulate(model.profile, safest, costs, model.search.simulation).end_s});
+    const UniformCap best = find_best_uniform_cap(model.profile, costs, model.rule, model.search);
+    PredictedBucketing row = bucketing(best.plan, best.timeline);
+    set_caps({best.lowest_cap_bytes, best.highest_cap_bytes}, best.exhaustive, row);
+    extrapolation.forms.push_back({name_of(fit.form), fit.left_out_error, fit.weight, row,
+                                   simulate(model.profile, model.odds->least_regret().plan, costs, model.search.simulation).end_s});
   }
   return extrapolation;
 }
@@ -214,8 +223,6 @@ PredictedWorkload workload_of(const PredictionModel& model, int64_t world) {
   workload.rule = name_of(model.rule.rule);
   workload.first_cap_bytes = model.rule.first_cap_bytes;
   workload.simulation = model.search.simulation;
-  workload.curve_quality = leave_one_out_of_curve(model.costs.isolated.points());
-  workload.alpha_beta_quality = leave_one_out_of_alpha_beta(model.costs.isolated.points());
   return workload;
 }
 
@@ -228,7 +235,8 @@ Prediction predict(PredictionInputs inputs) {
   if (!measured) scaling.emplace(inputs.table, worlds_alike(world, inputs.ranks_per_node));
   if (!(inputs.latency_factor > 0)) throw InputError(fmt::format("the latency factor is {}; expected more than 0", inputs.latency_factor));
   const CommCosts alone = measured ? comm_costs(inputs.table, world) : scaling->costs(world);
-  PredictionModel model{std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.latency_factor};
+  PredictionModel model{
+      std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.latency_factor, inputs.residual};
   Prediction result;
   result.workload.world_size = world;
   if (!inputs.rank_times.empty()) {
@@ -245,32 +253,21 @@ Prediction predict(PredictionInputs inputs) {
     model.profile = slower(model.profile, model.costs, slowest.factor);
   }
   model.draws = draws_of(inputs, scaling, model, result.stragglers);
-  if (!model.draws.empty()) model.odds.emplace(model.profile, model.draws, model.rule, model.search);
+  model.weigh_caps();
   result.workload = workload_of(model, world);
   if (inputs.latency_factor != 1) result.workload.latency_factor = inputs.latency_factor;
   result.workload.extrapolated = scaling || (result.stragglers && result.stragglers->beyond_samples);
   result.workload.gap_measured =
       std::ranges::any_of(inputs.table, [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); });
   result.alpha_beta = fit_alpha_beta(model.costs.isolated.points());
-  const UniformCap best = find_best_uniform_cap(model.profile, model.costs, model.rule, model.search);
-  result.best_uniform = uniform(best);
-  if (model.odds) set_odds(model.odds->of(best.plan), result.best_uniform);
+  result.best_uniform = least_regret(model);
   result.curve = predicted_curve(model, caps_of(inputs, result.workload.gradient_bytes));
-  result.best_plan = predicted_plan(model, best);
+  result.best_plan = predicted_plan(model, result.best_uniform.backward_s);
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);
-  if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, best.timeline.end_s);
+  if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, result.best_uniform.backward_s);
   for (const Compression& hook : inputs.hooks) result.hooks.push_back(predicted_hook(model, hook));
-  result.analytic = analytic_of(result.alpha_beta, result.workload);
-  if (model.odds) {
-    const LeastRegretCap safest = model.odds->least_regret();
-    result.safest = safest_cap(model, safest);
-    if (scaling) result.extrapolation = extrapolate(*scaling, model, world, safest.plan);
-  }
-  if (inputs.sensitivity) {
-    result.sensitivity = {sensitivity_table(model.profile, model.costs, model.rule, model.search),
-                          sensitivity_map(model.profile, model.costs, model.rule, model.search),
-                          elasticities(model.profile, model.costs, model.rule, model.search)};
-  }
+  if (scaling) result.extrapolation = extrapolate(*scaling, model, world);
+  if (inputs.sensitivity) result.sensitivity = {sensitivity_table(model.profile, model.costs, model.rule, model.search)};
   return result;
 }
 

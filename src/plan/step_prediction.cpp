@@ -15,31 +15,10 @@
 #include "firkin/plan/ordered_prediction.h"
 #include "firkin/plan/uniform_cap.h"
 #include "plan_cuts.h"
-#include "plan_evaluator.h"
+#include "simulator.h"
 
 namespace firkin {
 namespace {
-
-// 95 % of the study's caps were measured within exp(+-kQuantile sqrt(kFloor^2 + residual^2)) of what a calibrated model predicted (36
-// regimes of two studies, each judged by the others).
-constexpr double kQuantile = 2.74, kFloor = 0.02, kUncalibrated = 0.06;
-
-// What the model may be wrong in, one at a time: factors.
-struct Error {
-  double latency = 1, bytes = 1, compute = 1;
-};
-
-std::vector<Error> errors_of(const StepModel& model) {
-  const double spread = model.residual ? 0.5 : 1;
-  const double latency = std::exp2(spread), bytes = std::exp(0.15 * spread), compute = std::exp(0.1 * spread);
-  return {{},
-          {.latency = latency},
-          {.latency = 1 / latency},
-          {.bytes = bytes},
-          {.bytes = 1 / bytes},
-          {.compute = compute},
-          {.compute = 1 / compute}};
-}
 
 double step_of_backward(const StepModel& model, double backward_s) {
   if (!(model.none_step_s > 0)) throw std::invalid_argument("predicted steps: expected the time of a step without communication");
@@ -53,6 +32,24 @@ CapOptions with_cap(CapOptions rule, int64_t cap) {
 
 }  // namespace
 
+std::vector<ModelError> model_errors(const std::optional<double>& residual) {
+  const double spread = residual ? 0.5 : 1;
+  const double latency = std::exp2(spread), bytes = std::exp(0.15 * spread), compute = std::exp(0.1 * spread);
+  return {{},
+          {.latency = latency},
+          {.latency = 1 / latency},
+          {.bytes = bytes},
+          {.bytes = 1 / bytes},
+          {.compute = compute},
+          {.compute = 1 / compute}};
+}
+
+double model_range(const std::optional<double>& residual) {
+  // Of 36 regimes of two studies, each judged by the others.
+  constexpr double kQuantile = 2.74, kFloor = 0.02, kUncalibrated = 0.06;
+  return std::exp(kQuantile * std::hypot(kFloor, residual.value_or(kUncalibrated)));
+}
+
 double predict_step(const StepModel& model, const BucketPlan& plan) {
   return step_of_backward(model, simulate(model.profile, plan, model.costs, model.simulation).end_s);
 }
@@ -60,8 +57,7 @@ double predict_step(const StepModel& model, const BucketPlan& plan) {
 std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps) {
   std::vector<CapPrediction> predictions;
   std::vector<BucketPlan> plans;
-  const double error = std::hypot(kFloor, model.residual.value_or(kUncalibrated));
-  const double range = std::exp(kQuantile * error);
+  const double range = model_range(model.residual);
   for (const int64_t cap : caps) {
     const CapOptions options = with_cap(rule, cap);
     const BucketPlan& plan = plans.emplace_back(assign_buckets(model.profile.bytes, options));
@@ -75,17 +71,16 @@ std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOption
                            .low_s = step_s / range,
                            .high_s = step_s * range});
   }
-  const std::vector<Error> errors = errors_of(model);
-  for (const Error& wrong : errors) {
+  const std::vector<ModelError> errors = model_errors(model.residual);
+  for (const ModelError& wrong : errors) {
     TensorProfile profile{.names = {}, .bytes = model.profile.bytes, .ready_s = model.profile.ready_s};
     for (double& ready_s : profile.ready_s) ready_s *= wrong.compute;
     profile.backward_s = model.profile.backward_s * wrong.compute;
     const CommCosts costs = scaled(model.costs, wrong.latency, wrong.bytes);
-    PlanEvaluator evaluator(profile, costs, model.simulation);
+    Simulator evaluator(profile, costs, {.simulation = model.simulation});
     std::vector<double> step_s;
     for (const BucketPlan& plan : plans) {
-      step_s.push_back(model.none_step_s - model.bare_backward_s * wrong.compute +
-                       evaluator.end_s(plan.buckets, std::numeric_limits<double>::infinity()));
+      step_s.push_back(model.none_step_s - model.bare_backward_s * wrong.compute + evaluator.end_s(plan.buckets));
     }
     const double best_s = step_s.empty() ? 0 : std::ranges::min(step_s);
     for (size_t i = 0; i < step_s.size(); ++i) {

@@ -4,82 +4,327 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <functional>
+#include <numeric>
+#include <queue>
+#include <tuple>
 
-#include "contention.h"
 #include "firkin/base/error.h"
+#include "simulator.h"
 
 namespace firkin {
 namespace {
 
-// Without contention: the formula, channel by channel.
-void run_without_contention(const std::vector<Launch>& launches, int64_t channels, Timeline& timeline) {
-  std::vector<double> channel_free(static_cast<size_t>(channels), -std::numeric_limits<double>::infinity());
-  for (size_t k = 0; k < launches.size(); ++k) {
-    const auto channel = std::min_element(channel_free.begin(), channel_free.end());
-    BucketSpan& span = timeline.buckets[k];
-    span.launch_s = launches[k].host_s;
-    span.channel = channel - channel_free.begin();
-    span.start_s = std::max(launches[k].host_s, *channel);
-    span.end_s = std::max(launches[k].host_s + launches[k].isolated_s, *channel + launches[k].gap_s);
-    *channel = span.end_s;
+constexpr double kLongAgo = -std::numeric_limits<double>::infinity();
+
+bool same_points(const CostCurve& a, const CostCurve& b) {
+  return std::ranges::equal(a.points(), b.points(),
+                            [](const CostPoint& p, const CostPoint& q) { return p.bytes == q.bytes && p.seconds == q.seconds; });
+}
+
+std::vector<int64_t> order_of(const BucketPlan& plan) {
+  std::vector<int64_t> order = plan.launch_order;
+  if (!order.empty()) return order;
+  order.resize(plan.buckets.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  return order;
+}
+
+double computation_s(const TensorProfile& profile, const SimulationOptions& options, size_t calls) {
+  return profile.forward_s + profile.backward_s + std::accumulate(profile.update_s.begin(), profile.update_s.end(), 0.0) +
+         options.overhead_s * static_cast<double>(calls);
+}
+
+// The least of a(x) / x for x up to `bytes`. Between the points and beyond them a line: the least is at a point or at the end.
+double least_s_per_byte(const CostCurve& curve, double bytes) {
+  double least = curve(bytes) / bytes;
+  for (const CostPoint& point : curve.points()) {
+    const auto size = static_cast<double>(point.bytes);
+    if (size < bytes) least = std::min(least, point.seconds / size);
   }
+  return least;
 }
 
 }  // namespace
+
+CachedCosts::CachedCosts(const CommCosts& costs, bool many_plans)
+    : costs_(costs), same_(many_plans && same_points(costs.isolated, costs.gap)), entries_(many_plans ? size_t{1} << kSlotBits : 0) {}
+
+void Clock::compute(double work_s, double busy_until) {
+  if (busy_until > comm_) {
+    const double busy_s = (busy_until - comm_) * options_->comm_slowdown;
+    const double needed_s = work_s * options_->compute_slowdown;
+    if (needed_s <= busy_s) return advance_to(wall_ + needed_s, comm_ + needed_s / options_->comm_slowdown);
+    work_s -= busy_s / options_->compute_slowdown;
+    advance_to(wall_ + busy_s, busy_until);
+  }
+  advance_to(wall_ + work_s, comm_ + work_s / options_->comm_slowdown);
+}
+
+double Clock::wall_at(double comm_s) const {
+  if (!contended_) return comm_s;
+  const auto after = std::ranges::lower_bound(history_, comm_s, {}, &std::pair<double, double>::first);
+  if (after == history_.begin() || after == history_.end()) return after == history_.end() ? wall_ : after->second;
+  const auto before = after - 1;
+  return before->second + (after->second - before->second) * (comm_s - before->first) / (after->first - before->first);
+}
+
+Simulator::Simulator(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options, bool many_plans)
+    : profile_(profile), options_(options), costs_(costs, many_plans), bytes_before_(profile.bytes.size() + 1, 0) {
+  for (size_t i = 0; i < profile.bytes.size(); ++i) bytes_before_[i + 1] = bytes_before_[i] + profile.bytes[i];
+}
+
+void Simulator::prepare_forward() {
+  const size_t tensors = profile_.bytes.size();
+  needed_s_ = profile_.needed_s;
+  needed_s_.resize(tensors, 0);
+  unit_of_tensor_.resize(tensors);
+  update_before_.assign(tensors + 1, 0);
+  for (size_t i = 0; i < tensors; ++i) update_before_[i + 1] = update_before_[i] + (profile_.update_s.empty() ? 0 : profile_.update_s[i]);
+  tensors_by_need_.resize(tensors);
+  std::iota(tensors_by_need_.begin(), tensors_by_need_.end(), size_t{0});
+  std::ranges::stable_sort(tensors_by_need_, {}, [&](size_t i) { return needed_s_[i]; });
+}
+
+int64_t Simulator::bytes(const Bucket& bucket) const {
+  const int64_t total = bytes_before_[static_cast<size_t>(bucket.first + bucket.count)] - bytes_before_[static_cast<size_t>(bucket.first)];
+  return bucket.parts == 1 ? total : part_begin(total, bucket.part + 1, bucket.parts) - part_begin(total, bucket.part, bucket.parts);
+}
+
+// The backward pass. launched(position, end of the link's last call, end of this one), on the communication's clock, may end it by false.
+// Returns when the last all-reduce ends, on that clock.
+template <typename PieceAt, typename Launched>
+double Simulator::launch_all(size_t count, Clock& clock, const PieceAt& piece_at, const Launched& launched) const {
+  double busy_until = kLongAgo, latest_s = 0;  // launches keep their order: one whose bucket is not ready holds up those behind it
+  for (size_t position = 0; position < count; ++position) {
+    const Piece& piece = piece_at(position);
+    latest_s = std::max(latest_s, piece.ready_s);
+    clock.compute_to(latest_s + options_.simulation.overhead_s * static_cast<double>(position + 1), busy_until);
+    const double free = busy_until;
+    busy_until = std::max(clock.comm() + piece.cost.isolated_s, free + piece.cost.gap_s);
+    if (!launched(position, free, busy_until)) return busy_until;
+  }
+  const double host_s = profile_.backward_s + options_.simulation.overhead_s * static_cast<double>(count);
+  clock.compute_to(std::max(clock.host(), host_s), busy_until);  // they may differ by rounding
+  return busy_until;
+}
+
+double Simulator::end_s(std::span<const Bucket> buckets, double give_up_s) {
+  Clock clock(options_.simulation);
+  const auto piece = [&](size_t k) { return Piece{.cost = cost(buckets[k]), .ready_s = ready_s(buckets[k])}; };
+  const auto go_on = [&](size_t, double, double end) { return end <= give_up_s; };  // it never comes down again, nor is wall time earlier
+  const double busy_until = launch_all(buckets.size(), clock, piece, go_on);
+  if (busy_until > give_up_s) return busy_until;
+  clock.wait_until(busy_until);
+  return clock.wall();
+}
+
+Timeline Simulator::backward(const BucketPlan& plan) {
+  const std::vector<int64_t> order = order_of(plan);
+  Timeline timeline;
+  Clock clock(options_.simulation);
+  clock.record();
+  const auto bucket = [&](size_t position) { return plan.buckets[static_cast<size_t>(order[position])]; };
+  const auto piece = [&](size_t position) { return Piece{.cost = cost(bucket(position)), .ready_s = ready_s(bucket(position))}; };
+  // start_s and end_s are on the communication's clock for now: their wall time is known when it has passed.
+  const double busy_until = launch_all(order.size(), clock, piece, [&](size_t position, double free, double end) {
+    timeline.buckets.push_back({.bytes = bytes(bucket(position)),
+                                .ready_s = ready_s(bucket(position)),
+                                .start_s = std::max(clock.comm(), free),
+                                .end_s = end,
+                                .launch_s = clock.wall(),
+                                .bucket = order[position]});
+    return true;
+  });
+  timeline.compute_end_s = clock.wall();
+  clock.wait_until(busy_until);
+  timeline.end_s = clock.wall();
+  timeline.exposed_s = timeline.end_s - profile_.backward_s;
+  for (BucketSpan& span : timeline.buckets) {
+    span.start_s = clock.wall_at(span.start_s);
+    span.end_s = clock.wall_at(span.end_s);
+  }
+  return timeline;
+}
+
+void Simulator::set_buckets(std::span<const Bucket> buckets) {
+  if (update_before_.empty()) prepare_forward();
+  pieces_.clear();
+  units_.clear();
+  for (size_t k = 0; k < buckets.size(); ++k) {
+    const Bucket& bucket = buckets[k];
+    const auto first = static_cast<size_t>(bucket.first);
+    const auto end = first + static_cast<size_t>(bucket.count);
+    if (bucket.part == 0) {
+      units_.push_back({.needed_s = *std::min_element(needed_s_.begin() + bucket.first, needed_s_.begin() + bucket.first + bucket.count),
+                        .update_s = update_before_[end] - update_before_[first],
+                        .first_bucket = k,
+                        .parts = static_cast<size_t>(bucket.parts)});
+      std::fill(unit_of_tensor_.begin() + bucket.first, unit_of_tensor_.begin() + bucket.first + bucket.count, units_.size() - 1);
+    }
+    pieces_.push_back({cost(bucket), ready_s(bucket), units_.size() - 1});
+  }
+}
+
+void Simulator::order_by_need(std::vector<int64_t>& order, bool patient) {
+  const SimulationOptions& simulation = options_.simulation;
+  // Of buckets that are needed at once, one with a long update first: it runs while the others arrive.
+  using Candidate = std::tuple<double, double, size_t>;
+  const auto candidate = [&](size_t k) { return Candidate(units_[pieces_[k].unit].needed_s, -units_[pieces_[k].unit].update_s, k); };
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> ready;
+  const double backward_end = profile_.backward_s * simulation.compute_slowdown;
+  order.clear();
+  double now = 0, launch = 0, link_free = kLongAgo;
+  for (size_t next = 0; order.size() < pieces_.size();) {
+    const auto calls = static_cast<double>(order.size() + 1);
+    const auto ready_at = [&](size_t k) { return (pieces_[k].ready_s + simulation.overhead_s * calls) * simulation.compute_slowdown; };
+    now = std::max(now, link_free);
+    if (ready.empty()) now = std::max(now, ready_at(next));
+    for (; next < pieces_.size() && ready_at(next) <= now; ++next) ready.push(candidate(next));
+    const size_t k = std::get<size_t>(ready.top());
+    const CallCost& cost = pieces_[k].cost;
+    const double slowdown = now < backward_end ? simulation.comm_slowdown : 1;
+    const double end = std::max(std::max(launch, ready_at(k)) + cost.isolated_s * slowdown, link_free + cost.gap_s * slowdown);
+    if (patient && next < pieces_.size() && candidate(next) < ready.top() && ready_at(next) < end) {
+      now = ready_at(next);
+      continue;
+    }
+    ready.pop();
+    order.push_back(static_cast<int64_t>(k));
+    launch = std::max(launch, ready_at(k));
+    link_free = end;
+  }
+}
+
+void Simulator::update(Unit& unit, Clock& clock, double busy_until, Pipeline* pipeline) {
+  const double start = clock.wall();
+  clock.compute_to(clock.host() + unit.update_s, busy_until);
+  unit.updated = true;
+  if (pipeline != nullptr) pipeline->updates.push_back({static_cast<int64_t>(unit.first_bucket), start, clock.wall()});
+}
+
+void Simulator::await(Unit& unit, Clock& clock, double busy_until, Pipeline* pipeline) {
+  while (unit.arrival > clock.comm()) {
+    while (units_[arrivals_[next_arrival_]].updated) ++next_arrival_;
+    Unit& next = units_[arrivals_[next_arrival_]];  // this one at the latest
+    if (next.arrival <= clock.comm()) {
+      update(next, clock, busy_until, pipeline);
+      continue;
+    }
+    const double start = clock.wall();
+    clock.wait_until(next.arrival);
+    if (pipeline == nullptr) continue;
+    const auto bucket = static_cast<int64_t>(unit.first_bucket);
+    std::vector<PipelineWait>& waits = pipeline->waits;
+    if (!waits.empty() && waits.back().bucket == bucket && waits.back().end_s == start) {
+      waits.back().end_s = clock.wall();  // another bucket has come, and it takes no time to update
+    } else {
+      waits.push_back({bucket, start, clock.wall()});
+    }
+  }
+  update(unit, clock, busy_until, pipeline);
+}
+
+void Simulator::run_forward(Clock& clock, double busy_until, Pipeline* pipeline) {
+  double done_s = 0;
+  for (const size_t tensor : tensors_by_need_) {
+    Unit& unit = units_[unit_of_tensor_[tensor]];
+    if (unit.updated) continue;
+    clock.compute_to(clock.host() + (needed_s_[tensor] - done_s), busy_until);
+    done_s = needed_s_[tensor];
+    await(unit, clock, busy_until, pipeline);
+  }
+  clock.compute_to(clock.host() + (profile_.forward_s - done_s), busy_until);
+}
+
+double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
+  for (Unit& unit : units_) {
+    unit.parts_left = unit.parts;
+    unit.updated = false;
+  }
+  arrivals_.clear();
+  next_arrival_ = 0;
+  Clock clock(options_.simulation);
+  if (pipeline != nullptr) clock.record();
+  const auto piece = [&](size_t position) -> const Piece& { return pieces_[static_cast<size_t>(order[position])]; };
+  const double busy_until = launch_all(order.size(), clock, piece, [&](size_t position, double free, double end) {
+    Unit& unit = units_[piece(position).unit];
+    unit.arrival = end;  // first in, first out: its last part is the latest
+    if (--unit.parts_left == 0) arrivals_.push_back(piece(position).unit);
+    if (pipeline == nullptr) return true;
+    pipeline->buckets.push_back(
+        {.start_s = std::max(clock.comm(), free), .end_s = end, .launch_s = clock.wall(), .bucket = order[position]});
+    pipeline->communication_s += piece(position).cost.gap_s;
+    return true;
+  });
+  const double backward_s = clock.wall();
+  clock.wait_until(clock.comm() + options_.agreement_s);
+  const double forward_start = clock.wall();
+  run_forward(clock, busy_until, pipeline);
+  const double period = clock.wall();
+  if (pipeline == nullptr) return period;
+
+  // The cycle began with backward; the step begins with forward.
+  pipeline->period_s = period;
+  pipeline->forward_end_s = period - forward_start;
+  pipeline->backward_end_s = pipeline->forward_end_s + backward_s;
+  pipeline->computation_s = computation_s(profile_, options_.simulation, order.size());
+  for (BucketSpan& span : pipeline->buckets) {
+    span.launch_s += pipeline->forward_end_s;
+    span.start_s = pipeline->forward_end_s + clock.wall_at(span.start_s);
+    span.end_s = pipeline->forward_end_s + clock.wall_at(span.end_s);
+  }
+  for (PipelineWait& wait : pipeline->waits) {
+    wait = {wait.bucket, wait.start_s - forward_start, wait.end_s - forward_start};
+    pipeline->waited_s += wait.end_s - wait.start_s;
+  }
+  for (PipelineUpdate& update : pipeline->updates) {
+    update = {update.bucket, update.start_s - forward_start, update.end_s - forward_start};
+  }
+  return period;
+}
 
 void check_options(const SimulationOptions& options) {
   const auto check = [](const char* what, double value, double least) {
     if (!std::isfinite(value) || value < least) throw InputError(fmt::format("{} is {}; expected at least {}", what, value, least));
   };
-  constexpr int64_t kMostChannels = 1024;
-  if (options.channels < 1 || options.channels > kMostChannels) {
-    throw InputError(fmt::format("the number of channels is {}; expected 1 to {}", options.channels, kMostChannels));
-  }
   check("the overhead per call", options.overhead_s, 0);
-  check("the copy time per byte", options.copy_s_per_byte, 0);
   check("the slowdown of computation", options.compute_slowdown, 1);
   check("the slowdown of communication", options.comm_slowdown, 1);
 }
 
+void check_options(const PipelineOptions& options) {
+  check_options(options.simulation);
+  if (!std::isfinite(options.agreement_s) || options.agreement_s < 0) {
+    throw InputError(fmt::format("the time to agree is {}; expected at least 0", options.agreement_s));
+  }
+}
+
 Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options) {
   check_options(options);
-  Timeline timeline;
-  timeline.buckets.reserve(plan.buckets.size());
-  const std::vector<int64_t> bytes_of = bucket_bytes(plan, profile.bytes);
-  std::vector<int64_t> bytes_before(profile.bytes.size() + 1, 0);  // of the tensors before tensor i
-  for (size_t i = 0; i < profile.bytes.size(); ++i) bytes_before[i + 1] = bytes_before[i] + profile.bytes[i];
+  return Simulator(profile, costs, {.simulation = options}, /*many_plans=*/false).backward(plan);
+}
 
-  std::vector<Launch> launches;
-  launches.reserve(plan.buckets.size());
-  size_t last_needed = 0;  // launches keep their order: one whose bucket is not ready holds up those behind it
-  for (size_t position = 0; position < plan.buckets.size(); ++position) {
-    const size_t k = plan.launch_order.empty() ? position : static_cast<size_t>(plan.launch_order[position]);
-    last_needed = std::max(last_needed, k);
-    const auto tensors_until = [&](size_t bucket) { return static_cast<size_t>(plan.buckets[bucket].first + plan.buckets[bucket].count); };
-    const auto ready_s = [&](size_t bucket) { return profile.ready_s[tensors_until(bucket) - 1]; };
-    // A split tensor is copied as a whole before its first part goes.
-    const double copies_s = options.copy_s_per_byte * static_cast<double>(bytes_before[tensors_until(last_needed)]);
-    const double calls_s = options.overhead_s * static_cast<double>(position + 1);
-    BucketSpan span{.bytes = bytes_of[k], .ready_s = ready_s(k), .bucket = static_cast<int64_t>(k)};
-    const auto bytes = static_cast<double>(span.bytes);
-    launches.push_back({ready_s(last_needed) + copies_s + calls_s, costs.isolated(bytes), costs.gap(bytes)});
-    timeline.buckets.push_back(span);
+Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const PipelineOptions& options) {
+  check_options(options);
+  Simulator simulator(profile, costs, options, /*many_plans=*/false);
+  simulator.set_buckets(plan.buckets);
+  Pipeline pipeline;
+  simulator.period_s(order_of(plan), &pipeline);
+  for (BucketSpan& span : pipeline.buckets) {
+    const Bucket& bucket = plan.buckets[static_cast<size_t>(span.bucket)];
+    span.bytes = simulator.bytes(bucket);
+    span.ready_s = pipeline.forward_end_s + profile.ready_s[static_cast<size_t>(bucket.first + bucket.count - 1)];
   }
+  return pipeline;
+}
 
-  double host_total_s = profile.backward_s + options.overhead_s * static_cast<double>(plan.buckets.size()) +
-                        options.copy_s_per_byte * static_cast<double>(bytes_before.back());
-  if (!launches.empty()) host_total_s = std::max(host_total_s, launches.back().host_s);  // they may differ by rounding
-  if (options.compute_slowdown == 1 && options.comm_slowdown == 1) {
-    timeline.compute_end_s = host_total_s;
-    run_without_contention(launches, options.channels, timeline);
-  } else {
-    run_fluid(launches, host_total_s, options, timeline);
-  }
-  timeline.end_s = timeline.compute_end_s;
-  for (const BucketSpan& span : timeline.buckets) timeline.end_s = std::max(timeline.end_s, span.end_s);
-  timeline.exposed_s = timeline.end_s - profile.backward_s;
-  return timeline;
+double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options) {
+  check_options(options);
+  const double bytes = static_cast<double>(profile.total_bytes());
+  const double computation = computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 1) + options.agreement_s;
+  if (!(bytes > 0)) return computation;
+  return std::max(computation, bytes * std::min(least_s_per_byte(costs.isolated, bytes), least_s_per_byte(costs.gap, bytes)));
 }
 
 }  // namespace firkin

@@ -8,9 +8,10 @@
 #include <utility>
 
 #include "firkin/base/error.h"
+#include "firkin/plan/step_prediction.h"
 #include "firkin/stats/summary.h"
-#include "plan_evaluator.h"
 #include "random_normal.h"
+#include "simulator.h"
 
 namespace firkin {
 namespace {
@@ -72,33 +73,51 @@ std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOpti
   return draws;
 }
 
+std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const InputDraw& nominal, const std::optional<double>& residual) {
+  const std::vector<ModelError> errors = model_errors(residual);
+  if (draws.empty()) draws.assign(errors.size(), nominal);
+  for (size_t draw = 0; draw < draws.size(); ++draw) {
+    const ModelError& wrong = errors[draw % errors.size()];
+    draws[draw].compute_factor *= wrong.compute;
+    draws[draw].costs = scaled(draws[draw].costs, wrong.latency, wrong.bytes);
+  }
+  return draws;
+}
+
+Interval drawn_times(const TensorProfile& profile, const std::vector<InputDraw>& draws, const BucketPlan& plan) {
+  constexpr double kOutside = 0.025;  // on either side
+  std::vector<double> end_s;
+  for (const InputDraw& draw : draws) {
+    end_s.push_back(simulate(scaled_profile(profile, draw.compute_factor), plan, draw.costs, draw.simulation).end_s);
+  }
+  return {quantile(end_s, kOutside), quantile(end_s, 1 - kOutside)};
+}
+
 CapOdds::CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, const CapOptions& options, const SearchOptions& search)
-    : draws_(std::move(draws)), tolerance_(search.tolerance) {
+    : draws_(std::move(draws)) {
   if (draws_.empty()) throw InputError("no draw of the inputs; expected at least one");
   const auto count = static_cast<int64_t>(draws_.size());
-  const bool contended = std::ranges::any_of(draws_, [](const InputDraw& draw) {
-    return draw.simulation.channels > 1 || draw.simulation.compute_slowdown != 1 || draw.simulation.comm_slowdown != 1;
-  });
+  const bool contended = std::ranges::any_of(
+      draws_, [](const InputDraw& draw) { return draw.simulation.compute_slowdown != 1 || draw.simulation.comm_slowdown != 1; });
   const int64_t least_effort = 2 * static_cast<int64_t>(profile.bytes.size());
   caps_ = distinct_plans(profile, options, search, std::max(least_effort, (contended ? kContendedEffort : kEffort) / count));
   end_s_.resize(caps_.plans.size());
   for (const InputDraw& draw : draws_) {
     check_options(draw.simulation);
     const TensorProfile& drawn = profiles_.emplace_back(scaled_profile(profile, draw.compute_factor));
-    PlanEvaluator evaluator(drawn, draw.costs, draw.simulation);
+    Simulator simulator(drawn, draw.costs, {.simulation = draw.simulation});
     double best_s = std::numeric_limits<double>::infinity();
     for (size_t cap = 0; cap < caps_.plans.size(); ++cap) {
-      end_s_[cap].push_back(evaluator.end_s(caps_.plans[cap].plan.buckets, std::numeric_limits<double>::infinity()));
+      end_s_[cap].push_back(simulator.end_s(caps_.plans[cap].plan.buckets));
       best_s = std::min(best_s, end_s_[cap].back());
     }
     best_s_.push_back(best_s);
   }
 }
 
-PlanOdds CapOdds::odds(std::vector<double> end_s) const {
+PlanOdds CapOdds::odds(const std::vector<double>& end_s) const {
   constexpr double kNear = 0.01;
-  constexpr double kOutside = 0.025;  // on either side
-  PlanOdds result{.low_s = quantile(end_s, kOutside), .high_s = quantile(end_s, 1 - kOutside)};
+  PlanOdds result;
   const auto count = static_cast<double>(end_s.size());
   for (size_t draw = 0; draw < end_s.size(); ++draw) {
     if (!(best_s_[draw] > 0)) continue;
@@ -114,26 +133,20 @@ PlanOdds CapOdds::of(const BucketPlan& plan) const {
   for (size_t draw = 0; draw < draws_.size(); ++draw) {
     end_s.push_back(simulate(profiles_[draw], plan, draws_[draw].costs, draws_[draw].simulation).end_s);
   }
-  return odds(std::move(end_s));
+  return odds(end_s);
 }
 
-LeastRegretCap CapOdds::least_regret() const {
-  std::vector<PlanOdds> all;
-  for (const std::vector<double>& end_s : end_s_) all.push_back(odds(end_s));
-  constexpr double kNoDifference = 1.25;
-  const double limit = std::ranges::min(all, {}, &PlanOdds::expected_regret).expected_regret * kNoDifference + tolerance_;
-  size_t chosen = all.size();
-  for (size_t cap = 0; cap < all.size(); ++cap) {
-    if (all[cap].expected_regret > limit) continue;
-    if (chosen == all.size() || caps_.plans[cap].plan.buckets.size() < caps_.plans[chosen].plan.buckets.size()) chosen = cap;
+const DistinctPlan& CapOdds::least_regret() const {
+  constexpr double kNoDifference = 1e-3;
+  std::vector<double> regret;
+  for (const std::vector<double>& end_s : end_s_) regret.push_back(odds(end_s).expected_regret);
+  const double limit = std::ranges::min(regret) + kNoDifference;
+  size_t chosen = regret.size();
+  for (size_t cap = 0; cap < regret.size(); ++cap) {
+    if (regret[cap] > limit) continue;
+    if (chosen == regret.size() || caps_.plans[cap].plan.buckets.size() < caps_.plans[chosen].plan.buckets.size()) chosen = cap;
   }
-  const auto& [caps, plan] = caps_.plans[chosen];
-  return {.cap_bytes = roundest_cap(caps),
-          .lowest_cap_bytes = caps.lowest_cap_bytes,
-          .highest_cap_bytes = caps.highest_cap_bytes,
-          .plan = plan,
-          .odds = all[chosen],
-          .exhaustive = caps_.exhaustive};
+  return caps_.plans[chosen];
 }
 
 }  // namespace firkin

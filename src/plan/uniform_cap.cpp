@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "firkin/base/error.h"
-#include "plan_evaluator.h"
+#include "simulator.h"
 
 namespace firkin {
 namespace {
@@ -49,57 +50,6 @@ double thinning_step(const TensorProfile& profile, int64_t effort) {
 [[noreturn]] void fail_limit(const SearchOptions& search) {
   throw InputError(fmt::format("no uniform cap keeps all buckets of several tensors within {} bytes", search.largest_bucket_bytes));
 }
-
-// The best of the plans it is shown.
-class BestPlan {
- public:
-  BestPlan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& search)
-      : search_(search), evaluator_(profile, costs, search.simulation) {}
-
-  void consider(const CapInterval& interval, BucketPlan plan) {
-    ++tried_;
-    const double end_s = evaluator_.end_s(plan.buckets, limit_s());
-    if (end_s > limit_s()) return;
-    best_s_ = std::min(best_s_, end_s);
-    std::erase_if(candidates_, [&](const Candidate& c) { return c.end_s > limit_s() || better(end_s, plan, c); });
-    const bool dominated = std::any_of(candidates_.begin(), candidates_.end(), [&](const Candidate& c) {
-      return c.end_s <= end_s && c.plan.buckets.size() <= plan.buckets.size();
-    });
-    if (!dominated) candidates_.push_back({end_s, interval, std::move(plan)});
-  }
-
-  bool found() const { return best_s_ < std::numeric_limits<double>::infinity(); }
-  int64_t tried() const { return tried_; }
-
-  // Of the plans within the tolerance of the best, one with the fewest buckets; of those, the fastest.
-  const BucketPlan& plan() const { return choice().plan; }
-  CapInterval interval() const { return choice().interval; }
-
- private:
-  struct Candidate {
-    double end_s = 0;
-    CapInterval interval;
-    BucketPlan plan;
-  };
-
-  double limit_s() const { return best_s_ * (1 + search_.tolerance); }
-
-  static bool better(double end_s, const BucketPlan& plan, const Candidate& c) {
-    return end_s <= c.end_s && plan.buckets.size() < c.plan.buckets.size();
-  }
-
-  const Candidate& choice() const {
-    return *std::min_element(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
-      return std::pair(a.plan.buckets.size(), a.end_s) < std::pair(b.plan.buckets.size(), b.end_s);
-    });
-  }
-
-  const SearchOptions& search_;
-  PlanEvaluator evaluator_;
-  double best_s_ = std::numeric_limits<double>::infinity();
-  std::vector<Candidate> candidates_;
-  int64_t tried_ = 0;
-};
 
 }  // namespace
 
@@ -155,18 +105,32 @@ UniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& 
                                  const SearchOptions& search, int64_t effort) {
   check_profile(profile);
   check_options(search.simulation);
-  BestPlan best(profile, costs, search);
-  const auto consider = [&](const CapInterval& caps, BucketPlan plan) { best.consider(caps, std::move(plan)); };
+  struct Candidate {
+    double end_s = 0;
+    size_t buckets = 0;
+    CapInterval caps;
+  };
+  std::vector<Candidate> candidates;
+  Simulator simulator(profile, costs, {.simulation = search.simulation});
+  double best_s = std::numeric_limits<double>::infinity();
+  const auto consider = [&](const CapInterval& caps, const BucketPlan& plan) {
+    const double end_s = simulator.end_s(plan.buckets, best_s * (1 + search.tolerance));
+    best_s = std::min(best_s, end_s);
+    candidates.push_back({end_s, plan.buckets.size(), caps});
+  };
   UniformCap result;
   result.exhaustive = for_each_plan(profile, options, search, 0, effort, consider);
   if (!result.exhaustive) for_each_plan(profile, options, search, thinning_step(profile, effort), kNoLimit, consider);
-  if (!best.found()) fail_limit(search);
-  const CapInterval interval = best.interval();
-  result.lowest_cap_bytes = interval.lowest_cap_bytes;
-  result.highest_cap_bytes = interval.highest_cap_bytes;
-  result.cap_bytes = roundest_cap(interval);
-  result.partitions_tried = best.tried();
-  result.plan = best.plan();
+  if (candidates.empty()) fail_limit(search);
+  const double limit = best_s * (1 + search.tolerance);
+  const auto rank = [&](const Candidate& c) { return std::tuple(c.end_s > limit, c.buckets, c.end_s); };
+  const CapInterval caps = std::ranges::min_element(candidates, {}, rank)->caps;
+  result.lowest_cap_bytes = caps.lowest_cap_bytes;
+  result.highest_cap_bytes = caps.highest_cap_bytes;
+  result.cap_bytes = roundest_cap(caps);
+  CapOptions chosen = options;
+  chosen.cap_bytes = result.cap_bytes;
+  result.plan = assign_buckets(profile.bytes, chosen);
   result.timeline = simulate(profile, result.plan, costs, search.simulation);
   return result;
 }

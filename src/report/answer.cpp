@@ -347,20 +347,15 @@ void add_extrapolated(const Prediction& prediction, std::vector<std::string>& le
   }
 }
 
-// Intervals, and the cap to take when the inputs may be wrong.
+// Intervals, and what the cap may cost when model and inputs are wrong.
 void add_odds(const Prediction& prediction, std::vector<std::string>& lead) {
-  const auto& safest = prediction.safest;
-  if (!safest) return;
   const PredictedBucketing& best = prediction.best_uniform;
-  lead.push_back(
-      fmt::format("Redrawn within {}, backward takes {} with the best cap (95 %) and {} with the best plan; P(no cap is more than 1 % "
-                  "faster) is {} for "
-                  "the best cap.",
-                  prediction.extrapolation ? "what the models missed" : "the errors of what was measured", spread_text(best),
-                  spread_text(prediction.best_plan), display_percent(best.near_best.value_or(0))));
-  lead.push_back(fmt::format("The safest uniform cap is {} MiB ({}): expected {} above the best; the best cap, {}.",
-                             exact_cap(safest->cap_bytes), buckets_text(safest->buckets),
-                             display_percent(safest->expected_regret.value_or(0)), display_percent(best.expected_regret.value_or(0))));
+  if (!best.expected_regret) return;  // an older result
+  lead.push_back(fmt::format("95 % of measured times lie from {} with this cap ({} with the best plan), by the model's error and {}.",
+                             spread_text(best), spread_text(prediction.best_plan),
+                             prediction.extrapolation ? "what the forms of growth missed" : "that of what was measured"));
+  lead.push_back(fmt::format("Of all caps this one has the least expected regret, {}; it is within 1 % of the best in {} of what may be.",
+                             display_percent(*best.expected_regret), display_percent(best.near_best.value_or(0))));
 }
 
 std::string workload_text(const PredictedWorkload& workload) {
@@ -368,15 +363,10 @@ std::string workload_text(const PredictedWorkload& workload) {
                      format_bytes(workload.gradient_bytes), display_seconds(workload.backward_s), workload.world_size, workload.rule);
 }
 
-std::string allreduce_text(const AlphaBeta& fit, const std::optional<LeaveOneOut>& quality) {
+std::string allreduce_text(const AlphaBeta& fit) {
   const std::string bandwidth = fit.beta_s_per_byte > 0 ? fmt::format("{:.3g} GB/s", 1e-9 / fit.beta_s_per_byte) : "no limit";
-  std::string text = fmt::format("a(x) fits {} + x / ({}), with a median error of {}.", display_seconds(fit.alpha_s), bandwidth,
-                                 display_percent(fit.median_relative_error));
-  if (quality) {
-    text += fmt::format(" Leaving out a size of a(x), the table misses it by {}, at worst {}.",
-                        display_percent(quality->median_relative_error), display_percent(quality->largest_relative_error));
-  }
-  return text;
+  return fmt::format("a(x) fits {} + x / ({}), with a median error of {}.", display_seconds(fit.alpha_s), bandwidth,
+                     display_percent(fit.median_relative_error));
 }
 
 std::string best_text(const Prediction& prediction) {
@@ -390,7 +380,7 @@ std::string best_text(const Prediction& prediction) {
   if (!uniform.exhaustive.value_or(true))
     text += "Not every cap was tried, here and wherever caps are compared: there are too many, so some were skipped. ";
   return text + fmt::format("The best plan {} has {}: backward takes {}, {} of it exposed.",
-                            plan.exact ? "in ready order" : "that a local search found", buckets_text(plan.buckets.size()),
+                            plan.exact ? "in ready order" : "that was found", buckets_text(plan.buckets.size()),
                             display_seconds(plan.backward_s), display_seconds(plan.exposed_s));
 }
 
@@ -418,7 +408,7 @@ std::string hook_text(const PredictedHook& hook, const PredictedHook& none) {
 std::string prediction_heading(const Prediction& prediction) {
   const PredictedBucketing& best = prediction.best_uniform;
   return fmt::format(
-      "The best cap is predicted to be {} MiB ({}): backward takes {}, {} of it exposed; the best plan of unequal buckets {}.",
+      "The cap to use is {} MiB ({}): backward is predicted to take {}, {} of it exposed; the best plan of unequal buckets {}.",
       exact_cap(best.cap_bytes), buckets_text(best.buckets), display_seconds(best.backward_s), display_seconds(best.exposed_s),
       gain_text(prediction.best_plan.gain));
 }
@@ -427,7 +417,7 @@ std::vector<std::string> prediction_lead(const Prediction& prediction) {
   std::vector<std::string> lead;
   add_odds(prediction, lead);
   lead.push_back(workload_text(prediction.workload));
-  lead.push_back(allreduce_text(prediction.alpha_beta, prediction.workload.curve_quality));
+  lead.push_back(allreduce_text(prediction.alpha_beta));
   if (const auto& stragglers = prediction.stragglers) {
     lead.push_back(fmt::format(
         "Backward is that of the slowest of {} ranks, expected {} above the {} of {} ({} measured times).", stragglers->ranks,
@@ -446,16 +436,6 @@ std::vector<std::string> prediction_lead(const Prediction& prediction) {
   for (const PredictedHook& hook : prediction.hooks) {
     if (none != prediction.hooks.end() && hook.name != none->name) lead.push_back(hook_text(hook, *none));
   }
-  if (prediction.analytic) {
-    const EqualBuckets& even = prediction.analytic->even;
-    lead.push_back(fmt::format("Closed form (equal buckets, gradients at an even rate): {:.4g} MiB, {:.3g} buckets, {} exposed.",
-                               mib(even.bucket_bytes), even.count, display_seconds(even.exposed_s)));
-  }
-  if (!prediction.sensitivity) return lead;
-  for (const Elasticity& elasticity : prediction.sensitivity->elasticities) {
-    lead.push_back(elasticity.words + ".");
-    if (lead.back()[0] == 'f') lead.back()[0] = 'F';
-  }
   return lead;
 }
 
@@ -463,11 +443,11 @@ std::vector<KeyFigure> prediction_figures(const Prediction& prediction) {
   const PredictedBucketing& best = prediction.best_uniform;
   const PredictedPlan& plan = prediction.best_plan;
   std::vector<KeyFigure> figures = {
-      {"Best cap", exact_cap(best.cap_bytes) + " MiB", buckets_text(best.buckets)},
+      {"Cap", exact_cap(best.cap_bytes) + " MiB", buckets_text(best.buckets)},
       {"Backward with it", display_seconds(best.backward_s), display_seconds(best.exposed_s) + " of it exposed"},
       {"Best plan", display_seconds(plan.backward_s), fmt::format("{}, {}", buckets_text(plan.buckets.size()), gain_text(plan.gain))}};
   if (const auto& ordered = prediction.ordered) {
-    figures.push_back({"Step, ordered", display_seconds(ordered->period_s), gain_text(ordered->gain) + " over the best cap"});
+    figures.push_back({"Step, ordered", display_seconds(ordered->period_s), gain_text(ordered->gain) + " over that cap"});
   }
   if (!prediction.sensitivity) return figures;
   const std::vector<SensitivityPoint>& points = prediction.sensitivity->points;

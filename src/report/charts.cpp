@@ -214,10 +214,6 @@ std::pair<double, std::string> shade_of_cap(const SensitivityPoint& point) {
   return {std::log(static_cast<double>(point.cap_bytes)), display_cap(mib(point.cap_bytes))};
 }
 
-std::pair<double, std::string> shade_of_regret(const SensitivityPoint& point) {
-  return {cost_of_keeping(point), display_percent(cost_of_keeping(point))};
-}
-
 json cell(const SensitivityPoint& point, const std::string& column, const std::string& row, Shade shade_of) {
   const auto [shade, label] = shade_of(point);
   return {{"column", column},
@@ -240,18 +236,6 @@ json by_influence(const SensitivityPrediction& sensitivity, Shade shade_of) {
   return spec;
 }
 
-json latency_by_bandwidth(const SensitivityMap& map, Shade shade_of) {
-  json cells = json::array();
-  for (size_t i = 0; i < map.cells.size(); ++i) {
-    const double latency = map.factors[i / map.factors.size()], bandwidth = map.factors[i % map.factors.size()];
-    cells.push_back(cell(map.cells[i], factor_label(bandwidth), factor_label(latency), shade_of));
-  }
-  json spec = filled_chart("heat_map", {{"cells", std::move(cells)}});
-  spec["encoding"]["x"]["axis"]["title"] = "bandwidth, times its value";
-  spec["encoding"]["y"]["axis"]["title"] = "latency, times its value";
-  return spec;
-}
-
 std::vector<Chart> prediction_charts(const Prediction& prediction) {
   std::vector<Chart> charts = {predicted_chart(prediction)};
   if (!prediction.sensitivity) return charts;
@@ -264,14 +248,6 @@ std::vector<Chart> prediction_charts(const Prediction& prediction) {
                     "Neighbours can differ much at little cost: T(b) is flat around its lowest point. The table says how flat.",
                     "A heat map of the best cap by input and factor; the table holds its numbers.",
                     by_influence(sensitivity, shade_of_cap)});
-  charts.push_back({"latency-bandwidth-cap", "The best uniform cap (MiB) on another network",
-                    "Latency is the least time in the all-reduce table; bandwidth divides what comes on top of it.",
-                    "A heat map of the best cap by latency and bandwidth.", latency_by_bandwidth(sensitivity.map, shade_of_cap)});
-  const double worst = cost_of_keeping(*std::ranges::max_element(sensitivity.map.cells, {}, cost_of_keeping));
-  charts.push_back({"latency-bandwidth-keep", "What keeping today's cap would cost there",
-                    "Backward time with the cap that is best at the operating point, over that with the best cap there, minus one.",
-                    fmt::format("Keeping the cap costs at most {} on any of these networks.", display_percent(worst)),
-                    latency_by_bandwidth(sensitivity.map, shade_of_regret)});
   return charts;
 }
 

@@ -14,19 +14,12 @@ namespace firkin {
 using nlohmann::json;
 
 template <>
-constexpr auto kFields<LeaveOneOut> = std::tuple(Field("median_relative_error", &LeaveOneOut::median_relative_error, Unit::kShare),
-                                                 Field("largest_relative_error", &LeaveOneOut::largest_relative_error, Unit::kShare),
-                                                 Field("worst_bytes", &LeaveOneOut::worst_bytes, Unit::kCount));
-
-template <>
 constexpr auto kFields<PredictedWorkload> = std::tuple(
     Field("world_size", &PredictedWorkload::world_size, Unit::kCount), Field("extrapolated", &PredictedWorkload::extrapolated),
     Field("tensors", &PredictedWorkload::tensors, Unit::kCount), Field(kGradientBytesKey, &PredictedWorkload::gradient_bytes, Unit::kCount),
     Field(kBackwardKey, &PredictedWorkload::backward_s, Unit::kDifference), Field("rule", &PredictedWorkload::rule),
     Field("first_cap_mib", &PredictedWorkload::first_cap_bytes, Unit::kBytesAsMib), Field("gap_measured", &PredictedWorkload::gap_measured),
-    Field("", &PredictedWorkload::simulation), Field("latency_factor", &PredictedWorkload::latency_factor, Unit::kRatio),
-    Field("curve_leave_one_out", &PredictedWorkload::curve_quality),
-    Field("alpha_beta_leave_one_out", &PredictedWorkload::alpha_beta_quality));
+    Field("", &PredictedWorkload::simulation), Field("latency_factor", &PredictedWorkload::latency_factor, Unit::kRatio));
 
 namespace {
 
@@ -52,7 +45,6 @@ constexpr auto kFields<PredictedBucketing> =
                Field("low_s", &PredictedBucketing::low_s, Unit::kSeconds, "", kHidden),
                Field("high_s", &PredictedBucketing::high_s, Unit::kSeconds, "", kHidden),
                Field("description", &PredictedBucketing::description, Unit::kText, "what it is", kPage),
-               Field("partitions_tried", &PredictedBucketing::partitions_tried, Unit::kCount, "", kHidden),
                Field("exhaustive", &PredictedBucketing::exhaustive, Unit::kText, "", kHidden));
 
 template <>
@@ -79,25 +71,6 @@ constexpr auto kFields<PredictedPlan> = std::tuple(Field(kBackwardKey, &Predicte
                                                    Field("buckets", &PredictedPlan::buckets, Unit::kText, "", kRequired));
 
 template <>
-constexpr auto kFields<EvenWorkload> = std::tuple(Field("overhead_s", &EvenWorkload::overhead_s, Unit::kSeconds),
-                                                  Field("bandwidth_bytes_s", &EvenWorkload::bandwidth_bytes_s, Unit::kPlain));
-
-template <>
-constexpr auto kFields<EqualBuckets> = std::tuple(Field("buckets", &EqualBuckets::count, Unit::kPlain),
-                                                  Field(kCapKey, &EqualBuckets::bucket_bytes, Unit::kBytesAsMib),
-                                                  Field("exposed_s", &EqualBuckets::exposed_s, Unit::kDifference));
-
-template <>
-constexpr auto kFields<GrowingBuckets> = std::tuple(Field("bucket_mib", &GrowingBuckets::bucket_bytes, Unit::kBytesAsMib),
-                                                    Field(kBackwardKey, &GrowingBuckets::backward_s, Unit::kSeconds));
-
-template <>
-constexpr auto kFields<AnalyticPrediction> = std::tuple(Field("", &AnalyticPrediction::workload),
-                                                        Field("balanced", &AnalyticPrediction::balanced),
-                                                        Field("even", &AnalyticPrediction::even),
-                                                        Field("growing", &AnalyticPrediction::growing));
-
-template <>
 constexpr auto kFields<StragglerPrediction> = std::tuple(
     Field("samples", &StragglerPrediction::samples, Unit::kCount),
     Field("measured_ranks", &StragglerPrediction::measured_ranks, Unit::kCount),
@@ -107,16 +80,15 @@ constexpr auto kFields<StragglerPrediction> = std::tuple(
     Field("measured_backward_s", &StragglerPrediction::measured_backward_s, Unit::kDifference));
 
 template <>
-constexpr auto kFields<FormPrediction> =
-    std::tuple(Field("form", &FormPrediction::form, Unit::kText, "model"),
-               Field("left_out_error", &FormPrediction::left_out_error, Unit::kShare, "left-out error"),
-               Field("weight", &FormPrediction::weight, Unit::kShare, "weight"),
-               Field("safest_backward_s", &FormPrediction::safest_backward_s, Unit::kSeconds, "safest cap"),
-               Field("best_uniform", &FormPrediction::best),
-               Field(
-                   "", +[](const FormPrediction& row) { return row.best.cap_bytes; }, Unit::kBytesAsMib, "its best MiB", kTables),
-               Field(
-                   "", +[](const FormPrediction& row) { return row.best.backward_s; }, Unit::kSeconds, "with that", kTables));
+constexpr auto kFields<FormPrediction> = std::tuple(
+    Field("form", &FormPrediction::form, Unit::kText, "model"),
+    Field("left_out_error", &FormPrediction::left_out_error, Unit::kShare, "left-out error"),
+    Field("weight", &FormPrediction::weight, Unit::kShare, "weight"),
+    Field("safest_backward_s", &FormPrediction::safest_backward_s, Unit::kSeconds, "the cap"), Field("best_uniform", &FormPrediction::best),
+    Field(
+        "", +[](const FormPrediction& row) { return row.best.cap_bytes; }, Unit::kBytesAsMib, "its best MiB", kTables),
+    Field(
+        "", +[](const FormPrediction& row) { return row.best.backward_s; }, Unit::kSeconds, "with that", kTables));
 
 template <>
 constexpr auto kFields<Extrapolation> = std::tuple(Field("fitted_worlds", &Extrapolation::fitted_worlds, Unit::kCount),
@@ -148,37 +120,10 @@ void check_point(SensitivityPoint& point, const JsonFields& fields) {
   fields.get<double>(kCapKey, Unit::kMib);
 }
 
-struct MapCell {
-  SensitivityPoint point;
-  double latency_factor = 1, bandwidth_factor = 1;
-};
-
-std::vector<MapCell> map_cells(const SensitivityPrediction& sensitivity) {
-  const std::vector<double>& factors = sensitivity.map.factors;
-  std::vector<MapCell> cells;
-  for (size_t i = 0; i < sensitivity.map.cells.size(); ++i)
-    cells.push_back({sensitivity.map.cells[i], factors[i / factors.size()], factors[i % factors.size()]});
-  return cells;
-}
-
-void take_map_cells(SensitivityPrediction& sensitivity, std::vector<MapCell> cells) {
-  std::vector<double>& factors = sensitivity.map.factors;
-  while (factors.size() * factors.size() < cells.size()) factors.push_back(cells[factors.size()].bandwidth_factor);
-  for (const MapCell& cell : cells) sensitivity.map.cells.push_back(cell.point);
-}
-
 // Charts are drawn of it, so that it must be whole.
 void check_sensitivity(SensitivityPrediction& sensitivity, const JsonFields& fields) {
   if (std::ranges::find(sensitivity.points, 1.0, &SensitivityPoint::factor) == sensitivity.points.end())
     fields.fail("points", "without the factor 1", "it among the factors");
-  const std::vector<double>& factors = sensitivity.map.factors;
-  const json& cells = fields.whole()["map"];
-  if (cells.empty() || factors.size() * factors.size() != cells.size())
-    fields.fail("map", "no square", "every latency with every bandwidth");
-  for (size_t i = 0; i < cells.size(); ++i) {
-    if (cells[i]["latency_factor"] != factors[i / factors.size()] || cells[i]["bandwidth_factor"] != factors[i % factors.size()])
-      fields.fail(fmt::format("map[{}].latency_factor", i), "out of order", "every latency with every bandwidth");
-  }
 }
 
 }  // namespace
@@ -201,23 +146,8 @@ template <>
 constexpr void (*kCheck<SensitivityPoint>)(SensitivityPoint&, const JsonFields&) = check_point;
 
 template <>
-constexpr auto kFields<Elasticity> = std::tuple(
-    Field(
-        "influence", +[](const Elasticity& row) { return influence_name(row.influence); }, take_influence<Elasticity>),
-    Field("elasticity", &Elasticity::value, Unit::kPlain), Field("common_from_mib", &Elasticity::common_low_bytes, Unit::kBytesAsMib),
-    Field("common_to_mib", &Elasticity::common_high_bytes, Unit::kBytesAsMib), Field("words", &Elasticity::words));
-template <>
-constexpr void (*kCheck<Elasticity>)(Elasticity&, const JsonFields&) = check_influence<Elasticity>;
-
-template <>
-constexpr auto kFields<MapCell> = std::tuple(Field("", &MapCell::point), Field("latency_factor", &MapCell::latency_factor, Unit::kPlain),
-                                             Field("bandwidth_factor", &MapCell::bandwidth_factor, Unit::kPlain));
-
-template <>
-constexpr auto kFields<SensitivityPrediction> =
-    std::tuple(Field("points", &SensitivityPrediction::points, Unit::kText, "", kIfAny | kRequired),
-               Field("map", map_cells, take_map_cells, Unit::kText, "", kIfAny | kRequired),
-               Field("elasticities", &SensitivityPrediction::elasticities, Unit::kText, "", kIfAny));
+constexpr auto kFields<SensitivityPrediction> = std::tuple(Field("points", &SensitivityPrediction::points, Unit::kText, "",
+                                                                 kIfAny | kRequired));
 template <>
 constexpr void (*kCheck<SensitivityPrediction>)(SensitivityPrediction&, const JsonFields&) = check_sensitivity;
 
@@ -305,9 +235,8 @@ template <>
 constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::workload), Field("alpha_beta", &Prediction::alpha_beta),
                                                 Field("curve", &Prediction::curve, Unit::kText, "", kRequired),
                                                 Field("best_uniform", &Prediction::best_uniform),
-                                                Field("least_expected_regret", &Prediction::safest),
                                                 Field("best_plan", &Prediction::best_plan), Field("baselines", &Prediction::baselines),
-                                                Field("analytic", &Prediction::analytic), Field("stragglers", &Prediction::stragglers),
+                                                Field("stragglers", &Prediction::stragglers),
                                                 Field("extrapolation", &Prediction::extrapolation),
                                                 Field("sensitivity", &Prediction::sensitivity), Field("ordered", &Prediction::ordered),
                                                 Field("hooks", &Prediction::hooks, Unit::kText, "", kIfAny));
@@ -323,7 +252,6 @@ void read_object(const JsonFields& document, Prediction& prediction) {
   };
   for (size_t i = 0; i < prediction.curve.size(); ++i) require_cap(prediction.curve[i], fmt::format("curve[{}]", i));
   require_cap(prediction.best_uniform, "best_uniform");
-  if (prediction.safest) require_cap(*prediction.safest, "least_expected_regret");
   const auto& extrapolation = prediction.extrapolation;
   for (size_t i = 0; extrapolation && i < extrapolation->forms.size(); ++i)
     require_cap(extrapolation->forms[i].best, fmt::format("extrapolation.forms[{}].best_uniform", i));

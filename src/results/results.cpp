@@ -151,10 +151,8 @@ constexpr void (*kCheck<TuneAnswer>)(TuneAnswer&, const JsonFields&) = check_ans
 
 template <>
 constexpr auto kFields<SimulationOptions> = std::tuple(Field("overhead_s", &SimulationOptions::overhead_s, Unit::kDifference),
-                                                       Field("copy_s_per_byte", &SimulationOptions::copy_s_per_byte, Unit::kPlain),
                                                        Field("compute_slowdown", &SimulationOptions::compute_slowdown, Unit::kRatio),
-                                                       Field("comm_slowdown", &SimulationOptions::comm_slowdown, Unit::kRatio),
-                                                       Field("channels", &SimulationOptions::channels, Unit::kCount));
+                                                       Field("comm_slowdown", &SimulationOptions::comm_slowdown, Unit::kRatio));
 
 template <>
 constexpr auto kFields<CalibrationRun> = std::tuple(Field("name", &CalibrationRun::name),

@@ -1,4 +1,4 @@
-// Contention, overhead, copies and channels in the simulation, against hand-computed cases and an independent simulation in small time
+// Contention and overhead in the simulation, against hand-computed cases and an independent simulation in small time
 // steps.
 #include <gtest/gtest.h>
 
@@ -62,28 +62,8 @@ TEST(Overhead, IsPaidByBackwardAtEachCall) {
   EXPECT_DOUBLE_EQ(timeline.exposed_s, 2.5);
 }
 
-TEST(CopyCost, IsPaidByBackwardForEachByte) {
-  const Timeline timeline = simulate(make_profile({8, 8}, {1, 5}), {.buckets = {{0, 1}, {1, 1}}}, kCosts, {.copy_s_per_byte = 0.125});
-  EXPECT_DOUBLE_EQ(timeline.buckets[0].launch_s, 2);
-  EXPECT_DOUBLE_EQ(timeline.buckets[1].launch_s, 7);
-  EXPECT_DOUBLE_EQ(timeline.compute_end_s, 7);
-}
-
-TEST(Channels, CarryBucketsAtTheSameTime) {
-  // Ready at 1, 1 and 2: two channels take the first two at once, the third waits for the one that is free first.
-  const TensorProfile profile = make_profile({8, 16, 8}, {1, 1, 2});
-  const Timeline timeline = simulate(profile, {.buckets = {{0, 1}, {1, 1}, {2, 1}}}, kCosts, {.channels = 2});
-  EXPECT_DOUBLE_EQ(timeline.buckets[0].end_s, 3);
-  EXPECT_EQ(timeline.buckets[1].channel, 1);
-  EXPECT_DOUBLE_EQ(timeline.buckets[1].end_s, 4);
-  EXPECT_EQ(timeline.buckets[2].channel, 0);
-  EXPECT_DOUBLE_EQ(timeline.buckets[2].start_s, 3);
-  EXPECT_DOUBLE_EQ(timeline.buckets[2].end_s, 5);
-}
-
 TEST(SimulationOptions, RejectValuesWithoutMeaning) {
   const auto error = [](const SimulationOptions& options) { return error_of([&] { check_options(options); }); };
-  EXPECT_EQ(error({.channels = 0}), "the number of channels is 0; expected 1 to 1024");
   EXPECT_EQ(error({.overhead_s = -1}), "the overhead per call is -1; expected at least 0");
   EXPECT_EQ(error({.comm_slowdown = 0.5}), "the slowdown of communication is 0.5; expected at least 1");
   EXPECT_EQ(error({.compute_slowdown = std::nan("")}), "the slowdown of computation is nan; expected at least 1");
@@ -142,10 +122,10 @@ SlowResult simulate_in_steps(const TensorProfile& profile, const BucketPlan& pla
   const auto work_of = [&](size_t k) {  // host work from the launch before to the launch of bucket k
     const auto last = static_cast<size_t>(plan.buckets[k].first + plan.buckets[k].count - 1);
     const double previous_ready = k == 0 ? 0 : profile.ready_s[static_cast<size_t>(plan.buckets[k].first - 1)];
-    return profile.ready_s[last] - previous_ready + options.overhead_s + options.copy_s_per_byte * static_cast<double>(bytes[k]);
+    return profile.ready_s[last] - previous_ready + options.overhead_s;
   };
   for (size_t k = 0; k < plan.buckets.size(); ++k) {
-    host_total += options.overhead_s + options.copy_s_per_byte * static_cast<double>(bytes[k]);
+    host_total += options.overhead_s;
   }
   bool first_call = true;
   double now = 0;
@@ -183,10 +163,8 @@ TEST(Contention, AgreesWithASimulationInSmallTimeSteps) {
     const CostCurve curve = random.curve();
     const CommCosts costs = {curve, curve};  // g = a, so that a gap never outlasts its call
     const BucketPlan plan = random.plan(tensors);
-    const SimulationOptions options = {.overhead_s = random.uniform(0, 0.02),
-                                       .copy_s_per_byte = random.uniform(0, 1e-8),
-                                       .compute_slowdown = random.uniform(1, 2),
-                                       .comm_slowdown = random.uniform(1, 3)};
+    const SimulationOptions options = {
+        .overhead_s = random.uniform(0, 0.02), .compute_slowdown = random.uniform(1, 2), .comm_slowdown = random.uniform(1, 3)};
     const Timeline timeline = simulate(profile, plan, costs, options);
     const SlowResult slow = simulate_in_steps(profile, plan, costs, options, kStep);
     const double tolerance = 6 * kStep * static_cast<double>(plan.buckets.size() + 1);
@@ -203,7 +181,7 @@ TEST(Contention, WithoutSlowdownIsTheFormula) {
     const TensorProfile profile = random.profile(tensors);
     const CommCosts costs = random.costs();
     const BucketPlan plan = random.plan(tensors, seed % 3 == 0);
-    SimulationOptions options = {.channels = random.integer(1, 3), .overhead_s = random.uniform(0, 0.01), .copy_s_per_byte = 1e-9};
+    SimulationOptions options = {.overhead_s = random.uniform(0, 0.01)};
     const Timeline formula = simulate(profile, plan, costs, options);
     options.compute_slowdown = options.comm_slowdown = 1 + 1e-12;
     const Timeline fluid = simulate(profile, plan, costs, options);

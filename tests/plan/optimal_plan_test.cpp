@@ -34,7 +34,7 @@ BruteForce try_every_plan(const TensorProfile& profile, const CommCosts& costs, 
       plan.buckets.push_back({static_cast<int64_t>(first), static_cast<int64_t>(i + 1 - first)});
       first = i + 1;
     }
-    bool allowed = options.pinned_first_count == 0 || plan.buckets[0].count == options.pinned_first_count;
+    bool allowed = true;
     const std::vector<int64_t> bytes = bucket_bytes(plan, profile.bytes);
     for (size_t k = 0; k < bytes.size(); ++k) allowed = allowed && (plan.buckets[k].count == 1 || bytes[k] <= options.largest_bucket_bytes);
     if (allowed) results.emplace_back(simulate(profile, plan, costs, options.simulation).end_s, plan.buckets.size());
@@ -63,25 +63,22 @@ TEST(OptimalPlan, EqualsBruteForceOn2000RandomInstances) {
   }
 }
 
-TEST(OptimalPlan, EqualsBruteForceUnderALimitATightToleranceAndAPinnedFirstBucket) {
+TEST(OptimalPlan, EqualsBruteForceUnderALimitAndATightTolerance) {
   for (uint64_t seed = 10000; seed < 10400; ++seed) {
     RandomInstance random(seed);
     const int64_t tensors = random.integer(1, 10);
     const TensorProfile profile = random.profile(tensors);
     SearchOptions options = {.tolerance = random.integer(0, 1) == 0 ? 1e-10 : 0.05};
-    if (random.integer(0, 1) == 0) options.pinned_first_count = random.integer(1, tensors);
-    // A pinned first bucket may not be larger than the limit allows.
-    if (options.pinned_first_count <= 1) options.largest_bucket_bytes = static_cast<int64_t>(std::pow(10, random.uniform(3, 6.5)));
+    options.largest_bucket_bytes = static_cast<int64_t>(std::pow(10, random.uniform(3, 6.5)));
     expect_equals_brute_force(profile, random.costs(), options, seed);
   }
 }
 
-TEST(OptimalPlan, EqualsBruteForceWithOverheadAndCopies) {
+TEST(OptimalPlan, EqualsBruteForceWithOverhead) {
   for (uint64_t seed = 20000; seed < 20400; ++seed) {
     RandomInstance random(seed);
     const TensorProfile profile = random.profile(random.integer(1, 10));
-    const SearchOptions options = {
-        .simulation = {.overhead_s = std::pow(10, random.uniform(-5, -1)), .copy_s_per_byte = std::pow(10, random.uniform(-10, -7))}};
+    const SearchOptions options = {.simulation = {.overhead_s = std::pow(10, random.uniform(-5, -1))}};
     expect_equals_brute_force(profile, random.costs(), options, seed);
   }
 }
@@ -103,9 +100,7 @@ TEST(OptimalPlan, UnderContentionIsNeverWorseThanAnyUniformCapNorThePlanWithoutC
     RandomInstance random(seed);
     const TensorProfile profile = random.profile(30);
     const CommCosts costs = random.costs();
-    const SearchOptions options = {.simulation = {.channels = random.integer(1, 2),
-                                                  .compute_slowdown = random.uniform(1.01, 1.5),
-                                                  .comm_slowdown = random.uniform(1, 2)}};
+    const SearchOptions options = {.simulation = {.compute_slowdown = random.uniform(1.01, 1.5), .comm_slowdown = random.uniform(1, 2)}};
     const PlannedBuckets found = find_optimal_plan(profile, costs, options);
     EXPECT_FALSE(found.exact);
     const double limit = found.timeline.end_s * (1 - 2e-6);
@@ -153,11 +148,6 @@ TEST(OptimalPlan, KeepsBucketsWithinTheLimitUnlessASingleTensorExceedsIt) {
   EXPECT_THAT(counts(find_optimal_plan(profile, linear_costs(100, 1), {.largest_bucket_bytes = 16}).plan), ElementsAre(2, 1, 1));
 }
 
-TEST(OptimalPlan, LeavesAPinnedFirstBucketAsItIs) {
-  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
-  EXPECT_THAT(counts(find_optimal_plan(profile, linear_costs(100, 1), {.pinned_first_count = 2}).plan), ElementsAre(2, 2));
-}
-
 TEST(OptimalPlan, OfNoTensorsIsNoBucket) {
   EXPECT_TRUE(find_optimal_plan({}, linear_costs(1, 1)).plan.buckets.empty());
 }
@@ -169,17 +159,6 @@ TEST(OptimalPlan, RejectsOptionsWithoutMeaning) {
   };
   EXPECT_EQ(error({.tolerance = -1}), "the tolerance is -1; expected at least 0");
   EXPECT_EQ(error({.largest_bucket_bytes = 0}), "the largest bucket is 0 bytes; expected at least 1");
-  EXPECT_EQ(error({.pinned_first_count = 2}), "the first bucket is pinned to 2 tensors; expected 0 to 1");
-}
-
-TEST(OptimalPlan, APinnedFirstBucketAboveTheLimitIsRefusedAndNotBroken) {
-  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
-  for (const double slowdown : {1.0, 1.2}) {  // the exact search, and the local one
-    const SearchOptions options = {.largest_bucket_bytes = 12, .pinned_first_count = 2, .simulation = {.comm_slowdown = slowdown}};
-    EXPECT_EQ(error_of([&] { find_optimal_plan(profile, linear_costs(1, 1), options); }),
-              "the first bucket is pinned to 2 tensors of 16 bytes; expected at most the largest bucket's 12");
-  }
-  EXPECT_EQ(find_optimal_plan(profile, linear_costs(1, 1), {.largest_bucket_bytes = 12, .pinned_first_count = 1}).plan.buckets.size(), 4u);
 }
 
 }  // namespace

@@ -212,7 +212,7 @@ TEST(OrderedPlan, IsWithinOnePercentOfBruteForceAndMostlyEqualOn400RandomInstanc
     const TensorProfile profile = random.profile_with_forward(random.integer(1, seed % 40 == 0 ? 4 : 3));
     const CommCosts costs = random.costs();
     OrderedSearchOptions options = {.most_parts = 2, .smallest_part_bytes = 1};
-    if (seed % 3 == 0) options.pipeline.simulation = {.overhead_s = 1e-3, .copy_s_per_byte = 1e-8};
+    if (seed % 3 == 0) options.pipeline.simulation = {.overhead_s = 1e-3};
     if (seed % 4 == 0) options.pipeline.simulation.compute_slowdown = random.uniform(1, 1.5);
     if (seed % 4 == 0) options.pipeline.simulation.comm_slowdown = random.uniform(1, 1.5);
     const double best = EveryOrderedPlan(profile, costs, options.pipeline).best_s();

@@ -1,4 +1,4 @@
-#include "firkin/plan/pipeline.h"
+#include "firkin/plan/timeline.h"
 
 #include <gtest/gtest.h>
 
@@ -106,7 +106,7 @@ TEST(SimulatePipeline, WithoutAKnownForwardIsBackwardThenUpdatesThenForward) {
     profile.forward_s = random.uniform(0, 1);
     const BucketPlan plan = random.plan(tensors, seed % 2 == 0);
     SimulationOptions simulation;
-    if (seed % 3 > 0) simulation = {.channels = random.integer(1, 3), .overhead_s = 1e-3, .copy_s_per_byte = 1e-8};
+    if (seed % 3 > 0) simulation = {.overhead_s = 1e-3};
     if (seed % 5 > 2) simulation.compute_slowdown = random.uniform(1, 2);
     if (seed % 7 > 3) simulation.comm_slowdown = random.uniform(1, 2);
     const CommCosts costs = random.costs();
@@ -117,7 +117,6 @@ TEST(SimulatePipeline, WithoutAKnownForwardIsBackwardThenUpdatesThenForward) {
     for (size_t k = 0; k < backward.buckets.size(); ++k) {
       EXPECT_NEAR(step.buckets[k].start_s - step.forward_end_s, backward.buckets[k].start_s, 1e-9 * step.period_s) << "seed " << seed;
       EXPECT_NEAR(step.buckets[k].end_s - step.forward_end_s, backward.buckets[k].end_s, 1e-9 * step.period_s) << "seed " << seed;
-      EXPECT_EQ(step.buckets[k].channel, backward.buckets[k].channel) << "seed " << seed;
     }
   }
 }
@@ -144,11 +143,10 @@ class ConsecutiveSteps {
   void backward() {
     EXPECT_TRUE(arrival_.empty());  // all have been awaited: the link is idle, and starts anew
     double link_free = -std::numeric_limits<double>::infinity();
-    double launch = now_, copied = 0, host_extra = 0;
+    double launch = now_, host_extra = 0;
     std::vector<double> ready(profile_.bytes.size());
     for (size_t i = 0; i < ready.size(); ++i) {
-      copied += static_cast<double>(profile_.bytes[i]) * options_.simulation.copy_s_per_byte;
-      ready[i] = now_ + profile_.ready_s[i] + copied;
+      ready[i] = now_ + profile_.ready_s[i];
     }
     for (size_t position = 0; position < plan_.buckets.size(); ++position) {
       const size_t k = plan_.launch_order.empty() ? position : static_cast<size_t>(plan_.launch_order[position]);
@@ -160,7 +158,7 @@ class ConsecutiveSteps {
       const int64_t key = bucket.parts > 1 ? plan_first(bucket) : static_cast<int64_t>(k);
       arrival_[key] = std::max(arrival_[key], link_free);
     }
-    now_ += profile_.backward_s + copied + host_extra;
+    now_ += profile_.backward_s + host_extra;
   }
 
   int64_t plan_first(const Bucket& part) const {
@@ -221,7 +219,7 @@ TEST(SimulatePipeline, EqualsManyConsecutiveStepsSimulatedTensorByTensor) {
     const BucketPlan plan = random.plan_with_parts(tensors);
     const CommCosts costs = random.costs();
     PipelineOptions options;
-    if (seed % 2 == 0) options = {{.overhead_s = 2e-3, .copy_s_per_byte = 1e-8}, 3e-3};
+    if (seed % 2 == 0) options = {{.overhead_s = 2e-3}, 3e-3};
     const double expected = ConsecutiveSteps(profile, plan, costs, options).last_period(5);
     EXPECT_NEAR(simulate_pipeline(profile, plan, costs, options).period_s, expected, 1e-9 * expected) << "seed " << seed;
   }
@@ -253,7 +251,7 @@ TEST(PipelineBound, NoPlanIsFaster) {
     const int64_t tensors = random.integer(1, 15);
     const TensorProfile profile = random.profile_with_forward(tensors);
     const CommCosts costs = random.costs();
-    const PipelineOptions options = {{.channels = random.integer(1, 2), .overhead_s = 1e-3}, 1e-3};
+    const PipelineOptions options = {{.overhead_s = 1e-3}, 1e-3};
     const double period = simulate_pipeline(profile, random.plan_with_parts(tensors), costs, options).period_s;
     EXPECT_LE(pipeline_bound_s(profile, costs, options), period * (1 + 1e-12)) << "seed " << seed;
   }
@@ -267,8 +265,6 @@ TEST(PipelineBound, IsTheLargerOfComputationAndCommunication) {
 
 TEST(PipelineOptions, AreChecked) {
   EXPECT_EQ(error_of([] { check_options(PipelineOptions{.agreement_s = -1}); }), "the time to agree is -1; expected at least 0");
-  EXPECT_EQ(error_of([] { check_options(PipelineOptions{.simulation = {.channels = 0}}); }),
-            "the number of channels is 0; expected 1 to 1024");
 }
 
 }  // namespace

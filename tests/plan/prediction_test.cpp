@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "helpers.h"
 
 namespace firkin {
@@ -25,13 +27,50 @@ AllReduceTable measured_on(const std::vector<int64_t>& worlds) {
   return table;
 }
 
-TEST(Prediction, NoCapOfTheCurveBeatsTheBestOneAndThatNotThePlan) {
+TEST(Prediction, NoCapOfTheCurveHasLessExpectedRegretAndNoneBeatsThePlan) {
   const Prediction prediction = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4});
   EXPECT_EQ(prediction.curve.back().cap_bytes, 16 * kMiB);  // powers of two until one holds everything
-  for (const PredictedBucketing& point : prediction.curve) EXPECT_LE(prediction.best_uniform.backward_s, point.backward_s * (1 + 1e-5));
+  for (const PredictedBucketing& point : prediction.curve) {
+    EXPECT_LE(*prediction.best_uniform.expected_regret, *point.expected_regret + 1e-3);
+    EXPECT_LE(prediction.best_plan.backward_s, point.backward_s * (1 + 1e-5));
+  }
   EXPECT_LE(prediction.best_plan.backward_s, prediction.best_uniform.backward_s * (1 + 1e-5));
   EXPECT_EQ(prediction.workload.gradient_bytes, 12 * kMiB);
-  EXPECT_FALSE(prediction.workload.extrapolated || prediction.best_plan.low_s);
+  EXPECT_FALSE(prediction.workload.extrapolated);
+}
+
+TEST(Prediction, HasTheIntervalThatTheModelsErrorMakes) {
+  const Prediction guess = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4});
+  const Prediction calibrated = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4, .residual = 0.01});
+  for (const PredictedBucketing& point : guess.curve) {
+    EXPECT_DOUBLE_EQ(*point.low_s, point.backward_s / std::exp(2.74 * std::hypot(0.02, 0.06)));
+    EXPECT_DOUBLE_EQ(*point.high_s, point.backward_s * std::exp(2.74 * std::hypot(0.02, 0.06)));
+  }
+  EXPECT_DOUBLE_EQ(*calibrated.best_plan.high_s, calibrated.best_plan.backward_s * std::exp(2.74 * std::hypot(0.02, 0.01)));
+}
+
+// 60 gradients of 1 MiB within 100 ms, and one of 40 MiB at 120 ms: with caps of 25 MiB the link is free for that one just in time, as with
+// smaller ones; where its bytes take 16 % longer, it is not.
+TEST(Prediction, TheCapIsNotTheLastBeforeTheCliff) {
+  std::vector<int64_t> bytes(60, kMiB);
+  std::vector<double> ready_s;
+  for (int i = 1; i <= 60; ++i) ready_s.push_back(0.1 * i / 60);
+  bytes.push_back(40 * kMiB);
+  ready_s.push_back(0.12);
+  const TensorProfile profile = make_profile(bytes, ready_s);
+  AllReduceTable table;
+  for (const int64_t size : {kKiB, kMiB, 64 * kMiB}) {
+    table.push_back({.bytes = size, .world_size = 4, .median_s = 20e-6 + 1e-9 * static_cast<double>(size)});
+  }
+  const CapOptions rule = {.rule = CapRule::kAtMost};
+  const auto end_s = [&](int64_t cap, double byte_factor) {
+    const BucketPlan plan = assign_buckets(profile.bytes, {.cap_bytes = cap, .rule = rule.rule});
+    return simulate(profile, plan, scaled(comm_costs(table, 4), 1, byte_factor)).end_s;
+  };
+  const int64_t named = *predict({.profile = profile, .table = table, .world_size = 4, .rule = rule}).best_uniform.cap_bytes;
+  const int64_t before_cliff = 25 * kMiB;
+  EXPECT_NEAR(end_s(before_cliff, 1), end_s(named, 1), 1e-3 * end_s(named, 1));
+  EXPECT_GT(end_s(before_cliff, 1.16), 1.02 * end_s(named, 1.16));
 }
 
 TEST(Prediction, AWorldThatWasNotMeasuredHasRangesAroundItsTimes) {
@@ -73,7 +112,6 @@ TEST(Prediction, OfAProfileThatKnowsItsForwardSaysWhatOrderedGains) {
   for (const PredictedOrderedBucket& bucket : ordered.buckets) bytes += bucket.bytes;
   EXPECT_EQ(bytes, 12 * kMiB);
   EXPECT_EQ(ordered.buckets.size(), ordered.plan.buckets.size());
-  EXPECT_FALSE(ordered.low_s);
 }
 
 TEST(Prediction, OfAProfileWithoutForwardSaysNothingOfOrdered) {
@@ -98,7 +136,7 @@ TEST(Prediction, ComparesHooks) {
   EXPECT_LT(prediction.hooks[1].backward_s, prediction.hooks[0].backward_s);
 }
 
-TEST(Prediction, SamplesOfAllReducesGiveAnIntervalAndTheCapOfLeastExpectedRegret) {
+TEST(Prediction, SamplesOfAllReducesWidenTheInterval) {
   AllReduceTable table = measured_on({4});
   for (AllReduceRow& row : table) {
     row.stdev_s = 0.3 * row.median_s;
@@ -106,14 +144,13 @@ TEST(Prediction, SamplesOfAllReducesGiveAnIntervalAndTheCapOfLeastExpectedRegret
   }
   const Prediction prediction = predict({.profile = even_profile(), .table = table, .world_size = 4});
   EXPECT_FALSE(prediction.workload.extrapolated || prediction.extrapolation);
-  ASSERT_TRUE(prediction.safest && prediction.safest->expected_regret);
-  for (const PredictedBucketing& point : prediction.curve) {
-    EXPECT_LT(*point.low_s, point.backward_s);
-    EXPECT_GT(*point.high_s, point.backward_s);
-    EXPECT_GE(*point.expected_regret, *prediction.safest->expected_regret - 1e-5);
+  const Prediction exact = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4});
+  for (size_t i = 0; i < prediction.curve.size(); ++i) {
+    const PredictedBucketing& point = prediction.curve[i];
+    EXPECT_LT(*point.low_s, *exact.curve[i].low_s);
+    EXPECT_GT(*point.high_s, *exact.curve[i].high_s);
     EXPECT_TRUE(*point.near_best >= 0 && *point.near_best <= 1 + 1e-9);
   }
-  EXPECT_FALSE(predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4}).safest);
 }
 
 TEST(Prediction, OneRankAloneSaysNothingAboutEight) {

@@ -175,11 +175,12 @@ std::vector<double> regrets(const std::string& what, const AllReduceTable& fitte
   for (const double backward : backward_s) {
     const TensorProfile profile = gpt2_large(backward);
     for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
-      const LeastRegretCap chosen = CapOdds(profile, redraw(model.redraw(world, kDraws), {}), {.rule = rule}).least_regret();
-      const double end_s = simulate(profile, chosen.plan, measured).end_s;
+      const CapOdds odds(profile, with_model_errors(redraw(model.redraw(world, kDraws), {}), {.costs = measured}), {.rule = rule});
+      const auto& [caps, plan] = odds.least_regret();
+      const double end_s = simulate(profile, plan, measured).end_s;
       result.push_back(end_s / find_best_uniform_cap(profile, measured, {.rule = rule}).timeline.end_s - 1);
       fmt::print("  backward {:.2f} s, {}: {:.0f} MiB, regret {:.1f} %, expected {:.1f} %\n", backward, name_of(rule),
-                 static_cast<double>(chosen.cap_bytes) / kMiB, 100 * result.back(), 100 * chosen.odds.expected_regret);
+                 static_cast<double>(roundest_cap(caps)) / kMiB, 100 * result.back(), 100 * odds.of(plan).expected_regret);
     }
   }
   return result;

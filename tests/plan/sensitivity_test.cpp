@@ -99,49 +99,5 @@ TEST(SensitivityTable, MoreLatencyOrBytesNeverHelpAndMoreBandwidthNeverHurts) {
   }
 }
 
-TEST(SensitivityMap, HoldsLatencyByBandwidth) {
-  const ScaledInputs inputs = busy_link();
-  const SensitivityMap map = sensitivity_map(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});
-  ASSERT_EQ(map.factors.size(), 7u);
-  ASSERT_EQ(map.cells.size(), 49u);
-  const UniformCap best = find_best_uniform_cap(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});
-  EXPECT_DOUBLE_EQ(map.cells[3 * 7 + 3].backward_s, best.timeline.end_s);
-  EXPECT_LT(map.cells[3 * 7 + 6].backward_s, map.cells[3 * 7].backward_s);
-}
-
-TEST(Elasticities, AreThoseOfTheClosedFormOnABusyLink) {
-  const ScaledInputs inputs = busy_link();
-  const auto result = elasticities(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});
-  ASSERT_EQ(result.size(), 4u);
-  EXPECT_EQ(result[1].influence, Influence::kLatency);
-  EXPECT_NEAR(result[1].value, 0.5, 0.15);
-  EXPECT_EQ(result[3].influence, Influence::kBackward);
-  EXPECT_NEAR(result[3].value, -0.5, 0.15);
-}
-
-TEST(Elasticities, NameTheCapsThatAreGoodAllTheWay) {
-  const ScaledInputs inputs = busy_link();
-  const Elasticity latency = elasticities(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost})[1];
-  ASSERT_GT(latency.common_low_bytes, 0);
-  for (const double factor : {0.5, 1.0, 2.0}) {
-    const ScaledInputs scaled = scale_inputs(inputs, Influence::kLatency, factor);
-    const double best_s = find_best_uniform_cap(scaled.profile, scaled.costs, {.rule = CapRule::kAtMost}).timeline.end_s;
-    for (const int64_t cap : {latency.common_low_bytes, latency.common_high_bytes}) {
-      const BucketPlan plan = assign_buckets(scaled.profile.bytes, {.cap_bytes = cap, .rule = CapRule::kAtMost});
-      EXPECT_LE(simulate(scaled.profile, plan, scaled.costs).end_s, best_s * 1.010001) << factor << " " << cap;
-    }
-  }
-  EXPECT_TRUE(latency.words.starts_with("from half to twice the latency: caps of ")) << latency.words;
-}
-
-TEST(Elasticities, SayWhereTheCapGoesWhereNoneIsGoodAllTheWay) {
-  // A quarter of a second a call: b* is a large part of the model, and T(b) steep around it.
-  ScaledInputs inputs = busy_link();
-  inputs.costs = linear_costs(0.25, 2e-9);
-  const Elasticity latency = elasticities(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost})[1];
-  EXPECT_EQ(latency.common_low_bytes, 0);
-  EXPECT_TRUE(latency.words.starts_with("from half to twice the latency: the best cap goes from ")) << latency.words;
-}
-
 }  // namespace
 }  // namespace firkin

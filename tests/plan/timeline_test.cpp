@@ -88,14 +88,6 @@ TEST(Simulate, ThePartsOfASplitTensorAreReadyTogetherAndTravelOneByOne) {
   EXPECT_DOUBLE_EQ(timeline.buckets[2].end_s, 7);
 }
 
-TEST(Simulate, ASplitTensorIsCopiedAsAWholeBeforeItsFirstPartGoes) {
-  // 16 bytes at 0.25 s a byte: ready at 1, copied at 5.
-  const Timeline timeline = simulate(make_profile({16}, {1}), plan_of({{0, 1, 0, 2}, {0, 1, 1, 2}}), kCosts, {.copy_s_per_byte = 0.25});
-  EXPECT_DOUBLE_EQ(timeline.buckets[0].launch_s, 5);
-  EXPECT_DOUBLE_EQ(timeline.buckets[1].launch_s, 5);
-  EXPECT_DOUBLE_EQ(timeline.end_s, 9);
-}
-
 TEST(Simulate, WithoutTensorsThereIsOnlyBackward) {
   TensorProfile profile;
   profile.backward_s = 3;

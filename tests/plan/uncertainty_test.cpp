@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "firkin/plan/step_prediction.h"
 #include "firkin/stats/summary.h"
 #include "helpers.h"
 
@@ -56,15 +57,24 @@ TEST(Redraw, MovesComputationByItsErrorAndNothingElse) {
   EXPECT_NEAR(stdev(factors), 0.1, 0.03);
 }
 
+TEST(WithModelErrors, HasEachErrorOfTheModelInTurn) {
+  const InputDraw nominal{.costs = linear_costs(1, 1)};
+  const std::vector<InputDraw> draws = with_model_errors({}, nominal);
+  ASSERT_EQ(draws.size(), model_errors({}).size());
+  EXPECT_DOUBLE_EQ(draws[0].costs.isolated(8), 9);
+  EXPECT_NEAR(draws[1].costs.isolated(1), nominal.costs.isolated(1) * 2, 1e-3);  // all latency but for one byte in 2^50
+  EXPECT_DOUBLE_EQ(draws.back().compute_factor, std::exp(-0.1));
+  EXPECT_EQ(with_model_errors(std::vector<InputDraw>(20, nominal), nominal).size(), 20u);
+  EXPECT_DOUBLE_EQ(with_model_errors({}, nominal, 0.01).back().compute_factor, std::exp(-0.05));  // calibrated: half as wrong
+}
+
 TEST(CapOdds, OfOneDrawIsItsBestCapWithoutRegret) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   const CommCosts costs = linear_costs(0.25, 1.0 / 32);
-  const LeastRegretCap cap = CapOdds(profile, redraw({costs}, {}), kAtMost).least_regret();
-  const UniformCap best = find_best_uniform_cap(profile, costs, kAtMost);
-  EXPECT_EQ(cap.plan, best.plan);
-  EXPECT_EQ(cap.odds.expected_regret, 0);
-  EXPECT_EQ(cap.odds.near_best, 1);
-  EXPECT_DOUBLE_EQ(cap.odds.low_s, best.timeline.end_s);
+  const CapOdds odds(profile, redraw({costs}, {}), kAtMost);
+  EXPECT_EQ(odds.least_regret().plan, find_best_uniform_cap(profile, costs, kAtMost).plan);
+  EXPECT_EQ(odds.of(odds.least_regret().plan).expected_regret, 0);
+  EXPECT_EQ(odds.of(odds.least_regret().plan).near_best, 1);
 }
 
 TEST(CapOdds, WeighWhatIsLostByHowOftenItIs) {
@@ -72,23 +82,23 @@ TEST(CapOdds, WeighWhatIsLostByHowOftenItIs) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   const CommCosts fast = linear_costs(0.25, 1.0 / 32), slow = linear_costs(16, 1.0 / 32);
   const CapOdds even(profile, redraw({fast, slow}, {}), kAtMost);
-  EXPECT_EQ(even.least_regret().plan.buckets.size(), 1u);
-  EXPECT_NEAR(even.least_regret().odds.expected_regret, (5.25 / 4.5 - 1) / 2, 1e-12);
-  EXPECT_NEAR(even.least_regret().odds.near_best, 0.5, 1e-12);
+  const BucketPlan named = even.least_regret().plan;
+  EXPECT_EQ(named.buckets.size(), 1u);
+  EXPECT_NEAR(even.of(named).expected_regret, (5.25 / 4.5 - 1) / 2, 1e-12);
+  EXPECT_NEAR(even.of(named).near_best, 0.5, 1e-12);
   // One slow draw in a hundred does not pay for a bucket that is always late: three tensors and one end at 4.5, and at 36.
   std::vector<CommCosts> rarely(100, fast);
   rarely[7] = slow;
   EXPECT_EQ(CapOdds(profile, redraw(rarely, {}), kAtMost).least_regret().plan.buckets.size(), 2u);
 }
 
-TEST(CapOdds, OfAnyPlanAreThoseOfItsTimes) {
+TEST(DrawnTimes, HoldMostOfTheDraws) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   std::vector<CommCosts> costs;
   for (int i = 0; i <= 100; ++i) costs.push_back(linear_costs(0.25 + i / 100.0, 1.0 / 32));
-  const PlanOdds odds = CapOdds(profile, redraw(costs, {}), kAtMost).of(BucketPlan{.buckets = {{0, 4}}});
-  EXPECT_NEAR(odds.low_s, 4 + 1.25 + 0.025, 1e-9);
-  EXPECT_NEAR(odds.high_s, 4 + 1.25 + 0.975, 1e-9);
-  EXPECT_GT(odds.expected_regret, 0);
+  const Interval times = drawn_times(profile, redraw(costs, {}), BucketPlan{.buckets = {{0, 4}}});
+  EXPECT_NEAR(times.low, 4 + 1.25 + 0.025, 1e-9);
+  EXPECT_NEAR(times.high, 4 + 1.25 + 0.975, 1e-9);
 }
 
 TEST(CapOdds, RejectNoDraws) {

@@ -97,7 +97,7 @@ TEST(BestUniformCap, EqualsTryingEveryCap) {
 TEST(BestUniformCap, TriesEachDistinctPartitionOnce) {
   // Four equal tensors: caps for 1, 2, 3 and 4 of them.
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
-  EXPECT_EQ(find_best_uniform_cap(profile, linear_costs(1, 0.125), {.rule = CapRule::kAtMost}).partitions_tried, 4);
+  EXPECT_EQ(distinct_plans(profile, {.rule = CapRule::kAtMost}).plans.size(), 4u);
 }
 
 TEST(BestUniformCap, RespectsTheLimitOnBucketBytes) {
@@ -117,7 +117,6 @@ TEST(BestUniformCap, SkipsCapsThatDifferByLittleWhenThereAreTooMany) {
   const UniformCap some = find_best_uniform_cap(profile, costs, {.rule = CapRule::kAtMost}, {}, 100000);
   EXPECT_TRUE(all.exhaustive);
   EXPECT_FALSE(some.exhaustive);
-  EXPECT_LT(some.partitions_tried, all.partitions_tried);
   EXPECT_LE(all.timeline.end_s, some.timeline.end_s * (1 + 1e-6));
   EXPECT_NEAR(some.timeline.end_s, all.timeline.end_s, 0.01 * all.timeline.end_s);
 }

@@ -16,7 +16,7 @@ FIRKIN = os.environ["FIRKIN"]
 DATA = pathlib.Path(__file__).parent / "data"
 RESULTS = DATA / "tune.json"
 REPORT_CHARTS = ["curve", "allreduce", "ready", "strategies"]
-HEAT_MAPS = ["sensitivity-time", "sensitivity-cap", "latency-bandwidth-cap", "latency-bandwidth-keep"]
+HEAT_MAPS = ["sensitivity-time", "sensitivity-cap"]
 
 
 @unittest.skipUnless(CHROMIUM, "no chromium on this machine")

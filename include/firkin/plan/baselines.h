@@ -12,14 +12,11 @@ struct Baseline {
   std::string name;
   std::string description;
   BucketPlan plan;
-  Timeline timeline;
-  double regret = 0;  // its time divided by that of the best, less one
 };
 
 // In this order: pytorch (25 MiB, close-when-full, first bucket 1 MiB), horovod (128 MiB, at-most: its fusion buffer, without its cycle
-// time), one_bucket, one_per_tensor, mg_wfbp. `best_end_s`: the time that regret is measured against, more than 0.
-std::vector<Baseline> simulate_baselines(const TensorProfile& profile, const CommCosts& costs, const SimulationOptions& options,
-                                         double best_end_s);
+// time), one_bucket, one_per_tensor, mg_wfbp.
+std::vector<Baseline> baselines(const TensorProfile& profile, const CommCosts& costs);
 
 // MG-WFBP (Shi, Chu, Li: INFOCOM 2019): from the first gradient on, a bucket takes the next tensor too when that becomes ready less than
 // one start-up time after the bucket could have been sent: waiting then costs less than a second start-up. The start-up time is the alpha

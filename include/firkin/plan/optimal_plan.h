@@ -17,33 +17,30 @@ struct SearchOptions {
   double tolerance = 1e-6;
   // No bucket holds more, unless it is a single tensor.
   int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();
-  // The first bucket holds exactly this many tensors, within that limit; 0: free.
-  int64_t pinned_first_count = 0;
   SimulationOptions simulation = {};
 };
 
 struct PlannedBuckets {
   BucketPlan plan;
   Timeline timeline;   // of that plan, under the same options
-  bool exact = false;  // whether it is the best of all plans in ready order, or the best that a local search found
+  bool exact = false;  // whether it is the best of all plans in ready order, or the best of a few
 };
 
-// Exact for any two curves, however they bend, with one channel and no contention, and for buckets that are launched in ready order
-// (another order, or a split tensor, may do better: they are not searched): with e(i, j) the bucket of tensors i .. j - 1,
+// Exact for any two curves, however they bend, without contention, and for buckets that are launched in ready order (another order, or a
+// split tensor, may do better: they are not searched): with e(i, j) the bucket of tensors i .. j - 1 and o the overhead per call,
 //
-//   F(j) = min over i < j of max(ready_j + a(e(i, j)), F(i) + g(e(i, j)))
+//   F(j, n) = min over i < j of max(ready_j + n o + a(e(i, j)), F(i, n - 1) + g(e(i, j)))
 //
-// is the earliest end of the communication of the first j tensors (more time before never hurts: the recursion is monotone in F(i)). With
-// an overhead per call the launch times depend on the number of buckets before, and F on it as well.
+// is the earliest end of the communication of the first j tensors in n buckets (more time before never hurts: the recursion is monotone in
+// F(i, n - 1)). O(L^2) pairs, each for as many numbers of buckets as gain something.
 //
-// O(L^2) with about 2 ns a pair: most pairs are rejected by a lower bound on a(x) and g(x) from a table of narrow cells, in which each
-// curve is bounded by a line; the curves themselves are evaluated only where the bound does not decide. With an overhead, O(L^2) per bucket
-// count, over the cuts that fewer buckets do not reach as early.
-//
-// With contention or several channels: local search (merge, split, move a boundary) from the plan that is exact without and from the best
-// uniform cap, each move judged by the simulation; never worse than those.
+// With contention: the best of a few starts, judged by the simulation: plans that are exact without contention, of costs and ready times
+// that are slowed down more or less, and the best uniform caps.
 //
 // Throws InputError when the profile or the options do not pass their checks.
 PlannedBuckets find_optimal_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
+
+// The plan that would be best without the slowdowns of options.simulation. Checks nothing.
+BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options);
 
 }  // namespace firkin

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "firkin/base/units.h"
-#include "firkin/plan/pipeline.h"
+#include "firkin/plan/timeline.h"
 
 namespace firkin {
 
-// The launch order of these buckets by the rule: whenever a channel is free, of the buckets that are ready then, the one whose tensors the
+// The launch order of these buckets by the rule: whenever the link is free, of the buckets that are ready then, the one whose tensors the
 // next forward needs first (earliest due date of what has been released; Jackson 1955). During backward late layers go because nothing else
 // is ready, afterwards early layers come first. From simulated times, so that all ranks find the same order. Empty when it is the ready
 // order. The profile and the plan must have passed their checks; plan.launch_order is ignored. O(n log n).

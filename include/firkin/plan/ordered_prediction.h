@@ -43,8 +43,7 @@ struct PredictedOrdered {
 // The agreement after backward takes as long as an all-reduce of 64 bytes.
 PipelineOptions pipeline_options(const CommCosts& costs, const SimulationOptions& simulation);
 
-// `bucketed_backward_s`: backward with its communication under the best uniform cap. search.pinned_first_count is ignored. Throws
-// InputError as find_ordered_plan().
+// `bucketed_backward_s`: backward with its communication under the best uniform cap. Throws InputError as find_ordered_plan().
 PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& costs, double bucketed_backward_s,
                                  const SearchOptions& search = {});
 

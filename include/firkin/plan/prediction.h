@@ -2,8 +2,8 @@
 //
 //   const Prediction prediction = predict({.profile = read_tensors_csv("tensors.csv"), .table = read_allreduce_csv("allreduce.csv"),
 //                                          .world_size = 8});
-//   prediction.best_uniform.cap_bytes;
-//   prediction.best_plan.gain;  // of unequal buckets, over that
+//   prediction.best_uniform.cap_bytes;  // the cap to use
+//   prediction.best_plan.gain;          // of unequal buckets, over that
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,7 @@
 #include <vector>
 
 #include "firkin/plan/allreduce_table.h"
-#include "firkin/plan/analytic.h"
 #include "firkin/plan/compression.h"
-#include "firkin/plan/curve_quality.h"
 #include "firkin/plan/optimal_plan.h"
 #include "firkin/plan/ordered_prediction.h"
 #include "firkin/plan/pytorch_caps.h"
@@ -35,8 +33,7 @@ struct PredictedWorkload {
   std::optional<int64_t> first_cap_bytes;
   bool gap_measured = false;
   SimulationOptions simulation;
-  std::optional<double> latency_factor;                          // where it is not 1
-  std::optional<LeaveOneOut> curve_quality, alpha_beta_quality;  // of a(x); none with fewer than three sizes
+  std::optional<double> latency_factor;  // where it is not 1
 };
 
 // One way to cut the gradients: a point of T(b), the best uniform cap, a baseline. backward_s is with its communication.
@@ -47,11 +44,9 @@ struct PredictedBucketing {
   int64_t buckets = 0;
   double backward_s = 0;
   double exposed_s = 0;
-  // Where something is known of the inputs' errors (uncertainty.h): the interval of 95 %; of a cap, P(best) and the expected regret.
-  std::optional<double> low_s, high_s;
-  std::optional<double> near_best, expected_regret;
-  std::optional<double> regret;  // over the best plan's time, less 1; at least 0
-  std::optional<int64_t> partitions_tried;
+  std::optional<double> low_s, high_s;               // 95 % of measured times: the model's error and the inputs'
+  std::optional<double> near_best, expected_regret;  // of a cap, over what model and inputs may be wrong in (PlanOdds)
+  std::optional<double> regret;                      // over the best plan's time, less 1; at least 0
   std::optional<bool> exhaustive;
 };
 
@@ -74,13 +69,6 @@ struct PredictedPlan {
   PyTorchCaps pytorch;
 };
 
-// The model in closed form, with the alpha and beta that were fitted to a(x).
-struct AnalyticPrediction {
-  EvenWorkload workload;
-  EqualBuckets balanced, even;
-  std::optional<GrowingBuckets> growing;  // only when communication takes at least as long as computation
-};
-
 // All ranks wait for the slowest, so the profile that is predicted from, the slowest of the measured ranks', is the measured one times
 // `factor`.
 struct StragglerPrediction {
@@ -100,7 +88,7 @@ struct FormPrediction {
   std::optional<double> left_out_error;  // of FormFit
   double weight = 0;
   PredictedBucketing best;
-  double safest_backward_s = 0;  // with the cap of least expected regret
+  double safest_backward_s = 0;  // with the cap that is predicted for all forms together
 };
 
 // A world that was not measured.
@@ -111,8 +99,6 @@ struct Extrapolation {
 
 struct SensitivityPrediction {
   std::vector<SensitivityPoint> points;
-  SensitivityMap map;
-  std::vector<Elasticity> elasticities;
 };
 
 // The same workload with gradients in another type on the wire.
@@ -132,8 +118,9 @@ struct PredictionInputs {
   int64_t ranks_per_node = 0;  // 0: not known; else extrapolates from worlds that fit a node, or from those that do not, as world_size does
   CapOptions rule = {};        // its cap is ignored
   SearchOptions search = {};
-  double latency_factor = 1;       // of a calibration (calibration.h)
-  std::vector<int64_t> caps = {};  // of the curve, bytes; empty: powers of two
+  double latency_factor = 1;                      // of a calibration (calibration.h)
+  std::optional<double> residual = std::nullopt;  // of it as well: how well the model is known to fit; none: not calibrated
+  std::vector<int64_t> caps = {};                 // of the curve, bytes; empty: powers of two
   // Seconds of ranks, without communication, [rank][step]; empty: every rank is as fast as the profile's.
   std::vector<std::vector<double>> rank_times = {};
   std::vector<Compression> hooks = {};  // to compare
@@ -144,11 +131,9 @@ struct Prediction {
   PredictedWorkload workload;
   AlphaBeta alpha_beta;  // of a(x)
   std::vector<PredictedBucketing> curve;
-  PredictedBucketing best_uniform;
-  std::optional<PredictedBucketing> safest;  // the cap of least expected regret; none where nothing is known of the inputs' errors
+  PredictedBucketing best_uniform;  // the cap to use: of least expected regret
   PredictedPlan best_plan;
   std::vector<PredictedBucketing> baselines;
-  std::optional<AnalyticPrediction> analytic;  // none when the fit has no latency, or no bandwidth limit
   std::optional<StragglerPrediction> stragglers;
   std::optional<Extrapolation> extrapolation;  // none at a measured world; else costs are the weighted mean of its forms
   std::optional<SensitivityPrediction> sensitivity;

@@ -45,33 +45,9 @@ struct SensitivityPoint {
   int64_t near_high_bytes = 0;
 };
 
-// From an eighth to eight times, in steps of two, each influence alone. Contention only if there is some. Here and below, caps are those of
+// From an eighth to eight times, in steps of two, each influence alone. Contention only if there is some. Caps are those of
 // distinct_plans(): of very many tensors some are skipped, and UniformCap::exhaustive of the same profile and rule says so.
 std::vector<SensitivityPoint> sensitivity_table(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                                 const SearchOptions& search = {});
-
-// Latency times bandwidth, each from an eighth to eight times. Cell (i, j), at i * factors.size() + j, has latency times factors[i] and
-// bandwidth times factors[j]; `influence` and `factor` of its point are the latency's.
-struct SensitivityMap {
-  std::vector<double> factors;
-  std::vector<SensitivityPoint> cells;
-};
-SensitivityMap sensitivity_map(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
-                               const SearchOptions& search = {});
-
-// What a change of one influence does to the best cap, at the operating point, from half to twice.
-//
-// T(b) of a real model is flat and has several low places, so its lowest point alone says little. Two answers are given: the caps that stay
-// within 1 % of the best all the way, if there are any; and the slope d ln b* / d ln factor, by least squares, of the geometric mean of the
-// caps around the best that expose at most a tenth more than it.
-struct Elasticity {
-  Influence influence = Influence::kLatency;
-  double value = 0;              // the slope
-  int64_t common_low_bytes = 0;  // 0: no cap stays within 1 %
-  int64_t common_high_bytes = 0;
-  std::string words;  // "from half to twice the latency: caps of 44 MiB to 75 MiB stay within 1 % of the best"
-};
-std::vector<Elasticity> elasticities(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
-                                     const SearchOptions& search = {});
 
 }  // namespace firkin

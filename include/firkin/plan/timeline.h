@@ -1,7 +1,8 @@
-// What runs when in one backward pass under a bucket plan.
+// What runs when under a bucket plan: in one backward pass, or in a steady step whose communication goes on under the next forward pass
+// (the strategy `ordered`).
 //
-//   const Timeline timeline = simulate(profile, plan, costs);
-//   timeline.exposed_s;  // what communication adds to the backward pass
+//   simulate(profile, plan, costs).exposed_s;           // what communication adds to the backward pass
+//   simulate_pipeline(profile, plan, costs).period_s;   // from one step's start to the next one's
 #pragma once
 
 #include <cstdint>
@@ -15,27 +16,32 @@ namespace firkin {
 
 // What a launch costs besides the all-reduce, and what computation and communication cost each other. The defaults are: nothing.
 struct SimulationOptions {
-  int64_t channels = 1;         // all-reduces in flight at once, each as fast as alone: at least 1
   double overhead_s = 0;        // per call, on the thread that runs backward
-  double copy_s_per_byte = 0;   // to bring a gradient into its bucket, on the same thread
   double compute_slowdown = 1;  // of backward while an all-reduce runs: at least 1
   double comm_slowdown = 1;     // of all-reduces while backward runs: at least 1
 
   bool operator==(const SimulationOptions&) const = default;
 };
 
-// Throws InputError unless all are finite and within the bounds above.
-void check_options(const SimulationOptions& options);
+struct PipelineOptions {
+  SimulationOptions simulation = {};
+  double agreement_s = 0;  // one small exchange between the ranks, over a connection of its own, after backward: at least 0
 
-// One bucket's communication. Seconds from the start of backward.
+  bool operator==(const PipelineOptions&) const = default;
+};
+
+// Both throw InputError unless all are finite and within the bounds above.
+void check_options(const SimulationOptions& options);
+void check_options(const PipelineOptions& options);
+
+// One bucket's communication. Seconds from the start of backward, or of a pipeline's step.
 struct BucketSpan {
   int64_t bytes = 0;
   double ready_s = 0;   // its last gradient exists, by the profile
-  double start_s = 0;   // the call is made, and its channel is free
+  double start_s = 0;   // the call is made, and the link is free
   double end_s = 0;     // reduced
   double launch_s = 0;  // the call is made
   int64_t bucket = 0;   // its index in the plan
-  int64_t channel = 0;  // the one that carried it, from 0
 };
 
 struct Timeline {
@@ -46,13 +52,55 @@ struct Timeline {
 };
 
 // First in, first out, with latency and gap (LogGP; Alexandrov et al. 1995): end_k = max(launch_k + a(S_k), end_{k-1} + g(S_k)), where
-// launch_k is when bucket k is ready and all buckets before it have been launched. With several channels, end_{k-1} is that of the channel
-// that is free first.
+// launch_k is when bucket k is ready and all buckets before it have been launched.
 //
 // Contention is a fluid of two rates: while both run, backward advances at 1 / compute_slowdown and all-reduces at 1 / comm_slowdown;
 // alone, each advances at 1. With both slowdowns 1 the formula above is exact; otherwise it holds on the clock of the communication.
 //
 // The profile and the plan must have passed check_profile and check_plan. Throws InputError when the options do not pass check_options.
 Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options = {});
+
+// The forward pass stands still until a bucket arrives.
+struct PipelineWait {
+  int64_t bucket = 0;  // its index in the plan; of a split tensor, the first part's
+  double start_s = 0, end_s = 0;
+};
+
+// The optimiser runs on a bucket's tensors, or on a split tensor.
+struct PipelineUpdate {
+  int64_t bucket = 0;  // as above
+  double start_s = 0, end_s = 0;
+};
+
+// One step. Seconds from its start of forward.
+struct Pipeline {
+  double period_s = 0;         // the next step begins
+  double forward_end_s = 0;    // with its waits and updates; backward begins
+  double backward_end_s = 0;   // with its launches
+  double computation_s = 0;    // forward, backward, updates and launches, without waits and slowdowns
+  double communication_s = 0;  // g(x) of all buckets
+  double waited_s = 0;         // the length of all waits
+
+  std::vector<BucketSpan> buckets;      // of this step, in launch order: one that ends after period_s ends in the next step's forward
+  std::vector<PipelineWait> waits;      // for buckets of the step before
+  std::vector<PipelineUpdate> updates;  // on buckets of the step before
+};
+
+// Backward is that of simulate(). When it ends the ranks agree, and the next forward begins. At needed_s of a tensor its bucket is awaited
+// (a split tensor: all its parts), and then the optimiser runs on it; while forward is blocked, the optimiser runs on other buckets, in the
+// order in which they have arrived, one at a time and each to its end. Contention is that of simulate(), in forward and in the optimiser as
+// well.
+//
+// Every bucket has been awaited when backward begins, so the link is idle then, and every step takes as long as the one before: one
+// backward with the forward behind it is the whole cycle, and no settling is waited for.
+//
+// A profile that does not know its forward pass needs every tensor at 0; one without update_s takes updates for free. Profile and plan must
+// have passed check_profile and check_plan. Throws InputError when the options do not pass check_options. O(n log n).
+Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
+                           const PipelineOptions& options = {});
+
+// No plan has a shorter period: the larger of what one step computes, and of all its bytes at the best rate that any bucket may have (the
+// least of a(x) / x and g(x) / x).
+double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options = {});
 
 }  // namespace firkin

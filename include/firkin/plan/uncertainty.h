@@ -1,11 +1,11 @@
 // How sure a choice of buckets is: what plans take when what was measured is redrawn within its errors.
 //
-//   const CapOdds odds(profile, redraw(redraw_costs(table, 8), simulation), {.rule = CapRule::kAtMost});
-//   odds.of(plan).low_s;               // 95 % of the draws lie between this and high_s
-//   odds.least_regret().cap_bytes;     // the cap to take when one does not know which draw is the truth
+//   const CapOdds odds(profile, with_model_errors({}, {.costs = costs}), {.rule = CapRule::kAtMost});
+//   odds.least_regret().caps;  // the caps to take when one does not know which draw is the truth
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "firkin/plan/allreduce_table.h"
@@ -31,19 +31,16 @@ std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_s
 // Deterministic.
 std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, double compute_error = 0);
 
-struct PlanOdds {
-  double low_s = 0, high_s = 0;  // 95 % of the draws lie between
-  double near_best = 0;          // P(best): the part of the draws in which no uniform cap is more than 1 % faster
-  double expected_regret = 0;    // mean over the draws of T / (T of the best uniform cap) - 1, not below 0
-};
+// The same with what the model may be wrong in (step_prediction.h). Of `nominal` alone where there is no draw.
+std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const InputDraw& nominal,
+                                         const std::optional<double>& residual = {});
 
-struct LeastRegretCap {
-  int64_t cap_bytes = 0;
-  int64_t lowest_cap_bytes = 0;
-  int64_t highest_cap_bytes = 0;
-  BucketPlan plan;
-  PlanOdds odds;
-  bool exhaustive = true;  // every distinct partition was tried in every draw; else caps that differ by little were skipped
+// 95 % of the draws' times under `plan` lie between. Not for no draws.
+Interval drawn_times(const TensorProfile& profile, const std::vector<InputDraw>& draws, const BucketPlan& plan);
+
+struct PlanOdds {
+  double near_best = 0;        // P(best): the part of the draws in which no uniform cap is more than 1 % faster
+  double expected_regret = 0;  // mean over the draws of T / (T of the best uniform cap) - 1, not below 0
 };
 
 // Every distinct partition that a uniform cap makes, in every draw. The draws are shared, so what plans have in common cancels when they
@@ -56,15 +53,16 @@ class CapOdds {
   // Of any plan of the profile.
   PlanOdds of(const BucketPlan& plan) const;
 
-  // The cap of least expected regret; of those within a quarter of it, which 200 draws do not tell apart, the one with the fewest buckets.
-  LeastRegretCap least_regret() const;
+  // The caps of least expected regret; of those within a thousandth of a step, the ones with the fewest buckets.
+  const DistinctPlan& least_regret() const;
+
+  bool exhaustive() const { return caps_.exhaustive; }
 
  private:
-  PlanOdds odds(std::vector<double> end_s) const;
+  PlanOdds odds(const std::vector<double>& end_s) const;
 
   std::vector<TensorProfile> profiles_;  // [draw]
   std::vector<InputDraw> draws_;
-  double tolerance_ = 0;
   DistinctPlans caps_;
   std::vector<std::vector<double>> end_s_;  // [cap][draw]
   std::vector<double> best_s_;              // [draw]

@@ -21,7 +21,6 @@ struct UniformCap {
   int64_t highest_cap_bytes = 0;
   BucketPlan plan;
   Timeline timeline;
-  int64_t partitions_tried = 0;
   bool exhaustive = true;  // every distinct partition was tried; else caps that differ by little were skipped
 };
 
@@ -54,7 +53,7 @@ int64_t roundest_cap(const CapInterval& interval);
 
 // Tries every distinct partition that a uniform cap can make: from each cap to the next at which a bucket changes. options.cap_bytes is
 // ignored. Of plans within search.tolerance of the best, one with the fewest buckets. Partitions with a bucket of several tensors above
-// search.largest_bucket_bytes are left out, as is pinned_first_count: use options.first_cap_bytes.
+// search.largest_bucket_bytes are left out.
 //
 // There are at most L^2 / 2 partitions. When they hold more than `effort` buckets in all, caps that differ by less than a few per mille are
 // skipped and `exhaustive` is false; the default suffices for about 500 tensors of all different sizes, or thousands of a few sizes.

@@ -1,0 +1,161 @@
+// The one simulation: a backward pass with its all-reduces, and the forward pass behind it. simulate(), simulate_pipeline() and every
+// search run it; of one profile and one set of costs it takes many plans.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "firkin/plan/timeline.h"
+
+namespace firkin {
+
+// a(x) and g(x) of one size.
+struct CallCost {
+  double isolated_s = 0;
+  double gap_s = 0;
+};
+
+// Both curves; for many plans with a memory of sizes seen before: the tensors of a network have few distinct sizes, so a search meets the
+// same sums often.
+class CachedCosts {
+ public:
+  CachedCosts(const CommCosts& costs, bool many_plans);
+
+  CallCost operator()(double bytes) {
+    if (entries_.empty()) return {costs_.isolated(bytes), costs_.gap(bytes)};
+    Entry& entry = entries_[slot(bytes)];
+    if (entry.bytes != bytes) entry = {bytes, {costs_.isolated(bytes), same_ ? 0 : costs_.gap(bytes)}};
+    return same_ ? CallCost{entry.cost.isolated_s, entry.cost.isolated_s} : entry.cost;
+  }
+
+ private:
+  struct Entry {
+    double bytes = -1;
+    CallCost cost;
+  };
+
+  static constexpr int kSlotBits = 14;
+  static size_t slot(double bytes) {
+    constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;  // Fibonacci hashing (Knuth, vol. 3, 6.4)
+    return static_cast<size_t>(static_cast<uint64_t>(bytes) * kGoldenRatio >> (64 - kSlotBits));
+  }
+
+  const CommCosts& costs_;
+  bool same_;  // g is a
+  std::vector<Entry> entries_;
+};
+
+// Three clocks: wall time; `host`, the work that the computation has done; and `comm`, on which an all-reduce takes what it takes alone.
+// While both run, the work advances at 1 / compute_slowdown and the all-reduces at 1 / comm_slowdown.
+class Clock {
+ public:
+  explicit Clock(const SimulationOptions& options)
+      : options_(&options), contended_(options.compute_slowdown != 1 || options.comm_slowdown != 1) {}
+
+  double wall() const { return wall_; }
+  double comm() const { return comm_; }
+  double host() const { return host_; }
+
+  // Keeps both clocks whenever a rate changes, for wall_at().
+  void record() { recording_ = true; }
+
+  // Computes until the work is `host_s`, while all-reduces are in flight until `busy_until` (on the communication's clock).
+  void compute_to(double host_s, double busy_until) {
+    const double work_s = host_s - host_;
+    host_ = host_s;
+    if (!contended_) return advance_to(host_s + idle_, host_s + idle_);  // not summed up step by step: no rounding
+    compute(work_s, busy_until);
+  }
+
+  // The computation stands still until the communication's clock shows `comm_s`.
+  void wait_until(double comm_s) {
+    if (comm_s <= comm_) return;
+    idle_ += comm_s - comm_;
+    advance_to(contended_ ? wall_ + (comm_s - comm_) : comm_s, comm_s);
+  }
+
+  // The wall time at which the communication's clock showed `comm_s`, which must have passed.
+  double wall_at(double comm_s) const;
+
+ private:
+  void compute(double work_s, double busy_until);
+  void advance_to(double wall_s, double comm_s) {
+    wall_ = wall_s;
+    comm_ = comm_s;
+    if (recording_ && contended_) history_.emplace_back(comm_, wall_);
+  }
+
+  const SimulationOptions* options_;
+  bool contended_;
+  bool recording_ = false;
+  double wall_ = 0, comm_ = 0, host_ = 0;
+  double idle_ = 0;                                            // how long the computation has stood still
+  std::vector<std::pair<double, double>> history_ = {{0, 0}};  // communication's clock and wall time
+};
+
+class Simulator {
+ public:
+  // Keeps references to the profile and the costs.
+  Simulator(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options, bool many_plans = true);
+
+  int64_t bytes(const Bucket& bucket) const;
+  CallCost cost(const Bucket& bucket) { return costs_(static_cast<double>(bytes(bucket))); }
+
+  // The end of backward with its communication, of buckets in ready order; when that is above `give_up_s`, anything above it.
+  double end_s(std::span<const Bucket> buckets, double give_up_s = std::numeric_limits<double>::infinity());
+
+  // Backward with its communication, launched in the plan's order.
+  Timeline backward(const BucketPlan& plan);
+
+  // Describe a plan's buckets once, then run as many launch orders of it as wanted. They must have passed check_plan.
+  void set_buckets(std::span<const Bucket> buckets);
+
+  // A launch order by need: whenever the link is free, of the buckets that are ready, the one whose tensors the next forward needs first.
+  // `patient`: rather waits for one that is needed earlier and will be ready before that has been sent.
+  void order_by_need(std::vector<int64_t>& order, bool patient);
+
+  // The period of the buckets in this launch order: backward, agreement, forward. With `pipeline`, it is filled as well.
+  double period_s(std::span<const int64_t> order, Pipeline* pipeline = nullptr);
+
+ private:
+  struct Piece {  // a bucket
+    CallCost cost;
+    double ready_s = 0;
+    size_t unit = 0;
+  };
+  struct Unit {  // what the optimiser takes in one go: a bucket, or a split tensor
+    double needed_s = 0;
+    double update_s = 0;
+    size_t first_bucket = 0;
+    size_t parts = 1;
+    size_t parts_left = 0;
+    double arrival = 0;  // on the communication's clock
+    bool updated = false;
+  };
+
+  double ready_s(const Bucket& bucket) const { return profile_.ready_s[static_cast<size_t>(bucket.first + bucket.count - 1)]; }
+  template <typename PieceAt, typename Launched>
+  double launch_all(size_t count, Clock& clock, const PieceAt& piece_at, const Launched& launched) const;
+  void prepare_forward();
+  void run_forward(Clock& clock, double busy_until, Pipeline* pipeline);
+  void await(Unit& unit, Clock& clock, double busy_until, Pipeline* pipeline);
+  static void update(Unit& unit, Clock& clock, double busy_until, Pipeline* pipeline);
+
+  const TensorProfile& profile_;
+  const PipelineOptions options_;
+  CachedCosts costs_;
+  std::vector<int64_t> bytes_before_;  // of the tensors before tensor i
+  std::vector<double> update_before_;  // as well
+  std::vector<double> needed_s_;       // zeros when the profile does not know it
+  std::vector<size_t> tensors_by_need_;
+  std::vector<Piece> pieces_;
+  std::vector<Unit> units_;
+  std::vector<size_t> unit_of_tensor_;
+  std::vector<size_t> arrivals_;  // units, in the order in which they arrive
+  size_t next_arrival_ = 0;
+};
+
+}  // namespace firkin
