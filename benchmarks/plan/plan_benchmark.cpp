@@ -11,8 +11,7 @@
 #include <cmath>
 #include <random>
 
-#include "firkin/plan/optimal_plan.h"
-#include "firkin/plan/uniform_cap.h"
+#include "firkin/plan/best_plan.h"
 
 namespace firkin {
 namespace {
@@ -71,7 +70,7 @@ void optimal_plan(benchmark::State& state) {
   const TensorProfile profile = make_profile(state.range(0), state.range(1) == 0 ? Sizes::kTransformer : Sizes::kRandom);
   const CommCosts costs = make_costs(profile, static_cast<double>(state.range(2)) / 10);
   size_t buckets = 0;
-  for (auto _ : state) buckets = find_optimal_plan(profile, costs).plan.buckets.size();
+  for (auto _ : state) buckets = find_best_plan(profile, costs).plan.buckets.size();
   state.SetLabel(fmt::format("{} buckets", buckets));
 }
 BENCHMARK(optimal_plan)
@@ -86,7 +85,7 @@ void optimal_plan_with_overhead(benchmark::State& state) {
   size_t buckets = 0;
   for (auto _ : state) {
     const SearchOptions options = {.simulation = {.overhead_s = 20e-6}};
-    buckets = find_optimal_plan(profile, costs, options).plan.buckets.size();
+    buckets = find_best_plan(profile, costs, options).plan.buckets.size();
   }
   state.SetLabel(fmt::format("{} buckets", buckets));
 }
@@ -99,7 +98,7 @@ void plan_under_contention(benchmark::State& state) {
   const TensorProfile profile = make_profile(435, Sizes::kTransformer);
   const CommCosts costs = make_costs(profile, 0.8);
   const SearchOptions options = {.simulation = {.compute_slowdown = 1.1, .comm_slowdown = 1.2}};
-  for (auto _ : state) benchmark::DoNotOptimize(find_optimal_plan(profile, costs, options));
+  for (auto _ : state) benchmark::DoNotOptimize(find_best_plan(profile, costs, options));
 }
 BENCHMARK(plan_under_contention)->Unit(benchmark::kMillisecond);
 

@@ -4,7 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "firkin/plan/allreduce_table.h"
-#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/bucket_plan.h"
 #include "results/results.h"
 
 namespace firkin::python {

@@ -17,7 +17,7 @@
 #include "firkin/base/file.h"
 #include "firkin/base/output_folder.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/pytorch_caps.h"
+#include "firkin/plan/bucket_plan.h"
 #include "report/report.h"
 #include "results/results.h"
 #include "tuning/tuning.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "firkin/comm/process_group.h"
-#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/bucket_plan.h"
 
 #include <torch/nn/module.h>
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "firkin/base/units.h"
-#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/tensor_profile.h"
 #include "job.h"
 #include "model/transformer.h"

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "firkin/base/output_folder.h"
-#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/bucket_plan.h"
 #include "report/report.h"
 #include "results/results.h"
 

@@ -7,7 +7,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/compression.h"
+#include "firkin/plan/cost_curve.h"
 #include "job.h"
 #include "results/results.h"
 #include "tune/measure.h"

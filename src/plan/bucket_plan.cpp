@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
+#include "firkin/plan/best_plan.h"
 
 namespace firkin {
+
 namespace {
 
 // `part`: the part of tensor bucket.first that comes next.
@@ -78,6 +82,140 @@ std::vector<int64_t> bucket_bytes(const BucketPlan& plan, std::span<const int64_
     bytes.push_back(part_begin(total, bucket.part + 1, bucket.parts) - part_begin(total, bucket.part, bucket.parts));
   }
   return bytes;
+}
+
+namespace {
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+void check_caps(std::span<const int64_t> sizes, const CapOptions& options) {
+  if (options.cap_bytes <= 0) throw InputError(fmt::format("the bucket cap is {} bytes; expected at least 1", options.cap_bytes));
+  if (options.first_cap_bytes && *options.first_cap_bytes <= 0) {
+    throw InputError(fmt::format("the first bucket's cap is {} bytes; expected at least 1", *options.first_cap_bytes));
+  }
+  int64_t total = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] < 0) throw InputError(fmt::format("gradient {} has {} bytes; expected at least 0", i, sizes[i]));
+    if (sizes[i] > std::numeric_limits<int64_t>::max() - total) {
+      throw InputError(fmt::format("gradient {} takes the total beyond {} bytes", i, std::numeric_limits<int64_t>::max()));
+    }
+    total += sizes[i];
+  }
+}
+
+}  // namespace
+
+std::string name_of(CapRule rule) {
+  return rule == CapRule::kAtMost ? "at-most" : "close-when-full";
+}
+
+BucketPlan assign_buckets(std::span<const int64_t> sizes, const CapOptions& options) {
+  check_caps(sizes, options);
+  BucketPlan plan;
+  Bucket open;
+  int64_t open_bytes = 0;
+  const auto close = [&] {
+    plan.buckets.push_back(open);
+    open = {.first = open.first + open.count, .count = 0};
+    open_bytes = 0;
+  };
+  for (const int64_t size : sizes) {
+    const int64_t cap = plan.buckets.empty() ? options.first_cap_bytes.value_or(options.cap_bytes) : options.cap_bytes;
+    if (options.rule == CapRule::kAtMost && open_bytes > 0 && size > 0 && size > cap - open_bytes) close();
+    ++open.count;
+    open_bytes += size;
+    if (options.rule == CapRule::kCloseWhenFull && open_bytes >= cap) close();
+  }
+  if (open.count > 0) close();
+  return plan;
+}
+
+CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOptions& options, const BucketPlan& plan) {
+  CapInterval interval = {1, kNoLimit};
+  const std::vector<int64_t> bytes = bucket_bytes(plan, sizes);
+  for (size_t k = options.first_cap_bytes ? 1 : 0; k < bytes.size(); ++k) {
+    const auto first = static_cast<size_t>(plan.buckets[k].first);
+    const auto end = first + static_cast<size_t>(plan.buckets[k].count);
+    const bool last_bucket = k + 1 == bytes.size();
+    if (options.rule == CapRule::kCloseWhenFull) {
+      // It was not full before its last tensor, and is full with it.
+      interval.lowest_cap_bytes = std::max(interval.lowest_cap_bytes, bytes[k] - sizes[end - 1] + 1);
+      if (!last_bucket) interval.highest_cap_bytes = std::min(interval.highest_cap_bytes, bytes[k]);
+      continue;
+    }
+    // It has room for what it holds, unless that is a single tensor, and none for the next one.
+    const auto not_empty = std::count_if(sizes.begin() + static_cast<std::ptrdiff_t>(first),
+                                         sizes.begin() + static_cast<std::ptrdiff_t>(end), [](int64_t size) { return size > 0; });
+    if (not_empty > 1) interval.lowest_cap_bytes = std::max(interval.lowest_cap_bytes, bytes[k]);
+    if (!last_bucket) interval.highest_cap_bytes = std::min(interval.highest_cap_bytes, bytes[k] + sizes[end] - 1);
+  }
+  return interval;
+}
+
+bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, const CapOptions& rule) {
+  // Were it made by a cap, it would be made by all caps of this interval.
+  CapOptions options = rule;
+  options.cap_bytes = caps_with_same_buckets(sizes, rule, plan).lowest_cap_bytes;
+  return assign_buckets(sizes, options) == plan;
+}
+
+int64_t roundest_cap(const CapInterval& interval) {
+  constexpr int kLargestPower = 62;
+  const bool all_alone = interval.lowest_cap_bytes == 1 && interval.highest_cap_bytes != kNoLimit;  // only the upper end says something
+  const int64_t low = all_alone ? (interval.highest_cap_bytes + 1) / 2 : interval.lowest_cap_bytes;
+  const int64_t high = low > kNoLimit / 2 ? interval.highest_cap_bytes : std::min(interval.highest_cap_bytes, 2 * low);
+  for (int power = kLargestPower; power > 0; --power) {
+    const int64_t unit = int64_t{1} << power;
+    const int64_t beyond = low % unit == 0 ? 0 : unit - low % unit;  // from low to the next multiple
+    if (beyond <= high - low) return low + beyond;
+  }
+  return low;
+}
+
+namespace {
+
+// A round number that a bucket of `bytes` reaches with its last tensor, of `last_bytes`, and not before; within a sixteenth of `bytes`.
+int64_t cap_that_closes(int64_t bytes, int64_t last_bytes) {
+  const int64_t lowest = std::max(bytes - last_bytes + 1, bytes - bytes / 16);
+  if (lowest > bytes || lowest < 1) return bytes;  // an empty tensor is last: nothing closes the bucket there
+  return roundest_cap({lowest, bytes});
+}
+
+}  // namespace
+
+BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<const int64_t> caps_bytes) {
+  if (caps_bytes.empty()) throw InputError("the list of bucket caps is empty; expected at least one");
+  for (const int64_t cap : caps_bytes) {
+    if (cap < 0) throw InputError(fmt::format("a bucket cap is {} bytes; expected at least 0", cap));
+  }
+  BucketPlan plan;
+  Bucket open;
+  int64_t open_bytes = 0;
+  for (const int64_t size : sizes) {
+    if (size < 0) throw InputError(fmt::format("a gradient has {} bytes; expected at least 0", size));
+    ++open.count;
+    open_bytes += size;
+    if (open_bytes < caps_bytes[std::min(plan.buckets.size(), caps_bytes.size() - 1)]) continue;
+    plan.buckets.push_back(open);
+    open = {.first = open.first + open.count, .count = 0};
+    open_bytes = 0;
+  }
+  if (open.count > 0) plan.buckets.push_back(open);
+  return plan;
+}
+
+PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes) {
+  if (has_parts(plan)) throw InputError("the plan splits a tensor; expected whole tensors: PyTorch's caps cannot split one");
+  PyTorchCaps caps;
+  std::vector<int64_t> caps_bytes;
+  const std::vector<int64_t> bytes_of = bucket_bytes(plan, sizes);
+  for (size_t k = 0; k < bytes_of.size(); ++k) {
+    const Bucket& bucket = plan.buckets[k];
+    caps_bytes.push_back(cap_that_closes(bytes_of[k], sizes[static_cast<size_t>(bucket.first + bucket.count - 1)]));
+    caps.mib.push_back(static_cast<double>(caps_bytes.back()) / static_cast<double>(kMiB));  // exact: MiB is a power of two
+  }
+  caps.reproduces_plan = !caps_bytes.empty() && assign_buckets_by_cap_list(sizes, caps_bytes).buckets == plan.buckets;
+  return caps;
 }
 
 }  // namespace firkin

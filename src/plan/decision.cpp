@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "firkin/plan/uniform_cap.h"
+#include "firkin/plan/best_plan.h"
 #include "firkin/stats/summary.h"
 
 namespace firkin {

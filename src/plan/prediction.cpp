@@ -7,10 +7,9 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/baselines.h"
+#include "firkin/plan/best_plan.h"
 #include "firkin/plan/scaling.h"
 #include "firkin/plan/step_prediction.h"
-#include "firkin/plan/stragglers.h"
 #include "firkin/stats/summary.h"
 
 namespace firkin {
@@ -149,7 +148,7 @@ std::vector<PredictedBucketing> predicted_baselines(const PredictionModel& model
 }
 
 PredictedPlan predicted_plan(const PredictionModel& model, double uniform_s) {
-  PlannedBuckets best = find_optimal_plan(model.profile, model.costs, model.search);
+  PlannedBuckets best = find_best_plan(model.profile, model.costs, model.search);
   if (best.timeline.end_s > uniform_s) {  // under contention, or by less than the search's tolerance
     best.plan = model.odds->least_regret().plan;
     best.timeline = simulate(model.profile, best.plan, model.costs, model.search.simulation);

@@ -5,20 +5,65 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <deque>
+#include <functional>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
 #include "firkin/base/units.h"
-#include "firkin/plan/optimal_plan.h"
-#include "firkin/plan/ordered_prediction.h"
-#include "firkin/plan/uniform_cap.h"
-#include "plan_cuts.h"
+#include "firkin/plan/best_plan.h"
+#include "firkin/plan/ordered_plan.h"
 #include "simulator.h"
 
 namespace firkin {
 namespace {
+
+// [i]: a bucket ends between tensor i and the next.
+using Cuts = std::vector<bool>;
+
+Cuts cuts_of(const BucketPlan& plan) {
+  if (plan.buckets.empty()) return {};
+  Cuts cuts(static_cast<size_t>(plan.buckets.back().first + plan.buckets.back().count) - 1, false);
+  for (size_t k = 1; k < plan.buckets.size(); ++k) cuts[static_cast<size_t>(plan.buckets[k].first) - 1] = true;
+  return cuts;
+}
+
+BucketPlan plan_of(const Cuts& cuts) {
+  BucketPlan plan{{{0, 1}}, {}};
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    if (cuts[i]) {
+      plan.buckets.push_back({static_cast<int64_t>(i) + 1, 1});
+    } else {
+      ++plan.buckets.back().count;
+    }
+  }
+  return plan;
+}
+
+// `wanted`, or the plan that differs from it in the fewest cuts, for which `is_free` holds. Nothing when there is none (or, with more than
+// a dozen tensors, none among several thousand).
+std::optional<BucketPlan> nearest_plan(const BucketPlan& wanted, const std::function<bool(const BucketPlan&)>& is_free) {
+  constexpr size_t kMostTried = 5000;
+  if (wanted.buckets.empty()) return std::nullopt;
+  std::set<Cuts> seen{cuts_of(wanted)};
+  std::deque<Cuts> to_try{cuts_of(wanted)};
+  for (size_t tried = 0; !to_try.empty() && tried < kMostTried; ++tried) {
+    Cuts cuts = std::move(to_try.front());
+    to_try.pop_front();
+    if (BucketPlan plan = plan_of(cuts); is_free(plan)) return plan;
+    const size_t middle = cuts.size() / 2;
+    for (size_t step = 0; step < cuts.size() && seen.size() <= kMostTried; ++step) {  // the cuts in the middle first
+      const size_t i = step % 2 == 0 ? middle + step / 2 : middle - 1 - step / 2;
+      cuts[i].flip();
+      if (seen.insert(cuts).second) to_try.push_back(cuts);
+      cuts[i].flip();
+    }
+  }
+  return std::nullopt;
+}
 
 double step_of_backward(const StepModel& model, double backward_s) {
   if (!(model.none_step_s > 0)) throw std::invalid_argument("predicted steps: expected the time of a step without communication");
@@ -187,7 +232,7 @@ bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan&
 
 BucketPlan best_plan(const StepModel& model) {
   constexpr double kNoDifference = 1e-3;
-  return find_optimal_plan(model.profile, model.costs, {.tolerance = kNoDifference, .simulation = model.simulation}).plan;
+  return find_best_plan(model.profile, model.costs, {.tolerance = kNoDifference, .simulation = model.simulation}).plan;
 }
 
 BucketPlan one_tensor_per_bucket(size_t tensors) {

@@ -11,7 +11,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/unpaired.h"
+#include "firkin/stats/paired.h"
 #include "results/field.h"
 #include "results/results.h"
 

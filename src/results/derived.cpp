@@ -16,7 +16,6 @@
 #include "firkin/base/units.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/paired.h"
-#include "firkin/stats/shape.h"
 #include "firkin/stats/summary.h"
 #include "results/field.h"
 #include "results/results.h"

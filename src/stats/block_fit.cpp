@@ -2,11 +2,71 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
 #include <stdexcept>
+#include <utility>
 
 #include "firkin/stats/summary.h"
+#include "series.h"
 
 namespace firkin {
+
+namespace {
+
+// The standard deviation of normal noise, as a multiple of its median absolute deviation, 1 / 0.6745, and of its mean one, sqrt(pi / 2).
+constexpr double kStdevPerMedianDeviation = 1.482602218505602;
+constexpr double kStdevPerMeanDeviation = 1.2533141373155003;
+
+double distance_from_median(std::span<const double> values) {
+  const double centre = median(values);
+  double distance = 0;
+  for (const double value : values) distance += std::abs(value - centre);
+  return distance;
+}
+
+}  // namespace
+
+std::vector<size_t> find_outliers(std::span<const double> values, double threshold) {
+  if (!(threshold > 0)) throw std::invalid_argument("an outlier threshold that is not positive");
+  const double centre = median(values);
+  std::vector<double> distances;
+  distances.reserve(values.size());
+  for (const double value : values) distances.push_back(std::abs(value - centre));
+
+  double scale = kStdevPerMedianDeviation * median(distances);
+  if (scale == 0) scale = kStdevPerMeanDeviation * mean(distances);
+
+  std::vector<size_t> outliers;
+  for (size_t i = 0; i < distances.size(); ++i) {
+    if (distances[i] > threshold * scale) outliers.push_back(i);
+  }
+  return outliers;
+}
+
+std::optional<TwoModes> find_two_modes(std::span<const double> values) {
+  std::vector<double> sorted(values.begin(), values.end());
+  std::ranges::sort(sorted);
+  if (!std::isfinite(median(sorted)) || sorted.size() < kFewestForModes) return std::nullopt;
+  const size_t fewest = std::max<size_t>(3, sorted.size() / 5);
+  const size_t strays = sorted.size() / 20;
+  const auto gap_at = [&](size_t i) { return sorted[i + strays] - sorted[i - 1 - strays]; };
+  size_t split = fewest;
+  for (size_t i = fewest; i + fewest <= sorted.size(); ++i) {
+    if (gap_at(i) > gap_at(split)) split = i;
+  }
+  const double gap = gap_at(split);
+  // Of the places in that gap, the widest: a stray belongs to the mode that it lies near.
+  for (size_t i = split - strays, end = split + strays; i <= end; ++i) {
+    if (sorted[i] - sorted[i - 1] > sorted[split] - sorted[split - 1]) split = i;
+  }
+  const std::span<const double> low = std::span(sorted).first(split);
+  const std::span<const double> high = std::span(sorted).subspan(split);
+  const auto n = static_cast<double>(sorted.size());
+  if (gap <= kModeGap * (distance_from_median(low) + distance_from_median(high)) / n) return std::nullopt;
+  return TwoModes{.low = median(low), .high = median(high), .high_share = static_cast<double>(high.size()) / n};
+}
 
 namespace {
 
@@ -108,6 +168,65 @@ BlockFit fit_blocks(const Matrix& settings_by_block, double confidence) {
     setting.interval = {std::lerp(setting.median, setting.interval.low, part), std::lerp(setting.median, setting.interval.high, part)};
   }
   return fit;
+}
+
+namespace {
+
+constexpr double kOneSided = 0.975;  // so that two equal settings, of which either may come out ahead, are told apart in 5 %
+constexpr int kShuffles = 1000;
+
+// What is left of the logarithms of each setting's times, [block][setting]; block effects stay in, for they cancel within a block.
+std::vector<std::vector<double>> residuals_by_block(const std::vector<std::vector<double>>& settings_by_block,
+                                                    std::span<const SettingFit> fit) {
+  const auto blocks = static_cast<double>(settings_by_block.front().size());
+  const double fitted = std::sqrt(blocks / (blocks - 1));  // the medians have come closer to the samples than the truth is
+  std::vector<std::vector<double>> residuals(settings_by_block.front().size());
+  for (size_t s = 0; s < fit.size(); ++s) {
+    for (size_t b = 0; b < residuals.size(); ++b) residuals[b].push_back(fitted * std::log(settings_by_block[s][b] / fit[s].median));
+  }
+  return residuals;
+}
+
+// How far above the luckiest of equal settings one of them lies at most, in 97.5 % of measurements with this noise. Natural logarithm.
+double luck(std::vector<std::vector<double>> residuals) {
+  const size_t settings = residuals.front().size();
+  std::mt19937_64 random(0);
+  std::vector<double> distances;
+  for (int shuffle = 0; shuffle < kShuffles; ++shuffle) {
+    // Fisher and Yates, alike on every standard library (std::shuffle is not).
+    for (std::vector<double>& block : residuals) {
+      for (size_t i = settings; i > 1; --i) std::swap(block[i - 1], block[static_cast<size_t>(((random() >> 32) * i) >> 32)]);
+    }
+    double farthest = 0;
+    for (size_t other = 1; other < settings; ++other) {
+      std::vector<double> differences;
+      for (const std::vector<double>& block : residuals) differences.push_back(block[0] - block[other]);
+      farthest = std::max(farthest, median(pairwise_means(differences)));
+    }
+    distances.push_back(farthest);
+  }
+  return quantile(distances, kOneSided);
+}
+
+}  // namespace
+
+IndifferenceSet indifference_set(const std::vector<std::vector<double>>& settings_by_block, std::span<const SettingFit> fit) {
+  const BlockFit alone = fit.empty() ? fit_blocks(settings_by_block) : BlockFit();
+  if (fit.empty()) fit = alone;
+  IndifferenceSet set;
+  set.best = static_cast<size_t>(std::ranges::min_element(fit, {}, &SettingFit::median) - fit.begin());
+  const bool enough = settings_by_block.front().size() >= kFewestSamples;
+  const double by_luck = enough ? luck(residuals_by_block(settings_by_block, fit)) : std::numeric_limits<double>::infinity();
+  for (size_t setting = 0; setting < fit.size(); ++setting) {
+    PairedRatio ratio = paired_ratio(settings_by_block[setting], settings_by_block[set.best]);
+    if (setting != set.best) {
+      ratio.interval.low = std::min(ratio.interval.low, ratio.ratio * std::exp(-by_luck));
+      ratio.interval.high = std::max(ratio.interval.high, ratio.ratio * std::exp(by_luck));
+    }
+    if (setting == set.best || ratio.interval.low <= 1) set.members.push_back(setting);
+    set.to_best.push_back(ratio);
+  }
+  return set;
 }
 
 }  // namespace firkin

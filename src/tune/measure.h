@@ -10,7 +10,7 @@
 
 #include "bench/step_bench.h"
 #include "firkin/comm/process_group.h"
-#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/bucket_plan.h"
 #include "report/report.h"
 #include "tuning/tuning.h"
 #include "workload/workload.h"

@@ -9,7 +9,6 @@
 
 #include "firkin/base/units.h"
 #include "firkin/stats/block_fit.h"
-#include "firkin/stats/indifference.h"
 #include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
 

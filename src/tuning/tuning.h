@@ -18,10 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "firkin/plan/bucket_assignment.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/calibration.h"
-#include "firkin/plan/compression.h"
+#include "firkin/plan/cost_curve.h"
 #include "firkin/plan/decision.h"
 #include "firkin/plan/step_prediction.h"
 #include "results/results.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "chaos_model.h"
-#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/bucket_plan.h"
 
 namespace firkin {
 

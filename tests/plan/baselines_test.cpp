@@ -1,10 +1,9 @@
-#include "firkin/plan/baselines.h"
+#include "firkin/plan/best_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "firkin/base/units.h"
-#include "firkin/plan/optimal_plan.h"
 #include "helpers.h"
 #include "random_instance.h"
 
@@ -51,7 +50,7 @@ TEST(Baselines, NeverBeatTheOptimalPlan) {
     RandomInstance random(seed);
     const TensorProfile profile = random.profile(40);
     const CommCosts costs = random.costs();
-    const double best = find_optimal_plan(profile, costs).timeline.end_s;
+    const double best = find_best_plan(profile, costs).timeline.end_s;
     for (const Baseline& baseline : baselines(profile, costs)) {
       EXPECT_GE(simulate(profile, baseline.plan, costs).end_s, best * (1 - 2e-6)) << baseline.name;
     }

@@ -1,4 +1,4 @@
-#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/bucket_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "../stats/synthetic_noise.h"
-#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/bucket_plan.h"
 #include "firkin/stats/summary.h"
 #include "helpers.h"
 

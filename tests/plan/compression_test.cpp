@@ -1,4 +1,4 @@
-#include "firkin/plan/compression.h"
+#include "firkin/plan/cost_curve.h"
 
 #include <gtest/gtest.h>
 

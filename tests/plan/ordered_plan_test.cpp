@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "firkin/base/file.h"
-#include "firkin/plan/optimal_plan.h"
-#include "firkin/plan/uniform_cap.h"
+#include "firkin/plan/best_plan.h"
 #include "helpers.h"
 #include "import/import.h"
 #include "random_instance.h"
@@ -57,7 +56,7 @@ TEST(LaunchOrderByNeed, SendsThePartsOfAnEarlyNeededTensorTogether) {
 TEST(OrderedPlan, IsFasterThanAnyPlanThatWaitsForItsLastBucket) {
   const TensorProfile profile = five_layers();
   const CommCosts costs = linear_costs(0.1, 0.2);  // 40 bytes take 8 s of a computation of 10 s
-  const double bucketed_s = find_optimal_plan(profile, costs).timeline.end_s + profile.forward_s;
+  const double bucketed_s = find_best_plan(profile, costs).timeline.end_s + profile.forward_s;
   const OrderedPlan ordered = find_ordered_plan(profile, costs, {.smallest_part_bytes = 1});
   EXPECT_LT(ordered.pipeline.period_s, 0.9 * bucketed_s);
   EXPECT_GE(ordered.pipeline.period_s, ordered.bound_s);
@@ -111,7 +110,7 @@ TEST(OrderedPlan, OfAProfileWithoutForwardIsNoSlowerThanTheBestPlan) {
     RandomInstance random(seed);
     const TensorProfile profile = random.profile(random.integer(1, 25));
     const CommCosts costs = random.costs();
-    const double best = find_optimal_plan(profile, costs).timeline.end_s;
+    const double best = find_best_plan(profile, costs).timeline.end_s;
     EXPECT_LE(find_ordered_plan(profile, costs).pipeline.period_s, best * (1 + 3e-6)) << "seed " << seed;
   }
 }

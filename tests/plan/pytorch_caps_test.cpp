@@ -1,4 +1,4 @@
-#include "firkin/plan/pytorch_caps.h"
+#include "firkin/plan/bucket_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

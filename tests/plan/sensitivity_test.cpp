@@ -1,4 +1,4 @@
-#include "firkin/plan/sensitivity.h"
+#include "firkin/plan/uncertainty.h"
 
 #include <gtest/gtest.h>
 

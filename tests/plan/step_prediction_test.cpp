@@ -8,8 +8,7 @@
 #include <stdexcept>
 
 #include "firkin/base/units.h"
-#include "firkin/plan/uniform_cap.h"
-#include "plan/plan_cuts.h"
+#include "firkin/plan/best_plan.h"
 #include "random_instance.h"
 
 namespace firkin {
@@ -161,19 +160,7 @@ TEST(PredictSteps, HoldsWhatAnyCapOfTheSameBucketsIsAndWhatItMayCost) {
   EXPECT_LT(predict_steps(given.model, kBothRules[0], given.caps)[1].low_s, curve[1].low_s);
 }
 
-TEST(PlanCuts, NeighboursDifferInOneCut) {
-  EXPECT_THAT(neighbours({{{0, 2}, {2, 1}}, {}}), ElementsAre(BucketPlan{{{0, 1}, {1, 1}, {2, 1}}, {}}, BucketPlan{{{0, 3}}, {}}));
-  EXPECT_THAT(neighbours(one_bucket(1)), IsEmpty());
-  EXPECT_THAT(neighbours(one_tensor_per_bucket(9)), SizeIs(8));
-}
-
-TEST(PlanCuts, TheNearestFreePlanIsFoundWhereOneIsLeft) {
-  const BucketPlan last = {{{0, 1}, {1, 3}}, {}};
-  EXPECT_EQ(nearest_plan(one_tensor_per_bucket(4), [&](const BucketPlan& plan) { return plan == last; }), last);
-  EXPECT_EQ(nearest_plan(one_bucket(4), [](const BucketPlan&) { return false; }), std::nullopt);
-}
-
-TEST(PlanCuts, KnowWhatACapMakes) {
+TEST(IsMadeByACap, KnowsWhatACapMakes) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     RandomInstance random(seed);
     const TensorProfile profile = random.profile(random.integer(1, 9));

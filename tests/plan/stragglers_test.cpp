@@ -1,4 +1,4 @@
-#include "firkin/plan/stragglers.h"
+#include "firkin/plan/scaling.h"
 
 #include <gtest/gtest.h>
 

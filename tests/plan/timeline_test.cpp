@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "firkin/plan/bucket_assignment.h"
+#include "firkin/plan/bucket_plan.h"
 #include "helpers.h"
 
 namespace firkin {

@@ -1,4 +1,4 @@
-#include "firkin/plan/uniform_cap.h"
+#include "firkin/plan/best_plan.h"
 
 #include <gtest/gtest.h>
 

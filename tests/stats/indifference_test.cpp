@@ -1,5 +1,5 @@
 // Which settings can be told from the best one.
-#include "firkin/stats/indifference.h"
+#include "firkin/stats/block_fit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

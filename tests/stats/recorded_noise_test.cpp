@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "firkin/stats/block_fit.h"
-#include "firkin/stats/indifference.h"
 #include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
 #include "recorded_noise.h"

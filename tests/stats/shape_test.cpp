@@ -1,5 +1,5 @@
 // Which samples are flagged as outliers, and which series as two modes.
-#include "firkin/stats/shape.h"
+#include "firkin/stats/block_fit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,7 +15,6 @@
 
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
-#include "firkin/plan/bucket_assignment.h"
 #include "firkin/plan/bucket_plan.h"
 
 namespace firkin {

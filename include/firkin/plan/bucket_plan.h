@@ -1,12 +1,16 @@
-// A bucket plan: which gradients travel together, and in which order the buckets are launched.
+// Bucket plans: which gradients travel together, in which order they are launched, and the rules that fill buckets up to a cap.
 //
 //   BucketPlan plan = assign_buckets(sizes, {.cap_bytes = 25 * kMiB});
 //   plan.buckets[0];  // {first: 0, count: 3}: tensors 0, 1, 2 in gradient-ready order
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
+
+#include "firkin/base/units.h"
 
 namespace firkin {
 
@@ -45,5 +49,55 @@ bool has_parts(const BucketPlan& plan);
 // Bytes of each bucket. `sizes`: bytes per gradient in gradient-ready order. A split tensor's bytes are divided as its elements are: a part
 // is right to within one element. The plan must have passed check_plan.
 std::vector<int64_t> bucket_bytes(const BucketPlan& plan, std::span<const int64_t> sizes);
+
+enum class CapRule {
+  kAtMost,         // start a new bucket when the next tensor would exceed the cap (CS336 hand-out)
+  kCloseWhenFull,  // append, then close once the size reaches the cap (PyTorch)
+};
+
+std::string name_of(CapRule rule);  // "at-most", "close-when-full"
+
+struct CapOptions {
+  int64_t cap_bytes = 25 * kMiB;  // PyTorch's default
+  CapRule rule = CapRule::kCloseWhenFull;
+  std::optional<int64_t> first_cap_bytes = std::nullopt;  // cap of the first bucket, so that communication starts early (PyTorch: 1 MiB)
+};
+
+// Groups tensors, given in gradient-ready order, into buckets.
+//
+// sizes: bytes per gradient; zero is allowed and never closes a bucket.
+// Returns a plan that covers every tensor exactly once, in order. A tensor larger than the cap gets a bucket of its own
+// under kAtMost. O(n). Throws InputError if a cap is not positive or a size is negative.
+BucketPlan assign_buckets(std::span<const int64_t> sizes, const CapOptions& options);
+
+struct CapInterval {
+  int64_t lowest_cap_bytes = 0;
+  int64_t highest_cap_bytes = 0;  // int64's largest value when a larger cap changes nothing
+};
+
+// All caps that make the same buckets as options.cap_bytes does (with the same rule and the same first cap).
+CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOptions& options, const BucketPlan& plan);
+
+// Whether some cap, with the rule and the first cap of `rule`, makes exactly this plan. O(n).
+bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, const CapOptions& rule);
+
+// The number of the interval that is a multiple of the largest power of two, so 26 MiB rather than 25.39 MiB; at most twice the lowest.
+// From 1 byte on, where every tensor is alone, at least half the highest instead: 2 bytes would do, but tell nobody anything.
+int64_t roundest_cap(const CapInterval& interval);
+
+// PyTorch's own rule with a list: append, close bucket k once its size reaches caps_bytes[k]; the last cap is for all further buckets.
+// The list is in gradient-ready order once PyTorch has rebuilt its buckets, after the first backward.
+// Throws InputError when the list is empty, a cap is negative, or a size is negative.
+BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<const int64_t> caps_bytes);
+
+struct PyTorchCaps {
+  std::vector<double> mib;  // bucket_cap_mb_list: for each bucket a round cap that it reaches with its last tensor; whole bytes
+  // Whether PyTorch's rule makes exactly the plan's buckets of it. False only when a bucket ends with, or consists of, tensors of zero
+  // bytes.
+  bool reproduces_plan = false;
+};
+
+// Of the plan's buckets; its launch order has no counterpart in PyTorch. Throws InputError when the plan splits a tensor.
+PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes);
 
 }  // namespace firkin

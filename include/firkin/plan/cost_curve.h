@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace firkin {
@@ -60,5 +61,22 @@ struct AlphaBeta {
 // Minimises the sum of ((alpha + bytes * beta) / seconds - 1)^2. Points of a single size are taken as proportional (alpha = 0).
 // Throws InputError as CostCurve's constructor.
 AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points);
+
+inline constexpr const char* kNoHook = "none";
+inline constexpr const char* kBf16Hook = "bf16";
+
+struct Compression {
+  std::string name;
+  double wire_fraction = 1;          // bytes on the wire per byte of gradient (float32)
+  double conversion_s_per_byte = 0;  // of the gradient, there and back
+};
+
+// "none" (converts nothing, whatever the conversion takes) or "bf16". Throws InputError, which lists the names, for any other, and when the
+// conversion's time is negative or not finite.
+Compression find_compression(const std::string& name, double conversion_s_per_byte);
+
+// Both curves as functions of the gradient's bytes: a(x) becomes a(x * wire_fraction) + x * conversion_s_per_byte, as if the conversion
+// occupied the link, which holds where it delays its own bucket and those behind it.
+CommCosts compressed(const CommCosts& costs, const Compression& compression);
 
 }  // namespace firkin

@@ -12,11 +12,10 @@
 #include <vector>
 
 #include "firkin/plan/allreduce_table.h"
-#include "firkin/plan/compression.h"
-#include "firkin/plan/optimal_plan.h"
-#include "firkin/plan/ordered_prediction.h"
-#include "firkin/plan/pytorch_caps.h"
-#include "firkin/plan/sensitivity.h"
+#include "firkin/plan/best_plan.h"
+#include "firkin/plan/bucket_plan.h"
+#include "firkin/plan/cost_curve.h"
+#include "firkin/plan/ordered_plan.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/plan/uncertainty.h"
 

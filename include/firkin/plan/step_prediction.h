@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "firkin/plan/allreduce_table.h"
-#include "firkin/plan/bucket_assignment.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/cost_curve.h"
 #include "firkin/plan/tensor_profile.h"

@@ -16,12 +16,40 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "firkin/stats/interval.h"
-#include "firkin/stats/shape.h"
+#include "firkin/stats/paired.h"
 
 namespace firkin {
+
+// The modified z-score of Iglewicz and Hoaglin (1993), who recommend this threshold.
+inline constexpr double kOutlierThreshold = 3.5;
+
+// Indices, ascending, of the values whose distance from the median exceeds `threshold` standard deviations, where the standard deviation is
+// 1.4826 times the median absolute deviation (what it is for normal noise) and so is not moved by the outliers themselves. When more than
+// half of the values are equal, that deviation is zero, and 1.2533 times the mean absolute deviation takes its place; when all are equal
+// there is no outlier.
+//
+// Throws std::invalid_argument when `values` is empty or holds a value that is not finite, or when threshold is not positive.
+std::vector<size_t> find_outliers(std::span<const double> values, double threshold = kOutlierThreshold);
+
+// Two groups of values with next to nothing between them.
+struct TwoModes {
+  double low = 0;  // medians of the groups
+  double high = 0;
+  double high_share = 0;  // of the values, 0 to 1
+};
+
+// The values split where most room is between them, with at least a fifth of them (and three) on either side; a twentieth on either side
+// may lie in that gap. Two modes where it is kModeGap times as wide as the values lie, on average, from the median of their group, and
+// there are kFewestForModes values or more. Of 2,000 normal series of 12 to 20 values one in 250 passes for two modes, of 2,000 of 40 none;
+// of calls of 2 or 7 ms, each with 10 % of noise, 91 and 100 %. Throws std::invalid_argument when `values` is empty or holds a value that
+// is not finite.
+inline constexpr size_t kFewestForModes = 12;
+inline constexpr double kModeGap = 5;
+std::optional<TwoModes> find_two_modes(std::span<const double> values);
 
 struct SettingFit {
   double median = 0;              // in a typical block, in the unit of the samples
@@ -37,5 +65,26 @@ using BlockFit = std::vector<SettingFit>;  // one per setting
 // O(settings * blocks * settings). Throws std::invalid_argument when there is no setting or no block, when settings differ in their number
 // of blocks, a sample is not positive and finite, or confidence is not between 0 and 1.
 BlockFit fit_blocks(const std::vector<std::vector<double>>& settings_by_block, double confidence = 0.95);
+
+struct IndifferenceSet {
+  size_t best = 0;                   // index of the setting
+  std::vector<size_t> members;       // indices, ascending; best is one of them
+  std::vector<PairedRatio> to_best;  // per setting: its time divided by that of the best, with the interval that decided
+};
+
+// Best is the setting with the lowest median of fit_blocks(); the first of equals. A member is a setting whose interval reaches down to 1.
+//
+// The best of several equal settings is also the luckiest. So what the settings differ by is compared with what luck alone gives: residuals
+// are shuffled among the settings of each block, and in 97.5 % of 1,000 shuffles a setting lies no further above the luckiest than the
+// distance c (multiple comparisons with the best, one-sided: Hsu 1984). The truly best setting is left out in at most 2.5 % of
+// measurements, however many settings there are, and two that are both truly best are told apart in at most 5 %. That takes their noise to
+// be alike; for where one is noisier, the pair's own interval (paired.h) must exclude 1 as well. An interval here reaches from the ratio to
+// the farther of the two ends on either side.
+//
+// settings_by_block: [setting][block], seconds; block b was measured in the same stretch of time for every setting, in random order. With
+// fewer than kFewestSamples blocks every setting is a member. Deterministic. O(1000 * settings * blocks^2): 0.06 s for 8 settings and 30
+// blocks. `fit`: of these settings, from a fit of more of the same blocks; empty: of these alone. Throws std::invalid_argument as
+// fit_blocks().
+IndifferenceSet indifference_set(const std::vector<std::vector<double>>& settings_by_block, std::span<const SettingFit> fit = {});
 
 }  // namespace firkin

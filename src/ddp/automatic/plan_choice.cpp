@@ -14,7 +14,7 @@
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/decision.h"
-#include "firkin/plan/ordered_prediction.h"
+#include "firkin/plan/ordered_plan.h"
 
 #include <torch/version.h>
 

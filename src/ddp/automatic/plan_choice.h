@@ -30,7 +30,7 @@ struct PlanChoice {
 };
 
 // Every uniform cap under the rule of options.cap, and, where all parameters are of one dtype and device, the best plan of all
-// (find_optimal_plan; under the strategy ordered find_ordered_plan, and all with a launch order by need). The order is options.ready_order,
+// (find_best_plan; under the strategy ordered find_ordered_plan, and all with a launch order by need). The order is options.ready_order,
 // or else that of the ready times. Of choices within a thousandth of a step, a cap. The step without communication is taken to be
 // times.step_s, less what the model says that `in_use` exposes. Throws InputError when the measurements are no input for the model.
 PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,

@@ -1,9 +1,8 @@
-#include "firkin/plan/optimal_plan.h"
+#include "firkin/plan/best_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "firkin/plan/uniform_cap.h"
 #include "helpers.h"
 #include "random_instance.h"
 
@@ -47,7 +46,7 @@ BruteForce try_every_plan(const TensorProfile& profile, const CommCosts& costs, 
 }
 
 void expect_equals_brute_force(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options, uint64_t seed) {
-  const PlannedBuckets found = find_optimal_plan(profile, costs, options);
+  const PlannedBuckets found = find_best_plan(profile, costs, options);
   const BruteForce best = try_every_plan(profile, costs, options);
   ASSERT_TRUE(found.exact);
   ASSERT_NO_THROW(check_plan(found.plan, static_cast<int64_t>(profile.bytes.size())));
@@ -88,7 +87,7 @@ TEST(OptimalPlan, IsNeverWorseThanAnyUniformCap) {
     RandomInstance random(seed);
     const TensorProfile profile = random.profile(60);
     const CommCosts costs = random.costs();
-    const double optimal = find_optimal_plan(profile, costs).timeline.end_s;
+    const double optimal = find_best_plan(profile, costs).timeline.end_s;
     for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
       EXPECT_LE(optimal, find_best_uniform_cap(profile, costs, {.rule = rule}).timeline.end_s * (1 + 1e-6)) << "seed " << seed;
     }
@@ -101,10 +100,10 @@ TEST(OptimalPlan, UnderContentionIsNeverWorseThanAnyUniformCapNorThePlanWithoutC
     const TensorProfile profile = random.profile(30);
     const CommCosts costs = random.costs();
     const SearchOptions options = {.simulation = {.compute_slowdown = random.uniform(1.01, 1.5), .comm_slowdown = random.uniform(1, 2)}};
-    const PlannedBuckets found = find_optimal_plan(profile, costs, options);
+    const PlannedBuckets found = find_best_plan(profile, costs, options);
     EXPECT_FALSE(found.exact);
     const double limit = found.timeline.end_s * (1 - 2e-6);
-    EXPECT_GE(simulate(profile, find_optimal_plan(profile, costs).plan, costs, options.simulation).end_s, limit) << "seed " << seed;
+    EXPECT_GE(simulate(profile, find_best_plan(profile, costs).plan, costs, options.simulation).end_s, limit) << "seed " << seed;
     for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
       EXPECT_GE(find_best_uniform_cap(profile, costs, {.rule = rule}, options).timeline.end_s, limit) << "seed " << seed;
     }
@@ -117,7 +116,7 @@ TEST(OptimalPlan, UnderContentionIsWithinTwoPercentOfBruteForce) {
     const TensorProfile profile = random.profile(random.integer(2, 9));
     const CommCosts costs = random.costs();
     const SearchOptions options = {.simulation = {.compute_slowdown = random.uniform(1.01, 1.5), .comm_slowdown = random.uniform(1, 2)}};
-    EXPECT_LE(find_optimal_plan(profile, costs, options).timeline.end_s, 1.02 * try_every_plan(profile, costs, options).end_s)
+    EXPECT_LE(find_best_plan(profile, costs, options).timeline.end_s, 1.02 * try_every_plan(profile, costs, options).end_s)
         << "seed " << seed;
   }
 }
@@ -125,38 +124,36 @@ TEST(OptimalPlan, UnderContentionIsWithinTwoPercentOfBruteForce) {
 TEST(OptimalPlan, HidesAllButTheLastBucketWhereCommunicationIsFast) {
   // a(x) = 0.25 s + x / 32: the last tensor must travel alone, and two buckets are enough for that.
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
-  const PlannedBuckets best = find_optimal_plan(profile, linear_costs(0.25, 1.0 / 32));
+  const PlannedBuckets best = find_best_plan(profile, linear_costs(0.25, 1.0 / 32));
   EXPECT_THAT(counts(best.plan), ElementsAre(3, 1));
   EXPECT_DOUBLE_EQ(best.timeline.end_s, 4.5);
 }
 
 TEST(OptimalPlan, IsOneBucketWhereLatencyIsEverything) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
-  EXPECT_THAT(counts(find_optimal_plan(profile, linear_costs(100, 1.0 / 1024)).plan), ElementsAre(4));
+  EXPECT_THAT(counts(find_best_plan(profile, linear_costs(100, 1.0 / 1024)).plan), ElementsAre(4));
 }
 
 TEST(OptimalPlan, PrefersFewerBucketsWithinTheTolerance) {
   // One bucket ends at 4 + 1.5, two at 4.75: equal to a tolerance of a quarter, not to one of a tenth.
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   const CommCosts costs = linear_costs(0.5, 1.0 / 32);
-  EXPECT_EQ(find_optimal_plan(profile, costs, {.tolerance = 0.25}).plan.buckets.size(), 1u);
-  EXPECT_EQ(find_optimal_plan(profile, costs, {.tolerance = 0.1}).plan.buckets.size(), 2u);
+  EXPECT_EQ(find_best_plan(profile, costs, {.tolerance = 0.25}).plan.buckets.size(), 1u);
+  EXPECT_EQ(find_best_plan(profile, costs, {.tolerance = 0.1}).plan.buckets.size(), 2u);
 }
 
 TEST(OptimalPlan, KeepsBucketsWithinTheLimitUnlessASingleTensorExceedsIt) {
   const TensorProfile profile = make_profile({8, 8, 40, 8}, {1, 1, 1, 1});
-  EXPECT_THAT(counts(find_optimal_plan(profile, linear_costs(100, 1), {.largest_bucket_bytes = 16}).plan), ElementsAre(2, 1, 1));
+  EXPECT_THAT(counts(find_best_plan(profile, linear_costs(100, 1), {.largest_bucket_bytes = 16}).plan), ElementsAre(2, 1, 1));
 }
 
 TEST(OptimalPlan, OfNoTensorsIsNoBucket) {
-  EXPECT_TRUE(find_optimal_plan({}, linear_costs(1, 1)).plan.buckets.empty());
+  EXPECT_TRUE(find_best_plan({}, linear_costs(1, 1)).plan.buckets.empty());
 }
 
 TEST(OptimalPlan, RejectsOptionsWithoutMeaning) {
   const TensorProfile profile = make_profile({8}, {1});
-  const auto error = [&](const SearchOptions& options) {
-    return error_of([&] { find_optimal_plan(profile, linear_costs(1, 1), options); });
-  };
+  const auto error = [&](const SearchOptions& options) { return error_of([&] { find_best_plan(profile, linear_costs(1, 1), options); }); };
   EXPECT_EQ(error({.tolerance = -1}), "the tolerance is -1; expected at least 0");
   EXPECT_EQ(error({.largest_bucket_bytes = 0}), "the largest bucket is 0 bytes; expected at least 1");
 }

@@ -1,0 +1,284 @@
+#include "firkin/plan/best_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "firkin/base/error.h"
+#include "firkin/plan/bucket_plan.h"
+#include "simulator.h"
+
+namespace firkin {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+void check_search(const SearchOptions& options) {
+  if (!std::isfinite(options.tolerance) || options.tolerance < 0) {
+    throw InputError(fmt::format("the tolerance is {}; expected at least 0", options.tolerance));
+  }
+  if (options.largest_bucket_bytes <= 0) {
+    throw InputError(fmt::format("the largest bucket is {} bytes; expected at least 1", options.largest_bucket_bytes));
+  }
+  check_options(options.simulation);
+}
+
+Bucket bucket_between(size_t i, size_t j) {
+  return {static_cast<int64_t>(i), static_cast<int64_t>(j - i)};
+}
+
+// The recursion, by the number of buckets: cut j lies before tensor j, and ends[j][n] is the earliest end of the communication of the
+// tensors before it in n buckets. What more buckets do not reach earlier is left out: whatever follows would only be launched later.
+class Recursion {
+ public:
+  Recursion(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options)
+      : profile_(profile), options_(options), simulator_(profile, costs, {.simulation = options.simulation}) {}
+
+  BucketPlan run() {
+    const size_t tensors = profile_.bytes.size();
+    ends_.assign(tensors + 1, {});
+    ends_[0] = {-kInfinity};
+    for (size_t j = 1; j <= tensors; ++j) find_ends(j);
+    double least = kInfinity;
+    for (size_t n = 0; n < ends_[tensors].size(); ++n) least = std::min(least, total_s(n));
+    const double limit = least * (1 + std::max(options_.tolerance, kRounding));
+    size_t n = 0;
+    while (total_s(n) > limit) ++n;
+    return trace(n);
+  }
+
+ private:
+  static constexpr double kRounding = 1e-12;
+
+  double launch_s(size_t j, size_t n) const { return profile_.ready_s[j - 1] + options_.simulation.overhead_s * static_cast<double>(n); }
+  double total_s(size_t n) const {
+    const double compute_end_s = profile_.backward_s + options_.simulation.overhead_s * static_cast<double>(n);
+    return std::max(compute_end_s, ends_.back()[n]);
+  }
+  bool allowed(const Bucket& bucket) const { return bucket.count == 1 || simulator_.bytes(bucket) <= options_.largest_bucket_bytes; }
+
+  void find_ends(size_t j) {
+    std::vector<double>& ends = ends_[j];
+    for (size_t i = j; i-- > 0;) {
+      const Bucket bucket = bucket_between(i, j);
+      if (!allowed(bucket)) break;  // and so for all larger buckets
+      const CallCost cost = simulator_.cost(bucket);
+      if (ends.size() < ends_[i].size() + 1) ends.resize(ends_[i].size() + 1, kInfinity);
+      for (size_t n = 1; n <= ends_[i].size(); ++n) {
+        ends[n] = std::min(ends[n], std::max(launch_s(j, n) + cost.isolated_s, ends_[i][n - 1] + cost.gap_s));
+      }
+    }
+    double earliest = kInfinity;
+    size_t useful = 0;
+    for (size_t n = 0; n < ends.size(); ++n) {
+      if (ends[n] < earliest * (1 - kRounding)) {
+        earliest = ends[n];
+        useful = n + 1;
+      } else {
+        ends[n] = kInfinity;
+      }
+    }
+    ends.resize(useful);
+  }
+
+  BucketPlan trace(size_t n) {
+    BucketPlan plan;
+    for (size_t j = profile_.bytes.size(); j > 0; --n) {
+      size_t from = j;
+      double earliest = kInfinity;
+      for (size_t i = j; i-- > 0 && allowed(bucket_between(i, j));) {
+        if (ends_[i].size() < n) continue;
+        const CallCost cost = simulator_.cost(bucket_between(i, j));
+        const double end = std::max(launch_s(j, n) + cost.isolated_s, ends_[i][n - 1] + cost.gap_s);
+        if (end < earliest) std::tie(earliest, from) = std::pair(end, i);
+      }
+      plan.buckets.push_back(bucket_between(from, j));
+      j = from;
+    }
+    std::ranges::reverse(plan.buckets);
+    return plan;
+  }
+
+  const TensorProfile& profile_;
+  const SearchOptions& options_;
+  Simulator simulator_;
+  std::vector<std::vector<double>> ends_;  // [cut][buckets]
+};
+
+// With contention: the best of plans that are exact without, of everything slowed down as it is while both run, or by less, or not at all;
+// and of what uniform caps make.
+BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
+  std::vector<BucketPlan> starts;
+  for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
+    TensorProfile slowed = profile;
+    for (double& ready_s : slowed.ready_s) ready_s *= std::pow(options.simulation.compute_slowdown, part);
+    slowed.backward_s *= std::pow(options.simulation.compute_slowdown, part);
+    const double factor = std::pow(options.simulation.comm_slowdown, part);
+    starts.push_back(exact_plan(slowed, scaled(costs, factor, factor), options));
+  }
+  for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
+    try {
+      starts.push_back(find_best_uniform_cap(profile, costs, {.rule = rule}, options).plan);
+    } catch (const InputError&) {
+      // Under this rule no cap respects the limit on bucket bytes; the other starts do.
+    }
+  }
+  Simulator simulator(profile, costs, {.simulation = options.simulation});
+  std::vector<double> end_s;
+  for (const BucketPlan& plan : starts) end_s.push_back(simulator.end_s(plan.buckets));
+  const double limit = std::ranges::min(end_s) * (1 + options.tolerance);
+  size_t best = starts.size();
+  for (size_t i = 0; i < starts.size(); ++i) {
+    if (end_s[i] <= limit && (best == starts.size() || starts[i].buckets.size() < starts[best].buckets.size())) best = i;
+  }
+  return std::move(starts[best]);
+}
+
+}  // namespace
+
+BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
+  return Recursion(profile, costs, options).run();
+}
+
+PlannedBuckets find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
+  check_profile(profile);
+  check_search(options);
+  const SimulationOptions& simulation = options.simulation;
+  PlannedBuckets result;
+  result.exact = simulation.compute_slowdown == 1 && simulation.comm_slowdown == 1;
+  result.plan = result.exact ? exact_plan(profile, costs, options) : best_of_starts(profile, costs, options);
+  result.timeline = simulate(profile, result.plan, costs, simulation);
+  return result;
+}
+
+namespace {
+
+constexpr int64_t kAnyCap = std::numeric_limits<int64_t>::max();
+
+// Calls `visit` with the plan of each cap from 1 on, each larger than the one before by at least the factor 1 + step, once for each
+// distinct plan that respects the limit; false when that takes more than `effort`.
+template <typename Visit>
+bool for_each_plan(const TensorProfile& profile, CapOptions options, const SearchOptions& search, double step, int64_t effort,
+                   const Visit& visit) {
+  const auto respects_limit = [&](const BucketPlan& plan) {
+    const std::vector<int64_t> bytes = bucket_bytes(plan, profile.bytes);
+    for (size_t k = 0; k < bytes.size(); ++k) {
+      if (plan.buckets[k].count > 1 && bytes[k] > search.largest_bucket_bytes) return false;
+    }
+    return true;
+  };
+  int64_t buckets_made = 0;
+  for (int64_t cap = 1;;) {
+    options.cap_bytes = cap;
+    BucketPlan plan = assign_buckets(profile.bytes, options);
+    const CapInterval interval = caps_with_same_buckets(profile.bytes, options, plan);
+    buckets_made += static_cast<int64_t>(plan.buckets.size());
+    if (buckets_made > effort) return false;
+    if (respects_limit(plan)) visit(interval, std::move(plan));
+    if (interval.highest_cap_bytes == kAnyCap) return true;
+    const double next = static_cast<double>(cap) * (1 + step);
+    if (next >= static_cast<double>(kAnyCap)) return true;
+    cap = std::max(interval.highest_cap_bytes + 1, static_cast<int64_t>(next));
+  }
+}
+
+// The buckets of all caps, each larger by this factor less one than the one before, are about `effort` / 2.
+double thinning_step(const TensorProfile& profile, int64_t effort) {
+  return 2 * static_cast<double>(profile.bytes.size()) / static_cast<double>(effort);
+}
+
+[[noreturn]] void fail_limit(const SearchOptions& search) {
+  throw InputError(fmt::format("no uniform cap keeps all buckets of several tensors within {} bytes", search.largest_bucket_bytes));
+}
+
+}  // namespace
+
+DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search, int64_t effort) {
+  check_profile(profile);
+  DistinctPlans result;
+  const auto keep = [&](const CapInterval& caps, BucketPlan plan) { result.plans.push_back({caps, std::move(plan)}); };
+  result.exhaustive = for_each_plan(profile, options, search, 0, effort, keep);
+  if (!result.exhaustive) {
+    result.plans.clear();
+    for_each_plan(profile, options, search, thinning_step(profile, effort), kAnyCap, keep);
+  }
+  if (result.plans.empty()) fail_limit(search);
+  return result;
+}
+
+UniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
+                                 const SearchOptions& search, int64_t effort) {
+  check_profile(profile);
+  check_options(search.simulation);
+  struct Candidate {
+    double end_s = 0;
+    size_t buckets = 0;
+    CapInterval caps;
+  };
+  std::vector<Candidate> candidates;
+  Simulator simulator(profile, costs, {.simulation = search.simulation});
+  double best_s = std::numeric_limits<double>::infinity();
+  const auto consider = [&](const CapInterval& caps, const BucketPlan& plan) {
+    const double end_s = simulator.end_s(plan.buckets, best_s * (1 + search.tolerance));
+    best_s = std::min(best_s, end_s);
+    candidates.push_back({end_s, plan.buckets.size(), caps});
+  };
+  UniformCap result;
+  result.exhaustive = for_each_plan(profile, options, search, 0, effort, consider);
+  if (!result.exhaustive) for_each_plan(profile, options, search, thinning_step(profile, effort), kAnyCap, consider);
+  if (candidates.empty()) fail_limit(search);
+  const double limit = best_s * (1 + search.tolerance);
+  const auto rank = [&](const Candidate& c) { return std::tuple(c.end_s > limit, c.buckets, c.end_s); };
+  const CapInterval caps = std::ranges::min_element(candidates, {}, rank)->caps;
+  result.lowest_cap_bytes = caps.lowest_cap_bytes;
+  result.highest_cap_bytes = caps.highest_cap_bytes;
+  result.cap_bytes = roundest_cap(caps);
+  CapOptions chosen = options;
+  chosen.cap_bytes = result.cap_bytes;
+  result.plan = assign_buckets(profile.bytes, chosen);
+  result.timeline = simulate(profile, result.plan, costs, search.simulation);
+  return result;
+}
+
+BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated) {
+  const double startup_s = fit_alpha_beta(isolated.points()).alpha_s;
+  BucketPlan plan;
+  Bucket open;
+  double open_bytes = 0;
+  double previous_end_s = -std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < profile.bytes.size(); ++i) {
+    ++open.count;
+    open_bytes += static_cast<double>(profile.bytes[i]);
+    const double start_s = std::max(previous_end_s, profile.ready_s[i]);
+    const double comm_s = isolated(open_bytes);
+    const bool last = i + 1 == profile.bytes.size();
+    if (!last && profile.ready_s[i + 1] - start_s < std::min(startup_s, comm_s)) continue;
+    previous_end_s = start_s + comm_s;
+    plan.buckets.push_back(open);
+    open = {.first = open.first + open.count, .count = 0};
+    open_bytes = 0;
+  }
+  return plan;
+}
+
+std::vector<Baseline> baselines(const TensorProfile& profile, const CommCosts& costs) {
+  const auto tensors = static_cast<int64_t>(profile.bytes.size());
+  BucketPlan one_bucket, one_per_tensor;
+  if (tensors > 0) one_bucket.buckets = {{0, tensors}};
+  for (int64_t i = 0; i < tensors; ++i) one_per_tensor.buckets.push_back({i, 1});
+  const CapOptions pytorch = {.cap_bytes = 25 * kMiB, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = 1 * kMiB};
+  const CapOptions horovod = {.cap_bytes = 128 * kMiB, .rule = CapRule::kAtMost};
+  return {{"pytorch", "25 MiB, close-when-full, first bucket 1 MiB", assign_buckets(profile.bytes, pytorch)},
+          {"horovod", "128 MiB, at-most (without its cycle time)", assign_buckets(profile.bytes, horovod)},
+          {"one_bucket", "all gradients together", std::move(one_bucket)},
+          {"one_per_tensor", "each gradient alone", std::move(one_per_tensor)},
+          {"mg_wfbp", "merged while waiting costs less than a start-up", mg_wfbp_plan(profile, costs.isolated)}};
+}
+
+}  // namespace firkin
