@@ -27,12 +27,12 @@ struct SizeFlags {
 void add_size_flags(CLI::App& app, SizeFlags& flags) {
   app.add_option("-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024")->capture_default_str();
   app.add_option("-e,--end", flags.end, "largest size")->capture_default_str();
-  app.add_option("-f,--factor", flags.factor, "from one size to the next")->capture_default_str();
+  app.add_option("-f,--factor", flags.factor, "ratio of successive sizes")->capture_default_str();
 }
 
 // --time, of all that is measured.
 void add_seconds_flag(CLI::App& app, double& seconds) {
-  add_old_name(app, "--seconds", add_time(app, "--time", seconds, "for all that is measured"), "s");
+  add_old_name(app, "--seconds", add_time(app, "--time", seconds, "for the whole measurement"), "s");
 }
 
 void check_seconds(double seconds) {
@@ -214,7 +214,7 @@ Run declare_bench_allreduce(CLI::App& app) {
   add_rank_flags(app, flags->ranks);
   add_size_flags(app, flags->sizes);
   add_seconds_flag(app, flags->seconds);
-  app.add_flag("--cold", flags->cold, "every call on a buffer that is in no cache");
+  app.add_flag("--cold", flags->cold, "use a buffer outside of all caches for every call");
   return [flags] {
     check_seconds(flags->seconds);
     const std::vector<int64_t> sizes = checked_sizes(flags->sizes);
@@ -241,7 +241,7 @@ Run declare_bench_chunks(CLI::App& app) {
   add_size_flags(app, flags->sizes);
   app.add_option("--elements", flags->elements, "float32 elements of the data")->capture_default_str();
   add_seconds_flag(app, flags->seconds);
-  app.add_option("--allreduce", flags->allreduce, "put g(x) into this table's gap_s: OUT/allreduce.csv");
+  app.add_option("--allreduce", flags->allreduce, "add g(x) as gap_s to this table: OUT/allreduce.csv");
   return [flags] {
     check_seconds(flags->seconds);
     const ChunksInput input = checked_input(*flags);

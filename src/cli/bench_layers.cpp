@@ -97,8 +97,8 @@ Run declare_bench_layers(CLI::App& app) {
   add_common_flags(app, flags->common, "bench-layers");
   add_rank_flags(app, flags->ranks);
   add_job_flags(app, flags->job);
-  app.add_option("--steps", flags->steps, "watched steps, and as many bare ones")->capture_default_str()->check(CLI::Range(4, 100000));
-  app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if watching changes the step");
+  app.add_option("--steps", flags->steps, "steps with hooks, and as many without")->capture_default_str()->check(CLI::Range(4, 100000));
+  app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if hooks slow the step");
   app.add_flag("--force", flags->keeps_perturbed)->group("");  // its old name
   return [flags] {
     check_job_flags(flags->job);

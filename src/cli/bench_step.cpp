@@ -322,23 +322,23 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   app.add_option("--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',')->capture_default_str();
   app.add_option("--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',')->capture_default_str();
   add_strategy_flags(app, flags.strategies, flags.caps);
-  app.add_option("--synthetic-tensors", flags.synthetic_tensors, "that many equal tensors instead of models")
+  app.add_option("--synthetic-tensors", flags.synthetic_tensors, "use this many equal tensors instead of models")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
       ->group("Synthetic tensors");
   CLI::Option* size = add_size(app, "--synthetic-size", flags.synthetic_bytes, "of each");
   add_old_name(app, "--synthetic-bytes", size->needs("--synthetic-tensors")->group("Synthetic tensors"), "B");
   add_replay_flags(app, flags.job);
-  app.add_flag("--resume", flags.resume, "keep what an interrupted run left in --out");
+  app.add_flag("--resume", flags.resume, "continue an interrupted run in --out");
 }
 
 void add_measuring_flags(CLI::App& app, StepFlags& flags) {
   const char* const group = "Measuring";
   const CLI::Range some(1, 100000);
-  app.add_option("--blocks", flags.blocks, "blocks; each runs every setting once")
+  app.add_option("--blocks", flags.blocks, "blocks; each runs all settings once")
       ->capture_default_str()
       ->check(CLI::Range(4, 100000))
       ->group(group);
-  app.add_option("--warmup", flags.warmup, "steps after each switch of setting")->capture_default_str()->check(some)->group(group);
+  app.add_option("--warmup", flags.warmup, "untimed steps after each change of setting")->capture_default_str()->check(some)->group(group);
   CLI::Option* steps = app.add_option("--steps-per-block", flags.steps, "timed steps per block and setting");
   add_old_name(app, "--steps", steps->capture_default_str()->check(some)->group(group));
 }

@@ -177,11 +177,11 @@ void check_alone(const CLI::App& app, const std::string& flag, const std::vector
 }
 
 void add_rule_flags(CLI::App& app, RuleFlags& flags) {
-  app.add_option("--rule", flags.rule, "how buckets are filled; PyTorch: close-when-full")
+  app.add_option("--rule", flags.rule, "when a bucket closes; PyTorch: close-when-full")
       ->capture_default_str()
       ->check(CLI::IsMember({"at-most", "close-when-full"}))
       ->group("Buckets");
-  CLI::Option* first = add_size(app, "--first-cap", flags.first_cap_bytes, "of the first bucket (default: as the others)");
+  CLI::Option* first = add_size(app, "--first-cap", flags.first_cap_bytes, "of the first bucket (default: like the others)");
   add_old_name(app, "--first-cap-mib", first->group("Buckets"), "MiB");
 }
 
@@ -204,13 +204,13 @@ void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& comm
   flags.app = &app;
   flags.out = "firkin-out/" + command;
   add_json_flag(app, flags.json);
-  app.add_flag("--quiet", flags.quiet, "no progress, and of the result only the answer")->group("Output");
-  app.add_option("--out", flags.out, "folder for the files that are written")->capture_default_str();
+  app.add_flag("--quiet", flags.quiet, "print the answer only, without progress")->group("Output");
+  app.add_option("--out", flags.out, "folder for results")->capture_default_str();
 }
 
 void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
   add_output_flags(app, flags, command);
-  app.add_option("--seed", flags.seed, "seed of everything that is random")->capture_default_str()->group("Measuring");
+  app.add_option("--seed", flags.seed, "random seed")->capture_default_str()->group("Measuring");
 }
 
 void print_json(const nlohmann::json& result) {

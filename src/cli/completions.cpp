@@ -170,7 +170,7 @@ std::string completions_of(const CLI::App& program, std::vector<std::string> wor
 
 Run declare_completions(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  app.add_option("SHELL", *shell, "which shell's script is printed")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  app.add_option("SHELL", *shell, "shell to print the script for")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
   app.footer(
       "Installed with the program. Without that, or in a running shell:\n"
       "  source <(firkin completions bash)\n"

@@ -92,7 +92,7 @@ Run declare_cmsc828g(CLI::App& app) {
   app.add_option("--sizes", flags->sizes, "layer sizes: Name, No. Params")->required();
   app.add_option("--times", flags->times, "gradient times: Name, mean (seconds)")->required();
   app.add_option("--allreduce", flags->allreduce, "all-reduce times (seconds)")->required();
-  app.add_option("--model", flags->model, "whose layers these are")
+  app.add_option("--model", flags->model, "the model of these layers")
       ->capture_default_str()
       ->check(CLI::IsMember({"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}));
   add_output_flags(app, flags->common, "import");
@@ -101,9 +101,9 @@ Run declare_cmsc828g(CLI::App& app) {
 
 Run declare_nccl_tests(CLI::App& app) {
   auto flags = std::make_shared<ImportFlags>();
-  app.add_option("FILE", flags->file, "what all_reduce_perf printed, or wrote with -J")->required();
-  app.add_option("--world", flags->world, "ranks that took part")->required();
-  app.add_flag("--in-place", flags->in_place, "take the in-place times");
+  app.add_option("FILE", flags->file, "output of all_reduce_perf, printed or from -J")->required();
+  app.add_option("--world", flags->world, "number of ranks")->required();
+  app.add_flag("--in-place", flags->in_place, "use the in-place times");
   add_output_flags(app, flags->common, "import");
   return [flags] { return import_nccl_tests(*flags); };
 }

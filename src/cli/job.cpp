@@ -72,14 +72,14 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
 
 void add_model_detail_flags(CLI::App& app, ModelFlags& flags) {
   const char* const group = "Model";
-  app.add_option("--dtype", flags.dtype, "of parameters and gradients")
+  app.add_option("--dtype", flags.dtype, "type of parameters and gradients")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->group(group);
   for (const ConfigSize& size : kConfigSizes) {
     const std::string name(size.name);
     const auto set = [&flags, name](const int64_t& value) { flags.sizes[name] = value; };
-    app.add_option_function<int64_t>(flag_name(name), set, fmt::format("instead of the model's own {}", name))->group(group);
+    app.add_option_function<int64_t>(flag_name(name), set, fmt::format("override the model's {}", name))->group(group);
   }
 }
 
@@ -163,7 +163,7 @@ void add_memory_flag(CLI::App& app, std::optional<int64_t>& limit_bytes) {
     return parse_size(text, "--memory-limit") <= kMost ? "" : fmt::format("{}: expected at most 1024TiB", text);
   };
   CLI::Option* limit =
-      add_size(app, "--memory-limit", limit_bytes, "per rank; what needs more is refused, or skipped\n(default: what is available)");
+      add_size(app, "--memory-limit", limit_bytes, "per rank; larger runs are refused or skipped\n(default: available memory)");
   add_old_name(app, "--memory-limit-gib", limit->check(why_too_much)->group("Measuring"), "GiB");
 }
 
@@ -184,23 +184,23 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
 }
 
 void add_training_flags(CLI::App& app, JobFlags& flags) {
-  CLI::Option* data = app.add_option("--data", flags.data, "file to train on, byte by byte (default: the text that\nFirkin ships)");
+  CLI::Option* data = app.add_option("--data", flags.data, "text file to train on, byte by byte (default: the\nincluded text)");
   add_old_name(app, "--text", data);
-  app.add_option("--learning-rate", flags.learning_rate, "of plain SGD")->capture_default_str()->group("Model");
+  app.add_option("--learning-rate", flags.learning_rate, "learning rate of plain SGD")->capture_default_str()->group("Model");
   add_memory_flag(app, flags.memory_limit_bytes);
 }
 
 void add_replay_flags(CLI::App& app, JobFlags& flags) {
   const char* const group = "Replay";
   app.add_option("--replay", flags.replay,
-                 "a tensors.csv instead of a model: gradients of its\nsizes at its times, computation slept through")
+                 "step a tensors.csv instead of a model: its gradient\nsizes and times, with computation as sleep")
       ->check(CLI::ExistingFile)
       ->group(group);
-  app.add_option("--scale-bytes", flags.replay_scale.bytes, "of the replay's gradients")
+  app.add_option("--scale-bytes", flags.replay_scale.bytes, "multiply the replay's bytes")
       ->capture_default_str()
       ->needs("--replay")
       ->group(group);
-  app.add_option("--scale-time", flags.replay_scale.time, "of the replay's computation")
+  app.add_option("--scale-time", flags.replay_scale.time, "multiply the replay's times")
       ->capture_default_str()
       ->needs("--replay")
       ->group(group);
@@ -283,7 +283,7 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
   for (const Strategy& strategy : kStrategies) {
     if (strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
   }
-  app.add_option("--strategies", strategies, "how gradients are synchronised")
+  app.add_option("--strategies", strategies, "how to synchronise gradients")
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::IsMember(names));

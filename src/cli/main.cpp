@@ -47,8 +47,8 @@ constexpr std::array kExperiments = {
 // In the order in which --help lists them.
 constexpr std::array kCommands = {
 #ifdef FIRKIN_WITH_TORCH
-    Command{"tune", "find the best bucket size: measure, predict, verify, report", declare_tune},
-    Command{"train", "train a model on any text, with checkpoints to go on from", declare_train},
+    Command{"tune", "find the fastest bucket size: measure, predict, verify", declare_tune},
+    Command{"train", "train a model on any text, with checkpoints", declare_train},
     Command{"sample", "text from a model that firkin train has trained", declare_sample},
     Command{"bench", "one experiment: steps, all-reduce by size, chunks, layers",
             [](CLI::App& app) { return add_commands(app, kExperiments); }},

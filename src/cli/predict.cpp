@@ -118,36 +118,41 @@ Run declare_predict(CLI::App& app) {
   app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order")->required();
   app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,...")->required();
   const CLI::Range ranks(int64_t{1}, kLargestWorld);
-  CLI::Option* world = app.add_option("--world", flags->world, "ranks; extrapolates to what was not measured")->check(ranks);
-  CLI::Option* per_node = app.add_option("--ranks-per-node", flags->ranks_per_node, "to extrapolate across nodes from what crosses nodes");
+  CLI::Option* world = app.add_option("--world", flags->world, "number of ranks; extrapolates if not measured")->check(ranks);
+  CLI::Option* per_node =
+      app.add_option("--ranks-per-node", flags->ranks_per_node, "with --nodes: extrapolate from worlds that span nodes");
   per_node->check(ranks);
-  app.add_option("--nodes", flags->nodes, "with --ranks-per-node: --world as their product")
+  app.add_option("--nodes", flags->nodes, "with --ranks-per-node: sets --world to the product")
       ->check(ranks)
       ->needs(per_node)
       ->excludes(world);
-  app.add_option("--stragglers", flags->stragglers, "times of ranks: column 'seconds', or results.json");
+  app.add_option("--stragglers", flags->stragglers, "per-rank times: a column 'seconds', or results.json");
   CLI::Option* caps = add_sizes(app, "--cap", flags->caps, "caps of the curve: 1MiB,25MiB (default: powers of two)");
   add_old_name(app, "--cap-mib", caps, "MiB");
   add_old_name(app, "--cap-mb", caps, "MB");
   add_rule_flags(app, flags->rule);
   const char* const group = "Performance model";
-  CLI::Option* overhead = add_time(app, "--overhead", flags->overhead_s, "of a call, on the computing thread: 20us");
+  CLI::Option* overhead = add_time(app, "--overhead", flags->overhead_s, "per call, on the computing thread: 20us");
   add_old_name(app, "--overhead-us", overhead->group(group), "us");
-  app.add_option("--compute-slowdown", flags->compute_slowdown, "of backward while communicating")->capture_default_str()->group(group);
-  app.add_option("--comm-slowdown", flags->comm_slowdown, "of all-reduces while computing")->capture_default_str()->group(group);
-  app.add_option("--latency-factor", flags->latency_factor, "of all-reduces beside backward, over alone")
+  app.add_option("--compute-slowdown", flags->compute_slowdown, "slowdown of backward during communication")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--comm-slowdown", flags->comm_slowdown, "slowdown of all-reduces during computation")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--latency-factor", flags->latency_factor, "latency of all-reduces during backward, over alone")
       ->capture_default_str()
       ->group(group);
   app.add_option("--residual", flags->residual, "of the calibration (default: not calibrated)")->check(CLI::Range(0.0, 1.0))->group(group);
-  CLI::Option* largest = add_size(app, "--max-bucket", flags->largest_bucket_bytes, "limit for buckets of several tensors");
+  CLI::Option* largest = add_size(app, "--max-bucket", flags->largest_bucket_bytes, "largest bucket of several tensors");
   add_old_name(app, "--max-bucket-mib", largest->group(group), "MiB");
   CLI::Option* forward = add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0: the largest needed_s)");
   add_old_name(app, "--forward-ms", forward->group(group), "ms");
-  app.add_option("--hooks", flags->hooks, "none, bf16: gradients in these types on the wire")->delimiter(',')->group(group);
-  app.add_option("--conversion-seconds-per-gib", flags->conversion_s_per_gib, "of gradients, to bf16 and back")
+  app.add_option("--hooks", flags->hooks, "wire formats to predict: none,bf16")->delimiter(',')->group(group);
+  app.add_option("--conversion-seconds-per-gib", flags->conversion_s_per_gib, "cost of converting gradients to bf16 and back")
       ->capture_default_str()
       ->group(group);
-  app.add_flag("--sensitivity", flags->sensitivity, "1/8 to 8 times each input; heat maps with --out");
+  app.add_flag("--sensitivity", flags->sensitivity, "vary each input from 1/8 to 8; heat maps with --out");
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
   add_settings_flag(app, flags->common);
   add_json_flag(app, flags->common.json);

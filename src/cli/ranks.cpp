@@ -61,18 +61,18 @@ std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
 }  // namespace
 
 void add_rank_flags(CLI::App& app, RankFlags& flags) {
-  flags.ranks_option = app.add_option("--ranks", flags.ranks, "processes to start here, without a launcher");
+  flags.ranks_option = app.add_option("--ranks", flags.ranks, "ranks to start on this machine, without a launcher");
   flags.ranks_option->capture_default_str();
-  app.add_option("--link", flags.link, "collectives take the time of this link: 1gbit, or\n200mbit,1ms (latency), or an allreduce.csv");
+  app.add_option("--link", flags.link, "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take its time");
   const char* const group = "Ranks";
-  app.add_option("--link-world", flags.link_world, "ranks that --link is timed for (default: those here)")->group(group);
-  add_time(app, "--timeout", flags.timeout_s, "after which a collective has failed: 90s, 5m")->group(group);
+  app.add_option("--link-world", flags.link_world, "ranks to model the link for (default: --ranks)")->group(group);
+  add_time(app, "--timeout", flags.timeout_s, "for a collective to complete: 90s, 5m")->group(group);
   app.add_option("--device", flags.device,
-                 "that models and gradients are on; cuda: a GPU of this\nmachine for each rank; auto: cuda where there is one")
+                 "for models and gradients; cuda: one GPU of this\nmachine per rank; auto: cuda if there is a GPU")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->group(group);
-  app.add_option("--backend", flags.backend, "of c10d for gradients; auto: nccl where each rank has\na GPU of its own, otherwise gloo")
+  app.add_option("--backend", flags.backend, "c10d's, for gradients; auto: nccl if each rank has\na GPU of its own, else gloo")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "gloo", "nccl"}))
       ->group(group);

@@ -58,7 +58,7 @@ Run declare_report(CLI::App& app) {
       "  firkin report a b --html both.html         trainings in the same charts\n");
   app.add_option("results", flags->results, "one or several, or their folders (default\nfirkin-out/tune/results.json)");
   CLI::Option* html = app.add_option("--html", flags->html,
-                                     "the page (default: report.html beside the results; of\nseveral firkin-out/report/report.html)");
+                                     "the page (default: report.html beside the results; for\nseveral, firkin-out/report/report.html)");
   app.add_option("--out", flags->out, "folder for report.html")->excludes(html);
   add_json_flag(app, flags->json);
   return [flags] { return run(*flags); };

@@ -87,13 +87,13 @@ Run declare_sample(CLI::App& app) {
   app.add_option("from", flags->from, "--out of firkin train, or a checkpoint")->capture_default_str();
   app.add_option("--prompt", flags->prompt, "the beginning of the text")->capture_default_str();
   app.add_option("--count", flags->generate.count, "bytes to add")->capture_default_str()->check(CLI::Range(1, 1000000));
-  app.add_option("--temperature", flags->generate.temperature, "below 1: likelier bytes; 0: always the likeliest")
+  app.add_option("--temperature", flags->generate.temperature, "below 1 favours likely bytes; 0 takes the likeliest")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
-  app.add_option("--top-k", flags->generate.top_k, "only among the k likeliest; 0: among all")
+  app.add_option("--top-k", flags->generate.top_k, "choose among the k likeliest; 0: among all")
       ->capture_default_str()
       ->check(CLI::Range(0, 1000000));
-  app.add_option("--seed", flags->generate.seed, "seed of everything that is random")->capture_default_str();
+  app.add_option("--seed", flags->generate.seed, "random seed")->capture_default_str();
   add_json_flag(app, flags->json);
   return [flags] { return run_sample(*flags); };
 }

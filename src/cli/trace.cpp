@@ -227,7 +227,7 @@ Run declare_trace(CLI::App& app) {
       ->check(CLI::Range(1, 100000))
       ->group(measuring);
   app.add_option("--steps", flags->steps, "recorded steps")->capture_default_str()->check(CLI::Range(1, 1000));
-  CLI::Option* time = add_time(app, "--allreduce-time", flags->allreduce_seconds, "to measure a(x) for the predicted timelines; 0: none");
+  CLI::Option* time = add_time(app, "--allreduce-time", flags->allreduce_seconds, "to measure a(x) for predicted timelines; 0: none");
   add_old_name(app, "--allreduce-seconds", time->group(measuring), "s");
   return [flags, &app] {
     check_replay_alone(app);

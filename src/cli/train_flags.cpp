@@ -54,15 +54,13 @@ void check_number(const char* flag, double value, double least, double most) {
 }
 
 void add_data_flags(CLI::App& app, TrainFlags& flags) {
-  app.add_option("--data", flags.data, "text, byte by byte, or a .bin of 16-bit tokens\n(default: the text that Firkin ships)");
+  app.add_option("--data", flags.data, "text, read byte by byte, or a .bin of 16-bit tokens\n(default: the included text)");
   TrainSettings& settings = flags.settings;
   CLI::Option* batch = app.add_option("--global-batch", settings.batch, "sequences per step, over all ranks")->capture_default_str();
   add_old_name(app, "--batch", batch);
   app.add_option("--sequence", flags.sequence, "tokens per sequence")->capture_default_str();
-  app.add_option("--steps", settings.schedule.steps, "updates of the parameters")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, kMany));
-  app.add_option("--held-share", flags.held_share, "of the data, at its end: evaluated, never trained on")
+  app.add_option("--steps", settings.schedule.steps, "parameter updates")->capture_default_str()->check(CLI::Range(int64_t{1}, kMany));
+  app.add_option("--held-share", flags.held_share, "share of the data, at its end, for evaluation only")
       ->capture_default_str()
       ->group("Evaluation and checkpoints");
 }
@@ -74,35 +72,33 @@ void add_learning_flags(CLI::App& app, TrainFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     return app.add_option(name, value, help)->capture_default_str()->group(group);
   };
-  add("--micro-batch", settings.micro_batch, "sequences of one forward and backward; gradients are\nadded up (0: a rank's whole share)")
+  add("--micro-batch", settings.micro_batch, "sequences per forward and backward; gradients\naccumulate (0: a rank's whole share)")
       ->check(any);
-  add("--learning-rate", settings.schedule.peak, "the highest; of AdamW");
+  add("--learning-rate", settings.schedule.peak, "peak learning rate of AdamW");
   add("--schedule", flags.schedule, "of the learning rate after warm-up")->check(CLI::IsMember({"constant", "linear", "cosine"}));
   add_old_name(app, "--warmup-steps",
-               add("--learning-rate-warmup", settings.schedule.warmup_steps, "steps up to the highest learning rate")->check(any));
-  add("--final-share", settings.schedule.final_share, "of the highest learning rate, in the last step");
-  add("--weight-decay", settings.adamw.weight_decay, "not of norms and biases");
+               add("--learning-rate-warmup", settings.schedule.warmup_steps, "steps to reach the peak learning rate")->check(any));
+  add("--final-share", settings.schedule.final_share, "share of the peak learning rate in the last step");
+  add("--weight-decay", settings.adamw.weight_decay, "of AdamW; not for norms and biases");
   add("--beta1", settings.adamw.beta1, "AdamW's");
   add("--beta2", settings.adamw.beta2, "AdamW's");
-  app.add_flag("--no-master-weights", flags.no_master_weights,
-               "with --dtype bf16: steps on the parameters themselves, not\non copies in float32")
-      ->group(group);
-  CLI::Option* clip =
-      add("--clip", settings.clip_norm,
-          "largest norm of all gradients; 0: never clip. It needs every\ngradient: --strategy ordered trains as bucketed then");
-  app.add_option("--clip-each", settings.clip_each_norm, "largest norm of each parameter's gradient, instead")
+  app.add_flag("--no-master-weights", flags.no_master_weights, "with --dtype bf16: step the parameters, not float32\ncopies")->group(group);
+  CLI::Option* clip = add("--clip", settings.clip_norm,
+                          "maximum global norm of gradients; 0: no clipping.\nNeeds all gradients, so ordered trains as bucketed");
+  app.add_option("--clip-each", settings.clip_each_norm, "instead: maximum norm of each parameter's gradient")
       ->excludes(clip)
       ->group(group);
-  add("--on-nan", flags.on_nan, "a loss or gradient that is not finite: stop, or skip\nthe step")->check(CLI::IsMember({"stop", "skip"}));
+  add("--on-nan", flags.on_nan, "on a loss or gradient that is not finite: stop, or\nskip the step")
+      ->check(CLI::IsMember({"stop", "skip"}));
 }
 
 void add_communication_flags(CLI::App& app, TrainFlags& flags) {
-  app.add_option("--strategy", flags.strategy, "how gradients are synchronised")
+  app.add_option("--strategy", flags.strategy, "how to synchronise gradients")
       ->capture_default_str()
       ->check(why_no_training_strategy)
       ->check(CLI::IsMember(training_strategies()));
-  add_old_name(app, "--cap-mib", add_size(app, "--cap", flags.cap_bytes, "of a bucket; firkin tune finds the best"), "MiB");
-  app.add_option("--buckets", flags.buckets, "cap: up to --cap; automatic: chosen while it trains,\nand kept in --out for --resume")
+  add_old_name(app, "--cap-mib", add_size(app, "--cap", flags.cap_bytes, "of a bucket; firkin tune finds the fastest"), "MiB");
+  app.add_option("--buckets", flags.buckets, "cap: use --cap; automatic: found during training and\nkept in --out for --resume")
       ->capture_default_str()
       ->check(CLI::IsMember({"cap", "automatic"}))
       ->group("Buckets");
@@ -115,16 +111,16 @@ void add_loop_flags(CLI::App& app, TrainFlags& flags) {
     app.add_option(name, value, help)->capture_default_str()->check(CLI::Range(least, kMany))->group(group);
   };
   add("--evaluate-every", flags.loop.evaluate_every, 0, "steps; 0: only after the last");
-  add("--evaluate-windows", flags.loop.evaluate_windows, 1, "sequences of the held part, at most");
+  add("--evaluate-windows", flags.loop.evaluate_windows, 1, "most held-out sequences to evaluate");
   add("--checkpoint-every", flags.loop.checkpoint_every, 0, "steps; 0: only at the end");
-  add("--keep", flags.loop.keep, 1, "newest checkpoints that stay; the best stays, too");
+  add("--keep", flags.loop.keep, 1, "newest checkpoints to keep, besides the best");
   add("--print-every", flags.loop.print_every, 1, "steps");
-  CLI::Option* resume = app.add_flag("--resume", flags.resume, "go on from the newest checkpoint in --out, if any");
-  app.add_option("--from", flags.from, "another checkpoint to go on from")->needs(resume)->group(group);
-  app.add_option("--import", flags.import_file, "a .safetensors with the weights to begin with; GPT-2's as\npublished, or of --export")
+  CLI::Option* resume = app.add_flag("--resume", flags.resume, "continue from the newest checkpoint in --out, if any");
+  app.add_option("--from", flags.from, "continue from this checkpoint instead")->needs(resume)->group(group);
+  app.add_option("--import", flags.import_file, "initial weights, a .safetensors: published GPT-2, or\nfrom --export")
       ->check(CLI::ExistingFile)
       ->group(group);
-  app.add_option("--export", flags.export_file, "the weights at the end, as a .safetensors file")->group(group);
+  app.add_option("--export", flags.export_file, "write the final weights as .safetensors")->group(group);
 }
 
 double global_clip_norm(const TrainFlags& flags) {
@@ -158,7 +154,7 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
   add_loop_flags(app, flags);
   add_learning_flags(app, flags);
   add_memory_flag(app, flags.memory_limit_bytes);
-  app.add_flag("--ignore-memory", flags.ignores_memory, "train even if memory looks too small")->group("Measuring");
+  app.add_flag("--ignore-memory", flags.ignores_memory, "train even if memory seems too small")->group("Measuring");
   app.add_flag("--force", flags.ignores_memory)->group("");  // its old name
 }
 

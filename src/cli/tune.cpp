@@ -99,8 +99,8 @@ Run declare_tune(CLI::App& app) {
       "exposed: step less the step without communication. after bw: from the end of\n"
       "backward to the last gradient.\n\n"
       "  firkin tune --ranks 2                     the demo model on this machine\n"
-      "  firkin tune --ranks 2 --link 1gbit        over a link that is modelled\n"
-      "  firkin tune --ranks 2 --data book.txt     on text of yours\n"
+      "  firkin tune --ranks 2 --link 1gbit        over a modelled link\n"
+      "  firkin tune --ranks 2 --data book.txt     on your own text\n"
       "  torchrun --nproc-per-node 2 --no-python firkin tune\n\n"
       "--rule at-most: a tensor that would exceed the cap starts a new bucket;\n"
       "close-when-full: a bucket closes once it reaches the cap, as PyTorch's do.\n");
@@ -110,30 +110,32 @@ Run declare_tune(CLI::App& app) {
   add_job_flags(app, flags->job);
   add_replay_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
-  app.add_flag("--compare", flags->compare, "measure naive, flat, overlap and caps of all sizes too")->group("Measuring");
-  CLI::Option* caps =
-      add_sizes(app, "--cap", flags->caps, "to race beside the best predicted: 1MiB,25MiB;\nwith --compare those of the comparison");
+  app.add_flag("--compare", flags->compare, "also measure naive, flat, overlap and more caps")->group("Measuring");
+  CLI::Option* caps = add_sizes(app, "--cap", flags->caps, "also race these: 1MiB,25MiB; with --compare, the\ncaps to compare");
   add_old_name(app, "--cap-mib", caps->group("Buckets"), "MiB");
-  app.add_option("--hooks", flags->hooks, "gradients on the wire to compare: none,bf16")->delimiter(',')->group("Buckets");
+  app.add_option("--hooks", flags->hooks, "compare these wire formats: none,bf16")->delimiter(',')->group("Buckets");
   const char* const measuring = "Measuring";
   const CLI::Range some(1, 100000);
   const CLI::Range at_least_4(4, 100000);
-  app.add_option("--race-blocks", flags->race_blocks, "blocks of the race, at most")->capture_default_str()->check(some)->group(measuring);
-  app.add_option("--blocks", flags->blocks, "blocks that measure the gain; each runs every setting once")
+  app.add_option("--race-blocks", flags->race_blocks, "most blocks of the race")->capture_default_str()->check(some)->group(measuring);
+  app.add_option("--blocks", flags->blocks, "blocks to measure the gain; each runs all settings")
       ->capture_default_str()
       ->check(at_least_4)
       ->group(measuring);
-  app.add_option("--warmup", flags->warmup, "steps after each switch of setting")->capture_default_str()->check(some)->group(measuring);
+  app.add_option("--warmup", flags->warmup, "untimed steps after each change of setting")
+      ->capture_default_str()
+      ->check(some)
+      ->group(measuring);
   CLI::Option* steps = app.add_option("--steps-per-block", flags->steps, "timed steps per block and setting");
   add_old_name(app, "--steps", steps->capture_default_str()->check(some)->group(measuring));
   CLI::Option* all =
       add_time(app, "--time", flags->seconds, "for all of it, about: slow steps are fewer\n(default: 2m; with --compare no limit)");
   add_old_name(app, "--seconds", all->group(measuring), "s");
-  app.add_option("--profile-steps", flags->profile_steps, "backward passes of the profile")
+  app.add_option("--profile-steps", flags->profile_steps, "backward passes to profile")
       ->capture_default_str()
       ->check(at_least_4)
       ->group(measuring);
-  CLI::Option* time = add_time(app, "--allreduce-time", flags->allreduce_seconds, "for the all-reduce table");
+  CLI::Option* time = add_time(app, "--allreduce-time", flags->allreduce_seconds, "to measure the all-reduce table: 10s");
   add_old_name(app, "--allreduce-seconds", time->group(measuring), "s");
   return [flags, &app] {
     check_replay_alone(app);

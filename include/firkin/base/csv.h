@@ -1,11 +1,11 @@
-// Strict reading of CSV files: every malformed line is an error that names file and line, and nothing is dropped.
+// Strict reading of CSV files: every malformed line is an error naming file and line, and nothing is dropped.
 //
 //   const CsvTable table = read_csv("tensors.csv", {.required = {"name", "bytes", "ready_s"}});
 //   for (size_t row = 0; row < table.rows(); ++row) table.integer(row, "bytes");
 //
-// The dialect is RFC 4180's without line breaks inside fields: a header line, fields separated by commas, optional double quotes with ""
-// for a quote. Spaces and tabs around unquoted fields, lines that hold nothing else, and lines that start with # are skipped. LF and CRLF
-// end a line; a byte order mark is skipped.
+// The dialect is RFC 4180 without line breaks inside fields: a header line, fields separated by commas, optional double quotes with "" for
+// a quote. Skipped are spaces and tabs around unquoted fields, lines with nothing else, lines starting with #, and a byte order mark. LF
+// and CRLF end a line.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@
 
 namespace firkin {
 
-inline constexpr size_t kLongestCsvLine = size_t{1} << 20;  // bytes; longer is taken for a file of another kind
+inline constexpr size_t kLongestCsvLine = size_t{1} << 20;  // bytes; a longer line means another kind of file
 
-// Which columns a file has. The header may give them in any order.
+// The columns of a file. The header may list them in any order.
 struct CsvColumns {
   std::vector<std::string> required;
   std::vector<std::string> optional = {};
-  bool others_allowed = false;  // whether the file may hold columns that are in neither list
+  bool others_allowed = false;  // whether columns in neither list are allowed
 };
 
-// The content of one CSV file. Every access names the row (from 0) and the column, which must be one that the file has.
+// The content of one CSV file. Every access names a row (from 0) and a column of the file.
 class CsvTable {
  public:
   size_t rows() const { return rows_.size(); }
@@ -34,10 +34,10 @@ class CsvTable {
   bool empty(size_t row, std::string_view column) const { return text(row, column).empty(); }
   const std::string& text(size_t row, std::string_view column) const;
 
-  // A whole decimal number. Throws InputError when the field is anything else or does not fit.
+  // A whole decimal number. Throws InputError if the field is anything else or does not fit.
   int64_t integer(size_t row, std::string_view column) const;
 
-  // A finite decimal number, correctly rounded. Throws InputError when the field is anything else.
+  // A finite decimal number, correctly rounded. Throws InputError if the field is anything else.
   double number(size_t row, std::string_view column) const;
 
   // Throws InputError: "FILE:LINE: message", with the line that `row` came from.
@@ -62,14 +62,14 @@ class CsvTable {
   std::vector<Row> rows_;
 };
 
-// `file` is the name that errors carry. Throws InputError when the header lacks a required column or repeats one, a column is in neither
-// list, a line has too many or too few fields, a quote is not closed, a line is too long, or a byte is zero.
+// `file` is the name used in errors. Throws InputError if the header lacks a required column or repeats one, a column is in neither list, a
+// line has too many or too few fields, a quote is not closed, a line is too long, or a byte is zero.
 CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColumns& columns);
 
-// The same for a file, which is read no further than its first line that is too long.
+// The same for a file; reading stops at the first line that is too long.
 CsvTable read_csv(const std::filesystem::path& path, const CsvColumns& columns);
 
-// The text as one field, quoted where that is needed. Throws InputError when it holds a line break or a zero byte.
+// The text as one field, quoted if necessary. Throws InputError if it contains a line break or a zero byte.
 std::string csv_field(std::string_view text);
 
 }  // namespace firkin

@@ -1,4 +1,4 @@
-// The two ways in which Firkin fails.
+// The two kinds of errors in Firkin.
 #pragma once
 
 #include <stdexcept>

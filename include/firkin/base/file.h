@@ -1,4 +1,4 @@
-// Whole files: read one, or replace one so that a reader sees the old content or the new, never half.
+// Whole files: reads one, or replaces one so that readers see the old content or the new, never a part.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,16 @@ namespace firkin {
 // The whole content. Throws InputError ("FILE: cannot be read: REASON").
 std::string read_file(const std::filesystem::path& path);
 
-// The whole content of a file of text whose lines are short, which is read no further than its first line of more than `longest_line`
-// bytes. Throws InputError: "FILE: cannot be read: REASON; expected EXPECTED", or "FILE:LINE: the line is longer than ...; expected
-// EXPECTED".
+// The whole content of a text file with short lines; reading stops at the first line of more than `longest_line` bytes. Throws InputError:
+// "FILE: cannot be read: REASON; expected EXPECTED", or "FILE:LINE: the line is longer than ...; expected EXPECTED".
 std::string read_text_file(const std::filesystem::path& path, size_t longest_line, const std::string& expected);
 
-// Writes to a temporary file in the same folder, syncs it, renames it over `path`, and creates missing parent folders.
-// Throws RuntimeError when that fails; `path` is then as it was, and the temporary file is gone.
+// Writes to a temporary file in the same folder, syncs it, and renames it over `path`, creating missing parent folders. Throws RuntimeError
+// on failure; `path` is then unchanged and the temporary file is gone.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// The same for content that comes in pieces: `content` hands each to the function that it is given. What it throws goes on, and `path` is
-// as it was.
+// The same for content in pieces: `content` passes each to the function it is given. Its exceptions propagate, with `path` unchanged.
+//
 //   write_file_atomically("big", [](const auto& write) { write("first"); write("second"); });
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const std::function<void(std::string_view piece)>& write)>& content);

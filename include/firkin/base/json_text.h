@@ -1,4 +1,4 @@
-// Strict reading of JSON files: what is wrong is said with file and line, and nothing is dropped.
+// Strict reading of JSON files: errors name file and line, and nothing is dropped.
 //
 //   const std::string text = read_text_file("results.json", kLongestJsonLine, "a results.json");
 //   const nlohmann::json results = parse_json(text, "results.json", "the results.json of a subcommand");
@@ -16,16 +16,16 @@ namespace firkin {
 inline constexpr size_t kLongestJsonLine = size_t{32} << 20;  // bytes; a file without line breaks is one line
 inline constexpr size_t kDeepestJson = 64;  // arrays and objects within each other; nlohmann::json's own functions recurse
 
-// Throws InputError ("FILE:LINE: what; expected EXPECTED") when the text is no JSON, a number does not fit, one object has a key twice (of
-// which others keep one), or values are nested too deeply. `file` is the name that errors carry.
+// Throws InputError ("FILE:LINE: what; expected EXPECTED") if the text is not JSON, a number does not fit, an object repeats a key (of
+// which other parsers keep one), or values are nested too deeply. `file` is the name used in errors.
 nlohmann::json parse_json(std::string_view text, const std::string& file, const std::string& expected);
 
 // The line, from 1, on which the value at `path` starts: members by ".name" (the first without the point), elements by "[index]", "" for
 // the whole. Where there is no such value, the line of the innermost one around its place. The text must be what parse_json accepts.
 int64_t json_line_of(std::string_view text, std::string_view path);
 
-// The text of `json` for a file or standard output. Bytes that are not UTF-8 (a path or a word of the command line may hold any) become
-// U+FFFD, where nlohmann::json's own dump() throws. indent: spaces per level; -1 puts all on one line.
+// The text of `json` for a file or standard output. Bytes that are not UTF-8 (a path or a command-line argument may contain any) become
+// U+FFFD, where nlohmann::json's dump() throws. indent: spaces per level; -1 puts everything on one line.
 std::string dump_json(const nlohmann::json& json, int indent = -1);
 
 }  // namespace firkin

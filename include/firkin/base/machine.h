@@ -1,4 +1,4 @@
-// The machine that a rank runs on: what a result must state about it, since timings depend on it.
+// The machine a rank runs on: results must state it, because timings depend on it.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace firkin {
 
-// Texts are empty, and other values none, where the kernel does not say.
+// Texts are empty, and other values none, if the kernel does not report them.
 struct MachineState {
   std::string host;
   std::string cpu;               // its model
@@ -26,9 +26,9 @@ struct MachineState {
 // As it is now. root: where proc/ and sys/ lie, "/" but for tests.
 MachineState machine_state(const std::filesystem::path& root = "/");
 
-// Bytes that processes here can still allocate without swapping: the least of what the kernel says is available and what the limits of this
-// process's control groups leave (versions 1 and 2, its own and those around it; files that the kernel can drop count as free). Elsewhere
-// than on Linux, and when the kernel does not say, the largest int64_t.
+// Bytes that processes here can still allocate without swapping: the smaller of what the kernel reports as available and what this
+// process's control groups leave (versions 1 and 2, its own and those around it; files the kernel can drop count as free). On systems other
+// than Linux, or if the kernel does not say, the largest int64_t.
 int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 
 // The CPUs that this process may really use: a container or a job scheduler grants fewer than the machine has.

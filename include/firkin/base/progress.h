@@ -1,4 +1,4 @@
-// Progress of long work, on standard error, so that standard output stays the result.
+// Progress of long work, on standard error: standard output is for results.
 #pragma once
 
 #include <chrono>
@@ -11,16 +11,16 @@ namespace firkin {
 // Characters in a line of text on standard output: the terminal's, from 40 to 120; 80 where it is none.
 size_t text_columns();
 
-// One line that is rewritten in place on a terminal, cut to its width, and a line every ten seconds elsewhere (a log file).
-// The line is ended when the last unit is done, so that what is printed next starts on a line of its own; finish() ends it earlier.
-// A disabled Progress does nothing, so ranks other than 0 run the same code. Not thread-safe.
+// One line rewritten in place on a terminal, cut to its width; elsewhere (a log file) a line every ten seconds. The line ends with the last
+// unit or with finish(), so later output starts on its own line. A disabled Progress does nothing, so ranks other than 0 run the same code.
+// Not thread-safe.
 //
 //   Progress progress("measuring", 12, rank == 0);
 //   for (...) progress.advance("cap 4 MiB");
 //   fmt::print(table);
 class Progress {
  public:
-  // out: must outlive it; standard error but for tests.
+  // out: must outlive it; standard error except in tests.
   Progress(std::string what, int total, bool enabled, std::FILE* out = stderr);
   ~Progress() { finish(); }
   Progress(const Progress&) = delete;
@@ -32,7 +32,7 @@ class Progress {
   // One of `total` units is done; `detail` says which.
   void advance(const std::string& detail);
 
-  // Ends the line, if one is begun: before something else is printed while units are left. advance() begins another.
+  // Ends the line, if one has begun, before something else is printed while units are left. advance() begins another.
   void finish();
 
  private:

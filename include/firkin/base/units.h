@@ -1,4 +1,4 @@
-// Bytes and seconds: constants, and numbers as a person reads them.
+// Bytes and seconds: constants, parsing, and human-readable formatting.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ std::string format_bytes(int64_t bytes);
 // Three significant digits and a unit: "0 s", "12.3 us", "4.56 ms", "1.2 s".
 std::string format_seconds(double seconds);
 
-// What a measured time should have been: nothing (nullptr) when it is one, "seconds, more than 0", or, for what no clock measures and
+// What a measured time should have been: nullptr if it is valid, else "seconds, more than 0" or, for values no clock measures and
 // arithmetic would not survive, "seconds, from 1e-12 to 1e9".
 const char* expected_of_measured(double seconds);
 

@@ -1,14 +1,17 @@
-// A network link that is not there: collectives move their data through Gloo, and complete no earlier than they would over this link.
+// A modelled network link: collectives move their data through Gloo, and complete no earlier than they would over this link.
 //
 //   ProcessGroup group = connect(info, {.link = parse_link("1gbit", info.world_size)});
 //
-// One link, first in, first out. Collective k, of x bytes, which the last rank has joined at j_k, ends at
-//   end_k = max(j_k + a(x), end_{k-1} + g(x))
-// (latency and gap, as in LogGP; Alexandrov et al. 1995) and never before its data are there. What the hosts do is real, and takes its real
-// time: launching, threads, copies, sums. What is modelled is the wire.
+// The link is first in, first out. Collective k of x bytes, joined by its last rank at j_k, ends at
 //
-// What pays: every all-reduce and every broadcast; and every round of an agreement (start_or()), which begins when the message of the
-// round has arrived and passes beside the queue of the large ones. Barriers pass free: Firkin places them before what it times.
+//   end_k = max(j_k + a(x), end_{k-1} + g(x))
+//
+// (latency and gap, as in LogGP; Alexandrov et al. 1995), and never before its data have arrived. Work on the hosts takes its real time:
+// launching, threads, copies, sums. Only the wire is modelled.
+//
+// Every all-reduce and broadcast takes link time, and so does every round of an agreement (start_or()), which begins when the message of
+// the round before has arrived and bypasses the queue of large messages. Barriers are free, because Firkin places them outside of what it
+// times.
 #pragma once
 
 #include <cstdint>
@@ -20,41 +23,42 @@
 namespace firkin {
 
 struct ModelledLink {
-  int64_t world = 0;                    // ranks that a collective is timed for; at least as many as there really are
-  double bits_per_s = 0;                // of every rank, in each direction, headers included
-  double latency_s = 0;                 // from one rank to the next
-  std::optional<CommCosts> table = {};  // measured at `world` ranks: instead of rate and latency
-  std::string file = {};                // of the table
+  int64_t world = 0;                    // ranks a collective is timed for; at least the real number
+  double bits_per_s = 0;                // per rank and direction, headers included
+  double latency_s = 0;                 // per hop between ranks
+  std::optional<CommCosts> table = {};  // measured at `world` ranks; replaces rate and latency
+  std::string file = {};                // the table's file
 };
 
-// When `latency` is not given: a switched Ethernet's, one way.
+// Default latency: one way through switched Ethernet.
 inline constexpr double kDefaultLinkLatency = 50e-6;
 
 // text: "RATE[,LATENCY]", such as "1gbit" or "200mbit,1ms" (units bit, kbit, mbit, gbit, tbit and us, ms, s), or the name of an
-// allreduce.csv (it ends with ".csv"). Throws InputError, which names --link, for anything else, and for a table without `world` ranks.
+// allreduce.csv (ending in ".csv"). Throws InputError naming --link for anything else, and for a table without `world` ranks.
 ModelledLink parse_link(const std::string& text, int64_t world);
 
 // "1 Gbit/s, 50 us, 2 ranks" or "allreduce.csv, 2048 ranks".
 std::string describe(const ModelledLink& link);
 
-// Seconds.
+// Times in seconds.
 struct LinkTime {
   double alone_s = 0;  // a(x): over an idle link
-  double gap_s = 0;    // g(x): from the end of the collective before, when it waited for that
+  double gap_s = 0;    // g(x): from the end of the previous collective, if queued behind it
 };
 
-// By rate and latency, a ring over n ranks: 2(n-1) steps, each of x / n bytes and one latency. Gloo has two collectives under way at a
-// time, so the latencies of one pass beside the bytes of the other: the gap is that of the bytes, or half of a collective.
+// With rate and latency: a ring over n ranks, 2(n-1) steps of x / n bytes and one latency each. Gloo runs two collectives at a time, so the
+// latencies of one overlap the bytes of the other: the gap is the time of the bytes, at least half a collective.
 //
-// 1448 of 1514 bytes on the wire are payload: TCP over Ethernet in full frames of 1500 bytes, with headers of 14 (Ethernet), 20 (IP) and
-// 32 (TCP with timestamps), which is what tc and a cloud's limits count. A cable itself takes another 24 (preamble, checksum, gap).
+// 1448 of 1514 bytes on the wire are payload: TCP over Ethernet in full frames of 1500 bytes, with headers of 14 (Ethernet), 20 (IP) and 32
+// (TCP with timestamps), as counted by tc and by cloud limits. A cable carries another 24 (preamble, checksum, gap).
 LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes);
 
-// By rate and latency, Gloo's binomial tree: ceil(log2 n) steps, each of all bytes. With a table: as an all-reduce, which is an upper
+// With rate and latency: Gloo's binomial tree, ceil(log2 n) steps of all bytes each. With a table: the time of an all-reduce, an upper
 // bound.
 LinkTime broadcast_time(const ModelledLink& link, int64_t bytes);
 
-// Seconds of an agreement of all ranks (start_or()): ceil(log2 n) hops, each of all bytes and one latency. With a table, an all-reduce's.
+// Seconds for an agreement of all ranks (start_or()): ceil(log2 n) hops of all bytes and one latency each; with a table, the time of an
+// all-reduce.
 double agreement_time(const ModelledLink& link, int64_t bytes);
 
 }  // namespace firkin

@@ -1,4 +1,4 @@
-// Which rank this process is, as the launcher that started it says through the environment.
+// This process's rank, as its launcher states it in the environment.
 #pragma once
 
 #include <optional>
@@ -15,14 +15,14 @@ struct RankInfo {
   int master_port = 29500;  // c10d's default
 };
 
-// Reads the variables of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, ...), else of Open MPI's mpirun
-// (OMPI_COMM_WORLD_*), else of a Slurm job step (SLURM_PROCID, ...). The last two say nothing of the meeting point: MASTER_ADDR and
-// MASTER_PORT name it, and without them it is this machine (or, for Slurm, the first node of the step) and port 29500.
+// Reads the variables of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, ...), else of Open MPI's mpirun (OMPI_COMM_WORLD_*), else of
+// a Slurm job step (SLURM_PROCID, ...). The last two do not name a meeting point: MASTER_ADDR and MASTER_PORT do, by default this machine
+// (for Slurm, the first node of the step) and port 29500.
 //
-// Returns nothing when no launcher is seen. Throws InputError when a launcher's variables are incomplete or no numbers.
+// Returns nothing if there is no launcher. Throws InputError if a launcher's variables are incomplete or not numbers.
 std::optional<RankInfo> rank_info_from_environment();
 
-// The first host of a Slurm node list: "gpu[03-07,9],login" -> "gpu03". Throws InputError when there is none.
+// The first host of a Slurm node list: "gpu[03-07,9],login" -> "gpu03". Throws InputError if there is none.
 std::string first_slurm_host(const std::string& node_list);
 
 }  // namespace firkin

@@ -1,4 +1,4 @@
-// The line by which a module says that it is about to use its parameters: LibTorch's C++ modules have no forward hooks.
+// Declares that a module is about to use its parameters. LibTorch's C++ modules have no forward hooks, so forward() says it explicitly:
 //
 //   struct BlockImpl : torch::nn::Module {
 //     torch::Tensor forward(torch::Tensor x) {
@@ -8,8 +8,8 @@
 //     ...
 //   };
 //
-// Under the strategy `ordered`, parameters of the last step may still be on their way when the next forward begins; a module that awaits
-// them lets communication go on behind the layers before it.
+// Under the strategy `ordered`, parameters of the last step may still be in flight when the next forward begins. A module that awaits them
+// lets communication continue behind the layers before it.
 #pragma once
 
 namespace torch::nn {
@@ -18,11 +18,11 @@ class Module;
 
 namespace firkin {
 
-// Afterwards the parameters of `module` are those of the last step. So are its submodules', but for those that await theirs themselves.
+// On return the parameters of `module` are those of the last step, and so are those of its submodules, unless these await their own.
 //
-// One atomic read when no module is wrapped with the strategy `ordered`; harmless for a module that is not wrapped. Call it at the top of
-// every forward() that uses parameters, before they are read: on every path, for a module whose gradient comes without it fails the step.
-// Thread-safe. Throws GroupError when a collective failed.
+// Costs one atomic read if no module is wrapped with the strategy `ordered`; harmless for a module that is not wrapped. Call it at the top
+// of every forward() that uses parameters, before reading them, and on every path: a module whose gradient arrives without it fails the
+// step. Thread-safe. Throws GroupError if a collective failed.
 void await_parameters(const torch::nn::Module& module);
 
 }  // namespace firkin

@@ -1,4 +1,4 @@
-// Data-parallel training: every rank holds the module and a part of the batch, and all ranks step with the mean gradient.
+// Data-parallel training: every rank holds the module and part of the batch, and all ranks step with the mean gradient.
 //
 //   ProcessGroup group = connect();
 //   Net net;                                          // any torch::nn::Module
@@ -6,7 +6,7 @@
 //   torch::optim::SGD optimizer(net->parameters(), 0.1);
 //   for (auto& batch : my_part_of_the_data) {
 //     optimizer.zero_grad();
-//     loss(net->forward(batch.x), batch.y).backward();  // all-reduces overlap backward; on return gradients are averaged
+//     loss(net->forward(batch.x), batch.y).backward();  // all-reduces overlap backward
 //     optimizer.step();
 //   }
 #pragma once
@@ -33,16 +33,16 @@ class Optimizer;
 
 namespace firkin {
 
-// A training step that failed on some rank, as every rank hears of it.
+// A training step that failed on some rank, as every rank sees it.
 struct StepFailure {
-  int rank = 0;        // the first that failed
-  int64_t step = 0;    // counted from 0; failed steps count
+  int rank = 0;        // the first rank that failed
+  int64_t step = 0;    // counted from 0, failed steps included
   std::string reason;  // on that rank
 
   bool operator==(const StepFailure&) const = default;
 };
 
-// Thrown from the same step on every rank: no rank has a gradient of it, and none may step its optimiser.
+// Thrown from the same step on every rank. No rank has a gradient of that step, and none may step its optimiser.
 class StepError : public RuntimeError {
  public:
   explicit StepError(StepFailure failure);
@@ -53,83 +53,84 @@ class StepError : public RuntimeError {
   StepFailure failure_;
 };
 
-// Ranks hold different parameters, or optimiser states. Thrown from the same step on every rank, which has no gradient of it. The message
-// names the first tensor that differs, two ranks, and the audit at which all was still equal.
+// Ranks hold different parameters or optimiser states. Thrown from the same step on every rank; no rank has a gradient of that step. The
+// message names the first tensor that differs, two ranks, and the last audit at which all were equal.
 class AuditError : public RuntimeError {
  public:
   using RuntimeError::RuntimeError;
 };
 
-// One bucket in the last step. Seconds since the first gradient of the step was ready.
+// One bucket of the last step. Times are seconds since the step's first gradient was ready.
 struct BucketStats {
   int64_t tensors = 0;
-  int64_t bytes = 0;          // of the gradients in it
-  int64_t bytes_on_wire = 0;  // that this rank hands to the collective
-  double ready_s = 0;         // its gradients were in it on this rank
+  int64_t bytes = 0;          // of its gradients
+  int64_t bytes_on_wire = 0;  // what this rank passes to the collective
+  double ready_s = 0;         // its last gradient was in it on this rank
   double launch_s = 0;
   double end_s = 0;  // its sum was complete on this rank
 };
 
 struct DataParallelStats {
-  std::vector<std::string> tensors;  // parameter names in the order in which they lie in the buckets
+  std::vector<std::string> tensors;  // parameter names, in bucket order
   std::vector<BucketStats> buckets;  // in launch order, of the last finished step
   double exposed_wait_s = 0;         // from the end of the last backward's gradients to the end of the step
   int64_t steps = 0;                 // finished without an error
-  double forward_wait_s = 0;         // strategy ordered: spent in await_parameters(), optimiser included, in the forward of that step
-  int64_t awaited_bytes = 0;         // strategy ordered: of the gradients that a step may leave on their way, because modules await them
-  std::optional<AutomaticPhase> automatic = {};  // how far DataParallelOptions::buckets has come
+  double forward_wait_s = 0;         // strategy ordered: time in await_parameters() during that step's forward, optimiser included
+  int64_t awaited_bytes = 0;         // strategy ordered: bytes of gradients that a step may leave in flight, because modules await them
+  std::optional<AutomaticPhase> automatic = {};  // progress of DataParallelOptions::buckets
 };
 
-// Guarantees: when a step has ended, every trainable parameter's gradient is the mean over the ranks of what each rank's backward produced,
-// the same bits on every rank, or every rank has an error from that very step and no gradient. A step ends with backward(), or with
-// finish_gradient_synchronization() when finish_with_backward is off. Gradients live in the buckets (parameter.grad() is a view); while
-// backward runs, parameter.grad() is undefined from the moment its bucket takes it. zero_grad() may set gradients to none or to zero.
+// Guarantees: after a step, either every trainable parameter's gradient is the mean over the ranks of what each rank's backward produced,
+// bit for bit equal on all ranks, or every rank has an error from that same step and no gradient. A step ends with backward(), or with
+// finish_gradient_synchronization() if finish_with_backward is off. Gradients live in the buckets (parameter.grad() is a view). During
+// backward, parameter.grad() is undefined once its bucket has taken it. zero_grad() may set gradients to none or to zero.
 //
-// Errors: when a rank's backward throws, that rank's backward() throws what it threw, and every other rank's step throws a StepError that
-// names the rank and its reason; the next step starts clean. A backward that throws before its first gradient or under no_sync() goes
-// unnoticed, as does a forward: the handler calls abandon_step(). Without that call the others wait for this rank's next backward, and take
-// it for their step. When a collective fails, the group is lost: every call throws a GroupError that names the ranks that are missing, a
-// new group is needed, and ranks may be a step apart (docs/data_parallel.md, "After a failure").
+// Errors: if a rank's backward throws, that rank's backward() rethrows it, and every other rank's step throws a StepError naming the rank
+// and its reason; the next step starts clean. An exception before the first gradient, under no_sync(), or in forward goes unnoticed: call
+// abandon_step() in the handler. Without it, the other ranks wait for this rank's next backward and take that for their step. If a
+// collective fails, the group is lost: every call throws a GroupError naming the missing ranks, a new group is needed, and ranks may be one
+// step apart (docs/data_parallel.md, "After a failure").
 //
-// Parameters may be thawed, frozen, added and replaced while training goes on, on every rank alike: see parameters_changed(). Parameters
-// that were stepped with gradients of this rank alone (accumulated under no_sync(), and taken by no step since), or by different learning
-// rates, differ between ranks: the next step, or the next audit, throws on every rank.
+// Parameters may be thawed, frozen, added and replaced during training, on every rank alike: see parameters_changed(). Parameters differ
+// between ranks if they were stepped with one rank's own gradients (accumulated under no_sync() and taken by no step since) or with
+// different learning rates; the next step or the next audit then throws on every rank.
 //
-// Modules wrapped on one group have connections of their own. Every rank must step them in the same order; where ranks do not, every rank
-// throws a GroupError that names both modules, within a few seconds.
+// Modules wrapped on one group have their own connections. Step them in the same order on every rank; otherwise every rank throws, within a
+// few seconds, a GroupError that names both modules.
 //
-// Gradients of gradients: backward(create_graph = true) fails the step, for an average keeps no graph. torch::autograd::grad(loss, ...,
-// create_graph = true) calls no hooks: put what is made from it into the loss before one backward().
+// Higher-order gradients: backward(create_graph = true) fails the step, because an average keeps no graph. torch::autograd::grad(loss, ...,
+// create_graph = true) calls no hooks: add its result to the loss before one backward().
 //
-// Under the strategy `ordered` a step ends, as far as the ranks agree on it, before all gradients have arrived. Gradients of parameters
-// that a module awaits (await_parameters.h) stay undefined after backward; OverlappedOptimizer::step() uses them when they come, and
-// drain() waits for all. Whatever reads parameters otherwise than in a forward that awaits them reads them through module(), or after
-// drain().
+// Under the strategy `ordered`, ranks agree on a step before all its gradients have arrived. Gradients of parameters that a module awaits
+// (await_parameters.h) stay undefined after backward; OverlappedOptimizer::step() uses them on arrival, and drain() waits for all of them.
+// Code that reads parameters other than in a forward that awaits them must use module(), or call drain() first.
 //
-// Construction and steps are collective: every rank takes part, in the same order. One thread at a time may use an object; autograd may run
-// its hooks on other threads. The destructor removes every hook, and waits for nobody; gradients of finished steps stay valid. It must not
-// run during a backward. An instance must not outlive the process group's c10d backend.
+// Thread-safety: construction and steps are collective; every rank takes part, in the same order. One thread at a time may use an object;
+// autograd may run its hooks on other threads. The destructor removes every hook and waits for nobody; gradients of finished steps stay
+// valid. It must not run during a backward. An instance must not outlive the process group's c10d backend.
 class DataParallel {
  public:
   // Throws RuntimeError on every rank, naming the first difference and both values, unless all ranks have the same options and the same
-  // parameters and buffers (names, shapes, dtypes, strides); InputError when the module has no trainable parameter, is wrapped already, or
-  // a plan does not cover it, or automatic buckets cannot be, and then RuntimeError on the other ranks.
+  // parameters and buffers (names, shapes, dtypes, strides). Throws InputError, and RuntimeError on the other ranks, if the module has no
+  // trainable parameter or is wrapped already, or if a plan or automatic buckets do not fit it.
   DataParallel(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options = {});
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  // Where finish_with_backward is off: completes the step of the last backward; when no gradient has come since the last call, takes part
-  // in the other ranks' step without any. Where it is on: does nothing. Throws StepError when the step failed on any rank (a parameter
-  // without gradient is such a failure, unless under find_unused_parameters), GroupError when a collective failed.
+  // If finish_with_backward is off: completes the step of the last backward or, if no gradient has arrived since the last call, takes part
+  // in the other ranks' step without any. If it is on: does nothing. Throws StepError if the step failed on any rank (a parameter without
+  // gradient is such a failure, unless find_unused_parameters is set), GroupError if a collective failed.
   void finish_gradient_synchronization();
 
-  // Off: backward accumulates gradients on this rank only; the first backward after it is on again synchronises the sum.
+  // Off: backward accumulates gradients on this rank only; the first backward after switching on synchronises the sum.
+  //
   //   for (int micro = 0; micro < micros; ++micro) {
   //     ddp.set_gradient_synchronization(micro == micros - 1);
   //     loss(micro).backward();
   //   }
-  // Returns what was set before.
+  //
+  // Returns the previous setting.
   bool set_gradient_synchronization(bool on);
 
   // The same as a scope.
@@ -147,9 +148,10 @@ class DataParallel {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  // For ranks with different numbers of batches. The mean of a step is over the ranks that have a batch in it; a rank without one adds
-  // nothing and gets the same gradients, so parameters and optimiser state stay equal everywhere. Buffers come from the first rank that has
-  // data. Every rank calls finish() once it has no batch left; gradients are none afterwards.
+  // For ranks with different numbers of batches. A step averages over the ranks that have a batch in it; a rank without one adds nothing
+  // and receives the same gradients, so parameters and optimiser state stay equal everywhere. Buffers come from the first rank with data.
+  // Every rank calls finish() once it has no batch left; gradients are none afterwards.
+  //
   //   auto join = ddp.join();
   //   for (auto& batch : my_part_of_the_data) train_on(batch);
   //   join.finish([&] { optimizer.step(); });
@@ -157,8 +159,8 @@ class DataParallel {
    public:
     explicit Join(DataParallel& ddp) : ddp_(ddp) {}
 
-    // Takes part in the steps of the ranks that have a batch, calling `step` after each, until no rank has one. Collective. Throws
-    // StepError when a step failed on another rank (call finish() again to go on), GroupError when a collective failed.
+    // Takes part in the steps of the ranks that still have a batch, calling `step` after each, until none has. Collective. Throws StepError
+    // if a step failed on another rank (call finish() again to continue), GroupError if a collective failed.
     void finish(const std::function<void()>& step);
 
    private:
@@ -166,47 +168,47 @@ class DataParallel {
   };
   [[nodiscard]] Join join() { return Join(*this); }
 
-  // Call it on every rank after parameters were added, replaced, thawed or frozen: the next step takes the module as it is now, and new
-  // parameters get rank 0's values. Between steps. Collective. Throws RuntimeError on every rank, naming the first difference, unless all
-  // ranks train the same parameters, and where options.plan or options.ready_order speaks of others.
+  // Call it on every rank, between steps, after parameters were added, replaced, thawed or frozen: the next step uses the module as it is
+  // now, and new parameters get rank 0's values. Collective. Throws RuntimeError on every rank, naming the first difference, unless all
+  // ranks train the same parameters, and if options.plan or options.ready_order refer to others.
   //
-  // Without this call the next step notices. Where new parameters have the same values on all ranks, it includes them; where not, it gives
-  // them rank 0's and throws a StepError on every rank, and the step after it works.
+  // Without this call the next step notices. It includes new parameters if all ranks have the same values; otherwise it gives them rank 0's
+  // and throws a StepError on every rank, and the step after it works.
   void parameters_changed();
 
-  // Compares checksums of all parameters, and of the states of audited optimisers, over the ranks; every options.audit_every steps that
-  // happens as part of a step. Not of buffers, which broadcast_buffers keeps equal. Between steps. Collective. Throws AuditError on every
-  // rank when any differs.
+  // Compares checksums of all parameters, and of the states of audited optimisers, across ranks; every options.audit_every steps this
+  // happens within a step. Buffers are not included; broadcast_buffers keeps them equal. Call between steps. Collective. Throws AuditError
+  // on every rank if any differ.
   void audit();
-  // The optimiser's state is audited as well. It must outlive this object. (OverlappedOptimizer calls this for its own.)
+  // Audits the optimiser's state too. It must outlive this object. (OverlappedOptimizer calls this for its own.)
   void audit_optimizer(const torch::optim::Optimizer& optimizer);
-  // The same for state that is kept elsewhere: `tensors` names them, the same names in the same order on every rank. What it throws loses
+  // The same for state kept elsewhere: `tensors` returns it with the same names in the same order on every rank. An exception from it loses
   // the group.
   void audit_tensors(std::function<std::vector<NamedTensor>()> tensors);
 
-  // Strategy ordered: waits for the gradients of the last step that are still on their way. Where the optimiser has stepped already
-  // (OverlappedOptimizer), their parameters are stepped too; otherwise they are the parameters' gradients now. Does nothing under other
-  // strategies. Not collective. Throws GroupError when a collective failed.
+  // Strategy ordered: waits for gradients of the last step that are still in flight. If the optimiser has stepped already
+  // (OverlappedOptimizer), their parameters are stepped too; otherwise they become the parameters' gradients. Does nothing under other
+  // strategies. Not collective. Throws GroupError if a collective failed.
   void drain();
 
-  // The wrapped module, drained: for evaluation, checkpoints, named_parameters().
+  // The wrapped module, after drain(): for evaluation, checkpoints, named_parameters().
   torch::nn::Module& module();
 
-  // This rank cannot do the step that the others are in (its forward threw, say): takes part as failed, so that every rank throws a
-  // StepError with this reason from that step, and forgets this step's gradients. Does nothing when the last step failed already and no
-  // gradient has come since, so that a handler may call it whatever happened; a second forward in a row that throws is not told therefore.
-  // Throws GroupError when a collective fails.
+  // Call it if this rank cannot do the step the others are in, for example because its forward threw. The rank takes part as failed: every
+  // rank throws a StepError with this reason from that step and drops its gradients. Does nothing if the last step failed already and no
+  // gradient has arrived since, so a handler may always call it; hence a second forward in a row that throws is not reported. Throws
+  // GroupError if a collective fails.
   void abandon_step(const std::string& reason = "the step was abandoned");
 
-  // Of the last step; nothing when it succeeded. The same on every rank.
+  // The last step's failure; nothing if it succeeded. The same on every rank.
   const std::optional<StepFailure>& last_failure() const;
 
-  // Of the last finished step.
+  // Statistics of the last finished step.
   DataParallelStats stats() const;
-  // The plan in use, over stats().tensors. Empty when nothing is sent. This reference and the next hold until the module's parameters
+  // The plan in use, over stats().tensors; empty if nothing is sent. This reference and the next stay valid until the module's parameters
   // change.
   const BucketPlan& plan() const;
-  // The ready order in use, as DataParallelOptions::ready_order takes it.
+  // The ready order in use, in the form of DataParallelOptions::ready_order.
   const std::vector<int64_t>& ready_order() const;
 
  private:

@@ -1,4 +1,4 @@
-// The parameters of a module that data-parallel training synchronises, and a call when one of them has got its gradient.
+// The parameters of a module that data-parallel training synchronises, and a callback when one receives its gradient.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,18 +25,17 @@ struct NamedTensor {
 // Trainable parameters in registration order; a tensor registered under several names (tied weights) once, under its first.
 std::vector<NamedTensor> trainable_parameters(const torch::nn::Module& module);
 
-// Throws InputError naming the first parameter that ParameterHooks watches already.
+// Throws InputError naming the first parameter that ParameterHooks already watches.
 void check_unhooked(const std::vector<NamedTensor>& parameters);
 
-// Hooks behind the nodes that accumulate gradients, as c10d::Reducer has them; the destructor removes them. Others' hooks are left alone,
-// and run before: those on a parameter's gradient, and those after its accumulation.
+// Hooks behind the nodes that accumulate gradients, as in c10d::Reducer; the destructor removes them. Other hooks stay in place and run
+// first, both those on a parameter's gradient and those after its accumulation.
 //
-// A parameter whose dtype, device or shape changes gets another such node, without a hook: then backward() throws a RuntimeError that names
-// the parameter.
+// If a parameter's dtype, device or shape changes, it gets a new node without a hook; backward() then throws a RuntimeError naming the
+// parameter.
 class ParameterHooks {
  public:
-  // on_gradient: takes the index into `parameters`; called on the thread that runs backward.
-  // Throws as check_unhooked() does.
+  // on_gradient: receives the index into `parameters`, on the thread that runs backward. Throws like check_unhooked().
   ParameterHooks(std::vector<NamedTensor> parameters, std::function<void(size_t)> on_gradient);
   ~ParameterHooks();
   ParameterHooks(const ParameterHooks&) = delete;

@@ -1,5 +1,4 @@
-// What a DataParallel does with gradients: the strategy, its buckets, what happens to a full bucket, and buckets that are chosen while the
-// training runs.
+// How a DataParallel treats gradients: the strategy, its buckets, the reduction of a full bucket, and buckets chosen during training.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +18,8 @@
 
 namespace firkin {
 
-// A strategy is data: what travels together, when it is sent, and when it is waited for. `flat` is one bucket sent after backward;
-// `overlap` is one tensor a bucket, each sent as soon as it is ready.
+// A strategy is data: what travels together, when it is sent, and when the step waits for it. `flat` is one bucket sent after backward;
+// `overlap` is one tensor per bucket, each sent as soon as it is ready.
 enum class Grouping {
   kOneTensorPerBucket,
   kOneBucket,
@@ -32,7 +31,7 @@ enum class Launch {
   kNever,          // no communication: the compute-only baseline
   kAfterBackward,  // one blocking all-reduce after another
   kWhenReady,      // during backward, in plan order
-  kByTorch,        // as c10d::Reducer sees fit: the peer of `firkin bench step`; DataParallel refuses it
+  kByTorch,        // by c10d::Reducer: the peer in `firkin bench step`; DataParallel refuses it
 };
 
 enum class Wait {
@@ -60,7 +59,7 @@ inline constexpr std::array kStrategies = {
     Strategy{"torch", Grouping::kCap, Launch::kByTorch, "c10d::Reducer, PyTorch's own: the peer that the others are compared with"},
 };
 
-// Throws InputError that lists the names.
+// Throws InputError listing the names.
 inline const Strategy& find_strategy(std::string_view name) {
   std::string names;
   for (const Strategy& strategy : kStrategies) {
@@ -70,31 +69,31 @@ inline const Strategy& find_strategy(std::string_view name) {
   throw InputError("strategy " + std::string(name) + ": expected one of " + names);
 }
 
-// A reduction of one bucket under way. `finish` blocks until the bucket holds the result; it runs on the thread that completes the step.
+// A reduction of one bucket in progress. `finish` blocks until the bucket holds the result; it runs on the thread that completes the step.
 struct BucketReduction {
   Work work;                     // for completion times; may be null
-  std::function<void()> finish;  // called first, and then `work` is waited for; may be empty
+  std::function<void()> finish;  // called before waiting for `work`; may be empty
 };
 
-// What happens to a full bucket: the plain all-reduce, a compressed one, or the user's own.
+// How a full bucket is reduced: plain all-reduce, compressed all-reduce, or your own function.
 struct GradientHook {
   std::string name;
-  // Starts the reduction of `bucket`, a contiguous 1-d tensor that holds this rank's gradients divided by the world size, and must end up
-  // holding the sum over the ranks. Called in the same order on every rank, from the thread that runs backward. When it throws, the group
-  // is lost: what the other ranks wait for cannot be sent.
+  // Starts the reduction of `bucket`, a contiguous 1-d tensor of this rank's gradients divided by the world size, which must end up holding
+  // the sum over the ranks. Called in the same order on every rank, from the thread that runs backward. If it throws, the group is lost:
+  // what the other ranks wait for cannot be sent.
   std::function<BucketReduction(const ProcessGroup& group, at::Tensor bucket)> start;
-  // What `start` gets, and the ranks exchange: float32 and float64 gradients are divided, then written in this dtype into a buffer that is
-  // kept from step to step, and converted back afterwards. Without: the gradients' own dtype.
+  // The dtype `start` receives and ranks exchange: float32 and float64 gradients are divided, written in this dtype into a buffer that
+  // persists across steps, and converted back afterwards. Default: the gradients' own dtype.
   std::optional<at::ScalarType> wire_dtype = std::nullopt;
-  // Bytes that this rank hands to the collective for what `start` gets. Without: all of it.
+  // Bytes this rank passes to the collective for that tensor. Default: all of them.
   std::function<int64_t(const at::Tensor& bucket)> bytes_on_wire = nullptr;
 };
 
-// The sum in the gradients' own dtype.
+// Sums in the gradients' own dtype.
 GradientHook plain_all_reduce();
 
-// The sum in bfloat16 or float16: half the bytes of float32, with their precision (8 and 11 significant bits). float16 overflows where a
-// mean is above 65504. Buckets that are not float32 or float64 are summed as they are.
+// Sums in bfloat16 or float16: half the bytes of float32, with 8 and 11 significant bits. float16 overflows if a mean exceeds 65504.
+// Buckets that are not float32 or float64 are summed unchanged.
 GradientHook bf16_compression();
 GradientHook fp16_compression();
 
@@ -117,15 +116,15 @@ GradientHook fp16_compression();
 // under any plan. The buckets of one plan go before those of the next are made, at the first gradient of a step, unless gradients still lie
 // in them: then each keeps its old bucket until it has moved.
 struct AutomaticBuckets {
-  double budget_s = 3;         // for measuring all-reduces, in all; more only where one call of the smallest sizes takes more
+  double budget_s = 3;         // total for measuring all-reduces; exceeded only if one call of the smallest sizes takes longer
   int64_t profile_steps = 10;  // 3 or more
-  int64_t trial_pairs = 8;     // of a block of steps with the new plan and one with the old; 6 or more, for intervals of 95 %
-  int64_t trial_steps = 5;     // of a block, of which the first, in which buckets are made, is not timed; 2 or more
-  std::string plan_file = {};  // rank 0's: the choice is kept here, and used from the first step on if it fits; empty: none
-  std::function<void(const std::string& line)> log = {};  // on rank 0, for each line; without: standard error
+  int64_t trial_pairs = 8;     // pairs of blocks, one with each plan; 6 or more, for 95 % intervals
+  int64_t trial_steps = 5;     // per block; the first, which allocates buckets, is not timed; 2 or more
+  std::string plan_file = {};  // on rank 0: keeps the choice, and supplies it from the first step if it fits; empty: none
+  std::function<void(const std::string& line)> log = {};  // on rank 0, per line; default: standard error
 };
 
-// For DataParallelOptions::buckets. Off is the default.
+// For DataParallelOptions::buckets, which is off by default.
 inline AutomaticBuckets automatic(AutomaticBuckets options = {}) {
   return options;
 }
@@ -138,24 +137,24 @@ enum class AutomaticPhase {
   kSettled,
 };
 
-// Every rank must give the same options; timeout, and automatic buckets' log and file, apart.
+// Must be equal on every rank, except timeout and the log and file of automatic buckets.
 struct DataParallelOptions {
   Strategy strategy = find_strategy("bucketed");
   CapOptions cap;                  // for Grouping::kCap
-  std::optional<BucketPlan> plan;  // for Grouping::kPlan, and for Wait::kAtFirstUse if given: over the tensors in ready order
+  std::optional<BucketPlan> plan;  // for Grouping::kPlan, optional for Wait::kAtFirstUse; over the tensors in ready order
   // For bucketed and ordered, without a plan: starts with `cap`, and finds what is best here while it trains. See automatic().
   std::optional<AutomaticBuckets> buckets;
-  // The order in which gradients become ready, as indices of the trainable parameters in registration order. Without it: the reverse of
-  // registration, and, once the first backward has shown it, rank 0's observed order. Given, it is kept.
+  // The order in which gradients become ready, as indices of the trainable parameters in registration order. Default: reverse registration
+  // order, then rank 0's order as observed in the first backward. A given order is kept.
   std::vector<int64_t> ready_order;
   GradientHook gradient_hook = plain_all_reduce();
-  std::optional<std::chrono::milliseconds> timeout;  // of every collective of a step; without: the group's
-  bool finish_with_backward = true;                  // false: finish_gradient_synchronization() after every backward completes the step
-  bool find_unused_parameters = false;               // allow parameters that a rank's backward does not reach
-  bool broadcast_buffers = true;                     // rank 0's buffers (batch norm's statistics) to all after every step
-  bool broadcast_parameters = true;                  // rank 0's parameters and buffers to all at construction
-  int64_t audit_every = 100;                         // steps between two audits (DataParallel::audit()); 0: none
-  std::string name;                                  // of the module, in errors; without: "module N", counted on the group from 0
+  std::optional<std::chrono::milliseconds> timeout;  // of each collective in a step; default: the group's
+  bool finish_with_backward = true;                  // false: call finish_gradient_synchronization() after every backward
+  bool find_unused_parameters = false;               // allow parameters a rank's backward does not reach
+  bool broadcast_buffers = true;                     // send rank 0's buffers (batch norm's statistics) to all after every step
+  bool broadcast_parameters = true;                  // send rank 0's parameters and buffers to all at construction
+  int64_t audit_every = 100;                         // steps between audits (DataParallel::audit()); 0: none
+  std::string name;                                  // of the module, in errors; default: "module N", counted per group from 0
 };
 
 }  // namespace firkin

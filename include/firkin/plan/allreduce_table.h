@@ -1,4 +1,4 @@
-// allreduce.csv: measured all-reduce times, the right input of the performance model.
+// allreduce.csv: measured all-reduce times, the network's side of the performance model.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ struct AllReduceRow {
   int64_t bytes = 0;
   int64_t world_size = 0;
   double median_s = 0;
-  std::optional<double> gap_s = std::nullopt;  // queued back to back; absent: not measured
+  std::optional<double> gap_s = std::nullopt;  // when queued back to back; none: not measured
   std::optional<double> mean_s = std::nullopt, stdev_s = std::nullopt, min_s = std::nullopt, max_s = std::nullopt;
   std::optional<int64_t> samples = std::nullopt;
   // Not in allreduce.csv:
   std::optional<double> p99_s = std::nullopt;
   std::optional<int64_t> calls_per_sample = std::nullopt;
-  std::optional<int64_t> wrong = std::nullopt;     // elements that were not the sum over the ranks
+  std::optional<int64_t> wrong = std::nullopt;     // elements that differ from the sum over the ranks
   std::optional<int64_t> outliers = std::nullopt;  // samples that stand out
-  std::optional<Interval> modes_s = std::nullopt;  // where the samples have two modes: those
+  std::optional<Interval> modes_s = std::nullopt;  // the two modes of the samples, if they have any
 };
 
 // The columns of allreduce.csv, and the fields of a size in results.json.
@@ -45,24 +45,24 @@ struct AllReduceColumns {
 
 using AllReduceTable = std::vector<AllReduceRow>;
 
-// What samples say of one size: their summary, and the median gap, where it was measured. Throws std::invalid_argument without isolated_s.
+// Summarises the samples of one size, with the median gap if it was measured. Throws std::invalid_argument without isolated_s.
 AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, std::span<const double> isolated_s, std::span<const double> gap_s);
 
 // Columns: bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples. A file with only bytes, world_size and one time column is
-// accepted: median_s, or else the first that it has of time_s, mean_s, min_s, max_s. An empty field means: not measured.
-// Throws InputError with file and line for every malformed input; nothing is dropped.
-AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& file);  // `file`: the name that errors carry
+// accepted: median_s, or else the first present of time_s, mean_s, min_s, max_s. An empty field means not measured. Throws InputError with
+// file and line for every malformed input; nothing is dropped.
+AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& file);  // `file`: the name used in errors
 AllReduceTable read_allreduce_csv(const std::filesystem::path& path);
 std::string allreduce_csv(const AllReduceTable& table);  // the content of such a file
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table);
 
-// g(x), what one more queued call takes, from `calls` (more than 1) that were queued together, and one of that size alone: the slope
-// between the two queue lengths, (total_s - isolated_s) / (calls - 1). total_s / calls would hold the latency of the first call, of two
-// calls half of it. Noise makes no call free: at least a hundredth of total_s / calls.
+// g(x), the time of one more queued call, from `calls` (more than 1) queued together and one call of that size alone: the slope between the
+// two queue lengths, (total_s - isolated_s) / (calls - 1). total_s / calls would include the latency of the first call; for two calls, half
+// of it. Noise makes no call free: the result is at least a hundredth of total_s / calls.
 double queued_gap_s(double total_s, double isolated_s, double calls);
 
-// Which sizes to measure: begin, begin * factor, ... up to `end`, as nccl-tests takes -b, -e and -f. Throws InputError unless begin is a
-// positive multiple of 4 (float32 elements), not above end, and factor at least 2.
+// Sizes to measure: begin, begin * factor, ... up to `end`, like nccl-tests' -b, -e and -f. Throws InputError unless begin is a positive
+// multiple of 4 (float32 elements), not above end, and factor at least 2.
 std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor);
 
 // 4 B, 16 B, ... by factors of 4 up to `largest_bytes`, which is always the last; none between half of it and it.
@@ -71,17 +71,16 @@ std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
 // Throws InputError unless it is a positive multiple of 4.
 void check_allreduce_size(int64_t bytes);
 
-// What the table cannot tell, or is likely to tell in another unit than seconds: one sentence each. Empty for most tables.
+// What the table cannot tell, or seems to state in another unit than seconds: one sentence each. Empty for most tables.
 std::vector<std::string> problems_of_table(const AllReduceTable& table);
 
 // The world sizes in the table, ascending.
 std::vector<int64_t> world_sizes(const AllReduceTable& table);
 
-// The curves at one world size; the gap curve from the rows that have a gap, or equal to the isolated curve when none has. A gap counts for
-// no more than the slowest call of that size or less takes alone: where transport's threads fight over a core, a queue of calls in which
-// nothing else runs takes longer than one call after another, and a training step does not. And for no less than half of what its bytes
-// take at the best rate of any single call: on a busy machine a queue may take no longer than one call did, as if the rest were free.
-// Throws InputError when the table has no row for it.
+// The curves at one world size; the gap curve from the rows with a gap, or equal to the isolated curve if there are none. A gap counts for
+// at most the slowest single call of that size or less: where transport threads compete for a core, an otherwise idle queue of calls takes
+// longer than single calls, and a training step does not. It counts for at least half of its bytes' time at the best rate of any single
+// call: on a busy machine a queue may seem to take no longer than one call. Throws InputError if the table has no row for this world size.
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size);
 
 }  // namespace firkin

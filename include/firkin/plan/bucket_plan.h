@@ -46,8 +46,8 @@ void check_plan(const BucketPlan& plan, int64_t tensor_count);
 // Whether a tensor is split over several buckets.
 bool has_parts(const BucketPlan& plan);
 
-// Bytes of each bucket. `sizes`: bytes per gradient in gradient-ready order. A split tensor's bytes are divided as its elements are: a part
-// is right to within one element. The plan must have passed check_plan.
+// Bytes of each bucket. `sizes`: bytes per gradient in gradient-ready order. A split tensor's bytes are divided like its elements, so a
+// part is accurate to within one element. The plan must have passed check_plan.
 std::vector<int64_t> bucket_bytes(const BucketPlan& plan, std::span<const int64_t> sizes);
 
 enum class CapRule {

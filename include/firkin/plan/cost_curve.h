@@ -15,14 +15,13 @@ struct CostPoint {
 // Sorted by bytes; sizes within 1 % of one another are one, with the median of their times.
 std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points);
 
-// A measured curve: lines between the points and beyond both ends, because latency and bandwidth make a line in the size. (On logarithmic
-// axes a line is convex: interpolated there, a + b x comes out up to 6 % too large between sizes a factor of 4 apart.) Never assumed
-// monotone or convex.
+// A measured curve, linear between and beyond the points, because latency and bandwidth are linear in the size. (Interpolating on
+// logarithmic axes overestimates a + b x by up to 6 % between sizes a factor of 4 apart.) Never assumed monotone or convex.
 //
-// Beyond the ends the line goes on, but noise of one point must not make what was never measured free, or endless. Above the largest size
-// the line is that from two thirds of it or less; a byte costs at least half of what it does from a sixteenth of that size on, and a tenth
-// to twice the largest size's time per byte. Below the smallest size no time is less than a tenth of its, nor more. A single point is
-// constant below and proportional above.
+// Beyond the ends the line continues, with guards, because noise of one point must make nothing free or endless. Above the largest size,
+// the line is that from two thirds of it or less; a byte costs at least half of its cost from a sixteenth of that size on, and between a
+// tenth and twice the largest size's time per byte. Below the smallest size, a time is at least a tenth of the smallest size's and at most
+// equal to it. A single point extends as a constant below and proportionally above.
 class CostCurve {
  public:
   // Points in any order; points of the same size are merged by their median. Throws InputError when there is no point, or a

@@ -1,11 +1,10 @@
-// Which cap to use, and what that is worth: the one decision of `firkin tune`, tune() in C++, firkin.tune() in Python and automatic
-// buckets.
+// Which cap to use, and what it gains: the one decision behind `firkin tune`, C++'s tune(), Python's firkin.tune() and automatic buckets.
 //
 //   const std::vector<CapPrediction> caps = caps_to_race(model, rule, {});  // the few best predicted
-//   while (!is_clear(weigh(caps, step_s))) ...                              // one more block of steps, of each of them
+//   while (!is_clear(weigh(caps, step_s))) ...                              // one more block of steps of each
 //   decide({.caps = caps, .race_s = step_s, .confirmation = ...});          // the gain, from blocks that did not choose
 //
-// Nothing is measured here. Deterministic; thread-safe.
+// Measures nothing. Deterministic; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -23,24 +22,24 @@ namespace firkin {
 // caps by ten blocks had the least regret, in the mean and at worst, when shrunk to the prediction with this error.
 inline constexpr double kPredictionError = 0.02;
 
-// What predictions and measurements say together of some caps.
+// What predictions and measurements together say about some caps.
 struct Standing {
   size_t choice = 0;           // index of the cap
   double expected_regret = 0;  // at most: what the choice may cost over the best of these caps, as a share of a step
   std::vector<size_t> tied;    // indices of the caps that cannot be told from the choice, with it; ascending
 };
 
-// Predictions are a prior, normal with kPredictionError around CapPrediction::expected_regret; blocks of steps correct it: what a cap takes
-// in a block over what the others do, with the noise that the blocks show. step_s: seconds, [cap][block]; empty: predictions alone.
-// Throws std::invalid_argument without caps, or when the series do not fit them.
+// Predictions are a normal prior with error kPredictionError around CapPrediction::expected_regret. Blocks of steps correct it by each
+// cap's time over the others' in the block, weighted by the noise the blocks show. step_s: seconds, [cap][block]; empty: predictions alone.
+// Throws std::invalid_argument without caps, or if the series do not match them.
 Standing weigh(std::span<const CapPrediction> caps, const std::vector<std::vector<double>>& step_s = {});
 
-// Whether another block is worth nothing.
+// Whether another block would change nothing worth its cost.
 bool is_clear(const Standing& standing, size_t blocks);
 
-// The caps worth racing, ascending: of all partitions that a cap can make with at most `most_buckets`, from `smallest_cap_bytes` on, those
-// of least expected regret, each a fifth apart from the others, at most `count`. Each is the roundest of the caps that make its buckets.
-// `wanted` are among them whatever is predicted.
+// The caps worth racing, ascending: at most `count` of least expected regret among all partitions a cap can make with at most
+// `most_buckets`, from `smallest_cap_bytes` on, each a fifth apart from the others. Each is the roundest cap that makes its buckets.
+// `wanted` caps are always included.
 struct RaceOptions {
   size_t count = 4;
   int64_t most_buckets = 1 << 30;
@@ -51,7 +50,7 @@ std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions
 
 enum class Outcome {
   kGain,           // faster than PyTorch's default, by an interval that excludes 1
-  kNotShown,       // predicted to be, by more than the model errs; measurements can neither show nor refute it
+  kNotShown,       // predicted to be faster, by more than the model errs; measurements neither show nor refute it
   kNotMeasured,    // the default was not measured
   kSameBuckets,    // the default makes the same buckets
   kHidden,         // the default's communication is hidden: a step with it is as long as one without
@@ -63,7 +62,7 @@ enum class Outcome {
 std::string_view name_of(Outcome outcome);
 std::optional<Outcome> outcome_named(std::string_view name);
 
-// Whether the default is to be kept: all but the first three.
+// Whether to keep the default: for all but the first three.
 bool keeps_default(Outcome outcome);
 
 // Steps in the same blocks, after the choice was made. Seconds, per block; default_s empty: not measured.
@@ -84,12 +83,12 @@ struct Decision {
   Outcome outcome = Outcome::kNotMeasured;
   std::optional<double> predicted_to_default = {};  // step of the choice over the default's
   std::optional<PairedRatio> to_default = {};       // the same, measured by the confirmation
-  // What a step without communication took in the confirmation over what predictions took it for: far from 1, the machine's speed has
-  // changed, and all predicted times are off by as much. Comparisons are not.
+  // A step without communication, confirmed over predicted. Far from 1, the machine's speed has changed and all predicted times are off by
+  // as much; comparisons are not.
   std::optional<double> level = {};
 };
 
-// Throws as weigh().
+// Throws like weigh().
 Decision decide(const DecisionInputs& inputs, double none_predicted_s = 0);
 
 }  // namespace firkin

@@ -1,9 +1,8 @@
-// In which order buckets are launched when the next forward begins before all of them have arrived, chosen from steps that were observed.
+// The launch order of buckets if the next forward begins before all of them have arrived, chosen from observed steps.
 //
-// The order is fixed before the step, and the same on every rank. If it is made for ready times that are too early, a bucket that is not
-// there yet holds back others that are; if for too late ones, the link carries what forward needs last while what it needs first waits. How
-// much later than expected gradients may come varies from step to step, so ready times get a slack, and the slack is chosen by simulating
-// every observed step.
+// The order is fixed before the step, and equal on every rank. If it assumes ready times that are too early, a late bucket holds back
+// others that are ready; if too late, the link carries what forward needs last while what it needs first waits. Lateness varies from step
+// to step, so ready times get a slack, chosen by simulating every observed step.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +29,12 @@ struct LaunchOrder {
 };
 
 // One order for each of a range of slacks, ascending: from "what forward needs first, whenever it is ready" to "as they become ready". Each
-// is earliest due date of what is ready (Jackson 1955): whenever the link is free, of the buckets whose median ready time, multiplied by
-// the slack, has passed, the one that forward needs first. Throws InputError unless there is a step, and sizes agree. O(n^2) each.
+// is earliest due date among ready buckets (Jackson 1955): whenever the link is free, it takes, of the buckets whose median ready time
+// times the slack has passed, the one forward needs first. Throws InputError unless there is a step and sizes agree. O(n^2) each.
 std::vector<LaunchOrder> launch_orders(const ObservedTraining& training);
 
-// Of launch_orders(), the one in the middle of those next to the best whose period is within half a percent of it: not at the edge, where
-// a step that is a little slower than those observed costs most.
+// Of launch_orders(), the one in the middle of the contiguous range around the best whose period is within half a percent of it: at the
+// edge, a step slightly slower than those observed costs most.
 LaunchOrder robust_launch_order(const ObservedTraining& training);
 
 // Seconds of backward in which the link was idle although a bucket was ready and not launched. Per bucket: ready, launch and end, seconds

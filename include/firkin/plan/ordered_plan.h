@@ -1,7 +1,7 @@
-// Buckets, split tensors and launch order for the strategy `ordered`, which hides communication behind the next forward pass as well.
+// Buckets, split tensors and launch order for the strategy `ordered`, which also hides communication behind the next forward pass.
 //
 //   const OrderedPlan best = find_ordered_plan(profile, costs);
-//   best.plan.launch_order;      // what the next forward needs first goes first, of what is ready
+//   best.plan.launch_order;      // of what is ready, what the next forward needs first goes first
 //   best.pipeline.period_s;      // of a step
 #pragma once
 
@@ -26,11 +26,11 @@ std::vector<int64_t> launch_order_by_need(const TensorProfile& profile, const Bu
 
 struct OrderedSearchOptions {
   PipelineOptions pipeline = {};
-  // Plans whose period is within this fraction of the best are taken for equal; of those, one with fewer buckets is returned.
+  // Plans within this fraction of the best period count as equal; of those, one with fewer buckets is returned.
   double tolerance = 1e-6;
   int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();  // no bucket of several tensors holds more
   int64_t most_buckets = std::numeric_limits<int64_t>::max();
-  // A tensor is split into at most so many parts, and none into parts of fewer bytes than these.
+  // Limits for splitting a tensor: the number of parts, and their size.
   int64_t most_parts = 64;
   int64_t smallest_part_bytes = 64 * kKiB;
 };

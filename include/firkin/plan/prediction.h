@@ -21,7 +21,7 @@
 
 namespace firkin {
 
-// What was predicted from.
+// The inputs of a prediction, summarised.
 struct PredictedWorkload {
   int64_t world_size = 0;
   bool extrapolated = false;  // the world, or the slowest of its ranks
@@ -35,7 +35,7 @@ struct PredictedWorkload {
   std::optional<double> latency_factor;  // where it is not 1
 };
 
-// One way to cut the gradients: a point of T(b), the best uniform cap, a baseline. backward_s is with its communication.
+// One bucketing: a point of T(b), the best uniform cap, or a baseline. backward_s includes communication.
 struct PredictedBucketing {
   std::optional<std::string> name, description;  // of a baseline
   std::optional<int64_t> cap_bytes;
@@ -61,15 +61,14 @@ struct PredictedPlan {
   double backward_s = 0;
   double exposed_s = 0;
   std::optional<double> low_s, high_s;
-  // Over the best uniform cap, as a fraction of its time. At least 0: a plan with fewer buckets may be slower by less than the search's
-  // tolerance, and then it is taken for equal.
+  // Over the best uniform cap, as a fraction of its time, at least 0. (A plan with fewer buckets may be slower within the search's
+  // tolerance, and then counts as equal.)
   double gain = 0;
   bool exact = false;  // of all plans in ready order
   PyTorchCaps pytorch;
 };
 
-// All ranks wait for the slowest, so the profile that is predicted from, the slowest of the measured ranks', is the measured one times
-// `factor`.
+// All ranks wait for the slowest, so predictions use the measured profile (that of the slowest measured rank) multiplied by `factor`.
 struct StragglerPrediction {
   int64_t samples = 0;
   int64_t measured_ranks = 1;
@@ -81,7 +80,7 @@ struct StragglerPrediction {
   double measured_backward_s = 0;  // of the profile before
 };
 
-// One way in which a(x) may grow with the world, and what is best if it is right.
+// One form in which a(x) may grow with the world, and the best cap if it is right.
 struct FormPrediction {
   std::string form;
   std::optional<double> left_out_error;  // of FormFit
@@ -140,7 +139,7 @@ struct Prediction {
   std::vector<PredictedHook> hooks;         // those asked for
 };
 
-// Throws InputError when the inputs do not pass the checks of the functions that it joins, or all of them take no time. Thread-safe.
+// Throws InputError if the inputs fail the checks of the functions it combines, or take no time at all. Thread-safe.
 Prediction predict(PredictionInputs inputs);
 
 }  // namespace firkin

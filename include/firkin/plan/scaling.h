@@ -36,32 +36,32 @@ struct FormFit {
 
 inline constexpr int64_t kLargestWorld = 65536;
 
-// The measured worlds that forms are fitted to: of these, the three largest.
+// Limits of the measured worlds to fit; of those within, the three largest are used.
 struct WorldRange {
   int64_t smallest = 2;
   int64_t largest = kLargestWorld;
 };
 
-// Worlds that cross what `world` crosses: all within one node of `ranks_per_node` ranks, or all on several. Of times within a node, nothing
-// follows for the network between nodes. 0 when the number is not known: any world. Throws InputError when nodes would not be full.
+// Worlds that span the same network as `world`: all within one node of `ranks_per_node` ranks, or all across nodes. Times within a node say
+// nothing about the network between nodes. 0 if the number is unknown: any world. Throws InputError if nodes would not be full.
 WorldRange worlds_alike(int64_t world, int64_t ranks_per_node);
 
 class ScalingModel {
  public:
-  // Fits each form by relative least squares to the three largest of the measured worlds in `range`: smaller ones say less. Fits and
-  // weights come from calls of at least 4 KiB, where there are any: those below are many in tables, all latency, and no buckets. Throws
-  // InputError when the table has no such world.
+  // Fits each form by relative least squares to the three largest measured worlds in `range`; smaller ones say less. Fits and weights use
+  // calls of at least 4 KiB, if there are any: smaller ones are many in tables, all latency, and never buckets. Throws InputError if the
+  // table has no such world.
   explicit ScalingModel(const AllReduceTable& table, WorldRange range = {});
 
   const std::vector<FormFit>& fits() const { return fits_; }
   const std::vector<int64_t>& fitted_worlds() const { return fitted_worlds_; }
 
-  // a(x) and g(x) at `world` ranks. A form says how times grow, not what they are: at each measured size, the time of the nearest measured
-  // world (in doublings; the larger of two) is multiplied by what the form says from there to `world`. So a bend of the measured curve
-  // stays a bend. The gap keeps its measured ratio to a(x). Throws InputError unless 2 <= world <= kLargestWorld.
+  // a(x) and g(x) at `world` ranks. A form states growth, not absolute times: at each measured size, the time of the nearest measured world
+  // (in doublings; the larger of two) is multiplied by the form's growth from there to `world`. A bend of the measured curve stays a bend.
+  // The gap keeps its measured ratio to a(x). Throws InputError unless 2 <= world <= kLargestWorld.
   CommCosts costs(ScalingForm form, int64_t world) const;
 
-  // The geometric mean of the forms by their weights, size by size.
+  // The weighted geometric mean of the forms, size by size.
   CommCosts costs(int64_t world) const;
 
   // `count` draws: each of one form, drawn by its weight, with a normal error of the logarithm at each size: the root mean square of what

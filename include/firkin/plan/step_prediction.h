@@ -1,4 +1,4 @@
-// Whole training steps under a bucket plan, predicted; and the plans that the model is calibrated on. Nothing is measured here.
+// Predicted times of whole training steps under a bucket plan, and the plans the model is calibrated on. Measures nothing.
 //
 //   const StepModel model{profile, costs, calibration.options, none_step_s, bare_backward_s, calibration.residual};
 //   predict_steps(model, rule, caps);  // one prediction for each cap
@@ -20,10 +20,10 @@
 
 namespace firkin {
 
-// What PyTorch's DistributedDataParallel does unless told otherwise (bucket_cap_mb=None).
+// The default of PyTorch's DistributedDataParallel (bucket_cap_mb=None).
 inline constexpr CapOptions kTorchDefaultCaps = {.cap_bytes = 25 * kMiB, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = 1 * kMiB};
 
-// A step takes as long as without communication, and what the simulated backward takes longer than the bare backward.
+// A step is the step without communication, plus the excess of the simulated backward over the bare backward.
 struct StepModel {
   const TensorProfile& profile;
   const CommCosts& costs;  // calibrated
@@ -40,9 +40,9 @@ struct CapPrediction {
   int64_t buckets = 0;
   double step_s = 0;
   double low_s = 0, high_s = 0;  // of 95 % of measured caps, by the study (docs/validation.md)
-  // What the cap costs over the best of those predicted with it, as a share of a step, in the mean over what the model may be wrong in: the
-  // latency of a call, the time of its bytes, that of backward. A large bucket that is late costs more than one call too many, so a cap
-  // next to a cliff has more of it than its step_s says.
+  // The cap's mean cost over the best of those predicted with it, as a share of a step, when the model errs in the latency of a call, the
+  // time of its bytes, or that of backward. One late large bucket costs more than one call too many, so a cap next to a cliff has more
+  // regret than its step_s suggests.
   double expected_regret = 0;
 };
 

@@ -14,7 +14,7 @@
 
 namespace firkin {
 
-// What a launch costs besides the all-reduce, and what computation and communication cost each other. The defaults are: nothing.
+// Overhead of a launch besides the all-reduce, and how much computation and communication slow each other. The default is none.
 struct SimulationOptions {
   double overhead_s = 0;        // per call, on the thread that runs backward
   double compute_slowdown = 1;  // of backward while an all-reduce runs: at least 1

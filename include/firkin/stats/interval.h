@@ -1,10 +1,10 @@
-// How far a median can be trusted: an interval that holds the true one with a stated probability, whatever the distribution of the noise.
+// Confidence intervals of medians, valid for any distribution of the noise.
 //
 //   const Interval call = median_interval(call_s);  // holds the true median in 95 of 100 measurements
 //
-// The ends are order statistics: how many of n samples lie below their median is binomial (Thompson 1936), and between two ranks the ends
-// are interpolated (Hettmansperger and Sheather 1986), so that the confidence is the one asked for. So an interval is never wider than the
-// range of its samples, and where these have two modes and the median may lie in either, it reaches from one to the other.
+// The ends are order statistics: the number of n samples below the median is binomial (Thompson 1936). Between two ranks the ends are
+// interpolated (Hettmansperger and Sheather 1986) to give exactly the requested confidence. So an interval is never wider than the range of
+// its samples, and if these have two modes and the median may lie in either, it reaches from one to the other.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct Interval {
   bool overlaps(const Interval& other) const { return low <= other.high && other.low <= high; }
 };
 
-// The range of six samples holds the median in 96.9 %, that of five in 93.75 %: with fewer than six an interval is unbounded.
+// The range of six samples holds the median in 96.9 %, that of five in 93.75 %; with fewer than six samples an interval is unbounded.
 inline constexpr size_t kFewestSamples = 6;
 
 // Of independent samples, in any order. {0, infinity} for too few of them (kFewestSamples for 95 %) that are all positive, else {-infinity,

@@ -16,14 +16,14 @@ struct PairedRatio {
   Interval interval;
 };
 
-// The median of the means of every two blocks' log(a / reference), each with itself as well, exponentiated (Hodges and Lehmann 1963), and
-// the interval of Wilcoxon's signed ranks (Tukey 1949). What both have in common in a block (a slow machine, drift, a neighbour's load)
-// cancels. Blocks run their settings in random order, so for two equal settings either sign of a block's difference is as likely: then the
-// interval excludes 1 in at most 5 %, whatever the noise.
+// The Hodges-Lehmann estimate (1963) of log(a / reference), that is the median of the means of all pairs of blocks, each block with itself
+// included, exponentiated; with the interval of Wilcoxon's signed ranks (Tukey 1949). What both settings share in a block (a slow machine,
+// drift, a neighbour's load) cancels. Blocks run their settings in random order, so for two equal settings either sign of a block's
+// difference is as likely, and the interval excludes 1 in at most 5 %, whatever the noise.
 //
-// a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both. Of more than 100
-// blocks, the medians of 100 stretches. With fewer than kFewestSamples blocks the interval of 95 % is {0, infinity}. O(blocks^2).
-// Throws std::invalid_argument when they are empty or of different length, hold a value that is not positive and finite, or confidence is
+// a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both. More than 100 blocks
+// are condensed to the medians of 100 stretches. With fewer than kFewestSamples blocks the 95 % interval is {0, infinity}. O(blocks^2).
+// Throws std::invalid_argument if they are empty or of different length, contain a value that is not positive and finite, or confidence is
 // not between 0 and 1.
 PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference, double confidence = 0.95);
 
