@@ -40,8 +40,8 @@ Results with_files(Results results, const std::vector<OutputFile>& files);
 // results: with_files(). Every file is whole or not there. Throws RuntimeError when the disk does not take them.
 void write_result(const std::filesystem::path& folder, const Results& results, const std::vector<OutputFile>& files);
 
-// Results for a terminal: the tables of all that was measured, and the answer in words, the same as on the page. Of a tuning the answer comes
-// first, as a card, and then its table. with_settings: what to paste into every framework, too.
+// Results for a terminal: the tables of all that was measured, and the answer in words, the same as on the page. Of a tuning the answer
+// comes first, as a card, and then its table. with_settings: what to paste into every framework, too.
 std::string results_in_text(const Results& results, bool with_settings = false);
 
 // The answer alone: its sentences, the setting to paste, and the notes.

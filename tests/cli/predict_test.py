@@ -40,7 +40,7 @@ class WithFolder(unittest.TestCase):
         self.assertIn(mentions, result.stderr)
 
     def import_gpt2_large(self):
-        result = firkin("import", "cmsc828g", "--sizes", SIZES, "--times", TIMES, "--allreduce", ALLREDUCE, "--out", self.out, "--json")
+        result = firkin("import", TIMES, ALLREDUCE, SIZES, "--out", self.out, "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
         return result
 
@@ -104,13 +104,13 @@ class Import(WithFolder):
         log.write_text("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
                        "1024 256 float sum -1 20.0 0.05 0.09 0 25.0 0.04 0.07 0\n")
         for flags, expected in ([], 20e-6), (["--in-place"], 25e-6):
-            result = firkin("import", "nccl-tests", log, "--world", 8, "--out", self.out, "--json", *flags)
+            result = firkin("import", log, "--world", 8, "--out", self.out, "--json", *flags)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(json.loads(result.stdout)["world_sizes"], [8])
             with open(self.out / "allreduce.csv", newline="") as file:
                 self.assertAlmostEqual(float(next(csv.DictReader(file))["median_s"]), expected, places=12)
-        self.assert_rejected("import", "nccl-tests", log, "--world", 1, mentions="--world 1: expected at least 2")
-        self.assert_rejected("import", "nccl-tests", self.out / "missing.txt", "--world", 8, mentions="missing.txt")
+        self.assert_rejected("import", log, "--world", 1, mentions="--world 1: expected at least 2")
+        self.assert_rejected("import", self.out / "missing.txt", "--world", 8, mentions="missing.txt")
 
 
 class Predict(WithFolder):
@@ -129,7 +129,7 @@ class Predict(WithFolder):
         slack = 1 + 1e-5  # plans within the tolerance of the search are taken for equal
         self.assertEqual([point["cap_mib"] for point in answer["curve"]], [1, 5, 25, 100, 1000])
         for point in answer["curve"]:
-            self.assertLessEqual(answer["best_uniform"]["backward_s"], point["backward_s"] * slack)
+            self.assertLessEqual(answer["best_uniform"]["expected_regret"], point["expected_regret"] + 1e-3)
             self.assertAlmostEqual(point["backward_s"] - point["exposed_s"], answer["model"]["backward_s"])
         self.assertLessEqual(best, answer["best_uniform"]["backward_s"] * slack)
         self.assertTrue(answer["best_plan"]["exact"])
@@ -373,9 +373,9 @@ class Predict(WithFolder):
             (["predict", *self.inputs(), "--world", "100", "--ranks-per-node", "8"], "expected a multiple of the 8 ranks of a node"),
             (["predict", *self.inputs(), "--compute-slowdown", "0.5"], "slowdown"),
             (["predict", *self.inputs(), "--overhead", "nan"], "--overhead nan: expected a time"),
-            (["import"], "subcommand"),
+            (["import"], "import: no file"),
             (["predict", *self.inputs(), "--seed", "1"], "--seed"),  # nothing is random
-            (["import", "nccl-tests", "log.txt", "--world", "8", "--seed", "1"], "--seed"),
+            (["import", "log.txt", "--world", "8", "--seed", "1"], "--seed"),
             (["import", "cmsc828g", "--sizes", SIZES, "--times", TIMES, "--allreduce", ALLREDUCE, "--model", "gpt3"], "gpt2-xl"),
             (["report", "--html", "page.html", "--out", "folder"], "--out"),
         ]:
@@ -385,7 +385,7 @@ class Predict(WithFolder):
 
 class Help(unittest.TestCase):
     def test_help_fits_80_columns_and_names_the_common_flags(self):
-        for words in ["predict"], ["import", "cmsc828g"], ["import", "nccl-tests"], ["report"]:
+        for words in ["predict"], ["import"], ["report"]:
             with self.subTest(words=words):
                 text = firkin(*words, "--help").stdout
                 self.assertLessEqual(max(map(len, text.splitlines())), 80, text)
