@@ -23,7 +23,7 @@ if(FIRKIN_BUILD_TESTS)
 endif()
 
 # fmt, header-only. LibTorch ships its own copy; with LibTorch in the process that one is used, so that there is only one version.
-# A link to fmt/ alone, so that the rooms without LibTorch cannot see the rest of its headers.
+# A link to fmt/ alone, so that the modules without LibTorch cannot see the rest of its headers.
 add_library(firkin_fmt INTERFACE)
 if(FIRKIN_WITH_TORCH)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/fmt_only)

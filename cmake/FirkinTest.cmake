@@ -1,4 +1,4 @@
-# How the tests of a room become a program and its ctest entries.
+# How the tests of a module become a program and its ctest entries.
 #
 #   firkin_test(plan SOURCES timeline_test.cpp)                               -> build/tests/plan_test, one ctest entry: plan
 #   firkin_test(ddp TORCH SOURCES join_test.cpp)                              -> one ctest entry a file: ddp.join
@@ -38,8 +38,8 @@ function(firkin_test name)
   cmake_parse_arguments(arg "TORCH" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name}_test ${arg_SOURCES})
   target_link_libraries(${name}_test PRIVATE firkin_${name} firkin_warnings firkin_fmt)
-  foreach(room IN LISTS arg_DEPENDS)
-    target_link_libraries(${name}_test PRIVATE firkin_${room})
+  foreach(module IN LISTS arg_DEPENDS)
+    target_link_libraries(${name}_test PRIVATE firkin_${module})
   endforeach()
   if(arg_TORCH)
     target_precompile_headers(${name}_test REUSE_FROM firkin_torch_pch)

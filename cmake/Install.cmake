@@ -8,23 +8,23 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/firkin)
 
-# One library of all rooms that one may link, and of those that firkin::tune stands on. Their names say what comes with it: firkin::plan,
+# One library of all modules that one may link, and of those that firkin::tune stands on. Their names say what comes with it: firkin::plan,
 # stats and base nothing, the others LibTorch (firkin::libtorch, which firkinConfig.cmake makes where the package is used).
 set(light_names base stats plan)
-set(installed_rooms ${light_names})
+set(installed_modules ${light_names})
 if(FIRKIN_WITH_TORCH)
   set(torch_names comm ddp tune)
-  list(APPEND installed_rooms ${torch_names} results tuning report trace workload bench)
+  list(APPEND installed_modules ${torch_names} results tuning report trace workload bench)
 endif()
 add_library(firkin_library STATIC)
 set_target_properties(firkin_library PROPERTIES OUTPUT_NAME firkin EXPORT_NAME library LINKER_LANGUAGE CXX)
 target_compile_features(firkin_library INTERFACE cxx_std_20)
 install(TARGETS firkin_library EXPORT firkin ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-foreach(room IN LISTS installed_rooms)
-  target_sources(firkin_library PRIVATE $<TARGET_OBJECTS:firkin_${room}>)
-  # json_text.h is for the rooms above: who uses the package needs no nlohmann-json.
-  if(EXISTS ${PROJECT_SOURCE_DIR}/include/firkin/${room})
-    install(DIRECTORY include/firkin/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firkin PATTERN json_text.h EXCLUDE)
+foreach(module IN LISTS installed_modules)
+  target_sources(firkin_library PRIVATE $<TARGET_OBJECTS:firkin_${module}>)
+  # json_text.h is for the modules above: who uses the package needs no nlohmann-json.
+  if(EXISTS ${PROJECT_SOURCE_DIR}/include/firkin/${module})
+    install(DIRECTORY include/firkin/${module} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firkin PATTERN json_text.h EXCLUDE)
   endif()
 endforeach()
 if(TARGET firkin_nccl_backend)

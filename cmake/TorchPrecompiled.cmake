@@ -1,6 +1,6 @@
-# One precompiled header for every room that uses LibTorch: target firkin_torch_pch.
+# One precompiled header for every module that uses LibTorch: target firkin_torch_pch.
 
-# torch/torch.h costs about 25 s to compile; every room that uses LibTorch shares this one precompiled header.
+# torch/torch.h costs about 25 s to compile; every module that uses LibTorch shares this one precompiled header.
 file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/torch_pch.cpp CONTENT "// Only the precompiled header of this target is used.\n")
 add_library(firkin_torch_pch OBJECT ${PROJECT_BINARY_DIR}/torch_pch.cpp)
 target_link_libraries(firkin_torch_pch PRIVATE firkin_libtorch firkin_fmt)

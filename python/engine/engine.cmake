@@ -1,4 +1,4 @@
-# firkin._engine: the rooms comm and ddp for one PyTorch. An extension over PyTorch's own pybind11 and not over nanobind: tensors and process
+# firkin._engine: the modules comm and ddp for one PyTorch. An extension over PyTorch's own pybind11 and not over nanobind: tensors and process
 # groups pass through it as they are.
 
 if(NOT EXISTS ${FIRKIN_LIBTORCH}/version.py OR NOT EXISTS ${FIRKIN_LIBTORCH}/lib/libtorch_python.so)

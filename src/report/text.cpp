@@ -21,12 +21,15 @@ std::string short_remark(const TuneAnswer& answer, double cap_mib) {
 std::string curve_in_text(const Results& results) {
   std::vector<std::string> remarks;
   for (const CurveRow& row : results.curve) remarks.push_back(results.answer ? short_remark(*results.answer, row.cap_mib) : "");
-  std::string text = terminal_table(curve_table(results.curve, kFirstTable), remarks);
-  const CurveRow& first = results.curve.front();
-  if (!first.predicted_s || !first.predicted_range_s) return text;
-  return text + wrapped("", fmt::format("Of the validation study's caps, 95 % took {} to {} of what was predicted.",
-                                        display_percent(first.predicted_range_s->low / *first.predicted_s - 1, true),
-                                        display_percent(first.predicted_range_s->high / *first.predicted_s - 1, true)));
+  return terminal_table(curve_table(results.curve, kFirstTable), remarks);
+}
+
+// How far predictions may be off; nothing where that is not known.
+std::string range_in_text(const std::vector<CurveRow>& curve) {
+  if (curve.empty() || !curve[0].predicted_s || !curve[0].predicted_range_s) return "";
+  return wrapped("", fmt::format("Of the validation study's caps, 95 % took {} to {} of what was predicted.",
+                                 display_percent(curve[0].predicted_range_s->low / *curve[0].predicted_s - 1, true),
+                                 display_percent(curve[0].predicted_range_s->high / *curve[0].predicted_s - 1, true)));
 }
 
 std::string captioned_in_text(const Table& table) {
@@ -119,12 +122,12 @@ std::string results_in_text(const Results& results, bool with_settings) {
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
     if (compared || results.strategies.empty()) add(curve_in_text(results));
     if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
-    return text;
+    return text + range_in_text(results.curve);
   }
   if (results.prediction) {
     for (const Table& table : prediction_tables(*results.prediction, kFirstTable)) add(captioned_in_text(table));
   }
-  if (!results.curve.empty()) add(curve_in_text(results));
+  if (!results.curve.empty()) add(curve_in_text(results) + range_in_text(results.curve));
   if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
   for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));
   if (!results.traces.empty()) add(terminal_table(traces_table(results.traces, kFirstTable)));

@@ -16,7 +16,7 @@ def missing_pages(root: pathlib.Path) -> list[str]:
     """Headers that no page of docs/reference shows, and headers on pages that are not there."""
     pages = {page.stem: page.read_text() for page in (root / "docs/reference").glob("*.md")}
     headers = {f"{file.parent.name}/{file.name}" for file in (root / "include/firkin").rglob("*.h") if file.name not in NOT_INSTALLED}
-    shown = {f"{room}/{name}" for room, page in pages.items() for name in re.findall(r"(?m)^```\{doxygenfile\} (\S+)$", page)}
+    shown = {f"{module}/{name}" for module, page in pages.items() for name in re.findall(r"(?m)^```\{doxygenfile\} (\S+)$", page)}
     included = {name for page in pages.values() for name in re.findall(r"`#include <firkin/(\S+)>`", page)}
     return [f"include/firkin/{header}: not in docs/reference" for header in sorted(headers - (shown & included))] + [
         f"docs/reference: {header} is no public header" for header in sorted((shown | included) - headers)]  # fmt: skip

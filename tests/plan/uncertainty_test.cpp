@@ -62,7 +62,7 @@ TEST(WithModelErrors, HasEachErrorOfTheModelInTurn) {
   const std::vector<InputDraw> draws = with_model_errors({}, nominal);
   ASSERT_EQ(draws.size(), model_errors({}).size());
   EXPECT_DOUBLE_EQ(draws[0].costs.isolated(8), 9);
-  EXPECT_NEAR(draws[1].costs.isolated(1), nominal.costs.isolated(1) * 2, 1e-3);  // all latency but for one byte in 2^50
+  EXPECT_NEAR(draws[1].costs.isolated(8), 10, 1e-9);  // twice the latency
   EXPECT_DOUBLE_EQ(draws.back().compute_factor, std::exp(-0.1));
   EXPECT_EQ(with_model_errors(std::vector<InputDraw>(20, nominal), nominal).size(), 20u);
   EXPECT_DOUBLE_EQ(with_model_errors({}, nominal, 0.01).back().compute_factor, std::exp(-0.05));  // calibrated: half as wrong

@@ -31,6 +31,16 @@ TEST(Results, EveryKindOfResultIsWrittenAsItWasRead) {
   EXPECT_GE(files, 6);
 }
 
+TEST(Results, WhatEarlierVersionsPredictedIsRead) {
+  const json now = json::parse(read_file(kData / "predict.json"));
+  json document = now;
+  document["analytic"] = {{"overhead_s", 1e-5}};
+  document["least_expected_regret"] = document["best_uniform"];
+  document["model"]["channels"] = 1;
+  document["sensitivity"]["elasticities"] = json::array();
+  EXPECT_EQ(results_json(results_from_json(document)), now);
+}
+
 TEST(Results, AMissingSectionOrFieldOfTuneIsNamed) {
   json without_curve = tune_document();
   without_curve.erase("curve");

@@ -1,4 +1,4 @@
-"""Includes go down only: no room includes one above it, and plan/, stats/, base/ never include LibTorch.
+"""Includes go down only: no module includes one above it, and plan/, stats/, base/ never include LibTorch.
 
 Usage: check_layering.py SOURCE_DIR      prints each violation; exit code 1 if there is any
 """
@@ -7,21 +7,21 @@ import pathlib
 import re
 import sys
 
-ROOMS = ["base", "stats", "plan", "import", "results", "tuning", "report", "trace", "comm", "ddp", "model", "workload", "train", "bench", "tune", "cli"]  # bottom first
+MODULES = ["base", "stats", "plan", "import", "results", "tuning", "report", "trace", "comm", "ddp", "model", "workload", "train", "bench", "tune", "cli"]  # bottom first
 WITHOUT_LIBTORCH = {"base", "stats", "plan", "import", "results", "tuning", "report"}
-PYTHON = "python"  # python/src is above the rooms without LibTorch, and sees no other
+PYTHON = "python"  # python/src is above the modules without LibTorch, and sees no other
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 LIBTORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 
 
-def is_above(room: str, other: str) -> bool:
-    return room not in WITHOUT_LIBTORCH if other == PYTHON else ROOMS.index(room) > ROOMS.index(other)
+def is_above(module: str, other: str) -> bool:
+    return module not in WITHOUT_LIBTORCH if other == PYTHON else MODULES.index(module) > MODULES.index(other)
 
 
 def violations(root: pathlib.Path) -> list[str]:
     found = []
-    for room in [*ROOMS, PYTHON]:
-        folders = [root / "python" / "src"] if room == PYTHON else [root / folder / room for folder in ("include/firkin", "src")]
+    for module in [*MODULES, PYTHON]:
+        folders = [root / "python" / "src"] if module == PYTHON else [root / folder / module for folder in ("include/firkin", "src")]
         files = [f for folder in folders for f in folder.rglob("*") if f.suffix in (".h", ".cpp")]
         for file in sorted(files):
             for number, line in enumerate(file.read_text().splitlines(), 1):
@@ -29,11 +29,11 @@ def violations(root: pathlib.Path) -> list[str]:
                 if not match:
                     continue
                 where = f"{file.relative_to(root)}:{number}"
-                parts = match[1].removeprefix("firkin/").split("/")  # installed rooms' headers lie in include/firkin, others in src
-                if len(parts) > 1 and parts[0] in ROOMS and is_above(parts[0], room):
-                    found.append(f"{where}: {room}/ includes {parts[0]}/, which is above it")
-                if room in {*WITHOUT_LIBTORCH, PYTHON} and LIBTORCH.match(match[1]):
-                    found.append(f"{where}: {room}/ includes LibTorch ({match[1]})")
+                parts = match[1].removeprefix("firkin/").split("/")  # installed modules' headers lie in include/firkin, others in src
+                if len(parts) > 1 and parts[0] in MODULES and is_above(parts[0], module):
+                    found.append(f"{where}: {module}/ includes {parts[0]}/, which is above it")
+                if module in {*WITHOUT_LIBTORCH, PYTHON} and LIBTORCH.match(match[1]):
+                    found.append(f"{where}: {module}/ includes LibTorch ({match[1]})")
     return found
 
 

@@ -27,7 +27,7 @@ LIBRARIES = {"CLI": "CLI11", "fmt": "fmt", "gloo": "Gloo", "nlohmann": "nlohmann
              "ATen": "PyTorch", "c10": "PyTorch", "caffe2": "PyTorch", "sys": None, "netinet": None, "arpa": None, "net": None, "linux": None}  # fmt: skip
 SYSTEM_HEADERS = {"dirent.h", "dlfcn.h", "errno.h", "fcntl.h", "netdb.h", "poll.h", "pthread.h", "sched.h", "signal.h", "spawn.h", "stdio.h",
                   "stdlib.h", "unistd.h"}  # fmt: skip; those of C++ have no dot
-ROOMS = {path.name for path in (ROOT / "src").iterdir()} | {"firkin"}
+MODULES = {path.name for path in (ROOT / "src").iterdir()} | {"firkin"}
 LINKED = re.compile(r"lib(torch\w*|c10\w*|cudart|stdc\+\+|m|gcc_s|c|rt|dl|pthread|gomp|asan|ubsan)\.so|ld-linux")  # LibTorch (cudart with its CUDA build), and the system
 
 
@@ -45,7 +45,7 @@ class Notices(unittest.TestCase):
         self.assertIn("CLI/App.hpp", found)
         for header, file in found.items():
             folder = header.split("/")[0]
-            if folder in ROOMS or "." not in header or header in SYSTEM_HEADERS:
+            if folder in MODULES or "." not in header or header in SYSTEM_HEADERS:
                 continue
             self.assertIn(folder, LIBRARIES, f"{file} includes <{header}>, of a library that is not known to have a notice")
             if name := LIBRARIES[folder]:

@@ -1,7 +1,7 @@
-# How a room (a folder of src/) becomes a target; its tests: FirkinTest.cmake.
+# How a module (a folder of src/) becomes a target; its tests: FirkinTest.cmake.
 #
-#   firkin_room(plan SOURCES cost_curve.cpp timeline.cpp DEPENDS base)        -> target firkin_plan, alias firkin::plan
-#   firkin_room(ddp TORCH SOURCES ... DEPENDS plan comm)                      -> also sees LibTorch, precompiled
+#   firkin_module(plan SOURCES cost_curve.cpp timeline.cpp DEPENDS base)        -> target firkin_plan, alias firkin::plan
+#   firkin_module(ddp TORCH SOURCES ... DEPENDS plan comm)                      -> also sees LibTorch, precompiled
 
 add_library(firkin_warnings INTERFACE)
 target_compile_options(firkin_warnings INTERFACE -Wall -Wextra -Wshadow)
@@ -13,16 +13,16 @@ if(FIRKIN_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endif()
 
-function(firkin_room name)
+function(firkin_module name)
   cmake_parse_arguments(arg "TORCH" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(firkin_${name} STATIC ${arg_SOURCES})
   add_library(firkin::${name} ALIAS firkin_${name})
-  # include/: the public headers, firkin/ROOM/FILE.h. src/: those of rooms that are not installed, ROOM/FILE.h.
+  # include/: the public headers, firkin/MODULE/FILE.h. src/: those of modules that are not installed, MODULE/FILE.h.
   target_include_directories(firkin_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   target_compile_features(firkin_${name} PUBLIC cxx_std_20)
   target_link_libraries(firkin_${name} PRIVATE firkin_warnings firkin_fmt)
-  foreach(room IN LISTS arg_DEPENDS)
-    target_link_libraries(firkin_${name} PUBLIC firkin_${room})
+  foreach(module IN LISTS arg_DEPENDS)
+    target_link_libraries(firkin_${name} PUBLIC firkin_${module})
   endforeach()
   if(arg_TORCH)
     target_link_libraries(firkin_${name} PUBLIC firkin_libtorch)
