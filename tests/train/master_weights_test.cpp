@@ -32,17 +32,17 @@ TransformerLM model_of_type(at::ScalarType type) {
 constexpr double kLearningRate = 1e-5;
 static_assert(1.1 * kLearningRate < 0.5 / 16384, "less than half of the way to the next value");
 
-struct Outcome {
+struct Trained {
   double held_before = 0, held_after = 0;
   Tensors before = {}, after = {};
 };
 
-Outcome train_slowly(at::ScalarType type, bool master_weights, const std::string& strategy = "bucketed", int world_size = 1,
+Trained train_slowly(at::ScalarType type, bool master_weights, const std::string& strategy = "bucketed", int world_size = 1,
                      int steps = 100) {
   TinyTraining training;
   training.settings.schedule = {.kind = ScheduleKind::kConstant, .peak = kLearningRate, .steps = steps};
   training.settings.adamw.master_weights = master_weights;
-  Outcome outcome;
+  Trained trained;
   run_ranks(world_size, [&](const ProcessGroup& group) {
     at::set_num_threads(1);  // of this rank: threads that wait for each other in every small product take turns on a busy machine
     const TransformerLM net = model_of_type(type);
@@ -57,26 +57,26 @@ Outcome train_slowly(at::ScalarType type, bool master_weights, const std::string
     for (int i = 0; i < steps; ++i) trainer->step(false);
     const double held_after = trainer->evaluate(1000).value();
     trainer->module();  // drained
-    if (group.rank == 0) outcome = {held_before, held_after, before, copies()};
+    if (group.rank == 0) trained = {held_before, held_after, before, copies()};
   });
-  return outcome;
+  return trained;
 }
 
 // Gains are too far from their next values to reach one in so few steps.
 constexpr int kMatrices = 16;
 
-int count_of_changed(const Outcome& outcome, int64_t least_dimensions) {
+int count_of_changed(const Trained& trained, int64_t least_dimensions) {
   int changed = 0;
-  for (size_t i = 0; i < outcome.before.size(); ++i) {
-    if (outcome.before[i].dim() >= least_dimensions && !at::equal(outcome.before[i], outcome.after[i])) ++changed;
+  for (size_t i = 0; i < trained.before.size(); ++i) {
+    if (trained.before[i].dim() >= least_dimensions && !at::equal(trained.before[i], trained.after[i])) ++changed;
   }
   return changed;
 }
 
 TEST(Trainer, InBf16MasterWeightsLearnWhereRoundingLosesEveryUpdate) {
-  const Outcome exact = train_slowly(at::kFloat, true);
-  const Outcome with = train_slowly(at::kBFloat16, true);
-  const Outcome without = train_slowly(at::kBFloat16, false);
+  const Trained exact = train_slowly(at::kFloat, true);
+  const Trained with = train_slowly(at::kBFloat16, true);
+  const Trained without = train_slowly(at::kBFloat16, false);
   EXPECT_EQ(count_of_changed(without, 1), 0);
   EXPECT_EQ(without.held_after, without.held_before);
   EXPECT_EQ(count_of_changed(with, 2), kMatrices);
@@ -86,9 +86,9 @@ TEST(Trainer, InBf16MasterWeightsLearnWhereRoundingLosesEveryUpdate) {
 }
 
 TEST(Trainer, InBf16MasterWeightsAreTheSameUnderEveryStrategy) {
-  const Outcome expected = train_slowly(at::kBFloat16, true, "flat", 2, 20);
+  const Trained expected = train_slowly(at::kBFloat16, true, "flat", 2, 20);
   for (const char* strategy : {"bucketed", "ordered"}) {
-    const Outcome found = train_slowly(at::kBFloat16, true, strategy, 2, 20);
+    const Trained found = train_slowly(at::kBFloat16, true, strategy, 2, 20);
     EXPECT_EQ(found.held_after, expected.held_after) << strategy;
     for (size_t i = 0; i < expected.after.size(); ++i) EXPECT_TRUE(at::equal(found.after[i], expected.after[i])) << strategy << " " << i;
   }

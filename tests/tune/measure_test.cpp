@@ -108,7 +108,11 @@ TEST(Tune, AddsNoRuleOfItsOwn) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload(64);
     const Tuning measured = tune(group, workload, quick_tune());
-    Tuning again{.profile = measured.profile, .allreduce = measured.allreduce, .world_size = 2, .rule = measured.rule};
+    Tuning again;
+    again.profile = measured.profile;
+    again.allreduce = measured.allreduce;
+    again.world_size = 2;
+    again.rule = measured.rule;
     again.calibration_plans = plans_to_calibrate_on(again.profile.tensors, again.rule);
     again.calibration = measured.calibration;
     calibrate(again);
