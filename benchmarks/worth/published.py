@@ -64,9 +64,9 @@ def judge(firkin, sweep):
     backward_s = BACKWARD_PART * compute_s
     curve = predicted(compute_s)["curve"]
     steps = {cap: compute_s - backward_s + row["backward_s"] for cap, row in zip(CAPS_MIB, curve, strict=True)}
-    # As predict chooses among all caps: of least expected regret, and of those within a thousandth the fewest buckets.
+    # As predict chooses among all caps: of least expected regret, and of those as good the fewest buckets.
     least = min(row["expected_regret"] for row in curve)
-    named = max(cap for cap, row in zip(CAPS_MIB, curve, strict=True) if row["expected_regret"] <= least + 1e-3)
+    named = max(cap for cap, row in zip(CAPS_MIB, curve, strict=True) if row["expected_regret"] <= least + max(1e-3, least / 4))
     best = min(sweep.measured_s, key=sweep.measured_s.get)
     return {
         "name": sweep.name, "batch": sweep.batch, "sequence": sweep.sequence, "naive_s": sweep.naive_s, "compute_s": compute_s,

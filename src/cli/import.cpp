@@ -72,9 +72,9 @@ int run(ImportFlags& flags) {
 Run declare_import(CLI::App& app) {
   auto flags = std::make_shared<ImportFlags>();
   app.footer(
-      "Which format a file has is seen from what it holds: layer sizes, layer times and\n"
-      "all-reduce times of CMSC 828G's assignment 2 (in any order), or the table or JSON\n"
-      "file of all_reduce_perf (nccl-tests), which needs --world.\n\n"
+      "Recognises files by what they hold: layer sizes, layer times and all-reduce\n"
+      "times of CMSC 828G's assignment 2 (in any order), or the table or JSON file of\n"
+      "all_reduce_perf (nccl-tests), which needs --world.\n\n"
       "  firkin import layer-sizes.csv layer-times.csv allreduce.csv --out imported\n"
       "  firkin import all_reduce.txt --world 16 --out imported\n"
       "  firkin predict --tensors imported/tensors.csv \\\n"

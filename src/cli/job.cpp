@@ -291,7 +291,14 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
 }
 
 double cap_in_mib(int64_t bytes) {
-  return std::stod(fmt::format("{:.6g}", mib(bytes)));
+  constexpr int kExact = 17;  // digits
+  double in_mib = mib(bytes);
+  for (int digits = kExact; digits > 0; --digits) {
+    const double shorter = std::stod(fmt::format("{:.{}g}", mib(bytes), digits));
+    if (bytes_from_mib(shorter, "--cap") != bytes) break;
+    in_mib = shorter;
+  }
+  return in_mib;
 }
 
 std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps, const RuleFlags& rule) {

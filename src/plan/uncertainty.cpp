@@ -142,9 +142,11 @@ PlanOdds CapOdds::of(const BucketPlan& plan) const {
 
 const DistinctPlan& CapOdds::least_regret() const {
   constexpr double kNoDifference = 1e-3;
+  constexpr double kSameShare = 0.25;  // where much is uncertain, so is the expected regret
   std::vector<double> regret;
   for (const std::vector<double>& end_s : end_s_) regret.push_back(odds(end_s).expected_regret);
-  const double limit = std::ranges::min(regret) + kNoDifference;
+  const double least = std::ranges::min(regret);
+  const double limit = least + std::max(kNoDifference, kSameShare * least);
   size_t chosen = regret.size();
   for (size_t cap = 0; cap < regret.size(); ++cap) {
     if (regret[cap] > limit) continue;

@@ -57,7 +57,8 @@ class CapOdds {
   // Of any plan of the profile.
   PlanOdds of(const BucketPlan& plan) const;
 
-  // The caps of least expected regret; of those within a thousandth of a step, the ones with the fewest buckets.
+  // The caps of least expected regret; of those within a thousandth of a step of it, or a quarter of it where that
+  // is more, the ones with the fewest buckets.
   const DistinctPlan& least_regret() const;
 
   bool exhaustive() const { return caps_.exhaustive; }
