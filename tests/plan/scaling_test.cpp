@@ -175,7 +175,7 @@ std::vector<double> regrets(const std::string& what, const AllReduceTable& fitte
   for (const double backward : backward_s) {
     const TensorProfile profile = gpt2_large(backward);
     for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
-      const CapOdds odds(profile, with_model_errors(redraw(model.redraw(world, kDraws), {}), {.costs = measured}), {.rule = rule});
+      const CapOdds odds(profile, redraw(model.redraw(world, kDraws), {}), {.rule = rule});
       const auto& [caps, plan] = odds.least_regret();
       const double end_s = simulate(profile, plan, measured).end_s;
       result.push_back(end_s / find_best_uniform_cap(profile, measured, {.rule = rule}).timeline.end_s - 1);
