@@ -17,12 +17,16 @@ def predict(firkin, tensors_csv, allreduce_csv, ranks, caps=(), rule="close-when
         tensors.write_text(tensors_csv)
         allreduce.write_text(allreduce_csv)
         command = [firkin, "predict", "--tensors", tensors, "--allreduce", allreduce, "--world", str(ranks), "--rule", rule, "--json",
-                   "--max-bucket-mib", repr(largest / MIB)]  # fmt: skip
-        if caps:
-            command += ["--cap-mib", ",".join(repr(cap / MIB) for cap in caps)]
+                   "--max-bucket", f"{largest}B"]  # fmt: skip
+        distinct = list(dict.fromkeys(round(cap) for cap in caps))
+        if distinct:
+            command += ["--cap", ",".join(f"{cap}B" for cap in distinct)]
         if forward_s is not None:
-            command += ["--forward-ms", repr(forward_s * 1e3)]
-        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+            command += ["--forward", f"{forward_s!r}s"]
+        result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        if distinct:
+            result["curve"] = [result["curve"][distinct.index(round(cap))] for cap in caps]
+        return result
 
 
 def without_needs(tensors_csv):

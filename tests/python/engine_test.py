@@ -202,7 +202,7 @@ def bad_input(rank):
         "another model's plan": lambda: firkin.DataParallel(good, plan=other_plan),
         "no such buckets": lambda: firkin.DataParallel(good, buckets="best"),
         "a file alone": lambda: firkin.DataParallel(good, plan_file="buckets.json"),
-        "automatic and ordered": lambda: firkin.DataParallel(good, buckets="automatic", strategy="ordered"),
+        "automatic and flat": lambda: firkin.DataParallel(good, buckets="automatic", experiment={"strategy": "flat"}),
         "a plan for flat": lambda: firkin.DataParallel(
             good, plan=firkin.Plan((tuple(sizes),), sizes), experiment={"strategy": "flat"}
         ),
@@ -348,7 +348,7 @@ class Engine(unittest.TestCase):
             "another model's plan": "it is for another model",
             "no such buckets": "expected None or 'automatic'",
             "a file alone": "plan_file without",
-            "automatic and ordered": "expected bucketed",
+            "automatic and flat": "expected bucketed or ordered",
             "a plan for flat": "expected planned or ordered",
             "flat": "strategy 'flat'; expected 'bucketed', 'planned' or 'ordered'",
             "no such experiment": "experiment 'weather'; expected 'strategy' or 'link'",
