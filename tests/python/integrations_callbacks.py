@@ -9,10 +9,9 @@ import os
 import pathlib
 import sys
 import tempfile
-import types
 
-# torchvision's own operators are not used here; its wheel may have them for another build of torch than the one that is there.
-sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
+import without_vision_operators  # noqa: F401
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
 
 import firkin.integrations  # noqa: E402

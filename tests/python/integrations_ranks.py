@@ -13,6 +13,8 @@ import os
 import pathlib
 import sys
 
+import without_vision_operators  # noqa: F401
+
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
 name, folder = sys.argv[1:]
 sys.path.insert(0, str(EXAMPLES))
