@@ -186,7 +186,7 @@ class InstalledProgram(unittest.TestCase):
         self.assertIn(["bench", "step"], leaves)
         for words in leaves:
             with self.subTest(words=words):
-                flags = re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)", self.answer(*words, "--help"), re.MULTILINE)
+                flags = re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)", self.answer(*words, "--help-all"), re.MULTILINE)
                 offered = self.completed("firkin", *words, "--")
                 self.assertEqual(set(flags) - set(offered), set())
                 self.assertLess(set(offered) - set(flags), {"--config", "--version", "--help-all", "--licenses"})  # of the program itself

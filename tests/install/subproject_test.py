@@ -14,7 +14,7 @@ from commands import BUILD_DEADLINE_S, checked, run
 
 SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]
-PLAN = """#include <firkin/plan/bucket_assignment.h>
+PLAN = """#include <firkin/plan/bucket_plan.h>
 
 #include <cstdio>
 #include <vector>
