@@ -194,8 +194,8 @@ class InstalledProgram(unittest.TestCase):
     def test_bash_offers_listed_values_files_and_nothing_for_numbers(self):
         (self.folder / "words.txt").touch()
         self.assertEqual(self.completed("firkin", "completions", ""), ["bash", "zsh", "fish"])
-        self.assertEqual(self.completed("firkin", "tune", "--text", "wor", folder=self.folder), ["words.txt"])
-        self.assertEqual(self.completed("firkin", "tune", "--text", "=", "wor", folder=self.folder), ["words.txt"])
+        self.assertEqual(self.completed("firkin", "tune", "--data", "wor", folder=self.folder), ["words.txt"])
+        self.assertEqual(self.completed("firkin", "tune", "--data", "=", "wor", folder=self.folder), ["words.txt"])
         self.assertEqual(self.completed("firkin", "report", "wor", folder=self.folder), ["words.txt"])
         self.assertEqual(self.completed("firkin", "tune", "--blocks", ""), [])
 
