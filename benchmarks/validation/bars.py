@@ -57,11 +57,13 @@ def all_bars(figures):
     bars.append(at_most("regret of the chosen cap: worst", max(regrets), 0.02))
     unshown = [r.name for r, these in figures if these.outcome == "gain" and not (these.over_default and (these.over_default.high or 0) < 0)]
     bars.append(count_at_most("configurations with a gain that the blocks which did not choose do not show", unshown, 0, of))
-    tested = sum(len(these.large_errors) + len(these.small_errors) for _, these in figures)
-    coverage = sum(these.covered for _, these in figures) / max(tested, 1)
-    bars.append(Bar("measured caps within the 95 % interval of their prediction", "90 to 99 %", f"{percent(coverage)} of {tested}",
-                    "met" if 0.9 <= coverage <= 0.99 else f"**missed** by {percent(max(0.9 - coverage, coverage - 0.99))}"))
-    bars.append(at_most("blocks that `tune` measures, of those of a grid: median", statistics.median(these.measured_share for _, these in figures), 0.6))
+    covered = [is_covered for _, these in figures for is_covered in these.covered]
+    if covered:
+        coverage = sum(covered) / len(covered)
+        bars.append(Bar("measured caps within the 95 % interval of their prediction", "90 to 99 %", f"{percent(coverage)} of {len(covered)}",
+                        "met" if 0.9 <= coverage <= 0.99 else f"**missed** by {percent(max(0.9 - coverage, coverage - 0.99))}"))
+    shares = [these.measured_share for _, these in figures if these.measured_share is not None]
+    bars.append(at_most("blocks that `tune` measures, of those of a grid: median", statistics.median(shares) if shares else None, 0.6))
     ordered = [abs(these.ordered_error) for _, these in figures if these.ordered_error is not None]
     bars.append(at_most("error of the predicted step of `ordered`: median", statistics.median(ordered) if ordered else None, 0.03))
     bars.append(at_most("error of the predicted step of `ordered`: worst", max(ordered, default=None), 0.08))

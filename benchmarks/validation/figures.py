@@ -37,12 +37,12 @@ class Figures:
     chosen: dict  # row of the curve: the cap that the decision names
     large_errors: list  # of T(b): (cap in MiB, error), caps of 1 MiB and more
     small_errors: list
-    covered: int  # caps measured within the interval of their prediction, of those with an error
+    covered: list  # per cap with an error: whether it was measured within the interval of its prediction
     chosen_in_set: bool
     outcome: str  # of the decision, as results.json names it
     regrets: dict  # name -> Share
     over_default: Share | None  # the chosen cap, less 1
-    measured_share: float  # of the blocks that a grid of all compared settings takes, those of tune without --compare
+    measured_share: float | None  # of the blocks that a grid of all compared settings takes, those of tune without --compare
     ordered_error: float | None  # predicted over measured step, less 1
     ordered_predicted: float | None  # over the chosen cap, less 1
     ordered_measured: Share | None
@@ -84,15 +84,23 @@ def cap_samples(result):
     return result["samples"]["step_s"][-len(result["curve"]):]
 
 
+def samples_of_cap(result, cap_mib):
+    return cap_samples(result)[[row["cap_mib"] for row in result["curve"]].index(cap_mib)]
+
+
 def over_best(result, series):
-    best = [row["cap_mib"] for row in result["curve"]].index(result["best_measured"]["cap_mib"])
-    ratio, low, high = paired_ratio(series, cap_samples(result)[best])
+    ratio, low, high = paired_ratio(series, samples_of_cap(result, result["best_measured"]["cap_mib"]))
     return Share(ratio - 1, None if low is None else low - 1, None if high is None else high - 1)
+
+
+def decision_of(result):
+    """Results of before the race have none: they chose by prediction alone."""
+    return result.get("decision") or {"cap_mib": result["best_predicted"]["cap_mib"], "outcome": "-"}
 
 
 def chosen_row(result):
     """The curve has the chosen cap's buckets, if not under the same cap."""
-    decision = result["decision"]
+    decision = decision_of(result)
     lowest, highest = (decision.get(end, decision["cap_mib"]) for end in ("lowest_cap_mib", "highest_cap_mib"))
     return next(row for row in result["curve"] if lowest * (1 - 1e-9) <= row["cap_mib"] <= highest * (1 + 1e-9))
 
@@ -105,13 +113,16 @@ def tested_rows(result):
     return [row for row, name in zip(result["curve"], names) if name not in known]
 
 
-def is_covered(row):
-    return row["predicted_range_s"]["low"] <= row["measured_s"] <= row["predicted_range_s"]["high"]
+def covered(rows):
+    """Per row that has an interval of its prediction: whether it holds what was measured."""
+    return [row["predicted_range_s"]["low"] <= row["measured_s"] <= row["predicted_range_s"]["high"] for row in rows if "predicted_range_s" in row]
 
 
 def measured_share(result):
     """Blocks of one setting: the calibration's, the race's, and those of none, PyTorch's default and the chosen cap, over the calibration's and a grid's."""
     samples = result["samples"]
+    if "race_step_s" not in samples:
+        return None
     calibration = sum(map(len, samples["calibration_step_s"]))
     grid = sum(map(len, samples["step_s"]))
     return (calibration + sum(map(len, samples["race_step_s"])) + 3 * len(samples["step_s"][0])) / (calibration + grid)
@@ -146,8 +157,8 @@ def nearest_row(curve, cap_mib):
 
 def regrets_of(result, prediction):
     series = samples_by_setting(result)
-    chosen = cap_samples(result)[result["curve"].index(chosen_row(result))]
-    predicted = cap_samples(result)[result["curve"].index(result["best_predicted"])]
+    chosen = samples_of_cap(result, chosen_row(result)["cap_mib"])
+    predicted = samples_of_cap(result, result["best_predicted"]["cap_mib"])
     rules = [("chosen cap", chosen), ("predicted best", predicted), ("PyTorch's default", series.get("torch default")), ("one bucket", one_bucket_series(result))]
     regrets = {name: over_best(result, values) for name, values in rules if values}
     regrets["MG-WFBP"] = mg_wfbp_regret(result, prediction)
@@ -172,7 +183,7 @@ def figures_of(run, result, prediction):
     return Figures(
         run=run, result=result, chosen=chosen,
         large_errors=[pair for pair in errors if pair[0] >= LARGE_MIB], small_errors=[pair for pair in errors if pair[0] < LARGE_MIB],
-        covered=sum(map(is_covered, tested)), chosen_in_set=chosen["cap_mib"] in result["indifference_set"], outcome=result["decision"]["outcome"],
+        covered=covered(tested), chosen_in_set=chosen["cap_mib"] in result["indifference_set"], outcome=decision_of(result)["outcome"],
         regrets=regrets_of(result, prediction), over_default=share(result.get("over_default")), measured_share=measured_share(result),
         ordered_error=ordered["predicted_s"] / ordered["measured_s"] - 1 if ordered else None,
         ordered_predicted=ordered["predicted_s"] / chosen["predicted_s"] - 1 if ordered else None,

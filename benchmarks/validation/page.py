@@ -78,7 +78,7 @@ def link_to(regime):
 
 def error_row(regime, figures):
     errors = [percent(of(errors)) for errors in (figures.large_errors, figures.small_errors) for of in (median_error, worst_error)]
-    caps = [cap_text(cap) for cap in (figures.result["decision"]["cap_mib"], figures.result["best_measured"]["cap_mib"])]
+    caps = [cap_text(cap) for cap in (figures.chosen["cap_mib"], figures.result["best_measured"]["cap_mib"])]
     return (link_to(regime), *errors, *caps, "yes" if figures.chosen_in_set else "**no**", f"{figures.run['load_before']:.1f}")
 
 
@@ -104,6 +104,14 @@ def overview_text(figures):
               "measured.\n\n" + table(("configuration", *RULES, "over default", "answer", "`ordered`, predicted", "measured"), regrets))
 
 
+def older_text(found):
+    older = sum(these.outcome == "-" for _, these in found)
+    if not older:
+        return ""
+    return (f"**{older} of these {len(found)} results are of an earlier version**, which chose by prediction alone: no race, and no intervals that cover the "
+            "model's error. Their chosen cap is the best predicted one.")
+
+
 def missing_text(missing):
     if not missing:
         return ""
@@ -127,7 +135,7 @@ def read_all(regimes, folder):
 def page_text(regimes, found, missing):
     introduction = INTRODUCTION.format(count=f"{len(found)} of {len(regimes)}" if missing else len(found), ranks=ALPS_RANKS, machine=machine_text(found), alps=ALPS,
                                        setting=ALPS_SETTING, minutes=sum(regime.expected_s for regime in regimes) / 60)
-    return reflowed("\n\n".join(filter(None, [introduction, missing_text(missing), bars_text(found), overview_text(found)])))
+    return reflowed("\n\n".join(filter(None, [introduction, older_text(found), missing_text(missing), bars_text(found), overview_text(found)])))
 
 
 def write_page(regimes, docs, data):

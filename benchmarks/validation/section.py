@@ -21,7 +21,7 @@ def mark_of(figures, cap_mib):
 def curve_table(figures):
     rows = []
     for row in figures.result["curve"]:
-        ends, predicted = row["measured_ci_s"], row["predicted_range_s"]
+        ends, predicted = row["measured_ci_s"], row.get("predicted_range_s", {"low": None, "high": None})
         rows.append((cap_text(row["cap_mib"]), row["buckets"], milliseconds(row["predicted_s"]),
                      interval(predicted["low"], predicted["high"]), milliseconds(row["measured_s"]), interval(ends["low"], ends["high"]), signed(row["error"]), mark_of(figures, row["cap_mib"])))
     return table(("cap, MiB", "buckets", "predicted", "interval", "measured", "interval", "error", ""), rows)
