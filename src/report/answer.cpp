@@ -191,10 +191,6 @@ KeyFigure error_figure(const std::vector<CurveRow>& curve) {
           fmt::format("median over {} caps; worst {}", errors.size(), display_percent(std::ranges::max(errors)))};
 }
 
-bool is(const DecisionSection& decision, Outcome outcome) {
-  return decision.outcome == name_of(outcome);
-}
-
 std::string tune_heading(const DecisionSection& decision) {
   if (is(decision, Outcome::kSameBuckets)) return "Keep PyTorch's default: it makes the same buckets as the best cap.";
   if (is(decision, Outcome::kHidden))
@@ -214,7 +210,7 @@ std::string tune_heading(const DecisionSection& decision) {
 std::string tune_certainty(const DecisionSection& decision) {
   std::string text;
   const auto add = [&text](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
-  if (const auto& gain = decision.over_default) {
+  if (const auto& gain = decision.over_default; gain && !is(decision, Outcome::kSameBuckets)) {
     if (is(decision, Outcome::kGain) && std::isfinite(gain->ratio_ci.high)) {
       add(fmt::format("{}, from blocks that did not choose the cap.", interval_text({1 - gain->ratio_ci.high, 1 - gain->ratio_ci.low})));
     } else {
@@ -273,7 +269,7 @@ std::vector<std::string> tune_lead(const Results& results) {
 std::vector<KeyFigure> tune_figures(const Results& results) {
   const DecisionSection& decision = results.answer->decision;
   std::vector<KeyFigure> figures = {{"Best cap", display_cap(decision.cap_mib) + " MiB", decision.outcome}};
-  if (decision.over_default) {
+  if (decision.over_default && !is(decision, Outcome::kSameBuckets)) {
     const Gain& gain = *decision.over_default;
     figures.push_back({"Against PyTorch's default", display_percent(gain.ratio - 1, true),
                        std::isfinite(gain.ratio_ci.high) ? interval_text({gain.ratio_ci.low - 1, gain.ratio_ci.high - 1}) : ""});
@@ -299,7 +295,7 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
   const DecisionSection& decision = results.answer->decision;
   std::vector<PasteSetting> settings =
       paste_settings(std::llround(decision.cap_mib * static_cast<double>(kMiB)), half ? 2 : 4, results.answer->plan_caps_mib);
-  if (const auto outcome = outcome_named(decision.outcome); outcome && keeps_default(*outcome)) {
+  if (keeps_default(decision)) {
     std::erase_if(settings, [](const PasteSetting& setting) { return setting.setting.find("bucket_cap_mb") != std::string::npos; });
     settings.insert(settings.begin(), {"PyTorch", "DistributedDataParallel(model)", "its default: 25 MiB after a first bucket of 1 MiB"});
   }

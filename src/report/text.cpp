@@ -75,12 +75,12 @@ std::string comparison_in_text(const Comparison& comparison) {
 // Whether the setting is worth typing, and what it saves.
 std::string worth(const DecisionSection& decision) {
   constexpr double kHoursOfADay = 24;
-  if (decision.over_default && decision.over_default->ratio_ci.high < 1) {
+  if (is(decision, Outcome::kSameBuckets)) return "no: the best cap makes the default's buckets";
+  if (is(decision, Outcome::kGain) && decision.over_default) {
     return fmt::format("yes: {:.1f} hours less for what takes a day with PyTorch's default",
                        kHoursOfADay * (1 - decision.over_default->ratio));
   }
-  const auto outcome = outcome_named(decision.outcome);
-  return outcome && keeps_default(*outcome) ? "no: PyTorch's default does as well" : "not shown: more --blocks would tell";
+  return keeps_default(decision) ? "no: PyTorch's default does as well" : "not shown: more --blocks would tell";
 }
 
 }  // namespace

@@ -67,6 +67,15 @@ DecisionSection decision_section(const Decision& decision, std::span<const CapPr
   return section;
 }
 
+bool is(const DecisionSection& decision, Outcome outcome) {
+  return decision.outcome == name_of(outcome);
+}
+
+bool keeps_default(const DecisionSection& decision) {
+  const std::optional<Outcome> outcome = outcome_named(decision.outcome);
+  return outcome && keeps_default(*outcome);
+}
+
 bool is_tied(const TuneAnswer& answer, double cap_mib) {
   return std::ranges::any_of(answer.indifference_set, [&](double cap) { return std::abs(cap - cap_mib) < 1e-9 * cap_mib; });
 }

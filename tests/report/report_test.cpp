@@ -148,6 +148,18 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
   EXPECT_EQ(put_in_words(results).settings.front().setting, "DistributedDataParallel(model)");
 }
 
+TEST(Report, OfTheDefaultsOwnBucketsNoRatioIsQuoted) {
+  Results results = tune_results();
+  DecisionSection& decision = results.answer->decision;
+  decision.outcome = name_of(Outcome::kSameBuckets);
+  decision.over_default = Gain{.ratio = 0.95, .ratio_ci = {0.92, 0.98}};  // noise
+  const Answer answer = put_in_words(results);
+  EXPECT_THAT(answer.heading, HasSubstr("the same buckets"));
+  EXPECT_THAT(answer.certainty, Not(HasSubstr("PyTorch's default")));
+  for (const KeyFigure& figure : answer.figures) EXPECT_NE(figure.label, "Against PyTorch's default");
+  EXPECT_THAT(answer_in_text(results), HasSubstr("worth it  no: the best cap makes the default's buckets\n"));
+}
+
 TEST(Report, APageSaysOnceWhatLimitsItsAnswer) {
   Results results = tune_results();
   results.complete = false;
