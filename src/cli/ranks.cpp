@@ -134,8 +134,9 @@ std::string difference_from(const RunHead& earlier, const CommonFlags& common, c
   const nlohmann::json now = start_run("", common).settings;
   for (const auto& [name, value] : now.items()) {
     if (name == "memory-limit") continue;  // what fitted was measured in the same way
-    const bool stated = earlier.settings.is_object() && earlier.settings.contains(name);
-    const nlohmann::json before = stated ? earlier.settings[name] : nlohmann::json("");
+    if (!earlier.settings.is_object() || !earlier.settings.contains(name))
+      return fmt::format("an older version of firkin, which did not write --{} down", name);
+    const nlohmann::json& before = earlier.settings[name];
     facts.emplace_back("--" + name, before.is_string() ? before.get<std::string>() : before.dump(), value.get<std::string>());
   }
   for (const auto& [name, before, after] : facts) {
