@@ -315,10 +315,6 @@ std::string buckets_text(auto count) {
   return count == 1 ? "1 bucket" : fmt::format("{} buckets", count);
 }
 
-std::string spread_text(const auto& row) {
-  return fmt::format("{} to {}", display_seconds(row.low_s.value_or(row.backward_s)), display_seconds(row.high_s.value_or(row.backward_s)));
-}
-
 constexpr double kLeastGainShown = 5e-4;
 
 std::string gain_text(double gain) {
@@ -343,20 +339,31 @@ void add_extrapolated(const Prediction& prediction, std::vector<std::string>& le
   }
 }
 
-// Intervals, and what the cap may cost when model and inputs are wrong.
-void add_odds(const Prediction& prediction, std::vector<std::string>& lead) {
-  const PredictedBucketing& best = prediction.best_uniform;
-  if (!best.expected_regret) return;  // an older result
-  lead.push_back(fmt::format("95 % of measured times lie from {} with this cap ({} with the best plan), by the model's error and {}.",
-                             spread_text(best), spread_text(prediction.best_plan),
-                             prediction.extrapolation ? "what the forms of growth missed" : "that of what was measured"));
-  lead.push_back(fmt::format("Of all caps this one has the least expected regret, {}; it is within 1 % of the best in {} of what may be.",
-                             display_percent(*best.expected_regret), display_percent(best.near_best.value_or(0))));
+std::string in_sentences(const std::vector<std::string>& sentences) {
+  return fmt::format("{}", fmt::join(sentences, " "));
 }
 
-std::string workload_text(const PredictedWorkload& workload) {
-  return fmt::format("{} tensors, {} of gradients, backward {}; {} ranks; rule {}.", workload.tensors,
-                     format_bytes(workload.gradient_bytes), display_seconds(workload.backward_s), workload.world_size, workload.rule);
+// Intervals, what the cap may cost when model and inputs are wrong, and which caps are the same.
+std::string prediction_certainty(const Prediction& prediction) {
+  const PredictedBucketing& best = prediction.best_uniform;
+  std::vector<std::string> sentences;
+  if (best.expected_regret) {  // older results have none
+    sentences.push_back(fmt::format("95 % of measured times lie from {} to {}, by the model's error and {}.",
+                                    display_seconds(best.low_s.value_or(best.backward_s)),
+                                    display_seconds(best.high_s.value_or(best.backward_s)),
+                                    prediction.extrapolation ? "what the forms of growth missed" : "that of what was measured"));
+    sentences.push_back(
+        fmt::format("Of all caps this one has the least expected regret, {}; it is within 1 % of the best in {} of what may be.",
+                    display_percent(*best.expected_regret), display_percent(best.near_best.value_or(0))));
+  }
+  if (best.lowest_cap_bytes && best.highest_cap_bytes && *best.highest_cap_bytes < prediction.workload.gradient_bytes) {
+    sentences.push_back(
+        fmt::format("Caps from {} to {} MiB make the same buckets.", exact_cap(best.lowest_cap_bytes), exact_cap(best.highest_cap_bytes)));
+  }
+  if (!best.exhaustive.value_or(true)) {
+    sentences.emplace_back("Not every cap was tried, here and wherever caps are compared: there are too many, so some were skipped.");
+  }
+  return in_sentences(sentences);
 }
 
 std::string allreduce_text(const AlphaBeta& fit) {
@@ -365,40 +372,39 @@ std::string allreduce_text(const AlphaBeta& fit) {
                      display_percent(fit.median_relative_error));
 }
 
-std::string best_text(const Prediction& prediction) {
-  const PredictedBucketing& uniform = prediction.best_uniform;
-  const PredictedPlan& plan = prediction.best_plan;
-  std::string text;
-  if (uniform.lowest_cap_bytes && uniform.highest_cap_bytes && *uniform.highest_cap_bytes < prediction.workload.gradient_bytes) {
-    text = fmt::format("Caps from {} to {} MiB make the same buckets. ", exact_cap(uniform.lowest_cap_bytes),
-                       exact_cap(uniform.highest_cap_bytes));
+// What it was predicted from.
+std::string prediction_inputs(const Prediction& prediction) {
+  const PredictedWorkload& workload = prediction.workload;
+  std::vector<std::string> sentences = {
+      fmt::format("{} tensors, {} of gradients, backward {}; {} ranks; rule {}.", workload.tensors, format_bytes(workload.gradient_bytes),
+                  display_seconds(workload.backward_s), workload.world_size, workload.rule),
+      allreduce_text(prediction.alpha_beta)};
+  if (const auto& stragglers = prediction.stragglers) {
+    sentences.push_back(fmt::format(
+        "Backward is that of the slowest of {} ranks, expected {} above the {} of {} ({} measured times).", stragglers->ranks,
+        display_percent(stragglers->factor - 1, true), display_seconds(stragglers->measured_backward_s),
+        stragglers->measured_ranks == 1 ? "one" : fmt::format("the slowest of {}", stragglers->measured_ranks), stragglers->samples));
+    if (stragglers->slowest_rank_ratio > 1 + kSlowRank) {
+      sentences.push_back(
+          fmt::format("One of the measured ranks is slow in every step: {} above the median rank. That is in the profile already.",
+                      display_percent(stragglers->slowest_rank_ratio - 1)));
+    }
   }
-  if (!uniform.exhaustive.value_or(true))
-    text += "Not every cap was tried, here and wherever caps are compared: there are too many, so some were skipped. ";
-  return text + fmt::format("The best plan {} has {}: backward takes {}, {} of it exposed.",
-                            plan.exact ? "in ready order" : "that was found", buckets_text(plan.buckets.size()),
-                            display_seconds(plan.backward_s), display_seconds(plan.exposed_s));
+  const std::string place = place_on_the_map(workload.gradient_bytes, workload.backward_s, prediction.alpha_beta);
+  if (!place.empty()) sentences.push_back(place);
+  return in_sentences(sentences);
 }
 
 // What hiding communication behind the next forward pass as well is worth; the plan is in a table.
 std::string ordered_text(const PredictedOrdered& ordered) {
-  const bool gains = ordered.gain >= kLeastGainShown;
-  std::string text =
-      fmt::format("Launched by need and awaited in the next forward pass (ordered), a step takes {} instead of {} with the best cap",
-                  display_seconds(ordered.period_s), display_seconds(ordered.bucketed_period_s));
-  text += gains ? fmt::format(", {} less", display_percent(ordered.gain)) : std::string(", which gains nothing");
-  text += fmt::format("; no plan takes less than {}.", display_seconds(ordered.bound_s));
-  if (ordered.low_s && ordered.high_s) {
-    text += fmt::format(" Redrawn within the errors of what was measured: {} to {}.", display_seconds(*ordered.low_s),
-                        display_seconds(*ordered.high_s));
-  }
-  return text + fmt::format(" It has {}; forward waits for {}.", buckets_text(ordered.buckets.size()), display_seconds(ordered.waited_s));
-}
-
-std::string hook_text(const PredictedHook& hook, const PredictedHook& none) {
-  const double change = hook.backward_s / none.backward_s - 1;
-  return fmt::format("With {} on the wire, backward takes {} with its best cap ({}). It rounds every gradient: compare the loss as well.",
-                     hook.name, display_seconds(hook.backward_s), display_percent(change, true));
+  const std::string spread =
+      ordered.low_s && ordered.high_s ? fmt::format(" ({} to {})", display_seconds(*ordered.low_s), display_seconds(*ordered.high_s)) : "";
+  return fmt::format(
+      "Launched by need and awaited in the next forward pass (ordered), a step takes {}{} instead of {} with the best cap, {}; no plan "
+      "takes "
+      "less than {}.",
+      display_seconds(ordered.period_s), spread, display_seconds(ordered.bucketed_period_s),
+      ordered.gain < kLeastGainShown ? "which gains nothing" : display_percent(ordered.gain) + " less", display_seconds(ordered.bound_s));
 }
 
 std::string prediction_heading(const Prediction& prediction) {
@@ -407,32 +413,6 @@ std::string prediction_heading(const Prediction& prediction) {
       "The cap to use is {} MiB ({}): backward is predicted to take {}, {} of it exposed; the best plan of unequal buckets {}.",
       exact_cap(best.cap_bytes), buckets_text(best.buckets), display_seconds(best.backward_s), display_seconds(best.exposed_s),
       gain_text(prediction.best_plan.gain));
-}
-
-std::vector<std::string> prediction_lead(const Prediction& prediction) {
-  std::vector<std::string> lead;
-  add_odds(prediction, lead);
-  lead.push_back(workload_text(prediction.workload));
-  lead.push_back(allreduce_text(prediction.alpha_beta));
-  if (const auto& stragglers = prediction.stragglers) {
-    lead.push_back(fmt::format(
-        "Backward is that of the slowest of {} ranks, expected {} above the {} of {} ({} measured times).", stragglers->ranks,
-        display_percent(stragglers->factor - 1, true), display_seconds(stragglers->measured_backward_s),
-        stragglers->measured_ranks == 1 ? "one" : fmt::format("the slowest of {}", stragglers->measured_ranks), stragglers->samples));
-    if (stragglers->slowest_rank_ratio > 1 + kSlowRank) {
-      lead.push_back(
-          fmt::format("One of the measured ranks is slow in every step: {} above the median rank. That is in the profile already.",
-                      display_percent(stragglers->slowest_rank_ratio - 1)));
-    }
-  }
-  lead.push_back(best_text(prediction));
-  lead.push_back(place_on_the_map(prediction.workload.gradient_bytes, prediction.workload.backward_s, prediction.alpha_beta));
-  if (prediction.ordered) lead.push_back(ordered_text(*prediction.ordered));
-  const auto none = std::ranges::find(prediction.hooks, "none", &PredictedHook::name);
-  for (const PredictedHook& hook : prediction.hooks) {
-    if (none != prediction.hooks.end() && hook.name != none->name) lead.push_back(hook_text(hook, *none));
-  }
-  return lead;
 }
 
 std::vector<KeyFigure> prediction_figures(const Prediction& prediction) {
@@ -510,7 +490,9 @@ Answer put_in_words(const Results& results) {
   answer.notes = results.notes;
   if (results.comparison) answer.lead = reading_aid(*results.comparison);
   if (results.prediction) {
-    answer.lead = prediction_lead(*results.prediction);
+    answer.certainty = prediction_certainty(*results.prediction);
+    answer.lead = {prediction_inputs(*results.prediction)};
+    if (results.prediction->ordered) answer.lead.push_back(ordered_text(*results.prediction->ordered));
     answer.figures = prediction_figures(*results.prediction);
     answer.settings = prediction_settings(*results.prediction);
     add_extrapolated(*results.prediction, answer.warnings);

@@ -194,5 +194,28 @@ TEST(Report, TuneAndPredictSayWhereOnTheMapTheyLie) {
   EXPECT_THAT(lead_with(2, 1e-4, 1e-9), HasSubstr("communication is in between"));
 }
 
+TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
+  Prediction prediction;
+  prediction.workload.tensors = 2;
+  prediction.workload.gradient_bytes = int64_t{1} << 30;
+  prediction.workload.backward_s = 0.5;
+  prediction.alpha_beta = {.alpha_s = 1e-4, .beta_s_per_byte = 1e-9};
+  prediction.best_uniform.cap_bytes = prediction.curve.emplace_back().cap_bytes = 1 << 20;
+  prediction.best_uniform.expected_regret = 0.01;
+  prediction.stragglers = {.ranks = 8, .slowest_rank_ratio = 1.2};
+  prediction.ordered.emplace();
+  prediction.hooks = {{.name = "none"}, {.name = "bf16"}};
+  Results results;
+  results.prediction = prediction;
+  const Answer answer = put_in_words(results);
+  EXPECT_THAT(answer.heading, HasSubstr("The cap to use is 1 MiB"));
+  EXPECT_THAT(answer.certainty, HasSubstr("least expected regret, 1.0 %"));
+  ASSERT_EQ(answer.lead.size(), 2u);
+  for (const char* part : {"2 tensors", "a(x) fits", "slowest of 8 ranks", "slow in every step", "On the map of clusters"}) {
+    EXPECT_THAT(answer.lead[0], HasSubstr(part));
+  }
+  EXPECT_THAT(answer.lead[1], HasSubstr("(ordered), a step takes"));
+}
+
 }  // namespace
 }  // namespace firkin
