@@ -400,9 +400,8 @@ std::string ordered_text(const PredictedOrdered& ordered) {
   const std::string spread =
       ordered.low_s && ordered.high_s ? fmt::format(" ({} to {})", display_seconds(*ordered.low_s), display_seconds(*ordered.high_s)) : "";
   return fmt::format(
-      "Launched by need and awaited in the next forward pass (ordered), a step takes {}{} instead of {} with the best cap, {}; no plan "
-      "takes "
-      "less than {}.",
+      "Launched by need and awaited in the next forward pass (ordered), a step takes {}{} instead of {} with the best cap, {}; "
+      "no plan takes less than {}.",
       display_seconds(ordered.period_s), spread, display_seconds(ordered.bucketed_period_s),
       ordered.gain < kLeastGainShown ? "which gains nothing" : display_percent(ordered.gain) + " less", display_seconds(ordered.bound_s));
 }
