@@ -382,7 +382,7 @@ struct PasteSetting {
 // plan that is to be offered as well; may be empty. docs/results.md names the sources and versions.
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib);
 
-// Tables; `shown`: kFirstTable or kSecondTable for the terminal, kPage for a page.
+// Tables; `shown`: kFirstTable, kSecondTable or kWideTable for the terminal, kPage for a page.
 Table curve_table(const std::vector<CurveRow>& curve, unsigned shown);
 Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
 Table profile_table(const TensorProfile& profile);  // one row per tensor, with the bytes that are ready so far
