@@ -55,7 +55,8 @@ struct LayerProfile {
 std::string layer_of(const std::string& parameter);
 
 // Steps the workload, gradients not communicated. Collective: every rank gets the same result.
-// Throws InputError for a model that is not on the CPU, one without trainable parameters, and counts that are not positive.
+// Steps are those of measure_ready_profile(), with other eyes on them. Throws InputError for a model without trainable parameters, and for
+// counts that are not positive.
 LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const LayerBenchOptions& options);
 
 }  // namespace firkin
