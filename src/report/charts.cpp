@@ -9,7 +9,6 @@
 
 #include "firkin/base/units.h"
 #include "firkin/stats/summary.h"
-#include "templates.h"
 
 namespace firkin {
 namespace {
