@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bench/environment.h"
-#include "comm/group_options.h"
+#include "comm/backends.h"
 #include "firkin/base/error.h"
 #include "firkin/base/machine.h"
 #include "firkin/base/units.h"
