@@ -45,7 +45,7 @@ WatchedStep run_watched_step(const ProcessGroup& group, Workload& workload, int6
 
 // Layers by name, and the parameters of each.
 struct LayerMap {
-  std::vector<LayerTimes> layers;
+  std::vector<LayerRow> layers;
   std::vector<size_t> layer_of_parameter;
   size_t with_parameters = 0;  // the first so many layers
 
@@ -60,9 +60,9 @@ struct LayerMap {
 
   // Adds the layer when it is new.
   size_t index_of(const std::string& name) {
-    const auto found = std::ranges::find(layers, name, &LayerTimes::name);
+    const auto found = std::ranges::find(layers, name, &LayerRow::name);
     if (found != layers.end()) return static_cast<size_t>(found - layers.begin());
-    layers.push_back({.name = name, .forward_s = {}, .backward_s = {}});
+    layers.push_back({.name = name});
     return layers.size() - 1;
   }
 };
@@ -106,21 +106,22 @@ void check(const std::vector<NamedTensor>& parameters, const LayerBenchOptions& 
 LayerProfile profile_of(const std::vector<std::vector<double>>& rows, const std::vector<std::string>& marks,
                         const std::vector<NamedTensor>& parameters, LayerMap map) {
   LayerProfile profile;
+  LayersSection& times = profile.times;
   std::vector<size_t> marked;
   for (const std::string& mark : marks) marked.push_back(map.index_of(mark));
   const size_t ready = kWholes + map.with_parameters;
   for (const std::vector<double>& row : rows) {
-    profile.watched_s.push_back(row[0]);
-    profile.forward_s.push_back(row[1]);
-    profile.backward_s.push_back(row[2]);
-    profile.optimizer_s.push_back(row[3]);
+    times.watched_step_s.push_back(row[0]);
+    times.forward_s.push_back(row[1]);
+    times.backward_s.push_back(row[2]);
+    times.optimizer_s.push_back(row[3]);
     for (size_t i = 0; i < map.with_parameters; ++i) map.layers[i].backward_s.push_back(row[kWholes + i]);
     for (size_t i = 0; i < marked.size(); ++i) map.layers[marked[i]].forward_s.push_back(row[ready + parameters.size() + i]);
   }
   const std::vector<double> medians = column_medians(rows);
   const auto first = medians.begin() + static_cast<std::ptrdiff_t>(ready);
   profile.tensors = profile_in_ready_order(parameters, {first, first + static_cast<std::ptrdiff_t>(parameters.size())}, medians[2]);
-  profile.layers = std::move(map.layers);
+  times.layers = std::move(map.layers);
   return profile;
 }
 
@@ -162,8 +163,8 @@ LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const
   }
   workload.optimizer->zero_grad();
   LayerProfile profile = profile_of(rows, marks, parameters, map);
-  profile.bare_s = std::move(bare_s);
-  profile.watched_to_bare = paired_ratio(profile.watched_s, profile.bare_s);
+  profile.times.bare_step_s = std::move(bare_s);
+  profile.watched_to_bare = paired_ratio(profile.times.watched_step_s, profile.times.bare_step_s);
   return profile;
 }
 
