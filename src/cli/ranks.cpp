@@ -67,18 +67,12 @@ void add_rank_flags(CLI::App& app, RankFlags& flags) {
   const char* const group = "Ranks";
   app.add_option("--link-world", flags.link_world, "ranks to model the link for (default: --ranks)")->group(group);
   add_time(app, "--timeout", flags.timeout_s, "for a collective to complete: 90s, 5m")->group(group);
-  app.add_option("--device", flags.device,
-                 "for models and gradients; cuda: one GPU of this\nmachine per rank; auto: cuda if there is a GPU")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->group(group);
-  app.add_option("--backend", flags.backend, "c10d's, for gradients; auto: nccl if each rank has\na GPU of its own, else gloo")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "gloo", "nccl"}))
-      ->group(group);
-  app.add_option("--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share")
-      ->capture_default_str()
-      ->group(group);
+  add_value(app, "--device", flags.device,
+            "for models and gradients; cuda: one GPU of this\nmachine per rank; auto: cuda if there is a GPU", group)
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_value(app, "--backend", flags.backend, "c10d's, for gradients; auto: nccl if each rank has\na GPU of its own, else gloo", group)
+      ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
+  add_value(app, "--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share", group);
 }
 
 bool uses_gpus(const RankFlags& flags) {
