@@ -17,16 +17,14 @@
 #include "firkin/base/machine.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/device.h"
-#include "firkin/comm/local_launch.h"
 #include "firkin/comm/rank_info.h"
+#include "firkin/comm/run_ranks.h"
 
 #include <torch/headeronly/version.h>
 
 namespace firkin::cli {
 
 namespace {
-
-constexpr int kMostLocalRanks = 1024;
 
 void check_rank_flags(const RankFlags& flags) {
   if (flags.ranks < 1 || flags.ranks > kMostLocalRanks) {

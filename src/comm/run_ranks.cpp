@@ -14,7 +14,6 @@
 #include "backends.h"
 #include "firkin/base/error.h"
 #include "firkin/base/machine.h"
-#include "firkin/comm/local_launch.h"
 #include "firkin/comm/rank_info.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
