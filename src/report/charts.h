@@ -24,6 +24,10 @@ struct Chart {
 // Charts for all that `results` holds. Sections that are absent give no chart.
 std::vector<Chart> charts_for(const Results& results);
 
+// Some of them: times over bucket size, and what moves the best of a prediction.
+std::optional<Chart> curve_chart(const Results& results);
+std::vector<Chart> prediction_charts(const Prediction& prediction);
+
 // Losses and tokens per second of trainings, each under its name; nothing where there are none.
 struct NamedTraining {
   std::string name;
