@@ -82,7 +82,8 @@ struct StepConfiguration {
   StepSamples samples;
 };
 
-std::string setting_name(const StrategyRow& row);  // "bucketed 4 MiB"
+std::string setting_name(const StrategyRow& row);        // "bucketed 2.38 MiB"
+std::string exact_setting_name(const StrategyRow& row);  // "bucketed 2.375 MiB": tells settings apart
 
 // Strategies by name, and what stands beside them.
 inline constexpr const char* kTorchDefaultName = "torch default";  // c10d::Reducer, 1 MiB and then 25 MiB
