@@ -94,32 +94,32 @@ KeyFigure error_figure(const std::vector<CurveRow>& curve) {
 }
 
 std::string tune_heading(const DecisionSection& decision) {
-  if (is(decision, Outcome::kSameBuckets)) return "Keep PyTorch's default: it makes the same buckets as the best cap.";
-  if (is(decision, Outcome::kHidden))
+  if (has_outcome(decision, Outcome::kSameBuckets)) return "Keep PyTorch's default: it makes the same buckets as the best cap.";
+  if (has_outcome(decision, Outcome::kHidden))
     return "Keep PyTorch's default: its communication is hidden, a step takes as long as one without any.";
-  if (is(decision, Outcome::kDefaultFaster)) return "Keep PyTorch's default: no other cap was faster.";
-  if (is(decision, Outcome::kNothingToGain)) return "Keep PyTorch's default: another cap gains nothing that can be measured.";
+  if (has_outcome(decision, Outcome::kDefaultFaster)) return "Keep PyTorch's default: no other cap was faster.";
+  if (has_outcome(decision, Outcome::kNothingToGain)) return "Keep PyTorch's default: another cap gains nothing that can be measured.";
   const std::string set = fmt::format("Set bucket_cap_mb={}", display_cap(decision.cap_mib));
-  if (is(decision, Outcome::kGain) && decision.over_default)
+  if (has_outcome(decision, Outcome::kGain) && decision.over_default)
     return fmt::format("{}: {} less time a step than PyTorch's default.", set, display_percent(1 - decision.over_default->ratio));
   if (!decision.predicted_to_default) return fmt::format("{}. PyTorch's default was not measured.", set);
   return fmt::format("{}: {} less time than PyTorch's default is predicted, and not {} measured.", set,
                      display_percent(1 - *decision.predicted_to_default),
-                     is(decision, Outcome::kNotShown) ? "yet shown by what was" : "yet");
+                     has_outcome(decision, Outcome::kNotShown) ? "yet shown by what was" : "yet");
 }
 
 // How sure it is, and what the measurement cannot tell.
 std::string tune_certainty(const DecisionSection& decision) {
   std::string text;
   const auto add = [&text](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
-  if (const auto& gain = decision.over_default; gain && !is(decision, Outcome::kSameBuckets)) {
-    if (is(decision, Outcome::kGain) && std::isfinite(gain->ratio_ci.high)) {
+  if (const auto& gain = decision.over_default; gain && !has_outcome(decision, Outcome::kSameBuckets)) {
+    if (has_outcome(decision, Outcome::kGain) && std::isfinite(gain->ratio_ci.high)) {
       add(fmt::format("{}, from blocks that did not choose the cap.", interval_text({1 - gain->ratio_ci.high, 1 - gain->ratio_ci.low})));
     } else {
       add(fmt::format("Measured with {} MiB, a step takes {}.", display_cap(decision.cap_mib), against(*gain, "with PyTorch's default")));
     }
   }
-  if (is(decision, Outcome::kNotShown)) add("More blocks would tell.");
+  if (has_outcome(decision, Outcome::kNotShown)) add("More blocks would tell.");
   std::vector<double> others = decision.tied_mib;
   std::erase(others, decision.cap_mib);
   if (!others.empty()) add(fmt::format("{} MiB may be as fast: this measurement cannot tell.", enumerated(cap_texts(others))));
@@ -171,7 +171,7 @@ std::vector<std::string> tune_lead(const Results& results) {
 std::vector<KeyFigure> tune_figures(const Results& results) {
   const DecisionSection& decision = results.answer->decision;
   std::vector<KeyFigure> figures = {{"Best cap", display_cap(decision.cap_mib) + " MiB", decision.outcome}};
-  if (decision.over_default && !is(decision, Outcome::kSameBuckets)) {
+  if (decision.over_default && !has_outcome(decision, Outcome::kSameBuckets)) {
     const Gain& gain = *decision.over_default;
     figures.push_back({"Against PyTorch's default", display_percent(gain.ratio - 1, true),
                        std::isfinite(gain.ratio_ci.high) ? interval_text({gain.ratio_ci.low - 1, gain.ratio_ci.high - 1}) : ""});

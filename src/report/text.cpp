@@ -100,8 +100,8 @@ std::string comparison_in_text(const Comparison& comparison) {
 // Whether the setting is worth typing, and what it saves.
 std::string worth(const DecisionSection& decision) {
   constexpr double kHoursOfADay = 24;
-  if (is(decision, Outcome::kSameBuckets)) return "no: the best cap makes the default's buckets";
-  if (is(decision, Outcome::kGain) && decision.over_default) {
+  if (has_outcome(decision, Outcome::kSameBuckets)) return "no: the best cap makes the default's buckets";
+  if (has_outcome(decision, Outcome::kGain) && decision.over_default) {
     return fmt::format("yes: {:.1f} hours less for what takes a day with PyTorch's default",
                        kHoursOfADay * (1 - decision.over_default->ratio));
   }

@@ -71,7 +71,7 @@ DecisionSection decision_section(const Decision& decision, std::span<const CapPr
   return section;
 }
 
-bool is(const DecisionSection& decision, Outcome outcome) {
+bool has_outcome(const DecisionSection& decision, Outcome outcome) {
   return decision.outcome == name_of(outcome);
 }
 

@@ -115,7 +115,7 @@ struct DecisionSection {
   std::optional<double> level = {};                                 // none measured over none predicted from
 };
 DecisionSection decision_section(const Decision& decision, std::span<const CapPrediction> raced);
-bool is(const DecisionSection& decision, Outcome outcome);
+bool has_outcome(const DecisionSection& decision, Outcome outcome);
 bool keeps_default(const DecisionSection& decision);  // as of its outcome
 
 // The best cap with gradients in another type on the wire, against the chosen cap.

@@ -202,7 +202,7 @@ TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
   prediction.alpha_beta = {.alpha_s = 1e-4, .beta_s_per_byte = 1e-9};
   prediction.best_uniform.cap_bytes = prediction.curve.emplace_back().cap_bytes = 1 << 20;
   prediction.best_uniform.expected_regret = 0.01;
-  prediction.stragglers = {.ranks = 8, .slowest_rank_ratio = 1.2};
+  prediction.stragglers = {.slowest_rank_ratio = 1.2, .ranks = 8};
   prediction.ordered.emplace();
   prediction.hooks = {{.name = "none"}, {.name = "bf16"}};
   Results results;
