@@ -30,7 +30,7 @@ NewestCheckpoint find_checkpoint(const std::filesystem::path& from) {
       return *std::move(newest);
     }
   }
-  throw InputError(problems.empty() ? fmt::format("{}: no checkpoint in it; expected the --out of firkin train", from.string())
+  throw InputError(problems.empty() ? fmt::format("{}: contains no checkpoint; expected the --out of firkin train", from.string())
                                     : problems[0]);
 }
 
@@ -45,10 +45,10 @@ int run_sample(const SampleFlags& flags) {
   const NewestCheckpoint newest = find_checkpoint(flags.from);
   const CheckpointHead& head = newest.checkpoint.head;
   if (!head.about.is_object() || !head.about.contains("model")) {
-    throw InputError(fmt::format("{}: does not say which model it is of", newest.file.string()));
+    throw InputError(fmt::format("{}: does not name its model", newest.file.string()));
   }
   if (!head.about.value("text", false)) {
-    throw InputError(fmt::format("{}: trained on tokens of another program; expected a model of text, byte by byte", newest.file.string()));
+    throw InputError(fmt::format("{}: trained on another program's tokens; expected a byte-level model", newest.file.string()));
   }
   const TransformerConfig config = parse_model_json(head.about["model"].dump(), newest.file.string());
   TransformerLM model(config, at::TensorOptions(head.about.value("dtype", "fp32") == "bf16" ? at::kBFloat16 : at::kFloat));

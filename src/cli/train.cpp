@@ -39,7 +39,7 @@ std::optional<NewestCheckpoint> newest_checkpoint(const TrainFlags& flags) {
   if (problems.empty()) return newest;
   throw InputError(fmt::format(
       "{}; {}", problems[0],
-      newest ? fmt::format("the one of step {} is whole: --resume --from {}", newest->checkpoint.head.step, newest->file.string())
+      newest ? fmt::format("that of step {} is intact: --resume --from {}", newest->checkpoint.head.step, newest->file.string())
              : "there is no older one"));
 }
 

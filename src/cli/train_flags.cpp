@@ -187,7 +187,7 @@ void check_train_memory(const TrainFlags& flags) {
 std::string memory_in_text(const TrainFlags& flags) {
   const MemoryEstimate estimate = estimate_memory(flags);
   const int ranks = local_ranks(flags.ranks);
-  return fmt::format("memory a rank: {}; about {} with all else, and {} are available for {}", parts_in_text(estimate),
+  return fmt::format("memory per rank: {}; about {} with all else, and {} are available for {}", parts_in_text(estimate),
                      format_bytes(process_bytes(estimate)), format_bytes(available_memory(flags.memory_limit_bytes, flags.ranks)),
                      ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks));
 }
@@ -254,7 +254,7 @@ void check_same_training(const nlohmann::json& stored, const nlohmann::json& our
     if (name == "data" || name == kOptimisation) continue;  // the same file may have another name; its size says more
     const nlohmann::json before = stored.is_object() && stored.contains(name) ? stored[name] : nlohmann::json();
     if (before == value) continue;
-    throw InputError(fmt::format("{}: {} was {}, and is {} now; expected the same, or a training of its own in another --out", file, name,
+    throw InputError(fmt::format("{}: {} was {} and is now {}; expected the same, or another --out for a new training", file, name,
                                  before.dump(), value.dump()));
   }
 }

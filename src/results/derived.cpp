@@ -161,7 +161,7 @@ RankTimes times_of_csv(std::string_view text, const std::string& file) {
   RankTimes times;
   for (auto& [rank, seconds] : by_rank) {
     if (!times.empty() && seconds.size() != times[0].size()) {
-      table.fail_at_end(fmt::format("rank {} has {} times; expected {}, one a step, as rank {} has", rank, seconds.size(), times[0].size(),
+      table.fail_at_end(fmt::format("rank {} has {} times; expected {}, one per step, as rank {} has", rank, seconds.size(), times[0].size(),
                                     by_rank.begin()->first));
     }
     times.push_back(std::move(seconds));

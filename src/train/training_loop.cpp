@@ -78,7 +78,7 @@ std::optional<std::string> MetricsLog::append(const TrainingRow& row) {
   const std::string& problem = of_lines.empty() ? of_table : of_lines;
   if (problem.empty() || complained_) return std::nullopt;
   complained_ = true;
-  return fmt::format("metrics are missing from step {} on, training goes on; {}", row.step, problem);
+  return fmt::format("metrics are missing from step {} on, training continues; {}", row.step, problem);
 }
 
 namespace {

@@ -53,7 +53,7 @@ void check_input(const Workload& workload, const TuneOptions& options) {
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.scalar_type() == parameters[0].tensor.scalar_type()) continue;
     throw InputError(
-        fmt::format("tune: {} and {} are of two dtypes; expected one, since a bucket holds one", parameters[0].name, parameter.name));
+        fmt::format("tune: {} and {} have different dtypes; expected one, since buckets do not mix them", parameters[0].name, parameter.name));
   }
 }
 

@@ -253,7 +253,7 @@ class Rejects(Compare):
     def test_a_setting_that_is_there_twice(self):
         good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))
         bad["configurations"].append(bad["configurations"][0])
-        self.assert_rejected(good, bad, "'none' is there twice")
+        self.assert_rejected(good, bad, "'none' appears twice")
 
 
 if __name__ == "__main__":
