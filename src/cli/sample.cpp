@@ -79,14 +79,14 @@ int run_sample(const SampleFlags& flags) {
 Run declare_sample(CLI::App& app) {
   auto flags = std::make_shared<SampleFlags>();
   app.footer(
-      "Prints the prompt, and goes on as the model would. The model must have been\n"
+      "Prints the prompt and continues it as the model would. The model must have been\n"
       "trained on text, byte by byte.\n\n"
       "  firkin sample                                from firkin-out/train\n"
       "  firkin sample book --prompt \"It was\" --count 500 --temperature 0.7\n"
       "  firkin sample book/checkpoints/step-00000200.ckpt --temperature 0\n");
   app.add_option("from", flags->from, "--out of firkin train, or a checkpoint")->capture_default_str();
   app.add_option("--prompt", flags->prompt, "the beginning of the text")->capture_default_str();
-  app.add_option("--count", flags->generate.count, "bytes to add")->capture_default_str()->check(CLI::Range(1, 1000000));
+  app.add_option("--count", flags->generate.count, "bytes to generate")->capture_default_str()->check(CLI::Range(1, 1000000));
   app.add_option("--temperature", flags->generate.temperature, "below 1 favours likely bytes; 0 takes the likeliest")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
