@@ -109,8 +109,8 @@ GradientHook fp16_compression();
 //   - Profiling: profile_steps more, in which hooks record when each gradient is ready.
 //   - Measuring: between steps, all-reduces by size, on separate tensors of at most 64 MiB, a quarter of a second at a time, until budget_s
 //     is spent or there is nothing more to learn. Then rank 0 predicts every cap and the best plan of unequal buckets.
-//   - Trying: if the best of these is predicted to gain half a percent of a step, it alternates with the buckets in use, in blocks of
-//   steps.
+//   - Trying: if the best of these is predicted to gain half a percent of a step, blocks of steps alternate between it and the
+//     buckets in use.
 //   - Settled: the new plan stays unless it is slower; a line says what was chosen and what it gains.
 //
 // Guarantees: rank 0 decides, and all ranks switch between the same two steps. Gradients are right and equal on all ranks throughout, as

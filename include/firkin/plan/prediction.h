@@ -112,10 +112,9 @@ struct PredictedHook {
 struct PredictionInputs {
   TensorProfile profile;
   AllReduceTable table;
-  int64_t world_size = 0;  // ranks; extrapolated to when the table has other worlds only
-  int64_t ranks_per_node =
-      0;  // 0: unknown; else extrapolates from worlds within one node if world_size fits one, otherwise from those that span nodes
-  CapOptions rule = {};  // its cap is ignored
+  int64_t world_size = 0;      // ranks; extrapolated to when the table has other worlds only
+  int64_t ranks_per_node = 0;  // 0: unknown; else extrapolates only from worlds like world_size: within a node, or across nodes
+  CapOptions rule = {};        // its cap is ignored
   SearchOptions search = {};
   double latency_factor = 1;                      // of a calibration (calibration.h)
   std::optional<double> residual = std::nullopt;  // of the same calibration: how well the model fits; none: not calibrated
