@@ -74,7 +74,7 @@ std::optional<NewestCheckpoint> starting_point(const TrainFlags& flags, const nl
 
 void say_where_it_starts(const TrainFlags& flags, const std::optional<NewestCheckpoint>& start) {
   if (start) {
-    fmt::print(stderr, "firkin: going on from {}, {} steps done\n", start->file.string(), start->checkpoint.head.step);
+    fmt::print(stderr, "firkin: continuing from {}, {} steps done\n", start->file.string(), start->checkpoint.head.step);
     const std::string changes = changed_optimisation(start->checkpoint.head.about, flags);
     if (!changes.empty()) fmt::print(stderr, "firkin: what is left is trained with {}\n", changes);
   } else if (flags.resume || restart_count() > 0) {

@@ -212,7 +212,7 @@ class Interrupted(Training):
                 process.send_signal(name)
                 printed, said = process.communicate(timeout=DEADLINE_S)
                 self.assertEqual(process.returncode, 0, said)
-                self.assertIn("Ended early", printed)
+                self.assertIn("Stopped early", printed)
                 done = len(losses_of(self.out))
                 self.assertEqual(checkpoints_in(self.out)[-1], f"step-{done:08}.ckpt")
 

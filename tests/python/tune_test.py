@@ -265,7 +265,7 @@ class Tune(unittest.TestCase):
         self.assertLessEqual(calls * 0.2, 1.25 * 6.0)
         for said in ("the prediction chose", "no gain can be shown"):
             self.assertTrue(any(said in note for note in notes), notes)
-        self.assertRegex(summary, r"(?s)^.* ms a step.*\n.*, by \d blocks of steps that did not choose.*\nDistributedDataParallel\(model.*\)$")
+        self.assertRegex(summary, r"(?s)^.* ms a step.*\n.*, from \d blocks of steps that had no part in the choice.*\nDistributedDataParallel\(model.*\)$")
         self.assertIn("too few blocks", page)
 
     def test_ranks_end_with_the_same_block_however_their_clocks_differ(self):
