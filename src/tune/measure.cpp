@@ -160,7 +160,8 @@ class TuneRun {
   // Their caps are rank 0's, and so is who leads.
   void race_caps() {
     choose_race(tuning_, options_.compare ? std::vector<int64_t>() : options_.caps);
-    tuning_.raced = predict_steps(model_of(tuning_), options_.rule, numbers_of_rank_0(group_, bytes_of(tuning_.raced)));
+    const std::vector<int64_t> caps = numbers_of_rank_0(group_, bytes_of(tuning_.raced));
+    if (caps != bytes_of(tuning_.raced)) tuning_.raced = predict_steps(model_of(tuning_), options_.rule, caps);
     std::vector<StepSetting> settings;
     for (const CapPrediction& cap : tuning_.raced) settings.push_back(cap_setting(cap.cap_bytes));
     const Blocks blocks{.most = options_.race_blocks, .fewest = 3, .share = kRaced};

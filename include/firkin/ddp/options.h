@@ -148,6 +148,8 @@ struct DataParallelOptions {
   // The order in which gradients become ready, as indices of the trainable parameters in registration order. Default: reverse registration
   // order, then rank 0's order as observed in the first backward. A given order is kept.
   std::vector<int64_t> ready_order;
+  // For ordered: the slack of its launch order (plan/launch_order.h). Default: chosen from observed steps. For experiments.
+  std::optional<double> launch_slack;
   GradientHook gradient_hook = plain_all_reduce();
   std::optional<std::chrono::milliseconds> timeout;  // of each collective in a step; default: the group's
   bool finish_with_backward = true;                  // false: call finish_gradient_synchronization() after every backward
