@@ -24,18 +24,6 @@ struct LayersFlags {
 
 constexpr double kMostPerturbation = 0.03;  // of a step, by what is watching it
 
-LayersSection section_of(const LayerProfile& profile) {
-  LayersSection section{.layers = {},
-                        .forward_s = profile.forward_s,
-                        .backward_s = profile.backward_s,
-                        .optimizer_s = profile.optimizer_s,
-                        .watched_step_s = profile.watched_s,
-                        .bare_step_s = profile.bare_s};
-  for (const LayerTimes& layer : profile.layers)
-    section.layers.push_back({layer.name, layer.parameters, layer.forward_s, layer.backward_s});
-  return section;
-}
-
 std::string perturbation_text(const PairedRatio& ratio) {
   return fmt::format("{:+.1f} % (95 % interval {:+.1f} to {:+.1f} %)", 100 * (ratio.ratio - 1), 100 * (ratio.interval.low - 1),
                      100 * (ratio.interval.high - 1));
@@ -65,7 +53,7 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
     throw RuntimeError(fmt::format("watching changes a step by {}; expected at most {:.0f} %: take more --steps, or --keep-perturbed",
                                    perturbation_text(ratio), 100 * kMostPerturbation));
   }
-  results.layers = section_of(profile);
+  results.layers = profile.times;
   results.profile = ProfileSection{.tensors = profile.tensors,
                                    .bare_backward_s = {},
                                    .hook_perturbation = ratio.ratio - 1,

@@ -334,11 +334,8 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
 void add_measuring_flags(CLI::App& app, StepFlags& flags) {
   const char* const group = "Measuring";
   const CLI::Range some(1, 100000);
-  app.add_option("--blocks", flags.blocks, "blocks; each runs all settings once")
-      ->capture_default_str()
-      ->check(CLI::Range(4, 100000))
-      ->group(group);
-  app.add_option("--warmup", flags.warmup, "untimed steps after each change of setting")->capture_default_str()->check(some)->group(group);
+  add_value(app, "--blocks", flags.blocks, "blocks; each runs all settings once", group)->check(CLI::Range(4, 100000));
+  add_value(app, "--warmup", flags.warmup, "untimed steps after each change of setting", group)->check(some);
   CLI::Option* steps = app.add_option("--steps-per-block", flags.steps, "timed steps per block and setting");
   add_old_name(app, "--steps", steps->capture_default_str()->check(some)->group(group));
 }

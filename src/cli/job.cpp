@@ -72,10 +72,7 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
 
 void add_model_detail_flags(CLI::App& app, ModelFlags& flags) {
   const char* const group = "Model";
-  app.add_option("--dtype", flags.dtype, "type of parameters and gradients")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->group(group);
+  add_value(app, "--dtype", flags.dtype, "type of parameters and gradients", group)->check(CLI::IsMember({"fp32", "bf16"}));
   for (const ConfigSize& size : kConfigSizes) {
     const std::string name(size.name);
     const auto set = [&flags, name](const int64_t& value) { flags.sizes[name] = value; };
@@ -186,7 +183,7 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
 void add_training_flags(CLI::App& app, JobFlags& flags) {
   CLI::Option* data = app.add_option("--data", flags.data, "text file to train on, byte by byte (default: a text\nthat comes with Firkin)");
   add_old_name(app, "--text", data);
-  app.add_option("--learning-rate", flags.learning_rate, "learning rate of plain SGD")->capture_default_str()->group("Model");
+  add_value(app, "--learning-rate", flags.learning_rate, "learning rate of plain SGD", "Model");
   add_memory_flag(app, flags.memory_limit_bytes);
 }
 
@@ -196,14 +193,8 @@ void add_replay_flags(CLI::App& app, JobFlags& flags) {
                  "replay a tensors.csv instead of a model: gradients of\nits sizes at its times; computation sleeps")
       ->check(CLI::ExistingFile)
       ->group(group);
-  app.add_option("--scale-bytes", flags.replay_scale.bytes, "multiply the replay's bytes")
-      ->capture_default_str()
-      ->needs("--replay")
-      ->group(group);
-  app.add_option("--scale-time", flags.replay_scale.time, "multiply the replay's times")
-      ->capture_default_str()
-      ->needs("--replay")
-      ->group(group);
+  add_value(app, "--scale-bytes", flags.replay_scale.bytes, "multiply the replay's bytes", group)->needs("--replay");
+  add_value(app, "--scale-time", flags.replay_scale.time, "multiply the replay's times", group)->needs("--replay");
 }
 
 void check_replay_alone(const CLI::App& app) {

@@ -39,12 +39,11 @@ int run(const ReportFlags& flags) {
   for (const std::filesystem::path& file : files) several.push_back(read_results(file));
   check_output_folder(folder, flags.html.empty() && (!flags.out.empty() || files.size() > 1) ? "--out" : "--html");
   write_file_atomically(html, render_reports(several, names));
-  std::vector<std::string> written = {html.string()};
   if (flags.json) {
-    print_json({{"files", written}});
-    return 0;
+    print_json({{"files", nlohmann::json::array({html.string()})}});
+  } else {
+    fmt::print("wrote {}\n", html.string());
   }
-  for (const std::string& file : written) fmt::print("wrote {}\n", file);
   return 0;
 }
 

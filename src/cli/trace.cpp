@@ -222,10 +222,7 @@ Run declare_trace(CLI::App& app) {
   add_strategy_flags(app, flags->strategies, flags->caps);
   add_rule_flags(app, flags->rule);
   const char* const measuring = "Measuring";
-  app.add_option("--warmup", flags->warmup, "steps before the recorded ones")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000))
-      ->group(measuring);
+  add_value(app, "--warmup", flags->warmup, "steps before the recorded ones", measuring)->check(CLI::Range(1, 100000));
   app.add_option("--steps", flags->steps, "recorded steps")->capture_default_str()->check(CLI::Range(1, 1000));
   CLI::Option* time =
       add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for measuring a(x), which predicted timelines\nneed; 0: none");

@@ -118,27 +118,15 @@ Run declare_tune(CLI::App& app) {
   const char* const measuring = "Measuring";
   const CLI::Range some(1, 100000);
   const CLI::Range at_least_4(4, 100000);
-  app.add_option("--race-blocks", flags->race_blocks, "at most this many blocks in the race")
-      ->capture_default_str()
-      ->check(some)
-      ->group(measuring);
-  app.add_option("--blocks", flags->blocks, "blocks that measure the gain; each runs all settings")
-      ->capture_default_str()
-      ->check(at_least_4)
-      ->group(measuring);
-  app.add_option("--warmup", flags->warmup, "untimed steps after each change of setting")
-      ->capture_default_str()
-      ->check(some)
-      ->group(measuring);
+  add_value(app, "--race-blocks", flags->race_blocks, "at most this many blocks in the race", measuring)->check(some);
+  add_value(app, "--blocks", flags->blocks, "blocks that measure the gain; each runs all settings", measuring)->check(at_least_4);
+  add_value(app, "--warmup", flags->warmup, "untimed steps after each change of setting", measuring)->check(some);
   CLI::Option* steps = app.add_option("--steps-per-block", flags->steps, "timed steps per block and setting");
   add_old_name(app, "--steps", steps->capture_default_str()->check(some)->group(measuring));
   CLI::Option* all = add_time(app, "--time", flags->seconds,
                               "budget for the whole run; slow steps run fewer times\n(default: 2m; with --compare no limit)");
   add_old_name(app, "--seconds", all->group(measuring), "s");
-  app.add_option("--profile-steps", flags->profile_steps, "backward passes to profile")
-      ->capture_default_str()
-      ->check(at_least_4)
-      ->group(measuring);
+  add_value(app, "--profile-steps", flags->profile_steps, "backward passes to profile", measuring)->check(at_least_4);
   CLI::Option* time = add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for the all-reduce table: 10s");
   add_old_name(app, "--allreduce-seconds", time->group(measuring), "s");
   return [flags, &app] {

@@ -59,8 +59,7 @@ MeasuredSetting step_setting(std::string configuration, std::string name, double
 }
 
 MeasuredSetting strategy_setting(const std::string& configuration, const StrategyRow& row) {
-  const std::string name = row.cap_mib ? fmt::format("{} {:.6g} MiB", row.strategy, *row.cap_mib) : row.strategy;
-  return step_setting(configuration, name, row.measured_s, row.measured_ci_s);
+  return step_setting(configuration, exact_setting_name(row), row.measured_s, row.measured_ci_s);
 }
 
 std::vector<MeasuredSetting> settings_of_tune(const Results& run) {

@@ -107,7 +107,6 @@ class TuneRun {
     compare_caps();
     race_ordered();
     choose_hooks();
-    tell();
     measure_gain();
     decide(tuning_);
     return std::move(tuning_);

@@ -17,7 +17,6 @@ struct Interval {
   double high = 0;
 
   bool contains(double value) const { return low <= value && value <= high; }
-  bool overlaps(const Interval& other) const { return low <= other.high && other.low <= high; }
 };
 
 // The range of six samples holds the median in 96.9 %, that of five in 93.75 %; with fewer than six samples an interval is unbounded.
