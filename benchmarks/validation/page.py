@@ -15,25 +15,16 @@ RULES = ["chosen cap", "predicted best", "PyTorch's default", "MG-WFBP", "one bu
 
 INTRODUCTION = """# Does the prediction hold? The validation study
 
-After this page you know how far `firkin tune`'s predictions miss, and which of its own bars it misses. `firkin tune` predicts the step
-time T(b) of every bucket cap b, chooses one, and measures. This study covers {count} configurations: four workloads over each of four
-links, one over four hosts, and one as one of {ranks} GPUs over a modelled link.
-
-```
-benchmarks/validation/study.py build/firkin
-```
-
-writes this page and a report per configuration in about {minutes:.0f} minutes on two idle cores. It resumes after an interruption and
-needs network namespaces ([lab](emulated_links.md#lab-a-network-on-one-machine)). `--list` shows the configurations, `--only NAME` runs
-one, and `--page` writes the pages from the kept results.
+`firkin tune` predicts the step time T(b) of every bucket cap b, chooses one, and measures. This study covers {count} configurations
+(four workloads over each of four links, one over four hosts, and one as one of {ranks} GPUs over a modelled link), and shows how far
+predictions miss and which of Firkin's own bars they miss. `benchmarks/validation/study.py build/firkin` writes this page and a report
+per configuration in about {minutes:.0f} minutes on two idle cores (`--page`: from the kept results).
 
 **Read the gains with care.** The links are kernel-limited and join hosts on one machine. The workloads are small: PyTorch's default of
-1 MiB and then 25 MiB is nearly one bucket on them, so gains over it say little of a cluster. [Where it matters](where_it_matters.md)
-maps clusters.
+1 MiB and then 25 MiB is nearly one bucket on them, so gains over it say little about a cluster. [Where it
+matters](where_it_matters.md) maps clusters.
 
 {machine}
-
-## Terms
 
 - **Error**: predicted over measured step, less 1. **Regret**: a step over the step of the cap measured best, less 1, paired within
   blocks. **As good**: the measurement cannot tell it from the best. Intervals are 95 %; a prediction's covers the model's own error,
@@ -41,14 +32,15 @@ maps clusters.
 - **Workloads**: the demo model with batch 4 (`compute`) and 1 (`communication`), sequences of 128; 24 narrow layers
   (`small-tensors`); gpt2-large with an A100's ready times, [replayed](emulated_links.md#replay-a-profile) and scaled to steps of
   tenths of a second.
-- **Links**: `lab/run` joins two hosts, one core and one rank each, through the kernel's TCP. "No limit" is as fast as the cores.
-  Hosts of replays get two cores, shared on a machine of two ([why](emulated_links.md#small-messages-on-a-single-core)). The modelled
-  link has the all-reduce times of {ranks} GH200s of Alps (`{alps}`, {setting}).
-- **Rules**: the chosen cap is the one that `tune` names after racing the best predicted caps; blocks of their own then measure it
-  beside a grid of caps, which a plain `tune` leaves out. PyTorch's default runs in its own engine, c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) was not run: *p* marks the
+- **Links**: [`lab/run`](emulated_links.md#lab-a-network-on-one-machine) joins two hosts, one core and one rank each; "no limit" is as
+  fast as the cores. Hosts of replays get two cores, shared on a machine of two
+  ([why](emulated_links.md#small-messages-on-a-single-core)). The modelled link has the all-reduce times of {ranks} GH200s of Alps
+  (`{alps}`, {setting}).
+- **Rules**: the chosen cap is the one `tune` names after racing the best predicted caps; other blocks then measure it beside a grid of
+  caps, which a plain `tune` leaves out. PyTorch's default runs in its own engine, c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019)
+  was not run: *p* marks the
   calibrated model's prediction, unless its buckets were measured.
-- **Raw data**, one folder per configuration in `benchmarks/validation/data/`: every timed step of every rank (`results.json.gz`,
-  [fields](results.md)), predictions of other rules (`prediction.json.gz`), the command and how busy the machine was (`run.json`)."""
+- **Raw data**: every timed step of every rank is in `benchmarks/validation/data/`."""
 
 
 def machine_text(figures):

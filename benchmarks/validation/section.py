@@ -61,7 +61,7 @@ def stands_out_sentence(figures):
     rows += [(f"`{row['strategy']}`", row) for row in figures.result["strategies"]]
     said = [f"{row['outliers']} of {name}" for name, row in rows if row.get("outliers")]
     modes = [f"{name} ({milliseconds(row['modes_s']['low'])} and {milliseconds(row['modes_s']['high'])})" for name, row in rows if row.get("modes_s")]
-    sentences = ([f"Blocks that stand out: {', '.join(said)}."] if said else []) + ([f"Two modes: {', '.join(modes)}."] if modes else [])
+    sentences = ([f"Outlying blocks: {', '.join(said)}."] if said else []) + ([f"Two modes: {', '.join(modes)}."] if modes else [])
     return " ".join(sentences)
 
 
@@ -78,7 +78,7 @@ def report(regime, figures):
     sentences = [choice_sentence(figures), default_sentence(figures), ordered_sentence(figures), other_rules_sentence(figures)]
     notes = [f"- {note}" for note in figures.result.get("notes", [])]
     origin = (f"{run['seconds']:.0f} s, load average {run['load_before']:.1f} at the start and {run['load_after']:.1f} at the "
-              f"end; others computed on {run['busy_cores_of_others']:.2f} cores.")
+              f"end; other processes used {run['busy_cores_of_others']:.2f} cores.")
     parts = [f"# {regime.name}", facts, "![Step time over bucket cap, predicted and measured](curve.svg)", curve_table(figures),
              strategies_table(figures), "\n\n".join(filter(None, sentences)), stands_out_sentence(figures), regime.remark, "\n".join(notes),
              "```text\n" + " \\\n    ".join(textwrap.wrap(run["command"], 82, break_on_hyphens=False)) + "\n```", origin]

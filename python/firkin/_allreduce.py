@@ -171,7 +171,7 @@ def measured_table(
 
     def check() -> None:
         if ranks.size < 2:
-            raise InputError("one rank has nobody to communicate with; expected at least 2: torchrun --nproc-per-node 2")
+            raise InputError("only one rank; expected at least 2: torchrun --nproc-per-node 2")
         if not seconds > 0:
             raise InputError(f"time_budget_s {seconds}; expected more than 0")
         if not sizes:

@@ -119,15 +119,15 @@ class Plan:
         parameters = _ddp.reduced_parameters(model)
         for name, parameter in parameters:
             if name not in self.bytes:
-                raise InputError(f"plan: it is for another model: parameter '{name}' is not in it")
+                raise InputError(f"plan: made for another model: parameter '{name}' is not in it")
             if self.bytes[name] != _ddp.gradient_bytes(parameter):
                 size = _ddp.gradient_bytes(parameter)
-                raise InputError(f"plan: it is for another model: '{name}' has {size} bytes, expected {self.bytes[name]}")
+                raise InputError(f"plan: made for another model: '{name}' has {size} bytes, expected {self.bytes[name]}")
         names = {name for name, _ in parameters}
         for bucket in self.buckets:
             for name in bucket:
                 if name not in names:
-                    raise InputError(f"plan: it is for another model: no parameter '{name}' that needs a gradient")
+                    raise InputError(f"plan: made for another model: no parameter '{name}' that needs a gradient")
         planned = {name for bucket in self.buckets for name in bucket}
         for name, _ in parameters:
             if name not in planned:

@@ -45,7 +45,7 @@ def check_same_model(ranks: Ranks, model: torch.nn.Module, parameters: Parameter
     everyone = ranks.all((digest, described))
     for rank, (other, theirs) in enumerate(everyone):
         if other != everyone[0][0]:
-            raise InputError(f"model: rank {rank} has another one ({theirs}) than rank 0 ({everyone[0][1]}); expected the same everywhere")
+            raise InputError(f"model: rank {rank} has {theirs}, rank 0 has {everyone[0][1]}; expected the same model on every rank")
 
 
 class BackwardProfiler:
@@ -114,7 +114,7 @@ class BackwardProfiler:
         self._clock.synchronize()
         if watch.uncounted and not self._model.called:
             raise InputError(
-                "step did not call the model that it was given; expected step(model) to use its argument, not one from outside"
+                "step did not call the model it was given; expected step(model) to use its argument"
             )
         if watch.uncounted and not watch.passes:
             raise InputError("step did no backward pass that averages gradients; expected the last one outside of no_sync()")

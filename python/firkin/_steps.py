@@ -52,7 +52,7 @@ class CountedStep:
         except StopIteration:
             most = "" if self._most is None else f" (up to {self._most}, fewer with a smaller time_budget_s)"
             raise InputError(
-                f"step: its batches ended in call {self.calls + 1}; expected as many as there are calls{most}, or a loader that starts anew"
+                f"step: its batches ended in call {self.calls + 1}; expected one per call{most}, or a loader that starts over"
             ) from None
         self.calls += 1
         self.seconds += time.perf_counter() - started

@@ -246,7 +246,7 @@ ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_
 
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options) {
   if (workload.whole_step && !device_of(workload).is_cpu()) {
-    throw InputError("the backward of a step that is one function is timed with the CPU's clock; expected a model on the CPU");
+    throw InputError("a step function is timed by the CPU's clock; expected a model on the CPU");
   }
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
   int64_t step = 0;

@@ -70,17 +70,17 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
 Run declare_bench_layers(CLI::App& app) {
   auto flags = std::make_shared<LayersFlags>();
   app.footer(
-      "Trains without communication, and looks on: a clock in every gradient's hook,\n"
-      "and one after each layer of forward. Medians over steps of the slowest rank.\n\n"
-      "backward: from when the layer before (in backward) had all its gradients to\n"
-      "when this one has; so the first one's holds the loss, and a tied weight is\n"
-      "ready only at the end. forward of all: with reading the batch, and the loss.\n"
-      "tensors.csv: when autograd has finished each gradient; tune's also has the time\n"
-      "to write it into a bucket.\n\n"
-      "Half of the steps are bare. If the watched ones are over 3 % slower, nothing is\n"
-      "written (exit code 1), unless --keep-perturbed.\n\n"
+      "Trains without communication, with a clock in every gradient's hook and after\n"
+      "each layer of forward. Medians over steps of the slowest rank.\n\n"
+      "backward: from when the previous layer (in backward) had all its gradients\n"
+      "until this one has. The first one's therefore includes the loss, and a tied\n"
+      "weight is ready only at the end. The total of forward includes reading the\n"
+      "batch and the loss. tensors.csv: when autograd has finished each gradient; that\n"
+      "of tune adds the time to write it into a bucket.\n\n"
+      "Half of the steps run without clocks. If the clocks slow a step by over 3 %,\n"
+      "nothing is written (exit code 1), unless --keep-perturbed is given.\n\n"
       "  firkin bench layers --ranks 1 --model gpt2 --batch 1\n"
-      "  firkin bench layers --ranks 2 --out run      and then\n"
+      "  firkin bench layers --ranks 2 --out run      then\n"
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
   add_common_flags(app, flags->common, "bench-layers");
   add_rank_flags(app, flags->ranks);

@@ -59,8 +59,8 @@ Run declare_compare(CLI::App& app) {
       "  firkin compare before after\n"
       "  firkin compare main.json branch.json --fail-if-slower      exit code 1 for CI\n");
   app.add_option("A", flags->a, "the first results.json, or its folder")->required();
-  app.add_option("B", flags->b, "the second; a ratio is B / A")->required();
-  app.add_flag("--fail-if-slower", flags->fails_if_slower, "exit with 1 if a setting of B is slower");
+  app.add_option("B", flags->b, "the second; ratios are B / A")->required();
+  app.add_flag("--fail-if-slower", flags->fails_if_slower, "exit with 1 if any setting of B is slower");
   add_output_flags(app, flags->common, "compare");
   return [flags] { return run(*flags); };
 }

@@ -181,7 +181,7 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
 }
 
 void add_training_flags(CLI::App& app, JobFlags& flags) {
-  CLI::Option* data = app.add_option("--data", flags.data, "text file to train on, byte by byte (default: the\nincluded text)");
+  CLI::Option* data = app.add_option("--data", flags.data, "text file to train on, byte by byte (default: a text\nthat comes with Firkin)");
   add_old_name(app, "--text", data);
   add_value(app, "--learning-rate", flags.learning_rate, "learning rate of plain SGD", "Model");
   add_memory_flag(app, flags.memory_limit_bytes);
@@ -190,7 +190,7 @@ void add_training_flags(CLI::App& app, JobFlags& flags) {
 void add_replay_flags(CLI::App& app, JobFlags& flags) {
   const char* const group = "Replay";
   app.add_option("--replay", flags.replay,
-                 "step a tensors.csv instead of a model: its gradient\nsizes and times, with computation as sleep")
+                 "replay a tensors.csv instead of a model: gradients of\nits sizes at its times; computation sleeps")
       ->check(CLI::ExistingFile)
       ->group(group);
   add_value(app, "--scale-bytes", flags.replay_scale.bytes, "multiply the replay's bytes", group)->needs("--replay");
@@ -264,10 +264,10 @@ Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t see
 }
 
 const char* const kStrategiesInHelp =
-    "strategies: none communicates nothing; naive one tensor after another, after\n"
-    "backward; flat all in one call after backward; overlap each tensor when its\n"
-    "gradient is ready; bucketed whole buckets when ready; torch PyTorch's own engine\n"
-    "(c10d::Reducer) under the same caps.\n\n";
+    "Strategies: none does not communicate. naive sends one tensor after another,\n"
+    "after backward; flat sends all in one call after backward; overlap sends each\n"
+    "tensor when its gradient is ready; bucketed sends each bucket when it is full.\n"
+    "torch is PyTorch's own engine (c10d::Reducer) under the same caps.\n\n";
 
 void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<int64_t>& caps) {
   std::vector<std::string> names;
@@ -278,7 +278,7 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::IsMember(names));
-  add_old_name(app, "--cap-mib", add_sizes(app, "--cap", caps, "of buckets, for bucketed and torch: 1MiB,25MiB"), "MiB");
+  add_old_name(app, "--cap-mib", add_sizes(app, "--cap", caps, "bucket caps for bucketed and torch: 1MiB,25MiB"), "MiB");
 }
 
 double cap_in_mib(int64_t bytes) {

@@ -61,14 +61,13 @@ std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
 void add_rank_flags(CLI::App& app, RankFlags& flags) {
   flags.ranks_option = app.add_option("--ranks", flags.ranks, "ranks to start on this machine, without a launcher");
   flags.ranks_option->capture_default_str();
-  app.add_option("--link", flags.link, "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take its time");
+  app.add_option("--link", flags.link, "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long");
   const char* const group = "Ranks";
-  app.add_option("--link-world", flags.link_world, "ranks to model the link for (default: --ranks)")->group(group);
-  add_time(app, "--timeout", flags.timeout_s, "for a collective to complete: 90s, 5m")->group(group);
-  add_value(app, "--device", flags.device,
-            "for models and gradients; cuda: one GPU of this\nmachine per rank; auto: cuda if there is a GPU", group)
+  app.add_option("--link-world", flags.link_world, "model the link for this many ranks (default: --ranks)")->group(group);
+  add_time(app, "--timeout", flags.timeout_s, "limit for a collective to complete: 90s, 5m")->group(group);
+  add_value(app, "--device", flags.device, "cpu, or cuda with one GPU of this machine per rank;\nauto: cuda if there is a GPU", group)
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  add_value(app, "--backend", flags.backend, "c10d's, for gradients; auto: nccl if each rank has\na GPU of its own, else gloo", group)
+  add_value(app, "--backend", flags.backend, "c10d backend for gradients; auto: nccl if each rank\nhas a GPU of its own, else gloo", group)
       ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
   add_value(app, "--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share", group);
 }

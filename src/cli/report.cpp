@@ -55,7 +55,7 @@ Run declare_report(CLI::App& app) {
       "  firkin report                              firkin-out/tune/results.json\n"
       "  firkin report run7                         run7/report.html\n"
       "  firkin report a b --html both.html         trainings in the same charts\n");
-  app.add_option("results", flags->results, "one or several, or their folders (default\nfirkin-out/tune/results.json)");
+  app.add_option("results", flags->results, "results.json files or their folders (default\nfirkin-out/tune/results.json)");
   CLI::Option* html = app.add_option("--html", flags->html,
                                      "the page (default: report.html beside the results; for\nseveral, firkin-out/report/report.html)");
   app.add_option("--out", flags->out, "folder for report.html")->excludes(html);

@@ -23,7 +23,7 @@ void check_training(const ObservedTraining& training) {
   const size_t buckets = training.transfer_s.size();
   const bool agree = training.needed_s.size() == buckets &&
                      std::ranges::all_of(training.steps, [&](const auto& step) { return step.ready_s.size() == buckets; });
-  if (!agree) throw InputError(fmt::format("launch order: expected {} ready times a step and {} first uses", buckets, buckets));
+  if (!agree) throw InputError(fmt::format("launch order: expected {} ready times per step and {} first uses", buckets, buckets));
 }
 
 std::vector<double> median_ready_s(const ObservedTraining& training) {

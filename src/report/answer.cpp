@@ -29,7 +29,7 @@ std::string steps_heading(const Results& results) {
     if (configuration.strategies.empty()) skipped.push_back(name_of(configuration.model));
     if (!best) continue;
     if (first.empty()) {
-      first = fmt::format("Fastest for {}: {}, {} a step", name_of(configuration.model), setting_name(*best),
+      first = fmt::format("Fastest for {}: {}, {} per step", name_of(configuration.model), setting_name(*best),
                           display_seconds(best->measured_s));
       if (best->exposed_s) first += fmt::format(", {} of it exposed communication", display_seconds(std::max(0.0, *best->exposed_s)));
     }
@@ -57,8 +57,8 @@ std::string trace_heading(const std::vector<TraceRow>& traces) {
       best = &trace;
     }
   }
-  if (!best) return fmt::format("What ran when in a step, under {} settings.", traces.size());
-  return fmt::format("Most is hidden by {}: {} of its communication runs beside computation.", best->name, display_percent(most));
+  if (!best) return fmt::format("Timelines of a step under {} settings.", traces.size());
+  return fmt::format("The strategy {} hides the most: {} of its communication overlaps computation.", best->name, display_percent(most));
 }
 
 std::string layers_heading(const LayersSection& section) {
@@ -78,7 +78,7 @@ std::string layers_heading(const LayersSection& section) {
 std::string training_heading(const TrainingSection& training) {
   std::string text = fmt::format("{} of {} steps", training.steps, training.planned_steps);
   if (training.last_loss) text += fmt::format(": loss {:.4f}", *training.last_loss);
-  if (training.last_held_loss) text += fmt::format(", of the held part {:.4f}", *training.last_held_loss);
+  if (training.last_held_loss) text += fmt::format(", on held-out data {:.4f}", *training.last_held_loss);
   if (training.tokens_per_s) text += fmt::format("; {:.0f} tokens/s", *training.tokens_per_s);
   if (training.exposed_share) text += fmt::format(", {} of the time exposed communication", display_percent(*training.exposed_share));
   return text + ".";
@@ -105,7 +105,7 @@ std::string allreduce_heading(const std::vector<AllReduceRow>& sizes) {
 
 std::string comparison_heading(const Comparison& comparison) {
   const auto count = [&comparison](Verdict verdict) { return std::ranges::count(comparison.settings, verdict, &ComparedSetting::verdict); };
-  return fmt::format("Of {} settings in both runs, B is faster in {}, slower in {}, and cannot be told from A in {}.",
+  return fmt::format("Of {} settings in both runs, B is faster in {}, slower in {}, and indistinguishable from A in {}.",
                      comparison.settings.size(), count(Verdict::kFaster), count(Verdict::kSlower),
                      count(Verdict::kSame) + count(Verdict::kUnknown));
 }
@@ -115,7 +115,7 @@ std::string heading_of(const Results& results) {
   const auto& rows = results.dense_curve.empty() ? results.curve : results.dense_curve;
   if (std::ranges::any_of(rows, predicts)) {
     const auto best = std::ranges::min_element(rows, {}, [](const CurveRow& row) { return row.predicted_s.value_or(HUGE_VAL); });
-    return fmt::format("The best cap is predicted to be {} MiB, at {} a step.", display_cap(best->cap_mib),
+    return fmt::format("The best cap is predicted to be {} MiB, at {} per step.", display_cap(best->cap_mib),
                        display_seconds(*best->predicted_s));
   }
   if (results.comparison) return comparison_heading(*results.comparison);
@@ -147,10 +147,10 @@ std::string kicker(const Results& results) {
 Answer put_in_words(const Results& results) {
   Answer answer;
   answer.kicker = kicker(results);
-  if (!results.complete) answer.warnings.push_back("This run is not complete: it was interrupted, or is still going on.");
+  if (!results.complete) answer.warnings.push_back("This run is incomplete: it was interrupted or is still running.");
   if (const auto& link = results.run.environment.link) {
     answer.warnings.push_back(fmt::format(
-        "Modelled link ({}): every time that holds communication is one over this link, not over the one that carried the data.", *link));
+        "Modelled link ({}): times that include communication are those of this link, not of the one that carried the data.", *link));
   }
   if (results.calibration && !results.calibration->fit.warning.empty()) answer.warnings.push_back(results.calibration->fit.warning);
   answer.notes = results.notes;

@@ -69,8 +69,8 @@ std::optional<Chart> allreduce_chart(const Results& results) {
   chart.id = "allreduce";
   chart.title = "Time of an all-reduce over its size";
   chart.caption =
-      "Points: medians; thin lines: from the least to the greatest sample. Flat where latency dominates, rising where bandwidth does: what "
-      "buckets trade against each other.";
+      "Points: medians; thin lines: from the least to the greatest sample. Flat where latency dominates, rising where bandwidth does: "
+      "buckets trade one against the other.";
   if (results.alpha_beta) {
     key.push_back(kFit);
     fit.push_back(fit_row(*results.alpha_beta, points));
@@ -100,7 +100,7 @@ std::optional<Chart> chunks_chart(const Results& results) {
   chart.id = "chunks";
   chart.title = "The same data in chunks of different size";
   chart.caption =
-      "Each point: all of the data, all-reduced in chunks that are under way together. Median and 95 % interval. Where the line falls, "
+      "Each point: all of the data, all-reduced in chunks that are in flight together. Median and 95 % interval. Where the line falls, "
       "every call costs; where it is flat, only the bytes do.";
   chart.summary = fmt::format("Time over chunk size, from {} at {} to {} at {}; least {} at {}.", display_seconds(chunks.front().total_s),
                               format_bytes(chunks.front().chunk_bytes), display_seconds(chunks.back().total_s),
@@ -128,7 +128,8 @@ std::optional<Chart> ready_chart(const Results& results) {
   chart.id = "ready";
   chart.title = "When gradients become ready";
   chart.caption =
-      "One point per tensor. A bucket can start once its last gradient is ready; what is ready late can no longer hide behind backward.";
+      "One point per tensor. A bucket can start once its last gradient is ready; gradients that are ready late cannot hide behind "
+      "backward.";
   if (results.profile->hook_perturbation) {
     chart.caption += fmt::format(" Taking these times changed backward by {}.", display_percent(*results.profile->hook_perturbation, true));
   }
@@ -195,7 +196,7 @@ std::optional<Chart> strategy_chart(const Results& results) {
   chart.id = "strategies";
   chart.title = "Strategies compared";
   chart.caption = "Medians of real steps; the thin line is the 95 % interval of the median.";
-  if (split) chart.caption += " Exposed communication is what a step takes longer than one without communication (none).";
+  if (split) chart.caption += " Exposed communication: the step minus the step without communication (none).";
   chart.summary = fmt::format("Step times of {} strategies; the fastest that communicates is {} at {}.", rows.size(), fastest->strategy,
                               display_seconds(fastest->measured_s));
   chart.spec = filled_chart("strategies", {{"strategies", bars}});
@@ -359,9 +360,9 @@ std::optional<Chart> timeline_chart(const Results& results) {
   chart.id = "timeline";
   chart.title = "One step of rank 0: when it computed, and when it communicated";
   chart.caption =
-      "Computation: at least one operator ran. Communication: the transport had taken up at least one collective. Communication beside "
-      "computation is hidden, and it is only free where it does not take the processor from it. Under the strategy ordered, what is "
-      "communicated at the start of the step are gradients of the step before.";
+      "Computation: at least one operator ran. Communication: the transport was working on at least one collective. Communication "
+      "that overlaps computation is hidden, but free only if it needs no processor. Under the strategy ordered, a step begins with "
+      "gradients of the previous step in flight.";
   if (has_predicted) chart.caption += " Below each: the same step as the model predicts it.";
   chart.summary = fmt::format("Periods of computation and of communication in one step{}, for {} settings.",
                               has_predicted ? ", measured and predicted" : "", rows.size());
@@ -401,9 +402,7 @@ Chart losses_chart(const std::vector<NamedTraining>& trainings) {
   Chart chart;
   chart.id = "losses";
   chart.title = trainings.size() == 1 ? "Loss" : "Losses";
-  chart.caption =
-      "Mean cross-entropy in nats per token. Lines: of each step's samples, before the update; points: of the part of the data that is not "
-      "trained on.";
+  chart.caption = "Mean cross-entropy in nats per token. Lines: of each step's samples, before the update; points: of held-out data.";
   chart.summary = fmt::format("Losses of {} trainings, which end: {}.", trainings.size(), fmt::join(ends, ", "));
   chart.spec = with_key_of_runs(filled_chart("losses", {{"losses", losses}, {"held", held}}), trainings.size());
   return chart;

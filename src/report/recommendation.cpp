@@ -96,16 +96,16 @@ KeyFigure error_figure(const std::vector<CurveRow>& curve) {
 std::string tune_heading(const DecisionSection& decision) {
   if (has_outcome(decision, Outcome::kSameBuckets)) return "Keep PyTorch's default: it makes the same buckets as the best cap.";
   if (has_outcome(decision, Outcome::kHidden))
-    return "Keep PyTorch's default: its communication is hidden, a step takes as long as one without any.";
+    return "Keep PyTorch's default: its communication is hidden, so steps take as long as without any.";
   if (has_outcome(decision, Outcome::kDefaultFaster)) return "Keep PyTorch's default: no other cap was faster.";
-  if (has_outcome(decision, Outcome::kNothingToGain)) return "Keep PyTorch's default: another cap gains nothing that can be measured.";
+  if (has_outcome(decision, Outcome::kNothingToGain)) return "Keep PyTorch's default: no other cap shows a measurable gain.";
   const std::string set = fmt::format("Set bucket_cap_mb={}", display_cap(decision.cap_mib));
   if (has_outcome(decision, Outcome::kGain) && decision.over_default)
-    return fmt::format("{}: {} less time a step than PyTorch's default.", set, display_percent(1 - decision.over_default->ratio));
+    return fmt::format("{}: steps take {} less time than with PyTorch's default.", set, display_percent(1 - decision.over_default->ratio));
   if (!decision.predicted_to_default) return fmt::format("{}. PyTorch's default was not measured.", set);
-  return fmt::format("{}: {} less time than PyTorch's default is predicted, and not {} measured.", set,
+  return fmt::format("{}: steps should take {} less time than with PyTorch's default; {}.", set,
                      display_percent(1 - *decision.predicted_to_default),
-                     has_outcome(decision, Outcome::kNotShown) ? "yet shown by what was" : "yet");
+                     has_outcome(decision, Outcome::kNotShown) ? "the measurement does not show it yet" : "not measured yet");
 }
 
 // How sure it is, and what the measurement cannot tell.
@@ -114,12 +114,13 @@ std::string tune_certainty(const DecisionSection& decision) {
   const auto add = [&text](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
   if (const auto& gain = decision.over_default; gain && !has_outcome(decision, Outcome::kSameBuckets)) {
     if (has_outcome(decision, Outcome::kGain) && std::isfinite(gain->ratio_ci.high)) {
-      add(fmt::format("{}, from blocks that did not choose the cap.", interval_text({1 - gain->ratio_ci.high, 1 - gain->ratio_ci.low})));
+      add(fmt::format("{}, from blocks that had no part in choosing the cap.",
+                      interval_text({1 - gain->ratio_ci.high, 1 - gain->ratio_ci.low})));
     } else {
       add(fmt::format("Measured with {} MiB, a step takes {}.", display_cap(decision.cap_mib), against(*gain, "with PyTorch's default")));
     }
   }
-  if (has_outcome(decision, Outcome::kNotShown)) add("More blocks would tell.");
+  if (has_outcome(decision, Outcome::kNotShown)) add("More blocks would settle it.");
   std::vector<double> others = decision.tied_mib;
   std::erase(others, decision.cap_mib);
   if (!others.empty()) add(fmt::format("{} MiB may be as fast: this measurement cannot tell.", enumerated(cap_texts(others))));
@@ -137,11 +138,11 @@ std::string place_on_the_map(int64_t gradient_bytes, double backward_s, const Al
   const double bucket = std::min(static_cast<double>(25 * kMiB), bytes / kBuckets);
   const double rate = bucket / (fit.alpha_s + fit.beta_s_per_byte * bucket) / (bytes / all_s);
   const std::string_view world = all_s < kHidden * backward_s ? "hidden: bucket size decides little"
-                                 : rate < kLatency            ? "latency-bound: small buckets cost, larger ones gain"
+                                 : rate < kLatency            ? "latency-bound: larger buckets gain"
                                  : all_s > backward_s         ? "bandwidth-bound: no bucket size hides all communication behind backward"
                                                               : "in between: buckets of the right size hide most communication";
   return fmt::format(
-      "On the map of clusters (docs/where_it_matters.md) this lies where communication is {}. All gradients ({}) in one "
+      "On the map of clusters (docs/where_it_matters.md), communication here is {}. All gradients ({}) in one "
       "all-reduce take {}, {} of backward; buckets of {} reach {} of that rate.",
       world, format_bytes(gradient_bytes), display_seconds(all_s), display_percent(all_s / backward_s), format_bytes(std::llround(bucket)),
       display_percent(rate));
@@ -151,12 +152,11 @@ std::vector<std::string> tune_lead(const Results& results) {
   const TuneAnswer& answer = *results.answer;
   const DecisionSection& decision = answer.decision;
   std::string sure = fmt::format("With {} MiB", display_cap(decision.cap_mib));
-  if (decision.predicted_s) sure += fmt::format(" the model predicts {} a step", display_seconds(*decision.predicted_s));
+  if (decision.predicted_s) sure += fmt::format(" the model predicts {} per step", display_seconds(*decision.predicted_s));
   if (decision.measured_s) sure += fmt::format("; {} was measured", display_seconds(*decision.measured_s));
   sure += ".";
   if (decision.expected_regret) {
-    sure += fmt::format(" It is expected to cost at most {} over the best of the caps that were raced.",
-                        display_percent(*decision.expected_regret));
+    sure += fmt::format(" It is expected to cost at most {} over the best raced cap.", display_percent(*decision.expected_regret));
   }
   std::vector<std::string> lead = {sure + bounds_sentence(decision)};
   if (answer.ordered_over_best_cap) lead.push_back(ordered_sentence(answer));
@@ -250,12 +250,12 @@ std::string prediction_certainty(const Prediction& prediction) {
   const PredictedBucketing& best = prediction.best_uniform;
   std::vector<std::string> sentences;
   if (best.expected_regret) {  // older results have none
-    sentences.push_back(fmt::format("95 % of measured times lie from {} to {}, by the model's error and {}.",
+    sentences.push_back(fmt::format("95 % of measured times should lie between {} and {}, given the errors of the model and of {}.",
                                     display_seconds(best.low_s.value_or(best.backward_s)),
                                     display_seconds(best.high_s.value_or(best.backward_s)),
-                                    prediction.extrapolation ? "what the forms of growth missed" : "that of what was measured"));
+                                    prediction.extrapolation ? "the forms of growth" : "the measurements"));
     sentences.push_back(
-        fmt::format("Of all caps this one has the least expected regret, {}; it is within 1 % of the best in {} of what may be.",
+        fmt::format("This cap has the least expected regret, {}; it is within 1 % of the best in {} of the cases considered.",
                     display_percent(*best.expected_regret), display_percent(best.near_best.value_or(0))));
   }
   if (best.lowest_cap_bytes && best.highest_cap_bytes && *best.highest_cap_bytes < prediction.workload.gradient_bytes) {
@@ -263,7 +263,7 @@ std::string prediction_certainty(const Prediction& prediction) {
         fmt::format("Caps from {} to {} MiB make the same buckets.", exact_cap(best.lowest_cap_bytes), exact_cap(best.highest_cap_bytes)));
   }
   if (!best.exhaustive.value_or(true)) {
-    sentences.emplace_back("Not every cap was tried, here and wherever caps are compared: there are too many, so some were skipped.");
+    sentences.emplace_back("There are too many caps to try all: some were skipped, here and wherever caps are compared.");
   }
   return in_sentences(sentences);
 }
@@ -302,7 +302,7 @@ std::string ordered_text(const PredictedOrdered& ordered) {
   const std::string spread =
       ordered.low_s && ordered.high_s ? fmt::format(" ({} to {})", display_seconds(*ordered.low_s), display_seconds(*ordered.high_s)) : "";
   return fmt::format(
-      "Launched by need and awaited in the next forward pass (ordered), a step takes {}{} instead of {} with the best cap, {}; "
+      "With the strategy ordered, which also overlaps the next forward pass, a step takes {}{} instead of {} with the best cap, {}; "
       "no plan takes less than {}.",
       display_seconds(ordered.period_s), spread, display_seconds(ordered.bucketed_period_s),
       ordered.gain < kLeastGainShown ? "which gains nothing" : display_percent(ordered.gain) + " less", display_seconds(ordered.bound_s));
@@ -332,7 +332,7 @@ std::vector<KeyFigure> prediction_figures(const Prediction& prediction) {
   figures.push_back({"Caps within 1 %", fmt::format("{} – {}", display_cap(mib(now.near_low_bytes)), display_cap(mib(now.near_high_bytes))),
                      "MiB, around the best"});
   figures.push_back({"Keeping it costs at most", display_percent(cost_of_keeping(*std::ranges::max_element(points, {}, cost_of_keeping))),
-                     "when one input changes to 1/8 to 8 times"});
+                     "if one input is 1/8 to 8 times as large"});
   return figures;
 }
 

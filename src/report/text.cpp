@@ -43,7 +43,7 @@ std::string curve_in_text(const Results& results) {
 // How far predictions may be off; nothing where that is not known.
 std::string range_in_text(const std::vector<CurveRow>& curve) {
   if (curve.empty() || !curve[0].predicted_s || !curve[0].predicted_range_s) return "";
-  return wrapped("", fmt::format("Of the validation study's caps, 95 % took {} to {} of what was predicted.",
+  return wrapped("", fmt::format("In the validation study, 95 % of caps took {} to {} of the predicted time.",
                                  display_percent(curve[0].predicted_range_s->low / *curve[0].predicted_s - 1, true),
                                  display_percent(curve[0].predicted_range_s->high / *curve[0].predicted_s - 1, true)));
 }
@@ -69,8 +69,8 @@ std::string advice_on(const std::vector<StrategyRow>& rows) {
   const auto wide = std::ranges::count_if(
       rows, [](const StrategyRow& row) { return row.measured_ci_s && row.measured_ci_s->high > kWide * row.measured_ci_s->low; });
   if (wide == 0) return "";
-  return wrapped("", fmt::format("{} of {} intervals are wider than a quarter of the step: more --blocks, or a machine with less else to "
-                                 "do, make them narrower.",
+  return wrapped("", fmt::format("{} of {} intervals are wider than a quarter of the step: more --blocks, or a machine with less other "
+                                 "load, make them narrower.",
                                  wide, rows.size()));
 }
 
@@ -79,13 +79,13 @@ std::string comparison_in_text(const Comparison& comparison) {
   for (const auto& [name, value] : comparison.same_facts) same += (same.empty() ? "" : "; ") + name + " " + value;
   std::string text = fmt::format("A  {}\nB  {}\n\n", comparison.a_file, comparison.b_file);
   text += wrapped("In both: ", same.empty() ? "nothing" : same);
-  text += comparison.different_facts.empty() ? "Nothing known about the runs differs.\n" : "Different:\n";
+  text += comparison.different_facts.empty() ? "The runs differ in nothing that is recorded.\n" : "Different:\n";
   for (const DifferentFact& fact : comparison.different_facts) {
     text += wrapped("  ", fact.name);
     text += wrapped("    A  ", fact.a.empty() ? "not stated" : fact.a);
     text += wrapped("    B  ", fact.b.empty() ? "not stated" : fact.b);
   }
-  if (comparison.settings.empty()) text += "\nNo setting is in both.\n";
+  if (comparison.settings.empty()) text += "\nThe runs share no setting.\n";
   for (const Comparison& part : by_configuration(comparison)) {
     const std::string& configuration = part.settings[0].a.configuration;
     text += '\n';
@@ -102,10 +102,10 @@ std::string worth(const DecisionSection& decision) {
   constexpr double kHoursOfADay = 24;
   if (has_outcome(decision, Outcome::kSameBuckets)) return "no: the best cap makes the default's buckets";
   if (has_outcome(decision, Outcome::kGain) && decision.over_default) {
-    return fmt::format("yes: {:.1f} hours less for what takes a day with PyTorch's default",
+    return fmt::format("yes: a day of training with PyTorch's default takes {:.1f} hours less",
                        kHoursOfADay * (1 - decision.over_default->ratio));
   }
-  return keeps_default(decision) ? "no: PyTorch's default does as well" : "not shown: more --blocks would tell";
+  return keeps_default(decision) ? "no: PyTorch's default does as well" : "not shown: more --blocks would settle it";
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ MixedQueuesSection mixed_queues_section(const std::vector<double>& ratios) {
 }
 
 std::string mixed_queues_note(const MixedQueuesSection& queues) {
-  return fmt::format("queued in mixed sizes, calls take {:.2f} times ({:.2f} to {:.2f}) what median and gap say.", queues.ratio,
+  return fmt::format("queued in mixed sizes, calls take {:.2f} times ({:.2f} to {:.2f}) as long as median and gap predict.", queues.ratio,
                      queues.ratio_ci->low, queues.ratio_ci->high);
 }
 
@@ -174,8 +174,8 @@ RankTimes times_of_csv(std::string_view text, const std::string& file) {
   RankTimes times;
   for (auto& [rank, seconds] : by_rank) {
     if (!times.empty() && seconds.size() != times[0].size()) {
-      table.fail_at_end(fmt::format("rank {} has {} times; expected {}, one a step, as rank {} has", rank, seconds.size(), times[0].size(),
-                                    by_rank.begin()->first));
+      table.fail_at_end(fmt::format("rank {} has {} times; expected {}, one per step, as rank {} has", rank, seconds.size(),
+                                    times[0].size(), by_rank.begin()->first));
     }
     times.push_back(std::move(seconds));
   }
@@ -236,7 +236,7 @@ void mark(Row& row, const std::string& name, const SettingFit& fit, std::vector<
   row.outliers = static_cast<int64_t>(fit.outliers.size());
   if (!fit.modes) return;
   row.modes_s = Interval{fit.modes->low, fit.modes->high};
-  notes.push_back(fmt::format("Samples of {} lie around {} or around {} ({} of them) and not between; the median is in one of the two.",
+  notes.push_back(fmt::format("Samples of {} cluster around {} and around {} ({} of them); the median lies in one of the two clusters.",
                               name, display_seconds(fit.modes->low), display_seconds(fit.modes->high),
                               display_percent(fit.modes->high_share)));
 }

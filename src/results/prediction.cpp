@@ -123,7 +123,7 @@ void check_point(SensitivityPoint& point, const JsonFields& fields) {
 // Charts are drawn of it, so that it must be whole.
 void check_sensitivity(SensitivityPrediction& sensitivity, const JsonFields& fields) {
   if (std::ranges::find(sensitivity.points, 1.0, &SensitivityPoint::factor) == sensitivity.points.end())
-    fields.fail("points", "without the factor 1", "it among the factors");
+    fields.fail("points", "lacks the factor 1", "1 among the factors");
 }
 
 }  // namespace

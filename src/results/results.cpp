@@ -211,7 +211,7 @@ void check_tensors(TensorProfile& profile, const JsonFields& fields) {
   for (size_t i = 0; i < profile.names.size(); ++i) {
     const JsonFields tensor(tensors[i], fmt::format("{}[{}]", fields.path_of("tensors"), i));
     if (!seen.insert(profile.names[i]).second)
-      tensor.fail(kTensorName, fmt::format("\"{}\" is there twice", profile.names[i]), "distinct names");
+      tensor.fail(kTensorName, fmt::format("\"{}\" appears twice", profile.names[i]), "distinct names");
     if (profile.bytes[i] < 0) tensor.fail(kTensorBytes, fmt::format("{}", profile.bytes[i]), "a number of bytes");
     const double ready_s = profile.ready_s[i];
     if (ready_s < 0) tensor.fail(kTensorReady, fmt::format("{}", ready_s), "seconds, at least 0");

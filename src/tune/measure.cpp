@@ -52,8 +52,8 @@ void check_input(const Workload& workload, const TuneOptions& options) {
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.scalar_type() == parameters[0].tensor.scalar_type()) continue;
-    throw InputError(
-        fmt::format("tune: {} and {} are of two dtypes; expected one, since a bucket holds one", parameters[0].name, parameter.name));
+    throw InputError(fmt::format("tune: {} and {} have different dtypes; expected one, since buckets do not mix them", parameters[0].name,
+                                 parameter.name));
   }
 }
 
@@ -189,7 +189,7 @@ class TuneRun {
       return;
     }
     if (workload_.whole_step) {
-      tuning_.notes.emplace_back("ordered is not measured: the step is one function, and would need an OverlappedOptimizer in it");
+      tuning_.notes.emplace_back("ordered is not measured: the step function would have to use an OverlappedOptimizer");
       return;
     }
     std::vector<BucketPlan> candidates = ordered_candidates(model_of(tuning_), most_calibrated_buckets(tuning_.calibration_plans));

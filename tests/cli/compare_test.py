@@ -139,7 +139,7 @@ class Steps(Compare):
         answer = self.answer(a, b)
         self.assertIn({"name": "demo, batch 2, sequence 128, float32", "a": "measured", "b": "out of memory"}, answer["different"])
         self.assertEqual(answer["only_a"], ["demo, batch 2, sequence 128, float32: none"])
-        self.assertIn("No setting is in both.", self.text(a, b))
+        self.assertIn("The runs share no setting.", self.text(a, b))
 
     def test_without_samples_the_stated_intervals_decide_and_the_text_says_so(self):
         a = step_run(1, {2: {("none", None): 0.1}})
@@ -195,7 +195,7 @@ class Text(Compare):
     def test_the_same_file_twice_differs_in_nothing(self):
         run = json.loads(TUNE.read_text())
         text = self.text(run, run)
-        self.assertIn("Nothing known about the runs differs.", text)
+        self.assertIn("The runs differ in nothing that is recorded.", text)
         self.assertFalse([line for line in text.splitlines() if line.endswith(("  slower", "  faster"))], text)
 
 
@@ -278,7 +278,7 @@ class Rejects(Compare):
     def test_a_setting_that_is_there_twice(self):
         good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))
         bad["configurations"].append(bad["configurations"][0])
-        self.assert_rejected(good, bad, "'none' is there twice")
+        self.assert_rejected(good, bad, "'none' appears twice")
 
 
 if __name__ == "__main__":

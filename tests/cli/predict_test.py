@@ -370,7 +370,7 @@ class Predict(WithFolder):
         bad.write_text("name,bytes,ready_s\na,1,0.1\na,1,0.2\n")
         for words, mentions in [
             (["predict"], "--"),
-            (["predict", "--tensors", bad, "--allreduce", ALLREDUCE], "bad.csv:3: tensor 'a' is there twice"),
+            (["predict", "--tensors", bad, "--allreduce", ALLREDUCE], "bad.csv:3: tensor 'a' appears twice"),
             (["predict", *self.inputs(), "--rule", "random"], "{at-most,close-when-full}"),
             (["predict", *self.inputs(), "--cap", "0MiB"], "--cap 0MiB: expected a size"),
             (["predict", *self.inputs(), "--world", "-3"], "--world: Value -3 not in range 1 to 65536"),

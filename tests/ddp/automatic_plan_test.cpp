@@ -285,7 +285,7 @@ TEST(PlanFile, ThatIsDamagedIsALineOfTheLogAndBucketsAreChosenAnew) {
   const size_t order = other.find("\"ready_order\": [");
   ASSERT_NE(order, std::string::npos);
   other.insert(order + std::string("\"ready_order\": [").size(), "7, ");
-  EXPECT_THAT(with(other), HasSubstr("no permutation of 0..5"));
+  EXPECT_THAT(with(other), HasSubstr("not a permutation of 0..5"));
   other = whole;
   const size_t counts = other.find("\"count_part_parts\": [");
   ASSERT_NE(counts, std::string::npos);

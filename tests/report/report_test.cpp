@@ -139,7 +139,7 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
   decision.over_default = Gain{.ratio = 0.76, .ratio_ci = {0.74, 0.78}};
   decision.tied_mib = {0.5, 0.75};
   const Answer answer = put_in_words(results);
-  EXPECT_EQ(answer.heading, "Set bucket_cap_mb=0.75: 24.0 % less time a step than PyTorch's default.");
+  EXPECT_EQ(answer.heading, "Set bucket_cap_mb=0.75: steps take 24.0 % less time than with PyTorch's default.");
   EXPECT_THAT(answer.certainty, HasSubstr("95 % interval 22.0 % to 26.0 %"));
   EXPECT_THAT(answer.certainty, HasSubstr("0.5 MiB may be as fast: this measurement cannot tell."));
   EXPECT_THAT(answer.settings.front().setting, HasSubstr("bucket_cap_mb=0.75"));
