@@ -1,18 +1,23 @@
 """firkin.tune, firkin.profile and firkin.measure_all_reduce on two real ranks, over Gloo on the loopback interface."""
 
+import argparse
 import functools
 import json
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
+from unittest import mock
 
 import firkin
 import torch
 import torch.distributed as dist
+from firkin import _progress, _tune
 from firkin._measure import StepBench, Wrapping
 from firkin._profile import trainable_parameters
 from firkin._ranks import Ranks
@@ -99,6 +104,27 @@ def tune_slow_steps(rank):
 
     result = firkin.tune(model, step, time_budget_s=6.0, progress=False)
     return calls[0], result.notes, result.summary(), result._repr_html_()
+
+
+def peak_mib():
+    """Of this process's memory so far."""
+    (line,) = (line for line in pathlib.Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
+
+
+def memory_of_training_and_of_tuning(rank):
+    """MiB: what model and optimiser hold; the peak of a plain training; by how much tuning exceeds that."""
+    model = seeded(Layers, [1024] * 17)
+    step = training_step(model, "adam")
+    ddp = DDP(model)
+    for _ in range(4):
+        step(ddp)
+    step.optimizer.zero_grad()
+    held = sum(t.nbytes for t in state_of(model, step)) / 2**20  # copies for a moment, in the place of gradients and buckets
+    del ddp
+    trained = peak_mib()
+    firkin.tune(model, step, **QUICK)
+    return held, trained, peak_mib() - trained
 
 
 def blocks_in_unequal_time(rank):
@@ -277,6 +303,36 @@ class Tune(unittest.TestCase):
         self.assertIn("this rank is not in the process group", outsider)
 
 
+class Progress(unittest.TestCase):
+    def test_a_bar_by_tqdm_where_it_is_there(self):
+        bar = mock.Mock(n=0)
+        made = types.SimpleNamespace(tqdm=mock.Mock(return_value=bar))
+        with mock.patch.dict(sys.modules, {"tqdm": made, "tqdm.auto": made}), mock.patch("sys.stderr.isatty", return_value=True, create=True):
+            progress = _progress.Progress(expected_s=100.0, shown=True)
+            progress.at("profiling")
+            progress.close()
+        bar.set_postfix_str.assert_called_once_with("profiling, 100 s left")
+        bar.close.assert_called_once_with()
+
+    def test_a_budget_that_cannot_hold_is_a_warning_and_its_bar_is_longer(self):
+        progress, notes = mock.Mock(), []
+        job = _tune._Job(mock.Mock(rank=0), None, {}, DDP, [], 5.0, 0, True, progress)
+        with self.assertLogs("firkin", "WARNING") as logged:
+            _tune._calibration(job, step_s=2.0, left_s=4.0, notes=notes)
+        self.assertRegex(logged.output[0], r"tune: steps of 2 s: about \d\d s in all, not 5$")
+        self.assertGreater(progress.expect.mock_calls[0].args[0], 5.0)
+        self.assertRegex(notes[0], "calibrated on 2 settings only")
+
+
+class Memory(unittest.TestCase):
+    def test_a_tuning_takes_one_copy_of_model_and_optimiser_more_than_the_training(self):
+        with mock.patch.dict(os.environ, MALLOC_MMAP_THRESHOLD_="65536"):  # what is freed is given back, and not counted again
+            for held, trained, more in with_ranks(2, memory_of_training_and_of_tuning):
+                print(f"model and optimiser {held:.0f} MiB; peak of training {trained:.0f} MiB, of tuning {more:.0f} MiB more")
+                self.assertGreater(held, 190)
+                self.assertLess(more, held + 32)
+
+
 class OneByOne(unittest.TestCase):
     def test_profile_and_all_reduce_are_the_same_on_every_rank_and_lead_to_a_prediction(self):
         first, second = results_of("one by one")
@@ -382,6 +438,26 @@ class CommandLine(unittest.TestCase):
             self.assertIn("6 layers on 2 ranks\n", done.stdout)
             self.assertEqual(firkin.load(folder + "/out").world_size, 2)
             self.assertRegex(done.stderr, r"firkin.tune +\d+% .* left|about to end")
+
+    def test_a_process_group_that_the_script_makes_when_it_is_imported(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder) / "script.py"
+            script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\nfrom small_script import build\n")
+            done = self.torchrun(f"{script}:build", "--time-budget-s", "1", "--out", folder + "/out", modules=HERE)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_gpu_of_this_rank_is_chosen_before_the_script_is_imported(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder) / "script.py"
+            script.write_text("import torch\ntorch.cuda.set_device('of the script')\ndef build(): pass\n")
+            run = runpy.run_module("firkin.tune", run_name="command line")["run"]
+            started = {"RANK": "3", "LOCAL_RANK": "1"}
+            with mock.patch("torch.cuda.is_available", return_value=True), mock.patch("torch.cuda.set_device") as chosen:
+                with mock.patch.dict(os.environ, started), mock.patch.object(dist, "init_process_group", side_effect=ConnectionError) as joined:
+                    with self.assertRaises(ConnectionError):
+                        run(argparse.Namespace(target=f"{script}:build"))
+        self.assertEqual(chosen.mock_calls, [mock.call(1), mock.call("of the script")])
+        joined.assert_called_once_with("nccl")
 
     def test_a_collective_under_way_at_the_end_is_no_failure(self):
         with tempfile.TemporaryDirectory() as folder:
