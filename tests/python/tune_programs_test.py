@@ -394,7 +394,7 @@ def has_a_result(rank):
     here = result.at(64, firkin.AllReduceTable([firkin.AllReduceRow(row.bytes, 64, row.median_s) for row in result.curve.rows]))
     return {
         "dicts": result.to_dict() == again.to_dict() == loaded.to_dict() == found.to_dict() == copy.deepcopy(result).to_dict(),
-        "older": older, "missing": missing, "json": json.loads(json.dumps(result.to_dict()))["choice"], "repr": repr(result),
+        "cap_mib": result.cap_mib, "older": older, "missing": missing, "json": json.loads(json.dumps(result.to_dict()))["choice"], "repr": repr(result),
         "html": result._repr_html_(), "plot": result.plot()._repr_mimebundle_(), "early": early, "check": found.check(ddp, strict=True),
         "other": raised(lambda: found.wrap(layers(2))), "settings": settings, "unknown": raised(lambda: found.for_("jax")),
         "speedup": (result.speedup.low, float(result.speedup), result.speedup.high), "options": loaded.ddp_kwargs(),
@@ -590,12 +590,10 @@ class Result(unittest.TestCase):
         self.assertNotIn("bucket_cap_mb_list", settings["accelerate"])
         self.assertEqual(settings["accelerate"]["gradient_as_bucket_view"], True)
         self.assertEqual(settings["torch"], settings["lightning"])
-        for name, key in {
-            "deepspeed": "reduce_bucket_size",
-            "megatron-lm": "ddp_bucket_size",
-            "horovod": "HOROVOD_FUSION_THRESHOLD",
-        }.items():
-            self.assertGreater(settings[name][key], 100)
+        size = round(self.result["cap_mib"] * 2**20)
+        self.assertEqual(settings["deepspeed"], {"reduce_bucket_size": size // 4})
+        self.assertEqual(settings["megatron-lm"], {"ddp_bucket_size": size // 4})
+        self.assertEqual(settings["horovod"], {"HOROVOD_FUSION_THRESHOLD": size})
         self.assertRegex(self.result["unknown"][1], "^for_: 'jax'; expected one of torch, transformers")
 
     def test_more_ranks_than_were_here(self):

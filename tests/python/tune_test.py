@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 from firkin import _progress, _tune
 from firkin._measure import StepBench, Wrapping
-from firkin._profile import trainable_parameters
 from firkin._ranks import Ranks
 from firkin._state import State
 from models import Layers, Shuffled, WithUnused, inputs, training_step
@@ -131,8 +130,8 @@ def blocks_in_unequal_time(rank):
     """Ranks' clocks never say quite the same."""
     model = seeded(Layers, [8, 8])
     step = training_step(model)
-    ranks, parameters = Ranks(None), trainable_parameters(model)
-    bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, parameters, firkin.profile(model, step, steps=3), State(model), False)
+    ranks = Ranks(None)
+    bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, firkin.profile(model, step, steps=3), State(model), False)
     samples = bench.blocks([None], fewest=1, most=4, seconds=1e-9 if rank else 1e9, seed=0, on_block=lambda _: None)
     return [len(series) for series in samples]
 
@@ -411,6 +410,9 @@ class BadInput(unittest.TestCase):
             dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
             with self.assertRaisesRegex(firkin.InputError, "^one rank has nobody to communicate with; expected at least 2"):
                 firkin.tune(model, training_step(model))
+            ranks = Ranks(None)
+            with mock.patch.object(ranks, "_backends", "cpu:gloo,cuda:nccl"):  # what a CUDA build makes of init_process_group()
+                self.assertEqual(ranks.gradient_device().type, "cuda" if torch.cuda.is_available() else "cpu")
             dist.destroy_process_group()
 
 
