@@ -137,14 +137,10 @@ class DistributedDataParallel(torch.nn.Module):
     def _start(self) -> None:
         """Collective."""
         self._ranks = Ranks(self._group)
-        native = load_engine()
-        options = native.EngineOptions()
-        options.timeout_s = _timeout_s(self._ranks)
-        for name, value in self._settings.items():
-            setattr(options, name, value)
         group = dist.group.WORLD if self._group is None else self._group
         parameters, buffers = _named(self.module, buffers=False), _named(self.module, buffers=True)
-        running = Arrivals(native.Engine(parameters, buffers, group, options), [p for _, p in parameters])
+        engine = load_engine().Engine(parameters, buffers, group, timeout_s=_timeout_s(group), **self._settings)
+        running = Arrivals(engine, [p for _, p in parameters])
         if self.strategy == "ordered":
             self._leave = weakref.finalize(self, running.install(self.module))
         self._running = running
@@ -317,9 +313,8 @@ def _positions(plan: Plan, module: torch.nn.Module, strategy: str) -> tuple[list
     return [len(bucket) for bucket in plan.buckets], [index[name] for bucket in plan.buckets for name in bucket]
 
 
-def _timeout_s(ranks: Ranks) -> float:
+def _timeout_s(group: Any) -> float:
     """Of the group's collectives."""
-    group: Any = dist.group.WORLD if ranks.group is None else ranks.group
     try:
         return float(group._get_backend(torch.device("cpu")).options._timeout.total_seconds())
     except (AttributeError, RuntimeError):  # the engine says what is wrong with the group
