@@ -46,7 +46,8 @@ class _Bench:
         self._seconds = seconds
         self._deadline = time.perf_counter() + seconds
         self._random = random.Random(seed)
-        queues = {size: max(1, min(_QUEUE_LENGTH, _LARGEST_QUEUE_BYTES // size)) for size in sizes}
+        most = min(2 * max(sizes), _LARGEST_QUEUE_BYTES)  # no more than gradients and buckets take in training
+        queues = {size: max(1, min(_QUEUE_LENGTH, most // size)) for size in sizes}
         gradient, travels = dtypes
         elements = max(size * queue for size, queue in queues.items()) // gradient.itemsize
         memory = torch.zeros(elements, dtype=travels, device=device)  # shared by all sizes
@@ -149,8 +150,9 @@ def measure_all_reduce(
     """The time of an all-reduce by size: a(x), one call at a time, and g(x), up to 4 queued back to back. Collective.
 
     process_group: None is the default group. sizes: bytes, multiples of 4; by default 4 B to 64 MiB by factors of 4. time_budget_s: for all
-    of it; more only where four rounds of single calls take more. Sizes are measured in turns, in an order shuffled by `seed`; a sample is the slowest
-    rank's; one result per size is checked element by element. Every rank gets the same table. Memory: at most 256 MiB or the largest size.
+    of it; more only where two rounds of single calls take more. Sizes are measured in turns, in an order shuffled by `seed`; a sample is the
+    slowest rank's; one result per size is checked element by element. Every rank gets the same table. Memory: twice the largest size up to
+    256 MiB, above that the size.
     Raises InputError without a process group, with one rank, and for a wrong size or time_budget_s.
     """
     ranks = Ranks(process_group)

@@ -15,7 +15,6 @@ from firkin._core import DdpSetting, InputError, Profile, RunFacts, Tuner, allre
 from firkin._measure import Samples, StepBench, Wrapping, check_ddp_options, warmup_steps
 from firkin._plan import Plan
 from firkin._profile import CountedStep, Step, check_same_model, measured_profile, trainable_parameters
-from firkin._progress import Progress
 from firkin._ranks import Ranks
 from firkin._result import TuneResult
 from firkin._state import State
@@ -30,6 +29,7 @@ _RACED = 4  # caps, at most, but for those that are asked for
 _RACE_BLOCKS, _GAIN_BLOCKS = (3, 10), (2, 20)  # at least and at most
 _INTERVAL_BLOCKS = 6  # fewer have no interval of 95 %
 _SLACK_S = 10.0  # over time_budget_s, of which nothing is said
+_LINES_EVERY_S = 10.0
 
 
 class _Calibration(NamedTuple):
@@ -39,6 +39,56 @@ class _Calibration(NamedTuple):
 
 
 _CALIBRATIONS = (_Calibration(2, 4, 4), _Calibration(1, 4, 2), _Calibration(1, 4, 1), _Calibration(1, 2, 1))  # the first that fits, or the last
+
+
+class Progress:
+    """How far a tuning is: a bar with the time left, by tqdm where it is there; lines where nobody looks at a terminal."""
+
+    def __init__(self, expected_s: float, shown: bool) -> None:
+        self._started = time.perf_counter()
+        self._expected_s, self._shown = expected_s, shown
+        self._bar: Any = None
+        self._last_line_s = -_LINES_EVERY_S
+        self._on_terminal = sys.stderr.isatty() or "ipykernel" in sys.modules
+        if shown and self._on_terminal:
+            try:
+                from tqdm.auto import tqdm  # type: ignore[import-untyped]
+            except ImportError:
+                return
+            form = "{desc} {percentage:3.0f}% |{bar}| {postfix}"
+            self._bar = tqdm(total=100, desc="firkin.tune", bar_format=form, file=sys.stderr, leave=False)
+
+    def expect(self, seconds: float) -> None:
+        """All of it takes that long at least."""
+        self._expected_s = max(self._expected_s, seconds)
+
+    def at(self, what: str) -> None:
+        """what: it does now."""
+        if not self._shown:
+            return
+        done_s = time.perf_counter() - self._started
+        left_s = max(self._expected_s - done_s, 0.0)
+        share = min(done_s / self._expected_s, 0.99)
+        text = f"{what}, {left_s:.0f} s left" if left_s else f"{what}, about to end"
+        if self._bar is not None:
+            self._bar.n = round(100 * share)
+            self._bar.set_postfix_str(text)
+        elif self._on_terminal:
+            print(f"\r\033[Kfirkin.tune {share:4.0%} {text}", end="", file=sys.stderr, flush=True)
+        elif done_s - self._last_line_s >= _LINES_EVERY_S:
+            self._last_line_s = done_s
+            print(f"firkin.tune {share:4.0%} {text}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif self._shown and self._on_terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    def say(self, lines: str) -> None:
+        """After close()."""
+        if self._shown:
+            print("firkin.tune: " + lines.replace("\n", "\n  "), file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -114,14 +164,12 @@ def tune(
     caps_mib: bucket caps to measure besides the best predicted. time_budget_s: for all of it, about; where steps are slow it does fewer,
     result.notes says what these cannot tell, and a line of the logger "firkin" where even the fewest take longer.
     restore: afterwards, also after an error, everything is as it was before: parameters, buffers, gradients, the state of optimisers,
-    schedules and gradient scalers, random numbers; it is on the host meanwhile. Loaders, and what else step changes, stay further on.
-    False: step trains on, with zero gradients in the steps that are measured without communication. progress: a bar on rank 0,
-    and the answer in three lines.
-    Memory: at most one more copy of the gradients, and 256 MiB while the all-reduce is measured.
+    schedules and gradient scalers, random numbers; a copy is on the host meanwhile, the only memory beyond that of training. Loaders, and
+    what else step changes, stay further on. False: step trains on, with zero gradients in the steps that are measured without
+    communication. progress: a bar on rank 0, and the answer in three lines.
 
-    Raises InputError, on every rank, without a process group, with one rank, for a model without parameters, different models, parameters
-    on several devices, a step that does not do exactly one backward that averages, does not call the model that it is given, or leaves a
-    parameter without a gradient, and where the batches end. RuntimeError where something could not be put back, or ranks drifted apart.
+    Raises InputError, on every rank, for a model, a step, arguments or a group that cannot be tuned, and where the batches end. RuntimeError
+    where something could not be put back, or ranks drifted apart.
     """
     options = dict(ddp_kwargs or {})
     process_group = options.pop("process_group", process_group)

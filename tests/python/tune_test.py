@@ -17,7 +17,7 @@ from unittest import mock
 import firkin
 import torch
 import torch.distributed as dist
-from firkin import _progress, _tune
+from firkin import _tune
 from firkin._measure import StepBench, Wrapping
 from firkin._ranks import Ranks
 from firkin._state import State
@@ -307,7 +307,7 @@ class Progress(unittest.TestCase):
         bar = mock.Mock(n=0)
         made = types.SimpleNamespace(tqdm=mock.Mock(return_value=bar))
         with mock.patch.dict(sys.modules, {"tqdm": made, "tqdm.auto": made}), mock.patch("sys.stderr.isatty", return_value=True, create=True):
-            progress = _progress.Progress(expected_s=100.0, shown=True)
+            progress = _tune.Progress(expected_s=100.0, shown=True)
             progress.at("profiling")
             progress.close()
         bar.set_postfix_str.assert_called_once_with("profiling, 100 s left")
