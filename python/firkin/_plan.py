@@ -111,17 +111,17 @@ class Plan:
     def order_in_model(self, model: torch.nn.Module) -> list[str]:
         """The parameters in order of registration. Raises InputError when the plan is of another model."""
         sizes = {name: _ddp.gradient_bytes(parameter) for name, parameter in _ddp.reduced_parameters(model)}
-        planned = [name for bucket in self.buckets for name in bucket]
+        planned = dict.fromkeys(name for bucket in self.buckets for name in bucket)
         for name, size in sizes.items():
             if name not in self.bytes:
                 raise InputError(f"plan: it is for another model: parameter '{name}' is not in it")
             if self.bytes[name] != size:
                 raise InputError(f"plan: it is for another model: '{name}' has {size} bytes, expected {self.bytes[name]}")
+            if name not in planned:
+                raise InputError(f"plan: parameter '{name}' is in no bucket")
         for name in planned:
             if name not in sizes:
                 raise InputError(f"plan: it is for another model: no parameter '{name}' that needs a gradient")
-        for name in sizes.keys() - set(planned):
-            raise InputError(f"plan: parameter '{name}' is in no bucket")
         return list(sizes)
 
     def _buckets_by_registration(self, order: Sequence[str]) -> tuple[tuple[str, ...], ...]:
