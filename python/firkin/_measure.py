@@ -37,14 +37,14 @@ class Wrapping:
         self.graphs = Graphs()
         self._group = {} if "device_mesh" in options else {"process_group": ranks.group}
         self._sync = {"init_sync": False} if "init_sync" in inspect.signature(DDP.__init__).parameters else {}  # ranks are alike already
-        self._hooks = [(hooks, set(hooks)) for hooks in (model._forward_pre_hooks, model._forward_hooks)]
+        self._hooks: list[tuple[dict[int, Any], set[int]]] = []  # that wrapping added to the model
 
     def alike(self, dtype: torch.dtype) -> tuple[torch.dtype | None, torch.nn.Module]:
         """Puts rank 0's parameters and buffers on every rank, as DistributedDataParallel does it.
 
         Returns what gradients travel as (None: a communication hook's affair), and the module compiled as the wrapped one is.
         """
-        wrapped = self._wrap(self.model, **self._group, **self.options)
+        wrapped = self._wrapped(self.options)
         ddp = _ddp.ddp_in(wrapped, "wrap")
         self.unhook(ddp)
         self.graphs.compiled = _ddp.is_compiled(wrapped)
@@ -52,15 +52,21 @@ class Wrapping:
         return _ddp.wire_dtype(ddp, dtype), self.model if compiled is None else type(wrapped)(self.model, compiled)
 
     def __call__(self, **kwargs: Any) -> torch.nn.Module:
-        return self._wrap(self.model, **{**self._group, **self._sync, **self.options, **kwargs})
+        return self._wrapped({**self._sync, **self.options, **kwargs})
+
+    def _wrapped(self, kwargs: dict[str, Any]) -> torch.nn.Module:
+        before = [(hooks, set(hooks)) for hooks in (self.model._forward_pre_hooks, self.model._forward_hooks)]
+        wrapped = self._wrap(self.model, **self._group, **kwargs)
+        self._hooks = [(hooks, hooks.keys() - keys) for hooks, keys in before]
+        return wrapped
 
     def unhook(self, ddp: DDP) -> None:
         remove = getattr(ddp.reducer, "_remove_autograd_hooks", None)
         if remove is not None:
             remove()
-        for hooks, before in self._hooks:  # for a mesh that is cut out of another, PyTorch adds some with every wrapping
-            for key in hooks.keys() - before:
-                del hooks[key]
+        for hooks, added in self._hooks:  # PyTorch adds some for a mesh that is cut out of another
+            for key in added:
+                hooks.pop(key, None)
         for parameter in self.model.parameters():
             parameter.grad = None  # it may be a view of a bucket
 
