@@ -37,10 +37,13 @@ class _Size:
     wrong: int = 0
 
 
-class _Bench:
+class AllReduceBench:
+    """As measure_all_reduce(), on `device`. dtypes: of the gradients, whose bytes `sizes` are, and what they travel as."""
+
     def __init__(
-        self, ranks: Ranks, device: torch.device, sizes: Sequence[int], seconds: float, seed: int, dtypes: tuple[torch.dtype, torch.dtype]
-    ) -> None:
+        self, ranks: Ranks, device: torch.device, sizes: Sequence[int], seconds: float, seed: int,
+        dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
+    ) -> None:  # fmt: skip
         self._ranks = ranks
         self._device = device
         self._seconds = seconds
@@ -57,7 +60,7 @@ class _Bench:
             count = size // gradient.itemsize
             self._sizes.append(_Size(size, [memory.narrow(0, i * count, count) for i in range(queues[size])]))
 
-    def run(self, on_progress: Callable[[str], None]) -> AllReduceTable:
+    def run(self, on_progress: Callable[[str], None] = lambda _: None) -> AllReduceTable:
         for size in self._sizes:
             self._prepare(size)
         for round_number in range(_MOST_ROUNDS):
@@ -157,25 +160,9 @@ def measure_all_reduce(
     """
     ranks = Ranks(process_group)
     sizes = allreduce_sizes(64 * MIB) if sizes is None else list(sizes)
-    return measured_table(ranks, ranks.gradient_device(), sizes, time_budget_s, seed)
-
-
-def measured_table(
-    ranks: Ranks,
-    device: torch.device,
-    sizes: Sequence[int],
-    seconds: float,
-    seed: int,
-    on_progress: Callable[[str], None] = lambda _: None,
-    dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
-) -> AllReduceTable:
-    """As measure_all_reduce(), on `device`. dtypes: of the gradients, whose bytes `sizes` are, and what they travel as."""
 
     def check() -> None:
-        if ranks.size < 2:
-            raise InputError("one rank has nobody to communicate with; expected at least 2: torchrun --nproc-per-node 2")
-        if not seconds > 0:
-            raise InputError(f"time_budget_s {seconds}; expected more than 0")
+        ranks.check_measurable(time_budget_s)
         if not sizes:
             raise InputError("sizes: expected at least one")
         for size in sizes:
@@ -183,5 +170,5 @@ def measured_table(
                 raise InputError(f"an all-reduce of {size} bytes; expected a positive multiple of 4")
 
     ranks.attempt(check)
-    ranks.check_same("measure_all_reduce", {"sizes": list(sizes), "time_budget_s": seconds, "seed": seed})
-    return _Bench(ranks, device, sizes, seconds, seed, dtypes).run(on_progress)
+    ranks.check_same("measure_all_reduce", {"sizes": sizes, "time_budget_s": time_budget_s, "seed": seed})
+    return AllReduceBench(ranks, ranks.gradient_device(), sizes, time_budget_s, seed).run()

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """The ranks of a process group. All methods but the constructor are collective."""
+    """The ranks of a process group. Methods are collective where they do not say otherwise."""
 
     def __init__(self, group: dist.ProcessGroup | None, *, may_be_alone: bool = False) -> None:
         """group: None is the default group. Raises InputError where there is none, unless this rank may be alone."""
@@ -37,7 +37,7 @@ class Ranks:
         return torch.device("cuda", torch.cuda.current_device())
 
     def gradient_device(self) -> torch.device:
-        """Where gradients are reduced, as far as the group tells."""
+        """Where gradients are reduced, as far as the group tells. Not collective."""
         return self._gpu() if "nccl" in self._backends and torch.cuda.is_available() else self.device
 
     def all(self, value: T) -> list[T]:
@@ -84,6 +84,13 @@ class Ranks:
             where = "" if len(failures) == self.size else f"rank {rank}: "
             raise InputError(where + message) from None
         raise RuntimeError(f"rank {rank} failed: {described.partition(chr(10))[0]}")
+
+    def check_measurable(self, time_budget_s: float) -> None:
+        """Raises InputError for one rank, and for no time. Not collective."""
+        if self.size < 2:
+            raise InputError("one rank has nobody to communicate with; expected at least 2: torchrun --nproc-per-node 2")
+        if not time_budget_s > 0:
+            raise InputError(f"time_budget_s {time_budget_s}; expected more than 0")
 
     def check_same(self, what: str, arguments: Mapping[str, Any]) -> None:
         """Raises InputError on every rank unless all have the same arguments: with others, ranks would wait for each other for ever."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from firkin import _ddp
-from firkin._allreduce import measured_table
-from firkin._core import DdpSetting, InputError, Profile, RunFacts, Tuner, allreduce_sizes
+from firkin._allreduce import AllReduceBench
+from firkin._core import DdpSetting, Profile, RunFacts, Tuner, allreduce_sizes
 from firkin._measure import Samples, StepBench, Wrapping, check_ddp_options, warmup_steps
 from firkin._plan import Plan
 from firkin._profile import CountedStep, Step, check_same_model, measured_profile, trainable_parameters
@@ -105,10 +105,7 @@ class _Job:
     compiled: bool = False  # the model, or what wraps it
 
     def check(self) -> None:
-        if self.ranks.size < 2:
-            raise InputError("one rank has nobody to communicate with; expected at least 2: torchrun --nproc-per-node 2")
-        if not self.time_budget_s > 0:
-            raise InputError(f"time_budget_s {self.time_budget_s}; expected more than 0")
+        self.ranks.check_measurable(self.time_budget_s)
         check_ddp_options(self.options)
         trainable_parameters(self.model)
 
@@ -227,10 +224,10 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         )
     if wire is None:
         notes.append("a communication hook: the all-reduce was measured, and its time predicted, without it; steps were measured with it")
-    table = measured_table(
-        ranks, parameters[0][1].device, allreduce_sizes(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1), job.seed, job.progress.at,
-        (parameters[0][1].dtype, wire or parameters[0][1].dtype),
-    )  # fmt: skip
+    dtype, device = parameters[0][1].dtype, parameters[0][1].device
+    seconds = min(10.0, job.time_budget_s * 0.1)
+    sizes = allreduce_sizes(sum(profile.bytes))
+    table = AllReduceBench(ranks, device, sizes, seconds, job.seed, (dtype, wire or dtype)).run(job.progress.at)
 
     def left_s() -> float:
         return job.time_budget_s - ranks.max([time.perf_counter() - started])[0]
@@ -243,12 +240,12 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
             job.progress.at(f"{phase}: block {done}")
 
         fewest, most = blocks
-        return bench.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block, is_enough=is_enough)
+        return steps.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block, is_enough=is_enough)
 
     # A step with all of its communication exposed: by how much it is hidden is not known yet.
     step_s = ranks.max([step.seconds / step.calls])[0] + table.rows[-1].median_s
     effort = _calibration(job, step_s, left_s(), notes)
-    bench = StepBench(ranks, wrapping, step, profile, state, job.restore, effort.timed_steps)
+    steps = StepBench(ranks, wrapping, step, profile, state, job.restore, effort.timed_steps)
 
     def new_tuner() -> Tuner:
         return Tuner(
@@ -265,8 +262,8 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         race = job.calls(_RACED, _RACE_BLOCKS[0], timed_steps, with_none=False)
         return (race + job.calls(2, _INTERVAL_BLOCKS, timed_steps)) * step_s
 
-    bench.timed_steps = 2 if gain_and_race_s(2) <= left_s() else 1
-    races = gain_and_race_s(bench.timed_steps) <= left_s()
+    steps.timed_steps = 2 if gain_and_race_s(2) <= left_s() else 1
+    races = gain_and_race_s(steps.timed_steps) <= left_s()
     ranks.on_rank_0(lambda: tuner.calibrate(samples, _RACED if races else 1))
     measured(
         "racing the best caps", ranks.on_rank_0(lambda: tuner.race_settings), _RACE_BLOCKS if races else (1, 1), _RACE_SHARE * left_s(),
@@ -285,7 +282,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
 
     choice, results = ranks.on_rank_0(decided)
     plan = Plan.of_counts(profile, choice.counts)
-    if (names := bench.live[choice.name].names) is not None:
+    if (names := steps.live[choice.name].names) is not None:
         plan = Plan(tuple(map(tuple, names)), plan.bytes)
     kind = "torch default" if choice.cap_mib is None else "cap"
     return TuneResult.of(results, kind, plan, job.options, ranks.group), unlike
