@@ -83,7 +83,7 @@ class Ranks:
         if is_input:
             where = "" if len(failures) == self.size else f"rank {rank}: "
             raise InputError(where + message) from None
-        raise RuntimeError(f"rank {rank} failed: {described.partition(chr(10))[0]}")
+        raise RuntimeError(f"rank {rank} failed: {described.splitlines()[0]}")
 
     def check_measurable(self, time_budget_s: float) -> None:
         """Raises InputError for one rank, and for no time. Not collective."""
