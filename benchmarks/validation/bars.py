@@ -55,12 +55,18 @@ def all_bars(figures):
     regrets = [these.regrets["chosen cap"].value for _, these in figures]
     bars.append(at_most("regret of the chosen cap: median", statistics.median(regrets), 0.005))
     bars.append(at_most("regret of the chosen cap: worst", max(regrets), 0.02))
-    slower = [r.name for r, these in figures if (planned := these.regrets.get("`planned`")) and (planned.low or 0) > 0]
-    bars.append(count_at_most("configurations where `planned` is slower than the best cap, beyond its interval", slower, 0, of))
-    faster = sum(these.planned_over_default is not None and these.planned_over_default.value <= -0.10 for _, these in figures)
-    needed = (of + 1) // 2
-    bars.append(Bar("configurations where `planned` is faster than PyTorch's default by 10 % or more", f"at least {needed} of {of}", str(faster),
-                    "met" if faster >= needed else f"**missed** by {needed - faster}"))
+    unshown = [r.name for r, these in figures if these.outcome == "gain" and not (these.over_default and (these.over_default.high or 0) < 0)]
+    bars.append(count_at_most("configurations with a gain that the blocks which did not choose do not show", unshown, 0, of))
+    covered = [is_covered for _, these in figures for is_covered in these.covered]
+    if covered:
+        coverage = sum(covered) / len(covered)
+        bars.append(Bar("measured caps within the 95 % interval of their prediction", "90 to 99 %", f"{percent(coverage)} of {len(covered)}",
+                        "met" if 0.9 <= coverage <= 0.99 else f"**missed** by {percent(max(0.9 - coverage, coverage - 0.99))}"))
+    shares = [these.measured_share for _, these in figures if these.measured_share is not None]
+    bars.append(at_most("blocks that `tune` measures, of those of a grid: median", statistics.median(shares) if shares else None, 0.6))
+    ordered = [abs(these.ordered_error) for _, these in figures if these.ordered_error is not None]
+    bars.append(at_most("error of the predicted step of `ordered`: median", statistics.median(ordered) if ordered else None, 0.03))
+    bars.append(at_most("error of the predicted step of `ordered`: worst", max(ordered, default=None), 0.08))
     wide = [r.name for r, these in figures if these.too_wide]
     bars.append(count_at_most("configurations with intervals wider than the range of their samples", wide, 0, of))
     return bars

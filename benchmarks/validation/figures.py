@@ -34,12 +34,16 @@ class Share:
 class Figures:
     run: dict
     result: dict
-    curve: list  # rows of the result, with low_s and high_s of the prediction
+    chosen: dict  # row of the curve: the cap that the decision names
     large_errors: list  # of T(b): (cap in MiB, error), caps of 1 MiB and more
     small_errors: list
+    covered: list  # per cap with an error: whether it was measured within the interval of its prediction
     chosen_in_set: bool
+    outcome: str  # of the decision, as results.json names it
     regrets: dict  # name -> Share
-    planned_over_default: Share | None  # ratio less 1
+    over_default: Share | None  # the chosen cap, less 1
+    measured_share: float | None  # of the blocks that a grid of all compared settings takes, those of tune without --compare
+    ordered_error: float | None  # predicted over measured step, less 1
     ordered_predicted: float | None  # over the chosen cap, less 1
     ordered_measured: Share | None
     too_wide: int  # intervals that are wider than the range of their samples
@@ -80,33 +84,48 @@ def cap_samples(result):
     return result["samples"]["step_s"][-len(result["curve"]):]
 
 
+def samples_of_cap(result, cap_mib):
+    return cap_samples(result)[[row["cap_mib"] for row in result["curve"]].index(cap_mib)]
+
+
 def over_best(result, series):
-    best = [row["cap_mib"] for row in result["curve"]].index(result["best_measured"]["cap_mib"])
-    ratio, low, high = paired_ratio(series, cap_samples(result)[best])
+    ratio, low, high = paired_ratio(series, samples_of_cap(result, result["best_measured"]["cap_mib"]))
     return Share(ratio - 1, None if low is None else low - 1, None if high is None else high - 1)
 
 
-def settings_in_notes(result, before, after):
-    """The settings of the caps that stand between two texts in a note of tune, which names them as settings do."""
-    return ["bucketed " + note.removeprefix(before).partition(after)[0] for note in result.get("notes", []) if note.startswith(before)]
+def decision_of(result):
+    """Results of before the race have none: they chose by prediction alone."""
+    return result.get("decision") or {"cap_mib": result["best_predicted"]["cap_mib"], "outcome": "-"}
 
 
-def cap_of_plan(result):
-    """The setting of the cap with the buckets of `planned`, if any: tune measures these once, under the cap's name, and says so."""
-    return next(iter(settings_in_notes(result, "the best plan has the buckets of ", ": measured once")), None)
+def chosen_row(result):
+    """The curve has the chosen cap's buckets, if not under the same cap."""
+    decision = decision_of(result)
+    lowest, highest = (decision.get(end, decision["cap_mib"]) for end in ("lowest_cap_mib", "highest_cap_mib"))
+    return next(row for row in result["curve"] if lowest * (1 - 1e-9) <= row["cap_mib"] <= highest * (1 + 1e-9))
 
 
-def plan_is_chosen_cap(result):
+def tested_rows(result):
+    """The curve without caps whose buckets tune had to calibrate on, as it says in a note: these are no test."""
+    before, after = "the model was calibrated on the buckets of ", ", for want of others"
+    known = ["bucketed " + note.removeprefix(before).partition(after)[0] for note in result.get("notes", []) if note.startswith(before)]
     names = result["samples"]["settings"][-len(result["curve"]):]
-    chosen = [row["cap_mib"] for row in result["curve"]].index(result["best_predicted"]["cap_mib"])
-    return cap_of_plan(result) == names[chosen]
+    return [row for row, name in zip(result["curve"], names) if name not in known]
 
 
-def tested_errors(result):
-    """(cap in MiB, error) of the curve, without caps whose buckets tune had to calibrate on: these are no test."""
-    known = settings_in_notes(result, "the model was calibrated on the buckets of ", ", for want of others")
-    names = result["samples"]["settings"][-len(result["curve"]):]
-    return [(row["cap_mib"], row["error"]) for row, name in zip(result["curve"], names) if name not in known]
+def covered(rows):
+    """Per row that has an interval of its prediction: whether it holds what was measured."""
+    return [row["predicted_range_s"]["low"] <= row["measured_s"] <= row["predicted_range_s"]["high"] for row in rows if "predicted_range_s" in row]
+
+
+def measured_share(result):
+    """Blocks of one setting: the calibration's, the race's, and those of none, PyTorch's default and the chosen cap, over the calibration's and a grid's."""
+    samples = result["samples"]
+    if "race_step_s" not in samples:
+        return None
+    calibration = sum(map(len, samples["calibration_step_s"]))
+    grid = sum(map(len, samples["step_s"]))
+    return (calibration + sum(map(len, samples["race_step_s"])) + 3 * len(samples["step_s"][0])) / (calibration + grid)
 
 
 def one_bucket_series(result):
@@ -126,7 +145,7 @@ def mg_wfbp_regret(result, prediction):
         return over_best(result, one_bucket_series(result))
     if rule["buckets"] == len(result["profile"]["tensors"]):
         return over_best(result, series["overlap"])
-    chosen = result["best_predicted"]
+    chosen = chosen_row(result)
     backward_s = nearest_row(prediction["curve"], chosen["cap_mib"])["backward_s"]
     return Share((rule["backward_s"] - backward_s) / chosen["predicted_s"], predicted=True)
 
@@ -138,25 +157,12 @@ def nearest_row(curve, cap_mib):
 
 def regrets_of(result, prediction):
     series = samples_by_setting(result)
-    ends = result.get("regret_ci") or {"low": None, "high": None}
-    low, high = (None, None) if ends["high"] is None else (ends["low"], ends["high"])
-    regrets = {"chosen cap": Share(result["regret"], low, high)}
-    if plan_is_chosen_cap(result):
-        regrets["`planned`"] = regrets["chosen cap"]
-    for name, values in [("`planned`", series.get(cap_of_plan(result) or "planned")), ("PyTorch's default", series.get("torch default")),
-                         ("one bucket", one_bucket_series(result))]:
-        if values and name not in regrets:
-            regrets[name] = over_best(result, values)
+    chosen = samples_of_cap(result, chosen_row(result)["cap_mib"])
+    predicted = samples_of_cap(result, result["best_predicted"]["cap_mib"])
+    rules = [("chosen cap", chosen), ("predicted best", predicted), ("PyTorch's default", series.get("torch default")), ("one bucket", one_bucket_series(result))]
+    regrets = {name: over_best(result, values) for name, values in rules if values}
     regrets["MG-WFBP"] = mg_wfbp_regret(result, prediction)
     return regrets
-
-
-def with_predicted_interval(row, prediction):
-    """The interval of the backward pass, around the predicted step."""
-    backward = nearest_row(prediction["curve"], row["cap_mib"])
-    if backward.get("low_s") is None or backward.get("high_s") is None:
-        return dict(row)
-    return row | {end: row["predicted_s"] + backward[end] - backward["backward_s"] for end in ("low_s", "high_s")}
 
 
 def count_too_wide(result):
@@ -169,15 +175,17 @@ def count_too_wide(result):
 
 
 def figures_of(run, result, prediction):
-    errors = tested_errors(result)
+    tested = tested_rows(result)
+    errors = [(row["cap_mib"], row["error"]) for row in tested]
     strategies = {row["strategy"]: row for row in result["strategies"]}
-    chosen = result["best_predicted"]
+    chosen = chosen_row(result)
     ordered = strategies.get("ordered")
     return Figures(
-        run=run, result=result, curve=[with_predicted_interval(row, prediction) for row in result["curve"]],
+        run=run, result=result, chosen=chosen,
         large_errors=[pair for pair in errors if pair[0] >= LARGE_MIB], small_errors=[pair for pair in errors if pair[0] < LARGE_MIB],
-        chosen_in_set=chosen["cap_mib"] in result["indifference_set"], regrets=regrets_of(result, prediction),
-        planned_over_default=share(result.get("planned_over_default")),
+        covered=covered(tested), chosen_in_set=chosen["cap_mib"] in result["indifference_set"], outcome=decision_of(result)["outcome"],
+        regrets=regrets_of(result, prediction), over_default=share(result.get("over_default")), measured_share=measured_share(result),
+        ordered_error=ordered["predicted_s"] / ordered["measured_s"] - 1 if ordered else None,
         ordered_predicted=ordered["predicted_s"] / chosen["predicted_s"] - 1 if ordered else None,
         ordered_measured=share(result.get("ordered_over_best_cap")), too_wide=count_too_wide(result))
 

@@ -11,44 +11,36 @@ from regimes import ALPS, ALPS_RANKS, ALPS_SETTING
 from section import report
 from words import cap_text, percent, reflowed, share_text, signed, table
 
-RULES = ["chosen cap", "`planned`", "PyTorch's default", "MG-WFBP", "one bucket"]
+RULES = ["chosen cap", "predicted best", "PyTorch's default", "MG-WFBP", "one bucket"]
 
 INTRODUCTION = """# Does the prediction hold? The validation study
 
-After this page you know how far `firkin tune`'s predictions miss, and which of its own bars it misses. `firkin tune` predicts the step
-time T(b) of every bucket cap b, chooses one, and measures. This study covers {count} configurations: four workloads over each of four
-links, one over four hosts, and one as one of {ranks} GPUs over a modelled link.
-
-```
-benchmarks/validation/study.py build/firkin
-```
-
-writes this page and a report per configuration in about {minutes:.0f} minutes on two idle cores. It resumes after an interruption and
-needs network namespaces ([lab](emulated_links.md#lab-a-network-on-one-machine)). `--list` shows the configurations, `--only NAME` runs
-one, and `--page` writes the pages from the kept results.
+`firkin tune` predicts the step time T(b) of every bucket cap b, chooses one, and measures. This study covers {count} configurations
+(four workloads over each of four links, one over four hosts, and one as one of {ranks} GPUs over a modelled link), and shows how far
+predictions miss and which of Firkin's own bars they miss. `benchmarks/validation/study.py build/firkin` writes this page and a report
+per configuration in about {minutes:.0f} minutes on two idle cores (`--page`: from the kept results).
 
 **Read the gains with care.** The links are kernel-limited and join hosts on one machine. The workloads are small: PyTorch's default of
-1 MiB and then 25 MiB is nearly one bucket on them, so gains over it say little of a cluster. [Where it matters](where_it_matters.md)
-maps clusters.
+1 MiB and then 25 MiB is nearly one bucket on them, so gains over it say little about a cluster. [Where it
+matters](where_it_matters.md) maps clusters.
 
 {machine}
 
-## Terms
-
 - **Error**: predicted over measured step, less 1. **Regret**: a step over the step of the cap measured best, less 1, paired within
-  blocks. **As good**: the measurement cannot tell it from the best. Intervals are 95 %; a prediction's covers only errors of the
-  all-reduce times.
+  blocks. **As good**: the measurement cannot tell it from the best. Intervals are 95 %; a prediction's covers the model's own error,
+  as earlier studies of these configurations measured it.
 - **Workloads**: the demo model with batch 4 (`compute`) and 1 (`communication`), sequences of 128; 24 narrow layers
   (`small-tensors`); gpt2-large with an A100's ready times, [replayed](emulated_links.md#replay-a-profile) and scaled to steps of
   tenths of a second.
-- **Links**: `lab/run` joins two hosts, one core and one rank each, through the kernel's TCP. "No limit" is as fast as the cores.
-  Hosts of replays get two cores, shared on a machine of two ([why](emulated_links.md#small-messages-on-a-single-core)). The modelled
-  link has the all-reduce times of {ranks} GH200s of Alps (`{alps}`, {setting}).
-- **Rules**: `planned` is the best plan of unequal buckets if its predicted gain exceeds the model's error, otherwise the chosen
-  cap's. PyTorch's default runs in its own engine, c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) was not run: *p* marks the
+- **Links**: [`lab/run`](emulated_links.md#lab-a-network-on-one-machine) joins two hosts, one core and one rank each; "no limit" is as
+  fast as the cores. Hosts of replays get two cores, shared on a machine of two
+  ([why](emulated_links.md#small-messages-on-a-single-core)). The modelled link has the all-reduce times of {ranks} GH200s of Alps
+  (`{alps}`, {setting}).
+- **Rules**: the chosen cap is the one `tune` names after racing the best predicted caps; other blocks then measure it beside a grid of
+  caps, which a plain `tune` leaves out. PyTorch's default runs in its own engine, c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019)
+  was not run: *p* marks the
   calibrated model's prediction, unless its buckets were measured.
-- **Raw data**, one folder per configuration in `benchmarks/validation/data/`: every timed step of every rank (`results.json.gz`,
-  [fields](results.md)), predictions of other rules (`prediction.json.gz`), the command and how busy the machine was (`run.json`)."""
+- **Raw data**: every timed step of every rank is in `benchmarks/validation/data/`."""
 
 
 def machine_text(figures):
@@ -78,20 +70,20 @@ def link_to(regime):
 
 def error_row(regime, figures):
     errors = [percent(of(errors)) for errors in (figures.large_errors, figures.small_errors) for of in (median_error, worst_error)]
-    caps = [cap_text(figures.result[point]["cap_mib"]) for point in ("best_predicted", "best_measured")]
+    caps = [cap_text(cap) for cap in (figures.chosen["cap_mib"], figures.result["best_measured"]["cap_mib"])]
     return (link_to(regime), *errors, *caps, "yes" if figures.chosen_in_set else "**no**", f"{figures.run['load_before']:.1f}")
 
 
 def regret_row(regime, figures):
     regrets = [share_text(figures.regrets.get(rule)) for rule in RULES]
     ordered = (signed(figures.ordered_predicted), share_text(figures.ordered_measured))
-    return (link_to(regime), *regrets, share_text(figures.planned_over_default), *ordered)
+    return (link_to(regime), *regrets, share_text(figures.over_default), figures.outcome, *ordered)
 
 
 def regret_summary(figures):
     """Median and worst of each rule over the regimes that have it, predicted ones among them."""
     values = [[these.regrets[rule].value for _, these in figures if rule in these.regrets] for rule in RULES]
-    return [(f"**{name}**", *(signed(of(regrets)) if regrets else "-" for regrets in values), "", "", "")
+    return [(f"**{name}**", *(signed(of(regrets)) if regrets else "-" for regrets in values), "", "", "", "")
             for name, of in (("median", statistics.median), ("worst", max))]
 
 
@@ -100,8 +92,16 @@ def overview_text(figures):
     regrets = [regret_row(regime, these) for regime, these in figures] + regret_summary(figures)
     return ("## All configurations\n\nErrors of T(b) for caps of 1 MiB and more, and for smaller ones; caps in MiB; load average at the start.\n\n"
             + table(("configuration", "median", "worst", "small: median", "worst", "chosen", "measured best", "as good", "load"), errors)
-            + "\n\nRegrets; then `planned` over PyTorch's default, and `ordered` over the chosen cap, predicted and measured.\n\n"
-            + table(("configuration", *RULES, "`planned`, default", "`ordered`, predicted", "measured"), regrets))
+            + "\n\nRegrets; then the chosen cap over PyTorch's default and what `tune` says of it, and `ordered` over the chosen cap, predicted and "
+              "measured.\n\n" + table(("configuration", *RULES, "over default", "answer", "`ordered`, predicted", "measured"), regrets))
+
+
+def older_text(found):
+    older = sum(these.outcome == "-" for _, these in found)
+    if not older:
+        return ""
+    return (f"**{older} of these {len(found)} results are of an earlier version**, which chose by prediction alone: no race, and no intervals that cover the "
+            "model's error. Their chosen cap is the best predicted one.")
 
 
 def missing_text(missing):
@@ -127,7 +127,7 @@ def read_all(regimes, folder):
 def page_text(regimes, found, missing):
     introduction = INTRODUCTION.format(count=f"{len(found)} of {len(regimes)}" if missing else len(found), ranks=ALPS_RANKS, machine=machine_text(found), alps=ALPS,
                                        setting=ALPS_SETTING, minutes=sum(regime.expected_s for regime in regimes) / 60)
-    return reflowed("\n\n".join(filter(None, [introduction, missing_text(missing), bars_text(found), overview_text(found)])))
+    return reflowed("\n\n".join(filter(None, [introduction, older_text(found), missing_text(missing), bars_text(found), overview_text(found)])))
 
 
 def write_page(regimes, docs, data):

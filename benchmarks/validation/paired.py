@@ -28,7 +28,7 @@ def means_outside(count, confidence):
 def paired_ratio(a, b, confidence=0.95):
     """(ratio, low, high); low and high are None where there are too few blocks. Raises ValueError for series that are no pair."""
     if len(a) != len(b) or not a or len(a) > MOST_BLOCKS:
-        raise ValueError(f"a paired ratio of {len(a)} and {len(b)} blocks; expected as many of each, 1 to {MOST_BLOCKS}")
+        raise ValueError(f"a paired ratio of {len(a)} and {len(b)} blocks; expected the same number of each, 1 to {MOST_BLOCKS}")
     logs = [math.log(x / y) for x, y in zip(a, b)]
     means = sorted((logs[i] + logs[j]) / 2 for i in range(len(logs)) for j in range(i, len(logs)))
     outside = means_outside(len(logs), confidence)

@@ -2,7 +2,6 @@
 
 import textwrap
 
-from figures import plan_is_chosen_cap
 from words import cap_text, interval, milliseconds, reflowed, share_with_interval, signed, table
 
 
@@ -10,7 +9,7 @@ def mark_of(figures, cap_mib):
     """What a cap is, beside being measured."""
     result = figures.result
     marks = []
-    if cap_mib == result["best_predicted"]["cap_mib"]:
+    if cap_mib == figures.chosen["cap_mib"]:
         marks.append("chosen")
     if cap_mib == result["best_measured"]["cap_mib"]:
         marks.append("measured best")
@@ -21,33 +20,27 @@ def mark_of(figures, cap_mib):
 
 def curve_table(figures):
     rows = []
-    for row in figures.curve:
-        ends = row["measured_ci_s"]
+    for row in figures.result["curve"]:
+        ends, predicted = row["measured_ci_s"], row.get("predicted_range_s", {"low": None, "high": None})
         rows.append((cap_text(row["cap_mib"]), row["buckets"], milliseconds(row["predicted_s"]),
-                     interval(row["low_s"], row["high_s"]) if "low_s" in row else "-", milliseconds(row["measured_s"]),
-                     interval(ends["low"], ends["high"]), signed(row["error"]), mark_of(figures, row["cap_mib"])))
+                     interval(predicted["low"], predicted["high"]), milliseconds(row["measured_s"]), interval(ends["low"], ends["high"]), signed(row["error"]), mark_of(figures, row["cap_mib"])))
     return table(("cap, MiB", "buckets", "predicted", "interval", "measured", "interval", "error", ""), rows)
 
 
 def choice_sentence(figures):
-    chosen, best = figures.result["best_predicted"], figures.result["best_measured"]
+    chosen, best = figures.chosen, figures.result["best_measured"]
     regret = share_with_interval(figures.regrets["chosen cap"])
     if chosen["cap_mib"] == best["cap_mib"]:
         return f"The chosen cap, {cap_text(chosen['cap_mib'])} MiB, is the one that was measured best."
     told = "the measurement cannot tell them apart" if figures.chosen_in_set else "**the measurement tells them apart**"
     return (f"The chosen cap is {cap_text(chosen['cap_mib'])} MiB, the measured best {cap_text(best['cap_mib'])} MiB: {told}. "
-            f"Choosing by prediction costs {regret}.")
+            f"Its regret is {regret}; that of the best predicted cap, {share_with_interval(figures.regrets['predicted best'])}.")
 
 
-def plan_sentence(figures):
-    planned = figures.regrets.get("`planned`")
-    if planned is None:
+def default_sentence(figures):
+    if figures.over_default is None:
         return ""
-    over_default = figures.planned_over_default
-    default = "" if over_default is None else f", over PyTorch's default {share_with_interval(over_default)}"
-    if plan_is_chosen_cap(figures.result):
-        return f"`planned` has the buckets of the chosen cap{default}: no other plan was predicted to gain more than the model errs by."
-    return f"`planned`, {len(figures.result['plan_mib'])} unequal buckets, over the measured best cap: {share_with_interval(planned)}{default}."
+    return f"The chosen cap over PyTorch's default: {share_with_interval(figures.over_default)}; the answer of `tune`: {figures.outcome}."
 
 
 def ordered_sentence(figures):
@@ -64,11 +57,11 @@ def other_rules_sentence(figures):
 
 def stands_out_sentence(figures):
     """Outliers and modes are shown, not hidden."""
-    rows = [(f"the cap of {cap_text(row['cap_mib'])} MiB", row) for row in figures.curve]
+    rows = [(f"the cap of {cap_text(row['cap_mib'])} MiB", row) for row in figures.result["curve"]]
     rows += [(f"`{row['strategy']}`", row) for row in figures.result["strategies"]]
     said = [f"{row['outliers']} of {name}" for name, row in rows if row.get("outliers")]
     modes = [f"{name} ({milliseconds(row['modes_s']['low'])} and {milliseconds(row['modes_s']['high'])})" for name, row in rows if row.get("modes_s")]
-    sentences = ([f"Blocks that stand out: {', '.join(said)}."] if said else []) + ([f"Two modes: {', '.join(modes)}."] if modes else [])
+    sentences = ([f"Outlying blocks: {', '.join(said)}."] if said else []) + ([f"Two modes: {', '.join(modes)}."] if modes else [])
     return " ".join(sentences)
 
 
@@ -82,10 +75,10 @@ def report(regime, figures):
     first = regime.link[0].upper() + regime.link[1:]
     facts = (f"[The study](../../validation.md). {first}; {regime.workload}: {model['tensors']} tensors, {model['gradient_bytes'] / 2**20:.1f} MiB "
              f"of gradients. A step without communication takes {milliseconds(figures.result['strategies'][0]['measured_s'])}.")
-    sentences = [choice_sentence(figures), plan_sentence(figures), ordered_sentence(figures), other_rules_sentence(figures)]
+    sentences = [choice_sentence(figures), default_sentence(figures), ordered_sentence(figures), other_rules_sentence(figures)]
     notes = [f"- {note}" for note in figures.result.get("notes", [])]
     origin = (f"{run['seconds']:.0f} s, load average {run['load_before']:.1f} at the start and {run['load_after']:.1f} at the "
-              f"end; others computed on {run['busy_cores_of_others']:.2f} cores.")
+              f"end; other processes used {run['busy_cores_of_others']:.2f} cores.")
     parts = [f"# {regime.name}", facts, "![Step time over bucket cap, predicted and measured](curve.svg)", curve_table(figures),
              strategies_table(figures), "\n\n".join(filter(None, sentences)), stands_out_sentence(figures), regime.remark, "\n".join(notes),
              "```text\n" + " \\\n    ".join(textwrap.wrap(run["command"], 82, break_on_hyphens=False)) + "\n```", origin]

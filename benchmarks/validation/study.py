@@ -148,7 +148,7 @@ def main():
         say(error)
         return 2
     except KeyboardInterrupt:
-        say("interrupted; the same command goes on from here")
+        say("interrupted; the same command continues from here")
         return 128 + signal.SIGINT
 
 

@@ -9,7 +9,7 @@ import rules
 from chart import gain, ordered_gain
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "validation"))
-from words import cap_text, percent, reflowed, signed, table  # noqa: E402
+from words import cap_text, percent, reflowed, table  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 COURSE_BACKWARD_S = 0.829  # docs/experiments.md
@@ -86,12 +86,10 @@ def text(result):
             [row["name"], f"{row['batch']} x {row['sequence']}", *(", ".join(f"{1e3 * value:.0f}" for value in row[key]) for key in ("measured_s", "predicted_s")),
              cap_text(row["named_mib"]), f"{row['best_mib']}", percent(row["regret"])] for row in published]),
         regret_median=percent(statistics.median(row["regret"] for row in published)), regret_worst=percent(max(row["regret"] for row in published)),
-        error_median=signed(statistics.median(errors)), error_worst=signed(max(errors, key=abs)),
-        low=percent(-max(errors), 0), high=percent(-min(errors), 0), pcie_regret=percent(max(row["regret"] for row in pcie)),
+        error_median=percent(-statistics.median(errors), 0),
+        low=percent(-max(errors), 0), high=percent(-min(errors), 0),
         per_token=f"{1e6 * s_per_token:.0f} ms", fewest=fewest, small_ms=f"{1e3 * s_per_token * fewest:.0f} ms",
         compute_ms=f"{1e3 * min(row['compute_s'] for row in pcie):.0f} ms",
-        h100_best=", ".join(str(row["best_mib"]) for row in h100),
-        h100_named=" or ".join(str(cap) for cap in sorted({row["named_mib"] for row in h100})),
         h100_flat=percent(max(max(row["predicted_s"]) / min(row["predicted_s"]) - 1 for row in h100)),
         h100_noise=percent(max(max(times) / min(times) - 1 for times in by_cap)),
     ))  # fmt: skip

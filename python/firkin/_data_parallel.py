@@ -99,7 +99,7 @@ class DistributedDataParallel(torch.nn.Module):
             if not gradient_as_bucket_view:
                 raise InputError("DataParallel: gradient_as_bucket_view=False; gradients are always views into the buckets: expected True")
             if cap_mib is not None and bucket_cap_mb is not None:
-                raise InputError("DataParallel: cap_mib and bucket_cap_mb; expected one of them, they are the same")
+                raise InputError("DataParallel: both cap_mib and bucket_cap_mb; expected one, since they mean the same")
             if strategy not in (None, "bucketed", "planned", "ordered"):
                 raise InputError(f"DataParallel: strategy '{strategy}'; expected 'bucketed', 'planned' or 'ordered'")
             if tried.keys() - {"link"}:
@@ -153,7 +153,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         if self._group not in (None, dist.group.WORLD):
-            raise InputError("DataParallel: a copy with a group of its own; expected the default group, as PyTorch does, or .module")
+            raise InputError("DataParallel: a copy uses another process group; expected the default group, as in PyTorch, or a copy of .module")
         self.drain()
         ours = ("_group", "_leave", "_ranks", "_running")
         return {name: value for name, value in self.__dict__.items() if name not in ours}
@@ -183,7 +183,7 @@ class DistributedDataParallel(torch.nn.Module):
         known = [name for name, known in _COMPRESSIONS.items() if known is hook]
         if not known:
             name = getattr(hook, "__qualname__", type(hook).__name__)
-            raise InputError(f"register_comm_hook: {name}; expected fp16_compress_hook or bf16_compress_hook, the engine has no others")
+            raise InputError(f"register_comm_hook: {name}; expected fp16_compress_hook or bf16_compress_hook")
         if state not in (None, self._group or dist.group.WORLD):
             raise InputError("register_comm_hook: a state that is not the process group; expected None")
         if self._engine.stats().steps or self._arrivals.optimizers:

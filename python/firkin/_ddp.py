@@ -82,7 +82,7 @@ def ddp_in(model: torch.nn.Module, what: str = "check") -> DDP:
     for part in model.modules() if isinstance(model, torch.nn.Module) else ():
         if isinstance(part, DDP):
             return part
-    raise InputError(f"{what}: {type(model).__name__} is no DistributedDataParallel, and has none in it; expected the wrapped model")
+    raise InputError(f"{what}: {type(model).__name__} is not a DistributedDataParallel and contains none; expected the wrapped model")
 
 
 def wire_dtype(ddp: DDP, dtype: torch.dtype) -> torch.dtype | None:
@@ -104,7 +104,7 @@ def live_buckets(model: torch.nn.Module) -> LiveBuckets:
         return LiveBuckets(sizes, _runs(parameters, sizes[::-1]))
     if not logged.get("has_rebuilt_buckets"):
         steps = 4 if ddp.static_graph else 3
-        raise InputError(f"check: the buckets are not rebuilt yet, or it is not logged; expected at least {steps} training steps before")
+        raise InputError(f"check: no rebuild of the buckets is logged yet; expected at least {steps} training steps first")
     indices = logged.get("rebuilt_per_bucket_param_indices")
     buckets = [[parameters[i][0] for i in _numbers(part)] for part in indices.split(",")] if indices else None
     return LiveBuckets(_numbers(logged["rebuilt_bucket_sizes"]), buckets)

@@ -210,4 +210,4 @@ def check_ddp_options(options: dict[str, Any]) -> None:
         if name in ("bucket_cap_mb", "bucket_cap_mb_list", "module", "init_sync"):
             raise InputError(f"ddp_kwargs: '{name}'; expected arguments that the tuner does not set itself")
         if name not in known:
-            raise InputError(f"ddp_kwargs: '{name}' is no argument of torch {torch.__version__}'s DistributedDataParallel")
+            raise InputError(f"ddp_kwargs: '{name}' is not an argument of torch {torch.__version__}'s DistributedDataParallel")

@@ -32,7 +32,7 @@ class GroupError(RuntimeError):
 def check_built_for(built_for: str) -> None:
     """Raises InputError unless the engine was built for this version of PyTorch, of which its C++ interfaces are; any build of it will do."""
     if built_for.split("+")[0] != torch.__version__.split("+")[0]:
-        raise InputError(f"DataParallel: its engine was built for torch {built_for}, this is {torch.__version__}; expected it anew: {_HOW}")
+        raise InputError(f"DataParallel: the engine was built for torch {built_for}, and this is {torch.__version__}; expected a new build: {_HOW}")
 
 
 def load_engine() -> Any:
@@ -40,6 +40,6 @@ def load_engine() -> Any:
     try:
         built_for = importlib.import_module("firkin._engine_torch").VERSION
     except ImportError:
-        raise InputError(f"DataParallel: this firkin was installed without its engine; expected {_HOW}") from None
+        raise InputError(f"DataParallel: this firkin was installed without the engine; expected {_HOW}") from None
     check_built_for(built_for)
     return importlib.import_module("firkin._engine")

@@ -112,7 +112,7 @@ class Arrivals:
         if getattr(_engine_steps, "now", False) or isinstance(optimizer, OverlappedOptimizer):
             return
         if any(optimizer is each.optimizer for each in self.optimizers):
-            raise InputError("OverlappedOptimizer: step() of the optimiser that it was made of; expected its own step()")
+            raise InputError("OverlappedOptimizer: step() called on the inner optimiser; expected OverlappedOptimizer.step()")
         mine = {id(p) for p in self._parameters}
         if any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
             self.engine.drain()
@@ -226,7 +226,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         return self.optimizer.defaults
 
     def __getstate__(self) -> dict[str, Any]:
-        raise InputError("OverlappedOptimizer: it cannot be copied or pickled; expected its state_dict(), or a copy of the optimiser in it")
+        raise InputError("OverlappedOptimizer: cannot be copied or pickled; expected its state_dict(), or a copy of the inner optimiser")
 
     def _before_gradients_are_seen(self) -> None:
         if not self._arrivals.is_stepped:

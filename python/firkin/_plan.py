@@ -114,14 +114,14 @@ class Plan:
         planned = dict.fromkeys(name for bucket in self.buckets for name in bucket)
         for name, size in sizes.items():
             if name not in self.bytes:
-                raise InputError(f"plan: it is for another model: parameter '{name}' is not in it")
+                raise InputError(f"plan: made for another model: parameter '{name}' is not in it")
             if self.bytes[name] != size:
-                raise InputError(f"plan: it is for another model: '{name}' has {size} bytes, expected {self.bytes[name]}")
+                raise InputError(f"plan: made for another model: '{name}' has {size} bytes, expected {self.bytes[name]}")
             if name not in planned:
                 raise InputError(f"plan: parameter '{name}' is in no bucket")
         for name in planned:
             if name not in sizes:
-                raise InputError(f"plan: it is for another model: no parameter '{name}' that needs a gradient")
+                raise InputError(f"plan: made for another model: no parameter '{name}' that needs a gradient")
         return list(sizes)
 
     def _buckets_by_registration(self, order: Sequence[str]) -> tuple[tuple[str, ...], ...]:

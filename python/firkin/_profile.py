@@ -60,7 +60,7 @@ class CountedStep:
         except StopIteration:
             most = "" if self._most is None else f" (up to {self._most}, fewer with a smaller time_budget_s)"
             raise InputError(
-                f"step: its batches ended in call {self.calls + 1}; expected as many as there are calls{most}, or a loader that starts anew"
+                f"step: its batches ended in call {self.calls + 1}; expected one per call{most}, or a loader that starts over"
             ) from None
         self.calls += 1
         self.seconds += time.perf_counter() - started
@@ -187,7 +187,7 @@ def check_same_model(ranks: Ranks, model: torch.nn.Module, parameters: Parameter
     everyone = ranks.all((digest, described))
     for rank, (other, theirs) in enumerate(everyone):
         if other != everyone[0][0]:
-            raise InputError(f"model: rank {rank} has another one ({theirs}) than rank 0 ({everyone[0][1]}); expected the same everywhere")
+            raise InputError(f"model: rank {rank} has {theirs}, rank 0 has {everyone[0][1]}; expected the same model on every rank")
 
 
 class _Watched:
@@ -224,7 +224,7 @@ class _Watched:
         self._clock.synchronize()
         if watch.uncounted and not self._model.called:
             raise InputError(
-                "step did not call the model that it was given; expected step(model) to use its argument, not one from outside"
+                "step did not call the model it was given; expected step(model) to use its argument"
             )
         if watch.uncounted and not watch.passes:
             raise InputError("step did no backward pass that averages gradients; expected the last one outside of no_sync()")

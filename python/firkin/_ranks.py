@@ -88,7 +88,7 @@ class Ranks:
     def check_measurable(self, time_budget_s: float) -> None:
         """Raises InputError for one rank, and for no time. Not collective."""
         if self.size < 2:
-            raise InputError("one rank has nobody to communicate with; expected at least 2: torchrun --nproc-per-node 2")
+            raise InputError("only one rank; expected at least 2: torchrun --nproc-per-node 2")
         if not time_budget_s > 0:
             raise InputError(f"time_budget_s {time_budget_s}; expected more than 0")
 

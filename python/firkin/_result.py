@@ -110,7 +110,7 @@ class TuneResult:
         """Arguments for DistributedDataParallel(model, **...): those of the choice, those that it was measured with, and `others`."""
         for name in ("bucket_cap_mb", "bucket_cap_mb_list"):
             if name in others:
-                raise InputError(f"ddp_kwargs: '{name}' is what was tuned; expected other arguments")
+                raise InputError(f"ddp_kwargs: '{name}' was tuned; expected other arguments")
         kwargs = {**self._ddp_options, **others}
         if self._group is not None and "device_mesh" not in kwargs:
             kwargs.setdefault("process_group", self._group)
@@ -126,8 +126,8 @@ class TuneResult:
         results = json.loads(self.results_json)
         decision, blocks = results["decision"], len(results["samples"]["step_s"][0])
         others = [f"{cap:.3g}" for cap in decision["tied_mib"] if cap != decision["cap_mib"]]
-        tied = f"; measurements cannot tell {', '.join(others)} MiB from {decision['cap_mib']:.3g}" if others else ""
-        return f"{self._sentence()}\n{decision['outcome']}, by {blocks} blocks of steps that did not choose{tied}\n{self.line()}"
+        tied = f"; the measurement cannot tell {', '.join(others)} MiB from {decision['cap_mib']:.3g}" if others else ""
+        return f"{self._sentence()}\n{decision['outcome']}, from {blocks} blocks of steps that had no part in the choice{tied}\n{self.line()}"
 
     def wrap(self, model: torch.nn.Module, **others: Any) -> DDP:
         """DistributedDataParallel(model, **ddp_kwargs(**others)). Raises InputError for another model than was tuned."""
@@ -325,11 +325,11 @@ def load(folder: str | os.PathLike[str] | None = None) -> TuneResult:
     """What TuneResult.save(folder) wrote; None: the folder that the environment's FIRKIN_TUNED names. Raises InputError where it is not."""
     place = folder if folder is not None else os.environ.get(_FOLDER)
     if place is None:
-        raise InputError(f"load: no folder, and {_FOLDER} is not set; expected the folder of a result that was saved")
+        raise InputError(f"load: no folder, and {_FOLDER} is not set; expected the folder of a saved result")
     file = pathlib.Path(place) / _FILE
     try:
         return TuneResult.from_dict(json.loads(file.read_text()))
     except OSError as error:
-        raise InputError(f"load: {file}: {error.strerror}; expected the folder of a result that was saved") from None
+        raise InputError(f"load: {file}: {error.strerror}; expected the folder of a saved result") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"load: {file} is not what save() writes ({type(error).__name__}: {error})") from None

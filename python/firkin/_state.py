@@ -93,7 +93,7 @@ class State:
         wrong = [name for name in {**self._digests, **now} if self._digests.get(name) != now.get(name)]
         for rank, theirs in enumerate(ranks.all(wrong[:1])):
             for name in theirs:
-                raise RuntimeError(f"tune: '{name}' on rank {rank} is not as it was before; expected a step that changes tensors in place")
+                raise RuntimeError(f"tune: '{name}' on rank {rank} was not restored; expected a step that changes tensors in place")
 
     def _digested(self, *, parameters_only: bool = False) -> Iterator[tuple[str, int]]:
         names = {}

@@ -24,4 +24,4 @@ check_version(torch.__version__)
 import torch.distributed as dist  # noqa: E402
 
 if not dist.is_available():
-    raise InputError(f"torch {torch.__version__} is built without torch.distributed; expected one with it")
+    raise InputError(f"torch {torch.__version__} was built without torch.distributed; expected a build with it")

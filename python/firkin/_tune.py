@@ -195,7 +195,7 @@ def tune(
         state.check_put_back(ranks)
     else:
         for name in sorted(State(model).unlike(ranks) - unlike):
-            raise RuntimeError(f"tune: '{name}' is not the same on every rank any more; expected a step that leaves ranks alike")
+            raise RuntimeError(f"tune: '{name}' now differs between ranks; expected a step that does the same on every rank")
     shown.say(result.summary())
     return result
 
@@ -219,7 +219,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         notes.append("DDP_SET_LAST_BUCKET_CAP=1: PyTorch fills buckets of a cap from the last gradient; predictions take the first")
     if job.compiled:
         notes.append(
-            "torch.compile cuts the model's graphs by the bucket cap as well: caps from 1 MiB on were considered, each with graphs of its"
+            "torch.compile cuts the model's graphs by the bucket cap too: caps from 1 MiB on were considered, each with graphs of its"
             " own; when gradients are ready was profiled without it"
         )
     if wire is None:
@@ -274,7 +274,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     gain = measured("measuring the gain", [None, *ranks.on_rank_0(lambda: tuner.gain_settings)], _GAIN_BLOCKS, left_s())
     if (blocks := len(gain[0])) < _INTERVAL_BLOCKS:
         notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks of them; from fewer than {_INTERVAL_BLOCKS} no gain can be shown")
-    notes.append(f"step was called {step.calls} times: loaders, and what else it counts itself, are that much further on")
+    notes.append(f"step was called {step.calls} times: loaders and its own counters have moved on by as much")
 
     def decided() -> tuple[DdpSetting, str]:
         tuner.decide(gain)
@@ -293,7 +293,7 @@ def _calibration(job: _Job, step_s: float, left_s: float, notes: list[str]) -> _
     share_s = _CALIBRATION_SHARE * left_s
     effort = next((e for e in _CALIBRATIONS if job.calls(e.settings, e.blocks, e.timed_steps) * step_s <= share_s), _CALIBRATIONS[-1])
     if effort.settings < _CALIBRATIONS[0].settings:
-        notes.append(f"steps of {step_s:.2g} s: predictions were calibrated on {effort.settings} settings only, and are rough")
+        notes.append(f"steps of {step_s:.2g} s: predictions were calibrated on only {effort.settings} settings and are rough")
     gain = job.calls(1, 1, 1, with_none=False) + job.calls(2, _GAIN_BLOCKS[0], 1)
     fewest_s = (job.calls(effort.settings, effort.blocks, effort.timed_steps) + gain) * step_s
     over_s = fewest_s - left_s

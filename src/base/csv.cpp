@@ -89,7 +89,7 @@ void check_header(const std::vector<std::string>& header, const CsvColumns& colu
   }
   for (size_t i = 0; i < header.size(); ++i) {
     if (std::count(header.begin(), header.end(), header[i]) > 1) {
-      fail_at(file, line, fmt::format("column '{}' is there twice; expected {}", shown(header[i]), expected));
+      fail_at(file, line, fmt::format("column '{}' appears twice; expected {}", shown(header[i]), expected));
     }
     if (!columns.others_allowed && !contains(columns.required, header[i]) && !contains(columns.optional, header[i])) {
       fail_at(file, line, fmt::format("unknown column '{}'; expected {}", shown(header[i]), expected));

@@ -120,7 +120,7 @@ void write_file_atomically(const std::filesystem::path& path,
   if (path.has_parent_path()) {
     std::error_code error;
     std::filesystem::create_directories(path.parent_path(), error);
-    if (error) throw RuntimeError(fmt::format("{}: cannot be made: {}", path.parent_path().string(), error.message()));
+    if (error) throw RuntimeError(fmt::format("{}: cannot be created: {}", path.parent_path().string(), error.message()));
   }
   TemporaryFile file(path);
   content([&file](std::string_view piece) { file.write_all(piece); });

@@ -29,7 +29,7 @@ namespace firkin {
 // Retries when another process that does the same takes one away meanwhile.
 class MadeFolders {
  public:
-  // Throws InputError, which begins with `what` and names the first folder that cannot be made; nothing is left behind then.
+  // Throws InputError, which begins with `what` and names the first folder that cannot be created; nothing is left behind then.
   MadeFolders(const std::filesystem::path& folder, const std::string& what);
   ~MadeFolders();
   MadeFolders(const MadeFolders&) = delete;
@@ -53,7 +53,7 @@ MadeFolders::MadeFolders(const std::filesystem::path& folder, const std::string&
   const std::string prefix = fmt::format("{} {}", what, folder.string());
   try {
     for (int attempt = 1; !make(std::filesystem::absolute(folder), prefix); ++attempt) {
-      if (attempt == kAttempts) throw InputError(fmt::format("{}: cannot be made: {}", prefix, std::strerror(ENOENT)));
+      if (attempt == kAttempts) throw InputError(fmt::format("{}: cannot be created: {}", prefix, std::strerror(ENOENT)));
     }
   } catch (...) {
     remove();
@@ -83,14 +83,14 @@ bool MadeFolders::make(const std::filesystem::path& folder, const std::string& p
       }
       const int reason = errno;
       if (reason != EEXIST && reason != ENOENT) {
-        throw InputError(fmt::format("{}: {} cannot be made: {}", prefix, place.string(), std::strerror(reason)));
+        throw InputError(fmt::format("{}: {} cannot be created: {}", prefix, place.string(), std::strerror(reason)));
       }
       if (stat(place.c_str(), &status) != 0) {
         if (lstat(place.c_str(), &status) != 0) return false;
-        throw InputError(fmt::format("{}: {} is a link to what does not exist; expected a folder", prefix, place.string()));
+        throw InputError(fmt::format("{}: {} is a broken link; expected a folder", prefix, place.string()));
       }
     }
-    if (!S_ISDIR(status.st_mode)) throw InputError(fmt::format("{}: {} is no folder", prefix, place.string()));
+    if (!S_ISDIR(status.st_mode)) throw InputError(fmt::format("{}: {} is not a folder", prefix, place.string()));
   }
   return true;
 }
@@ -152,7 +152,7 @@ fs::path make_next_folder(const fs::path& older) {
     if (errno != EEXIST) error.assign(errno, std::generic_category());
     next = older / std::to_string(++last + 1);
   }
-  if (error) throw RuntimeError(fmt::format("{}: cannot be made, so the older result stays: {}", older.string(), error.message()));
+  if (error) throw RuntimeError(fmt::format("{}: cannot be created, so the older result stays: {}", older.string(), error.message()));
   return next;
 }
 
@@ -212,11 +212,11 @@ Place find_place(const fs::path& folder, const std::string& prefix) {
     const fs::path next = place.existing / part;
     if (!place.missing.empty() || stat(next.c_str(), &status) != 0) {
       if (place.missing.empty() && lstat(next.c_str(), &status) == 0) {
-        throw InputError(fmt::format("{}: {} is a link to what does not exist; expected a folder", prefix, next.string()));
+        throw InputError(fmt::format("{}: {} is a broken link; expected a folder", prefix, next.string()));
       }
       if (!part.empty() && part != "." && part != "..") place.missing.push_back(part);
     } else if (!S_ISDIR(status.st_mode)) {
-      throw InputError(fmt::format("{}: {} is no folder", prefix, next.string()));
+      throw InputError(fmt::format("{}: {} is not a folder", prefix, next.string()));
     } else {
       place.existing = next;
     }
@@ -234,7 +234,7 @@ int try_to_make(const Place& place, const std::string& prefix) {
   for (const fs::path& part : place.missing) {
     made /= part;
     if (not_made.empty() && mkdir(made.c_str(), 0777) != 0) {
-      not_made = fmt::format("{}: {} cannot be made: {}", prefix, part.string(), std::strerror(errno));
+      not_made = fmt::format("{}: {} cannot be created: {}", prefix, part.string(), std::strerror(errno));
     }
   }
   if (not_made.empty()) reason = try_to_write(made);
@@ -303,7 +303,7 @@ struct OutputFolderLock::State {
       const std::string owner = first_line(file);
       if (owner == owner_text(getppid())) return true;
       throw InputError(fmt::format("{} {}: another run ({}) is writing into it; expected a folder for each", what, folder.string(),
-                                   owner.empty() ? "which has just begun" : owner));
+                                   owner.empty() ? "which has just started" : owner));
     }
     if (!is_same_file(file, path)) return false;
     locked = true;

@@ -34,9 +34,12 @@ bool is_silent = false;
 
 }  // namespace
 
+size_t terminal_columns() {
+  return isatty(fileno(stdout)) == 1 ? columns_of(stdout) : kColumns;
+}
+
 size_t text_columns() {
-  constexpr size_t kWidest = 120;  // longer lines are hard to read
-  return isatty(fileno(stdout)) == 1 ? std::clamp(columns_of(stdout), kColumns / 2, kWidest) : kColumns;
+  return std::clamp<size_t>(terminal_columns(), 40, 120);
 }
 
 void Progress::silence() {

@@ -16,16 +16,6 @@ namespace firkin {
 
 namespace {
 
-int64_t bytes_from(double number, double unit_bytes, const char* unit, const std::string& what) {
-  constexpr double kLargestBytes = 0x1p63;  // what fits in int64_t
-  if (!(number > 0) || number * unit_bytes >= kLargestBytes) {
-    throw InputError(fmt::format("{}: {} is not a size; expected {}, a positive number such as 25 or 0.5", what, number, unit));
-  }
-  const int64_t bytes = std::llround(number * unit_bytes);
-  if (bytes == 0) throw InputError(fmt::format("{}: {} {} is less than one byte", what, number, unit));
-  return bytes;
-}
-
 constexpr double kExactBelow = 0x1p53;  // whole numbers below it are exact
 
 // "0.5K": 0.5 and "K"; no number where the text begins with none.
@@ -53,11 +43,14 @@ double in_units(std::string_view text, std::initializer_list<Unit> units, std::c
 }  // namespace
 
 int64_t bytes_from_mib(double mib, const std::string& what) {
-  return bytes_from(mib, static_cast<double>(kMiB), "MiB", what);
-}
-
-int64_t bytes_from_mb(double mb, const std::string& what) {
-  return bytes_from(mb, 1e6, "MB", what);
+  constexpr auto kBytes = static_cast<double>(kMiB);
+  constexpr double kTooMany = 0x1p63;  // for int64_t
+  if (!(mib > 0) || mib * kBytes >= kTooMany) {
+    throw InputError(fmt::format("{}: {} is not a size; expected MiB, a positive number such as 25 or 0.5", what, mib));
+  }
+  const int64_t bytes = std::llround(mib * kBytes);
+  if (bytes == 0) throw InputError(fmt::format("{}: {} MiB is less than one byte", what, mib));
+  return bytes;
 }
 
 int64_t parse_bytes(const std::string& text, const std::string& what) {

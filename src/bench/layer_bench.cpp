@@ -23,47 +23,29 @@ struct Mark {
   DeviceTime time;
 };
 
-// Clock readings of one step on this rank.
-struct StepClock {
-  DeviceTime start, forward, backward, optimizer;  // the ends, but for start
-  std::vector<Mark> marks;                         // of forward
-  std::vector<DeviceTime> ready;                   // per parameter
+// One step on this rank.
+struct WatchedStep {
+  ProfiledStep times;
+  std::vector<Mark> marks;  // of forward
 };
 
-StepClock run_clocked_step(const ProcessGroup& group, Workload& workload, int64_t step) {
-  forget_gradients(workload);
-  barrier(group);
-  const c10::Device device = device_of(workload);
-  StepClock clock;
-  clock.start = device_now(device);
-  const at::Tensor loss = workload.loss(step);
-  clock.forward = device_now(device);
-  loss.backward();
-  clock.backward = device_now(device);
-  workload.optimizer->step();
-  clock.optimizer = device_now(device);
-  return clock;
-}
-
-StepClock run_watched_step(const ProcessGroup& group, Workload& workload, int64_t step, const std::vector<NamedTensor>& parameters,
-                           const LayerBenchOptions& options) {
-  std::vector<Mark> marks;
+WatchedStep run_watched_step(const ProcessGroup& group, Workload& workload, int64_t step, const std::vector<NamedTensor>& parameters,
+                             const LayerBenchOptions& options) {
+  WatchedStep watched;
   const ReadyRecorder recorder(parameters, ReadyWhen::kAccumulated);
   if (options.observe_forward) {
-    options.observe_forward([&marks, device = device_of(workload)](const std::string& layer) {
+    options.observe_forward([&marks = watched.marks, device = device_of(workload)](const std::string& layer) {
       marks.push_back({layer, device_now(device)});
     });
   }
-  StepClock clock = run_clocked_step(group, workload, step);
+  watched.times = profiled_step(group, workload, step, &recorder);
   if (options.observe_forward) options.observe_forward({});
-  clock.marks = std::move(marks);
-  clock.ready = recorder.ready();
-  return clock;
+  return watched;
 }
 
 // Layers by name, and the parameters of each.
 struct LayerMap {
-  std::vector<LayerTimes> layers;
+  std::vector<LayerRow> layers;
   std::vector<size_t> layer_of_parameter;
   size_t with_parameters = 0;  // the first so many layers
 
@@ -78,19 +60,19 @@ struct LayerMap {
 
   // Adds the layer when it is new.
   size_t index_of(const std::string& name) {
-    const auto found = std::ranges::find(layers, name, &LayerTimes::name);
+    const auto found = std::ranges::find(layers, name, &LayerRow::name);
     if (found != layers.end()) return static_cast<size_t>(found - layers.begin());
-    layers.push_back({.name = name, .forward_s = {}, .backward_s = {}});
+    layers.push_back({.name = name});
     return layers.size() - 1;
   }
 };
 
 // Per layer with parameters, from when the layer before it was complete (or backward began) to when it is complete itself.
-std::vector<double> backward_by_layer(const StepClock& clock, const LayerMap& map) {
+std::vector<double> backward_by_layer(const std::vector<double>& ready_s, const LayerMap& map) {
   std::vector<double> complete(map.with_parameters, 0.0);
-  for (size_t i = 0; i < clock.ready.size(); ++i) {
+  for (size_t i = 0; i < ready_s.size(); ++i) {
     double& layer = complete[map.layer_of_parameter[i]];
-    layer = std::max(layer, seconds_between(clock.forward, clock.ready[i]));
+    layer = std::max(layer, ready_s[i]);
   }
   std::vector<double> spent(complete.size());
   double before = 0;
@@ -105,13 +87,13 @@ std::vector<double> backward_by_layer(const StepClock& clock, const LayerMap& ma
 // What one watched step says, in one list that the ranks can compare: the whole step and its parts, the layers' backward, the ready times,
 // the marks.
 constexpr size_t kWholes = 4;
-std::vector<double> flattened(const StepClock& clock, const LayerMap& map) {
-  std::vector<double> values = {seconds_between(clock.start, clock.optimizer), seconds_between(clock.start, clock.forward),
-                                seconds_between(clock.forward, clock.backward), seconds_between(clock.backward, clock.optimizer)};
-  const std::vector<double> backward = backward_by_layer(clock, map);
+std::vector<double> flattened(const WatchedStep& step, const LayerMap& map) {
+  const ProfiledStep& times = step.times;
+  std::vector<double> values = {times.whole_s(), times.forward_s, times.backward_s, times.update_s};
+  const std::vector<double> backward = backward_by_layer(times.ready_s, map);
   values.insert(values.end(), backward.begin(), backward.end());
-  for (const DeviceTime& ready : clock.ready) values.push_back(seconds_between(clock.forward, ready));
-  for (size_t i = 1; i < clock.marks.size(); ++i) values.push_back(seconds_between(clock.marks[i - 1].time, clock.marks[i].time));
+  values.insert(values.end(), times.ready_s.begin(), times.ready_s.end());
+  for (size_t i = 1; i < step.marks.size(); ++i) values.push_back(seconds_between(step.marks[i - 1].time, step.marks[i].time));
   return values;
 }
 
@@ -124,21 +106,22 @@ void check(const std::vector<NamedTensor>& parameters, const LayerBenchOptions& 
 LayerProfile profile_of(const std::vector<std::vector<double>>& rows, const std::vector<std::string>& marks,
                         const std::vector<NamedTensor>& parameters, LayerMap map) {
   LayerProfile profile;
+  LayersSection& times = profile.times;
   std::vector<size_t> marked;
   for (const std::string& mark : marks) marked.push_back(map.index_of(mark));
   const size_t ready = kWholes + map.with_parameters;
   for (const std::vector<double>& row : rows) {
-    profile.watched_s.push_back(row[0]);
-    profile.forward_s.push_back(row[1]);
-    profile.backward_s.push_back(row[2]);
-    profile.optimizer_s.push_back(row[3]);
+    times.watched_step_s.push_back(row[0]);
+    times.forward_s.push_back(row[1]);
+    times.backward_s.push_back(row[2]);
+    times.optimizer_s.push_back(row[3]);
     for (size_t i = 0; i < map.with_parameters; ++i) map.layers[i].backward_s.push_back(row[kWholes + i]);
     for (size_t i = 0; i < marked.size(); ++i) map.layers[marked[i]].forward_s.push_back(row[ready + parameters.size() + i]);
   }
   const std::vector<double> medians = column_medians(rows);
   const auto first = medians.begin() + static_cast<std::ptrdiff_t>(ready);
   profile.tensors = profile_in_ready_order(parameters, {first, first + static_cast<std::ptrdiff_t>(parameters.size())}, medians[2]);
-  profile.layers = std::move(map.layers);
+  times.layers = std::move(map.layers);
   return profile;
 }
 
@@ -162,15 +145,12 @@ LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const
   std::vector<std::vector<double>> rows;  // see flattened()
   std::vector<double> bare_s;
   int64_t step = 0;
-  const auto run_bare = [&] {
-    const StepClock clock = run_clocked_step(group, workload, step++);
-    return max_over_ranks(group, {seconds_between(clock.start, clock.optimizer)})[0];
-  };
+  const auto run_bare = [&] { return max_over_ranks(group, {profiled_step(group, workload, step++, nullptr).whole_s()})[0]; };
   const auto run_watched = [&] {
-    const StepClock clock = run_watched_step(group, workload, step++, parameters, options);
+    const WatchedStep watched = run_watched_step(group, workload, step++, parameters, options);
     marks.clear();
-    for (size_t i = 1; i < clock.marks.size(); ++i) marks.push_back(clock.marks[i].layer);
-    rows.push_back(max_over_ranks(group, flattened(clock, map)));
+    for (size_t i = 1; i < watched.marks.size(); ++i) marks.push_back(watched.marks[i].layer);
+    rows.push_back(max_over_ranks(group, flattened(watched, map)));
   };
   for (int i = 0; i < options.warmup_steps; ++i) run_bare();
   std::mt19937_64 random(options.seed);
@@ -183,8 +163,8 @@ LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const
   }
   workload.optimizer->zero_grad();
   LayerProfile profile = profile_of(rows, marks, parameters, map);
-  profile.bare_s = std::move(bare_s);
-  profile.watched_to_bare = paired_ratio(profile.watched_s, profile.bare_s);
+  profile.times.bare_step_s = std::move(bare_s);
+  profile.watched_to_bare = paired_ratio(profile.times.watched_step_s, profile.times.bare_step_s);
   return profile;
 }
 

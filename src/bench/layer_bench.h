@@ -1,8 +1,8 @@
 // Where a step's time goes, layer by layer, and when each gradient is ready.
 //
 //   const LayerProfile profile = measure_layers(group, workload, {.steps = 20});
-//   profile.layers[3].name;              // "blocks.2"
-//   median(profile.layers[3].backward_s);
+//   profile.times.layers[3].name;        // "blocks.2"
+//   median(profile.times.layers[3].backward_s);
 //   profile.watched_to_bare.ratio;       // 1.002: looking on costs 0.2 % of a step
 #pragma once
 
@@ -14,6 +14,7 @@
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/stats/paired.h"
+#include "results/results.h"
 #include "workload/workload.h"
 
 namespace firkin {
@@ -30,24 +31,13 @@ struct LayerBenchOptions {
   std::function<void(const std::string& done)> on_progress;  // called after each pair; may be empty
 };
 
-// Times are seconds on the slowest rank, one per watched step.
-struct LayerTimes {
-  std::string name;                // see layer_of()
-  int64_t parameters = 0;          // elements
-  std::vector<double> forward_s;   // from the end of the layer before; empty when forward was not observed
-  std::vector<double> backward_s;  // from the last gradient of the layer that was ready before to the last of this one; empty when the
-                                   // layer has no parameters of its own (a tied head)
-};
-
 struct LayerProfile {
-  std::vector<LayerTimes> layers;  // in the order in which parameters are registered, then those without parameters
-  std::vector<double> forward_s;   // whole: with reading the batch, and with the loss
-  std::vector<double> backward_s;
-  std::vector<double> optimizer_s;
-  TensorProfile tensors;          // ready means: autograd has finished the gradient; medians over steps, made non-decreasing
-  PairedRatio watched_to_bare;    // time of a whole step with hooks and observer over that without
-  std::vector<double> watched_s;  // per pair, what it comes from
-  std::vector<double> bare_s;
+  // Layers in the order in which parameters are registered, then those without parameters. A layer's forward is from the end of the layer
+  // before, its backward from the last gradient of the layer that was ready before to the last of this one. The whole forward is with
+  // reading the batch, and with the loss.
+  LayersSection times;
+  TensorProfile tensors;        // ready means: autograd has finished the gradient; medians over steps, made non-decreasing
+  PairedRatio watched_to_bare;  // time of a whole step with hooks and observer over that without
 };
 
 // The layer that a parameter belongs to, by its name: up to the first part that is a number ("blocks.3" for "blocks.3.attn.q.weight"), else
@@ -55,7 +45,8 @@ struct LayerProfile {
 std::string layer_of(const std::string& parameter);
 
 // Steps the workload, gradients not communicated. Collective: every rank gets the same result.
-// Throws InputError for a model that is not on the CPU, one without trainable parameters, and counts that are not positive.
+// Steps are those of measure_ready_profile(), with other eyes on them. Throws InputError for a model without trainable parameters, and for
+// counts that are not positive.
 LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const LayerBenchOptions& options);
 
 }  // namespace firkin

@@ -139,22 +139,6 @@ class ForwardRecorder {
 
 // ---- Steps
 
-// One step's clock readings, in seconds.
-struct ProfiledStep {
-  int backward_passes = 1;
-  double backward_s = 0;
-  double forward_s = 0;
-  double update_s = 0;
-  std::vector<double> ready_s;   // per parameter
-  std::vector<double> needed_s;  // per parameter
-};
-
-// What looks on.
-struct Recorders {
-  ReadyRecorder ready;
-  ForwardRecorder forward;
-};
-
 // What a step whose phases are known took, and when its backward began.
 DeviceTime step_in_phases(const ProcessGroup& group, Workload& workload, int64_t step, ProfiledStep& times) {
   const c10::Device device = device_of(workload);
@@ -188,16 +172,18 @@ DeviceTime step_as_a_whole(const ProcessGroup& group, Workload& workload, Profil
   return backward_began;
 }
 
-// `recorders` may be null: then their times are not known.
-ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, Recorders* recorders) {
+// Without a recorder its times are not known.
+ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, const ReadyRecorder* ready,
+                           ForwardRecorder* forward) {
   ProfiledStep times;
   forget_gradients(workload);
   synchronize(device_of(workload));
-  if (recorders != nullptr) recorders->forward.begin(device_of(workload));
+  if (forward != nullptr) forward->begin(device_of(workload));
   const DeviceTime started = workload.whole_step ? step_as_a_whole(group, workload, times) : step_in_phases(group, workload, step, times);
-  if (recorders == nullptr) return times;
-  for (const DeviceTime& ready : recorders->ready.ready()) times.ready_s.push_back(seconds_between(started, ready));
-  times.needed_s = recorders->forward.needed_s();
+  if (ready != nullptr) {
+    for (const DeviceTime& time : ready->ready()) times.ready_s.push_back(seconds_between(started, time));
+  }
+  if (forward != nullptr) times.needed_s = forward->needed_s();
   return times;
 }
 
@@ -254,9 +240,13 @@ ReadyRecorder::ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWh
         ready_[parameter] = device_now(device);
       }) {}
 
+ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, const ReadyRecorder* recorder) {
+  return profiled_step(group, workload, step, recorder, nullptr);
+}
+
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options) {
   if (workload.whole_step && !device_of(workload).is_cpu()) {
-    throw InputError("the backward of a step that is one function is timed with the CPU's clock; expected a model on the CPU");
+    throw InputError("a step function is timed by the CPU's clock; expected a model on the CPU");
   }
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
   int64_t step = 0;
@@ -267,12 +257,13 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
   bool has_awaiting = false;
   for (int i = 0; i < options.steps; ++i) {
     bare.push_back(max_over_ranks(group, {profiled_step(group, workload, step++, nullptr).backward_s})[0]);
-    Recorders recorders{.ready = {parameters, ReadyWhen::kInBucket}, .forward = {*workload.module, parameters}};
-    const ProfiledStep times = profiled_step(group, workload, step++, &recorders);
+    const ReadyRecorder ready(parameters, ReadyWhen::kInBucket);
+    ForwardRecorder forward(*workload.module, parameters);
+    const ProfiledStep times = profiled_step(group, workload, step++, &ready, &forward);
     if (i == 0) check_on_all_ranks(group, problem_of(parameters, times));
     rows.push_back(max_over_ranks(group, flattened(times)));
     hooked.push_back(rows.back()[0]);
-    has_awaiting = recorders.forward.has_awaiting();
+    has_awaiting = forward.has_awaiting();
     if (options.on_progress) options.on_progress(fmt::format("backward {}", i + 1));
     if (options.is_enough && options.is_enough(i + 1)) break;
   }

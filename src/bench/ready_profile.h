@@ -44,7 +44,7 @@ enum class ReadyWhen {
   kInBucket,     // and it was written into its bucket, as DataParallel does, so that it could be sent
 };
 
-// Hooks on all parameters for as long as it lives.
+// Hooks on all parameters, for as long as it lives.
 class ReadyRecorder {
  public:
   // Throws what ParameterHooks throws.
@@ -58,5 +58,23 @@ class ReadyRecorder {
   std::vector<DeviceTime> ready_;
   ParameterHooks hooks_;  // last, so that no hook runs when the rest is gone
 };
+
+// ---- A step that is looked at
+
+// What it took on this rank, in seconds.
+struct ProfiledStep {
+  int backward_passes = 1;
+  double forward_s = 0;  // with reading the batch, and with the loss
+  double backward_s = 0;
+  double update_s = 0;
+  std::vector<double> ready_s;   // per parameter, from when backward began; empty where nobody looks on
+  std::vector<double> needed_s;  // per parameter, from when forward began; empty but in measure_ready_profile()
+
+  double whole_s() const { return forward_s + backward_s + update_s; }
+};
+
+// Steps the workload, optimiser included, without communicating gradients, and a barrier before backward. Collective. recorder: null, or
+// what looks on.
+ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, const ReadyRecorder* recorder);
 
 }  // namespace firkin

@@ -32,7 +32,7 @@ void add_size_flags(CLI::App& app, SizeFlags& flags) {
 
 // --time, of all that is measured.
 void add_seconds_flag(CLI::App& app, double& seconds) {
-  add_old_name(app, "--seconds", add_time(app, "--time", seconds, "for the whole measurement"), "s");
+  add_old_name(app, "--seconds", add_time(app, "--time", seconds, "budget for the whole measurement"), "s");
 }
 
 void check_seconds(double seconds) {
@@ -200,21 +200,21 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
 Run declare_bench_allreduce(CLI::App& app) {
   auto flags = std::make_shared<AllReduceFlags>();
   app.footer(
-      "Takes --time, and a little more. Sizes in bytes, bandwidths in GB/s.\n"
-      "median, p99, cv: one all-reduce after another, on the slowest rank; short calls\n"
-      "are timed several in a row. gap: of one call more when 4 are queued back to\n"
-      "back (the model's g; 2 above 64 MiB, none above 128 MiB). A tenth of the time\n"
-      "goes to queues of mixed sizes, and a note says whether the model holds there.\n"
-      "algbw = size / median; busbw = algbw 2 (n - 1) / n, as nccl-tests prints it.\n"
-      "#wrong: elements that differ from the exact sum; exit code 1 if there are any.\n\n"
+      "Takes --time, and a little more. Sizes in bytes, bandwidths in GB/s.\n\n"
+      "median, p99, cv: single all-reduces on the slowest rank; short calls are timed\n"
+      "several in a row. gap: time per additional call when 4 are queued (the model's\n"
+      "g; 2 above 64 MiB, none above 128 MiB). A tenth of the time goes to queues of\n"
+      "mixed sizes, and a note says whether the model holds for them. algbw = size /\n"
+      "median; busbw = algbw 2 (n - 1) / n, as nccl-tests prints it. #wrong: elements\n"
+      "that differ from the exact sum; exit code 1 if there are any.\n\n"
       "  firkin bench allreduce --ranks 2            4 B to 64 MiB\n"
-      "  firkin bench allreduce --ranks 2 --cold     buffers in no cache\n"
+      "  firkin bench allreduce --ranks 2 --cold     buffers that no cache holds\n"
       "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --time 2m\n");
   add_common_flags(app, flags->common, "bench-allreduce");
   add_rank_flags(app, flags->ranks);
   add_size_flags(app, flags->sizes);
   add_seconds_flag(app, flags->seconds);
-  app.add_flag("--cold", flags->cold, "use a buffer outside of all caches for every call");
+  app.add_flag("--cold", flags->cold, "give every call a buffer that no cache holds");
   return [flags] {
     check_seconds(flags->seconds);
     const std::vector<int64_t> sizes = checked_sizes(flags->sizes);
@@ -226,13 +226,13 @@ Run declare_bench_allreduce(CLI::App& app) {
 Run declare_bench_chunks(CLI::App& app) {
   auto flags = std::make_shared<ChunksFlags>();
   app.footer(
-      "All-reduces the same data in chunks of one size, then of another, all chunks\n"
-      "under way together (at most 1024 calls at a time). all: the slowest rank's time\n"
-      "for all chunks. per call: g(x), what one more queued call of that size takes.\n"
-      "Rounds over all sizes until the time is over.\n\n"
+      "All-reduces the same data in chunks of one size after another, all chunks in\n"
+      "flight together (at most 1024 calls at a time). all: the slowest rank's time\n"
+      "for all chunks. per call: g(x), the time of one more queued call of that size.\n"
+      "Repeats rounds over all sizes until the time is up.\n\n"
       "  firkin bench chunks --ranks 2                        60 M elements, 16 KiB up\n"
       "  firkin bench chunks --ranks 2 -b 4K -e 64M -f 2 --time 10m\n\n"
-      "and g(x) beside a(x), as the performance model takes them:\n\n"
+      "To predict with a(x) and g(x):\n\n"
       "  firkin bench allreduce --ranks 2 --out run\n"
       "  firkin bench chunks --ranks 2 --allreduce run/allreduce.csv --out run\n"
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");

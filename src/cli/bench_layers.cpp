@@ -24,18 +24,6 @@ struct LayersFlags {
 
 constexpr double kMostPerturbation = 0.03;  // of a step, by what is watching it
 
-LayersSection section_of(const LayerProfile& profile) {
-  LayersSection section{.layers = {},
-                        .forward_s = profile.forward_s,
-                        .backward_s = profile.backward_s,
-                        .optimizer_s = profile.optimizer_s,
-                        .watched_step_s = profile.watched_s,
-                        .bare_step_s = profile.bare_s};
-  for (const LayerTimes& layer : profile.layers)
-    section.layers.push_back({layer.name, layer.parameters, layer.forward_s, layer.backward_s});
-  return section;
-}
-
 std::string perturbation_text(const PairedRatio& ratio) {
   return fmt::format("{:+.1f} % (95 % interval {:+.1f} to {:+.1f} %)", 100 * (ratio.ratio - 1), 100 * (ratio.interval.low - 1),
                      100 * (ratio.interval.high - 1));
@@ -65,7 +53,7 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
     throw RuntimeError(fmt::format("watching changes a step by {}; expected at most {:.0f} %: take more --steps, or --keep-perturbed",
                                    perturbation_text(ratio), 100 * kMostPerturbation));
   }
-  results.layers = section_of(profile);
+  results.layers = profile.times;
   results.profile = ProfileSection{.tensors = profile.tensors,
                                    .bare_backward_s = {},
                                    .hook_perturbation = ratio.ratio - 1,
@@ -82,17 +70,17 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
 Run declare_bench_layers(CLI::App& app) {
   auto flags = std::make_shared<LayersFlags>();
   app.footer(
-      "Trains without communication, and looks on: a clock in every gradient's hook,\n"
-      "and one after each layer of forward. Medians over steps of the slowest rank.\n\n"
-      "backward: from when the layer before (in backward) had all its gradients to\n"
-      "when this one has; so the first one's holds the loss, and a tied weight is\n"
-      "ready only at the end. forward of all: with reading the batch, and the loss.\n"
-      "tensors.csv: when autograd has finished each gradient; tune's also has the time\n"
-      "to write it into a bucket.\n\n"
-      "Half of the steps are bare. If the watched ones are over 3 % slower, nothing is\n"
-      "written (exit code 1), unless --keep-perturbed.\n\n"
+      "Trains without communication, with a clock in every gradient's hook and after\n"
+      "each layer of forward. Medians over steps of the slowest rank.\n\n"
+      "backward: from when the previous layer (in backward) had all its gradients\n"
+      "until this one has. The first one's therefore includes the loss, and a tied\n"
+      "weight is ready only at the end. The total of forward includes reading the\n"
+      "batch and the loss. tensors.csv: when autograd has finished each gradient; that\n"
+      "of tune adds the time to write it into a bucket.\n\n"
+      "Half of the steps run without clocks. If the clocks slow a step by over 3 %,\n"
+      "nothing is written (exit code 1), unless --keep-perturbed is given.\n\n"
       "  firkin bench layers --ranks 1 --model gpt2 --batch 1\n"
-      "  firkin bench layers --ranks 2 --out run      and then\n"
+      "  firkin bench layers --ranks 2 --out run      then\n"
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
   add_common_flags(app, flags->common, "bench-layers");
   add_rank_flags(app, flags->ranks);

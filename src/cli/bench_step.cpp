@@ -322,10 +322,10 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   app.add_option("--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',')->capture_default_str();
   app.add_option("--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',')->capture_default_str();
   add_strategy_flags(app, flags.strategies, flags.caps);
-  app.add_option("--synthetic-tensors", flags.synthetic_tensors, "use this many equal tensors instead of models")
+  app.add_option("--synthetic-tensors", flags.synthetic_tensors, "this many equal tensors instead of a model")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
       ->group("Synthetic tensors");
-  CLI::Option* size = add_size(app, "--synthetic-size", flags.synthetic_bytes, "of each");
+  CLI::Option* size = add_size(app, "--synthetic-size", flags.synthetic_bytes, "size of each");
   add_old_name(app, "--synthetic-bytes", size->needs("--synthetic-tensors")->group("Synthetic tensors"), "B");
   add_replay_flags(app, flags.job);
   app.add_flag("--resume", flags.resume, "continue an interrupted run in --out");
@@ -334,11 +334,8 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
 void add_measuring_flags(CLI::App& app, StepFlags& flags) {
   const char* const group = "Measuring";
   const CLI::Range some(1, 100000);
-  app.add_option("--blocks", flags.blocks, "blocks; each runs all settings once")
-      ->capture_default_str()
-      ->check(CLI::Range(4, 100000))
-      ->group(group);
-  app.add_option("--warmup", flags.warmup, "untimed steps after each change of setting")->capture_default_str()->check(some)->group(group);
+  add_value(app, "--blocks", flags.blocks, "blocks; each runs all settings once", group)->check(CLI::Range(4, 100000));
+  add_value(app, "--warmup", flags.warmup, "untimed steps after each change of setting", group)->check(some);
   CLI::Option* steps = app.add_option("--steps-per-block", flags.steps, "timed steps per block and setting");
   add_old_name(app, "--steps", steps->capture_default_str()->check(some)->group(group));
 }
@@ -348,12 +345,13 @@ void add_measuring_flags(CLI::App& app, StepFlags& flags) {
 Run declare_bench_step(CLI::App& app) {
   auto flags = std::make_shared<StepFlags>();
   app.footer(std::string(kStrategiesInHelp) +
-             "Takes about blocks x settings x (warm-up + timed) steps per configuration.\n"
-             "step: median over blocks of the slowest rank's step. spread: slowest rank less\n"
-             "fastest. after bw, share: from the end of backward to the last gradient.\n"
-             "ovlp: part of the communication that backward hid. exposed: step less the step\n"
-             "without communication, paired. memory: the most that tensors hold in a step.\n"
-             "x torch: paired ratio to c10d::Reducer under the same cap, 95 % interval.\n\n"
+             "Takes about blocks x settings x (warm-up + timed) steps per configuration.\n\n"
+             "step: median over blocks of the slowest rank's step. spread: slowest minus\n"
+             "fastest rank. after bw, share: from the end of backward to the last gradient.\n"
+             "ovlp: share of the communication hidden by backward. exposed: the step minus\n"
+             "the step without communication, paired. memory: the most that tensors hold in a\n"
+             "step. x torch: ratio to c10d::Reducer under the same cap, paired, 95 %\n"
+             "interval.\n\n"
              "  firkin bench step --ranks 2 --batch 4 --sequence 128 --cap 1MiB,4MiB\n"
              "  firkin bench step --ranks 2 --model small,medium --resume\n"
              "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n"

@@ -132,15 +132,15 @@ int list_models(const BucketsFlags& flags) {
 Run declare_buckets(CLI::App& app) {
   auto flags = std::make_shared<BucketsFlags>();
   app.footer(
-      "Without --model and --tensors: the named models. Tensors are taken in\n"
-      "gradient-ready order: a file's own, or the reverse of a model's registration.\n\n"
+      "Lists the named models unless --model or --tensors is given. Tensors are in\n"
+      "gradient-ready order: the file's, or the reverse of a model's registration.\n\n"
       "  firkin buckets\n"
       "  firkin buckets --model xl --cap 1MiB,10MiB,100MiB,1000MiB --rule at-most\n"
       "  firkin buckets --tensors firkin-out/tune/tensors.csv --cap 4MiB --list\n");
   add_model_flags(app, flags->model);
   add_rule_flags(app, flags->rule);
   app.add_option("--tensors", flags->tensors_file, "a tensors.csv (name,bytes,ready_s) instead of a model");
-  add_old_name(app, "--cap-mib", add_sizes(app, "--cap", flags->caps, "of buckets: 1MiB,25MiB"), "MiB");
+  add_old_name(app, "--cap-mib", add_sizes(app, "--cap", flags->caps, "bucket caps: 1MiB,25MiB"), "MiB");
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
   add_json_flag(app, flags->json);
   return [flags, &app] {

@@ -177,11 +177,9 @@ void check_alone(const CLI::App& app, const std::string& flag, const std::vector
 }
 
 void add_rule_flags(CLI::App& app, RuleFlags& flags) {
-  app.add_option("--rule", flags.rule, "when a bucket closes; PyTorch: close-when-full")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"at-most", "close-when-full"}))
-      ->group("Buckets");
-  CLI::Option* first = add_size(app, "--first-cap", flags.first_cap_bytes, "of the first bucket (default: like the others)");
+  add_value(app, "--rule", flags.rule, "when a bucket closes; PyTorch: close-when-full", "Buckets")
+      ->check(CLI::IsMember({"at-most", "close-when-full"}));
+  CLI::Option* first = add_size(app, "--first-cap", flags.first_cap_bytes, "cap of the first bucket (default: as the others)");
   add_old_name(app, "--first-cap-mib", first->group("Buckets"), "MiB");
 }
 
@@ -197,7 +195,7 @@ void add_json_flag(CLI::App& app, bool& json) {
 }
 
 void add_settings_flag(CLI::App& app, CommonFlags& flags) {
-  app.add_flag("--settings", flags.settings, "print what to paste into every framework, too")->group("Output");
+  app.add_flag("--settings", flags.settings, "also print the setting for every framework")->group("Output");
 }
 
 void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
@@ -210,7 +208,7 @@ void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& comm
 
 void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
   add_output_flags(app, flags, command);
-  app.add_option("--seed", flags.seed, "random seed")->capture_default_str()->group("Measuring");
+  add_value(app, "--seed", flags.seed, "random seed", "Measuring");
 }
 
 void print_json(const nlohmann::json& result) {

@@ -48,6 +48,12 @@ const std::vector<std::string>& command_line();
 // The type, for CLI11, of a value that is a model's name or file.
 inline constexpr const char* kModelType = "MODEL";
 
+// A flag whose default --help shows, in a group of it.
+template <class T>
+CLI::Option* add_value(CLI::App& app, const std::string& name, T& value, const std::string& help, const std::string& group) {
+  return app.add_option(name, value, help)->capture_default_str()->group(group);
+}
+
 // Flags that take sizes with their unit, "25MiB" (or several, "1MiB,25MiB"), and times, "90s" or "5m"; what is no such throws InputError.
 // The default is the variable's value.
 CLI::Option* add_size(CLI::App& app, const std::string& name, int64_t& bytes, const std::string& help);

@@ -172,7 +172,7 @@ Run declare_completions(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
   app.add_option("SHELL", *shell, "shell to print the script for")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
   app.footer(
-      "Installed with the program. Without that, or in a running shell:\n"
+      "Installed with the program. Otherwise, or in a running shell:\n"
       "  source <(firkin completions bash)\n"
       "  firkin completions fish | source");
   return [shell] {

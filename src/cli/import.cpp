@@ -48,7 +48,7 @@ nlohmann::json write_imported(const ImportFlags& flags, const Imported& imported
 int run(ImportFlags& flags) {
   // Until 0.1 the format stood before the files.
   std::erase_if(flags.files, [](const std::string& word) { return word == "cmsc828g" || word == "nccl-tests"; });
-  if (flags.files.empty()) throw InputError("import: no file; expected one or several to convert");
+  if (flags.files.empty()) throw InputError("import: no file; expected at least one to convert");
   claim_output_folder(flags.common);
   const Imported imported = import_files({flags.files.begin(), flags.files.end()}, flags.options);
   const nlohmann::json result = write_imported(flags, imported);
@@ -72,14 +72,14 @@ int run(ImportFlags& flags) {
 Run declare_import(CLI::App& app) {
   auto flags = std::make_shared<ImportFlags>();
   app.footer(
-      "Recognises files by what they hold: layer sizes, layer times and all-reduce\n"
+      "Recognises files by their content: layer sizes, layer times and all-reduce\n"
       "times of CMSC 828G's assignment 2 (in any order), or the table or JSON file of\n"
       "all_reduce_perf (nccl-tests), which needs --world.\n\n"
       "  firkin import layer-sizes.csv layer-times.csv allreduce.csv --out imported\n"
       "  firkin import all_reduce.txt --world 16 --out imported\n"
       "  firkin predict --tensors imported/tensors.csv \\\n"
       "    --allreduce imported/allreduce.csv\n");
-  app.add_option("FILE", flags->files, "what was measured");
+  app.add_option("FILE", flags->files, "files to convert");
   app.add_option("--world", flags->options.world_size, "number of ranks, for nccl-tests");
   app.add_flag("--in-place", flags->options.in_place, "use the in-place times of nccl-tests");
   app.add_option("--model", flags->options.model, "the model of these layers (default: by their number)")

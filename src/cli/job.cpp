@@ -72,10 +72,7 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
 
 void add_model_detail_flags(CLI::App& app, ModelFlags& flags) {
   const char* const group = "Model";
-  app.add_option("--dtype", flags.dtype, "type of parameters and gradients")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->group(group);
+  add_value(app, "--dtype", flags.dtype, "type of parameters and gradients", group)->check(CLI::IsMember({"fp32", "bf16"}));
   for (const ConfigSize& size : kConfigSizes) {
     const std::string name(size.name);
     const auto set = [&flags, name](const int64_t& value) { flags.sizes[name] = value; };
@@ -184,26 +181,20 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
 }
 
 void add_training_flags(CLI::App& app, JobFlags& flags) {
-  CLI::Option* data = app.add_option("--data", flags.data, "text file to train on, byte by byte (default: the\nincluded text)");
+  CLI::Option* data = app.add_option("--data", flags.data, "text file to train on, byte by byte (default: a text\nthat comes with Firkin)");
   add_old_name(app, "--text", data);
-  app.add_option("--learning-rate", flags.learning_rate, "learning rate of plain SGD")->capture_default_str()->group("Model");
+  add_value(app, "--learning-rate", flags.learning_rate, "learning rate of plain SGD", "Model");
   add_memory_flag(app, flags.memory_limit_bytes);
 }
 
 void add_replay_flags(CLI::App& app, JobFlags& flags) {
   const char* const group = "Replay";
   app.add_option("--replay", flags.replay,
-                 "step a tensors.csv instead of a model: its gradient\nsizes and times, with computation as sleep")
+                 "replay a tensors.csv instead of a model: gradients of\nits sizes at its times; computation sleeps")
       ->check(CLI::ExistingFile)
       ->group(group);
-  app.add_option("--scale-bytes", flags.replay_scale.bytes, "multiply the replay's bytes")
-      ->capture_default_str()
-      ->needs("--replay")
-      ->group(group);
-  app.add_option("--scale-time", flags.replay_scale.time, "multiply the replay's times")
-      ->capture_default_str()
-      ->needs("--replay")
-      ->group(group);
+  add_value(app, "--scale-bytes", flags.replay_scale.bytes, "multiply the replay's bytes", group)->needs("--replay");
+  add_value(app, "--scale-time", flags.replay_scale.time, "multiply the replay's times", group)->needs("--replay");
 }
 
 void check_replay_alone(const CLI::App& app) {
@@ -273,10 +264,10 @@ Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t see
 }
 
 const char* const kStrategiesInHelp =
-    "strategies: none communicates nothing; naive one tensor after another, after\n"
-    "backward; flat all in one call after backward; overlap each tensor when its\n"
-    "gradient is ready; bucketed whole buckets when ready; torch PyTorch's own engine\n"
-    "(c10d::Reducer) under the same caps.\n\n";
+    "Strategies: none does not communicate. naive sends one tensor after another,\n"
+    "after backward; flat sends all in one call after backward; overlap sends each\n"
+    "tensor when its gradient is ready; bucketed sends each bucket when it is full.\n"
+    "torch is PyTorch's own engine (c10d::Reducer) under the same caps.\n\n";
 
 void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<int64_t>& caps) {
   std::vector<std::string> names;
@@ -287,7 +278,7 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::IsMember(names));
-  add_old_name(app, "--cap-mib", add_sizes(app, "--cap", caps, "of buckets, for bucketed and torch: 1MiB,25MiB"), "MiB");
+  add_old_name(app, "--cap-mib", add_sizes(app, "--cap", caps, "bucket caps for bucketed and torch: 1MiB,25MiB"), "MiB");
 }
 
 double cap_in_mib(int64_t bytes) {

@@ -37,10 +37,10 @@ namespace {
 
 #ifdef FIRKIN_WITH_TORCH
 constexpr std::array kExperiments = {
-    Command{"step", "training steps under several strategies and caps, beside c10d::Reducer", declare_bench_step},
-    Command{"allreduce", "the time of an all-reduce by size, isolated and queued back to back", declare_bench_allreduce},
-    Command{"chunks", "the same data in chunks of different size: DDP paper, Figure 2", declare_bench_chunks},
-    Command{"layers", "forward and backward time of every layer; ready time of every tensor", declare_bench_layers},
+    Command{"step", "time training steps by strategy and cap", declare_bench_step},
+    Command{"allreduce", "time an all-reduce by size, alone and queued", declare_bench_allreduce},
+    Command{"chunks", "time the same data in chunks (DDP paper, Figure 2)", declare_bench_chunks},
+    Command{"layers", "time every layer, and when each gradient is ready", declare_bench_layers},
 };
 #endif
 
@@ -49,18 +49,17 @@ constexpr std::array kCommands = {
 #ifdef FIRKIN_WITH_TORCH
     Command{"tune", "find the fastest bucket size: measure, predict, verify", declare_tune},
     Command{"train", "train a model on any text, with checkpoints", declare_train},
-    Command{"sample", "text from a model that firkin train has trained", declare_sample},
-    Command{"bench", "one experiment: steps, all-reduce by size, chunks, layers",
-            [](CLI::App& app) { return add_commands(app, kExperiments); }},
-    Command{"trace", "training steps as Chrome traces, with overlap figures", declare_trace},
-    Command{"buckets", "named models, and the buckets of one or of a tensors.csv", declare_buckets},
+    Command{"sample", "generate text with a trained model", declare_sample},
+    Command{"bench", "run one experiment: step, allreduce, chunks, layers", [](CLI::App& app) { return add_commands(app, kExperiments); }},
+    Command{"trace", "record steps as Chrome traces, with overlap figures", declare_trace},
+    Command{"buckets", "list named models; show one's buckets, or a file's", declare_buckets},
     Command{"models", "the old name of firkin buckets", declare_buckets, true},
 #endif
-    Command{"predict", "backward time, best cap and best plan, from two CSV files", declare_predict},
-    Command{"import", "others' measurements as tensors.csv and allreduce.csv", declare_import},
-    Command{"compare", "two results of one subcommand: what differs, and is it real", declare_compare},
-    Command{"report", "results.json -> report.html", declare_report},
-    Command{"completions", "the completion script for bash, zsh or fish", declare_completions},
+    Command{"predict", "predict backward, best cap and plan from two CSV files", declare_predict},
+    Command{"import", "convert others' measurements to Firkin's CSV files", declare_import},
+    Command{"compare", "compare two results: which differences are real", declare_compare},
+    Command{"report", "turn results.json into a page", declare_report},
+    Command{"completions", "print the completion script for bash, zsh or fish", declare_completions},
 };
 
 constexpr int kUsageError = 2;
@@ -95,7 +94,7 @@ int run(int argc, char** argv) {
   const bool completes = !command_line().empty() && command_line()[0] == "__complete";
   if (!completes) check_subcommand(command_line());
   const bool measures = kCommands[0].name == std::string_view("tune");
-  CLI::App app(fmt::format("Data-parallel training for LibTorch, and the best gradient bucket size.\nStart with: firkin {}",
+  CLI::App app(fmt::format("Picks the fastest gradient bucket size for data-parallel training, and trains\nwith it.\nStart with: firkin {}",
                            measures ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
   app.name("firkin");
   app.set_version_flag("--version", FIRKIN_VERSION);

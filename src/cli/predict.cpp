@@ -132,27 +132,21 @@ Run declare_predict(CLI::App& app) {
   add_old_name(app, "--cap-mb", caps, "MB");
   add_rule_flags(app, flags->rule);
   const char* const group = "Performance model";
-  CLI::Option* overhead = add_time(app, "--overhead", flags->overhead_s, "per call, on the computing thread: 20us");
+  CLI::Option* overhead = add_time(app, "--overhead", flags->overhead_s, "cost per call on the computing thread: 20us");
   add_old_name(app, "--overhead-us", overhead->group(group), "us");
-  app.add_option("--compute-slowdown", flags->compute_slowdown, "slowdown of backward during communication")
-      ->capture_default_str()
+  add_value(app, "--compute-slowdown", flags->compute_slowdown, "slowdown of backward during communication", group);
+  add_value(app, "--comm-slowdown", flags->comm_slowdown, "slowdown of all-reduces during computation", group);
+  add_value(app, "--latency-factor", flags->latency_factor, "all-reduce latency during backward, over that of an\nidle link", group);
+  app.add_option("--residual", flags->residual, "residual of the calibration (default: not calibrated)")
+      ->check(CLI::Range(0.0, 1.0))
       ->group(group);
-  app.add_option("--comm-slowdown", flags->comm_slowdown, "slowdown of all-reduces during computation")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--latency-factor", flags->latency_factor, "latency of all-reduces during backward, over alone")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--residual", flags->residual, "of the calibration (default: not calibrated)")->check(CLI::Range(0.0, 1.0))->group(group);
   CLI::Option* largest = add_size(app, "--max-bucket", flags->largest_bucket_bytes, "largest bucket of several tensors");
   add_old_name(app, "--max-bucket-mib", largest->group(group), "MiB");
   CLI::Option* forward = add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0: the largest needed_s)");
   add_old_name(app, "--forward-ms", forward->group(group), "ms");
   app.add_option("--hooks", flags->hooks, "wire formats to predict: none,bf16")->delimiter(',')->group(group);
-  app.add_option("--conversion-seconds-per-gib", flags->conversion_s_per_gib, "cost of converting gradients to bf16 and back")
-      ->capture_default_str()
-      ->group(group);
-  app.add_flag("--sensitivity", flags->sensitivity, "vary each input from 1/8 to 8; heat maps with --out");
+  add_value(app, "--conversion-seconds-per-gib", flags->conversion_s_per_gib, "cost of converting gradients to bf16 and back", group);
+  app.add_flag("--sensitivity", flags->sensitivity, "multiply each input by 1/8 to 8; heat maps with --out");
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
   add_settings_flag(app, flags->common);
   add_json_flag(app, flags->common.json);

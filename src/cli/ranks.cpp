@@ -12,21 +12,19 @@
 #include <vector>
 
 #include "bench/environment.h"
-#include "comm/group_options.h"
+#include "comm/backends.h"
 #include "firkin/base/error.h"
 #include "firkin/base/machine.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/device.h"
-#include "firkin/comm/local_launch.h"
 #include "firkin/comm/rank_info.h"
+#include "firkin/comm/run_ranks.h"
 
 #include <torch/headeronly/version.h>
 
 namespace firkin::cli {
 
 namespace {
-
-constexpr int kMostLocalRanks = 1024;
 
 void check_rank_flags(const RankFlags& flags) {
   if (flags.ranks < 1 || flags.ranks > kMostLocalRanks) {
@@ -63,22 +61,15 @@ std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
 void add_rank_flags(CLI::App& app, RankFlags& flags) {
   flags.ranks_option = app.add_option("--ranks", flags.ranks, "ranks to start on this machine, without a launcher");
   flags.ranks_option->capture_default_str();
-  app.add_option("--link", flags.link, "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take its time");
+  app.add_option("--link", flags.link, "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long");
   const char* const group = "Ranks";
-  app.add_option("--link-world", flags.link_world, "ranks to model the link for (default: --ranks)")->group(group);
-  add_time(app, "--timeout", flags.timeout_s, "for a collective to complete: 90s, 5m")->group(group);
-  app.add_option("--device", flags.device,
-                 "for models and gradients; cuda: one GPU of this\nmachine per rank; auto: cuda if there is a GPU")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->group(group);
-  app.add_option("--backend", flags.backend, "c10d's, for gradients; auto: nccl if each rank has\na GPU of its own, else gloo")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "gloo", "nccl"}))
-      ->group(group);
-  app.add_option("--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share")
-      ->capture_default_str()
-      ->group(group);
+  app.add_option("--link-world", flags.link_world, "model the link for this many ranks (default: --ranks)")->group(group);
+  add_time(app, "--timeout", flags.timeout_s, "limit for a collective to complete: 90s, 5m")->group(group);
+  add_value(app, "--device", flags.device, "cpu, or cuda with one GPU of this machine per rank;\nauto: cuda if there is a GPU", group)
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_value(app, "--backend", flags.backend, "c10d backend for gradients; auto: nccl if each rank\nhas a GPU of its own, else gloo", group)
+      ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
+  add_value(app, "--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share", group);
 }
 
 bool uses_gpus(const RankFlags& flags) {
@@ -134,8 +125,9 @@ std::string difference_from(const RunHead& earlier, const CommonFlags& common, c
   const nlohmann::json now = start_run("", common).settings;
   for (const auto& [name, value] : now.items()) {
     if (name == "memory-limit") continue;  // what fitted was measured in the same way
-    const bool stated = earlier.settings.is_object() && earlier.settings.contains(name);
-    const nlohmann::json before = stated ? earlier.settings[name] : nlohmann::json("");
+    if (!earlier.settings.is_object() || !earlier.settings.contains(name))
+      return fmt::format("an older version of firkin, which did not write --{} down", name);
+    const nlohmann::json& before = earlier.settings[name];
     facts.emplace_back("--" + name, before.is_string() ? before.get<std::string>() : before.dump(), value.get<std::string>());
   }
   for (const auto& [name, before, after] : facts) {

@@ -39,12 +39,11 @@ int run(const ReportFlags& flags) {
   for (const std::filesystem::path& file : files) several.push_back(read_results(file));
   check_output_folder(folder, flags.html.empty() && (!flags.out.empty() || files.size() > 1) ? "--out" : "--html");
   write_file_atomically(html, render_reports(several, names));
-  std::vector<std::string> written = {html.string()};
   if (flags.json) {
-    print_json({{"files", written}});
-    return 0;
+    print_json({{"files", nlohmann::json::array({html.string()})}});
+  } else {
+    fmt::print("wrote {}\n", html.string());
   }
-  for (const std::string& file : written) fmt::print("wrote {}\n", file);
   return 0;
 }
 
@@ -56,7 +55,7 @@ Run declare_report(CLI::App& app) {
       "  firkin report                              firkin-out/tune/results.json\n"
       "  firkin report run7                         run7/report.html\n"
       "  firkin report a b --html both.html         trainings in the same charts\n");
-  app.add_option("results", flags->results, "one or several, or their folders (default\nfirkin-out/tune/results.json)");
+  app.add_option("results", flags->results, "results.json files or their folders (default\nfirkin-out/tune/results.json)");
   CLI::Option* html = app.add_option("--html", flags->html,
                                      "the page (default: report.html beside the results; for\nseveral, firkin-out/report/report.html)");
   app.add_option("--out", flags->out, "folder for report.html")->excludes(html);

@@ -30,7 +30,7 @@ NewestCheckpoint find_checkpoint(const std::filesystem::path& from) {
       return *std::move(newest);
     }
   }
-  throw InputError(problems.empty() ? fmt::format("{}: no checkpoint in it; expected the --out of firkin train", from.string())
+  throw InputError(problems.empty() ? fmt::format("{}: contains no checkpoint; expected the --out of firkin train", from.string())
                                     : problems[0]);
 }
 
@@ -45,10 +45,10 @@ int run_sample(const SampleFlags& flags) {
   const NewestCheckpoint newest = find_checkpoint(flags.from);
   const CheckpointHead& head = newest.checkpoint.head;
   if (!head.about.is_object() || !head.about.contains("model")) {
-    throw InputError(fmt::format("{}: does not say which model it is of", newest.file.string()));
+    throw InputError(fmt::format("{}: does not name its model", newest.file.string()));
   }
   if (!head.about.value("text", false)) {
-    throw InputError(fmt::format("{}: trained on tokens of another program; expected a model of text, byte by byte", newest.file.string()));
+    throw InputError(fmt::format("{}: trained on another program's tokens; expected a byte-level model", newest.file.string()));
   }
   const TransformerConfig config = parse_model_json(head.about["model"].dump(), newest.file.string());
   TransformerLM model(config, at::TensorOptions(head.about.value("dtype", "fp32") == "bf16" ? at::kBFloat16 : at::kFloat));
@@ -79,14 +79,14 @@ int run_sample(const SampleFlags& flags) {
 Run declare_sample(CLI::App& app) {
   auto flags = std::make_shared<SampleFlags>();
   app.footer(
-      "Prints the prompt, and goes on as the model would. The model must have been\n"
+      "Prints the prompt and continues it as the model would. The model must have been\n"
       "trained on text, byte by byte.\n\n"
       "  firkin sample                                from firkin-out/train\n"
       "  firkin sample book --prompt \"It was\" --count 500 --temperature 0.7\n"
       "  firkin sample book/checkpoints/step-00000200.ckpt --temperature 0\n");
   app.add_option("from", flags->from, "--out of firkin train, or a checkpoint")->capture_default_str();
   app.add_option("--prompt", flags->prompt, "the beginning of the text")->capture_default_str();
-  app.add_option("--count", flags->generate.count, "bytes to add")->capture_default_str()->check(CLI::Range(1, 1000000));
+  app.add_option("--count", flags->generate.count, "bytes to generate")->capture_default_str()->check(CLI::Range(1, 1000000));
   app.add_option("--temperature", flags->generate.temperature, "below 1 favours likely bytes; 0 takes the likeliest")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));

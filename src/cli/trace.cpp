@@ -203,13 +203,13 @@ void run_rank(const TraceFlags& flags, const std::vector<Cell>& cells, const Pro
 Run declare_trace(CLI::App& app) {
   auto flags = std::make_shared<TraceFlags>();
   app.footer(std::string(kStrategiesInHelp) +
-             "Records a few steps per strategy: operators and collectives, on every rank.\n"
-             "compute: at least one operator ran. communication: the transport had taken up at\n"
-             "least one collective. overlapped: the part of that with an operator beside it;\n"
-             "exposed: the rest. idle: the share of backward in which a bucket was ready and the\n"
-             "link had nothing, because of the launch order (last step). Rank 0, medians over\n"
-             "steps, which recording makes slower: for times take firkin bench step. Takes half\n"
-             "a minute for five strategies.\n\n"
+             "Records a few steps per strategy: operators and collectives, on every rank.\n\n"
+             "compute: at least one operator ran. communication: the transport was working on\n"
+             "at least one collective. overlapped: both; exposed: communication alone. idle:\n"
+             "share of backward in which a bucket was ready but the link idle, because of the\n"
+             "launch order (last step).\n\n"
+             "Rank 0, medians over steps. Recording slows the steps; firkin bench step gives\n"
+             "undisturbed times. Takes half a minute for five strategies.\n\n"
              "report.html shows the last step of each strategy. trace-STRATEGY.json has every\n"
              "operator of every rank: drop it on https://ui.perfetto.dev (it stays on your\n"
              "machine) or load it in chrome://tracing.\n\n"
@@ -222,12 +222,10 @@ Run declare_trace(CLI::App& app) {
   add_strategy_flags(app, flags->strategies, flags->caps);
   add_rule_flags(app, flags->rule);
   const char* const measuring = "Measuring";
-  app.add_option("--warmup", flags->warmup, "steps before the recorded ones")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000))
-      ->group(measuring);
+  add_value(app, "--warmup", flags->warmup, "steps before the recorded ones", measuring)->check(CLI::Range(1, 100000));
   app.add_option("--steps", flags->steps, "recorded steps")->capture_default_str()->check(CLI::Range(1, 1000));
-  CLI::Option* time = add_time(app, "--allreduce-time", flags->allreduce_seconds, "to measure a(x) for predicted timelines; 0: none");
+  CLI::Option* time =
+      add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for measuring a(x), which predicted timelines\nneed; 0: none");
   add_old_name(app, "--allreduce-seconds", time->group(measuring), "s");
   return [flags, &app] {
     check_replay_alone(app);

@@ -37,10 +37,10 @@ std::optional<NewestCheckpoint> newest_checkpoint(const TrainFlags& flags) {
   std::vector<std::string> problems;
   auto newest = read_newest_checkpoint(checkpoint_folder(flags), problems);
   if (problems.empty()) return newest;
-  throw InputError(fmt::format(
-      "{}; {}", problems[0],
-      newest ? fmt::format("the one of step {} is whole: --resume --from {}", newest->checkpoint.head.step, newest->file.string())
-             : "there is no older one"));
+  throw InputError(
+      fmt::format("{}; {}", problems[0],
+                  newest ? fmt::format("that of step {} is intact: --resume --from {}", newest->checkpoint.head.step, newest->file.string())
+                         : "there is no older one"));
 }
 
 // What torchrun's earlier ranks of this run have left, the newest that is whole. None: this is the beginning, or the folder is another
@@ -74,7 +74,7 @@ std::optional<NewestCheckpoint> starting_point(const TrainFlags& flags, const nl
 
 void say_where_it_starts(const TrainFlags& flags, const std::optional<NewestCheckpoint>& start) {
   if (start) {
-    fmt::print(stderr, "firkin: going on from {}, {} steps done\n", start->file.string(), start->checkpoint.head.step);
+    fmt::print(stderr, "firkin: continuing from {}, {} steps done\n", start->file.string(), start->checkpoint.head.step);
     const std::string changes = changed_optimisation(start->checkpoint.head.about, flags);
     if (!changes.empty()) fmt::print(stderr, "firkin: what is left is trained with {}\n", changes);
   } else if (flags.resume || restart_count() > 0) {
@@ -165,15 +165,15 @@ void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
 Run declare_train(CLI::App& app) {
   auto flags = std::make_shared<TrainFlags>();
   app.footer(
-      "Trains a transformer language model with AdamW. The samples of a step depend on\n"
-      "--seed and the step alone: any number of ranks that divides --global-batch\n"
-      "trains the same. --out gets metrics.jsonl (a line a step), checkpoints/, results.json and\n"
-      "report.html.\n\n"
-      "loss: of the step's samples; held: of the part that is not trained on; exposed:\n"
-      "part of the time in which gradients were waited for.\n\n"
-      "SIGINT, SIGTERM and SIGUSR1 end it after the step, with a checkpoint; --resume\n"
-      "goes on, with the losses that it would have had. Under torchrun --max-restarts a\n"
-      "lost rank costs the steps since the last checkpoint.\n\n"
+      "Trains a transformer language model with AdamW. A step's samples depend only on\n"
+      "--seed and the step, so any number of ranks that divides --global-batch trains\n"
+      "the same model. --out receives metrics.jsonl (one line per step), checkpoints/,\n"
+      "results.json and report.html.\n\n"
+      "loss: on the step's samples. held: on the part that is never trained on.\n"
+      "exposed: share of the time spent waiting for gradients.\n\n"
+      "SIGINT, SIGTERM and SIGUSR1 stop the run after the current step, with a\n"
+      "checkpoint. --resume continues with the losses of an uninterrupted run. Under\n"
+      "torchrun --max-restarts, a lost rank costs the steps since the last checkpoint.\n\n"
       "  firkin train --ranks 2                       the demo model on a short text\n"
       "  firkin train --ranks 2 --data book.txt --steps 2000 --out book\n"
       "  firkin train --ranks 2 --data book.txt --steps 2000 --out book --resume\n"

@@ -54,13 +54,13 @@ void check_number(const char* flag, double value, double least, double most) {
 }
 
 void add_data_flags(CLI::App& app, TrainFlags& flags) {
-  app.add_option("--data", flags.data, "text, read byte by byte, or a .bin of 16-bit tokens\n(default: the included text)");
+  app.add_option("--data", flags.data, "text, read byte by byte, or a .bin of 16-bit tokens\n(default: a text that comes with Firkin)");
   TrainSettings& settings = flags.settings;
   CLI::Option* batch = app.add_option("--global-batch", settings.batch, "sequences per step, over all ranks")->capture_default_str();
   add_old_name(app, "--batch", batch);
   app.add_option("--sequence", flags.sequence, "tokens per sequence")->capture_default_str();
   app.add_option("--steps", settings.schedule.steps, "parameter updates")->capture_default_str()->check(CLI::Range(int64_t{1}, kMany));
-  app.add_option("--held-share", flags.held_share, "share of the data, at its end, for evaluation only")
+  app.add_option("--held-share", flags.held_share, "share of the data, at its end, kept for evaluation")
       ->capture_default_str()
       ->group("Evaluation and checkpoints");
 }
@@ -75,11 +75,11 @@ void add_learning_flags(CLI::App& app, TrainFlags& flags) {
   add("--micro-batch", settings.micro_batch, "sequences per forward and backward; gradients\naccumulate (0: a rank's whole share)")
       ->check(any);
   add("--learning-rate", settings.schedule.peak, "peak learning rate of AdamW");
-  add("--schedule", flags.schedule, "of the learning rate after warm-up")->check(CLI::IsMember({"constant", "linear", "cosine"}));
+  add("--schedule", flags.schedule, "learning rate after warm-up")->check(CLI::IsMember({"constant", "linear", "cosine"}));
   add_old_name(app, "--warmup-steps",
                add("--learning-rate-warmup", settings.schedule.warmup_steps, "steps to reach the peak learning rate")->check(any));
   add("--final-share", settings.schedule.final_share, "share of the peak learning rate in the last step");
-  add("--weight-decay", settings.adamw.weight_decay, "of AdamW; not for norms and biases");
+  add("--weight-decay", settings.adamw.weight_decay, "AdamW's, for all but norms and biases");
   add("--beta1", settings.adamw.beta1, "AdamW's");
   add("--beta2", settings.adamw.beta2, "AdamW's");
   app.add_flag("--no-master-weights", flags.no_master_weights, "with --dtype bf16: step the parameters, not float32\ncopies")->group(group);
@@ -97,8 +97,8 @@ void add_communication_flags(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str()
       ->check(why_no_training_strategy)
       ->check(CLI::IsMember(training_strategies()));
-  add_old_name(app, "--cap-mib", add_size(app, "--cap", flags.cap_bytes, "of a bucket; firkin tune finds the fastest"), "MiB");
-  app.add_option("--buckets", flags.buckets, "cap: use --cap; automatic: found during training and\nkept in --out for --resume")
+  add_old_name(app, "--cap-mib", add_size(app, "--cap", flags.cap_bytes, "bucket cap; firkin tune finds the fastest"), "MiB");
+  app.add_option("--buckets", flags.buckets, "cap: use --cap; automatic: find buckets while training\nand keep them in --out for --resume")
       ->capture_default_str()
       ->check(CLI::IsMember({"cap", "automatic"}))
       ->group("Buckets");
@@ -110,11 +110,11 @@ void add_loop_flags(CLI::App& app, TrainFlags& flags) {
   const auto add = [&](const char* name, int64_t& value, int64_t least, const char* help) {
     app.add_option(name, value, help)->capture_default_str()->check(CLI::Range(least, kMany))->group(group);
   };
-  add("--evaluate-every", flags.loop.evaluate_every, 0, "steps; 0: only after the last");
-  add("--evaluate-windows", flags.loop.evaluate_windows, 1, "most held-out sequences to evaluate");
-  add("--checkpoint-every", flags.loop.checkpoint_every, 0, "steps; 0: only at the end");
+  add("--evaluate-every", flags.loop.evaluate_every, 0, "steps between evaluations; 0: only after the last");
+  add("--evaluate-windows", flags.loop.evaluate_windows, 1, "evaluate at most this many held-out sequences");
+  add("--checkpoint-every", flags.loop.checkpoint_every, 0, "steps between checkpoints; 0: only at the end");
   add("--keep", flags.loop.keep, 1, "newest checkpoints to keep, besides the best");
-  add("--print-every", flags.loop.print_every, 1, "steps");
+  add("--print-every", flags.loop.print_every, 1, "steps between printed lines");
   CLI::Option* resume = app.add_flag("--resume", flags.resume, "continue from the newest checkpoint in --out, if any");
   app.add_option("--from", flags.from, "continue from this checkpoint instead")->needs(resume)->group(group);
   app.add_option("--import", flags.import_file, "initial weights, a .safetensors: published GPT-2, or\nfrom --export")
@@ -187,7 +187,7 @@ void check_train_memory(const TrainFlags& flags) {
 std::string memory_in_text(const TrainFlags& flags) {
   const MemoryEstimate estimate = estimate_memory(flags);
   const int ranks = local_ranks(flags.ranks);
-  return fmt::format("memory a rank: {}; about {} with all else, and {} are available for {}", parts_in_text(estimate),
+  return fmt::format("memory per rank: {}; about {} with all else, and {} are available for {}", parts_in_text(estimate),
                      format_bytes(process_bytes(estimate)), format_bytes(available_memory(flags.memory_limit_bytes, flags.ranks)),
                      ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks));
 }
@@ -254,7 +254,7 @@ void check_same_training(const nlohmann::json& stored, const nlohmann::json& our
     if (name == "data" || name == kOptimisation) continue;  // the same file may have another name; its size says more
     const nlohmann::json before = stored.is_object() && stored.contains(name) ? stored[name] : nlohmann::json();
     if (before == value) continue;
-    throw InputError(fmt::format("{}: {} was {}, and is {} now; expected the same, or a training of its own in another --out", file, name,
+    throw InputError(fmt::format("{}: {} was {} and is now {}; expected the same, or another --out for a new training", file, name,
                                  before.dump(), value.dump()));
   }
 }

@@ -87,17 +87,18 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
 Run declare_tune(CLI::App& app) {
   auto flags = std::make_shared<TuneFlags>();
   app.footer(
-      "Profiles the backward pass, measures the all-reduce, predicts the step time for\n"
-      "every bucket size, and races the few best caps until one is clear. Other blocks\n"
-      "of steps then measure what it gains over PyTorch's default (its own engine,\n"
-      "1 MiB and then 25 MiB), over none (no communication), and what ordered gains\n"
-      "(communication goes on under the next forward pass; recommended when its\n"
-      "interval excludes no gain). Takes two minutes (--time); what is known so far is\n"
-      "in --out. --compare measures more: naive (one call per tensor after backward),\n"
-      "flat (one after backward), overlap (each tensor when ready), and seven caps.\n\n"
-      "predicted, measured: seconds a step; error: predicted / measured - 1.\n"
-      "exposed: step less the step without communication. after bw: from the end of\n"
-      "backward to the last gradient.\n\n"
+      "Profiles the backward pass, times the all-reduce, predicts the step time for\n"
+      "every bucket size, and races the best few caps until one is clear. Further\n"
+      "blocks of steps then compare the winner with PyTorch's default (its own engine,\n"
+      "1 MiB and then 25 MiB), with none (no communication) and with ordered\n"
+      "(communication also overlaps the next forward pass; recommended if its interval\n"
+      "excludes no gain). This takes two minutes (--time), and --out always holds what\n"
+      "is known so far. --compare also measures naive (one call per tensor after\n"
+      "backward), flat (one call after backward), overlap (each tensor when ready),\n"
+      "and seven caps.\n\n"
+      "predicted, measured: seconds per step. error: predicted / measured - 1.\n"
+      "exposed: the step minus the step without communication. after bw: from the end\n"
+      "of backward to the last gradient.\n\n"
       "  firkin tune --ranks 2                     the demo model on this machine\n"
       "  firkin tune --ranks 2 --link 1gbit        over a modelled link\n"
       "  firkin tune --ranks 2 --data book.txt     on your own text\n"
@@ -117,25 +118,16 @@ Run declare_tune(CLI::App& app) {
   const char* const measuring = "Measuring";
   const CLI::Range some(1, 100000);
   const CLI::Range at_least_4(4, 100000);
-  app.add_option("--race-blocks", flags->race_blocks, "most blocks of the race")->capture_default_str()->check(some)->group(measuring);
-  app.add_option("--blocks", flags->blocks, "blocks to measure the gain; each runs all settings")
-      ->capture_default_str()
-      ->check(at_least_4)
-      ->group(measuring);
-  app.add_option("--warmup", flags->warmup, "untimed steps after each change of setting")
-      ->capture_default_str()
-      ->check(some)
-      ->group(measuring);
+  add_value(app, "--race-blocks", flags->race_blocks, "at most this many blocks in the race", measuring)->check(some);
+  add_value(app, "--blocks", flags->blocks, "blocks that measure the gain; each runs all settings", measuring)->check(at_least_4);
+  add_value(app, "--warmup", flags->warmup, "untimed steps after each change of setting", measuring)->check(some);
   CLI::Option* steps = app.add_option("--steps-per-block", flags->steps, "timed steps per block and setting");
   add_old_name(app, "--steps", steps->capture_default_str()->check(some)->group(measuring));
-  CLI::Option* all =
-      add_time(app, "--time", flags->seconds, "for all of it, about: slow steps are fewer\n(default: 2m; with --compare no limit)");
+  CLI::Option* all = add_time(app, "--time", flags->seconds,
+                              "budget for the whole run; slow steps run fewer times\n(default: 2m; with --compare no limit)");
   add_old_name(app, "--seconds", all->group(measuring), "s");
-  app.add_option("--profile-steps", flags->profile_steps, "backward passes to profile")
-      ->capture_default_str()
-      ->check(at_least_4)
-      ->group(measuring);
-  CLI::Option* time = add_time(app, "--allreduce-time", flags->allreduce_seconds, "to measure the all-reduce table: 10s");
+  add_value(app, "--profile-steps", flags->profile_steps, "backward passes to profile", measuring)->check(at_least_4);
+  CLI::Option* time = add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for the all-reduce table: 10s");
   add_old_name(app, "--allreduce-seconds", time->group(measuring), "s");
   return [flags, &app] {
     check_replay_alone(app);

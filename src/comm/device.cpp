@@ -9,7 +9,6 @@
 
 #include "backends.h"
 #include "firkin/base/error.h"
-#include "group_options.h"
 
 #include <torch/headeronly/version.h>
 

@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "backends.h"
 #include "firkin/comm/process_group.h"
-#include "group_options.h"
 #include "group_store.h"
 
 namespace firkin {

@@ -1,5 +1,4 @@
-#include "firkin/comm/local_launch.h"
-
+// launch_local_ranks() of run_ranks.h.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -21,6 +20,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
+#include "firkin/comm/run_ranks.h"
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 

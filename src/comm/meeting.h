@@ -10,11 +10,11 @@
 #include <string_view>
 #include <utility>
 
+#include "backends.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/process_group.h"
 #include "group_failure.h"
-#include "group_options.h"
 #include "group_state.h"
 #include "group_store.h"
 

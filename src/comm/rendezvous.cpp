@@ -14,7 +14,6 @@
 #include "firkin/comm/device.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
-#include "group_options.h"
 #include "group_state.h"
 #include "group_store.h"
 #include "linked_backend.h"

@@ -11,11 +11,10 @@
 #include <optional>
 #include <string_view>
 
+#include "backends.h"
 #include "firkin/base/error.h"
 #include "firkin/base/machine.h"
-#include "firkin/comm/local_launch.h"
 #include "firkin/comm/rank_info.h"
-#include "group_options.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 

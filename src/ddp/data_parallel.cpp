@@ -49,7 +49,7 @@ std::vector<int64_t> first_ready_order(const std::vector<int64_t>& given, size_t
   std::iota(registration_order.begin(), registration_order.end(), 0);
   if (given.empty()) return {registration_order.rbegin(), registration_order.rend()};
   if (std::ranges::is_permutation(given, registration_order)) return given;
-  throw InputError(fmt::format("DataParallel: ready_order is no permutation of 0..{}", parameters - 1));
+  throw InputError(fmt::format("DataParallel: ready_order is not a permutation of 0..{}", parameters - 1));
 }
 
 // What this rank can see by itself. Throws InputError.

@@ -484,7 +484,7 @@ void Synchronizer::equalize_joined(const ParameterRenewal& renewal) {
 
 void Synchronizer::parameters_changed() {
   const auto held = enter();
-  if (open_) throw RuntimeError("parameters_changed() within a step; expected it between steps");
+  if (open_) throw RuntimeError("parameters_changed() called within a step; expected between steps");
   std::string objection;
   try {
     objection = take_up_changes();
@@ -496,7 +496,7 @@ void Synchronizer::parameters_changed() {
 
 void Synchronizer::audit() {
   const auto held = enter();
-  if (open_) throw RuntimeError("audit() within a step; expected it between steps");
+  if (open_) throw RuntimeError("audit() called within a step; expected between steps");
   std::string difference;
   try {
     const auto ranks = gather_hashes(setup_.control, {audit_.checksum()});

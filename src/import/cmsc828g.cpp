@@ -91,7 +91,7 @@ std::map<std::string, size_t> rows_by_name(const CsvTable& table) {
   std::map<std::string, size_t> rows;
   for (size_t row = 0; row < table.rows(); ++row) {
     const std::string& name = table.text(row, "Name");
-    if (!rows.emplace(name, row).second) table.fail(row, fmt::format("'{}' is there twice", name));
+    if (!rows.emplace(name, row).second) table.fail(row, fmt::format("'{}' appears twice", name));
   }
   return rows;
 }
@@ -108,7 +108,7 @@ void check_sizes(const CsvTable& table, const Gpt2Size& model) {
   const std::map<std::string, size_t> rows = rows_by_name(table);
   for (const auto& [name, row] : rows) {
     const auto found = expected.find(name);
-    if (found == expected.end()) table.fail(row, fmt::format("'{}' is no part of {}", name, model.name));
+    if (found == expected.end()) table.fail(row, fmt::format("'{}' is not part of {}", name, model.name));
     const int64_t parameters = table.integer(row, kParameters);
     if (parameters != found->second) {
       table.fail(row, fmt::format("{} has {} parameters; expected {}, as in {}", name, parameters, found->second, model.name));
@@ -149,7 +149,7 @@ std::map<std::string, double> checked_times(const CsvTable& table, const Gpt2Siz
   take("ln_f");
   for (int64_t i = 0; i < model.blocks; ++i) take(fmt::format("block_{}", i));
   for (const char* embedding : kEmbeddings) take(embedding);
-  if (!rows.empty()) table.fail(rows.begin()->second, fmt::format("'{}' is no part of {}", rows.begin()->first, model.name));
+  if (!rows.empty()) table.fail(rows.begin()->second, fmt::format("'{}' is not part of {}", rows.begin()->first, model.name));
   return times;
 }
 

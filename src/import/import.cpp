@@ -59,7 +59,7 @@ ImportFormat recognize_import(std::string_view text, const std::string& file) {
   if (holds("Params")) return ImportFormat::kCmsc828gSizes;
   if (holds("world_size") || holds("backend")) return ImportFormat::kCmsc828gAllReduce;
   if (holds("Name")) return ImportFormat::kCmsc828gTimes;
-  throw InputError(fmt::format("{}:{}: not a format that is known; expected {}", file, begin.empty() ? 1 : line, kExpectedFiles));
+  throw InputError(fmt::format("{}:{}: unknown format; expected {}", file, begin.empty() ? 1 : line, kExpectedFiles));
 }
 
 Imported import_files(const std::vector<std::filesystem::path>& files, const ImportOptions& options) {

@@ -232,7 +232,10 @@ void append_row(Imported& imported, const Result& result, int64_t world_size, in
 }  // namespace
 
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options) {
-  if (options.world_size < 2) throw InputError(fmt::format("a world of {} ranks; expected at least 2", options.world_size));
+  if (options.world_size < 2) {
+    throw InputError(fmt::format("{}:1: {}, which does not say how many ranks there were; expected --world with it, at least 2", file,
+                                 name_of(ImportFormat::kNcclTests)));
+  }
   Imported imported;
   const size_t first = text.find_first_not_of(" \t\r\n");
   const bool json = first != std::string_view::npos && text[first] == '{';

@@ -53,7 +53,7 @@ void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int6
   const int64_t rank_bytes = process_bytes(estimate);
   if (rank_bytes <= available_bytes / ranks) return;
   throw InputError(fmt::format(
-      "training takes about {} of memory a rank ({}), {} for {} here; {} are available; expected a smaller model, batch or sequence, or "
+      "training takes about {} of memory per rank ({}), {} for {} here; {} are available; expected a smaller model, batch or sequence, or "
       "fewer ranks on this machine",
       format_bytes(rank_bytes), parts_in_text(estimate), format_bytes(rank_bytes * ranks),
       ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks), format_bytes(available_bytes)));

@@ -151,11 +151,11 @@ std::vector<std::string> problems_of_table(const AllReduceTable& table) {
     std::erase_if(rows, [&](const AllReduceRow& row) { return row.world_size != world; });
     const auto [smallest, largest] = std::ranges::minmax(rows | std::views::transform(&AllReduceRow::bytes));
     if (smallest == largest) {
-      problems.push_back(fmt::format("the all-reduce table has one size for {} ranks, {}: what other sizes take is a guess", world,
+      problems.push_back(fmt::format("the all-reduce table has one size for {} ranks, {}: times of other sizes are guesses", world,
                                      format_bytes(smallest)));
     } else if (smallest > kLargestOfLatency) {
       problems.push_back(
-          fmt::format("the smallest all-reduce of {} ranks is {}: it does not tell the latency that every bucket pays; "
+          fmt::format("the smallest all-reduce of {} ranks is {}: the table does not show the latency every bucket pays; "
                       "measure {} or less too",
                       world, format_bytes(smallest), format_bytes(kLargestOfLatency)));
     }

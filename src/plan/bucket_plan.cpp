@@ -20,7 +20,7 @@ void check_parts(const Bucket& bucket, size_t k, int64_t part, int64_t parts) {
     throw InputError(fmt::format("bucket {} is one of {} parts; expected 1 to {}", k, bucket.parts, kMostParts));
   }
   if (bucket.parts > 1 && bucket.count != 1) {
-    throw InputError(fmt::format("bucket {} is a part of {} tensors; expected of one", k, bucket.count));
+    throw InputError(fmt::format("bucket {} is a part of {} tensors; expected a part of one", k, bucket.count));
   }
   if (bucket.part != part || (part > 0 && bucket.parts != parts)) {
     throw InputError(fmt::format("bucket {} is part {} of {} of tensor {}; expected part {} of {}", k, bucket.part, bucket.parts,
@@ -97,7 +97,7 @@ void check_caps(std::span<const int64_t> sizes, const CapOptions& options) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] < 0) throw InputError(fmt::format("gradient {} has {} bytes; expected at least 0", i, sizes[i]));
     if (sizes[i] > std::numeric_limits<int64_t>::max() - total) {
-      throw InputError(fmt::format("gradient {} takes the total beyond {} bytes", i, std::numeric_limits<int64_t>::max()));
+      throw InputError(fmt::format("gradient {} brings the total above {} bytes", i, std::numeric_limits<int64_t>::max()));
     }
     total += sizes[i];
   }

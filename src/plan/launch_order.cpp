@@ -23,7 +23,7 @@ void check_training(const ObservedTraining& training) {
   const size_t buckets = training.transfer_s.size();
   const bool agree = training.needed_s.size() == buckets &&
                      std::ranges::all_of(training.steps, [&](const auto& step) { return step.ready_s.size() == buckets; });
-  if (!agree) throw InputError(fmt::format("launch order: expected {} ready times a step and {} first uses", buckets, buckets));
+  if (!agree) throw InputError(fmt::format("launch order: expected {} ready times per step and {} first uses", buckets, buckets));
 }
 
 std::vector<double> median_ready_s(const ObservedTraining& training) {
@@ -77,21 +77,24 @@ double observed_period_s(const ObservedStep& step, const ObservedTraining& train
 
 }  // namespace
 
-std::vector<LaunchOrder> launch_orders(const ObservedTraining& training) {
+LaunchOrder launch_order_with_slack(const ObservedTraining& training, double slack) {
   check_training(training);
   const std::vector<double> ready_s = median_ready_s(training);
   std::vector<size_t> by_need(ready_s.size());
   std::iota(by_need.begin(), by_need.end(), size_t{0});
   std::ranges::stable_sort(by_need, {}, [&](size_t i) { return training.needed_s[i]; });
   std::vector<double> arrival_s(ready_s.size());
+  std::vector<double> expected_s = ready_s;
+  for (double& time : expected_s) time *= slack;
+  LaunchOrder result{.order = order_of_slack(expected_s, training), .slack = slack};
+  for (const ObservedStep& step : training.steps) result.period_s += observed_period_s(step, training, result.order, by_need, arrival_s);
+  result.period_s /= static_cast<double>(training.steps.size());
+  return result;
+}
+
+std::vector<LaunchOrder> launch_orders(const ObservedTraining& training) {
   std::vector<LaunchOrder> result;
-  for (const double slack : kSlacks) {
-    std::vector<double> expected = ready_s;
-    for (double& time : expected) time *= slack;
-    LaunchOrder& each = result.emplace_back(LaunchOrder{.order = order_of_slack(expected, training), .slack = slack});
-    for (const ObservedStep& step : training.steps) each.period_s += observed_period_s(step, training, each.order, by_need, arrival_s);
-    each.period_s /= static_cast<double>(training.steps.size());
-  }
+  for (const double slack : kSlacks) result.push_back(launch_order_with_slack(training, slack));
   return result;
 }
 

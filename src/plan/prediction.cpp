@@ -24,12 +24,12 @@ struct PredictionModel {
   double latency_factor = 1;
   std::optional<double> residual = {};
   std::vector<InputDraw> draws = {};  // none where nothing is known of the inputs' errors
-  bool extrapolated = false;          // then forms of growth differ by more than the model errs
+  bool draws_growth = false;          // of a world that was not measured: forms of growth differ by more than the model errs
   std::optional<CapOdds> odds = {};   // over the draws and what the model may be wrong in
 
   void weigh_caps() {
     const InputDraw nominal{.costs = costs, .simulation = search.simulation};
-    odds.emplace(profile, extrapolated ? draws : with_model_errors(draws, nominal, residual), rule, search);
+    odds.emplace(profile, draws_growth ? draws : with_model_errors(draws, nominal, residual), rule, search);
   }
 };
 
@@ -253,7 +253,7 @@ Prediction predict(PredictionInputs inputs) {
     model.profile = slower(model.profile, model.costs, slowest.factor);
   }
   model.draws = draws_of(inputs, scaling, model, result.stragglers);
-  model.extrapolated = scaling.has_value();
+  model.draws_growth = scaling.has_value();
   model.weigh_caps();
   result.workload = workload_of(model, world);
   if (inputs.latency_factor != 1) result.workload.latency_factor = inputs.latency_factor;

@@ -54,7 +54,7 @@ TensorProfile from_table(const CsvTable& table) {
     if (needed) profile.needed_s.push_back(table.empty(row, kTensorNeeded) ? 0 : table.number(row, kTensorNeeded));
     if (update) profile.update_s.push_back(table.number(row, kTensorUpdate));
     if (profile.names.back().empty()) table.fail(row, "the name is empty; expected the tensor's name");
-    if (!seen.insert(profile.names.back()).second) table.fail(row, fmt::format("tensor '{}' is there twice", profile.names.back()));
+    if (!seen.insert(profile.names.back()).second) table.fail(row, fmt::format("tensor '{}' appears twice", profile.names.back()));
     if (const auto wrong = fault(profile, row, total)) table.fail(row, *wrong);
     total += profile.bytes.back();
   }
@@ -87,7 +87,7 @@ TensorProfile with_forward(TensorProfile profile, double forward_s) {
 void check_profile(const TensorProfile& profile) {
   const size_t count = profile.names.size();
   if (profile.bytes.size() != count || profile.ready_s.size() != count) {
-    throw InputError(fmt::format("the profile has {} names, {} sizes and {} ready times; expected as many of each", count,
+    throw InputError(fmt::format("the profile has {} names, {} sizes and {} ready times; expected the same number of each", count,
                                  profile.bytes.size(), profile.ready_s.size()));
   }
   const auto check_count = [count](const char* what, size_t times) {
@@ -99,7 +99,7 @@ void check_profile(const TensorProfile& profile) {
   std::unordered_set<std::string> seen;
   int64_t total = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (!seen.insert(profile.names[i]).second) throw InputError(fmt::format("tensor '{}' is there twice", profile.names[i]));
+    if (!seen.insert(profile.names[i]).second) throw InputError(fmt::format("tensor '{}' appears twice", profile.names[i]));
     if (const auto wrong = fault(profile, i, total)) throw InputError(fmt::format("tensor '{}': {}", profile.names[i], *wrong));
     total += profile.bytes[i];
   }

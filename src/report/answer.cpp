@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include "firkin/base/units.h"
 #include "firkin/stats/summary.h"
@@ -30,7 +29,7 @@ std::string steps_heading(const Results& results) {
     if (configuration.strategies.empty()) skipped.push_back(name_of(configuration.model));
     if (!best) continue;
     if (first.empty()) {
-      first = fmt::format("Fastest for {}: {}, {} a step", name_of(configuration.model), setting_name(*best),
+      first = fmt::format("Fastest for {}: {}, {} per step", name_of(configuration.model), setting_name(*best),
                           display_seconds(best->measured_s));
       if (best->exposed_s) first += fmt::format(", {} of it exposed communication", display_seconds(std::max(0.0, *best->exposed_s)));
     }
@@ -58,8 +57,8 @@ std::string trace_heading(const std::vector<TraceRow>& traces) {
       best = &trace;
     }
   }
-  if (!best) return fmt::format("What ran when in a step, under {} settings.", traces.size());
-  return fmt::format("Most is hidden by {}: {} of its communication runs beside computation.", best->name, display_percent(most));
+  if (!best) return fmt::format("Timelines of a step under {} settings.", traces.size());
+  return fmt::format("The strategy {} hides the most: {} of its communication overlaps computation.", best->name, display_percent(most));
 }
 
 std::string layers_heading(const LayersSection& section) {
@@ -79,7 +78,7 @@ std::string layers_heading(const LayersSection& section) {
 std::string training_heading(const TrainingSection& training) {
   std::string text = fmt::format("{} of {} steps", training.steps, training.planned_steps);
   if (training.last_loss) text += fmt::format(": loss {:.4f}", *training.last_loss);
-  if (training.last_held_loss) text += fmt::format(", of the held part {:.4f}", *training.last_held_loss);
+  if (training.last_held_loss) text += fmt::format(", on held-out data {:.4f}", *training.last_held_loss);
   if (training.tokens_per_s) text += fmt::format("; {:.0f} tokens/s", *training.tokens_per_s);
   if (training.exposed_share) text += fmt::format(", {} of the time exposed communication", display_percent(*training.exposed_share));
   return text + ".";
@@ -106,373 +105,17 @@ std::string allreduce_heading(const std::vector<AllReduceRow>& sizes) {
 
 std::string comparison_heading(const Comparison& comparison) {
   const auto count = [&comparison](Verdict verdict) { return std::ranges::count(comparison.settings, verdict, &ComparedSetting::verdict); };
-  return fmt::format("Of {} settings in both runs, B is faster in {}, slower in {}, and cannot be told from A in {}.",
+  return fmt::format("Of {} settings in both runs, B is faster in {}, slower in {}, and indistinguishable from A in {}.",
                      comparison.settings.size(), count(Verdict::kFaster), count(Verdict::kSlower),
                      count(Verdict::kSame) + count(Verdict::kUnknown));
 }
 
-// ---- The answer of `firkin tune`.
-
-// "8, 16 and 25"
-std::string enumerated(const std::vector<std::string>& items) {
-  if (items.size() < 2) return items.empty() ? "" : items[0];
-  return fmt::format("{} and {}", fmt::join(items.begin(), items.end() - 1, ", "), items.back());
-}
-
-std::vector<std::string> cap_texts(const std::vector<double>& caps_mib) {
-  std::vector<std::string> texts;
-  for (const double cap : caps_mib) texts.push_back(display_cap(cap));
-  return texts;
-}
-
-bool excludes_no_gain(const Gain& gain) {
-  return gain.ratio_ci.high < 1;
-}
-
-// "28.4 % less time than PyTorch's default (95 % interval 26.1 to 30.2 %)"
-std::string against(const Gain& gain, const std::string& other) {
-  const Interval saved{1 - gain.ratio_ci.high, 1 - gain.ratio_ci.low};
-  if (!std::isfinite(saved.low)) {
-    return fmt::format("{:.3f} times as long as {}, from too few samples for an interval", gain.ratio, other);
-  }
-  if (saved.low <= 0 && saved.high >= 0) {
-    return fmt::format("as long as {}, as far as this measurement can tell (95 % interval of the difference {} to {})", other,
-                       display_percent(-saved.high, true), display_percent(-saved.low, true));
-  }
-  const bool gains = gain.ratio < 1;
-  const double low = gains ? saved.low : -saved.high, high = gains ? saved.high : -saved.low;
-  return fmt::format("{} {} time than {} (95 % interval {} to {})", display_percent(std::abs(1 - gain.ratio)), gains ? "less" : "more",
-                     other, display_percent(low), display_percent(high));
-}
-
-constexpr const char* kTorchDefault = "PyTorch's default";
-
-std::string against_default(const Gain& gain) {
-  return against(gain, kTorchDefault);
-}
-
-std::string ordered_sentence(const TuneAnswer& answer) {
-  const std::string takes = against(*answer.ordered_over_best_cap, "the best cap");
-  if (!excludes_no_gain(*answer.ordered_over_best_cap)) {
-    return fmt::format("The strategy ordered, which hides communication behind the next forward pass too, takes {}.", takes);
-  }
-  const std::string over_default =
-      answer.ordered_over_default ? fmt::format(", and {}", against_default(*answer.ordered_over_default)) : "";
-  return fmt::format("Recommended: the strategy ordered, which hides communication behind the next forward pass too. It takes {}{}.", takes,
-                     over_default);
-}
-
-std::string hook_sentence(const HookGain& hook) {
-  const Gain gain{hook.ratio, hook.ratio_ci.value_or(Interval{0, HUGE_VAL})};
-  return fmt::format(
-      "With gradients as {} on the wire, {} MiB is predicted to be best ({}), and a step takes {}. It rounds gradients to 8 "
-      "significant bits: compare the loss before you keep it.",
-      hook.hook, display_cap(hook.cap_mib), display_seconds(hook.predicted_s), against(gain, "without"));
-}
-
-std::string interval_text(const Interval& saved) {
-  return fmt::format("95 % interval {} to {}", display_percent(saved.low), display_percent(saved.high));
-}
-
-std::string bounds_sentence(const DecisionSection& decision) {
-  if (!decision.lowest_cap_mib) return "";
-  if (!decision.highest_cap_mib)
-    return fmt::format(" Every cap from {} MiB on makes the same buckets.", display_cap(*decision.lowest_cap_mib));
-  return fmt::format(" Every cap from {} to {} MiB makes the same buckets.", display_cap(*decision.lowest_cap_mib),
-                     display_cap(*decision.highest_cap_mib));
-}
-
-KeyFigure error_figure(const std::vector<CurveRow>& curve) {
-  std::vector<double> errors;
-  for (const CurveRow& row : curve) {
-    if (row.predicted_s && row.measured_s) errors.push_back(std::abs(*row.predicted_s / *row.measured_s - 1));
-  }
-  return {"Prediction error", display_percent(median(errors)),
-          fmt::format("median over {} caps; worst {}", errors.size(), display_percent(std::ranges::max(errors)))};
-}
-
-bool is(const DecisionSection& decision, Outcome outcome) {
-  return decision.outcome == name_of(outcome);
-}
-
-std::string tune_heading(const DecisionSection& decision) {
-  if (is(decision, Outcome::kSameBuckets)) return "Keep PyTorch's default: it makes the same buckets as the best cap.";
-  if (is(decision, Outcome::kHidden))
-    return "Keep PyTorch's default: its communication is hidden, a step takes as long as one without any.";
-  if (is(decision, Outcome::kDefaultFaster)) return "Keep PyTorch's default: no other cap was faster.";
-  if (is(decision, Outcome::kNothingToGain)) return "Keep PyTorch's default: another cap gains nothing that can be measured.";
-  const std::string set = fmt::format("Set bucket_cap_mb={}", display_cap(decision.cap_mib));
-  if (is(decision, Outcome::kGain) && decision.over_default)
-    return fmt::format("{}: {} less time a step than PyTorch's default.", set, display_percent(1 - decision.over_default->ratio));
-  if (!decision.predicted_to_default) return fmt::format("{}. PyTorch's default was not measured.", set);
-  return fmt::format("{}: {} less time than PyTorch's default is predicted, and not {} measured.", set,
-                     display_percent(1 - *decision.predicted_to_default),
-                     is(decision, Outcome::kNotShown) ? "yet shown by what was" : "yet");
-}
-
-// How sure it is, and what the measurement cannot tell.
-std::string tune_certainty(const DecisionSection& decision) {
-  std::string text;
-  const auto add = [&text](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
-  if (const auto& gain = decision.over_default) {
-    if (is(decision, Outcome::kGain) && std::isfinite(gain->ratio_ci.high)) {
-      add(fmt::format("{}, from blocks that did not choose the cap.", interval_text({1 - gain->ratio_ci.high, 1 - gain->ratio_ci.low})));
-    } else {
-      add(fmt::format("Measured with {} MiB, a step takes {}.", display_cap(decision.cap_mib), against(*gain, "with PyTorch's default")));
-    }
-  }
-  if (is(decision, Outcome::kNotShown)) add("More blocks would tell.");
-  std::vector<double> others = decision.tied_mib;
-  std::erase(others, decision.cap_mib);
-  if (!others.empty()) add(fmt::format("{} MiB may be as fast: this measurement cannot tell.", enumerated(cap_texts(others))));
-  return text;
-}
-
-// Which of three worlds a workload lies in (docs/where_it_matters.md), from a(x) as latency and bandwidth.
-std::string place_on_the_map(int64_t gradient_bytes, double backward_s, const AlphaBeta& fit) {
-  constexpr double kHidden = 0.1;   // of backward: all gradients at once
-  constexpr double kLatency = 0.5;  // of the rate of all gradients: a bucket's
-  constexpr double kBuckets = 4;    // fewer would not overlap much
-  const auto bytes = static_cast<double>(gradient_bytes);
-  const double all_s = fit.alpha_s + fit.beta_s_per_byte * bytes;
-  if (!(bytes > 0) || !(backward_s > 0) || !(all_s > 0)) return "";
-  const double bucket = std::min(static_cast<double>(25 * kMiB), bytes / kBuckets);
-  const double rate = bucket / (fit.alpha_s + fit.beta_s_per_byte * bucket) / (bytes / all_s);
-  const std::string_view world = all_s < kHidden * backward_s ? "hidden: bucket size decides little"
-                                 : rate < kLatency            ? "latency-bound: small buckets cost, larger ones gain"
-                                 : all_s > backward_s         ? "bandwidth-bound: no bucket size hides all communication behind backward"
-                                                              : "in between: buckets of the right size hide most communication";
-  return fmt::format(
-      "On the map of clusters (docs/where_it_matters.md) this lies where communication is {}. All gradients ({}) in one "
-      "all-reduce take {}, {} of backward; buckets of {} reach {} of that rate.",
-      world, format_bytes(gradient_bytes), display_seconds(all_s), display_percent(all_s / backward_s), format_bytes(std::llround(bucket)),
-      display_percent(rate));
-}
-
-std::vector<std::string> tune_lead(const Results& results) {
-  const TuneAnswer& answer = *results.answer;
-  const DecisionSection& decision = answer.decision;
-  std::string sure = fmt::format("With {} MiB", display_cap(decision.cap_mib));
-  if (decision.predicted_s) sure += fmt::format(" the model predicts {} a step", display_seconds(*decision.predicted_s));
-  if (decision.measured_s) sure += fmt::format("; {} was measured", display_seconds(*decision.measured_s));
-  sure += ".";
-  if (decision.expected_regret) {
-    sure += fmt::format(" It is expected to cost at most {} over the best of the caps that were raced.",
-                        display_percent(*decision.expected_regret));
-  }
-  std::vector<std::string> lead = {sure + bounds_sentence(decision)};
-  if (answer.ordered_over_best_cap) lead.push_back(ordered_sentence(answer));
-  for (const HookGain& hook : answer.hooks) lead.push_back(hook_sentence(hook));
-  if (results.profile && results.alpha_beta) {
-    const TensorProfile& profile = results.profile->tensors;
-    lead.push_back(place_on_the_map(profile.total_bytes(), profile.backward_s, *results.alpha_beta));
-  }
-  return lead;
-}
-
-std::vector<KeyFigure> tune_figures(const Results& results) {
-  const DecisionSection& decision = results.answer->decision;
-  std::vector<KeyFigure> figures = {{"Best cap", display_cap(decision.cap_mib) + " MiB", decision.outcome}};
-  if (decision.over_default) {
-    const Gain& gain = *decision.over_default;
-    figures.push_back({"Against PyTorch's default", display_percent(gain.ratio - 1, true),
-                       std::isfinite(gain.ratio_ci.high) ? interval_text({gain.ratio_ci.low - 1, gain.ratio_ci.high - 1}) : ""});
-  }
-  if (decision.predicted_s && decision.measured_s) {
-    figures.push_back({"Step time", display_seconds(*decision.measured_s), display_seconds(*decision.predicted_s) + " predicted"});
-  }
-  figures.push_back({"Equally good", fmt::format("{} of {} caps", decision.tied_mib.size(), results.curve.size()),
-                     fmt::format("{} MiB, as far as measured", fmt::join(cap_texts(decision.tied_mib), ", "))});
-  figures.push_back(error_figure(results.curve));
-  const auto naive = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy);
-  if (naive != results.strategies.end() && decision.measured_s) {
-    figures.push_back(
-        {"Against naive", fmt::format("{:.2f} ×", naive->measured_s / *decision.measured_s),
-         fmt::format("as fast: {} instead of {}", display_seconds(*decision.measured_s), display_seconds(naive->measured_s))});
-  }
-  return figures;
-}
-
-std::vector<PasteSetting> tune_settings(const Results& results) {
-  const std::optional<ModelDescription>& model = results.run.model;
-  const bool half = model && model->dtype && *model->dtype == "bf16";
-  const DecisionSection& decision = results.answer->decision;
-  std::vector<PasteSetting> settings =
-      paste_settings(std::llround(decision.cap_mib * static_cast<double>(kMiB)), half ? 2 : 4, results.answer->plan_caps_mib);
-  if (const auto outcome = outcome_named(decision.outcome); outcome && keeps_default(*outcome)) {
-    std::erase_if(settings, [](const PasteSetting& setting) { return setting.setting.find("bucket_cap_mb") != std::string::npos; });
-    settings.insert(settings.begin(), {"PyTorch", "DistributedDataParallel(model)", "its default: 25 MiB after a first bucket of 1 MiB"});
-  }
-  return settings;
-}
-
-// ---- The answer of `firkin predict`.
-
-constexpr double kSlowRank = 0.05;  // above the median rank in every step: worth a sentence
-
-// As it can be typed: a rounder cap may make other buckets.
-std::string exact_cap(const std::optional<int64_t>& cap_bytes) {
-  return fmt::format("{:.6g}", mib(cap_bytes.value_or(0)));
-}
-
-std::string buckets_text(auto count) {
-  return count == 1 ? "1 bucket" : fmt::format("{} buckets", count);
-}
-
-std::string spread_text(const auto& row) {
-  return fmt::format("{} to {}", display_seconds(row.low_s.value_or(row.backward_s)), display_seconds(row.high_s.value_or(row.backward_s)));
-}
-
-constexpr double kLeastGainShown = 5e-4;
-
-std::string gain_text(double gain) {
-  return gain < kLeastGainShown ? "gains nothing" : fmt::format("gains {}", display_percent(gain));
-}
-
-// What was not measured.
-void add_extrapolated(const Prediction& prediction, std::vector<std::string>& lead) {
-  if (!prediction.workload.extrapolated) return;
-  if (const auto& extrapolation = prediction.extrapolation) {
-    std::vector<std::string> forms;
-    for (const FormPrediction& form : extrapolation->forms) forms.push_back(fmt::format("{} {}", form.form, display_percent(form.weight)));
-    lead.push_back(fmt::format("EXTRAPOLATED: {} ranks were not measured. Fitted to {} ranks; models by weight: {}.",
-                               prediction.workload.world_size, fmt::join(extrapolation->fitted_worlds, ", "), fmt::join(forms, ", ")));
-  }
-  const auto& stragglers = prediction.stragglers;
-  if (stragglers && stragglers->beyond_samples) {
-    lead.push_back(fmt::format(
-        "EXTRAPOLATED: the slowest of {} ranks, from {} times: {} above the slowest measured as they are, {} with an "
-        "exponential tail.",
-        stragglers->ranks, stragglers->samples, display_percent(stragglers->factor - 1), display_percent(stragglers->tail_factor - 1)));
-  }
-}
-
-// Intervals, and what the cap may cost when model and inputs are wrong.
-void add_odds(const Prediction& prediction, std::vector<std::string>& lead) {
-  const PredictedBucketing& best = prediction.best_uniform;
-  if (!best.expected_regret) return;  // an older result
-  lead.push_back(fmt::format("95 % of measured times lie from {} with this cap ({} with the best plan), by the model's error and {}.",
-                             spread_text(best), spread_text(prediction.best_plan),
-                             prediction.extrapolation ? "what the forms of growth missed" : "that of what was measured"));
-  lead.push_back(fmt::format("Of all caps this one has the least expected regret, {}; it is within 1 % of the best in {} of what may be.",
-                             display_percent(*best.expected_regret), display_percent(best.near_best.value_or(0))));
-}
-
-std::string workload_text(const PredictedWorkload& workload) {
-  return fmt::format("{} tensors, {} of gradients, backward {}; {} ranks; rule {}.", workload.tensors,
-                     format_bytes(workload.gradient_bytes), display_seconds(workload.backward_s), workload.world_size, workload.rule);
-}
-
-std::string allreduce_text(const AlphaBeta& fit) {
-  const std::string bandwidth = fit.beta_s_per_byte > 0 ? fmt::format("{:.3g} GB/s", 1e-9 / fit.beta_s_per_byte) : "no limit";
-  return fmt::format("a(x) fits {} + x / ({}), with a median error of {}.", display_seconds(fit.alpha_s), bandwidth,
-                     display_percent(fit.median_relative_error));
-}
-
-std::string best_text(const Prediction& prediction) {
-  const PredictedBucketing& uniform = prediction.best_uniform;
-  const PredictedPlan& plan = prediction.best_plan;
-  std::string text;
-  if (uniform.lowest_cap_bytes && uniform.highest_cap_bytes && *uniform.highest_cap_bytes < prediction.workload.gradient_bytes) {
-    text = fmt::format("Caps from {} to {} MiB make the same buckets. ", exact_cap(uniform.lowest_cap_bytes),
-                       exact_cap(uniform.highest_cap_bytes));
-  }
-  if (!uniform.exhaustive.value_or(true))
-    text += "Not every cap was tried, here and wherever caps are compared: there are too many, so some were skipped. ";
-  return text + fmt::format("The best plan {} has {}: backward takes {}, {} of it exposed.",
-                            plan.exact ? "in ready order" : "that was found", buckets_text(plan.buckets.size()),
-                            display_seconds(plan.backward_s), display_seconds(plan.exposed_s));
-}
-
-// What hiding communication behind the next forward pass as well is worth; the plan is in a table.
-std::string ordered_text(const PredictedOrdered& ordered) {
-  const bool gains = ordered.gain >= kLeastGainShown;
-  std::string text =
-      fmt::format("Launched by need and awaited in the next forward pass (ordered), a step takes {} instead of {} with the best cap",
-                  display_seconds(ordered.period_s), display_seconds(ordered.bucketed_period_s));
-  text += gains ? fmt::format(", {} less", display_percent(ordered.gain)) : std::string(", which gains nothing");
-  text += fmt::format("; no plan takes less than {}.", display_seconds(ordered.bound_s));
-  if (ordered.low_s && ordered.high_s) {
-    text += fmt::format(" Redrawn within the errors of what was measured: {} to {}.", display_seconds(*ordered.low_s),
-                        display_seconds(*ordered.high_s));
-  }
-  return text + fmt::format(" It has {}; forward waits for {}.", buckets_text(ordered.buckets.size()), display_seconds(ordered.waited_s));
-}
-
-std::string hook_text(const PredictedHook& hook, const PredictedHook& none) {
-  const double change = hook.backward_s / none.backward_s - 1;
-  return fmt::format("With {} on the wire, backward takes {} with its best cap ({}). It rounds every gradient: compare the loss as well.",
-                     hook.name, display_seconds(hook.backward_s), display_percent(change, true));
-}
-
-std::string prediction_heading(const Prediction& prediction) {
-  const PredictedBucketing& best = prediction.best_uniform;
-  return fmt::format(
-      "The cap to use is {} MiB ({}): backward is predicted to take {}, {} of it exposed; the best plan of unequal buckets {}.",
-      exact_cap(best.cap_bytes), buckets_text(best.buckets), display_seconds(best.backward_s), display_seconds(best.exposed_s),
-      gain_text(prediction.best_plan.gain));
-}
-
-std::vector<std::string> prediction_lead(const Prediction& prediction) {
-  std::vector<std::string> lead;
-  add_odds(prediction, lead);
-  lead.push_back(workload_text(prediction.workload));
-  lead.push_back(allreduce_text(prediction.alpha_beta));
-  if (const auto& stragglers = prediction.stragglers) {
-    lead.push_back(fmt::format(
-        "Backward is that of the slowest of {} ranks, expected {} above the {} of {} ({} measured times).", stragglers->ranks,
-        display_percent(stragglers->factor - 1, true), display_seconds(stragglers->measured_backward_s),
-        stragglers->measured_ranks == 1 ? "one" : fmt::format("the slowest of {}", stragglers->measured_ranks), stragglers->samples));
-    if (stragglers->slowest_rank_ratio > 1 + kSlowRank) {
-      lead.push_back(
-          fmt::format("One of the measured ranks is slow in every step: {} above the median rank. That is in the profile already.",
-                      display_percent(stragglers->slowest_rank_ratio - 1)));
-    }
-  }
-  lead.push_back(best_text(prediction));
-  lead.push_back(place_on_the_map(prediction.workload.gradient_bytes, prediction.workload.backward_s, prediction.alpha_beta));
-  if (prediction.ordered) lead.push_back(ordered_text(*prediction.ordered));
-  const auto none = std::ranges::find(prediction.hooks, "none", &PredictedHook::name);
-  for (const PredictedHook& hook : prediction.hooks) {
-    if (none != prediction.hooks.end() && hook.name != none->name) lead.push_back(hook_text(hook, *none));
-  }
-  return lead;
-}
-
-std::vector<KeyFigure> prediction_figures(const Prediction& prediction) {
-  const PredictedBucketing& best = prediction.best_uniform;
-  const PredictedPlan& plan = prediction.best_plan;
-  std::vector<KeyFigure> figures = {
-      {"Cap", exact_cap(best.cap_bytes) + " MiB", buckets_text(best.buckets)},
-      {"Backward with it", display_seconds(best.backward_s), display_seconds(best.exposed_s) + " of it exposed"},
-      {"Best plan", display_seconds(plan.backward_s), fmt::format("{}, {}", buckets_text(plan.buckets.size()), gain_text(plan.gain))}};
-  if (const auto& ordered = prediction.ordered) {
-    figures.push_back({"Step, ordered", display_seconds(ordered->period_s), gain_text(ordered->gain) + " over that cap"});
-  }
-  if (!prediction.sensitivity) return figures;
-  const std::vector<SensitivityPoint>& points = prediction.sensitivity->points;
-  const SensitivityPoint& now = *std::ranges::find(points, 1.0, &SensitivityPoint::factor);
-  figures.push_back({"Caps within 1 %", fmt::format("{} – {}", display_cap(mib(now.near_low_bytes)), display_cap(mib(now.near_high_bytes))),
-                     "MiB, around the best"});
-  figures.push_back({"Keeping it costs at most", display_percent(cost_of_keeping(*std::ranges::max_element(points, {}, cost_of_keeping))),
-                     "when one input changes to 1/8 to 8 times"});
-  return figures;
-}
-
-std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
-  const PredictedPlan& plan = prediction.best_plan;
-  return paste_settings(std::max<int64_t>(1, prediction.best_uniform.cap_bytes.value_or(1)), kFloatBytes,
-                        plan.pytorch.reproduces_plan ? plan.pytorch.mib : std::vector<double>());
-}
-
 std::string heading_of(const Results& results) {
-  if (results.answer) return tune_heading(results.answer->decision);
-  if (results.prediction) return prediction_heading(*results.prediction);
   const auto predicts = [](const CurveRow& row) { return row.predicted_s.has_value(); };
   const auto& rows = results.dense_curve.empty() ? results.curve : results.dense_curve;
   if (std::ranges::any_of(rows, predicts)) {
     const auto best = std::ranges::min_element(rows, {}, [](const CurveRow& row) { return row.predicted_s.value_or(HUGE_VAL); });
-    return fmt::format("The best cap is predicted to be {} MiB, at {} a step.", display_cap(best->cap_mib),
+    return fmt::format("The best cap is predicted to be {} MiB, at {} per step.", display_cap(best->cap_mib),
                        display_seconds(*best->predicted_s));
   }
   if (results.comparison) return comparison_heading(*results.comparison);
@@ -504,26 +147,18 @@ std::string kicker(const Results& results) {
 Answer put_in_words(const Results& results) {
   Answer answer;
   answer.kicker = kicker(results);
-  answer.heading = heading_of(results);
-  if (!results.complete) answer.warnings.push_back("This run is not complete: it was interrupted, or is still going on.");
+  if (!results.complete) answer.warnings.push_back("This run is incomplete: it was interrupted or is still running.");
   if (const auto& link = results.run.environment.link) {
     answer.warnings.push_back(fmt::format(
-        "Modelled link ({}): every time that holds communication is one over this link, not over the one that carried the data.", *link));
+        "Modelled link ({}): times that include communication are those of this link, not of the one that carried the data.", *link));
   }
   if (results.calibration && !results.calibration->fit.warning.empty()) answer.warnings.push_back(results.calibration->fit.warning);
   answer.notes = results.notes;
   if (results.comparison) answer.lead = reading_aid(*results.comparison);
-  if (results.prediction) {
-    answer.lead = prediction_lead(*results.prediction);
-    answer.figures = prediction_figures(*results.prediction);
-    answer.settings = prediction_settings(*results.prediction);
-    add_extrapolated(*results.prediction, answer.warnings);
-  }
-  if (results.answer) {
-    answer.certainty = tune_certainty(results.answer->decision);
-    answer.lead = tune_lead(results);
-    answer.figures = tune_figures(results);
-    answer.settings = tune_settings(results);
+  if (results.answer || results.prediction) {
+    recommend(results, answer);
+  } else {
+    answer.heading = heading_of(results);
   }
   std::erase(answer.lead, "");
   return answer;

@@ -28,4 +28,7 @@ struct Answer {
 
 Answer put_in_words(const Results& results);
 
+// Of a tuning or a prediction, all but the kicker and the notes (recommendation.cpp).
+void recommend(const Results& results, Answer& answer);
+
 }  // namespace firkin

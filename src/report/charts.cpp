@@ -5,251 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "firkin/base/units.h"
 #include "firkin/stats/summary.h"
-#include "templates.h"
 
 namespace firkin {
 namespace {
 
 using nlohmann::json;
-
-// ---- Step time over bucket size: the predicted line, measured points with intervals, the other strategies as level lines, the best caps.
-
-struct CurveRange {
-  double low = HUGE_VAL;
-  double high = 0;
-
-  double span() const { return high - low; }
-  void include(double value) {
-    low = std::min(low, value);
-    high = std::max(high, value);
-  }
-};
-
-CurveRange times_of(const std::vector<CurveRow>& rows, CurveRange range = {}) {
-  for (const CurveRow& row : rows) {
-    if (row.predicted_s) range.include(*row.predicted_s);
-    if (row.measured_s) range.include(*row.measured_s);
-    if (!row.measured_ci_s) continue;
-    range.include(row.measured_ci_s->low);
-    range.include(row.measured_ci_s->high);
-  }
-  return range;
-}
-
-// A time axis with room above the data for the labels of the best caps.
-void set_time_axis(json& spec, CurveRange times, const std::string& title) {
-  constexpr double kMargin = 0.05;    // of the axis
-  constexpr double kHeadroom = 0.13;  // of the axis
-  const double margin = std::max(kMargin * times.span(), 0.002 * times.high);
-  times.low = std::max(0.0, times.low - margin);
-  times.high += margin;
-  times.high += kHeadroom * times.span();
-  json& y = spec["encoding"]["y"];
-  y["scale"]["domain"] = {times.low, times.high};
-  y["axis"]["title"] = title + (times.low > 0 ? " (the axis does not start at zero)" : "");
-}
-
-json predicted_points(const std::vector<CurveRow>& rows) {
-  json points = json::array();
-  for (const CurveRow& row : rows) {
-    if (!row.predicted_s) continue;
-    json& point = points.emplace_back(json{{"cap_mib", row.cap_mib}, {"time_s", *row.predicted_s}});
-    if (row.predicted_range_s) point.update({{"low", row.predicted_range_s->low}, {"high", row.predicted_range_s->high}});
-  }
-  return points;
-}
-
-json measured_points(const Results& results) {
-  json points = json::array();
-  for (const CurveRow& row : results.curve) {
-    if (!row.measured_s) continue;
-    json point = {{"cap_mib", row.cap_mib},
-                  {"cap", display_cap(row.cap_mib) + " MiB"},
-                  {"time_s", *row.measured_s},
-                  {"measured", display_seconds(*row.measured_s)},
-                  {"kind", results.answer && is_tied(*results.answer, row.cap_mib) ? "measured, as good" : "measured"}};
-    point["buckets"] = row.buckets ? json(*row.buckets) : json("–");
-    point["predicted"] = row.predicted_s ? display_seconds(*row.predicted_s) : "–";
-    add_interval(point, row.measured_ci_s);
-    points.push_back(std::move(point));
-  }
-  return points;
-}
-
-json best_mark(const std::string& kind, const CurveRow& row, double time_s, int label_row) {
-  return {{"kind", kind},
-          {"cap_mib", row.cap_mib},
-          {"time_s", time_s},
-          {"row", label_row},
-          {"label", fmt::format("{} best: {} MiB", kind, display_cap(row.cap_mib))}};
-}
-
-// Where both labels lie on the same side of their lines, the outer one's is written in the upper row, so that no line crosses a label.
-json best_marks(const TuneAnswer& answer, const CurveRange& caps) {
-  const double predicted = answer.best_predicted.cap_mib, measured = answer.best_measured.cap_mib;
-  const bool both_right = std::min(predicted, measured) > std::sqrt(caps.low * caps.high);
-  const bool prediction_first = predicted == measured || (predicted < measured) != both_right;
-  json marks = {best_mark("measured", answer.best_measured, *answer.best_measured.measured_s, prediction_first ? 1 : 0),
-                best_mark("predicted", answer.best_predicted, *answer.best_predicted.predicted_s, prediction_first ? 0 : 1)};
-  if (predicted == measured) marks[0]["label"] = "measured best: the same";
-  return marks;
-}
-
-// The strategies without a cap. One far from the curve would flatten the curve; it is put in words instead.
-struct Levels {
-  json lines = json::array();
-  std::vector<std::string> beyond;
-};
-
-Levels place_levels(const std::vector<StrategyRow>& strategies, CurveRange& times) {
-  constexpr double kFarthest = 1.5;    // spans of the curve
-  constexpr double kLeastSpan = 0.08;  // of the largest time
-  const CurveRange curve = times;
-  const double reach = kFarthest * std::max(curve.span(), kLeastSpan * curve.high);
-  Levels levels;
-  for (const StrategyRow& row : strategies) {
-    if (row.strategy == "bucketed" || row.strategy == kChosenCapName) continue;  // the curve itself
-    const std::string time = display_seconds(row.measured_s);
-    if (row.measured_s < curve.low - reach || row.measured_s > curve.high + reach) {
-      levels.beyond.push_back(fmt::format("{} ({})", row.strategy, time));
-      continue;
-    }
-    levels.lines.push_back({{"strategy", row.strategy}, {"time_s", row.measured_s}, {"measured", time}});
-    times.include(row.measured_s);
-  }
-  return levels;
-}
-
-std::string curve_summary(const std::vector<CurveRow>& rows, const std::optional<TuneAnswer>& answer) {
-  std::string text =
-      fmt::format("Step time over bucket caps from {} to {} MiB.", display_cap(rows.front().cap_mib), display_cap(rows.back().cap_mib));
-  if (!answer) return text;
-  return text + fmt::format(" Predicted best: {} MiB at {}. Measured best: {} MiB at {}.", display_cap(answer->best_predicted.cap_mib),
-                            display_seconds(*answer->best_predicted.predicted_s), display_cap(answer->best_measured.cap_mib),
-                            display_seconds(*answer->best_measured.measured_s));
-}
-
-std::string curve_caption(const Levels& levels, bool has_measured, bool has_range) {
-  std::string text = has_measured ? "Line: the model's prediction. Points: medians of real steps with 95 % intervals; filled points are "
-                                    "as good as the best, as far as this measurement can tell."
-                                  : "The model's prediction.";
-  if (has_range) text += " Band: so near to their predictions 95 % of the validation study's caps were measured.";
-  if (!levels.lines.empty()) text += " Dashed: the strategies that have no cap, as measured.";
-  if (!levels.beyond.empty()) text += fmt::format(" Outside this axis: {}.", fmt::join(levels.beyond, ", "));
-  return text;
-}
-
-std::optional<Chart> curve_chart(const Results& results) {
-  CurveRange times = times_of(results.curve, times_of(results.dense_curve));
-  if (times.high == 0) return std::nullopt;
-  const std::vector<CurveRow>& line = results.dense_curve.empty() ? results.curve : results.dense_curve;
-  CurveRange caps;
-  for (const auto* rows : {&results.dense_curve, &results.curve}) {
-    for (const CurveRow& row : *rows) caps.include(row.cap_mib);
-  }
-  const json measured = measured_points(results);
-  const Levels levels = place_levels(results.strategies, times);
-  Chart chart;
-  chart.id = "curve";
-  chart.title = measured.empty() ? "Step time over bucket size: predicted" : "Step time over bucket size: predicted and measured";
-  chart.caption = curve_caption(levels, !measured.empty(), line.front().predicted_range_s.has_value());
-  chart.summary = curve_summary(line, results.answer);
-  chart.spec = filled_chart("curve", {{"predicted", predicted_points(line)},
-                                      {"measured", measured},
-                                      {"levels", levels.lines},
-                                      {"best", results.answer ? best_marks(*results.answer, caps) : json::array()}});
-  set_time_axis(chart.spec, times, "step time");
-  if (measured.empty()) set_param(chart.spec, "key", {"predicted"});
-  return chart;
-}
-
-// T(b) of `firkin predict`.
-Chart predicted_chart(const Prediction& prediction) {
-  const auto drawn = [](const PredictedBucketing& row) {
-    return CurveRow{.cap_mib = mib(row.cap_bytes.value_or(0)), .buckets = row.buckets, .predicted_s = row.backward_s};
-  };
-  const CurveRow best = drawn(prediction.best_uniform);
-  const double plan_s = prediction.best_plan.backward_s;
-  std::vector<CurveRow> curve = {best};
-  for (const PredictedBucketing& row : prediction.curve) curve.push_back(drawn(row));
-  std::ranges::stable_sort(curve, {}, &CurveRow::cap_mib);
-  CurveRange times = times_of(curve);
-  times.include(plan_s);
-  Chart chart;
-  chart.id = "predicted";
-  chart.title = "Backward time over bucket size: predicted";
-  chart.caption =
-      "From the start of backward to the last gradient, with the cap of every bucket. Dashed: the best plan, whose buckets differ in size.";
-  chart.summary =
-      fmt::format("Predicted backward time over bucket caps from {} to {} MiB; least {} at {} MiB.", display_cap(curve.front().cap_mib),
-                  display_cap(curve.back().cap_mib), display_seconds(*best.predicted_s), display_cap(best.cap_mib));
-  chart.spec = filled_chart("curve", {{"predicted", predicted_points(curve)},
-                                      {"measured", json::array()},
-                                      {"levels", {{{"strategy", "best plan"}, {"time_s", plan_s}, {"measured", display_seconds(plan_s)}}}},
-                                      {"best", json::array({best_mark("predicted", best, *best.predicted_s, 0)})}});
-  set_time_axis(chart.spec, times, "backward, with communication");
-  set_param(chart.spec, "key", {"predicted"});
-  return chart;
-}
-
-// ---- How the best cap moves with the inputs of a prediction: heat maps, one cell per factor of an input, darker for more.
-
-// 0.125 -> "1/8", 4 -> "4"
-std::string factor_label(double factor) {
-  return factor < 1 ? fmt::format("1/{:g}", 1 / factor) : fmt::format("{:g}", factor);
-}
-
-// What a cell shows: its shade on any scale, and a label.
-using Shade = std::pair<double, std::string> (*)(const SensitivityPoint& point);
-
-std::pair<double, std::string> shade_of_time(const SensitivityPoint& point) {
-  return {std::log(point.backward_s), display_seconds(point.backward_s)};
-}
-
-std::pair<double, std::string> shade_of_cap(const SensitivityPoint& point) {
-  return {std::log(static_cast<double>(point.cap_bytes)), display_cap(mib(point.cap_bytes))};
-}
-
-json cell(const SensitivityPoint& point, const std::string& column, const std::string& row, Shade shade_of) {
-  const auto [shade, label] = shade_of(point);
-  return {{"column", column},
-          {"row", row},
-          {"shade", shade},
-          {"label", label},
-          {"cap", display_cap(mib(point.cap_bytes)) + " MiB"},
-          {"time", display_seconds(point.backward_s)},
-          {"exposed", display_seconds(point.exposed_s)},
-          {"keep", display_percent(cost_of_keeping(point), true)}};
-}
-
-json by_influence(const SensitivityPrediction& sensitivity, Shade shade_of) {
-  json cells = json::array();
-  for (const SensitivityPoint& point : sensitivity.points)
-    cells.push_back(cell(point, factor_label(point.factor), std::string(name_of(point.influence)), shade_of));
-  json spec = filled_chart("heat_map", {{"cells", std::move(cells)}});
-  spec["encoding"]["x"]["axis"]["title"] = "times its value";
-  spec["encoding"]["y"]["axis"]["title"] = "input";
-  return spec;
-}
-
-std::vector<Chart> prediction_charts(const Prediction& prediction) {
-  std::vector<Chart> charts = {predicted_chart(prediction)};
-  if (!prediction.sensitivity) return charts;
-  const SensitivityPrediction& sensitivity = *prediction.sensitivity;
-  charts.push_back({"sensitivity-time", "Backward time, with the best cap",
-                    "Each row multiplies one input and leaves the others. The column 1 is the operating point.",
-                    "A heat map of the backward time by input and factor; the table holds its numbers.",
-                    by_influence(sensitivity, shade_of_time)});
-  charts.push_back({"sensitivity-cap", "The best uniform cap (MiB)",
-                    "Neighbours can differ much at little cost: T(b) is flat around its lowest point. The table says how flat.",
-                    "A heat map of the best cap by input and factor; the table holds its numbers.",
-                    by_influence(sensitivity, shade_of_cap)});
-  return charts;
-}
 
 // ---- All-reduces: time over size, per call when many are queued, and the alpha-beta line; and the same data in chunks.
 
@@ -306,8 +69,8 @@ std::optional<Chart> allreduce_chart(const Results& results) {
   chart.id = "allreduce";
   chart.title = "Time of an all-reduce over its size";
   chart.caption =
-      "Points: medians; thin lines: from the least to the greatest sample. Flat where latency dominates, rising where bandwidth does: what "
-      "buckets trade against each other.";
+      "Points: medians; thin lines: from the least to the greatest sample. Flat where latency dominates, rising where bandwidth does: "
+      "buckets trade one against the other.";
   if (results.alpha_beta) {
     key.push_back(kFit);
     fit.push_back(fit_row(*results.alpha_beta, points));
@@ -337,7 +100,7 @@ std::optional<Chart> chunks_chart(const Results& results) {
   chart.id = "chunks";
   chart.title = "The same data in chunks of different size";
   chart.caption =
-      "Each point: all of the data, all-reduced in chunks that are under way together. Median and 95 % interval. Where the line falls, "
+      "Each point: all of the data, all-reduced in chunks that are in flight together. Median and 95 % interval. Where the line falls, "
       "every call costs; where it is flat, only the bytes do.";
   chart.summary = fmt::format("Time over chunk size, from {} at {} to {} at {}; least {} at {}.", display_seconds(chunks.front().total_s),
                               format_bytes(chunks.front().chunk_bytes), display_seconds(chunks.back().total_s),
@@ -365,7 +128,8 @@ std::optional<Chart> ready_chart(const Results& results) {
   chart.id = "ready";
   chart.title = "When gradients become ready";
   chart.caption =
-      "One point per tensor. A bucket can start once its last gradient is ready; what is ready late can no longer hide behind backward.";
+      "One point per tensor. A bucket can start once its last gradient is ready; gradients that are ready late cannot hide behind "
+      "backward.";
   if (results.profile->hook_perturbation) {
     chart.caption += fmt::format(" Taking these times changed backward by {}.", display_percent(*results.profile->hook_perturbation, true));
   }
@@ -432,7 +196,7 @@ std::optional<Chart> strategy_chart(const Results& results) {
   chart.id = "strategies";
   chart.title = "Strategies compared";
   chart.caption = "Medians of real steps; the thin line is the 95 % interval of the median.";
-  if (split) chart.caption += " Exposed communication is what a step takes longer than one without communication (none).";
+  if (split) chart.caption += " Exposed communication: the step minus the step without communication (none).";
   chart.summary = fmt::format("Step times of {} strategies; the fastest that communicates is {} at {}.", rows.size(), fastest->strategy,
                               display_seconds(fastest->measured_s));
   chart.spec = filled_chart("strategies", {{"strategies", bars}});
@@ -596,9 +360,9 @@ std::optional<Chart> timeline_chart(const Results& results) {
   chart.id = "timeline";
   chart.title = "One step of rank 0: when it computed, and when it communicated";
   chart.caption =
-      "Computation: at least one operator ran. Communication: the transport had taken up at least one collective. Communication beside "
-      "computation is hidden, and it is only free where it does not take the processor from it. Under the strategy ordered, what is "
-      "communicated at the start of the step are gradients of the step before.";
+      "Computation: at least one operator ran. Communication: the transport was working on at least one collective. Communication "
+      "that overlaps computation is hidden, but free only if it needs no processor. Under the strategy ordered, a step begins with "
+      "gradients of the previous step in flight.";
   if (has_predicted) chart.caption += " Below each: the same step as the model predicts it.";
   chart.summary = fmt::format("Periods of computation and of communication in one step{}, for {} settings.",
                               has_predicted ? ", measured and predicted" : "", rows.size());
@@ -638,9 +402,7 @@ Chart losses_chart(const std::vector<NamedTraining>& trainings) {
   Chart chart;
   chart.id = "losses";
   chart.title = trainings.size() == 1 ? "Loss" : "Losses";
-  chart.caption =
-      "Mean cross-entropy in nats per token. Lines: of each step's samples, before the update; points: of the part of the data that is not "
-      "trained on.";
+  chart.caption = "Mean cross-entropy in nats per token. Lines: of each step's samples, before the update; points: of held-out data.";
   chart.summary = fmt::format("Losses of {} trainings, which end: {}.", trainings.size(), fmt::join(ends, ", "));
   chart.spec = with_key_of_runs(filled_chart("losses", {{"losses", losses}, {"held", held}}), trainings.size());
   return chart;

@@ -12,7 +12,6 @@
 #include "firkin/base/file.h"
 #include "firkin/base/output_folder.h"
 #include "report/charts.h"
-#include "templates.h"
 
 // The assembler includes the files as they are. FIRKIN_REPORT_PAGE: the page without its results, that is template, style, script, Vega's
 // JavaScript and its licences, made by tools/assemble_report_page.py; FIRKIN_NOTICES: THIRD_PARTY_NOTICES. From CMake.

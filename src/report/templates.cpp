@@ -1,4 +1,5 @@
-#include "templates.h"
+// Templates of charts: what stands in charts.json, filled.
+#include "report/charts.h"
 
 #include <fmt/format.h>
 

@@ -2,13 +2,29 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "answer.h"
+#include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "report/report.h"
 
 namespace firkin {
 namespace {
+
+// What is made with all columns of a table where the terminal is wide enough for it, otherwise with those that fit 80 characters.
+std::string as_wide_as_the_terminal(const std::function<std::string(unsigned shown)>& text_with) {
+  constexpr size_t kOrdinary = 80;
+  const size_t columns = terminal_columns();
+  if (columns <= kOrdinary) return text_with(kFirstTable);
+  const std::string wide = text_with(kWideTable);
+  return widest_line(wide) <= columns ? wide : text_with(kFirstTable);
+}
+
+template <class Rows>
+std::string fitted(Table (*table)(const Rows& rows, unsigned shown), const Rows& rows, const std::vector<std::string>& remarks = {}) {
+  return as_wide_as_the_terminal([&](unsigned shown) { return terminal_table(table(rows, shown), remarks); });
+}
 
 // Few letters: the widest rows leave a dozen columns.
 std::string short_remark(const TuneAnswer& answer, double cap_mib) {
@@ -21,13 +37,13 @@ std::string short_remark(const TuneAnswer& answer, double cap_mib) {
 std::string curve_in_text(const Results& results) {
   std::vector<std::string> remarks;
   for (const CurveRow& row : results.curve) remarks.push_back(results.answer ? short_remark(*results.answer, row.cap_mib) : "");
-  return terminal_table(curve_table(results.curve, kFirstTable), remarks);
+  return fitted(curve_table, results.curve, remarks);
 }
 
 // How far predictions may be off; nothing where that is not known.
 std::string range_in_text(const std::vector<CurveRow>& curve) {
   if (curve.empty() || !curve[0].predicted_s || !curve[0].predicted_range_s) return "";
-  return wrapped("", fmt::format("Of the validation study's caps, 95 % took {} to {} of what was predicted.",
+  return wrapped("", fmt::format("In the validation study, 95 % of caps took {} to {} of the predicted time.",
                                  display_percent(curve[0].predicted_range_s->low / *curve[0].predicted_s - 1, true),
                                  display_percent(curve[0].predicted_range_s->high / *curve[0].predicted_s - 1, true)));
 }
@@ -38,14 +54,23 @@ std::string captioned_in_text(const Table& table) {
   return wrapped("", table.caption) + terminal_table(table, remarks);
 }
 
+std::vector<std::string> prediction_in_text(const Prediction& prediction) {
+  const std::vector<Table> narrow = prediction_tables(prediction, kFirstTable), wide = prediction_tables(prediction, kWideTable);
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < narrow.size(); ++i) {
+    texts.push_back(as_wide_as_the_terminal([&](unsigned shown) { return captioned_in_text(shown == kWideTable ? wide[i] : narrow[i]); }));
+  }
+  return texts;
+}
+
 // What makes wide intervals narrow; nothing when they are.
 std::string advice_on(const std::vector<StrategyRow>& rows) {
   constexpr double kWide = 1.25;  // upper over lower end
   const auto wide = std::ranges::count_if(
       rows, [](const StrategyRow& row) { return row.measured_ci_s && row.measured_ci_s->high > kWide * row.measured_ci_s->low; });
   if (wide == 0) return "";
-  return wrapped("", fmt::format("{} of {} intervals are wider than a quarter of the step: more --blocks, or a machine with less else to "
-                                 "do, make them narrower.",
+  return wrapped("", fmt::format("{} of {} intervals are wider than a quarter of the step: more --blocks, or a machine with less other "
+                                 "load, make them narrower.",
                                  wide, rows.size()));
 }
 
@@ -54,18 +79,18 @@ std::string comparison_in_text(const Comparison& comparison) {
   for (const auto& [name, value] : comparison.same_facts) same += (same.empty() ? "" : "; ") + name + " " + value;
   std::string text = fmt::format("A  {}\nB  {}\n\n", comparison.a_file, comparison.b_file);
   text += wrapped("In both: ", same.empty() ? "nothing" : same);
-  text += comparison.different_facts.empty() ? "Nothing known about the runs differs.\n" : "Different:\n";
+  text += comparison.different_facts.empty() ? "The runs differ in nothing that is recorded.\n" : "Different:\n";
   for (const DifferentFact& fact : comparison.different_facts) {
     text += wrapped("  ", fact.name);
     text += wrapped("    A  ", fact.a.empty() ? "not stated" : fact.a);
     text += wrapped("    B  ", fact.b.empty() ? "not stated" : fact.b);
   }
-  if (comparison.settings.empty()) text += "\nNo setting is in both.\n";
+  if (comparison.settings.empty()) text += "\nThe runs share no setting.\n";
   for (const Comparison& part : by_configuration(comparison)) {
     const std::string& configuration = part.settings[0].a.configuration;
     text += '\n';
     if (!configuration.empty()) text += wrapped("", configuration);
-    text += terminal_table(comparison_table(part, kFirstTable));
+    text += fitted(comparison_table, part);
   }
   for (const std::string& name : comparison.only_a) text += wrapped("Only in A: ", name);
   for (const std::string& name : comparison.only_b) text += wrapped("Only in B: ", name);
@@ -75,12 +100,12 @@ std::string comparison_in_text(const Comparison& comparison) {
 // Whether the setting is worth typing, and what it saves.
 std::string worth(const DecisionSection& decision) {
   constexpr double kHoursOfADay = 24;
-  if (decision.over_default && decision.over_default->ratio_ci.high < 1) {
-    return fmt::format("yes: {:.1f} hours less for what takes a day with PyTorch's default",
+  if (has_outcome(decision, Outcome::kSameBuckets)) return "no: the best cap makes the default's buckets";
+  if (has_outcome(decision, Outcome::kGain) && decision.over_default) {
+    return fmt::format("yes: a day of training with PyTorch's default takes {:.1f} hours less",
                        kHoursOfADay * (1 - decision.over_default->ratio));
   }
-  const auto outcome = outcome_named(decision.outcome);
-  return outcome && keeps_default(*outcome) ? "no: PyTorch's default does as well" : "not shown: more --blocks would tell";
+  return keeps_default(decision) ? "no: PyTorch's default does as well" : "not shown: more --blocks would settle it";
 }
 
 }  // namespace
@@ -110,8 +135,12 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
   if (configuration.strategies.empty()) {
     return fmt::format("{}\n{} (skipping this config): {}\n", title, configuration.status, configuration.reason.value_or(""));
   }
-  return fmt::format("{}\n{}\n{}{}", title, terminal_table(strategy_table(configuration.strategies, kFirstTable)),
-                     terminal_table(strategy_table(configuration.strategies, kSecondTable)), advice_on(configuration.strategies));
+  const std::vector<StrategyRow>& rows = configuration.strategies;
+  const std::string tables = as_wide_as_the_terminal([&rows](unsigned shown) {
+    const std::string first = terminal_table(strategy_table(rows, shown));
+    return shown == kWideTable ? first : first + "\n" + terminal_table(strategy_table(rows, kSecondTable));
+  });
+  return fmt::format("{}\n{}{}", title, tables, advice_on(rows));
 }
 
 std::string results_in_text(const Results& results, bool with_settings) {
@@ -121,20 +150,20 @@ std::string results_in_text(const Results& results, bool with_settings) {
     add(answer_in_text(results, with_settings));
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
     if (compared || results.strategies.empty()) add(curve_in_text(results));
-    if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
+    if (!results.strategies.empty()) add(fitted(strategy_table, results.strategies));
     return text + range_in_text(results.curve);
   }
   if (results.prediction) {
-    for (const Table& table : prediction_tables(*results.prediction, kFirstTable)) add(captioned_in_text(table));
+    for (const std::string& table : prediction_in_text(*results.prediction)) add(table);
   }
   if (!results.curve.empty()) add(curve_in_text(results) + range_in_text(results.curve));
-  if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
+  if (!results.strategies.empty()) add(fitted(strategy_table, results.strategies));
   for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));
-  if (!results.traces.empty()) add(terminal_table(traces_table(results.traces, kFirstTable)));
-  if (results.layers) add(terminal_table(layers_table(*results.layers, kFirstTable)));
-  if (results.training) add(terminal_table(training_table(*results.training, kFirstTable)));
-  if (!results.chunks.empty()) add(terminal_table(chunks_table(results.chunks, kFirstTable)));
-  if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, kFirstTable)));
+  if (!results.traces.empty()) add(fitted(traces_table, results.traces));
+  if (results.layers) add(fitted(layers_table, *results.layers));
+  if (results.training) add(fitted(training_table, *results.training));
+  if (!results.chunks.empty()) add(fitted(chunks_table, results.chunks));
+  if (!results.allreduce.empty() && text.empty()) add(fitted(allreduce_table, results.allreduce));
   if (results.comparison) add(comparison_in_text(*results.comparison));
   add(answer_in_text(results, with_settings));
   return text;

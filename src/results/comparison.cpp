@@ -37,7 +37,7 @@ void check_interval(const MeasuredSetting& setting) {
 void add_samples(std::span<MeasuredSetting> settings, const Samples& samples) {
   if (samples.empty()) return;
   if (samples.size() != settings.size()) {
-    throw InputError(fmt::format("results: samples of {} settings; expected {}, one a setting", samples.size(), settings.size()));
+    throw InputError(fmt::format("results: samples of {} settings; expected {}, one per setting", samples.size(), settings.size()));
   }
   for (size_t i = 0; i < settings.size(); ++i) {
     if (samples[i].empty()) continue;
@@ -59,8 +59,7 @@ MeasuredSetting step_setting(std::string configuration, std::string name, double
 }
 
 MeasuredSetting strategy_setting(const std::string& configuration, const StrategyRow& row) {
-  const std::string name = row.cap_mib ? fmt::format("{} {:.6g} MiB", row.strategy, *row.cap_mib) : row.strategy;
-  return step_setting(configuration, name, row.measured_s, row.measured_ci_s);
+  return step_setting(configuration, exact_setting_name(row), row.measured_s, row.measured_ci_s);
 }
 
 std::vector<MeasuredSetting> settings_of_tune(const Results& run) {
@@ -124,7 +123,7 @@ std::vector<MeasuredSetting> measured_settings(const Results& results) {
   std::set<std::pair<std::string, std::string>> seen;
   for (const MeasuredSetting& setting : settings) {
     if (seen.emplace(setting.configuration, setting.name).second) continue;
-    throw InputError(fmt::format("results: '{}' is there twice; expected every setting once", setting.name));
+    throw InputError(fmt::format("results: '{}' appears twice; expected every setting once", setting.name));
   }
   return settings;
 }

@@ -52,6 +52,10 @@ std::string setting_name(const StrategyRow& row) {
   return row.cap_mib ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_mib)) : row.strategy;
 }
 
+std::string exact_setting_name(const StrategyRow& row) {
+  return row.cap_mib ? fmt::format("{} {:.6g} MiB", row.strategy, *row.cap_mib) : row.strategy;
+}
+
 DecisionSection decision_section(const Decision& decision, std::span<const CapPrediction> raced) {
   const CapPrediction& choice = raced[decision.standing.choice];
   DecisionSection section{.outcome = std::string(name_of(decision.outcome)),
@@ -65,6 +69,15 @@ DecisionSection decision_section(const Decision& decision, std::span<const CapPr
   if (decision.to_default) section.over_default = Gain{decision.to_default->ratio, decision.to_default->interval};
   for (const size_t i : decision.standing.tied) section.tied_mib.push_back(mib(raced[i].cap_bytes));
   return section;
+}
+
+bool has_outcome(const DecisionSection& decision, Outcome outcome) {
+  return decision.outcome == name_of(outcome);
+}
+
+bool keeps_default(const DecisionSection& decision) {
+  const std::optional<Outcome> outcome = outcome_named(decision.outcome);
+  return outcome && keeps_default(*outcome);
 }
 
 bool is_tied(const TuneAnswer& answer, double cap_mib) {
@@ -85,7 +98,7 @@ MixedQueuesSection mixed_queues_section(const std::vector<double>& ratios) {
 }
 
 std::string mixed_queues_note(const MixedQueuesSection& queues) {
-  return fmt::format("queued in mixed sizes, calls take {:.2f} times ({:.2f} to {:.2f}) what median and gap say.", queues.ratio,
+  return fmt::format("queued in mixed sizes, calls take {:.2f} times ({:.2f} to {:.2f}) as long as median and gap predict.", queues.ratio,
                      queues.ratio_ci->low, queues.ratio_ci->high);
 }
 
@@ -161,8 +174,8 @@ RankTimes times_of_csv(std::string_view text, const std::string& file) {
   RankTimes times;
   for (auto& [rank, seconds] : by_rank) {
     if (!times.empty() && seconds.size() != times[0].size()) {
-      table.fail_at_end(fmt::format("rank {} has {} times; expected {}, one a step, as rank {} has", rank, seconds.size(), times[0].size(),
-                                    by_rank.begin()->first));
+      table.fail_at_end(fmt::format("rank {} has {} times; expected {}, one per step, as rank {} has", rank, seconds.size(),
+                                    times[0].size(), by_rank.begin()->first));
     }
     times.push_back(std::move(seconds));
   }
@@ -223,7 +236,7 @@ void mark(Row& row, const std::string& name, const SettingFit& fit, std::vector<
   row.outliers = static_cast<int64_t>(fit.outliers.size());
   if (!fit.modes) return;
   row.modes_s = Interval{fit.modes->low, fit.modes->high};
-  notes.push_back(fmt::format("Samples of {} lie around {} or around {} ({} of them) and not between; the median is in one of the two.",
+  notes.push_back(fmt::format("Samples of {} cluster around {} and around {} ({} of them); the median lies in one of the two clusters.",
                               name, display_seconds(fit.modes->low), display_seconds(fit.modes->high),
                               display_percent(fit.modes->high_share)));
 }
@@ -240,16 +253,12 @@ void mark_series(std::vector<Row>& rows, const Series& samples, const Name& name
   }
 }
 
-std::string name_of_strategy(const StrategyRow& row) {
-  return row.cap_mib ? fmt::format("{} {:.6g} MiB", row.strategy, *row.cap_mib) : row.strategy;
-}
-
 // Strategies, then caps, in the order of the samples; nothing where there are no samples of each.
 void mark_steps(std::vector<StrategyRow>& strategies, std::vector<CurveRow>& curve, const Series& step_s, const std::string& place,
                 std::vector<std::string>& notes) {
   if (step_s.empty() || step_s.size() != strategies.size() + curve.size()) return;
   const BlockFit fit = fit_blocks(step_s);
-  for (size_t i = 0; i < strategies.size(); ++i) mark(strategies[i], place + name_of_strategy(strategies[i]), fit[i], notes);
+  for (size_t i = 0; i < strategies.size(); ++i) mark(strategies[i], place + exact_setting_name(strategies[i]), fit[i], notes);
   for (size_t i = 0; i < curve.size(); ++i) {
     mark(curve[i], fmt::format("{}{:.6g} MiB", place, curve[i].cap_mib), fit[strategies.size() + i], notes);
   }

@@ -50,6 +50,7 @@ enum Shown : unsigned {
   kPage = 4,
   kCsv = 8,
   kTables = kFirstTable | kPage,
+  kWideTable = kFirstTable | kSecondTable | kPage,  // all columns, in a terminal that is wide enough
   kEverywhere = kTables | kCsv,
   kIfAny = 16,     // a list: not written when it is empty
   kRequired = 32,  // a list: must be there when it is read

@@ -123,7 +123,7 @@ void check_point(SensitivityPoint& point, const JsonFields& fields) {
 // Charts are drawn of it, so that it must be whole.
 void check_sensitivity(SensitivityPrediction& sensitivity, const JsonFields& fields) {
   if (std::ranges::find(sensitivity.points, 1.0, &SensitivityPoint::factor) == sensitivity.points.end())
-    fields.fail("points", "without the factor 1", "it among the factors");
+    fields.fail("points", "lacks the factor 1", "1 among the factors");
 }
 
 }  // namespace
@@ -272,9 +272,12 @@ Table predicted_curve_table(const std::vector<PredictedBucketing>& curve, unsign
   return table;
 }
 
-Table plan_table(const std::vector<PredictedBucket>& buckets, unsigned shown) {
+Table plan_table(const PredictedPlan& plan, unsigned shown) {
+  const std::vector<PredictedBucket>& buckets = plan.buckets;
   Table table = table_of(buckets, kFirstTable,
-                         "The best plan: buckets in the order in which they are sent; tensors by their place in gradient-ready order");
+                         fmt::format("The best plan{}: buckets in the order in which they are sent; tensors by their place in "
+                                     "gradient-ready order",
+                                     plan.exact ? "" : " that was found"));
   table.columns.insert(table.columns.begin(), {{"bucket"}, {"tensors"}});
   size_t tensors = 0;
   for (size_t k = 0; k < buckets.size(); ++k) {
@@ -308,10 +311,12 @@ Table influences_table(const std::vector<SensitivityPoint>& points, unsigned sho
 std::vector<Table> prediction_tables(const Prediction& prediction, unsigned shown) {
   std::vector<Table> tables;
   if (!prediction.curve.empty()) tables.push_back(predicted_curve_table(prediction.curve, shown));
-  tables.push_back(plan_table(prediction.best_plan.buckets, shown));
+  tables.push_back(plan_table(prediction.best_plan, shown));
   if (prediction.ordered) tables.push_back(ordered_table(*prediction.ordered, shown));
   if (!prediction.hooks.empty())
-    tables.push_back(table_of(prediction.hooks, kFirstTable, "Gradients as they are on the wire (none) or in a smaller type"));
+    tables.push_back(
+        table_of(prediction.hooks, kFirstTable,
+                 "Gradients as they are on the wire (none) or in a smaller type, which rounds them: compare the loss as well"));
   if (prediction.extrapolation) {
     tables.push_back(
         table_of(prediction.extrapolation->forms, shown,

@@ -211,7 +211,7 @@ void check_tensors(TensorProfile& profile, const JsonFields& fields) {
   for (size_t i = 0; i < profile.names.size(); ++i) {
     const JsonFields tensor(tensors[i], fmt::format("{}[{}]", fields.path_of("tensors"), i));
     if (!seen.insert(profile.names[i]).second)
-      tensor.fail(kTensorName, fmt::format("\"{}\" is there twice", profile.names[i]), "distinct names");
+      tensor.fail(kTensorName, fmt::format("\"{}\" appears twice", profile.names[i]), "distinct names");
     if (profile.bytes[i] < 0) tensor.fail(kTensorBytes, fmt::format("{}", profile.bytes[i]), "a number of bytes");
     const double ready_s = profile.ready_s[i];
     if (ready_s < 0) tensor.fail(kTensorReady, fmt::format("{}", ready_s), "seconds, at least 0");
@@ -328,48 +328,35 @@ constexpr auto kFields<ChunksRow> = std::tuple(
     Field("modes_s", &ChunksRow::modes_s, Unit::kSeconds, "two modes", kPage),
     Field("wrong", &ChunksRow::wrong, Unit::kCount, "#wrong", kHidden));
 
-// ---- Layers. Rows hold samples; the document has their medians as well.
+// ---- Layers. Rows hold samples, which the document has apart from their medians.
 
 namespace {
 
-struct LayersSamples {
-  LayersSection of;
+struct LayerSamples {
+  std::string name;
+  std::vector<double> forward_s, backward_s;
 };
 
-void write_object(const LayersSamples& samples, json& object) {
-  const LayersSection& all = samples.of;
-  object = {{"forward_s", all.forward_s},           {"backward_s", all.backward_s},   {"optimizer_s", all.optimizer_s},
-            {"watched_step_s", all.watched_step_s}, {"bare_step_s", all.bare_step_s}, {"layers", json::array()}};
-  for (const LayerRow& row : all.layers) {
-    object["layers"].push_back({{"name", row.name}, {"forward_s", row.forward_s}, {"backward_s", row.backward_s}});
-  }
-}
+struct LayersSamples {
+  std::vector<LayerSamples> layers;
+  std::vector<double> forward_s, backward_s, optimizer_s, watched_step_s, bare_step_s;
+};
 
-void read_object(const JsonFields& fields, LayersSamples& samples) {
-  const auto read = [](const JsonFields& from, const char* name) {
-    return from.maybe<std::vector<double>>(name).value_or(std::vector<double>());
-  };
-  LayersSection& all = samples.of;
-  all.forward_s = read(fields, "forward_s");
-  all.backward_s = read(fields, "backward_s");
-  all.optimizer_s = read(fields, "optimizer_s");
-  all.watched_step_s = read(fields, "watched_step_s");
-  all.bare_step_s = read(fields, "bare_step_s");
-  if (!fields.has("layers")) fields.fail("layers", "missing", "an array of objects");
-  for (const json& layer : field_details::array_at(*fields.find("layers"), fields.path_of("layers"))) {
-    const JsonFields row(layer, fmt::format("{}[{}]", fields.path_of("layers"), all.layers.size()));
-    all.layers.push_back(
-        {.name = row.get<std::string>("name"), .forward_s = read(row, "forward_s"), .backward_s = read(row, "backward_s")});
-  }
+LayersSamples samples_of(const LayersSection& section) {
+  LayersSamples samples{{}, section.forward_s, section.backward_s, section.optimizer_s, section.watched_step_s, section.bare_step_s};
+  for (const LayerRow& row : section.layers) samples.layers.push_back({row.name, row.forward_s, row.backward_s});
+  return samples;
 }
 
 void take_samples(LayersSection& section, LayersSamples samples) {
-  std::vector<LayerRow> layers = std::move(section.layers);
-  section = std::move(samples.of);
-  section.layers.resize(layers.size());
-  for (size_t i = 0; i < layers.size(); ++i) {
-    section.layers[i].name = layers[i].name;
-    section.layers[i].parameters = layers[i].parameters;
+  section.forward_s = std::move(samples.forward_s);
+  section.backward_s = std::move(samples.backward_s);
+  section.optimizer_s = std::move(samples.optimizer_s);
+  section.watched_step_s = std::move(samples.watched_step_s);
+  section.bare_step_s = std::move(samples.bare_step_s);
+  for (size_t i = 0; i < std::min(section.layers.size(), samples.layers.size()); ++i) {
+    section.layers[i].forward_s = std::move(samples.layers[i].forward_s);
+    section.layers[i].backward_s = std::move(samples.layers[i].backward_s);
   }
 }
 
@@ -382,6 +369,18 @@ void check_layers(LayersSection& section, const JsonFields& fields) {
 }  // namespace
 
 template <>
+constexpr auto kFields<LayerSamples> = std::tuple(Field("name", &LayerSamples::name), Field("forward_s", &LayerSamples::forward_s),
+                                                  Field("backward_s", &LayerSamples::backward_s));
+
+template <>
+constexpr auto kFields<LayersSamples> = std::tuple(Field("layers", &LayersSamples::layers, Unit::kText, "", kRequired),
+                                                   Field("forward_s", &LayersSamples::forward_s),
+                                                   Field("backward_s", &LayersSamples::backward_s),
+                                                   Field("optimizer_s", &LayersSamples::optimizer_s),
+                                                   Field("watched_step_s", &LayersSamples::watched_step_s),
+                                                   Field("bare_step_s", &LayersSamples::bare_step_s));
+
+template <>
 constexpr auto kFields<LayerRow> =
     std::tuple(Field("name", &LayerRow::name, Unit::kText, "layer"), Field("parameters", &LayerRow::parameters, Unit::kCount, "parameters"),
                Field(
@@ -391,9 +390,7 @@ constexpr auto kFields<LayerRow> =
 
 template <>
 constexpr auto kFields<LayersSection> =
-    std::tuple(Field("layers", &LayersSection::layers, Unit::kText, "", kRequired),
-               Field(
-                   "samples", +[](const LayersSection& row) { return LayersSamples{row}; }, take_samples),
+    std::tuple(Field("layers", &LayersSection::layers, Unit::kText, "", kRequired), Field("samples", samples_of, take_samples),
                Field(
                    "forward_s", +[](const LayersSection& row) { return median_if_any(row.forward_s); }, Unit::kPlain),
                Field(

@@ -82,7 +82,8 @@ struct StepConfiguration {
   StepSamples samples;
 };
 
-std::string setting_name(const StrategyRow& row);  // "bucketed 4 MiB"
+std::string setting_name(const StrategyRow& row);        // "bucketed 2.38 MiB"
+std::string exact_setting_name(const StrategyRow& row);  // "bucketed 2.375 MiB": tells settings apart
 
 // Strategies by name, and what stands beside them.
 inline constexpr const char* kTorchDefaultName = "torch default";  // c10d::Reducer, 1 MiB and then 25 MiB
@@ -114,6 +115,8 @@ struct DecisionSection {
   std::optional<double> level = {};                                 // none measured over none predicted from
 };
 DecisionSection decision_section(const Decision& decision, std::span<const CapPrediction> raced);
+bool has_outcome(const DecisionSection& decision, Outcome outcome);
+bool keeps_default(const DecisionSection& decision);  // as of its outcome
 
 // The best cap with gradients in another type on the wire, against the chosen cap.
 struct HookGain {
@@ -380,7 +383,7 @@ struct PasteSetting {
 // plan that is to be offered as well; may be empty. docs/results.md names the sources and versions.
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib);
 
-// Tables; `shown`: kFirstTable or kSecondTable for the terminal, kPage for a page.
+// Tables; `shown`: kFirstTable, kSecondTable or kWideTable for the terminal, kPage for a page.
 Table curve_table(const std::vector<CurveRow>& curve, unsigned shown);
 Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
 Table profile_table(const TensorProfile& profile);  // one row per tensor, with the bytes that are ready so far

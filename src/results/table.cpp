@@ -75,6 +75,16 @@ std::string terminal_table(const Table& table, const std::vector<std::string>& r
   return text;
 }
 
+size_t widest_line(const std::string& text) {
+  size_t widest = 0;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find('\n', start), text.size());
+    widest = std::max(widest, columns_of(text.substr(start, end - start)));
+    start = end + 1;
+  }
+  return widest;
+}
+
 std::string wrapped(const std::string& head, const std::string& text) {
   static const size_t width = text_columns();
   const size_t indent = columns_of(head);

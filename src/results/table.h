@@ -40,6 +40,9 @@ struct Table {
 // Headings and rows in aligned columns, two spaces apart, each line ended. `remarks`: what stands behind the rows; one per row, or none.
 std::string terminal_table(const Table& table, const std::vector<std::string>& remarks = {});
 
+// Of a text of several lines: characters in the longest.
+size_t widest_line(const std::string& text);
+
 // Of many rows the first six and the last four, with a row of "..." between.
 void keep_first_and_last(Table& table);
 

@@ -77,16 +77,16 @@ CheckpointHead parse_checkpoint_head(std::string_view content, const std::filesy
   const auto comment = comment_in(content);
   if (!comment) {
     const bool may_be = content.starts_with("PK\3\4") || content.size() >= kEndOfCheckpoint;
-    refuse_head(file, may_be ? "cut short, or no checkpoint of firkin train" : "no checkpoint of firkin train");
+    refuse_head(file, may_be ? "truncated, or not a checkpoint of firkin train" : "not a checkpoint of firkin train");
   }
   nlohmann::json json;
   try {
     json = parse_json(comment->substr(0, comment->size() - kChecksumText), file.string(), "a checkpoint's head");
   } catch (const InputError&) {
-    refuse_head(file, "no checkpoint of firkin train");
+    refuse_head(file, "not a checkpoint of firkin train");
   }
   if (!json.is_object() || !json.contains(kFormatKey) || !json[kFormatKey].is_number_integer()) {
-    refuse_head(file, "no checkpoint of firkin train");
+    refuse_head(file, "not a checkpoint of firkin train");
   }
   if (json[kFormatKey] != kFormat) {
     refuse_head(file, fmt::format("format {}; this version of Firkin reads format {}", dump_json(json[kFormatKey]), kFormat));
@@ -202,7 +202,7 @@ std::map<std::string, StoredTensor> parse_safetensors_header(std::string_view co
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes && i < content.size(); ++i) length |= uint64_t{static_cast<unsigned char>(content[i])} << (8 * i);
   if (content.size() < kLengthBytes || length > kLongestHeader || length > content.size() - kLengthBytes) {
-    refuse_header(file, "no safetensors file, or cut short");
+    refuse_header(file, "truncated, or not a safetensors file");
   }
   const nlohmann::json header = parse_json(content.substr(kLengthBytes, length), file.string(), "the header of a safetensors file");
   if (!header.is_object()) refuse_header(file, "its header is none of safetensors; expected an object of tensors");

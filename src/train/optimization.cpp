@@ -46,7 +46,7 @@ TrainingAdamW::TrainingAdamW(std::vector<torch::optim::OptimizerParamGroup> grou
 
 at::Tensor TrainingAdamW::step(LossClosure closure) {
   if (masters_.empty()) return AdamW::step(std::move(closure));
-  if (closure) throw RuntimeError("a closure for a step on master weights; expected none");
+  if (closure) throw RuntimeError("step() got a closure; expected none with master weights");
   const at::NoGradGuard no_grad;
   for (torch::optim::OptimizerParamGroup& group : param_groups()) {
     for (at::Tensor& parameter : group.params()) {

@@ -78,7 +78,7 @@ std::optional<std::string> MetricsLog::append(const TrainingRow& row) {
   const std::string& problem = of_lines.empty() ? of_table : of_lines;
   if (problem.empty() || complained_) return std::nullopt;
   complained_ = true;
-  return fmt::format("metrics are missing from step {} on, training goes on; {}", row.step, problem);
+  return fmt::format("metrics are missing from step {} on, training continues; {}", row.step, problem);
 }
 
 namespace {
@@ -302,7 +302,7 @@ std::string TrainingLoop::last_words() const {
                         *done.tokens_per_s, 100 * *done.exposed_share, 100 * *done.checkpoint_share, 100 * *done.data_share);
   }
   text += ".\n";
-  if (stopping_) text += "Ended early, as it was asked to; --resume goes on.\n";
+  if (stopping_) text += "Stopped early, as requested; --resume continues.\n";
   const std::vector<StoredCheckpoint> stored = list_checkpoints(options_.out / kCheckpointFolder);
   if (!stored.empty()) text += fmt::format("Newest of {} checkpoints: {}\n", stored.size(), stored.back().file.string());
   return text;

@@ -52,8 +52,8 @@ void check_input(const Workload& workload, const TuneOptions& options) {
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.scalar_type() == parameters[0].tensor.scalar_type()) continue;
-    throw InputError(
-        fmt::format("tune: {} and {} are of two dtypes; expected one, since a bucket holds one", parameters[0].name, parameter.name));
+    throw InputError(fmt::format("tune: {} and {} have different dtypes; expected one, since buckets do not mix them", parameters[0].name,
+                                 parameter.name));
   }
 }
 
@@ -107,7 +107,6 @@ class TuneRun {
     compare_caps();
     race_ordered();
     choose_hooks();
-    tell();
     measure_gain();
     decide(tuning_);
     return std::move(tuning_);
@@ -160,7 +159,8 @@ class TuneRun {
   // Their caps are rank 0's, and so is who leads.
   void race_caps() {
     choose_race(tuning_, options_.compare ? std::vector<int64_t>() : options_.caps);
-    tuning_.raced = predict_steps(model_of(tuning_), options_.rule, numbers_of_rank_0(group_, bytes_of(tuning_.raced)));
+    const std::vector<int64_t> caps = numbers_of_rank_0(group_, bytes_of(tuning_.raced));
+    if (caps != bytes_of(tuning_.raced)) tuning_.raced = predict_steps(model_of(tuning_), options_.rule, caps);
     std::vector<StepSetting> settings;
     for (const CapPrediction& cap : tuning_.raced) settings.push_back(cap_setting(cap.cap_bytes));
     const Blocks blocks{.most = options_.race_blocks, .fewest = 3, .share = kRaced};
@@ -189,7 +189,7 @@ class TuneRun {
       return;
     }
     if (workload_.whole_step) {
-      tuning_.notes.emplace_back("ordered is not measured: the step is one function, and would need an OverlappedOptimizer in it");
+      tuning_.notes.emplace_back("ordered is not measured: the step function would have to use an OverlappedOptimizer");
       return;
     }
     std::vector<BucketPlan> candidates = ordered_candidates(model_of(tuning_), most_calibrated_buckets(tuning_.calibration_plans));

@@ -85,7 +85,7 @@ struct ReplayModule : torch::nn::Module {
 
   static void check_free(const torch::nn::Module& parent, const std::string& own_name, const std::string& tensor) {
     if (!own_name.empty() && !parent.named_parameters(false).contains(own_name) && !parent.named_children().contains(own_name)) return;
-    throw InputError(fmt::format("replay: tensor \"{}\"; expected a name that is no other tensor's and no module's", tensor));
+    throw InputError(fmt::format("replay: tensor \"{}\"; expected a name that no other tensor or module has", tensor));
   }
 
   void add(const std::string& name, int64_t elements, double needed_s) {

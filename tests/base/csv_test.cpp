@@ -83,7 +83,7 @@ TEST(Csv, NamesAMissingColumn) {
 }
 
 TEST(Csv, RejectsARepeatedColumn) {
-  EXPECT_EQ(parse_error("name,bytes,name\n"), "f.csv:1: column 'name' is there twice; expected name,bytes");
+  EXPECT_EQ(parse_error("name,bytes,name\n"), "f.csv:1: column 'name' appears twice; expected name,bytes");
 }
 
 TEST(Csv, RejectsAnUnknownColumnUnlessOthersAreAllowed) {

@@ -113,7 +113,7 @@ TEST(WriteFile, LeavesNoTemporaryFileWhenItCannotTakeItsPlace) {
 TEST(WriteFile, NamesTheFolderThatCannotBeMade) {
   const TemporaryFolder work;
   work.write("file", "");
-  EXPECT_EQ(write_error(work.path / "file" / "b" / "c", "x"), (work.path / "file" / "b").string() + ": cannot be made: Not a directory");
+  EXPECT_EQ(write_error(work.path / "file" / "b" / "c", "x"), (work.path / "file" / "b").string() + ": cannot be created: Not a directory");
 }
 
 }  // namespace

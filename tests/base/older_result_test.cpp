@@ -17,7 +17,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 
-// Relative to the folder, of everything in it that is no folder.
+// Relative to the folder, of everything in it that is not a folder.
 std::vector<std::string> files_in(const fs::path& folder) {
   std::vector<std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -114,7 +114,7 @@ TEST(KeepOlderResult, SaysWhatStandsInTheWay) {
     keep_older_result(out.path, {"results.json"});
     ADD_FAILURE() << "no error";
   } catch (const RuntimeError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("older: cannot be made, so the older result stays: "));
+    EXPECT_THAT(error.what(), HasSubstr("older: cannot be created, so the older result stays: "));
   }
   EXPECT_EQ(read_file(out.path / "results.json"), "kept");
 }

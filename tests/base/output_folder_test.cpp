@@ -68,8 +68,8 @@ TEST(CheckOutputFolder, NamesTheFileThatStandsInTheWay) {
   const TemporaryFolder work;
   work.write("file", "");
   const std::string file = (work.path / "file").string();
-  EXPECT_EQ(check_error(file), "--out " + file + ": " + file + " is no folder");
-  EXPECT_EQ(check_error(file + "/a/b"), "--out " + file + "/a/b: " + file + " is no folder");
+  EXPECT_EQ(check_error(file), "--out " + file + ": " + file + " is not a folder");
+  EXPECT_EQ(check_error(file + "/a/b"), "--out " + file + "/a/b: " + file + " is not a folder");
   EXPECT_THAT(paths_in(work.path), ElementsAre("file"));
 }
 
@@ -80,14 +80,14 @@ TEST(CheckOutputFolder, FollowsLinksAndRefusesThoseToNothing) {
   fs::create_symlink("nowhere", work.path / "dangling");
   fs::create_symlink("loop", work.path / "loop");
   EXPECT_EQ(check_error(work.path / "link" / "new"), "no error");
-  EXPECT_THAT(check_error(work.path / "dangling" / "new"), HasSubstr("dangling is a link to what does not exist"));
+  EXPECT_THAT(check_error(work.path / "dangling" / "new"), HasSubstr("dangling is a broken link"));
   EXPECT_NE(check_error(work.path / "loop"), "no error");
 }
 
 TEST(CheckOutputFolder, RefusesWhatNobodyCanWriteAndRemovesWhatItMade) {
   const TemporaryFolder work;
   const std::string long_name(300, 'x');
-  EXPECT_THAT(check_error(work.path / "a" / "b" / long_name), HasSubstr("cannot be made: File name too long"));
+  EXPECT_THAT(check_error(work.path / "a" / "b" / long_name), HasSubstr("cannot be created: File name too long"));
   EXPECT_THAT(paths_in(work.path), ElementsAre());
   EXPECT_THAT(check_error("/proc/firkin/out"), HasSubstr("/proc cannot be written to: "));
   EXPECT_THAT(check_error("/proc"), HasSubstr("/proc cannot be written to: "));

@@ -52,12 +52,11 @@ TEST(ParseSeconds, TakesUnitsAndSecondsWithoutOne) {
   }
 }
 
-TEST(Units, MegabytesAreDecimalAndMebibytesBinary) {
-  EXPECT_EQ(bytes_from_mb(25, "--cap-mb"), 25'000'000);
+TEST(Units, MebibytesAreBinaryAndASizeIsAtLeastAByte) {
   EXPECT_EQ(bytes_from_mib(25, "--cap-mib"), 26'214'400);
-  EXPECT_THROW(bytes_from_mb(0, "--cap-mb"), InputError);
-  EXPECT_THROW(bytes_from_mb(1e13, "--cap-mb"), InputError);
-  EXPECT_THROW(bytes_from_mb(1e-7, "--cap-mb"), InputError);
+  EXPECT_THROW(bytes_from_mib(0, "--cap-mib"), InputError);
+  EXPECT_THROW(bytes_from_mib(1e13, "--cap-mib"), InputError);
+  EXPECT_THROW(bytes_from_mib(1e-7, "--cap-mib"), InputError);
 }
 
 }  // namespace

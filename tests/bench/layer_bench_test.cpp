@@ -21,7 +21,7 @@ using testing::SizeIs;
 
 std::vector<std::string> names_of(const LayerProfile& profile) {
   std::vector<std::string> names;
-  for (const LayerTimes& layer : profile.layers) names.push_back(layer.name);
+  for (const LayerRow& layer : profile.times.layers) names.push_back(layer.name);
   return names;
 }
 
@@ -39,18 +39,18 @@ TEST(LayerBench, SplitsBackwardAmongTheLayersThatHaveParameters) {
     Workload workload = small_workload();
     const LayerProfile profile = measure_layers(group, workload, {.steps = 6, .observe_forward = {}, .on_progress = {}});
     EXPECT_THAT(names_of(profile), ElementsAre("0", "2", "4"));
-    EXPECT_EQ(profile.layers[0].parameters, 32 * 32 + 32);
-    EXPECT_EQ(profile.layers[2].parameters, 33);
-    EXPECT_THAT(profile.backward_s, SizeIs(6));
-    EXPECT_THAT(profile.optimizer_s, SizeIs(6));
-    for (const LayerTimes& layer : profile.layers) {
+    EXPECT_EQ(profile.times.layers[0].parameters, 32 * 32 + 32);
+    EXPECT_EQ(profile.times.layers[2].parameters, 33);
+    EXPECT_THAT(profile.times.backward_s, SizeIs(6));
+    EXPECT_THAT(profile.times.optimizer_s, SizeIs(6));
+    for (const LayerRow& layer : profile.times.layers) {
       EXPECT_THAT(layer.forward_s, IsEmpty());
       EXPECT_THAT(layer.backward_s, SizeIs(6));
       EXPECT_THAT(layer.backward_s, Each(Ge(0)));
     }
     check_profile(profile.tensors);
     EXPECT_EQ(profile.tensors.names.back(), "0.weight");
-    EXPECT_THAT(profile.bare_s, SizeIs(6));
+    EXPECT_THAT(profile.times.bare_step_s, SizeIs(6));
   });
 }
 
@@ -60,8 +60,8 @@ TEST(LayerBench, TheLayersOfOneRankMakeUpItsBackward) {
     const LayerProfile profile = measure_layers(group, workload, {.steps = 5, .observe_forward = {}, .on_progress = {}});
     for (size_t step = 0; step < 5; ++step) {
       double layers_s = 0;
-      for (const LayerTimes& layer : profile.layers) layers_s += layer.backward_s[step];
-      EXPECT_LE(layers_s, profile.backward_s[step]);
+      for (const LayerRow& layer : profile.times.layers) layers_s += layer.backward_s[step];
+      EXPECT_LE(layers_s, profile.times.backward_s[step]);
     }
   });
 }
@@ -101,9 +101,9 @@ TEST(LayerBench, TakesForwardTimesFromTheModelAndSeesWhatWatchingCosts) {
         {.steps = 4, .observe_forward = [observer](ForwardObserver given) { *observer = std::move(given); }, .on_progress = {}});
     EXPECT_FALSE(*observer);
     EXPECT_THAT(names_of(profile), ElementsAre("0", "1", "tied"));
-    EXPECT_THAT(profile.layers[1].forward_s, Each(Ge(0.02)));
-    EXPECT_THAT(profile.layers[2].forward_s, SizeIs(4));
-    EXPECT_THAT(profile.layers[2].backward_s, IsEmpty());
+    EXPECT_THAT(profile.times.layers[1].forward_s, Each(Ge(0.02)));
+    EXPECT_THAT(profile.times.layers[2].forward_s, SizeIs(4));
+    EXPECT_THAT(profile.times.layers[2].backward_s, IsEmpty());
     EXPECT_GT(profile.watched_to_bare.ratio, 1.03);  // only watched steps pause
   });
 }

@@ -160,6 +160,12 @@ class Matrix(unittest.TestCase):
                 self.assertEqual(result.returncode, 2)
                 self.assertIn(mentions, result.stderr)
                 file.write_text(kept)
+        older = self.results()
+        older["settings"]["cap-mib"] = older["settings"].pop("cap")
+        file.write_text(json.dumps(older))
+        result = bench_step(*shape, "--resume")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("was measured with an older version of firkin, which did not write --cap down; expected the same, or another --out", result.stderr)
 
     def test_bad_input_is_one_line_before_any_rank_starts(self):
         short = pathlib.Path(self.folder.name) / "short.txt"

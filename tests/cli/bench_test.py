@@ -57,18 +57,18 @@ class BadInput(InFolder):
             (["allreduce", "-f", "1.5"], "--factor"),
             (["allreduce", "--time", "0"], "--time 0 s: expected 100ms"),
             (["allreduce", "--ranks", "0"], "--ranks 0: expected 1 to"),
-            (["allreduce", "--out", blocked / "out"], f"{blocked} is no folder"),
+            (["allreduce", "--out", blocked / "out"], f"{blocked} is not a folder"),
             (["chunks", "--elements", "0"], "--elements 0: expected 1 to"),
             (["chunks", "--elements=-1"], "--elements -1: expected 1 to"),
             (["chunks", "-b", "4"], "60000000 calls; expected at most 1000000"),
             (["chunks", "-b", "1M", "-e", "4K"], "--begin 1M: expected at most --end 4K"),
             (["chunks", "--allreduce", "missing.csv"], "missing.csv: cannot be read"),
             (["chunks", "--allreduce", wrong_world], "no row for 2 ranks"),
-            (["chunks", "--out", blocked / "out"], f"{blocked} is no folder"),
+            (["chunks", "--out", blocked / "out"], f"{blocked} is not a folder"),
             (["layers", "--steps", "3"], "--steps"),
             (["layers", "--model", "huge"], "unknown model 'huge'"),
             (["layers", "--sequence", "0"], "--sequence 0: expected 1 to"),
-            (["layers", "--out", blocked / "out"], f"{blocked} is no folder"),
+            (["layers", "--out", blocked / "out"], f"{blocked} is not a folder"),
         ]:
             with self.subTest(words=words):
                 result = firkin("bench", *words)

@@ -139,7 +139,7 @@ class Steps(Compare):
         answer = self.answer(a, b)
         self.assertIn({"name": "demo, batch 2, sequence 128, float32", "a": "measured", "b": "out of memory"}, answer["different"])
         self.assertEqual(answer["only_a"], ["demo, batch 2, sequence 128, float32: none"])
-        self.assertIn("No setting is in both.", self.text(a, b))
+        self.assertIn("The runs share no setting.", self.text(a, b))
 
     def test_without_samples_the_stated_intervals_decide_and_the_text_says_so(self):
         a = step_run(1, {2: {("none", None): 0.1}})
@@ -157,6 +157,31 @@ class Steps(Compare):
         self.assertIn("1 with a median alone or too few blocks: no verdict.", self.text(a, b))
 
 
+class FailIfSlower(Compare):
+    """For CI: the comparison is printed and written as without the flag; the exit code judges."""
+
+    BEFORE = {2: {("none", None): 0.1, ("bucketed", 1): 0.2, ("bucketed", 25): 0.2}}
+
+    def judged(self, after, *words):
+        return self.compare(step_run(1, self.BEFORE), step_run(2, after), "--fail-if-slower", *words)
+
+    def test_what_is_slower_fails_and_the_result_is_there_all_the_same(self):
+        after = {2: {("none", None): 0.1, ("bucketed", 1): 0.16, ("bucketed", 25): 0.24}}
+        result = self.judged(after, "--json")
+        self.assertEqual((result.returncode, result.stderr), (1, "firkin: --fail-if-slower: B is slower in 1 of 3 settings\n"))
+        self.assertEqual(len(json.loads(result.stdout)["comparison"]["settings"]), 3)
+        self.assertEqual(json.loads((self.out / "results.json").read_text()), json.loads(result.stdout))
+
+    def test_what_is_faster_or_cannot_be_told_apart_passes(self):
+        after = {2: {("none", None): 0.1, ("bucketed", 1): 0.16, ("bucketed", 25): 0.2}}
+        result = self.judged(after)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+    def test_runs_without_a_common_setting_fail(self):
+        result = self.judged({4: {("none", None): 0.1}})
+        self.assertEqual((result.returncode, result.stderr), (1, "firkin: --fail-if-slower: no setting is in both runs; expected at least one\n"))
+
+
 class Text(Compare):
     def test_only_what_differs_stands_out_and_what_is_the_same_is_said_once(self):
         cells = {2: {("none", None): 0.1}}
@@ -170,7 +195,7 @@ class Text(Compare):
     def test_the_same_file_twice_differs_in_nothing(self):
         run = json.loads(TUNE.read_text())
         text = self.text(run, run)
-        self.assertIn("Nothing known about the runs differs.", text)
+        self.assertIn("The runs differ in nothing that is recorded.", text)
         self.assertFalse([line for line in text.splitlines() if line.endswith(("  slower", "  faster"))], text)
 
 
@@ -253,7 +278,7 @@ class Rejects(Compare):
     def test_a_setting_that_is_there_twice(self):
         good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))
         bad["configurations"].append(bad["configurations"][0])
-        self.assert_rejected(good, bad, "'none' is there twice")
+        self.assert_rejected(good, bad, "'none' appears twice")
 
 
 if __name__ == "__main__":

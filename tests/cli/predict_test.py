@@ -4,12 +4,16 @@ FIRKIN names the binary. Neither command needs LibTorch.
 """
 
 import csv
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import re
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 import unittest
 
@@ -110,6 +114,7 @@ class Import(WithFolder):
             with open(self.out / "allreduce.csv", newline="") as file:
                 self.assertAlmostEqual(float(next(csv.DictReader(file))["median_s"]), expected, places=12)
         self.assert_rejected("import", log, "--world", 1, mentions="--world 1: expected at least 2")
+        self.assert_rejected("import", log, mentions="log.txt:1: output of nccl-tests, which does not say how many ranks there were; expected --world")
         self.assert_rejected("import", self.out / "missing.txt", "--world", 8, mentions="missing.txt")
 
 
@@ -296,7 +301,7 @@ class Predict(WithFolder):
         self.assertGreater(slow["backward_s"], none["backward_s"])
         self.assertAlmostEqual(none["backward_s"], self.predict()["best_uniform"]["backward_s"])
         text = firkin("predict", *self.inputs(), "--hooks", "none,bf16").stdout
-        self.assertIn("With bf16 on the wire", text)
+        self.assertIn("which rounds them: compare the loss", " ".join(text.split()))
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
         self.assert_rejected("predict", *self.inputs(), "--hooks", "fp8", mentions="unknown hook 'fp8'; expected one of none, bf16")
 
@@ -310,7 +315,8 @@ class Predict(WithFolder):
         self.assertAlmostEqual(answer["model"]["backward_s"], plain["model"]["backward_s"] * expected)
         self.assertGreater(answer["best_plan"]["backward_s"], plain["best_plan"]["backward_s"])
         self.assertFalse(answer["model"]["extrapolated"])
-        self.assertIn("the slowest of 8 ranks", firkin("predict", *self.inputs(), "--stragglers", times).stdout)
+        text = firkin("predict", *self.inputs(), "--stragglers", times).stdout
+        self.assertIn("the slowest of 8 ranks", " ".join(text.split()))
 
     def test_more_stragglers_than_measured_times_are_said_to_be_extrapolated(self):
         times = self.out / "ranks.csv"
@@ -364,7 +370,7 @@ class Predict(WithFolder):
         bad.write_text("name,bytes,ready_s\na,1,0.1\na,1,0.2\n")
         for words, mentions in [
             (["predict"], "--"),
-            (["predict", "--tensors", bad, "--allreduce", ALLREDUCE], "bad.csv:3: tensor 'a' is there twice"),
+            (["predict", "--tensors", bad, "--allreduce", ALLREDUCE], "bad.csv:3: tensor 'a' appears twice"),
             (["predict", *self.inputs(), "--rule", "random"], "{at-most,close-when-full}"),
             (["predict", *self.inputs(), "--cap", "0MiB"], "--cap 0MiB: expected a size"),
             (["predict", *self.inputs(), "--world", "-3"], "--world: Value -3 not in range 1 to 65536"),
@@ -381,6 +387,33 @@ class Predict(WithFolder):
         ]:
             with self.subTest(words=words):
                 self.assert_rejected(*words, mentions=mentions)
+
+
+class OnATerminal(WithFolder):
+    def shown(self, columns, *words):
+        """The lines that a terminal of so many columns is sent."""
+        terminal, its_end = pty.openpty()
+        fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen([FIRKIN, *map(str, words)], stdout=its_end, stderr=subprocess.DEVNULL)
+        os.close(its_end)
+        text = b""
+        try:
+            while chunk := os.read(terminal, 65536):
+                text += chunk
+        except OSError:  # so a terminal says that its other end is closed
+            pass
+        finally:
+            os.close(terminal)
+        self.assertEqual(process.wait(timeout=60), 0)
+        return text.decode().splitlines()
+
+    def test_tables_have_all_columns_where_it_is_wide_enough(self):
+        self.import_gpt2_large()
+        for columns, has_all in (80, False), (200, True):
+            lines = self.shown(columns, "predict", *self.inputs())
+            self.assertLessEqual(max(map(len, lines)), columns)
+            (heading,) = (line for line in lines if line.startswith("cap MiB"))
+            self.assertEqual("exp. regret" in heading, has_all, heading)
 
 
 class Help(unittest.TestCase):

@@ -109,7 +109,7 @@ class Restarts(Training):
         torchrun.wait_for_step(20)
         os.kill(torchrun.ranks()[-1], signal.SIGKILL)
         self.assertEqual(torchrun.end(), 0, torchrun.text())
-        self.assertIn("going on from", torchrun.text())
+        self.assertIn("continuing from", torchrun.text())
         self.assertEqual(losses_of(self.out), losses_of(self.folder / "whole"))
 
     def test_a_restart_does_not_go_on_from_another_run(self):
@@ -119,7 +119,7 @@ class Restarts(Training):
         torchrun.wait_for_step(0)
         os.kill(torchrun.ranks()[-1], signal.SIGKILL)
         self.assertEqual(torchrun.end(), 0, torchrun.text())
-        self.assertNotIn("going on from", torchrun.text())
+        self.assertNotIn("continuing from", torchrun.text())
         self.assertEqual(len(losses_of(self.out)), 500)
         self.assertTrue((self.out / "older" / "1" / "checkpoints" / "step-00000010.ckpt").exists())
 
@@ -152,7 +152,7 @@ class Restarts(Training):
 
     def wait_for_restart(self, torchrun, after=0):
         """The number of the line that says where it goes on."""
-        number = torchrun.wait_for(lambda line: "going on from" in line, after)
+        number = torchrun.wait_for(lambda line: "continuing from" in line, after)
         self.assertIsNotNone(number, torchrun.text())
         self.assertIsNotNone(torchrun.wait_for_step(0, number), torchrun.text())
         return number

@@ -156,13 +156,13 @@ class Resumes(Training):
         whole = newest.read_bytes()
         resume = ["--ranks", 2, "--steps", 12, "--resume"]
         newest.write_bytes(whole[:-1000])
-        self.refused(*resume, expected="step-00000010.ckpt: cut short, or no checkpoint of firkin train; the one of step 5 is whole")
+        self.refused(*resume, expected="step-00000010.ckpt: truncated, or not a checkpoint of firkin train; that of step 5 is intact")
         newest.write_bytes(whole[:5000] + b"x" + whole[5001:])
         self.refused(*resume, expected="step-00000010.ckpt: damaged: its checksum is")
         newest.write_bytes(whole.replace(b'"firkin_checkpoint":1', b'"firkin_checkpoint":9'))
         self.refused(*resume, expected="step-00000010.ckpt: format 9; this version of Firkin reads format 1")
         newest.write_text("something else")
-        self.refused(*resume, expected="step-00000010.ckpt: no checkpoint of firkin train; the one of step 5 is whole: --resume --from")
+        self.refused(*resume, expected="step-00000010.ckpt: not a checkpoint of firkin train; that of step 5 is intact: --resume --from")
         self.assertIn("5 steps done", self.train("--steps", 12, "--resume", "--from", older).stderr)
 
     def test_another_training_is_refused(self):
@@ -212,7 +212,7 @@ class Interrupted(Training):
                 process.send_signal(name)
                 printed, said = process.communicate(timeout=DEADLINE_S)
                 self.assertEqual(process.returncode, 0, said)
-                self.assertIn("Ended early", printed)
+                self.assertIn("Stopped early", printed)
                 done = len(losses_of(self.out))
                 self.assertEqual(checkpoints_in(self.out)[-1], f"step-{done:08}.ckpt")
 
@@ -244,7 +244,7 @@ class Interrupted(Training):
                 os.kill(victims[kill % len(victims)], signal.SIGKILL)
                 said = process.communicate(timeout=DEADLINE_S)[1]
                 self.assertNotIn("damaged", said)
-                self.assertNotIn("cut short", said)
+                self.assertNotIn("truncated", said)
                 if losses_of(self.out)[:1]:
                     self.assertEqual(losses_of(self.out)[:-1], expected[: len(losses_of(self.out)) - 1])
         self.train(*words, "--resume")

@@ -7,9 +7,9 @@
 
 #include <functional>
 
-#include "firkin/comm/local_launch.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
+#include "firkin/comm/run_ranks.h"
 
 namespace firkin {
 

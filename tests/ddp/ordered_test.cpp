@@ -31,6 +31,7 @@ struct RunSetup {
   int steps = 12;
   std::optional<BucketPlan> plan = {};
   double max_norm = 0;  // of the gradients; 0: not clipped
+  std::optional<double> launch_slack = {};
   bool zeroes_in_place = false;
 };
 
@@ -44,6 +45,7 @@ DataParallelOptions options_for(const RunSetup& setup) {
   options.strategy = find_strategy(setup.strategy);
   options.cap = {.cap_bytes = 1500, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
   options.plan = setup.plan;
+  options.launch_slack = setup.launch_slack;
   if (setup.compresses) options.gradient_hook = bf16_compression();
   return options;
 }
@@ -144,6 +146,14 @@ TEST(Ordered, LaunchesEarlyLayersFirstOnceBackwardIsOver) {
   ASSERT_EQ(plan.launch_order.size(), plan.buckets.size());
   // The embedding's gradient is ready last and needed first: over a slow link others still wait then.
   EXPECT_NE(plan.launch_order.back(), static_cast<int64_t>(plan.buckets.size()) - 1);
+}
+
+TEST(Ordered, KeepsTheSlackThatItIsGiven) {
+  const auto order = [](double slack) { return train_on_ranks(2, {.launch_slack = slack})[0].plan.launch_order; };
+  const std::vector<int64_t> by_need = order(0), as_ready = order(1e9);
+  const auto last = static_cast<int64_t>(by_need.size()) - 1;
+  EXPECT_EQ(by_need.front(), last);  // the embedding's
+  EXPECT_EQ(as_ready.back(), last);
 }
 
 TEST(Ordered, TakesAPlanWithSplitTensorsInAnyLaunchOrder) {

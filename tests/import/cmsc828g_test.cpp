@@ -115,8 +115,8 @@ TEST(Cmsc828gProfile, ReadsThePublishedFiles) {
 TEST(Cmsc828gProfile, RejectsSizesThatAreNotTheModels) {
   EXPECT_EQ(profile_error(replaced(sizes_text(), "Block 3,7087872", "Block 3,7087871"), times_text()),
             "s.csv:7: Block 3 has 7087871 parameters; expected 7087872, as in gpt2");
-  EXPECT_EQ(profile_error(replaced(sizes_text(), "Block 3,", "Block 99,"), times_text()), "s.csv:7: 'Block 99' is no part of gpt2");
-  EXPECT_EQ(profile_error(replaced(sizes_text(), "Block 3,", "Block 4,"), times_text()), "s.csv:8: 'Block 4' is there twice");
+  EXPECT_EQ(profile_error(replaced(sizes_text(), "Block 3,", "Block 99,"), times_text()), "s.csv:7: 'Block 99' is not part of gpt2");
+  EXPECT_EQ(profile_error(replaced(sizes_text(), "Block 3,", "Block 4,"), times_text()), "s.csv:8: 'Block 4' appears twice");
   EXPECT_EQ(profile_error(replaced(sizes_text(), "5,Block 3,7087872\n", ""), times_text()),
             "s.csv:16: no 'Block 3'; expected it, with 7087872 parameters");
   EXPECT_THAT(profile_error("", times_text()), HasSubstr("s.csv:1: no header"));
@@ -128,7 +128,7 @@ TEST(Cmsc828gProfile, RejectsMalformedTimes) {
   EXPECT_THAT(profile_error(sizes_text(), replaced(times_text(), "block_1 grad,9,9,1", "block_1 grad,9,9,nan")), HasSubstr("t.csv:6: "));
   EXPECT_EQ(profile_error(sizes_text(), replaced(times_text(), "ln_f grad", "ln_g grad")),
             "t.csv:18: no 'ln_f grad'; expected its gradient's time");
-  EXPECT_EQ(profile_error(sizes_text(), times_text() + "block_12 grad,1,1,1,1,1\n"), "t.csv:19: 'block_12 grad' is no part of gpt2");
+  EXPECT_EQ(profile_error(sizes_text(), times_text() + "block_12 grad,1,1,1,1,1\n"), "t.csv:19: 'block_12 grad' is not part of gpt2");
 }
 
 TEST(Cmsc828gProfile, KnowsTheFourSizesOfGpt2Only) {

@@ -87,6 +87,11 @@ TEST(NcclTestsTable, RejectsOtherTests) {
               HasSubstr("n.txt:1: the times are CPU times"));
 }
 
+TEST(NcclTestsTable, NeedsTheWorldThatItDoesNotSay) {
+  EXPECT_EQ(error_of([] { parse_nccl_tests(table_of(kRows), "n.txt", {}); }),
+            "n.txt:1: output of nccl-tests, which does not say how many ranks there were; expected --world with it, at least 2");
+}
+
 TEST(NcclTestsTable, RejectsAWorldThatTheBandwidthsContradict) {
   EXPECT_EQ(error_of([] { parse_nccl_tests(table_of(kRows), "n.txt", {.world_size = 4}); }),
             "n.txt:7: busbw is 1.75 times algbw; expected 1.5, for an all-reduce of 4 ranks");

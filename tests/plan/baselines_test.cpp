@@ -12,12 +12,6 @@ namespace {
 
 using testing::ElementsAre;
 
-std::vector<int64_t> counts(const BucketPlan& plan) {
-  std::vector<int64_t> result;
-  for (const Bucket& bucket : plan.buckets) result.push_back(bucket.count);
-  return result;
-}
-
 TEST(MgWfbp, MergesATensorThatIsReadyWithinOneStartUp) {
   // Start-up 1 s; 8 bytes take 2 s. t1 is ready 0.5 s after t0 could be sent, t2 5 s after t1.
   EXPECT_THAT(counts(mg_wfbp_plan(make_profile({8, 8, 8}, {1, 1.5, 6.5}), linear_curve(1, 0.125))), ElementsAre(2, 1));

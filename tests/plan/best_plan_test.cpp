@@ -11,12 +11,6 @@ namespace {
 
 using testing::ElementsAre;
 
-std::vector<int64_t> counts(const BucketPlan& plan) {
-  std::vector<int64_t> result;
-  for (const Bucket& bucket : plan.buckets) result.push_back(bucket.count);
-  return result;
-}
-
 struct BruteForce {
   double end_s = 0;   // of the best plan
   size_t fewest = 0;  // buckets of any plan within the tolerance of it

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "firkin/base/error.h"
+#include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/cost_curve.h"
 #include "firkin/plan/tensor_profile.h"
 
@@ -33,6 +34,13 @@ inline TensorProfile make_profile(std::vector<int64_t> bytes, std::vector<double
   profile.bytes = std::move(bytes);
   profile.ready_s = std::move(ready_s);
   return profile;
+}
+
+// Of each bucket: how many tensors.
+inline std::vector<int64_t> counts(const BucketPlan& plan) {
+  std::vector<int64_t> result;
+  for (const Bucket& bucket : plan.buckets) result.push_back(bucket.count);
+  return result;
 }
 
 // alpha + bytes * beta, exactly: two points, and no test's bytes lie beyond them.

@@ -11,12 +11,6 @@ namespace {
 
 using testing::ElementsAre;
 
-std::vector<int64_t> counts(const BucketPlan& plan) {
-  std::vector<int64_t> result;
-  for (const Bucket& bucket : plan.buckets) result.push_back(bucket.count);
-  return result;
-}
-
 // The three answers of torch.distributed._compute_bucket_assignment_by_size (PyTorch 2.13) to the same sizes and limits.
 TEST(CapList, AgreesWithPyTorch) {
   const std::vector<int64_t> sizes = {12, 12, 20, 8, 8, 8, 36};

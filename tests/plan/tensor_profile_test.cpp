@@ -63,7 +63,7 @@ TEST(TensorsCsv, RejectsMalformedLinesByFileAndLine) {
   EXPECT_EQ(parse_error("name,bytes,ready_s\na,1,nan\n"), "t.csv:2: ready_s is 'nan'; expected a number");
   EXPECT_EQ(parse_error("name,bytes,ready_s\na,1,-2\n"), "t.csv:2: ready_s is -2; expected seconds, at least 0");
   EXPECT_EQ(parse_error("name,bytes,ready_s\na,1,2\nb,1,1\n"), "t.csv:3: ready_s is 1 after 2; expected gradient-ready order");
-  EXPECT_EQ(parse_error("name,bytes,ready_s\na,1,2\na,1,2\n"), "t.csv:3: tensor 'a' is there twice");
+  EXPECT_EQ(parse_error("name,bytes,ready_s\na,1,2\na,1,2\n"), "t.csv:3: tensor 'a' appears twice");
   EXPECT_EQ(parse_error("name,bytes,ready_s,needed_s\na,1,2,-1\n"), "t.csv:2: needed_s is -1; expected seconds, at least 0");
   EXPECT_EQ(parse_error("name,bytes,ready_s,update_s\na,1,2,\n"), "t.csv:2: update_s is ''; expected a number");
   EXPECT_EQ(parse_error("name,bytes,ready_s\n,1,2\n"), "t.csv:2: the name is empty; expected the tensor's name");
@@ -79,7 +79,7 @@ TEST(CheckProfile, AcceptsABackwardPassThatEndsAfterTheLastGradient) {
 TEST(CheckProfile, NamesWhatIsWrong) {
   TensorProfile uneven = make_profile({1, 2}, {0, 1});
   uneven.bytes.pop_back();
-  EXPECT_EQ(error_of([&] { check_profile(uneven); }), "the profile has 2 names, 1 sizes and 2 ready times; expected as many of each");
+  EXPECT_EQ(error_of([&] { check_profile(uneven); }), "the profile has 2 names, 1 sizes and 2 ready times; expected the same number of each");
   EXPECT_EQ(error_of([] {
               check_profile(make_profile({1, 2}, {1, 0}));
             }),
@@ -95,7 +95,7 @@ TEST(CheckProfile, NamesWhatIsWrong) {
   EXPECT_EQ(error_of([&] { check_profile(short_forward); }), "the profile has 2 names and 1 needed_s; expected as many");
   TensorProfile repeated = make_profile({1, 2}, {0, 1});
   repeated.names[1] = "t0";
-  EXPECT_EQ(error_of([&] { check_profile(repeated); }), "tensor 't0' is there twice");
+  EXPECT_EQ(error_of([&] { check_profile(repeated); }), "tensor 't0' appears twice");
 }
 
 }  // namespace

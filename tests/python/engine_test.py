@@ -345,7 +345,7 @@ class Engine(unittest.TestCase):
             "no such strategy": "telepathy",
             "no such compression": "expected none, bf16 or fp16",
             "no such link": "fast",
-            "another model's plan": "it is for another model",
+            "another model's plan": "made for another model",
             "no such buckets": "expected None or 'automatic'",
             "a file alone": "plan_file without",
             "automatic and flat": "expected bucketed or ordered",

@@ -109,7 +109,7 @@ class ThroughPyTorch(unittest.TestCase):
     def test_before_the_rebuild_check_says_what_to_do(self):
         model = layers()
         plan = firkin.Plan.of_counts(profile_of(model), [4, 12])
-        with self.assertRaisesRegex(firkin.InputError, "not rebuilt yet.*expected at least 3 training steps"):
+        with self.assertRaisesRegex(firkin.InputError, "no rebuild of the buckets is logged yet.*expected at least 3 training steps"):
             plan.check(stepped(model, 1, **plan.ddp_kwargs(model)))
 
     def test_a_static_graph_has_its_buckets_a_step_later(self):
@@ -199,7 +199,7 @@ class Refusals(unittest.TestCase):
 
     def test_only_a_wrapped_model_can_be_checked(self):
         model = Layers([8, 8])
-        self.refused("Layers is no DistributedDataParallel", lambda: firkin.Plan.of_counts(profile_of(model), [2]).check(model))
+        self.refused("Layers is not a DistributedDataParallel", lambda: firkin.Plan.of_counts(profile_of(model), [2]).check(model))
 
     def test_without_lists_a_plan_says_so(self):
         model = Layers([8, 8])

@@ -523,7 +523,7 @@ class PutsBack(unittest.TestCase):
     def test_ranks_that_drift_apart_are_an_error_that_names_the_tensor(self):
         for kind, said in of(drifts_apart):
             self.assertEqual(kind, "RuntimeError")
-            self.assertRegex(said, r"^tune: '.*layers\.1\.bias.*' is not the same on every rank any more; expected a step")
+            self.assertRegex(said, r"^tune: '.*layers\.1\.bias.*' now differs between ranks; expected a step")
 
 
 class Refuses(unittest.TestCase):
@@ -535,7 +535,7 @@ class Refuses(unittest.TestCase):
             self.assertNotIn("\n", said)
 
     def test_a_loader_that_ends(self):
-        self.says("30 batches", r"^step: its batches ended in call 31; expected as many as there are calls \(up to \d+, .* starts anew$")
+        self.says("30 batches", r"^step: its batches ended in call 31; expected one per call \(up to \d+, .* starts over$")
         self.assertEqual([rank["30 batches, put back"] for rank in of(refused)], [True, True])
 
     def test_accumulation_that_averages_every_time(self):
@@ -555,7 +555,7 @@ class Refuses(unittest.TestCase):
             self.assertIn("SyncBatchNorm", said)
 
     def test_a_wrap_that_wraps_nothing(self):
-        self.says("wrap gives something else", "^wrap: Layers is no DistributedDataParallel, and has none in it")
+        self.says("wrap gives something else", "^wrap: Layers is not a DistributedDataParallel and contains none")
 
 
 class Result(unittest.TestCase):
@@ -568,12 +568,12 @@ class Result(unittest.TestCase):
         self.assertIn(self.result["json"], ("cap", "torch default"))
         self.assertEqual(self.result["options"]["gradient_as_bucket_view"], True)
         self.assertNotIn("process_group", self.result["options"])
-        self.assertRegex(self.result["missing"][1], "^load: .*none/tuned.json: No such file or directory; expected the folder of a result")
+        self.assertRegex(self.result["missing"][1], "^load: .*none/tuned.json: No such file or directory; expected the folder of a saved result")
 
     def test_wraps_and_checks(self):
-        self.assertRegex(self.result["early"], "^check: the buckets are not rebuilt yet")
+        self.assertRegex(self.result["early"], "^check: no rebuild of the buckets is logged yet")
         self.assertRegex(self.result["check"], r"^check: \d+ buckets, as tuned: ")
-        self.assertRegex(self.result["other"][1], "^plan: it is for another model")
+        self.assertRegex(self.result["other"][1], "^plan: made for another model")
 
     def test_is_seen_in_a_line_a_page_and_a_chart(self):
         self.assertLess(len(self.result["repr"]), 200)

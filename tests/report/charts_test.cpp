@@ -4,7 +4,6 @@
 
 #include "firkin/base/file.h"
 #include "report/charts.h"
-#include "report/templates.h"
 
 namespace firkin {
 namespace {

@@ -139,13 +139,25 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
   decision.over_default = Gain{.ratio = 0.76, .ratio_ci = {0.74, 0.78}};
   decision.tied_mib = {0.5, 0.75};
   const Answer answer = put_in_words(results);
-  EXPECT_EQ(answer.heading, "Set bucket_cap_mb=0.75: 24.0 % less time a step than PyTorch's default.");
+  EXPECT_EQ(answer.heading, "Set bucket_cap_mb=0.75: steps take 24.0 % less time than with PyTorch's default.");
   EXPECT_THAT(answer.certainty, HasSubstr("95 % interval 22.0 % to 26.0 %"));
   EXPECT_THAT(answer.certainty, HasSubstr("0.5 MiB may be as fast: this measurement cannot tell."));
   EXPECT_THAT(answer.settings.front().setting, HasSubstr("bucket_cap_mb=0.75"));
   decision.outcome = name_of(Outcome::kNothingToGain);
   EXPECT_THAT(put_in_words(results).heading, testing::StartsWith("Keep PyTorch's default"));
   EXPECT_EQ(put_in_words(results).settings.front().setting, "DistributedDataParallel(model)");
+}
+
+TEST(Report, OfTheDefaultsOwnBucketsNoRatioIsQuoted) {
+  Results results = tune_results();
+  DecisionSection& decision = results.answer->decision;
+  decision.outcome = name_of(Outcome::kSameBuckets);
+  decision.over_default = Gain{.ratio = 0.95, .ratio_ci = {0.92, 0.98}};  // noise
+  const Answer answer = put_in_words(results);
+  EXPECT_THAT(answer.heading, HasSubstr("the same buckets"));
+  EXPECT_THAT(answer.certainty, Not(HasSubstr("PyTorch's default")));
+  for (const KeyFigure& figure : answer.figures) EXPECT_NE(figure.label, "Against PyTorch's default");
+  EXPECT_THAT(answer_in_text(results), HasSubstr("worth it  no: the best cap makes the default's buckets\n"));
 }
 
 TEST(Report, APageSaysOnceWhatLimitsItsAnswer) {
@@ -180,6 +192,29 @@ TEST(Report, TuneAndPredictSayWhereOnTheMapTheyLie) {
   EXPECT_THAT(lead_with(2, 0.1, 1e-9), HasSubstr("communication is latency-bound"));       // 25 MiB: 26 ms and 100 ms of latency
   EXPECT_THAT(lead_with(0.5, 1e-4, 1e-9), HasSubstr("communication is bandwidth-bound"));  // 1.07 s in 0.5 s
   EXPECT_THAT(lead_with(2, 1e-4, 1e-9), HasSubstr("communication is in between"));
+}
+
+TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
+  Prediction prediction;
+  prediction.workload.tensors = 2;
+  prediction.workload.gradient_bytes = int64_t{1} << 30;
+  prediction.workload.backward_s = 0.5;
+  prediction.alpha_beta = {.alpha_s = 1e-4, .beta_s_per_byte = 1e-9};
+  prediction.best_uniform.cap_bytes = prediction.curve.emplace_back().cap_bytes = 1 << 20;
+  prediction.best_uniform.expected_regret = 0.01;
+  prediction.stragglers = {.slowest_rank_ratio = 1.2, .ranks = 8};
+  prediction.ordered.emplace();
+  prediction.hooks = {{.name = "none"}, {.name = "bf16"}};
+  Results results;
+  results.prediction = prediction;
+  const Answer answer = put_in_words(results);
+  EXPECT_THAT(answer.heading, HasSubstr("The cap to use is 1 MiB"));
+  EXPECT_THAT(answer.certainty, HasSubstr("least expected regret, 1.0 %"));
+  ASSERT_EQ(answer.lead.size(), 2u);
+  for (const char* part : {"2 tensors", "a(x) fits", "slowest of 8 ranks", "slow in every step", "On the map of clusters"}) {
+    EXPECT_THAT(answer.lead[0], HasSubstr(part));
+  }
+  EXPECT_THAT(answer.lead[1], HasSubstr("(ordered), a step takes"));
 }
 
 }  // namespace

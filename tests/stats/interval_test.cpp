@@ -166,11 +166,5 @@ TEST(Intervals, RefuseWhatHasNoAnswer) {
   }
 }
 
-TEST(Interval, OverlapsWhenItSharesAPoint) {
-  EXPECT_TRUE((Interval{1, 2}.overlaps({2, 3})));
-  EXPECT_FALSE((Interval{1, 2}.overlaps({2.1, 3})));
-  EXPECT_TRUE((Interval{1, 4}.overlaps({2, 3})));
-}
-
 }  // namespace
 }  // namespace firkin

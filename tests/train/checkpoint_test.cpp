@@ -79,7 +79,7 @@ TEST_F(Checkpoints, CutAnywhereAreRefused) {
   const std::string whole = read_file(file());
   for (size_t size = 0; size < whole.size(); size += 1 + size / 50) {
     write_file_atomically(file(), whole.substr(0, size));
-    EXPECT_THAT(why_refused(file()), AllOf(HasSubstr(file().string()), HasSubstr("no checkpoint"))) << size;
+    EXPECT_THAT(why_refused(file()), AllOf(HasSubstr(file().string()), HasSubstr("not a checkpoint"))) << size;
   }
 }
 
@@ -97,11 +97,11 @@ TEST_F(Checkpoints, WithAnyByteChangedAreRefused) {
 TEST_F(Checkpoints, OfAnotherKindOrFormatAreRefusedByName) {
   EXPECT_THAT(why_refused(folder_.path / "none.ckpt"), HasSubstr("none.ckpt: cannot be read: No such file"));
   write_file_atomically(file(), "some text");
-  EXPECT_THAT(why_refused(file()), HasSubstr("no checkpoint of firkin train"));
+  EXPECT_THAT(why_refused(file()), HasSubstr("not a checkpoint of firkin train"));
   std::ostringstream foreign;
   torch::save(at::ones({3}), foreign);
   write_file_atomically(file(), foreign.str());
-  EXPECT_THAT(why_refused(file()), HasSubstr("no checkpoint of firkin train"));
+  EXPECT_THAT(why_refused(file()), HasSubstr("not a checkpoint of firkin train"));
   write();
   std::string newer = read_file(file());
   newer.replace(newer.find("\"firkin_checkpoint\":1"), 21, "\"firkin_checkpoint\":2");
@@ -118,7 +118,7 @@ TEST_F(Checkpoints, TheNewestThatIsWholeIsFoundAndTheOthersAreNamed) {
   const auto newest = read_newest_checkpoint(folder_.path, problems);
   ASSERT_TRUE(newest.has_value());
   EXPECT_EQ(newest->checkpoint.head.step, 10);
-  EXPECT_THAT(problems, testing::ElementsAre(HasSubstr("step-00000015.ckpt: cut short")));
+  EXPECT_THAT(problems, testing::ElementsAre(HasSubstr("step-00000015.ckpt: truncated")));
   EXPECT_FALSE(read_newest_checkpoint(folder_.path / "none", problems).has_value());
 }
 

@@ -74,10 +74,10 @@ TEST(Safetensors, WhatIsNoneIsRefusedByName) {
     write_file_atomically(file, content);
     EXPECT_THAT([&] { read_safetensors(file); }, ThrowsMessage<InputError>(testing::AllOf(HasSubstr("a.safetensors"), HasSubstr(why))));
   };
-  expect_refused("", "no safetensors file");
-  expect_refused(whole.substr(0, 30), "cut short");
+  expect_refused("", "not a safetensors file");
+  expect_refused(whole.substr(0, 30), "truncated");
   expect_refused(whole.substr(0, whole.size() - 1), "a: more bytes than there are");
-  expect_refused("0123456789", "no safetensors file");
+  expect_refused("0123456789", "not a safetensors file");
   std::string other = whole;
   expect_refused(other.replace(other.find("F32"), 3, "Q32"), "dtype Q32");
   other = whole;

@@ -27,8 +27,8 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const std::function<void(std::string_view piece)>& write)>& content);
 
-// Throws InputError unless files can be written into `folder`, which need not exist yet: "WHAT FOLDER: PLACE is no folder", "...: PLACE
-// cannot be written to: REASON", "...: NAME cannot be made: REASON". It tries, with a small file and the missing folders, under names of
+// Throws InputError unless files can be written into `folder`, which need not exist yet: "WHAT FOLDER: PLACE is not a folder", "...: PLACE
+// cannot be written to: REASON", "...: NAME cannot be created: REASON". It tries, with a small file and the missing folders, under names of
 // its own, and leaves nothing behind; any number of processes may do so at once.
 void check_output_folder(const std::filesystem::path& folder, const std::string& what);
 

@@ -31,7 +31,7 @@ MachineState machine_state(const std::filesystem::path& root = "/");
 // than Linux, or if the kernel does not say, the largest int64_t.
 int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 
-// The CPUs that this process may really use: a container or a job scheduler grants fewer than the machine has.
+// The CPUs this process may use: a container or a job scheduler may grant fewer than the machine has.
 //
 //   at::set_num_threads(threads_per_rank(info.local_world_size));
 
@@ -42,7 +42,7 @@ int allowed_cpus();
 // cpu.max; version 1: cpu.cfs_quota_us); none when they set no limit. root: where proc/ and sys/ lie, "/" but for tests.
 std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
-// The least of the two, rounded down: a thread more than the quota grants makes all of them wait for the next period. At least 1.
+// The least of the two, rounded down: one thread more than the quota allows makes all of them wait for the next period. At least 1.
 int usable_cpus();
 
 // Compute threads for each of `local_world_size` ranks on this machine: OMP_NUM_THREADS where that is a positive number (of a list, its

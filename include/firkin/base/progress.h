@@ -8,7 +8,10 @@
 
 namespace firkin {
 
-// Characters in a line of text on standard output: the terminal's, from 40 to 120; 80 where it is none.
+// Characters in a row of the terminal that standard output is; 80 where it is none.
+size_t terminal_columns();
+
+// Of these, in a line of text: 40 to 120, because longer lines are hard to read.
 size_t text_columns();
 
 // One line rewritten in place on a terminal, cut to its width; elsewhere (a log file) a line every ten seconds. The line ends with the last

@@ -23,9 +23,6 @@ inline double mib(int64_t bytes) {
 // `what` names the value in the message ("--cap-mib").
 int64_t bytes_from_mib(double mib, const std::string& what);
 
-// The same for MB, 10^6 bytes.
-int64_t bytes_from_mb(double mb, const std::string& what);
-
 // Bytes in a size as nccl-tests takes it: a number with, directly after it, nothing or K, M or G for a power of 1024 ("4", "0.5K", "64M").
 // Throws InputError unless that is a whole, positive number of bytes below 2^53. `what` names the value in the message ("--begin").
 int64_t parse_bytes(const std::string& text, const std::string& what);

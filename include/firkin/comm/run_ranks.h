@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ using RankBody = std::function<int(const ProcessGroup& group, const std::vector<
 // Runs `body` and returns the exit code for main().
 //
 // Under a launcher (see rank_info_from_environment()) this process is a rank: it meets the others and runs `body`. With `--ranks N` or
-// `--ranks=N` (1 to kMostLocalRanks) and no launcher, N processes of this program start on this machine (see launch_local_ranks()), each
+// `--ranks=N` (1 to kMostLocalRanks) and no launcher, N processes of this program start on this machine (launch_local_ranks()), each
 // running `body`. Otherwise `body` runs here, as the only rank of a group of one. A rank computes with its share of the machine's cores,
 // unless OMP_NUM_THREADS is set. LibTorch logs errors only, unless TORCH_CPP_LOG_LEVEL is set: c10d warns with pages of backtraces when
 // another rank is gone, and this rank's own error names it.
@@ -32,5 +33,16 @@ int run_ranks(int argc, const char* const* argv, const RankBody& body, const Gro
 
 // More ranks than this on one machine are treated as a mistake.
 inline constexpr int kMostLocalRanks = 1024;
+
+// Starts `ranks` processes of this binary with the given arguments (argv[1..]) and torchrun's variables set, and waits for them.
+//
+// They meet at a store in this process that listens on loopback only, on a port the system chooses, so simultaneous launches do not meet.
+// Rank 0 keeps this process's standard output and error; lines of other ranks appear on standard error as "[rank 1] ...". If a rank dies or
+// fails, the others are ended (SIGTERM, then SIGKILL after three seconds) and a line names it. SIGINT and SIGTERM to this process end all
+// ranks; ranks do not outlive it.
+//
+// Returns the exit code for this process: 0 if every rank succeeded, else the failing rank's code, or 1 if a signal ended it. Throws
+// RuntimeError if processes cannot be started.
+int launch_local_ranks(int ranks, std::span<const std::string> arguments);
 
 }  // namespace firkin

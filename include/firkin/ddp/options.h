@@ -55,8 +55,8 @@ inline constexpr std::array kStrategies = {
     Strategy{"bucketed", Grouping::kCap, Launch::kWhenReady, "one all-reduce per bucket up to a cap, during backward"},
     Strategy{"planned", Grouping::kPlan, Launch::kWhenReady, "one all-reduce per bucket of an explicit plan, during backward"},
     Strategy{"ordered", Grouping::kCap, Launch::kWhenReady,
-             "as bucketed or planned, what the next forward needs first goes first and is waited for there", Wait::kAtFirstUse},
-    Strategy{"torch", Grouping::kCap, Launch::kByTorch, "c10d::Reducer, PyTorch's own: the peer that the others are compared with"},
+             "as bucketed or planned; what the next forward needs first is sent first, and awaited there", Wait::kAtFirstUse},
+    Strategy{"torch", Grouping::kCap, Launch::kByTorch, "c10d::Reducer, PyTorch's own engine, for comparison"},
 };
 
 // Throws InputError listing the names.
@@ -97,24 +97,25 @@ GradientHook plain_all_reduce();
 GradientHook bf16_compression();
 GradientHook fp16_compression();
 
-// Buckets that are chosen while the training runs, for the strategies bucketed and ordered.
+// Buckets chosen during training, for the strategies bucketed and ordered.
 //
 //   DataParallel ddp(*net, group, {.buckets = automatic({.plan_file = "buckets.json"})});
 //   ...                                                            // train as before
 //   // firkin: 7 buckets (largest 2.4 MiB, of unequal size) instead of 25 MiB caps (1 bucket): step 226 ms -> 222 ms (-1.8 %, ...
 //
-// All that is timed is the training itself, but for all-reduces between steps. What happens, in this order. Only steps count that succeeded
-// and in which every rank had data.
+// Apart from all-reduces between steps, only the training itself is timed, in this order. Failed steps, and steps in which a rank had no
+// data, do not count.
 //   - Warm-up: a few steps with DataParallelOptions::cap.
-//   - Profiling: profile_steps more, in which hooks note when each gradient is ready.
-//   - Measuring: between steps, a quarter of a second at a time, the time of all-reduces by size, on tensors of their own (at most 64 MiB),
-//     until budget_s is spent or nothing more is to be learned. Then rank 0 predicts every cap and the best plan of unequal buckets.
-//   - Trying: where the best of them is predicted to gain half a percent of a step, it and the buckets in use alternate in blocks of steps.
-//   - Settled: the new plan stays if it is faster, or cannot be told from the old one; a line says which, and what it gains.
+//   - Profiling: profile_steps more, in which hooks record when each gradient is ready.
+//   - Measuring: between steps, all-reduces by size, on separate tensors of at most 64 MiB, a quarter of a second at a time, until budget_s
+//     is spent or there is nothing more to learn. Then rank 0 predicts every cap and the best plan of unequal buckets.
+//   - Trying: if the best of these is predicted to gain half a percent of a step, blocks of steps alternate between it and the
+//     buckets in use.
+//   - Settled: the new plan stays unless it is slower; a line says what was chosen and what it gains.
 //
-// Guarantees: rank 0 decides and all ranks switch between the same two steps. Gradients are right and equal on all ranks throughout, as
-// under any plan. The buckets of one plan go before those of the next are made, at the first gradient of a step, unless gradients still lie
-// in them: then each keeps its old bucket until it has moved.
+// Guarantees: rank 0 decides, and all ranks switch between the same two steps. Gradients are right and equal on all ranks throughout, as
+// under any plan. At the first gradient of a step the old buckets are freed before new ones are allocated, unless they still hold
+// gradients: then each keeps its old bucket until it has moved.
 struct AutomaticBuckets {
   double budget_s = 3;         // total for measuring all-reduces; exceeded only if one call of the smallest sizes takes longer
   int64_t profile_steps = 10;  // 3 or more
@@ -142,11 +143,13 @@ struct DataParallelOptions {
   Strategy strategy = find_strategy("bucketed");
   CapOptions cap;                  // for Grouping::kCap
   std::optional<BucketPlan> plan;  // for Grouping::kPlan, optional for Wait::kAtFirstUse; over the tensors in ready order
-  // For bucketed and ordered, without a plan: starts with `cap`, and finds what is best here while it trains. See automatic().
+  // For bucketed and ordered, without a plan: starts with `cap` and finds faster buckets during training. See automatic().
   std::optional<AutomaticBuckets> buckets;
   // The order in which gradients become ready, as indices of the trainable parameters in registration order. Default: reverse registration
   // order, then rank 0's order as observed in the first backward. A given order is kept.
   std::vector<int64_t> ready_order;
+  // For ordered: the slack of its launch order (plan/launch_order.h). Default: chosen from observed steps. For experiments.
+  std::optional<double> launch_slack;
   GradientHook gradient_hook = plain_all_reduce();
   std::optional<std::chrono::milliseconds> timeout;  // of each collective in a step; default: the group's
   bool finish_with_backward = true;                  // false: call finish_gradient_synchronization() after every backward

@@ -26,7 +26,7 @@ struct AllReduceRow {
   std::optional<double> p99_s = std::nullopt;
   std::optional<int64_t> calls_per_sample = std::nullopt;
   std::optional<int64_t> wrong = std::nullopt;     // elements that differ from the sum over the ranks
-  std::optional<int64_t> outliers = std::nullopt;  // samples that stand out
+  std::optional<int64_t> outliers = std::nullopt;  // outlying samples
   std::optional<Interval> modes_s = std::nullopt;  // the two modes of the samples, if they have any
 };
 
@@ -71,7 +71,7 @@ std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
 // Throws InputError unless it is a positive multiple of 4.
 void check_allreduce_size(int64_t bytes);
 
-// What the table cannot tell, or seems to state in another unit than seconds: one sentence each. Empty for most tables.
+// What the table lacks, or seems to state in a unit other than seconds: one sentence each. Empty for most tables.
 std::vector<std::string> problems_of_table(const AllReduceTable& table);
 
 // The world sizes in the table, ascending.

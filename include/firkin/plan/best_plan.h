@@ -1,4 +1,4 @@
-// The best buckets: of all plans in gradient-ready order, of all that a uniform cap makes, and what others ship or have published.
+// The best buckets of all plans in gradient-ready order, the best that a uniform cap makes, and the rules of other libraries and papers.
 //
 //   const PlannedBuckets best = find_best_plan(profile, costs);
 //   best.timeline.exposed_s;    // no other plan of contiguous buckets exposes less in that order
@@ -18,7 +18,7 @@
 namespace firkin {
 
 struct SearchOptions {
-  // Plans whose time is within this fraction of the best are taken for equal; of those, one with the fewest buckets is returned.
+  // Plans whose time is within this fraction of the best count as equal; of those, one with the fewest buckets is returned.
   double tolerance = 1e-6;
   // No bucket holds more, unless it is a single tensor.
   int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();
@@ -28,19 +28,19 @@ struct SearchOptions {
 struct PlannedBuckets {
   BucketPlan plan;
   Timeline timeline;   // of that plan, under the same options
-  bool exact = false;  // whether it is the best of all plans in ready order, or the best of a few
+  bool exact = false;  // the best of all plans in ready order; otherwise the best of a few
 };
 
-// Exact for any two curves, however they bend, without contention, and for buckets that are launched in ready order (another order, or a
-// split tensor, may do better: they are not searched): with e(i, j) the bucket of tensors i .. j - 1 and o the overhead per call,
+// Exact for any two curves without contention, among plans launched in ready order (other orders and split tensors may do better but are
+// not searched): with e(i, j) the bucket of tensors i .. j - 1 and o the overhead per call,
 //
 //   F(j, n) = min over i < j of max(ready_j + n o + a(e(i, j)), F(i, n - 1) + g(e(i, j)))
 //
-// is the earliest end of the communication of the first j tensors in n buckets (more time before never hurts: the recursion is monotone in
-// F(i, n - 1)). O(L^2) pairs, each for as many numbers of buckets as gain something.
+// is the earliest end of the communication of the first j tensors in n buckets (an earlier end never hurts: the recursion is monotone in
+// F(i, n - 1)). O(L^2) pairs, each for every number of buckets that gains something.
 //
 // With contention: the best of a few starts, judged by the simulation: plans that are exact without contention, of costs and ready times
-// that are slowed down more or less, and the best uniform caps.
+// slowed down to several degrees, and the best uniform caps.
 //
 // Throws InputError when the profile or the options do not pass their checks.
 PlannedBuckets find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
@@ -54,10 +54,10 @@ struct UniformCap {
   int64_t highest_cap_bytes = 0;
   BucketPlan plan;
   Timeline timeline;
-  bool exhaustive = true;  // every distinct partition was tried; else caps that differ by little were skipped
+  bool exhaustive = true;  // every distinct partition was tried; else some caps that differ little were skipped
 };
 
-// One way in which a uniform cap cuts the gradients, and the caps that cut so.
+// One partition that a uniform cap makes, and the caps that make it.
 struct DistinctPlan {
   CapInterval caps;
   BucketPlan plan;

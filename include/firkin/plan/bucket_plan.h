@@ -40,7 +40,7 @@ struct BucketPlan {
 };
 
 // Throws InputError unless the buckets are non-empty, contiguous and cover tensors 0..tensor_count-1 in order, the parts of a split tensor
-// are all there, one after another, and launch_order is empty or a permutation.
+// are complete and in order, and launch_order is empty or a permutation.
 void check_plan(const BucketPlan& plan, int64_t tensor_count);
 
 // Whether a tensor is split over several buckets.
@@ -82,7 +82,7 @@ CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOpti
 bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, const CapOptions& rule);
 
 // The number of the interval that is a multiple of the largest power of two, so 26 MiB rather than 25.39 MiB; at most twice the lowest.
-// From 1 byte on, where every tensor is alone, at least half the highest instead: 2 bytes would do, but tell nobody anything.
+// From 1 byte on, where every tensor is alone, at least half the highest instead, since 2 bytes would mean nothing to a reader.
 int64_t roundest_cap(const CapInterval& interval);
 
 // PyTorch's own rule with a list: append, close bucket k once its size reaches caps_bytes[k]; the last cap is for all further buckets.

@@ -18,7 +18,7 @@ std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points);
 // A measured curve, linear between and beyond the points, because latency and bandwidth are linear in the size. (Interpolating on
 // logarithmic axes overestimates a + b x by up to 6 % between sizes a factor of 4 apart.) Never assumed monotone or convex.
 //
-// Beyond the ends the line continues, with guards, because noise of one point must make nothing free or endless. Above the largest size,
+// Beyond the ends the line continues, with guards, so that the noise of one point makes nothing free or endless. Above the largest size,
 // the line is that from two thirds of it or less; a byte costs at least half of its cost from a sixteenth of that size on, and between a
 // tenth and twice the largest size's time per byte. Below the smallest size, a time is at least a tenth of the smallest size's and at most
 // equal to it. A single point extends as a constant below and proportionally above.
@@ -43,11 +43,11 @@ class CostCurve {
 // queued back to back (latency and gap, as in LogGP, Alexandrov et al. 1995).
 struct CommCosts {
   CostCurve isolated;  // a(x)
-  CostCurve gap;       // g(x); the same as a(x) where it was not measured
+  CostCurve gap;       // g(x); equal to a(x) if it was not measured
 };
 
-// The same where the latency takes `latency_factor` times as long, and each byte `byte_factor`. What bytes take at the best rate of any
-// point of a(x) counts as theirs; the rest of a(x) and g(x) is latency.
+// The same costs with latency multiplied by `latency_factor` and the time per byte by `byte_factor`. Bytes take the best rate of any point
+// of a(x); the rest of a(x) and g(x) is latency.
 CommCosts scaled(const CommCosts& costs, double latency_factor, double byte_factor = 1);
 
 // time = alpha_s + bytes * beta_s_per_byte, fitted with relative weights (an unweighted fit is far off at small sizes).

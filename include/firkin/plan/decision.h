@@ -25,8 +25,8 @@ inline constexpr double kPredictionError = 0.02;
 // What predictions and measurements together say about some caps.
 struct Standing {
   size_t choice = 0;           // index of the cap
-  double expected_regret = 0;  // at most: what the choice may cost over the best of these caps, as a share of a step
-  std::vector<size_t> tied;    // indices of the caps that cannot be told from the choice, with it; ascending
+  double expected_regret = 0;  // upper bound of the choice's expected cost over the best of these caps, as a share of a step
+  std::vector<size_t> tied;    // indices of the choice and of all caps indistinguishable from it; ascending
 };
 
 // Predictions are a normal prior with error kPredictionError around CapPrediction::expected_regret. Blocks of steps correct it by each
@@ -34,7 +34,7 @@ struct Standing {
 // Throws std::invalid_argument without caps, or if the series do not match them.
 Standing weigh(std::span<const CapPrediction> caps, const std::vector<std::vector<double>>& step_s = {});
 
-// Whether another block would change nothing worth its cost.
+// Whether another block would not be worth its cost.
 bool is_clear(const Standing& standing, size_t blocks);
 
 // The caps worth racing, ascending: at most `count` of least expected regret among all partitions a cap can make with at most
@@ -50,11 +50,11 @@ std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions
 
 enum class Outcome {
   kGain,           // faster than PyTorch's default, by an interval that excludes 1
-  kNotShown,       // predicted to be faster, by more than the model errs; measurements neither show nor refute it
+  kNotShown,       // predicted to be faster, by more than the model's error; the measurement neither shows nor refutes it
   kNotMeasured,    // the default was not measured
   kSameBuckets,    // the default makes the same buckets
-  kHidden,         // the default's communication is hidden: a step with it is as long as one without
-  kNothingToGain,  // as far as the measurement can tell, and the prediction gives no reason to measure more
+  kHidden,         // the default's communication is hidden: its steps take as long as steps without communication
+  kNothingToGain,  // as far as the measurement shows, and the prediction gives no reason to measure more
   kDefaultFaster,  // by an interval that excludes 1
 };
 
@@ -83,8 +83,8 @@ struct Decision {
   Outcome outcome = Outcome::kNotMeasured;
   std::optional<double> predicted_to_default = {};  // step of the choice over the default's
   std::optional<PairedRatio> to_default = {};       // the same, measured by the confirmation
-  // A step without communication, confirmed over predicted. Far from 1, the machine's speed has changed and all predicted times are off by
-  // as much; comparisons are not.
+  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed, and all predicted times
+  // are off by that factor; comparisons are not.
   std::optional<double> level = {};
 };
 

@@ -33,6 +33,9 @@ struct LaunchOrder {
 // times the slack has passed, the one forward needs first. Throws InputError unless there is a step and sizes agree. O(n^2) each.
 std::vector<LaunchOrder> launch_orders(const ObservedTraining& training);
 
+// That of one slack, at least 0. Throws like launch_orders().
+LaunchOrder launch_order_with_slack(const ObservedTraining& training, double slack);
+
 // Of launch_orders(), the one in the middle of the contiguous range around the best whose period is within half a percent of it: at the
 // edge, a step slightly slower than those observed costs most.
 LaunchOrder robust_launch_order(const ObservedTraining& training);

@@ -1,7 +1,7 @@
 // Buckets, split tensors and launch order for the strategy `ordered`, which also hides communication behind the next forward pass.
 //
 //   const OrderedPlan best = find_ordered_plan(profile, costs);
-//   best.plan.launch_order;      // of what is ready, what the next forward needs first goes first
+//   best.plan.launch_order;      // of the ready buckets, the one forward needs first goes first
 //   best.pipeline.period_s;      // of a step
 #pragma once
 
@@ -74,7 +74,7 @@ struct PredictedOrdered {
   double agreement_s = 0;                         // after backward
   std::optional<double> low_s = {}, high_s = {};  // 95 % of the draws of uncertain inputs; none where nothing is known of errors
   std::vector<PredictedOrderedBucket> buckets;    // in launch order
-  BucketPlan plan;                                // the same, for whoever simulates or runs it
+  BucketPlan plan;                                // the same as a plan to simulate or run
 };
 
 // The agreement after backward takes as long as an all-reduce of 64 bytes.

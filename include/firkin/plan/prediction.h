@@ -1,4 +1,4 @@
-// Everything that the performance model says about one workload: T(b), the best uniform cap, the best plan, and how sure that is.
+// Everything the performance model says about one workload: T(b), the best uniform cap, the best plan, and how sure that is.
 //
 //   const Prediction prediction = predict({.profile = read_tensors_csv("tensors.csv"), .table = read_allreduce_csv("allreduce.csv"),
 //                                          .world_size = 8});
@@ -24,7 +24,7 @@ namespace firkin {
 // The inputs of a prediction, summarised.
 struct PredictedWorkload {
   int64_t world_size = 0;
-  bool extrapolated = false;  // the world, or the slowest of its ranks
+  bool extrapolated = false;  // to a world that was not measured, or to its slowest rank
   int64_t tensors = 0;
   int64_t gradient_bytes = 0;
   double backward_s = 0;  // without communication, of the slowest rank
@@ -44,7 +44,7 @@ struct PredictedBucketing {
   double backward_s = 0;
   double exposed_s = 0;
   std::optional<double> low_s, high_s;               // 95 % of measured times: the model's error and the inputs'
-  std::optional<double> near_best, expected_regret;  // of a cap, over what model and inputs may be wrong in (PlanOdds)
+  std::optional<double> near_best, expected_regret;  // of a cap, over errors of model and inputs (PlanOdds)
   std::optional<double> regret;                      // over the best plan's time, less 1; at least 0
   std::optional<bool> exhaustive;
 };
@@ -72,7 +72,7 @@ struct PredictedPlan {
 struct StragglerPrediction {
   int64_t samples = 0;
   int64_t measured_ranks = 1;
-  double slowest_rank_ratio = 1;  // how much longer than the median rank the slowest takes in every step
+  double slowest_rank_ratio = 1;  // time of the slowest rank over the median rank's, in every step
   int64_t ranks = 0;
   double factor = 1;
   double tail_factor = 1;
@@ -80,13 +80,13 @@ struct StragglerPrediction {
   double measured_backward_s = 0;  // of the profile before
 };
 
-// One form in which a(x) may grow with the world, and the best cap if it is right.
+// One form in which a(x) may grow with the world, and the best cap if that form is right.
 struct FormPrediction {
   std::string form;
   std::optional<double> left_out_error;  // of FormFit
   double weight = 0;
   PredictedBucketing best;
-  double safest_backward_s = 0;  // with the cap that is predicted for all forms together
+  double safest_backward_s = 0;  // with the cap predicted for all forms together
 };
 
 // A world that was not measured.
@@ -99,7 +99,7 @@ struct SensitivityPrediction {
   std::vector<SensitivityPoint> points;
 };
 
-// The same workload with gradients in another type on the wire.
+// The same workload with another gradient type on the wire.
 struct PredictedHook {
   std::string name;
   int64_t cap_bytes = 0;  // of the best uniform cap; of the gradient's bytes, as all caps
@@ -113,11 +113,11 @@ struct PredictionInputs {
   TensorProfile profile;
   AllReduceTable table;
   int64_t world_size = 0;      // ranks; extrapolated to when the table has other worlds only
-  int64_t ranks_per_node = 0;  // 0: not known; else extrapolates from worlds that fit a node, or from those that do not, as world_size does
+  int64_t ranks_per_node = 0;  // 0: unknown; else extrapolates only from worlds like world_size: within a node, or across nodes
   CapOptions rule = {};        // its cap is ignored
   SearchOptions search = {};
   double latency_factor = 1;                      // of a calibration (calibration.h)
-  std::optional<double> residual = std::nullopt;  // of it as well: how well the model is known to fit; none: not calibrated
+  std::optional<double> residual = std::nullopt;  // of the same calibration: how well the model fits; none: not calibrated
   std::vector<int64_t> caps = {};                 // of the curve, bytes; empty: powers of two
   // Seconds of ranks, without communication, [rank][step]; empty: every rank is as fast as the profile's.
   std::vector<std::vector<double>> rank_times = {};

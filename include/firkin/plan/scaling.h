@@ -1,8 +1,8 @@
-// More ranks than anybody has measured: what all-reduces take among them, and what the slowest of them takes.
+// Extrapolation to more ranks than were measured: all-reduce times, and the time of the slowest rank.
 //
 //   const ScalingModel model(table);  // measured on 16, 32 and 64 ranks
-//   model.costs(1024);                // a(x) and g(x): the forms together, each as far as it predicted what was left out
-//   model.redraw(1024, 200);          // the same, as uncertain as it is
+//   model.costs(1024);                // a(x) and g(x): the forms together, weighted by how well they predict worlds that are left out
+//   model.redraw(1024, 200);          // draws of the same within its uncertainty
 //   expected_straggler(times_by_rank, 1024).factor;
 #pragma once
 
@@ -48,7 +48,7 @@ WorldRange worlds_alike(int64_t world, int64_t ranks_per_node);
 
 class ScalingModel {
  public:
-  // Fits each form by relative least squares to the three largest measured worlds in `range`; smaller ones say less. Fits and weights use
+  // Fits each form by relative least squares to the three largest measured worlds in `range`; smaller ones tell less. Fits and weights use
   // calls of at least 4 KiB, if there are any: smaller ones are many in tables, all latency, and never buckets. Throws InputError if the
   // table has no such world.
   explicit ScalingModel(const AllReduceTable& table, WorldRange range = {});
@@ -57,16 +57,16 @@ class ScalingModel {
   const std::vector<int64_t>& fitted_worlds() const { return fitted_worlds_; }
 
   // a(x) and g(x) at `world` ranks. A form states growth, not absolute times: at each measured size, the time of the nearest measured world
-  // (in doublings; the larger of two) is multiplied by the form's growth from there to `world`. A bend of the measured curve stays a bend.
+  // (in doublings; the larger of two) is multiplied by the form's growth from there to `world`, so bends of the measured curve remain.
   // The gap keeps its measured ratio to a(x). Throws InputError unless 2 <= world <= kLargestWorld.
   CommCosts costs(ScalingForm form, int64_t world) const;
 
   // The weighted geometric mean of the forms, size by size.
   CommCosts costs(int64_t world) const;
 
-  // `count` draws: each of one form, drawn by its weight, with a normal error of the logarithm at each size: the root mean square of what
-  // the form missed there and at the two neighbouring sizes when a world was left out, times the square root of the doublings from the
-  // nearest measured world. So sizes at which a protocol changes, where all forms fail, are uncertain, and others are not. Deterministic.
+  // `count` draws: each of one form, drawn by its weight, with a normal error of the logarithm at each size: the root mean square of the
+  // form's errors there and at the two neighbouring sizes when a world was left out, times the square root of the doublings from the
+  // nearest measured world. So only sizes at which a protocol changes, where all forms fail, are uncertain. Deterministic.
   std::vector<CommCosts> redraw(int64_t world, int count) const;
 
  private:
@@ -84,20 +84,20 @@ class ScalingModel {
 struct Straggler {
   double expected_max_s = 0;      // of `ranks`, in a typical step
   double factor = 1;              // expected_max_s over the same of the measured ranks
-  bool beyond_samples = false;    // more ranks than times: slower ones than any that was measured are likely, and this is too little
-  double tail_factor = 1;         // then: the same with an exponential tail; otherwise `factor`
+  bool beyond_samples = false;    // more ranks than times: some are probably slower than any measured, so `factor` is too low
+  double tail_factor = 1;         // then with an exponential tail; otherwise `factor`
   double slowest_rank_ratio = 1;  // the median time of the rank that is slowest throughout, over that of the median rank
 };
 
-// E[max over P ranks] / E[max over the P0 measured ones], because a profile is the slowest of its ranks already.
+// E[max over P ranks] / E[max over the P0 measured ones], because a profile already is that of its slowest rank.
 //
-// Steps that are slow for all ranks, ranks that are slow in all steps, and what is left are kept apart (fit_blocks): the first make no rank
-// wait for another; each measured rank stands for P / P0 of the P, with its level, so one slow rank of eight is in the measured maximum as
-// it will be in the predicted one; what is left differs from rank to rank and step to step. With F_i the distribution of rank i's times in
+// Steps that are slow on all ranks, ranks that are slow in all steps, and residuals are separated (fit_blocks). The first make no rank
+// wait for another. Each measured rank stands for P / P0 of the P with its level, so one slow rank of eight is in the measured maximum as
+// it will be in the predicted one. Residuals differ from rank to rank and step to step. With F_i the distribution of rank i's times in
 // a typical step, the maximum has the distribution prod F_i^(P / P0): its expectation is exact for the measured times. It is never above
-// the largest of them, so for more ranks than times a second figure takes the largest tenth of what is left for the start of an exponential
-// tail (peaks over a threshold u with mean excess s: u + s (ln N + 0.577) for N draws above u). The two are a range of what may be, and no
-// confidence interval.
+// the largest of them, so for more ranks than times a second figure treats the largest tenth of the residuals as the start of an
+// exponential tail (peaks over a threshold u with mean excess s: u + s (ln N + 0.577) for N draws above u). The two span a plausible range,
+// not a confidence interval.
 //
 // times_by_rank: seconds of a rank's backward or step, [rank][step], every step on every rank; of a single rank, its times alone.
 // Throws InputError when there is none, ranks differ in their number of steps, a time is not positive and finite, or ranks < 1.

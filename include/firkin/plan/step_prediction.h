@@ -46,31 +46,30 @@ struct CapPrediction {
   double expected_regret = 0;
 };
 
-// What the model may be wrong in, one at a time: factors of the latency of a call, of the time of its bytes, and of backward. The first is
+// Errors the model may have, one at a time: factors on the latency of a call, the time of its bytes, and backward. The first is
 // no error. Half as large for a calibrated model.
 struct ModelError {
   double latency = 1, bytes = 1, compute = 1;
 };
 std::vector<ModelError> model_errors(const std::optional<double>& residual);
 
-// 95 % of measured steps lie within this factor of what is predicted, by the study: exp(2.74 sqrt(0.02^2 + residual^2)), with a residual of
+// By the study, 95 % of measured steps lie within this factor of the prediction: exp(2.74 sqrt(0.02^2 + residual^2)), with a residual of
 // 6 % for a model that was not calibrated.
 double model_range(const std::optional<double>& residual);
 
-// Seconds of a whole step under `plan`. Both throw std::invalid_argument when the step without communication is not known: differences of
-// plans are told by their share of a step, never by their share of what is exposed, which may be next to nothing.
+// Seconds of a whole step under `plan`. Both throw std::invalid_argument if the step without communication is unknown: differences of
+// plans are judged as a share of a step, never of exposed communication, which may be close to zero.
 double predict_step(const StepModel& model, const BucketPlan& plan);
 // One per cap, in the order given. rule.cap_bytes is not used.
 std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps);
 
 // Seconds of a whole step under the strategy ordered. The profile must know its forward pass.
 double predict_ordered_step(const StepModel& model, const BucketPlan& plan);
-// Buckets for it worth a race, the best first: what a search finds, and equal caps from 0.25 MiB on, of those that the simulation cannot
-// tell from the best (5 % of a step). None has more than `most_buckets`; at most three. Each with a launch order by need.
+// Its buckets worth racing, the best first: the plan of a search, and equal caps from 0.25 MiB on, as far as the simulation puts them
+// within 5 % of a step of the best. None has more than `most_buckets`; at most three. Each with a launch order by need.
 std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets);
 
-// Halved again and again from the power of two that holds everything: the seven largest with different buckets, fewer where there are
-// fewer. Ascending.
+// Powers of two down from the one that holds everything: the seven largest with different buckets, or fewer. Ascending.
 std::vector<int64_t> default_caps(std::span<const int64_t> sizes, const CapOptions& rule);
 
 // Evenly on a logarithmic axis, eight to an octave, from a quarter of the smallest wanted cap to twice the gradients' size.
@@ -78,7 +77,7 @@ std::vector<int64_t> dense_caps(int64_t smallest_cap, int64_t total_bytes);
 
 struct DistinctCaps {
   std::vector<int64_t> caps;       // ascending, each with other buckets
-  std::vector<std::string> notes;  // one per cap that was dropped, and for which one it was
+  std::vector<std::string> notes;  // one per dropped cap, naming the cap that stands for it
 };
 
 // Of caps that give the same buckets the smallest. Throws InputError for a cap that is not positive.
@@ -87,15 +86,14 @@ DistinctCaps distinct_caps(std::vector<int64_t> caps, std::span<const int64_t> s
 // Adds `cap` to the ascending caps, unless one of them gives the same buckets. Returns the cap that stands for it.
 int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t> sizes, const CapOptions& rule);
 
-// Four plans to calibrate on, one more than what they are to determine, the cost of a call and what computation and communication cost
-// each other: the buckets of a sixtieth of all bytes, of a twentieth, a sixth and a third, each plan moved as little as needed to be one
-// that no cap under `rule` makes and that is not in `verified`. So whatever cap is measured or found best later, it was not calibrated on.
-// With very few tensors there may be no such plan (five suffice nearly always, one never): then one that is to be verified is calibrated
-// on, and calibrated_on() tells.
+// Four plans to calibrate on, one more than the parameters they determine: buckets of a sixtieth, a twentieth, a sixth and a third of all
+// bytes. Each plan is moved as little as necessary to become one that no cap under `rule` makes and that is not in `verified`, so a cap
+// that is measured or found best later was never calibrated on. With very few tensors there may be no such plan (five nearly always
+// suffice, one never does): then a plan in `verified` is used, and calibrated_on() says so.
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified);
 
-// The most buckets of any of them. What a call costs beside a backward is known of so many calls; of several times as many, nothing is, and
-// a plan that seems best for its many calls is the one in which that is wrong.
+// The most buckets of any of them. The cost of a call during backward is known up to about that many calls; a plan of several times as
+// many that looks best may look so because of that cost's error.
 int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration);
 
 // Whether `plan` is one of `calibration`.

@@ -1,5 +1,5 @@
-// When each gradient of a model becomes ready in the backward pass, and when the next forward pass uses its parameter: the left input of
-// the performance model.
+// When each gradient of a model becomes ready in the backward pass, and when the next forward pass uses its parameter: one of
+// the performance model's two inputs.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct TensorProfile {
   std::vector<double> ready_s;  // seconds from the start of backward
   double backward_s = 0;        // end of the backward pass without communication; at least the last ready_s
 
-  // For communication that goes on under the next forward pass.
+  // For communication that also overlaps the next forward pass.
   std::vector<double> needed_s = {};  // first use of the parameter, seconds from the start of forward; 0: before forward begins
   std::vector<double> update_s = {};  // the optimiser's step on the tensor
   double forward_s = 0;               // end of the forward pass without waiting; at least the largest needed_s
@@ -42,7 +42,7 @@ TensorProfile with_forward(TensorProfile profile, double forward_s);
 // and no time lies behind the end of its pass.
 void check_profile(const TensorProfile& profile);
 
-// Times that are likely to be in another unit than seconds: one sentence each. Empty for most profiles.
+// Times that are probably in a unit other than seconds: one sentence each. Empty for most profiles.
 std::vector<std::string> problems_of_profile(const TensorProfile& profile);
 
 // tensors.csv: `name,bytes,ready_s` in gradient-ready order, and if known `needed_s` (an empty field: 0) and `update_s`. The file does not

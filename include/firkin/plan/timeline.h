@@ -1,5 +1,5 @@
-// What runs when under a bucket plan: in one backward pass, or in a steady step whose communication goes on under the next forward pass
-// (the strategy `ordered`).
+// The timeline of a bucket plan: one backward pass, or a steady step in which communication also overlaps the next forward pass (the
+// strategy `ordered`).
 //
 //   simulate(profile, plan, costs).exposed_s;           // what communication adds to the backward pass
 //   simulate_pipeline(profile, plan, costs).period_s;   // from one step's start to the next one's
@@ -46,7 +46,7 @@ struct BucketSpan {
 
 struct Timeline {
   std::vector<BucketSpan> buckets;  // in launch order
-  double compute_end_s = 0;         // end of the backward computation, with the launches and the slowdown that it suffered
+  double compute_end_s = 0;         // end of the backward computation, including launches and slowdown
   double end_s = 0;                 // computation and communication are over
   double exposed_s = 0;             // end_s - profile.backward_s: what communication adds to backward
 };
@@ -60,13 +60,13 @@ struct Timeline {
 // The profile and the plan must have passed check_profile and check_plan. Throws InputError when the options do not pass check_options.
 Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options = {});
 
-// The forward pass stands still until a bucket arrives.
+// A wait of the forward pass for a bucket.
 struct PipelineWait {
   int64_t bucket = 0;  // its index in the plan; of a split tensor, the first part's
   double start_s = 0, end_s = 0;
 };
 
-// The optimiser runs on a bucket's tensors, or on a split tensor.
+// The optimiser's run on a bucket's tensors, or on a split tensor.
 struct PipelineUpdate {
   int64_t bucket = 0;  // as above
   double start_s = 0, end_s = 0;
@@ -91,8 +91,8 @@ struct Pipeline {
 // order in which they have arrived, one at a time and each to its end. Contention is that of simulate(), in forward and in the optimiser as
 // well.
 //
-// Every bucket has been awaited when backward begins, so the link is idle then, and every step takes as long as the one before: one
-// backward with the forward behind it is the whole cycle, and no settling is waited for.
+// Every bucket has been awaited when backward begins, so the link is idle then and every step takes equally long: one backward with the
+// next forward is the whole cycle.
 //
 // A profile that does not know its forward pass needs every tensor at 0; one without update_s takes updates for free. Profile and plan must
 // have passed check_profile and check_plan. Throws InputError when the options do not pass check_options. O(n log n).

@@ -1,7 +1,7 @@
-// What caps take when model or inputs are otherwise: redrawn within their errors, or one of them multiplied.
+// How cap times change if the model or its inputs err: inputs redrawn within their errors, or one input multiplied.
 //
 //   const CapOdds odds(profile, with_model_errors({}, {.costs = costs}), {.rule = CapRule::kAtMost});
-//   odds.least_regret().caps;  // the caps to take when one does not know which draw is the truth
+//   odds.least_regret().caps;  // the caps to use without knowing which draw is true
 //   for (const SensitivityPoint& p : sensitivity_table(profile, costs, {.rule = CapRule::kAtMost}))
 //     fmt::print("{} x {}: best cap {}\n", name_of(p.influence), p.factor, format_bytes(p.cap_bytes));
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace firkin {
 
-// One world that the measurements allow.
+// One set of inputs that is consistent with the measurements.
 struct InputDraw {
   double compute_factor = 1;  // of ready times and the end of backward
   CommCosts costs;
@@ -27,23 +27,23 @@ struct InputDraw {
 inline constexpr int kDraws = 200;
 
 // a(x) and g(x) of this world size, kDraws times: each size's median with a normal error of its logarithm, 1.2533 stdev_s / sqrt(samples)
-// (what a median is off by under normal noise), the same for a and g. Sizes without stdev_s or samples stay as they are. Empty when none
-// has both: then nothing can be said. Deterministic.
+// (the standard error of a median under normal noise), the same for a and g. Sizes without stdev_s or samples stay as they are. Empty if
+// none has both. Deterministic.
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size);
 
 // A draw for each of `costs`. `compute_error`: the standard error of ready times and the end of backward together, as a fraction.
 // Deterministic.
 std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, double compute_error = 0);
 
-// The same with what the model may be wrong in (step_prediction.h). Of `nominal` alone where there is no draw.
+// The same with the model's own errors added (step_prediction.h); those of `nominal` alone if there are no draws.
 std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const InputDraw& nominal,
                                          const std::optional<double>& residual = {});
 
-// 95 % of the draws' times under `plan` lie between. Not for no draws.
+// The range of 95 % of the draws' times under `plan`. There must be draws.
 Interval drawn_times(const TensorProfile& profile, const std::vector<InputDraw>& draws, const BucketPlan& plan);
 
 struct PlanOdds {
-  double near_best = 0;        // P(best): the part of the draws in which no uniform cap is more than 1 % faster
+  double near_best = 0;        // P(best): share of the draws in which no uniform cap is more than 1 % faster
   double expected_regret = 0;  // mean over the draws of T / (T of the best uniform cap) - 1, not below 0
 };
 
@@ -75,10 +75,10 @@ class CapOdds {
 
 enum class Influence {
   kTotalBytes,  // bytes of every gradient; computation takes as long as before
-  kLatency,     // the part of a(x) and g(x) that is there at the smallest size: the least time in the table
-  kBandwidth,   // what comes on top of that is divided by the factor
+  kLatency,     // the part of a(x) and g(x) that even the smallest size takes: the least time in the table
+  kBandwidth,   // the rest of a(x) and g(x) is divided by the factor
   kBackward,    // every ready time and the end of backward
-  kContention,  // what the two slowdowns have above 1
+  kContention,  // the excess of the two slowdowns over 1
 };
 
 inline constexpr std::array kInfluences = {Influence::kTotalBytes, Influence::kLatency, Influence::kBandwidth, Influence::kBackward,

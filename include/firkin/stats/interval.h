@@ -17,7 +17,6 @@ struct Interval {
   double high = 0;
 
   bool contains(double value) const { return low <= value && value <= high; }
-  bool overlaps(const Interval& other) const { return low <= other.high && other.low <= high; }
 };
 
 // The range of six samples holds the median in 96.9 %, that of five in 93.75 %; with fewer than six samples an interval is unbounded.
@@ -27,8 +26,8 @@ inline constexpr size_t kFewestSamples = 6;
 // infinity}. O(n log n). Throws std::invalid_argument when there is no sample, one is not finite, or confidence is not between 0 and 1.
 Interval median_interval(std::span<const double> samples, double confidence = 0.95);
 
-// Of samples in the order in which they were measured, where neighbours may resemble each other: of more than 32, that of the medians of 32
-// stretches. Where these still resemble their neighbours, they count as fewer: n (1 - r) / (1 + r) for a correlation r of neighbouring
+// Of samples in the order measured, whose neighbours may resemble each other. More than 32 samples are condensed to the medians of 32
+// stretches; if these still resemble their neighbours, they count as fewer: n (1 - r) / (1 + r) for a correlation r of neighbouring
 // ranks. How often a 95 % interval held the true median, in percent of 4,000 normal series:
 //
 //   samples             6     10    20    30    100   1000

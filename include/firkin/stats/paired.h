@@ -17,9 +17,9 @@ struct PairedRatio {
 };
 
 // The Hodges-Lehmann estimate (1963) of log(a / reference), that is the median of the means of all pairs of blocks, each block with itself
-// included, exponentiated; with the interval of Wilcoxon's signed ranks (Tukey 1949). What both settings share in a block (a slow machine,
-// drift, a neighbour's load) cancels. Blocks run their settings in random order, so for two equal settings either sign of a block's
-// difference is as likely, and the interval excludes 1 in at most 5 %, whatever the noise.
+// included, exponentiated; with the interval of Wilcoxon's signed ranks (Tukey 1949). Whatever affects both settings in a block (a slow
+// machine, drift, a neighbour's load) cancels. Blocks run their settings in random order, so for two equal settings either sign of a
+// block's difference is as likely, and the interval excludes 1 in at most 5 %, whatever the noise.
 //
 // a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both. More than 100 blocks
 // are condensed to the medians of 100 stretches. With fewer than kFewestSamples blocks the 95 % interval is {0, infinity}. O(blocks^2).
@@ -27,7 +27,7 @@ struct PairedRatio {
 // not between 0 and 1.
 PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference, double confidence = 0.95);
 
-// A median and its interval, as a file states them when the samples themselves are gone.
+// A median and its interval as stated in a file without samples.
 struct StatedMedian {
   double median = 0;
   Interval interval;

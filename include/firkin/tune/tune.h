@@ -34,9 +34,9 @@ struct ModuleProfile {
 };
 
 struct ModuleTuningOptions {
-  double seconds = 120;           // for all of it, about: where steps are slow there are fewer of them, some 200 at the least
+  double seconds = 120;           // budget for everything, roughly: slow steps run fewer times, but at least some 200
   std::vector<int64_t> caps;      // bytes; raced along with the best predicted caps
-  int blocks = 12;                // that measure the gain, at most; from 6 on there are intervals of 95 %
+  int blocks = 12;                // at most this many measure the gain; 95 % intervals need 6
   int warmup_steps = 1;           // after each change of setting
   int steps_per_block = 2;        // timed
   int profile_steps = 20;         // 4 or more

@@ -80,7 +80,7 @@ void check_automatic(const DataParallelOptions& options, const std::vector<Named
   if (strategy.grouping != Grouping::kCap || strategy.launch != Launch::kWhenReady) {
     throw InputError(fmt::format("automatic buckets with the strategy {}; expected bucketed or ordered", strategy.name));
   }
-  if (options.plan) throw InputError("automatic buckets, and a plan as well; expected one of them");
+  if (options.plan) throw InputError("automatic buckets and a plan; expected one of the two");
   const auto at_least = [](const char* name, int64_t value, int64_t least) {
     if (value < least) throw InputError(fmt::format("automatic buckets: {} is {}; expected at least {}", name, value, least));
   };
@@ -269,7 +269,7 @@ std::optional<PlanChoice> Automatic::plan_on_rank_0(std::string& why_not) {
   try {
     const AllReduceTable table = sampler_->table();
     if (sampler_->is_cut_short()) {
-      throw InputError(fmt::format("{} were too short a time to measure all-reduces of more than {}", format_seconds(options_.budget_s),
+      throw InputError(fmt::format("{} are too short to measure all-reduces of more than {}", format_seconds(options_.budget_s),
                                    format_bytes(table.back().bytes)));
     }
     const TrainingTimes times = median_times(times_);

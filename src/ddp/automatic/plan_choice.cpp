@@ -152,7 +152,7 @@ CommunicationPlan plan_of(const json& value) {
 void check_order(const std::vector<int64_t>& order, size_t parameters) {
   std::vector<int64_t> all(parameters);
   std::iota(all.begin(), all.end(), 0);
-  if (!std::ranges::is_permutation(order, all)) throw InputError(fmt::format("its ready order is no permutation of 0..{}", parameters - 1));
+  if (!std::ranges::is_permutation(order, all)) throw InputError(fmt::format("its ready order is not a permutation of 0..{}", parameters - 1));
 }
 
 void check_made_for(const json& made_for, const PlanKey& key) {
@@ -210,7 +210,7 @@ CommunicationPlan read_plan_file(const std::filesystem::path& path, const PlanKe
     check_communication(parameters, plan.order, plan.plan);
     return plan;
   } catch (const json::exception&) {
-    throw InputError(fmt::format("{}: something is missing in it, or of another kind; expected {}", path.string(), kExpected));
+    throw InputError(fmt::format("{}: a field is missing or has another type; expected {}", path.string(), kExpected));
   } catch (const InputError& error) {
     throw InputError(fmt::format("{}: {}", path.string(), error.what()));
   }

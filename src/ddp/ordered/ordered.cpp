@@ -185,7 +185,7 @@ void LaunchTimes::add(const std::vector<BucketStats>& stats, const std::vector<i
   if (rows_.size() > kMostSteps) rows_.erase(rows_.begin());
 }
 
-std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root) const {
+std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root, std::optional<double> slack) const {
   std::vector<double> all;
   for (const std::vector<double>& row : rows_) all.insert(all.end(), row.begin(), row.end());
   const std::vector<double> slowest = max_over_ranks(group, all);
@@ -208,7 +208,8 @@ std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root) con
   for (const std::vector<double>& row : rows) {
     training.steps.push_back({.ready_s = {row.begin(), row.begin() + static_cast<std::ptrdiff_t>(buckets)}, .backward_s = row[width - 3]});
   }
-  at::Tensor order = at::tensor(robust_launch_order(training).order, at::kLong);
+  const LaunchOrder chosen = slack ? launch_order_with_slack(training, *slack) : robust_launch_order(training);
+  at::Tensor order = at::tensor(chosen.order, at::kLong);
   broadcast(group, {order}, root);  // machines may round differently
   const auto* first = order.const_data_ptr<int64_t>();
   return {first, first + order.numel()};
@@ -313,7 +314,8 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
     is_forward_observed_ = true;
     // For the next step, which begins with it: nothing of this one is under way then.
     if (is_choice_due(++steps_) && !keeps_launch_order()) {
-      next_launch_order_ = times_.order(synchronizer_.setup().control, agreement.first_with_data());
+      const StepSetup& setup = synchronizer_.setup();
+      next_launch_order_ = times_.order(setup.control, agreement.first_with_data(), setup.options.launch_slack);
     }
   }
   is_late_.assign(is_late_.size(), false);

@@ -128,8 +128,9 @@ class LaunchTimes {
   void add(const std::vector<BucketStats>& stats, const std::vector<int64_t>& launch_order, std::vector<double> first_use_s,
            double forward_s);
 
-  // From the last steps, the same on every rank. Collective; every rank must have added the same number of steps.
-  std::vector<int64_t> order(const ProcessGroup& group, int root) const;
+  // From the last steps, the same on every rank. Collective; every rank must have added the same number of steps. slack:
+  // DataParallelOptions::launch_slack.
+  std::vector<int64_t> order(const ProcessGroup& group, int root, std::optional<double> slack) const;
 
  private:
   static constexpr size_t kMostSteps = 8;

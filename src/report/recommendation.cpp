@@ -1,0 +1,367 @@
+// What to set: the answers of `firkin tune` and `firkin predict`.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "answer.h"
+#include "firkin/base/units.h"
+#include "firkin/stats/summary.h"
+
+namespace firkin {
+namespace {
+
+// ---- The answer of `firkin tune`.
+
+// "8, 16 and 25"
+std::string enumerated(const std::vector<std::string>& items) {
+  if (items.size() < 2) return items.empty() ? "" : items[0];
+  return fmt::format("{} and {}", fmt::join(items.begin(), items.end() - 1, ", "), items.back());
+}
+
+std::vector<std::string> cap_texts(const std::vector<double>& caps_mib) {
+  std::vector<std::string> texts;
+  for (const double cap : caps_mib) texts.push_back(display_cap(cap));
+  return texts;
+}
+
+bool excludes_no_gain(const Gain& gain) {
+  return gain.ratio_ci.high < 1;
+}
+
+// "28.4 % less time than PyTorch's default (95 % interval 26.1 to 30.2 %)"
+std::string against(const Gain& gain, const std::string& other) {
+  const Interval saved{1 - gain.ratio_ci.high, 1 - gain.ratio_ci.low};
+  if (!std::isfinite(saved.low)) {
+    return fmt::format("{:.3f} times as long as {}, from too few samples for an interval", gain.ratio, other);
+  }
+  if (saved.low <= 0 && saved.high >= 0) {
+    return fmt::format("as long as {}, as far as this measurement can tell (95 % interval of the difference {} to {})", other,
+                       display_percent(-saved.high, true), display_percent(-saved.low, true));
+  }
+  const bool gains = gain.ratio < 1;
+  const double low = gains ? saved.low : -saved.high, high = gains ? saved.high : -saved.low;
+  return fmt::format("{} {} time than {} (95 % interval {} to {})", display_percent(std::abs(1 - gain.ratio)), gains ? "less" : "more",
+                     other, display_percent(low), display_percent(high));
+}
+
+constexpr const char* kTorchDefault = "PyTorch's default";
+
+std::string against_default(const Gain& gain) {
+  return against(gain, kTorchDefault);
+}
+
+std::string ordered_sentence(const TuneAnswer& answer) {
+  const std::string takes = against(*answer.ordered_over_best_cap, "the best cap");
+  if (!excludes_no_gain(*answer.ordered_over_best_cap)) {
+    return fmt::format("The strategy ordered, which hides communication behind the next forward pass too, takes {}.", takes);
+  }
+  const std::string over_default =
+      answer.ordered_over_default ? fmt::format(", and {}", against_default(*answer.ordered_over_default)) : "";
+  return fmt::format("Recommended: the strategy ordered, which hides communication behind the next forward pass too. It takes {}{}.", takes,
+                     over_default);
+}
+
+std::string hook_sentence(const HookGain& hook) {
+  const Gain gain{hook.ratio, hook.ratio_ci.value_or(Interval{0, HUGE_VAL})};
+  return fmt::format(
+      "With gradients as {} on the wire, {} MiB is predicted to be best ({}), and a step takes {}. It rounds gradients to 8 "
+      "significant bits: compare the loss before you keep it.",
+      hook.hook, display_cap(hook.cap_mib), display_seconds(hook.predicted_s), against(gain, "without"));
+}
+
+std::string interval_text(const Interval& saved) {
+  return fmt::format("95 % interval {} to {}", display_percent(saved.low), display_percent(saved.high));
+}
+
+std::string bounds_sentence(const DecisionSection& decision) {
+  if (!decision.lowest_cap_mib) return "";
+  if (!decision.highest_cap_mib)
+    return fmt::format(" Every cap from {} MiB on makes the same buckets.", display_cap(*decision.lowest_cap_mib));
+  return fmt::format(" Every cap from {} to {} MiB makes the same buckets.", display_cap(*decision.lowest_cap_mib),
+                     display_cap(*decision.highest_cap_mib));
+}
+
+KeyFigure error_figure(const std::vector<CurveRow>& curve) {
+  std::vector<double> errors;
+  for (const CurveRow& row : curve) {
+    if (row.predicted_s && row.measured_s) errors.push_back(std::abs(*row.predicted_s / *row.measured_s - 1));
+  }
+  return {"Prediction error", display_percent(median(errors)),
+          fmt::format("median over {} caps; worst {}", errors.size(), display_percent(std::ranges::max(errors)))};
+}
+
+std::string tune_heading(const DecisionSection& decision) {
+  if (has_outcome(decision, Outcome::kSameBuckets)) return "Keep PyTorch's default: it makes the same buckets as the best cap.";
+  if (has_outcome(decision, Outcome::kHidden))
+    return "Keep PyTorch's default: its communication is hidden, so steps take as long as without any.";
+  if (has_outcome(decision, Outcome::kDefaultFaster)) return "Keep PyTorch's default: no other cap was faster.";
+  if (has_outcome(decision, Outcome::kNothingToGain)) return "Keep PyTorch's default: no other cap shows a measurable gain.";
+  const std::string set = fmt::format("Set bucket_cap_mb={}", display_cap(decision.cap_mib));
+  if (has_outcome(decision, Outcome::kGain) && decision.over_default)
+    return fmt::format("{}: steps take {} less time than with PyTorch's default.", set, display_percent(1 - decision.over_default->ratio));
+  if (!decision.predicted_to_default) return fmt::format("{}. PyTorch's default was not measured.", set);
+  return fmt::format("{}: steps should take {} less time than with PyTorch's default; {}.", set,
+                     display_percent(1 - *decision.predicted_to_default),
+                     has_outcome(decision, Outcome::kNotShown) ? "the measurement does not show it yet" : "not measured yet");
+}
+
+// How sure it is, and what the measurement cannot tell.
+std::string tune_certainty(const DecisionSection& decision) {
+  std::string text;
+  const auto add = [&text](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
+  if (const auto& gain = decision.over_default; gain && !has_outcome(decision, Outcome::kSameBuckets)) {
+    if (has_outcome(decision, Outcome::kGain) && std::isfinite(gain->ratio_ci.high)) {
+      add(fmt::format("{}, from blocks that had no part in choosing the cap.",
+                      interval_text({1 - gain->ratio_ci.high, 1 - gain->ratio_ci.low})));
+    } else {
+      add(fmt::format("Measured with {} MiB, a step takes {}.", display_cap(decision.cap_mib), against(*gain, "with PyTorch's default")));
+    }
+  }
+  if (has_outcome(decision, Outcome::kNotShown)) add("More blocks would settle it.");
+  std::vector<double> others = decision.tied_mib;
+  std::erase(others, decision.cap_mib);
+  if (!others.empty()) add(fmt::format("{} MiB may be as fast: this measurement cannot tell.", enumerated(cap_texts(others))));
+  return text;
+}
+
+// Which of three worlds a workload lies in (docs/where_it_matters.md), from a(x) as latency and bandwidth.
+std::string place_on_the_map(int64_t gradient_bytes, double backward_s, const AlphaBeta& fit) {
+  constexpr double kHidden = 0.1;   // of backward: all gradients at once
+  constexpr double kLatency = 0.5;  // of the rate of all gradients: a bucket's
+  constexpr double kBuckets = 4;    // fewer would not overlap much
+  const auto bytes = static_cast<double>(gradient_bytes);
+  const double all_s = fit.alpha_s + fit.beta_s_per_byte * bytes;
+  if (!(bytes > 0) || !(backward_s > 0) || !(all_s > 0)) return "";
+  const double bucket = std::min(static_cast<double>(25 * kMiB), bytes / kBuckets);
+  const double rate = bucket / (fit.alpha_s + fit.beta_s_per_byte * bucket) / (bytes / all_s);
+  const std::string_view world = all_s < kHidden * backward_s ? "hidden: bucket size decides little"
+                                 : rate < kLatency            ? "latency-bound: larger buckets gain"
+                                 : all_s > backward_s         ? "bandwidth-bound: no bucket size hides all communication behind backward"
+                                                              : "in between: buckets of the right size hide most communication";
+  return fmt::format(
+      "On the map of clusters (docs/where_it_matters.md), communication here is {}. All gradients ({}) in one "
+      "all-reduce take {}, {} of backward; buckets of {} reach {} of that rate.",
+      world, format_bytes(gradient_bytes), display_seconds(all_s), display_percent(all_s / backward_s), format_bytes(std::llround(bucket)),
+      display_percent(rate));
+}
+
+std::vector<std::string> tune_lead(const Results& results) {
+  const TuneAnswer& answer = *results.answer;
+  const DecisionSection& decision = answer.decision;
+  std::string sure = fmt::format("With {} MiB", display_cap(decision.cap_mib));
+  if (decision.predicted_s) sure += fmt::format(" the model predicts {} per step", display_seconds(*decision.predicted_s));
+  if (decision.measured_s) sure += fmt::format("; {} was measured", display_seconds(*decision.measured_s));
+  sure += ".";
+  if (decision.expected_regret) {
+    sure += fmt::format(" It is expected to cost at most {} over the best raced cap.", display_percent(*decision.expected_regret));
+  }
+  std::vector<std::string> lead = {sure + bounds_sentence(decision)};
+  if (answer.ordered_over_best_cap) lead.push_back(ordered_sentence(answer));
+  for (const HookGain& hook : answer.hooks) lead.push_back(hook_sentence(hook));
+  if (results.profile && results.alpha_beta) {
+    const TensorProfile& profile = results.profile->tensors;
+    lead.push_back(place_on_the_map(profile.total_bytes(), profile.backward_s, *results.alpha_beta));
+  }
+  return lead;
+}
+
+std::vector<KeyFigure> tune_figures(const Results& results) {
+  const DecisionSection& decision = results.answer->decision;
+  std::vector<KeyFigure> figures = {{"Best cap", display_cap(decision.cap_mib) + " MiB", decision.outcome}};
+  if (decision.over_default && !has_outcome(decision, Outcome::kSameBuckets)) {
+    const Gain& gain = *decision.over_default;
+    figures.push_back({"Against PyTorch's default", display_percent(gain.ratio - 1, true),
+                       std::isfinite(gain.ratio_ci.high) ? interval_text({gain.ratio_ci.low - 1, gain.ratio_ci.high - 1}) : ""});
+  }
+  if (decision.predicted_s && decision.measured_s) {
+    figures.push_back({"Step time", display_seconds(*decision.measured_s), display_seconds(*decision.predicted_s) + " predicted"});
+  }
+  figures.push_back({"Equally good", fmt::format("{} of {} caps", decision.tied_mib.size(), results.curve.size()),
+                     fmt::format("{} MiB, as far as measured", fmt::join(cap_texts(decision.tied_mib), ", "))});
+  figures.push_back(error_figure(results.curve));
+  const auto naive = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy);
+  if (naive != results.strategies.end() && decision.measured_s) {
+    figures.push_back(
+        {"Against naive", fmt::format("{:.2f} ×", naive->measured_s / *decision.measured_s),
+         fmt::format("as fast: {} instead of {}", display_seconds(*decision.measured_s), display_seconds(naive->measured_s))});
+  }
+  return figures;
+}
+
+std::vector<PasteSetting> tune_settings(const Results& results) {
+  const std::optional<ModelDescription>& model = results.run.model;
+  const bool half = model && model->dtype && *model->dtype == "bf16";
+  const DecisionSection& decision = results.answer->decision;
+  std::vector<PasteSetting> settings =
+      paste_settings(std::llround(decision.cap_mib * static_cast<double>(kMiB)), half ? 2 : 4, results.answer->plan_caps_mib);
+  if (keeps_default(decision)) {
+    std::erase_if(settings, [](const PasteSetting& setting) { return setting.setting.find("bucket_cap_mb") != std::string::npos; });
+    settings.insert(settings.begin(), {"PyTorch", "DistributedDataParallel(model)", "its default: 25 MiB after a first bucket of 1 MiB"});
+  }
+  return settings;
+}
+
+// ---- The answer of `firkin predict`.
+
+constexpr double kSlowRank = 0.05;  // above the median rank in every step: worth a sentence
+
+// As it can be typed: a rounder cap may make other buckets.
+std::string exact_cap(const std::optional<int64_t>& cap_bytes) {
+  return fmt::format("{:.6g}", mib(cap_bytes.value_or(0)));
+}
+
+std::string buckets_text(auto count) {
+  return count == 1 ? "1 bucket" : fmt::format("{} buckets", count);
+}
+
+constexpr double kLeastGainShown = 5e-4;
+
+std::string gain_text(double gain) {
+  return gain < kLeastGainShown ? "gains nothing" : fmt::format("gains {}", display_percent(gain));
+}
+
+// What was not measured.
+void add_extrapolated(const Prediction& prediction, std::vector<std::string>& lead) {
+  if (!prediction.workload.extrapolated) return;
+  if (const auto& extrapolation = prediction.extrapolation) {
+    std::vector<std::string> forms;
+    for (const FormPrediction& form : extrapolation->forms) forms.push_back(fmt::format("{} {}", form.form, display_percent(form.weight)));
+    lead.push_back(fmt::format("EXTRAPOLATED: {} ranks were not measured. Fitted to {} ranks; models by weight: {}.",
+                               prediction.workload.world_size, fmt::join(extrapolation->fitted_worlds, ", "), fmt::join(forms, ", ")));
+  }
+  const auto& stragglers = prediction.stragglers;
+  if (stragglers && stragglers->beyond_samples) {
+    lead.push_back(fmt::format(
+        "EXTRAPOLATED: the slowest of {} ranks, from {} times: {} above the slowest measured as they are, {} with an "
+        "exponential tail.",
+        stragglers->ranks, stragglers->samples, display_percent(stragglers->factor - 1), display_percent(stragglers->tail_factor - 1)));
+  }
+}
+
+std::string in_sentences(const std::vector<std::string>& sentences) {
+  return fmt::format("{}", fmt::join(sentences, " "));
+}
+
+// Intervals, what the cap may cost when model and inputs are wrong, and which caps are the same.
+std::string prediction_certainty(const Prediction& prediction) {
+  const PredictedBucketing& best = prediction.best_uniform;
+  std::vector<std::string> sentences;
+  if (best.expected_regret) {  // older results have none
+    sentences.push_back(fmt::format("95 % of measured times should lie between {} and {}, given the errors of the model and of {}.",
+                                    display_seconds(best.low_s.value_or(best.backward_s)),
+                                    display_seconds(best.high_s.value_or(best.backward_s)),
+                                    prediction.extrapolation ? "the forms of growth" : "the measurements"));
+    sentences.push_back(
+        fmt::format("This cap has the least expected regret, {}; it is within 1 % of the best in {} of the cases considered.",
+                    display_percent(*best.expected_regret), display_percent(best.near_best.value_or(0))));
+  }
+  if (best.lowest_cap_bytes && best.highest_cap_bytes && *best.highest_cap_bytes < prediction.workload.gradient_bytes) {
+    sentences.push_back(
+        fmt::format("Caps from {} to {} MiB make the same buckets.", exact_cap(best.lowest_cap_bytes), exact_cap(best.highest_cap_bytes)));
+  }
+  if (!best.exhaustive.value_or(true)) {
+    sentences.emplace_back("There are too many caps to try all: some were skipped, here and wherever caps are compared.");
+  }
+  return in_sentences(sentences);
+}
+
+std::string allreduce_text(const AlphaBeta& fit) {
+  const std::string bandwidth = fit.beta_s_per_byte > 0 ? fmt::format("{:.3g} GB/s", 1e-9 / fit.beta_s_per_byte) : "no limit";
+  return fmt::format("a(x) fits {} + x / ({}), with a median error of {}.", display_seconds(fit.alpha_s), bandwidth,
+                     display_percent(fit.median_relative_error));
+}
+
+// What it was predicted from.
+std::string prediction_inputs(const Prediction& prediction) {
+  const PredictedWorkload& workload = prediction.workload;
+  std::vector<std::string> sentences = {
+      fmt::format("{} tensors, {} of gradients, backward {}; {} ranks; rule {}.", workload.tensors, format_bytes(workload.gradient_bytes),
+                  display_seconds(workload.backward_s), workload.world_size, workload.rule),
+      allreduce_text(prediction.alpha_beta)};
+  if (const auto& stragglers = prediction.stragglers) {
+    sentences.push_back(fmt::format(
+        "Backward is that of the slowest of {} ranks, expected {} above the {} of {} ({} measured times).", stragglers->ranks,
+        display_percent(stragglers->factor - 1, true), display_seconds(stragglers->measured_backward_s),
+        stragglers->measured_ranks == 1 ? "one" : fmt::format("the slowest of {}", stragglers->measured_ranks), stragglers->samples));
+    if (stragglers->slowest_rank_ratio > 1 + kSlowRank) {
+      sentences.push_back(
+          fmt::format("One of the measured ranks is slow in every step: {} above the median rank. That is in the profile already.",
+                      display_percent(stragglers->slowest_rank_ratio - 1)));
+    }
+  }
+  const std::string place = place_on_the_map(workload.gradient_bytes, workload.backward_s, prediction.alpha_beta);
+  if (!place.empty()) sentences.push_back(place);
+  return in_sentences(sentences);
+}
+
+// What hiding communication behind the next forward pass as well is worth; the plan is in a table.
+std::string ordered_text(const PredictedOrdered& ordered) {
+  const std::string spread =
+      ordered.low_s && ordered.high_s ? fmt::format(" ({} to {})", display_seconds(*ordered.low_s), display_seconds(*ordered.high_s)) : "";
+  return fmt::format(
+      "With the strategy ordered, which also overlaps the next forward pass, a step takes {}{} instead of {} with the best cap, {}; "
+      "no plan takes less than {}.",
+      display_seconds(ordered.period_s), spread, display_seconds(ordered.bucketed_period_s),
+      ordered.gain < kLeastGainShown ? "which gains nothing" : display_percent(ordered.gain) + " less", display_seconds(ordered.bound_s));
+}
+
+std::string prediction_heading(const Prediction& prediction) {
+  const PredictedBucketing& best = prediction.best_uniform;
+  return fmt::format(
+      "The cap to use is {} MiB ({}): backward is predicted to take {}, {} of it exposed; the best plan of unequal buckets {}.",
+      exact_cap(best.cap_bytes), buckets_text(best.buckets), display_seconds(best.backward_s), display_seconds(best.exposed_s),
+      gain_text(prediction.best_plan.gain));
+}
+
+std::vector<KeyFigure> prediction_figures(const Prediction& prediction) {
+  const PredictedBucketing& best = prediction.best_uniform;
+  const PredictedPlan& plan = prediction.best_plan;
+  std::vector<KeyFigure> figures = {
+      {"Cap", exact_cap(best.cap_bytes) + " MiB", buckets_text(best.buckets)},
+      {"Backward with it", display_seconds(best.backward_s), display_seconds(best.exposed_s) + " of it exposed"},
+      {"Best plan", display_seconds(plan.backward_s), fmt::format("{}, {}", buckets_text(plan.buckets.size()), gain_text(plan.gain))}};
+  if (const auto& ordered = prediction.ordered) {
+    figures.push_back({"Step, ordered", display_seconds(ordered->period_s), gain_text(ordered->gain) + " over that cap"});
+  }
+  if (!prediction.sensitivity) return figures;
+  const std::vector<SensitivityPoint>& points = prediction.sensitivity->points;
+  const SensitivityPoint& now = *std::ranges::find(points, 1.0, &SensitivityPoint::factor);
+  figures.push_back({"Caps within 1 %", fmt::format("{} – {}", display_cap(mib(now.near_low_bytes)), display_cap(mib(now.near_high_bytes))),
+                     "MiB, around the best"});
+  figures.push_back({"Keeping it costs at most", display_percent(cost_of_keeping(*std::ranges::max_element(points, {}, cost_of_keeping))),
+                     "if one input is 1/8 to 8 times as large"});
+  return figures;
+}
+
+std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
+  const PredictedPlan& plan = prediction.best_plan;
+  return paste_settings(std::max<int64_t>(1, prediction.best_uniform.cap_bytes.value_or(1)), kFloatBytes,
+                        plan.pytorch.reproduces_plan ? plan.pytorch.mib : std::vector<double>());
+}
+
+}  // namespace
+
+void recommend(const Results& results, Answer& answer) {
+  if (results.answer) {
+    const DecisionSection& decision = results.answer->decision;
+    answer.heading = tune_heading(decision);
+    answer.certainty = tune_certainty(decision);
+    answer.lead = tune_lead(results);
+    answer.figures = tune_figures(results);
+    answer.settings = tune_settings(results);
+  } else {
+    const Prediction& prediction = results.prediction.value();
+    answer.heading = prediction_heading(prediction);
+    answer.certainty = prediction_certainty(prediction);
+    answer.lead = {prediction_inputs(prediction)};
+    if (prediction.ordered) answer.lead.push_back(ordered_text(*prediction.ordered));
+    answer.figures = prediction_figures(prediction);
+    answer.settings = prediction_settings(prediction);
+    add_extrapolated(prediction, answer.warnings);
+  }
+}
+
+}  // namespace firkin
