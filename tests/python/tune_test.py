@@ -119,11 +119,11 @@ def memory_of_training_and_of_tuning(rank):
     for _ in range(4):
         step(ddp)
     step.optimizer.zero_grad()
-    held = sum(t.nbytes for t in state_of(model, step)) / 2**20  # copies for a moment, in the place of gradients and buckets
     del ddp
     trained = peak_mib()
     firkin.tune(model, step, **QUICK)
-    return held, trained, peak_mib() - trained
+    more = peak_mib() - trained
+    return sum(t.nbytes for t in state_of(model, step)) / 2**20, trained, more
 
 
 def blocks_in_unequal_time(rank):
@@ -320,7 +320,7 @@ class Progress(unittest.TestCase):
             _tune._calibration(job, step_s=2.0, left_s=4.0, notes=notes)
         self.assertRegex(logged.output[0], r"tune: steps of 2 s: about \d\d s in all, not 5$")
         self.assertGreater(progress.expect.mock_calls[0].args[0], 5.0)
-        self.assertRegex(notes[0], "calibrated on 2 settings only")
+        self.assertRegex(notes[0], "calibrated on only 2 settings")
 
 
 class Memory(unittest.TestCase):
