@@ -546,7 +546,7 @@ class Refuses(unittest.TestCase):
 
     def test_a_step_that_uses_the_model_from_outside(self):
         for case in ("outer", "outer, find unused"):
-            self.says(case, "^step did not call the model that it was given; expected step.model. to use its argument")
+            self.says(case, "^step did not call the model it was given; expected step.model. to use its argument")
 
     def test_synchronised_batch_norm_on_a_cpu_with_pytorchs_own_words(self):
         for rank in of(refused):
