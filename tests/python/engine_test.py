@@ -399,10 +399,11 @@ class Engine(unittest.TestCase):
         for results in with_ranks(2, same_names_as_pytorch):
             self.assertEqual(results, {"state_dict": True, "parameters": True, "loads": "<All keys matched successfully>"})
 
-    def test_an_engine_for_another_pytorch_is_refused(self):
+    def test_an_engine_for_another_pytorch_is_refused_and_for_another_build_of_it_taken(self):
+        check_built_for(torch.__version__.split("+")[0] + "+cu999")
         kind, text = raised(lambda: check_built_for("2.0.1"))
         self.assertEqual(kind, "InputError")
-        self.assertIn(f"built for torch 2.0.1, this is {torch.__version__}", text)
+        self.assertIn(f"built for torch 2.0.1, and this is {torch.__version__}", text)
 
 
 if __name__ == "__main__":
