@@ -376,7 +376,7 @@ ARGUMENTS_REFUSED = {
     "mesh": "expected process_group=mesh.get_group()",
 }
 REFUSED = {
-    "step of the inner one": "expected its own step()",
+    "step of the inner one": "expected OverlappedOptimizer.step()",
     "copy of the optimizer": "expected its state_dict()",
     "copy with a group": "expected the default group",
 }

@@ -269,7 +269,7 @@ std::optional<PlanChoice> Automatic::plan_on_rank_0(std::string& why_not) {
   try {
     const AllReduceTable table = sampler_->table();
     if (sampler_->is_cut_short()) {
-      throw InputError(fmt::format("{} are too short to measure all-reduces of more than {}", format_seconds(options_.budget_s),
+      throw InputError(fmt::format("{} is too short to measure all-reduces of more than {}", format_seconds(options_.budget_s),
                                    format_bytes(table.back().bytes)));
     }
     const TrainingTimes times = median_times(times_);
