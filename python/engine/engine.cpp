@@ -63,6 +63,7 @@ GradientHook gradient_hook(const std::string& compression) {
 DataParallelOptions data_parallel_options(const EngineOptions& options) {
   DataParallelOptions result;
   result.strategy = find_strategy(options.strategy);
+  if (result.strategy.shards) throw InputError("strategy sharded is for programs in C++ so far; expected bucketed or ordered");
   result.cap.cap_bytes = options.cap_bytes;
   result.cap.first_cap_bytes = options.first_cap_bytes;
   if (options.counts) {
