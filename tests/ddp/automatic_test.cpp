@@ -341,7 +341,7 @@ TEST(AutomaticBuckets, AreRefusedWhereTheyCannotBe) {
       change(options);
       EXPECT_THAT([&] { DataParallel ddp(*net, group, options); }, ThrowsMessage<InputError>(HasSubstr(what)));
     };
-    for (const char* strategy : {"none", "naive", "flat", "overlap", "planned"}) {
+    for (const char* strategy : {"none", "naive", "flat", "overlap", "planned", "sharded"}) {
       refuses(std::string("strategy ") + strategy + "; expected bucketed or ordered",
               [&](auto& o) { o.strategy = find_strategy(strategy); });
     }

@@ -77,7 +77,7 @@ std::string percent(double ratio) {
 void check_automatic(const DataParallelOptions& options, const std::vector<NamedTensor>& parameters) {
   const AutomaticBuckets& buckets = *options.buckets;
   const Strategy& strategy = options.strategy;
-  if (strategy.grouping != Grouping::kCap || strategy.launch != Launch::kWhenReady) {
+  if (strategy.grouping != Grouping::kCap || strategy.launch != Launch::kWhenReady || strategy.shards) {
     throw InputError(fmt::format("automatic buckets with the strategy {}; expected bucketed or ordered", strategy.name));
   }
   if (options.plan) throw InputError("automatic buckets and a plan; expected one of the two");
