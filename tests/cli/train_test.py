@@ -68,7 +68,7 @@ class Runs(Training):
         words = ["--steps", 8, "--dtype", "bf16", "--checkpoint-every", 4]
         self.assertIn("optimiser", self.train(*words, out=self.folder / "whole").stderr)
         self.train("--steps", 4, *words[2:])
-        self.refused("--ranks", 2, *words, "--no-master-weights", "--resume", expected="master-weights was true, and is false now")
+        self.refused("--ranks", 2, *words, "--no-master-weights", "--resume", expected="master-weights was true and is now false")
         (self.out / "checkpoints" / "step-00000008.ckpt").unlink(missing_ok=True)
         self.train(*words, "--no-master-weights", out=self.folder / "without")
         names = {name: torch_names(self.folder / name) for name in ("whole", "without")}
@@ -168,7 +168,7 @@ class Resumes(Training):
 
     def test_another_training_is_refused(self):
         self.train("--steps", 4)
-        self.refused("--ranks", 2, "--steps", 6, "--seed", 5, "--resume", expected="seed was 0, and is 5 now")
+        self.refused("--ranks", 2, "--steps", 6, "--seed", 5, "--resume", expected="seed was 0 and is now 5")
 
     def test_other_steps_or_another_rate_are_said(self):
         self.train("--steps", 4)
