@@ -3,6 +3,7 @@
 #include <pybind11/functional.h>
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,16 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "ddp/backward_watch.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/group_error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
-#include "module_mirror.h"
-#include "python_errors.h"
 #include "python_optimizer.h"
 
+#include <torch/csrc/Exceptions.h>
 #include <torch/extension.h>
 
 namespace firkin::python {
@@ -29,28 +30,49 @@ namespace py = pybind11;
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// What firkin.DataParallel gives, in the units of the C++ options.
-struct EngineOptions {
-  std::string strategy;
-  int64_t cap_bytes = 0;
-  std::optional<int64_t> first_cap_bytes;
-  std::optional<std::vector<int64_t>> counts;  // of the tensors of each bucket, over ready_order
-  std::vector<int64_t> ready_order;
-  std::string compression;
-  bool finish_with_backward = true;
-  bool find_unused_parameters = false;
-  bool broadcast_buffers = true;
-  double timeout_s = 0;
-  std::optional<std::string> link;
-  bool automatic = false;
-  std::string plan_file;
-  std::function<void(const std::string&)> log;
-};
+// "layers.0.weight" -> "layers.0" and "weight".
+std::pair<std::string, std::string> split_path(const std::string& path) {
+  const size_t dot = path.rfind('.');
+  if (dot == std::string::npos) return {"", path};
+  return {path.substr(0, dot), path.substr(dot + 1)};
+}
 
-std::vector<NamedTensor> named(const NamedTensors& tensors) {
-  std::vector<NamedTensor> result;
-  for (const auto& [name, tensor] : tensors) result.push_back({name, tensor});
-  return result;
+torch::nn::Module& child(torch::nn::Module& parent, const std::string& name) {
+  if (const auto* known = parent.named_children().find(name)) return **known;
+  return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
+}
+
+torch::nn::Module& make_path(torch::nn::Module& root, const std::string& path) {
+  if (path.empty()) return root;
+  const auto [parent, name] = split_path(path);
+  return child(make_path(root, parent), name);
+}
+
+// A LibTorch module in the shape of a Python one: under the same names, with the same tensors in the same order, which is what DataParallel
+// and await_parameters() need. Names are paths, "layers.0.weight"; tied tensors come under each of their names.
+std::shared_ptr<torch::nn::Module> mirror_module(const NamedTensors& parameters, const NamedTensors& buffers) {
+  auto root = std::make_shared<torch::nn::Module>("module");
+  for (const auto& [full_name, tensor] : parameters) {
+    const auto [path, name] = split_path(full_name);
+    make_path(*root, path).register_parameter(name, tensor, tensor.requires_grad());
+  }
+  for (const auto& [full_name, tensor] : buffers) {
+    const auto [path, name] = split_path(full_name);
+    make_path(*root, path).register_buffer(name, tensor);
+  }
+  return root;
+}
+
+// The module of that path; "" is `root` itself. Null where it has neither parameters nor buffers, and so does not exist.
+const torch::nn::Module* find_module(const torch::nn::Module& root, const std::string& path) {
+  if (path.empty()) return &root;
+  const auto [parent_path, name] = split_path(path);
+  const torch::nn::Module* parent = find_module(root, parent_path);
+  if (parent == nullptr) return nullptr;
+  for (const auto& item : parent->named_children()) {
+    if (item.key() == name) return item.value().get();
+  }
+  return nullptr;
 }
 
 GradientHook gradient_hook(const std::string& compression) {
@@ -60,25 +82,30 @@ GradientHook gradient_hook(const std::string& compression) {
   throw InputError("compression '" + compression + "'; expected none, bf16 or fp16");
 }
 
-DataParallelOptions data_parallel_options(const EngineOptions& options) {
+// What firkin.DistributedDataParallel gives, by name.
+DataParallelOptions data_parallel_options(const py::kwargs& given) {
   DataParallelOptions result;
-  result.strategy = find_strategy(options.strategy);
-  result.cap.cap_bytes = options.cap_bytes;
-  result.cap.first_cap_bytes = options.first_cap_bytes;
-  if (options.counts) {
+  result.strategy = find_strategy(py::cast<std::string>(given["strategy"]));
+  if (result.strategy.shards) throw InputError("strategy sharded is for programs in C++ so far; expected bucketed or ordered");
+  result.cap.cap_bytes = py::cast<int64_t>(given["cap_bytes"]);
+  result.cap.first_cap_bytes = py::cast<std::optional<int64_t>>(given["first_cap_bytes"]);
+  if (const auto counts = py::cast<std::optional<std::vector<int64_t>>>(given["counts"])) {  // tensors per bucket, over ready_order
     result.plan.emplace();
     int64_t first = 0;
-    for (const int64_t count : *options.counts) {
+    for (const int64_t count : *counts) {
       result.plan->buckets.push_back({first, count});
       first += count;
     }
   }
-  result.ready_order = options.ready_order;
-  result.gradient_hook = gradient_hook(options.compression);
-  result.finish_with_backward = options.finish_with_backward;
-  result.find_unused_parameters = options.find_unused_parameters;
-  result.broadcast_buffers = options.broadcast_buffers;
-  if (options.automatic) result.buckets = automatic({.plan_file = options.plan_file, .log = options.log});
+  result.ready_order = py::cast<std::vector<int64_t>>(given["ready_order"]);
+  result.gradient_hook = gradient_hook(py::cast<std::string>(given["compression"]));
+  result.finish_with_backward = py::cast<bool>(given["finish_with_backward"]);
+  result.find_unused_parameters = py::cast<bool>(given["find_unused_parameters"]);
+  result.broadcast_buffers = py::cast<bool>(given["broadcast_buffers"]);
+  if (py::cast<bool>(given["automatic"])) {
+    result.buckets = automatic(
+        {.plan_file = py::cast<std::string>(given["plan_file"]), .log = py::cast<std::function<void(const std::string&)>>(given["log"])});
+  }
   return result;
 }
 
@@ -97,14 +124,14 @@ using WithoutGil = std::unique_ptr<T, DeleteWithoutGil>;
 // Every method releases the GIL: collectives wait for other ranks, and a Python optimiser takes it again.
 class Engine {
  public:
-  Engine(const NamedTensors& parameters, const NamedTensors& buffers, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-         const EngineOptions& options)
-      : mirror_(mirror_module(named(parameters), named(buffers))) {
+  Engine(const NamedTensors& parameters, const NamedTensors& buffers, const c10::intrusive_ptr<c10d::ProcessGroup>& group, double timeout_s,
+         const std::optional<std::string>& link, DataParallelOptions options)
+      : mirror_(mirror_module(parameters, buffers)) {
     GroupOptions group_options;
-    group_options.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1000));
-    if (options.link) group_options.link = parse_link(*options.link, group->getSize());
+    group_options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+    if (link) group_options.link = parse_link(*link, group->getSize());
     ProcessGroup adopted = adopt_process_group(group, group_options);
-    ddp_ = wrap(std::move(adopted), data_parallel_options(options));
+    ddp_ = wrap(std::move(adopted), std::move(options));
   }
 
   DataParallel& ddp() { return *ddp_; }
@@ -158,25 +185,6 @@ class EngineOptimizer {
   WithoutGil<OverlappedOptimizer> overlapped_;
 };
 
-void bind_options(py::module_& module) {
-  py::class_<EngineOptions>(module, "EngineOptions")
-      .def(py::init<>())
-      .def_readwrite("strategy", &EngineOptions::strategy)
-      .def_readwrite("cap_bytes", &EngineOptions::cap_bytes)
-      .def_readwrite("first_cap_bytes", &EngineOptions::first_cap_bytes)
-      .def_readwrite("counts", &EngineOptions::counts)
-      .def_readwrite("ready_order", &EngineOptions::ready_order)
-      .def_readwrite("compression", &EngineOptions::compression)
-      .def_readwrite("finish_with_backward", &EngineOptions::finish_with_backward)
-      .def_readwrite("find_unused_parameters", &EngineOptions::find_unused_parameters)
-      .def_readwrite("broadcast_buffers", &EngineOptions::broadcast_buffers)
-      .def_readwrite("timeout_s", &EngineOptions::timeout_s)
-      .def_readwrite("link", &EngineOptions::link)
-      .def_readwrite("automatic", &EngineOptions::automatic)
-      .def_readwrite("plan_file", &EngineOptions::plan_file)
-      .def_readwrite("log", &EngineOptions::log);
-}
-
 void bind_stats(py::module_& module) {
   py::enum_<AutomaticPhase>(module, "AutomaticPhase", "How far buckets=\"automatic\" has come.")
       .value("WARM_UP", AutomaticPhase::kWarmUp)
@@ -202,8 +210,13 @@ void bind_stats(py::module_& module) {
 void bind_engine(py::module_& module) {
   using Released = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine>(module, "Engine")
-      .def(py::init<const NamedTensors&, const NamedTensors&, const c10::intrusive_ptr<c10d::ProcessGroup>&, const EngineOptions&>(),
-           Released())
+      .def(py::init([](const NamedTensors& parameters, const NamedTensors& buffers, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                       double timeout_s, const std::optional<std::string>& link, const py::kwargs& given) {
+             DataParallelOptions options = data_parallel_options(given);
+             const py::gil_scoped_release released;
+             return std::make_unique<Engine>(parameters, buffers, group, timeout_s, link, std::move(options));
+           }),
+           py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("timeout_s"), py::arg("link"))
       .def(
           "finish", [](Engine& engine) { engine.ddp().finish_gradient_synchronization(); }, Released())
       .def(
@@ -236,12 +249,51 @@ void bind_engine(py::module_& module) {
           Released());
 }
 
+// ---- Errors.
+
+void raise(const char* module, const char* type, const py::object& argument) {
+  PyErr_SetObject(py::module_::import(module).attr(type).ptr(), argument.ptr());
+}
+
+// Sets Python's error. False for an error that is none of ours. The GIL is held.
+bool set_error(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(std::move(error));
+  } catch (const InputError& input) {
+    raise("firkin._core", "InputError", py::str(input.what()));
+  } catch (const StepError& step) {
+    const StepFailure& failure = step.failure();
+    raise("firkin._native", "StepError", py::make_tuple(step.what(), failure.rank, failure.step, failure.reason));
+  } catch (const GroupError& group) {
+    raise("firkin._native", "GroupError", py::str(group.what()));
+  } catch (...) {
+    return false;
+  }
+  return true;
+}
+
+// Autograd passes on an error of Python's as it is.
+void throw_as_pythons() {
+  const py::gil_scoped_acquire gil;
+  if (!set_error(std::current_exception())) return;
+  python_error error;
+  error.persist();
+  throw error;
+}
+
+// firkin.InputError, firkin.StepError and firkin.GroupError for the errors of those names, out of calls and out of backward().
+void translate_errors() {
+  set_autograd_error_translation(throw_as_pythons);
+  py::register_exception_translator([](std::exception_ptr error) {
+    if (error != nullptr && !set_error(error)) std::rethrow_exception(error);
+  });
+}
+
 }  // namespace
 }  // namespace firkin::python
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   firkin::python::translate_errors();
-  firkin::python::bind_options(module);
   firkin::python::bind_stats(module);
   firkin::python::bind_engine(module);
 }

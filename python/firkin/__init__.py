@@ -16,22 +16,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from firkin._core import (
-    AllReduceRow,
-    AllReduceTable,
-    InputError,
-    PredictedCap,
-    PredictedPlan,
-    Prediction,
-    Profile,
-    assign_buckets,
-    predict,
-)
+    AllReduceRow, AllReduceTable, InputError, PredictedCap, PredictedPlan, Prediction, Profile, assign_buckets, predict,
+)  # fmt: skip
 from firkin._core import version as __version__
 
 if TYPE_CHECKING:
     from firkin._allreduce import measure_all_reduce
     from firkin._data_parallel import DataParallel, DistributedDataParallel
-    from firkin._errors import GroupError, StepError
+    from firkin._native import GroupError, StepError
     from firkin._ordered import OverlappedOptimizer
     from firkin._plan import Plan
     from firkin._profile import profile
@@ -39,51 +31,30 @@ if TYPE_CHECKING:
     from firkin._tune import tune
 
 __all__ = [
-    "AllReduceRow",
-    "AllReduceTable",
-    "DataParallel",
-    "DistributedDataParallel",
-    "GroupError",
-    "InputError",
-    "OverlappedOptimizer",
-    "Plan",
-    "PredictedCap",
-    "PredictedPlan",
-    "Prediction",
-    "Profile",
-    "StepError",
-    "TuneResult",
-    "__version__",
-    "assign_buckets",
-    "load",
-    "measure_all_reduce",
-    "predict",
-    "profile",
-    "tune",
-]
+    "AllReduceRow", "AllReduceTable", "DataParallel", "DistributedDataParallel", "GroupError", "InputError", "OverlappedOptimizer", "Plan",
+    "PredictedCap", "PredictedPlan", "Prediction", "Profile", "StepError", "TuneResult", "__version__", "assign_buckets", "load",
+    "measure_all_reduce", "predict", "profile", "tune",
+]  # fmt: skip
 
 # What needs PyTorch is imported at its first use: planning alone works without.
 _NEEDS_TORCH = {
-    "DataParallel": "firkin._data_parallel",
-    "DistributedDataParallel": "firkin._data_parallel",
-    "GroupError": "firkin._errors",
-    "OverlappedOptimizer": "firkin._ordered",
-    "Plan": "firkin._plan",
-    "StepError": "firkin._errors",
-    "TuneResult": "firkin._result",
-    "load": "firkin._result",
-    "measure_all_reduce": "firkin._allreduce",
-    "profile": "firkin._profile",
-    "tune": "firkin._tune",
+    "_allreduce": ("measure_all_reduce",),
+    "_data_parallel": ("DataParallel", "DistributedDataParallel"),
+    "_native": ("GroupError", "StepError"),
+    "_ordered": ("OverlappedOptimizer",),
+    "_plan": ("Plan",),
+    "_profile": ("profile",),
+    "_result": ("TuneResult", "load"),
+    "_tune": ("tune",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NEEDS_TORCH:
-        raise AttributeError(f"module 'firkin' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
-    globals()[name] = value
-    return value
+    for module, names in _NEEDS_TORCH.items():
+        if name in names:
+            globals()[name] = value = getattr(importlib.import_module(f"firkin.{module}"), name)
+            return value
+    raise AttributeError(f"module 'firkin' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

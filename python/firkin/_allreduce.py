@@ -37,16 +37,20 @@ class _Size:
     wrong: int = 0
 
 
-class _Bench:
+class AllReduceBench:
+    """As measure_all_reduce(), on `device`. dtypes: of the gradients, whose bytes `sizes` are, and what they travel as."""
+
     def __init__(
-        self, ranks: Ranks, device: torch.device, sizes: Sequence[int], seconds: float, seed: int, dtypes: tuple[torch.dtype, torch.dtype]
-    ) -> None:
+        self, ranks: Ranks, device: torch.device, sizes: Sequence[int], seconds: float, seed: int,
+        dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
+    ) -> None:  # fmt: skip
         self._ranks = ranks
         self._device = device
         self._seconds = seconds
         self._deadline = time.perf_counter() + seconds
         self._random = random.Random(seed)
-        queues = {size: max(1, min(_QUEUE_LENGTH, _LARGEST_QUEUE_BYTES // size)) for size in sizes}
+        most = min(2 * max(sizes), _LARGEST_QUEUE_BYTES)  # no more than gradients and buckets take in training
+        queues = {size: max(1, min(_QUEUE_LENGTH, most // size)) for size in sizes}
         gradient, travels = dtypes
         elements = max(size * queue for size, queue in queues.items()) // gradient.itemsize
         memory = torch.zeros(elements, dtype=travels, device=device)  # shared by all sizes
@@ -56,7 +60,7 @@ class _Bench:
             count = size // gradient.itemsize
             self._sizes.append(_Size(size, [memory.narrow(0, i * count, count) for i in range(queues[size])]))
 
-    def run(self, on_progress: Callable[[str], None]) -> AllReduceTable:
+    def run(self, on_progress: Callable[[str], None] = lambda _: None) -> AllReduceTable:
         for size in self._sizes:
             self._prepare(size)
         for round_number in range(_MOST_ROUNDS):
@@ -104,8 +108,8 @@ class _Bench:
             buffer.fill_(self._ranks.rank + 1 if self._exact else 1)
         self._time_queued(size)
         expected = self._ranks.size * (self._ranks.size + 1) // 2 if self._exact else min(self._ranks.size, 256)  # bfloat16 counts so far
-        wrong = sum(int((buffer != expected).sum()) for buffer in size.buffers)
-        size.wrong = sum(self._ranks.all(wrong))
+        parts = (part for buffer in size.buffers for part in buffer.split(MIB))  # so that no mask of all of it is made
+        size.wrong = sum(self._ranks.all(sum(int((part != expected).sum()) for part in parts)))
         for buffer in size.buffers:
             buffer.zero_()  # stays finite however often it is summed
         if once_s < _LONG_CALL_S:
@@ -149,31 +153,16 @@ def measure_all_reduce(
     """The time of an all-reduce by size: a(x), one call at a time, and g(x), up to 4 queued back to back. Collective.
 
     process_group: None is the default group. sizes: bytes, multiples of 4; by default 4 B to 64 MiB by factors of 4. time_budget_s: for all
-    of it; more only where four rounds of single calls take more. Sizes are measured in turns, in an order shuffled by `seed`; a sample is the slowest
-    rank's; one result per size is checked element by element. Every rank gets the same table. Memory: at most 256 MiB or the largest size.
+    of it; more only where two rounds of single calls take more. Sizes are measured in turns, in an order shuffled by `seed`; a sample is the
+    slowest rank's; one result per size is checked element by element. Every rank gets the same table. Memory: twice the largest size up to
+    256 MiB, above that the size.
     Raises InputError without a process group, with one rank, and for a wrong size or time_budget_s.
     """
     ranks = Ranks(process_group)
     sizes = allreduce_sizes(64 * MIB) if sizes is None else list(sizes)
-    return measured_table(ranks, ranks.gradient_device(), sizes, time_budget_s, seed)
-
-
-def measured_table(
-    ranks: Ranks,
-    device: torch.device,
-    sizes: Sequence[int],
-    seconds: float,
-    seed: int,
-    on_progress: Callable[[str], None] = lambda _: None,
-    dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
-) -> AllReduceTable:
-    """As measure_all_reduce(), on `device`. dtypes: of the gradients, whose bytes `sizes` are, and what they travel as."""
 
     def check() -> None:
-        if ranks.size < 2:
-            raise InputError("only one rank; expected at least 2: torchrun --nproc-per-node 2")
-        if not seconds > 0:
-            raise InputError(f"time_budget_s {seconds}; expected more than 0")
+        ranks.check_measurable(time_budget_s)
         if not sizes:
             raise InputError("sizes: expected at least one")
         for size in sizes:
@@ -181,5 +170,5 @@ def measured_table(
                 raise InputError(f"an all-reduce of {size} bytes; expected a positive multiple of 4")
 
     ranks.attempt(check)
-    ranks.check_same("measure_all_reduce", {"sizes": list(sizes), "time_budget_s": seconds, "seed": seed})
-    return _Bench(ranks, device, sizes, seconds, seed, dtypes).run(on_progress)
+    ranks.check_same("measure_all_reduce", {"sizes": sizes, "time_budget_s": time_budget_s, "seed": seed})
+    return AllReduceBench(ranks, ranks.gradient_device(), sizes, time_budget_s, seed).run()

@@ -44,14 +44,10 @@ class DistributedDataParallel(torch.nn.Module):
             loss(model(x), y).backward()                        # buckets are summed meanwhile; then all ranks have the mean gradient
             optimizer.step()
 
-    The module is `model.module`; state_dict(), named_parameters() and the order of parameters are those of PyTorch's.
-    Gradients are views into the buckets. A parameter that gets no gradient is an error that names it, unless find_unused_parameters.
-    Hooks of your own on parameters keep working: they see this rank's gradient, before it is averaged.
-
-    When a rank's backward() raises, it raises there what it raised, and on every other rank a StepError that names rank and reason; nobody
-    has a gradient then. When a collective fails, a GroupError names the missing ranks.
-
-    A copy (copy.deepcopy, torch.save) connects at its first forward with gradients, which is collective, over the default group.
+    Names and the order of parameters are those of PyTorch's. Gradients are views into the buckets; hooks of your own on parameters see this
+    rank's gradient. A parameter that gets no gradient is an error that names it, unless find_unused_parameters. When a rank's backward()
+    raises, every other rank raises a StepError that names rank and reason, and nobody has a gradient. When a collective fails, a GroupError
+    names the missing ranks. A copy (copy.deepcopy, torch.save) connects at its first forward with gradients, which is collective.
 
     device_ids: the module's one GPU, to which inputs are then moved, or None. cap_mib, or bucket_cap_mb: of a bucket, in MiB, 25 by
     default; first_cap_mib: of the first one. plan: a Plan (TuneResult.plan), instead of caps. buckets: "automatic" starts with cap_mib,
@@ -62,9 +58,7 @@ class DistributedDataParallel(torch.nn.Module):
     alone (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). experiment: what
     only experiments need: {"link": "200mbit,1ms"}, so long do collectives take then, and the other strategies of docs/data_parallel.md.
 
-    Raises InputError on every rank when ranks have different models or options, for a module without parameters to train or one that is
-    wrapped already, parameters on a device that the group does not serve, a plan of another model, a group without gloo, or where the
-    engine is not installed.
+    Raises InputError on every rank for arguments, modules and groups that it cannot work with, or that are not the same everywhere.
     """
 
     def __init__(
@@ -137,14 +131,10 @@ class DistributedDataParallel(torch.nn.Module):
     def _start(self) -> None:
         """Collective."""
         self._ranks = Ranks(self._group)
-        native = load_engine()
-        options = native.EngineOptions()
-        options.timeout_s = _timeout_s(self._ranks)
-        for name, value in self._settings.items():
-            setattr(options, name, value)
         group = dist.group.WORLD if self._group is None else self._group
         parameters, buffers = _named(self.module, buffers=False), _named(self.module, buffers=True)
-        running = Arrivals(native.Engine(parameters, buffers, group, options), [p for _, p in parameters])
+        engine = load_engine().Engine(parameters, buffers, group, timeout_s=_timeout_s(group), **self._settings)
+        running = Arrivals(engine, [p for _, p in parameters])
         if self.strategy == "ordered":
             self._leave = weakref.finalize(self, running.install(self.module))
         self._running = running
@@ -190,7 +180,6 @@ class DistributedDataParallel(torch.nn.Module):
         state: None, or the process group of this object. Raises InputError for any other hook, after the first step, and after an
         OverlappedOptimizer was made.
         """
-
         known = [name for name, known in _COMPRESSIONS.items() if known is hook]
         if not known:
             name = getattr(hook, "__qualname__", type(hook).__name__)
@@ -317,9 +306,8 @@ def _positions(plan: Plan, module: torch.nn.Module, strategy: str) -> tuple[list
     return [len(bucket) for bucket in plan.buckets], [index[name] for bucket in plan.buckets for name in bucket]
 
 
-def _timeout_s(ranks: Ranks) -> float:
+def _timeout_s(group: Any) -> float:
     """Of the group's collectives."""
-    group: Any = dist.group.WORLD if ranks.group is None else ranks.group
     try:
         return float(group._get_backend(torch.device("cpu")).options._timeout.total_seconds())
     except (AttributeError, RuntimeError):  # the engine says what is wrong with the group

@@ -56,7 +56,6 @@ class LiveBuckets:
 
     bytes: list[int]  # of each bucket, in the order in which they are reduced
     names: list[list[str]] | None  # of the parameters in each; None: not logged
-    rebuilt: bool
 
 
 def _numbers(text: str) -> list[int]:
@@ -98,17 +97,14 @@ def wire_dtype(ddp: DDP, dtype: torch.dtype) -> torch.dtype | None:
 def live_buckets(model: torch.nn.Module) -> LiveBuckets:
     """What `model` has logged. Raises InputError for what is no DistributedDataParallel, or has not stepped often enough to know."""
     ddp = ddp_in(model)
-    module: torch.nn.Module = ddp.module
+    parameters = reduced_parameters(ddp.module)
     logged: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-    names = [name for name, _ in reduced_parameters(module)]
-    never_rebuilt = ddp.find_unused_parameters and not ddp.static_graph
-    if never_rebuilt:
+    if ddp.find_unused_parameters and not ddp.static_graph:  # then they are never rebuilt
         sizes = _numbers(logged["bucket_sizes"])
-        return LiveBuckets(sizes, _runs(reduced_parameters(module), sizes[::-1]), rebuilt=False)
+        return LiveBuckets(sizes, _runs(parameters, sizes[::-1]))
     if not logged.get("has_rebuilt_buckets"):
         steps = 4 if ddp.static_graph else 3
         raise InputError(f"check: no rebuild of the buckets is logged yet; expected at least {steps} training steps first")
-    buckets = None
-    if logged.get("rebuilt_per_bucket_param_indices"):
-        buckets = [[names[i] for i in _numbers(part)] for part in logged["rebuilt_per_bucket_param_indices"].split(",")]
-    return LiveBuckets(_numbers(logged["rebuilt_bucket_sizes"]), buckets, rebuilt=True)
+    indices = logged.get("rebuilt_per_bucket_param_indices")
+    buckets = [[parameters[i][0] for i in _numbers(part)] for part in indices.split(",")] if indices else None
+    return LiveBuckets(_numbers(logged["rebuilt_bucket_sizes"]), buckets)

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import inspect
 import random
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -16,35 +15,18 @@ from typing import Any
 from firkin import _ddp
 from firkin._core import DdpSetting, InputError, Profile
 from firkin._plan import Plan
-from firkin._profile import Parameters
+from firkin._profile import Clock, Step, Watch
 from firkin._ranks import Ranks
 from firkin._state import State
-from firkin._steps import Clock, Step, Watch, timed_step
 from firkin._torch import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+Samples = list[list[float]]  # seconds a step, [setting][block]
 
 
 def warmup_steps(options: dict[str, Any]) -> int:
     """Buckets are rebuilt in the second step, of a static graph in the third; after that they are what is measured."""
     return 3 if options.get("static_graph") else 2
-
-
-Samples = list[list[float]]  # seconds a step, [setting][block]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One way to call DistributedDataParallel: by a cap, by the list of caps that makes a plan, or with neither. Can travel."""
-
-    name: str
-    cap_mib: float | None
-    as_list: bool
-    counts: list[int]  # tensors per bucket, in gradient-ready order: what the setting should give
-
-    @classmethod
-    def of(cls, setting: DdpSetting) -> Setting:
-        return cls(setting.name, setting.cap_mib, setting.as_list, setting.counts)
 
 
 class Wrapping:
@@ -55,13 +37,14 @@ class Wrapping:
         self.graphs = Graphs()
         self._group = {} if "device_mesh" in options else {"process_group": ranks.group}
         self._sync = {"init_sync": False} if "init_sync" in inspect.signature(DDP.__init__).parameters else {}  # ranks are alike already
+        self._hooks: list[tuple[dict[int, Any], set[int]]] = []  # that wrapping added to the model
 
     def alike(self, dtype: torch.dtype) -> tuple[torch.dtype | None, torch.nn.Module]:
         """Puts rank 0's parameters and buffers on every rank, as DistributedDataParallel does it.
 
         Returns what gradients travel as (None: a communication hook's affair), and the module compiled as the wrapped one is.
         """
-        wrapped = self._wrap(self.model, **self._group, **self.options)
+        wrapped = self._wrapped(self.options)
         ddp = _ddp.ddp_in(wrapped, "wrap")
         self.unhook(ddp)
         self.graphs.compiled = _ddp.is_compiled(wrapped)
@@ -69,12 +52,21 @@ class Wrapping:
         return _ddp.wire_dtype(ddp, dtype), self.model if compiled is None else type(wrapped)(self.model, compiled)
 
     def __call__(self, **kwargs: Any) -> torch.nn.Module:
-        return self._wrap(self.model, **{**self._group, **self._sync, **self.options, **kwargs})
+        return self._wrapped({**self._sync, **self.options, **kwargs})
+
+    def _wrapped(self, kwargs: dict[str, Any]) -> torch.nn.Module:
+        before = [(hooks, set(hooks)) for hooks in (self.model._forward_pre_hooks, self.model._forward_hooks)]
+        wrapped = self._wrap(self.model, **self._group, **kwargs)
+        self._hooks = [(hooks, hooks.keys() - keys) for hooks, keys in before]
+        return wrapped
 
     def unhook(self, ddp: DDP) -> None:
         remove = getattr(ddp.reducer, "_remove_autograd_hooks", None)
         if remove is not None:
             remove()
+        for hooks, added in self._hooks:  # PyTorch adds some for a mesh that is cut out of another
+            for key in added:
+                hooks.pop(key, None)
         for parameter in self.model.parameters():
             parameter.grad = None  # it may be a view of a bucket
 
@@ -137,16 +129,15 @@ class StepBench:
     """
 
     def __init__(
-        self, ranks: Ranks, wrapping: Wrapping, step: Step, parameters: Parameters, profile: Profile, state: State, restore: bool,
-        timed_steps: int = 2,
-    ) -> None:  # fmt: skip
+        self, ranks: Ranks, wrapping: Wrapping, step: Step, profile: Profile, state: State, restore: bool, timed_steps: int = 2
+    ) -> None:
         self._ranks, self._wrapping, self._step, self._profile = ranks, wrapping, step, profile
         self._state, self._restore = state, restore
         self.timed_steps = timed_steps
-        self._clock = Clock(parameters[0][1].device)
+        self._clock = Clock(state.parameters[0].device)
         self.live: dict[str, _ddp.LiveBuckets] = {}  # by the setting's name: what PyTorch made of it
 
-    def kwargs(self, setting: Setting) -> dict[str, Any]:
+    def kwargs(self, setting: DdpSetting) -> dict[str, Any]:
         """The bucket arguments of a setting."""
         if setting.as_list:
             flags = {name: bool(self._wrapping.options.get(name, False)) for name in ("find_unused_parameters", "static_graph")}
@@ -154,33 +145,47 @@ class StepBench:
             return {"bucket_cap_mb_list": plan.ddp_kwargs(self._wrapping.model, **flags)["bucket_cap_mb_list"]}
         return {} if setting.cap_mib is None else {"bucket_cap_mb": setting.cap_mib}
 
-    def visit(self, setting: Setting | None) -> float:
+    def visit(self, setting: DdpSetting | None) -> float:
         """Seconds of a step, of the slowest rank; None: without communication."""
         if self._restore:
             self._state.put_back_schedules()
         # A static graph's first step would communicate.
         model = self._wrapping(**({"static_graph": False} if setting is None else self.kwargs(setting)))
-        alive = weakref.ref(_ddp.ddp_in(model, "wrap"))
+        ddp = _ddp.ddp_in(model, "wrap")
+        alive = weakref.ref(ddp)
         try:
             with self._wrapping.graphs.of("none" if setting is None else f"{setting.name} {setting.counts}"):
-                return self._without_communication(model) if setting is None else self._with(setting, model)
+                warmup, timed = (1, self._without_communication) if setting is None else (warmup_steps(self._wrapping.options), self._timed)
+                for _ in range(warmup):
+                    timed(model)
+                seconds = []
+                for _ in range(self.timed_steps):
+                    self._ranks.barrier()
+                    seconds += self._ranks.max([timed(model)])
+            if setting is not None and setting.name not in self.live:
+                self.live[setting.name] = _ddp.live_buckets(model)
+            return sum(seconds) / len(seconds)
         finally:
-            self._wrapping.unhook(_ddp.ddp_in(model))
-            del model
+            self._wrapping.unhook(ddp)
+            del model, ddp
             if alive() is not None:
                 gc.collect()
 
-    def _with(self, setting: Setting, model: torch.nn.Module) -> float:
-        for _ in range(warmup_steps(self._wrapping.options)):
-            self._step(model)
-        seconds = [self._slowest(lambda: timed_step(self._step, model, self._clock)) for _ in range(self.timed_steps)]
-        if setting.name not in self.live:
-            self.live[setting.name] = _ddp.live_buckets(model)
-        return sum(seconds) / len(seconds)
+    def _timed(self, model: torch.nn.Module) -> float:
+        """Seconds of one step on this rank, with all that it put onto the device."""
+        self._clock.synchronize()
+        started = time.perf_counter()
+        self._step(model)
+        self._clock.synchronize()
+        return time.perf_counter() - started
+
+    def _without_communication(self, model: torch.nn.Module) -> float:
+        with Watch(self._clock, self._state.parameters) as watch, _ddp.ddp_in(model).no_sync():
+            return self._timed(model) - watch.still_s
 
     def blocks(
-        self, settings: Sequence[Setting | None], *, fewest: int, most: int, seconds: float, seed: int, on_block: Callable[[int], None],
-        is_enough: Callable[[Samples], bool] = lambda _: False,
+        self, settings: Sequence[DdpSetting | None], *, fewest: int, most: int, seconds: float, seed: int,
+        on_block: Callable[[int], None], is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
         """At least `fewest` blocks, then as many as end within `seconds`, at most `most`, until they are enough; None: no communication."""
         samples: Samples = [[] for _ in settings]
@@ -196,19 +201,6 @@ class StepBench:
             if is_enough(samples) or (is_late and block + 1 >= fewest):
                 break
         return samples
-
-    def _slowest(self, timed: Callable[[], float]) -> float:
-        self._ranks.barrier()
-        return self._ranks.max([timed()])[0]
-
-    def _without_communication(self, model: torch.nn.Module) -> float:
-        def once() -> float:
-            with Watch(self._clock, self._state.parameters) as watch, _ddp.ddp_in(model).no_sync():
-                return timed_step(self._step, model, self._clock) - watch.still_s
-
-        once()
-        seconds = [self._slowest(once) for _ in range(self.timed_steps)]
-        return sum(seconds) / len(seconds)
 
 
 def check_ddp_options(options: dict[str, Any]) -> None:

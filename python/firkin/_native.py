@@ -1,4 +1,4 @@
-"""The extension with the C++ engine, if it is there and was built for the PyTorch that is there."""
+"""The extension with the C++ engine, if it is there and was built for the PyTorch that is there, and its errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ from firkin._core import InputError
 from firkin._torch import torch
 
 _HOW = "FIRKIN_PYTHON_ENGINE=1 pip install --no-build-isolation . in Firkin's sources, or make python"
+
+
+class StepError(RuntimeError):
+    """A step failed on some rank, and is told to every rank: nobody has a gradient of it, and none may step its optimiser.
+
+    rank: the first that failed. step: counted from 0; failed steps count. reason: on that rank.
+    """
+
+    def __init__(self, message: str, rank: int, step: int, reason: str) -> None:
+        super().__init__(message, rank, step, reason)
+        self.rank, self.step, self.reason = rank, step, reason
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class GroupError(RuntimeError):
+    """A collective failed, and with it the process group: it and everything made with it must be made anew. Names the missing ranks."""
 
 
 def check_built_for(built_for: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,11 @@ def _listed(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _mib(size: int) -> str:
-    return f"{size / _ddp.MIB:.4g} MiB"
+def _described(bucket: tuple[int, list[str]] | None) -> str:
+    if bucket is None:
+        return "none"
+    size, names = bucket
+    return f"{size / _ddp.MIB:.4g} MiB" + (f" ({_listed(names)})" if names else "")
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,8 @@ class Plan:
         """The plan with that many tensors in its buckets, in the profile's gradient-ready order. Raises InputError unless they add up."""
         if any(count < 1 for count in counts) or sum(counts) != len(profile):
             raise InputError(f"plan: {list(counts)} tensors per bucket; expected positive numbers that add up to {len(profile)}")
-        buckets, first = [], 0
-        names = profile.names
-        for count in counts:
-            buckets.append(tuple(names[first : first + count]))
-            first += count
-        return cls(tuple(buckets), dict(zip(names, profile.bytes)))
+        names = iter(profile.names)
+        return cls(tuple(tuple(itertools.islice(names, count)) for count in counts), dict(zip(profile.names, profile.bytes)))
 
     @property
     def bucket_bytes(self) -> list[int]:
@@ -70,19 +70,17 @@ class Plan:
         that are not runs in the order of registration under find_unused_parameters.
         """
         order = self.order_in_model(model)
-        self._check_one_kind(model)
-        kwargs: dict[str, Any] = {
-            "bucket_cap_mb_list": self.caps_mib(order, find_unused_parameters=find_unused_parameters, static_graph=static_graph)
-        }
-        if find_unused_parameters:
-            kwargs["find_unused_parameters"] = True
-        if static_graph:
-            kwargs["static_graph"] = True
-        return kwargs
+        (first_name, first), *others = _ddp.reduced_parameters(model)
+        for name, parameter in others:
+            if (parameter.dtype, parameter.device) != (first.dtype, first.device):
+                raise InputError(
+                    f"plan: '{first_name}' is {first.dtype} on {first.device}, '{name}' {parameter.dtype} on {parameter.device}; expected"
+                    " one dtype and device, since PyTorch has one list for all"
+                )
+        flags = {"find_unused_parameters": find_unused_parameters, "static_graph": static_graph}
+        return {"bucket_cap_mb_list": self.caps_mib(order, **flags)} | {name: True for name, on in flags.items() if on}
 
-    def caps_mib(
-        self, registration: Sequence[str], *, find_unused_parameters: bool = False, static_graph: bool = False
-    ) -> list[float]:
+    def caps_mib(self, registration: Sequence[str], *, find_unused_parameters: bool = False, static_graph: bool = False) -> list[float]:
         """The bucket_cap_mb_list alone. registration: the parameters' names in order of registration. Raises InputError as ddp_kwargs()."""
         if not _ddp.takes_lists():
             raise InputError(f"torch {torch.__version__} has no bucket_cap_mb_list; expected 2.13 or later")
@@ -103,56 +101,37 @@ class Plan:
         """
         live = _ddp.live_buckets(model)
         self.order_in_model(_ddp.ddp_in(model).module)
-        sizes = self.bucket_bytes
-        for k in range(max(len(sizes), len(live.bytes))):
-            ours = f"{_mib(sizes[k])} ({_listed(self.buckets[k])})" if k < len(sizes) else "none"
-            if k >= len(live.bytes):
-                raise InputError(f"check: bucket {k} is not there; expected {ours}")
-            names = _listed(live.names[k]) if live.names else ""
-            theirs = f"{_mib(live.bytes[k])} ({names})" if names else _mib(live.bytes[k])
-            same_names = live.names is None or k >= len(sizes) or set(live.names[k]) == set(self.buckets[k])
-            if k >= len(sizes) or live.bytes[k] != sizes[k] or not same_names:
-                raise InputError(f"check: bucket {k} has {theirs}; expected {ours}")
+        ours = [(size, list(bucket)) for size, bucket in zip(self.bucket_bytes, self.buckets)]
+        theirs = list(zip(live.bytes, live.names or [[] for _ in live.bytes]))  # no names: not logged
+        for k, (our, their) in enumerate(itertools.zip_longest(ours, theirs)):
+            if our is None or their is None or our[0] != their[0] or (their[1] and set(our[1]) != set(their[1])):
+                is_there = "is not there" if their is None else f"has {_described(their)}"
+                raise InputError(f"check: bucket {k} {is_there}; expected {_described(our)}")
 
     def order_in_model(self, model: torch.nn.Module) -> list[str]:
         """The parameters in order of registration. Raises InputError when the plan is of another model."""
-        parameters = _ddp.reduced_parameters(model)
-        for name, parameter in parameters:
+        sizes = {name: _ddp.gradient_bytes(parameter) for name, parameter in _ddp.reduced_parameters(model)}
+        planned = dict.fromkeys(name for bucket in self.buckets for name in bucket)
+        for name, size in sizes.items():
             if name not in self.bytes:
                 raise InputError(f"plan: made for another model: parameter '{name}' is not in it")
-            if self.bytes[name] != _ddp.gradient_bytes(parameter):
-                size = _ddp.gradient_bytes(parameter)
+            if self.bytes[name] != size:
                 raise InputError(f"plan: made for another model: '{name}' has {size} bytes, expected {self.bytes[name]}")
-        names = {name for name, _ in parameters}
-        for bucket in self.buckets:
-            for name in bucket:
-                if name not in names:
-                    raise InputError(f"plan: made for another model: no parameter '{name}' that needs a gradient")
-        planned = {name for bucket in self.buckets for name in bucket}
-        for name, _ in parameters:
             if name not in planned:
                 raise InputError(f"plan: parameter '{name}' is in no bucket")
-        return [name for name, _ in parameters]
-
-    def _check_one_kind(self, model: torch.nn.Module) -> None:
-        parameters = _ddp.reduced_parameters(model)
-        for name, parameter in parameters:
-            first_name, first = parameters[0]
-            if (parameter.dtype, parameter.device) != (first.dtype, first.device):
-                raise InputError(
-                    f"plan: '{first_name}' is {first.dtype} on {first.device}, '{name}' {parameter.dtype} on {parameter.device}; expected"
-                    " one dtype and device, since PyTorch has one list for all"
-                )
+        for name in planned:
+            if name not in sizes:
+                raise InputError(f"plan: made for another model: no parameter '{name}' that needs a gradient")
+        return list(sizes)
 
     def _buckets_by_registration(self, order: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        first, cut = 0, []
+        names, cut = iter(order), []
         for k in range(len(self.buckets) - 1, -1, -1):
-            run = tuple(order[first : first + len(self.buckets[k])])
+            run = tuple(itertools.islice(names, len(self.buckets[k])))
             if set(run) != set(self.buckets[k]):
                 raise InputError(
                     f"plan: with find_unused_parameters PyTorch cuts in the order of registration, of which bucket {k}"
                     f" ({_listed(self.buckets[k])}) is no run; expected static_graph as well, or another plan"
                 )
             cut.append(run)
-            first += len(run)
         return tuple(cut)

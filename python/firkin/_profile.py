@@ -1,4 +1,4 @@
-"""firkin.profile: when each gradient becomes ready in backward."""
+"""firkin.profile: when each gradient becomes ready in backward, by watching training steps that the user wrote."""
 
 from __future__ import annotations
 
@@ -6,19 +6,161 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from firkin import _ddp
 from firkin._core import InputError, Profile, profile_of_samples
 from firkin._ranks import Ranks
-from firkin._steps import Clock, CountedStep, Step, Unsynced, Watch
 from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-_WARMUP_SHARE = 0.2
+_WARMUP_SHARE = 0.2  # of the time, at most
 
+Step = Callable[[torch.nn.Module], Any]
 Parameters = list[tuple[str, torch.nn.Parameter]]
+
+
+class Clock:
+    """Marks on the CPU's clock or, for gradients on a GPU, events on its current stream (not run yet: no GPU was at hand)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._on_gpu = device.type == "cuda"
+
+    def mark(self) -> Any:
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """From one mark to another. On a GPU both must have passed: synchronize() before."""
+        return float(start.elapsed_time(end)) * 1e-3 if self._on_gpu else float(end - start)
+
+    def synchronize(self) -> None:
+        if self._on_gpu:
+            torch.cuda.synchronize(self._device)
+
+
+class CountedStep:
+    """The user's step, which says how often it was called, and what a loader that ends lacks."""
+
+    def __init__(self, step: Step, most: int | None = None) -> None:
+        if not callable(step):
+            raise InputError(f"step is a {type(step).__name__}; expected a function that takes the model and does one training step")
+        self._step, self._most = step, most
+        self.calls, self.seconds = 0, 0.0  # of all calls
+
+    def __call__(self, model: torch.nn.Module) -> None:
+        started = time.perf_counter()
+        try:
+            self._step(model)
+        except StopIteration:
+            most = "" if self._most is None else f" (up to {self._most}, fewer with a smaller time_budget_s)"
+            raise InputError(
+                f"step: its batches ended in call {self.calls + 1}; expected one per call{most}, or a loader that starts over"
+            ) from None
+        self.calls += 1
+        self.seconds += time.perf_counter() - started
+
+
+class Unsynced(torch.nn.Module):
+    """What a step gets where nothing is to be communicated: the module, to be called as DistributedDataParallel is."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.called = False
+        self.require_backward_grad_sync = True
+        self.to_reduce = False  # whether the next backward is one that DistributedDataParallel would reduce
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.called = True
+        self.to_reduce |= self.require_backward_grad_sync and torch.is_grad_enabled()
+        return self.module(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+
+class Watch:
+    """Backward passes of a step without communication, the outermost ones, and when gradients were accumulated in the last that counts.
+
+    Ranks stay alike: gradients are zero when a backward ends, since each rank has its own, and gradient scalers and closures look at them
+    before an optimiser steps. `still_s`: what that took, to be taken off a measured step.
+    model: says which passes count; None: all. zeroed: parameters. ready: those whose marks are wanted; hooks of the user's stay.
+    """
+
+    def __init__(
+        self, clock: Clock, zeroed: Sequence[torch.Tensor], model: Unsynced | None = None, ready: Sequence[torch.Tensor] = ()
+    ) -> None:
+        self._clock, self._zeroed, self._model, self._ready = clock, zeroed, model, ready
+        self.passes: list[tuple[Any, Any]] = []  # marks of the start and the end
+        self.uncounted = 0
+        self.marks: dict[int, Any] = {}  # index in `ready` -> mark, in the order in which gradients became ready
+        self.still_s = 0.0
+        self._marking = False
+        self._depth = 0  # of passes in passes: reentrant checkpointing, also on autograd's own thread
+
+    def __enter__(self) -> Watch:
+        self._original = torch.autograd.backward
+        torch.autograd.backward = self._backward
+        self._hooks: list[Any] = [
+            p.register_post_accumulate_grad_hook(self._marker(i))  # type: ignore[no-untyped-call]
+            for i, p in enumerate(self._ready)
+        ]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        torch.autograd.backward = self._original
+        for hook in self._hooks:
+            hook.remove()
+
+    def _backward(self, *args: Any, **kwargs: Any) -> None:
+        if self._depth > 0:
+            return self._original(*args, **kwargs)
+        counts = self._model is None or self._model.to_reduce
+        if counts:
+            self.marks.clear()
+        self._marking = counts
+        self._depth += 1
+        start = self._clock.mark()
+        try:
+            self._original(*args, **kwargs)
+        finally:
+            self._depth -= 1
+        if counts:
+            self.passes.append((start, self._clock.mark()))
+        else:
+            self.uncounted += 1
+        if self._model is not None:
+            self._model.to_reduce = False
+        self._zero()
+
+    def _zero(self) -> None:
+        self._clock.synchronize()
+        started = time.perf_counter()
+        with torch.no_grad():
+            for parameter in self._zeroed:
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
+        self._clock.synchronize()
+        self.still_s += time.perf_counter() - started
+
+    def _marker(self, index: int) -> Callable[[torch.Tensor], None]:
+        def ready(_: torch.Tensor) -> None:
+            if self._marking:
+                self.marks.pop(index, None)  # the last time counts
+                self.marks[index] = self._clock.mark()
+
+        return ready
 
 
 def trainable_parameters(model: torch.nn.Module) -> Parameters:
@@ -48,67 +190,35 @@ def check_same_model(ranks: Ranks, model: torch.nn.Module, parameters: Parameter
             raise InputError(f"model: rank {rank} has {theirs}, rank 0 has {everyone[0][1]}; expected the same model on every rank")
 
 
-class BackwardProfiler:
-    """Steps without communication, with and without hooks. zeroed: whose gradients are zero after every backward."""
+class _Watched:
+    """Steps without communication. zeroed: whose gradients are zero after every backward."""
 
     def __init__(
-        self,
-        ranks: Ranks | None,
-        model: torch.nn.Module,
-        step: Step,
-        parameters: Parameters,
-        *,
-        find_unused_parameters: bool,
-        zeroed: Sequence[torch.Tensor] = (),
+        self, model: torch.nn.Module, step: Step, parameters: Parameters, find_unused_parameters: bool, zeroed: Sequence[torch.Tensor]
     ) -> None:
-        self._ranks, self._model, self._step, self._parameters = ranks, Unsynced(model), step, parameters
-        self._find_unused_parameters = find_unused_parameters
-        self._tensors = [p for _, p in parameters]
+        self._model, self._step, self._find_unused_parameters = Unsynced(model), step, find_unused_parameters
+        self._names, self._tensors = [name for name, _ in parameters], [p for _, p in parameters]
         self._zeroed = zeroed or self._tensors
         self._clock = Clock(self._tensors[0].device)
-        self._compiled = _ddp.is_compiled(model)  # then gradients would all be ready at the end of a graph
 
-    def run(self, steps: int, warmup: int, seconds: float, on_progress: Callable[[str], None]) -> Profile:
-        bare: list[float] = []
-        rows: list[list[float]] = []
-        order: list[int] = []
-        started = time.perf_counter()
+    def bare(self) -> float:
+        """Seconds of backward."""
+        return self._clock.seconds(*self._watch().passes[0])
 
-        def one_more_fits(done: int, share: float = 1.0) -> bool:
-            took_s = self._slowest([time.perf_counter() - started])[0]
-            return done == 0 or took_s * (done + 1) / done <= share * seconds
+    def hooked(self) -> tuple[list[float], list[int]]:
+        """Seconds: the end of backward, then when each parameter was ready; and the order in which they were."""
+        watch = self._watch(self._tensors)
+        start, end = watch.passes[0]
+        unused = [i for i in range(len(self._tensors)) if i not in watch.marks]  # ready at the start
+        if unused and not self._find_unused_parameters:
+            raise InputError(
+                f"step: parameter '{self._names[unused[0]]}' got no gradient ({len(unused)} in all); expected every parameter to get one,"
+                " requires_grad_(False), or find_unused_parameters"
+            )
+        marks = [watch.marks.get(i, start) for i in range(len(self._tensors))]
+        return [self._clock.seconds(start, mark) for mark in (end, *marks)], unused + list(watch.marks)
 
-        for i in range(warmup):
-            if one_more_fits(i, _WARMUP_SHARE):
-                self._everywhere(self._bare_step)
-        for i in range(steps):
-            if not one_more_fits(i):
-                break
-            bare_s, scale = self._everywhere(self._bare_step), 1.0
-            with torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext():
-                if self._compiled:
-                    scale = bare_s / self._everywhere(self._bare_step)
-                hooked_s, order = self._everywhere(self._hooked_step)
-            bare.append(self._slowest([bare_s])[0])
-            rows.append(self._slowest([seconds * scale for seconds in hooked_s]))
-            on_progress(f"profiling backward: step {i + 1} of {steps}")
-        if self._ranks is not None:
-            order = self._ranks.all(order)[0]
-        in_order = [[row[0]] + [row[1 + i] for i in order] for row in rows]
-        names = [self._parameters[i][0] for i in order]
-        sizes = [_ddp.gradient_bytes(self._parameters[i][1]) for i in order]
-        return profile_of_samples(names, sizes, in_order, bare)
-
-    def _everywhere(self, work: Callable[[], Any]) -> Any:
-        if self._ranks is None:
-            return work()
-        self._ranks.barrier()
-        return self._ranks.attempt(work)
-
-    def _slowest(self, seconds: list[float]) -> list[float]:
-        return seconds if self._ranks is None else self._ranks.max(seconds)
-
-    def _watched_step(self, ready: Sequence[torch.Tensor] = ()) -> Watch:
+    def _watch(self, ready: Sequence[torch.Tensor] = ()) -> Watch:
         with Watch(self._clock, self._zeroed, self._model, ready) as watch:
             self._step(self._model)
         self._clock.synchronize()
@@ -124,25 +234,6 @@ class BackwardProfiler:
                 " `with model.no_sync():`"
             )
         return watch
-
-    def _bare_step(self) -> float:
-        return self._clock.seconds(*self._watched_step().passes[0])
-
-    def _hooked_step(self) -> tuple[list[float], list[int]]:
-        """Seconds: the end of backward, then when each parameter was ready; and the order in which they were."""
-        watch = self._watched_step(self._tensors)
-        start, end = watch.passes[0]
-        # A parameter without a gradient is ready at the start.
-        unused = [i for i in range(len(self._tensors)) if i not in watch.marks]
-        if unused and not self._find_unused_parameters:
-            names = [self._parameters[i][0] for i in unused]
-            raise InputError(
-                f"step: parameter '{names[0]}' got no gradient ({len(names)} in all); expected every parameter to get one,"
-                " requires_grad_(False), or find_unused_parameters"
-            )
-        seconds = [self._clock.seconds(start, end)]
-        seconds += [self._clock.seconds(start, watch.marks[i]) if i in watch.marks else 0.0 for i in range(len(self._tensors))]
-        return seconds, unused + list(watch.marks)
 
 
 def profile(
@@ -164,14 +255,12 @@ def profile(
     """
     if steps < 1 or warmup < 0:
         raise InputError(f"profile: {steps} steps, {warmup} of warm-up; expected at least 1 and 0")
-    ranks = Ranks(process_group) if dist.is_initialized() else None
-    if ranks is None and process_group is not None:
-        raise InputError("no process group; expected torch.distributed.init_process_group() first, under torchrun")
+    ranks = Ranks(process_group, may_be_alone=True)
     return measured_profile(ranks, model, step, steps=steps, warmup=warmup, find_unused_parameters=find_unused_parameters)
 
 
 def measured_profile(
-    ranks: Ranks | None,
+    ranks: Ranks,
     model: torch.nn.Module,
     step: Step,
     *,
@@ -182,19 +271,45 @@ def measured_profile(
     zeroed: Sequence[torch.Tensor] = (),
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Profile:
-    """As profile(); ranks: None, and nothing is communicated. seconds: fewer steps, at least one, where all would take longer."""
+    """As profile(). seconds: fewer steps, at least one, where all would take longer. zeroed: whose gradients are zero after a backward."""
 
     def checked() -> Parameters:
         CountedStep(step)
         return trainable_parameters(model)
 
-    if ranks is None:
-        parameters = checked()
-    else:
-        parameters = ranks.attempt(checked)
-        ranks.check_same(
-            "profile", {"steps": steps, "warmup": warmup, "seconds": seconds, "find_unused_parameters": find_unused_parameters}
-        )
-        check_same_model(ranks, model, parameters)
-    profiler = BackwardProfiler(ranks, model, step, parameters, find_unused_parameters=find_unused_parameters, zeroed=zeroed)
-    return profiler.run(steps, warmup, seconds, on_progress)
+    parameters = ranks.attempt(checked)
+    ranks.check_same("profile", {"steps": steps, "warmup": warmup, "find_unused_parameters": find_unused_parameters})
+    check_same_model(ranks, model, parameters)
+    watched = _Watched(model, step, parameters, find_unused_parameters, zeroed)
+    compiled = _ddp.is_compiled(model)  # then gradients would all be ready at the end of a graph
+    bare: list[float] = []
+    rows: list[list[float]] = []
+    order: list[int] = []
+    started = time.perf_counter()
+
+    def one_more_fits(done: int, share: float = 1.0) -> bool:
+        took_s = ranks.max([time.perf_counter() - started])[0]
+        return done == 0 or took_s * (done + 1) / done <= share * seconds
+
+    def everywhere(work: Callable[[], Any]) -> Any:
+        ranks.barrier()
+        return ranks.attempt(work)
+
+    for i in range(warmup):
+        if one_more_fits(i, _WARMUP_SHARE):
+            everywhere(watched.bare)
+    for i in range(steps):
+        if not one_more_fits(i):
+            break
+        bare_s, scale = everywhere(watched.bare), 1.0
+        with torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext():
+            if compiled:
+                scale = bare_s / everywhere(watched.bare)
+            hooked_s, order = everywhere(watched.hooked)
+        bare += ranks.max([bare_s])
+        rows.append(ranks.max([scale * each for each in hooked_s]))
+        on_progress(f"profiling backward: step {i + 1} of {steps}")
+    order = ranks.all(order)[0]
+    in_order = [[row[0]] + [row[1 + i] for i in order] for row in rows]
+    names = [parameters[i][0] for i in order]
+    return profile_of_samples(names, [_ddp.gradient_bytes(parameters[i][1]) for i in order], in_order, bare)

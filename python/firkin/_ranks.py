@@ -14,10 +14,13 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """The ranks of a process group. All methods but the constructor are collective."""
+    """The ranks of a process group. Methods are collective where they do not say otherwise."""
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        """group: None is the default group. Raises InputError where there is none."""
+    def __init__(self, group: dist.ProcessGroup | None, *, may_be_alone: bool = False) -> None:
+        """group: None is the default group. Raises InputError where there is none, unless this rank may be alone."""
+        if may_be_alone and group is None and not dist.is_initialized():
+            self.rank, self.size = 0, 1
+            return
         if not dist.is_initialized():
             raise InputError("no process group; expected torch.distributed.init_process_group() first, under torchrun")
         self.group = group
@@ -26,7 +29,7 @@ class Ranks:
         if self.rank < 0:
             raise InputError("this rank is not in the process group; expected only its members to call")
         self.backend = dist.get_backend(group)
-        self._backends = str(dist.get_backend_config(group))  # "cpu:gloo,cuda:nccl"
+        self._backends = str(dist.get_backend_config(group))  # "cpu:gloo,cuda:nccl", also where there is no GPU
         self.device = torch.device("cpu") if "cpu:" in self._backends else self._gpu()  # of what ranks tell each other
 
     @staticmethod
@@ -34,8 +37,8 @@ class Ranks:
         return torch.device("cuda", torch.cuda.current_device())
 
     def gradient_device(self) -> torch.device:
-        """Where gradients are reduced, as far as the group tells."""
-        return self._gpu() if "nccl" in self._backends else self.device
+        """Where gradients are reduced, as far as the group tells. Not collective."""
+        return self._gpu() if "nccl" in self._backends and torch.cuda.is_available() else self.device
 
     def all(self, value: T) -> list[T]:
         """Every rank's value, by rank."""
@@ -80,7 +83,14 @@ class Ranks:
         if is_input:
             where = "" if len(failures) == self.size else f"rank {rank}: "
             raise InputError(where + message) from None
-        raise RuntimeError(f"rank {rank} failed: {_first_line(described)}")
+        raise RuntimeError(f"rank {rank} failed: {described.splitlines()[0]}")
+
+    def check_measurable(self, time_budget_s: float) -> None:
+        """Raises InputError for one rank, and for no time. Not collective."""
+        if self.size < 2:
+            raise InputError("only one rank; expected at least 2: torchrun --nproc-per-node 2")
+        if not time_budget_s > 0:
+            raise InputError(f"time_budget_s {time_budget_s}; expected more than 0")
 
     def check_same(self, what: str, arguments: Mapping[str, Any]) -> None:
         """Raises InputError on every rank unless all have the same arguments: with others, ranks would wait for each other for ever."""
@@ -96,7 +106,3 @@ class Ranks:
         mine = self.attempt(lambda: pickle.dumps(work()) if self.rank == 0 else b"")
         value: T = pickle.loads(self.all(mine)[0])
         return value
-
-
-def _first_line(text: str) -> str:
-    return text.splitlines()[0] if text else text

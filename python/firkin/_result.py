@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import pathlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -14,7 +13,7 @@ from math import ceil, floor, log2
 from typing import Any
 
 from firkin import _core, _ddp
-from firkin._core import AllReduceRow, AllReduceTable, InputError, Prediction, Profile
+from firkin._core import AllReduceTable, InputError, Prediction, Profile
 from firkin._plan import Plan
 from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -38,9 +37,10 @@ class Speedup(float):
         return made
 
     @classmethod
-    def of_ratio(cls, ratio: float, low: float, high: float) -> Speedup:
-        """Of the step's time over the default's."""
-        return cls(1 / ratio, 1 / high, 1 / low if low > 0 else float("inf"))
+    def of_gain(cls, gain: Mapping[str, Any]) -> Speedup:
+        """gain: the step over the default's, as in a results.json."""
+        low, high = gain["ratio_ci"]["low"], gain["ratio_ci"]["high"]  # null: from too few blocks
+        return cls(1 / gain["ratio"], 1 / high if high else 0.0, 1 / low if low else float("inf"))
 
     def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
         return float(self), self.low, self.high
@@ -87,9 +87,24 @@ class TuneResult:
     curve: AllReduceTable  #: the time of an all-reduce by size
     world_size: int
     results_json: str  #: everything, as in a results.json (docs/results.md)
-    _element_bytes: int = field()
     _ddp_options: Mapping[str, Any] = field()
     _group: dist.ProcessGroup | None = field(default=None)
+
+    @classmethod
+    def of(
+        cls, results_json: str, choice: str, plan: Plan, ddp_options: Mapping[str, Any], group: dist.ProcessGroup | None = None
+    ) -> TuneResult:
+        """What a results.json says, and what it does not."""
+        results = json.loads(results_json)
+        keeps = choice == "torch default"
+        (chosen,) = (row for row in results["strategies"] if row["strategy"] == ("torch default" if keeps else "chosen cap"))
+        nothing = {"ratio": 1.0, "ratio_ci": {"low": 1.0, "high": 1.0}}
+        profile, curve = _core.profile_and_curve(results_json)
+        return cls(
+            choice, plan, results["decision"]["cap_mib"], chosen["measured_s"], chosen["predicted_s"],
+            Speedup.of_gain(nothing if keeps else results["decision"]["over_default"]), tuple(results.get("notes", ())),
+            profile, curve, results["environment"]["world_size"], results_json, ddp_options, group,
+        )  # fmt: skip
 
     def ddp_kwargs(self, **others: Any) -> dict[str, Any]:
         """Arguments for DistributedDataParallel(model, **...): those of the choice, those that it was measured with, and `others`."""
@@ -137,12 +152,16 @@ class TuneResult:
                 return kept
             kept.pop("gradient_as_bucket_view", None)  # not known there
             return {f"ddp_{name}": value for name, value in ({"find_unused_parameters": False} | kept).items()}
-        names = {"deepspeed": "reduce_bucket_size", "megatron-lm": "ddp_bucket_size", "horovod": "HOROVOD_FUSION_THRESHOLD"}
-        if framework not in names:
-            known = ("torch", "transformers", "accelerate", "lightning", *names)
+        size = round(self.cap_mib * _ddp.MIB)
+        elements = max(1, size // getattr(torch, json.loads(self.results_json)["model"]["dtype"]).itemsize)
+        of_others = {
+            "deepspeed": {"reduce_bucket_size": elements}, "megatron-lm": {"ddp_bucket_size": elements},
+            "horovod": {"HOROVOD_FUSION_THRESHOLD": size},
+        }  # fmt: skip
+        if framework not in of_others:
+            known = ("torch", "transformers", "accelerate", "lightning", *of_others)
             raise InputError(f"for_: '{framework}'; expected one of {', '.join(known)}")
-        line = dict(_core.settings_to_paste(self.cap_mib, self._element_bytes, []))[framework]
-        return {names[framework]: int(re.findall(r"\d+", line)[-1])}
+        return of_others[framework]
 
     def check(self, model: torch.nn.Module, strict: bool = False) -> str:
         """Whether the buckets of `model`, a DistributedDataParallel, are the choice's: a line that names the first that is not.
@@ -177,7 +196,7 @@ class TuneResult:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes what load() reads, results.json, report.html, tensors.csv and allreduce.csv; an earlier result goes to folder/older/."""
-        _core.write_run(self.results_json, self.profile, self.curve, os.fspath(folder))
+        _core.write_run(self.results_json, os.fspath(folder))
         file = pathlib.Path(folder) / _FILE
         if file.exists():
             older = max((file.parent / "older").iterdir(), key=lambda path: int(path.name) if path.name.isdigit() else -1)
@@ -187,32 +206,16 @@ class TuneResult:
     def to_dict(self) -> dict[str, Any]:
         """All of it in what JSON has, but for arguments of DistributedDataParallel that JSON has not, and the process group."""
         options = {name: value for name, value in self._ddp_options.items() if isinstance(value, (bool, int, float, str, type(None)))}
-        p = self.profile
-        return {
-            "choice": self.choice, "cap_mib": self.cap_mib, "step_s": self.step_s, "predicted_s": self.predicted_s,
-            "speedup": [float(self.speedup), self.speedup.low, self.speedup.high], "notes": list(self.notes), "world_size": self.world_size,
-            "plan": {"buckets": [list(bucket) for bucket in self.plan.buckets], "bytes": dict(self.plan.bytes)},
-            "profile": [p.names, p.bytes, p.ready_s, p.backward_s, p.bare_backward_s],
-            "curve": [[row.bytes, row.world_size, row.median_s, row.gap_s] for row in self.curve.rows],
-            "element_bytes": self._element_bytes, "ddp_options": options,
-            "results": json.loads(self.results_json),
-        }  # fmt: skip
+        named = {name: getattr(self, name) for name in ("choice", "cap_mib", "step_s", "predicted_s", "world_size")}
+        speedup = [float(self.speedup), self.speedup.low, self.speedup.high]
+        plan = {"buckets": [list(bucket) for bucket in self.plan.buckets], "bytes": dict(self.plan.bytes)}
+        return {**named, "speedup": speedup, "plan": plan, "ddp_options": options, "results": json.loads(self.results_json)}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> TuneResult:
         """Of what to_dict() made."""
-        same = {name: saved[name] for name in ("choice", "cap_mib", "step_s", "predicted_s", "world_size")}
-        return cls(
-            **same,
-            plan=Plan(tuple(map(tuple, saved["plan"]["buckets"])), dict(saved["plan"]["bytes"])),
-            speedup=Speedup(*saved["speedup"]),
-            notes=tuple(saved["notes"]),
-            profile=Profile(*saved["profile"]),
-            curve=AllReduceTable([AllReduceRow(*row) for row in saved["curve"]]),
-            results_json=json.dumps(saved["results"]),
-            _element_bytes=saved["element_bytes"],
-            _ddp_options=saved["ddp_options"],
-        )
+        plan = Plan(saved["plan"]["buckets"], saved["plan"]["bytes"])
+        return cls.of(json.dumps(saved["results"]), saved["choice"], plan, saved["ddp_options"])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TuneResult.from_dict, (self.to_dict(),)

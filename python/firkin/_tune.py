@@ -7,23 +7,19 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from firkin import _ddp
-from firkin._allreduce import measured_table
-from firkin._core import AllReduceTable, InputError, Profile, RunFacts, Tuner, allreduce_sizes
-from firkin._measure import Samples, Setting, StepBench, Wrapping, check_ddp_options, warmup_steps
+from firkin._allreduce import AllReduceBench
+from firkin._core import DdpSetting, Profile, RunFacts, Tuner, allreduce_sizes
+from firkin._measure import Samples, StepBench, Wrapping, check_ddp_options, warmup_steps
 from firkin._plan import Plan
-from firkin._profile import check_same_model, measured_profile, trainable_parameters
-from firkin._progress import Progress
+from firkin._profile import CountedStep, Step, check_same_model, measured_profile, trainable_parameters
 from firkin._ranks import Ranks
-from firkin._result import Speedup, TuneResult
+from firkin._result import TuneResult
 from firkin._state import State
-from firkin._steps import CountedStep, Step
 from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
-
-T = TypeVar("T")
 
 _log = logging.getLogger("firkin")
 
@@ -33,6 +29,7 @@ _RACED = 4  # caps, at most, but for those that are asked for
 _RACE_BLOCKS, _GAIN_BLOCKS = (3, 10), (2, 20)  # at least and at most
 _INTERVAL_BLOCKS = 6  # fewer have no interval of 95 %
 _SLACK_S = 10.0  # over time_budget_s, of which nothing is said
+_LINES_EVERY_S = 10.0
 
 
 class _Calibration(NamedTuple):
@@ -42,6 +39,56 @@ class _Calibration(NamedTuple):
 
 
 _CALIBRATIONS = (_Calibration(2, 4, 4), _Calibration(1, 4, 2), _Calibration(1, 4, 1), _Calibration(1, 2, 1))  # the first that fits, or the last
+
+
+class Progress:
+    """How far a tuning is: a bar with the time left, by tqdm where it is there; lines where nobody looks at a terminal."""
+
+    def __init__(self, expected_s: float, shown: bool) -> None:
+        self._started = time.perf_counter()
+        self._expected_s, self._shown = expected_s, shown
+        self._bar: Any = None
+        self._last_line_s = -_LINES_EVERY_S
+        self._on_terminal = sys.stderr.isatty() or "ipykernel" in sys.modules
+        if shown and self._on_terminal:
+            try:
+                from tqdm.auto import tqdm  # type: ignore[import-untyped]
+            except ImportError:
+                return
+            form = "{desc} {percentage:3.0f}% |{bar}| {postfix}"
+            self._bar = tqdm(total=100, desc="firkin.tune", bar_format=form, file=sys.stderr, leave=False)
+
+    def expect(self, seconds: float) -> None:
+        """All of it takes that long at least."""
+        self._expected_s = max(self._expected_s, seconds)
+
+    def at(self, what: str) -> None:
+        """what: it does now."""
+        if not self._shown:
+            return
+        done_s = time.perf_counter() - self._started
+        left_s = max(self._expected_s - done_s, 0.0)
+        share = min(done_s / self._expected_s, 0.99)
+        text = f"{what}, {left_s:.0f} s left" if left_s else f"{what}, about to end"
+        if self._bar is not None:
+            self._bar.n = round(100 * share)
+            self._bar.set_postfix_str(text)
+        elif self._on_terminal:
+            print(f"\r\033[Kfirkin.tune {share:4.0%} {text}", end="", file=sys.stderr, flush=True)
+        elif done_s - self._last_line_s >= _LINES_EVERY_S:
+            self._last_line_s = done_s
+            print(f"firkin.tune {share:4.0%} {text}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif self._shown and self._on_terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    def say(self, lines: str) -> None:
+        """After close()."""
+        if self._shown:
+            print("firkin.tune: " + lines.replace("\n", "\n  "), file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -58,10 +105,7 @@ class _Job:
     compiled: bool = False  # the model, or what wraps it
 
     def check(self) -> None:
-        if self.ranks.size < 2:
-            raise InputError("only one rank; expected at least 2: torchrun --nproc-per-node 2")
-        if not self.time_budget_s > 0:
-            raise InputError(f"time_budget_s {self.time_budget_s}; expected more than 0")
+        self.ranks.check_measurable(self.time_budget_s)
         check_ddp_options(self.options)
         trainable_parameters(self.model)
 
@@ -117,14 +161,12 @@ def tune(
     caps_mib: bucket caps to measure besides the best predicted. time_budget_s: for all of it, about; where steps are slow it does fewer,
     result.notes says what these cannot tell, and a line of the logger "firkin" where even the fewest take longer.
     restore: afterwards, also after an error, everything is as it was before: parameters, buffers, gradients, the state of optimisers,
-    schedules and gradient scalers, random numbers; it is on the host meanwhile. Loaders, and what else step changes, stay further on.
-    False: step trains on, with zero gradients in the steps that are measured without communication. progress: a bar on rank 0,
-    and the answer in three lines.
-    Memory: at most one more copy of the gradients, and 256 MiB while the all-reduce is measured.
+    schedules and gradient scalers, random numbers; a copy is on the host meanwhile, the only memory beyond that of training. Loaders, and
+    what else step changes, stay further on. False: step trains on, with zero gradients in the steps that are measured without
+    communication. progress: a bar on rank 0, and the answer in three lines.
 
-    Raises InputError, on every rank, without a process group, with one rank, for a model without parameters, different models, parameters
-    on several devices, a step that does not do exactly one backward that averages, does not call the model that it is given, or leaves a
-    parameter without a gradient, and where the batches end. RuntimeError where something could not be put back, or ranks drifted apart.
+    Raises InputError, on every rank, for a model, a step, arguments or a group that cannot be tuned, and where the batches end. RuntimeError
+    where something could not be put back, or ranks drifted apart.
     """
     options = dict(ddp_kwargs or {})
     process_group = options.pop("process_group", process_group)
@@ -170,6 +212,8 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
             ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
             find_unused_parameters=job.unused_allowed, zeroed=state.parameters, on_progress=job.progress.at,
         )  # fmt: skip
+    for parameter in state.parameters:
+        parameter.grad = None  # the all-reduce is measured in the memory of gradients and buckets
     notes = []
     if _ddp.cuts_from_the_end():
         notes.append("DDP_SET_LAST_BUCKET_CAP=1: PyTorch fills buckets of a cap from the last gradient; predictions take the first")
@@ -180,48 +224,68 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         )
     if wire is None:
         notes.append("a communication hook: the all-reduce was measured, and its time predicted, without it; steps were measured with it")
-    table = measured_table(
-        ranks, parameters[0][1].device, allreduce_sizes(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1), job.seed, job.progress.at,
-        (parameters[0][1].dtype, wire or parameters[0][1].dtype),
-    )  # fmt: skip
+    dtype, device = parameters[0][1].dtype, parameters[0][1].device
+    seconds = min(10.0, job.time_budget_s * 0.1)
+    sizes = allreduce_sizes(sum(profile.bytes))
+    table = AllReduceBench(ranks, device, sizes, seconds, job.seed, (dtype, wire or dtype)).run(job.progress.at)
 
     def left_s() -> float:
         return job.time_budget_s - ranks.max([time.perf_counter() - started])[0]
 
     def measured(
-        phase: str, settings: Sequence[Setting | None], blocks: tuple[int, int], seconds: float = 0.0,
+        phase: str, settings: Sequence[DdpSetting | None], blocks: tuple[int, int], seconds: float = 0.0,
         is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
         def on_block(done: int) -> None:
             job.progress.at(f"{phase}: block {done}")
 
         fewest, most = blocks
-        return bench.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block, is_enough=is_enough)
+        return steps.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block, is_enough=is_enough)
 
     # A step with all of its communication exposed: by how much it is hidden is not known yet.
     step_s = ranks.max([step.seconds / step.calls])[0] + table.rows[-1].median_s
     effort = _calibration(job, step_s, left_s(), notes)
-    tuner = _Planner(job, profile, table, effort.settings)
-    bench = StepBench(ranks, wrapping, step, parameters, profile, state, job.restore, effort.timed_steps)
+    steps = StepBench(ranks, wrapping, step, profile, state, job.restore, effort.timed_steps)
+
+    def new_tuner() -> Tuner:
+        return Tuner(
+            profile, table, ranks.size, lists=_lists_possible(job, profile), calibrations=effort.settings,
+            smallest_cap_mib=1.0 if job.compiled else 0.0, caps_mib=job.caps_mib,
+        )  # fmt: skip
+
+    tuner: Any = ranks.attempt(lambda: new_tuner() if ranks.rank == 0 else None)  # which decides for all
     calls, before_s = step.calls, left_s()
-    samples = measured("calibrating", [None, *tuner.calibration_settings()], (effort.blocks, effort.blocks))
+    samples = measured("calibrating", [None, *ranks.on_rank_0(lambda: tuner.calibration_settings)], (effort.blocks, effort.blocks))
     step_s = (before_s - left_s()) / (step.calls - calls)
 
     def gain_and_race_s(timed_steps: int) -> float:
         race = job.calls(_RACED, _RACE_BLOCKS[0], timed_steps, with_none=False)
         return (race + job.calls(2, _INTERVAL_BLOCKS, timed_steps)) * step_s
 
-    bench.timed_steps = 2 if gain_and_race_s(2) <= left_s() else 1
-    races = gain_and_race_s(bench.timed_steps) <= left_s()
-    tuner.calibrate(samples, _RACED if races else 1)
-    measured("racing the best caps", tuner.race_settings(), _RACE_BLOCKS if races else (1, 1), _RACE_SHARE * left_s(), tuner.race)
+    steps.timed_steps = 2 if gain_and_race_s(2) <= left_s() else 1
+    races = gain_and_race_s(steps.timed_steps) <= left_s()
+    ranks.on_rank_0(lambda: tuner.calibrate(samples, _RACED if races else 1))
+    measured(
+        "racing the best caps", ranks.on_rank_0(lambda: tuner.race_settings), _RACE_BLOCKS if races else (1, 1), _RACE_SHARE * left_s(),
+        lambda raced: ranks.on_rank_0(lambda: tuner.race(raced)),
+    )  # fmt: skip
     if not races:
         notes.append(f"steps of {step_s:.2g} s: no time to race the best predicted caps; the prediction chose")
-    samples = measured("measuring the gain", [None, *tuner.gain_settings()], _GAIN_BLOCKS, left_s())
-    if (blocks := len(samples[0])) < _INTERVAL_BLOCKS:
+    gain = measured("measuring the gain", [None, *ranks.on_rank_0(lambda: tuner.gain_settings)], _GAIN_BLOCKS, left_s())
+    if (blocks := len(gain[0])) < _INTERVAL_BLOCKS:
         notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks of them; from fewer than {_INTERVAL_BLOCKS} no gain can be shown")
     notes.append(f"step was called {step.calls} times: loaders and its own counters have moved on by as much")
-    return tuner.result(samples, bench, notes), unlike
+
+    def decided() -> tuple[DdpSetting, str]:
+        tuner.decide(gain)
+        return tuner.choice, tuner.results(_facts(job, notes))
+
+    choice, results = ranks.on_rank_0(decided)
+    plan = Plan.of_counts(profile, choice.counts)
+    if (names := steps.live[choice.name].names) is not None:
+        plan = Plan(tuple(map(tuple, names)), plan.bytes)
+    kind = "torch default" if choice.cap_mib is None else "cap"
+    return TuneResult.of(results, kind, plan, job.options, ranks.group), unlike
 
 
 def _calibration(job: _Job, step_s: float, left_s: float, notes: list[str]) -> _Calibration:
@@ -248,84 +312,15 @@ def _lists_possible(job: _Job, profile: Profile) -> bool:
     return in_order and _ddp.takes_lists() and not job.compiled and len({p.dtype for _, p in parameters}) == 1
 
 
-class _Planner:
-    """The tuner of rank 0: the others get what it decides, so that nobody rounds otherwise."""
-
-    def __init__(self, job: _Job, profile: Profile, table: AllReduceTable, calibrations: int) -> None:
-        self.profile = profile
-        self._job, self._table = job, table
-        self._tuner: Tuner | None = None
-
-        def make() -> None:
-            if job.ranks.rank == 0:
-                self._tuner = Tuner(
-                    profile, table, job.ranks.size, lists=_lists_possible(job, profile), calibrations=calibrations,
-                    smallest_cap_mib=1.0 if job.compiled else 0.0, caps_mib=job.caps_mib,
-                )  # fmt: skip
-
-        job.ranks.attempt(make)
-
-    def calibration_settings(self) -> list[Setting]:
-        return self._of_rank_0(lambda tuner: [Setting.of(s) for s in tuner.calibration_settings])
-
-    def calibrate(self, samples: Samples, raced: int) -> None:
-        self._of_rank_0(lambda tuner: tuner.calibrate(samples, raced))
-
-    def race_settings(self) -> list[Setting]:
-        return self._of_rank_0(lambda tuner: [Setting.of(s) for s in tuner.race_settings])
-
-    def race(self, samples: Samples) -> bool:
-        return self._of_rank_0(lambda tuner: tuner.race(samples))
-
-    def gain_settings(self) -> list[Setting]:
-        return self._of_rank_0(lambda tuner: [Setting.of(s) for s in tuner.gain_settings])
-
-    def result(self, samples: Samples, bench: StepBench, notes: list[str]) -> TuneResult:
-        def decide(tuner: Tuner) -> tuple[str, list[str], tuple[Setting, float, float, float, tuple[float, float, float]]]:
-            tuner.decide(samples)
-            cap_mib = tuner.best_cap.cap_mib or 0.0
-            figures = (Setting.of(tuner.choice), cap_mib, tuner.measured_s, tuner.predicted_s, tuner.gain_over_default)
-            return tuner.results(self._facts(notes)), tuner.notes, figures
-
-        text, of_tuning, (choice, cap_mib, step_s, predicted_s, over_default) = self._of_rank_0(decide)
-        plan = Plan.of_counts(self.profile, choice.counts)
-        live = bench.live[choice.name].names
-        if live is not None:
-            plan = Plan(tuple(tuple(bucket) for bucket in live), plan.bytes)
-        parameters = _ddp.reduced_parameters(self._job.model)
-        return TuneResult(
-            choice="torch default" if choice.cap_mib is None else "cap",
-            plan=plan,
-            cap_mib=cap_mib,
-            step_s=step_s,
-            predicted_s=predicted_s,
-            speedup=Speedup.of_ratio(*over_default),
-            notes=(*notes, *of_tuning),
-            profile=self.profile,
-            curve=self._table,
-            world_size=self._job.ranks.size,
-            results_json=text,
-            _element_bytes=parameters[0][1].element_size(),
-            _ddp_options=self._job.options,
-            _group=self._job.ranks.group,
-        )
-
-    def _of_rank_0(self, work: Callable[[Tuner], T]) -> T:
-        def on_its_tuner() -> T:
-            assert self._tuner is not None
-            return work(self._tuner)
-
-        return self._job.ranks.on_rank_0(on_its_tuner)
-
-    def _facts(self, notes: list[str]) -> RunFacts:
-        parameters = _ddp.reduced_parameters(self._job.model)
-        facts = RunFacts()
-        facts.model = type(_ddp.without_compile(self._job.model)).__name__
-        facts.dtype = str(parameters[0][1].dtype).removeprefix("torch.")
-        facts.torch = torch.__version__
-        facts.backend = str(self._job.ranks.backend)
-        facts.device = parameters[0][1].device.type
-        facts.parameters = sum(p.numel() for _, p in parameters)
-        facts.command_line = list(sys.argv)
-        facts.notes = list(notes)
-        return facts
+def _facts(job: _Job, notes: list[str]) -> RunFacts:
+    parameters = _ddp.reduced_parameters(job.model)
+    facts = RunFacts()
+    facts.model = type(_ddp.without_compile(job.model)).__name__
+    facts.dtype = str(parameters[0][1].dtype).removeprefix("torch.")
+    facts.torch = torch.__version__
+    facts.backend = str(job.ranks.backend)
+    facts.device = parameters[0][1].device.type
+    facts.parameters = sum(p.numel() for _, p in parameters)
+    facts.command_line = list(sys.argv)
+    facts.notes = notes
+    return facts

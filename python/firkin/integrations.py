@@ -16,7 +16,7 @@ from typing import Any
 
 from firkin._core import InputError
 from firkin._result import TuneResult
-from firkin._steps import Step
+from firkin._profile import Step
 from firkin._torch import torch
 from firkin._tune import tune
 from torch.nn.parallel import DistributedDataParallel as DDP

@@ -8,9 +8,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <cctype>
 #include <stdexcept>
 #include <tuple>
+#include <utility>
 
 #include "bindings.h"
 #include "firkin/base/error.h"
@@ -35,29 +35,23 @@ std::vector<int64_t> counts_of(const BucketPlan& plan) {
   return counts;
 }
 
-// MiB for each bucket; None where PyTorch's rule cannot make these buckets.
-std::optional<std::vector<double>> caps_of_counts(const std::vector<int64_t>& counts, const std::vector<int64_t>& sizes) {
+BucketPlan plan_of_counts(const std::vector<int64_t>& counts) {
   BucketPlan plan;
   int64_t first = 0;
   for (const int64_t count : counts) {
     plan.buckets.push_back({first, count});
     first += count;
   }
-  check_plan(plan, static_cast<int64_t>(sizes.size()));
+  return plan;
+}
+
+// MiB for each bucket; None where PyTorch's rule cannot make these buckets.
+std::optional<std::vector<double>> caps_of_counts(const std::vector<int64_t>& counts, const std::vector<int64_t>& sizes) {
+  const BucketPlan plan = plan_of_counts(counts);
+  check_plan(plan, std::ssize(sizes));
   const PyTorchCaps caps = pytorch_caps(plan, sizes);
   if (!caps.reproduces_plan) return std::nullopt;
   return caps.mib;
-}
-
-std::vector<std::pair<std::string, std::string>> settings_to_paste(double cap_mib, int64_t element_bytes,
-                                                                   const std::vector<double>& plan_caps_mib) {
-  std::vector<std::pair<std::string, std::string>> settings;
-  for (const PasteSetting& setting : paste_settings(bytes_from_mib(cap_mib, "cap_mib"), element_bytes, plan_caps_mib)) {
-    std::string tool = setting.tool;
-    std::ranges::transform(tool, tool.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    settings.emplace_back(tool, setting.setting);
-  }
-  return settings;
 }
 
 // What only Python knows of a run.
@@ -118,27 +112,39 @@ class Tuner {
 
   // After race(): PyTorch's default, and the chosen cap. To be measured after none.
   std::vector<DdpSetting> gain_settings() const {
-    return {{.name = kTorchDefaultName, .plan = assign_buckets(tuning_.profile.tensors.bytes, kTorchDefaultCaps)}, best_cap()};
+    return {{.name = kTorchDefaultName, .plan = assign_buckets(tuning_.profile.tensors.bytes, kTorchDefaultCaps)},
+            race_settings_.at(tuning_.decision.standing.choice)};
   }
 
   void decide(const Steps& step_s) {
     tuning_.gain = measured(step_s, gain_settings(), /*with_none=*/true);
     tuning_.gain.back().name = kChosenCapName;
     firkin::decide(tuning_);
-    add_sections(tuning_, sections_);
   }
 
-  const DdpSetting& best_cap() const { return race_settings_.at(tuning_.decision.standing.choice); }
-  bool keeps_default() const { return firkin::keeps_default(tuning_.decision.outcome); }
-  DdpSetting choice() const { return keeps_default() ? gain_settings()[0] : best_cap(); }
-  const Tuning& tuning() const { return tuning_; }
-  // Of the choice.
-  const StrategyRow& row() const {
-    return *std::ranges::find(sections_.strategies, keeps_default() ? kTorchDefaultName : kChosenCapName, &StrategyRow::strategy);
+  // After decide().
+  DdpSetting choice() const { return gain_settings()[keeps_default(tuning_.decision.outcome) ? 0 : 1]; }
+
+  // All of it, after decide().
+  Results results(const RunFacts& facts) const {
+    Results sections;
+    add_sections(tuning_, sections);
+    sections.run = begin_head("tune");
+    sections.run.command_line = facts.command_line;
+    Environment& environment = sections.run.environment;
+    environment.libtorch = facts.torch;
+    environment.backend = facts.backend;
+    environment.device = facts.device;
+    environment.world_size = tuning_.world_size;
+    const TensorProfile& tensors = tuning_.profile.tensors;
+    sections.run.model = ModelDescription{.name = facts.model,
+                                         .dtype = facts.dtype,
+                                         .parameters = facts.parameters,
+                                         .tensors = std::ssize(tensors.bytes),
+                                         .gradient_bytes = tensors.total_bytes()};
+    sections.notes.insert(sections.notes.begin(), facts.notes.begin(), facts.notes.end());
+    return sections;
   }
-  PairedRatio gain_over_default() const { return keeps_default() ? PairedRatio{1, {1, 1}} : tuning_.decision.to_default.value(); }
-  // What results.json says, but for its head. After decide().
-  const Results& sections() const { return sections_; }
 
  private:
   DdpSetting cap_setting(int64_t cap_bytes) const {
@@ -179,33 +185,14 @@ class Tuner {
   int64_t smallest_cap_bytes_;
   std::vector<int64_t> caps_;
   std::vector<DdpSetting> calibration_settings_, race_settings_;
-  Results sections_;
 };
 
-std::string results_of(const Tuner& tuner, const RunFacts& facts) {
-  Results results = tuner.sections();
-  const ProfileSection& profile = tuner.tuning().profile;
-  results.run = begin_head("tune");
-  results.run.command_line = facts.command_line;
-  Environment& environment = results.run.environment;
-  environment.libtorch = facts.torch;
-  environment.backend = facts.backend;
-  environment.device = facts.device;
-  environment.world_size = tuner.tuning().world_size;
-  results.run.model = ModelDescription{.name = facts.model,
-                                       .dtype = facts.dtype,
-                                       .parameters = facts.parameters,
-                                       .tensors = static_cast<int64_t>(profile.tensors.bytes.size()),
-                                       .gradient_bytes = profile.tensors.total_bytes()};
-  results.notes.insert(results.notes.begin(), facts.notes.begin(), facts.notes.end());
-  return results_text(results);
-}
-
 // An earlier result in `folder` is kept in folder/older/.
-void write_run(const std::string& results, const ProfileSection& profile, const MeasuredAllReduce& curve,
-               const std::filesystem::path& folder) {
-  const std::vector<OutputFile> files = {{"tensors.csv", tensors_csv(profile.tensors)}, {"allreduce.csv", allreduce_csv(curve.rows)}};
-  const Results written = with_files(parse_results(results, "results"), files);
+void write_run(const std::string& text, const std::filesystem::path& folder) {
+  const Results results = parse_results(text, "results");
+  const std::vector<OutputFile> files = {{"tensors.csv", tensors_csv(results.profile.value().tensors)},
+                                         {"allreduce.csv", allreduce_csv(results.allreduce)}};
+  const Results written = with_files(results, files);
   check_output_folder(folder, "folder");
   keep_older_result(folder, written.run.files);
   write_result(folder, written, files);
@@ -219,7 +206,12 @@ void bind_setting(nb::module_& module) {
           "None: no cap.")
       .def_ro("as_list", &DdpSetting::as_list, "Whether a list of caps makes its buckets.")
       .def_prop_ro(
-          "counts", [](const DdpSetting& self) { return counts_of(self.plan); }, "Tensors per bucket, in gradient-ready order.");
+          "counts", [](const DdpSetting& self) { return counts_of(self.plan); }, "Tensors per bucket, in gradient-ready order.")
+      .def("__getstate__", [](const DdpSetting& self) { return std::tuple(self.name, self.cap_bytes, self.as_list, counts_of(self.plan)); })
+      .def("__setstate__", [](DdpSetting& self, const std::tuple<std::string, std::optional<int64_t>, bool, std::vector<int64_t>>& state) {
+        const auto& [name, cap_bytes, as_list, counts] = state;
+        new (&self) DdpSetting{name, cap_bytes, as_list, plan_of_counts(counts)};
+      });
   nb::class_<RunFacts>(module, "RunFacts", "What is written about a run.")
       .def(nb::init<>())
       .def_rw("model", &RunFacts::model)
@@ -253,19 +245,9 @@ void bind_tuner(nb::module_& module) {
       .def_prop_ro("gain_settings", &Tuner::gain_settings)
       .def("decide", &Tuner::decide, "step_s"_a, "step_s: of none, then of gain_settings.")
       .def_prop_ro("choice", &Tuner::choice, "The default where that is to be kept, else the chosen cap.")
-      .def_prop_ro("best_cap", &Tuner::best_cap)
-      .def_prop_ro("outcome", [](const Tuner& self) { return std::string(name_of(self.tuning().decision.outcome)); })
-      .def_prop_ro(
-          "predicted_s", [](const Tuner& self) { return self.row().predicted_s.value(); }, "A step with the choice.")
-      .def_prop_ro(
-          "measured_s", [](const Tuner& self) { return self.row().measured_s; }, "A step with the choice.")
-      .def_prop_ro("gain_over_default",
-                   [](const Tuner& self) {
-                     const PairedRatio gain = self.gain_over_default();
-                     return std::tuple(gain.ratio, gain.interval.low, gain.interval.high);
-                   })
-      .def_prop_ro("notes", [](const Tuner& self) { return self.tuning().notes; })
-      .def("results", &results_of, "facts"_a, "The text of a results.json.");
+      .def(
+          "results", [](const Tuner& self, const RunFacts& facts) { return results_text(self.results(facts)); }, "facts"_a,
+          "The text of a results.json.");
 }
 
 }  // namespace
@@ -274,14 +256,20 @@ void bind_tuning(nb::module_& module) {
   bind_setting(module);
   bind_tuner(module);
   module.def("caps_of_counts", &caps_of_counts, "counts"_a, "sizes"_a);
-  module.def("settings_to_paste", &settings_to_paste, "cap_mib"_a, "element_bytes"_a, "plan_caps_mib"_a);
   module.def(
       "write_report",
       [](const std::string& results, const std::filesystem::path& path) {
         write_file_atomically(path, render_report(parse_results(results, "results")));
       },
       "results"_a, "path"_a);
-  module.def("write_run", &write_run, "results"_a, "profile"_a, "curve"_a, "folder"_a);
+  module.def("write_run", &write_run, "results"_a, "folder"_a);
+  module.def(
+      "profile_and_curve",
+      [](const std::string& text) {
+        const Results results = parse_results(text, "results");
+        return std::pair(results.profile.value(), MeasuredAllReduce{results.allreduce});
+      },
+      "results"_a);
   module.def(
       "results_in_words", [](const std::string& results) { return results_in_text(parse_results(results, "results")); }, "results"_a);
 }

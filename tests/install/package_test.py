@@ -6,6 +6,7 @@ the folder of packages that are there already, FIRKIN_PACKAGE_PYTHON the Python 
 """
 
 import email
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -58,6 +59,40 @@ STATEMENTS
   std::printf("%d ranks, equal parameters: %d\\n", group.size, at::allclose(sum, net->layer->weight * group.size));
 }
 """
+# A training with a flag of its own.
+SCRIPT = """import argparse
+
+import torch
+
+
+def build():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--my-flag", action="store_true", required=True)
+    print(parser.parse_args())
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(model):
+        optimizer.zero_grad()
+        model(torch.ones(2, 64)).square().mean().backward()
+        optimizer.step()
+
+    return model, step
+"""
+
+
+def torch_and_what_it_needs() -> set[pathlib.Path]:
+    """What lies in site-packages of them."""
+    files, done, wanted = set(), set(), ["torch"]
+    while wanted:
+        name = re.match(r"[\w.-]+", wanted.pop())[0]
+        if name in done:
+            continue
+        done.add(name)
+        package = importlib.metadata.distribution(name)
+        files |= {pathlib.Path(package.locate_file(file.parts[0])) for file in package.files if file.parts[0] != ".."}
+        wanted += [needed for needed in package.requires or () if ";" not in needed]
+    return files
 
 
 def setUpModule():
@@ -172,6 +207,22 @@ class PythonPackage(unittest.TestCase):
         installed = run(scripts / "python", "-m", "pip", "install", "--no-index", wheel)
         self.assertEqual(installed.returncode, 0, installed)
         self.assert_runs(scripts)
+
+    def test_the_wheel_tunes_a_script_where_there_are_only_pip_and_torch(self):
+        scripts = self.empty_environment("of-wheel-and-torch", sys.executable)
+        site = pathlib.Path(checked(scripts / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+        for file in torch_and_what_it_needs():  # links to the torch that is here
+            if not (site / file.name).exists():
+                (site / file.name).symlink_to(file)
+        checked(scripts / "python", "-m", "pip", "install", "--no-index", only("*.whl"))
+        self.assertEqual(checked(scripts / "python", "-c", "import importlib.util as u; print(u.find_spec('numpy'))"), "None\n")
+        (FOLDER / "script.py").write_text(SCRIPT)
+        torchrun = [scripts / "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        words = ["-m", "firkin.tune", "script.py:build", "--time-budget-s", "1", "--", "--my-flag"]
+        said = checked(*torchrun, *words, cwd=FOLDER, GLOO_SOCKET_IFNAME="lo")
+        self.assertIn("Namespace(my_flag=True)", said)
+        self.assertRegex(said, r"(?m)^DistributedDataParallel\(model.*\)$")
+        self.assertTrue((FOLDER / "firkin-out/tune/report.html").exists())
 
     def test_the_source_distribution_installs_where_there_is_only_pip_and_brings_its_headers(self):
         scripts = self.empty_environment("of-sdist", PYTHON)

@@ -207,6 +207,7 @@ def bad_input(rank):
             good, plan=firkin.Plan((tuple(sizes),), sizes), experiment={"strategy": "flat"}
         ),
         "flat": lambda: firkin.DataParallel(good, strategy="flat"),
+        "sharded": lambda: firkin.DataParallel(good, experiment={"strategy": "sharded"}),
         "no device": lambda: firkin.DataParallel(two_linear_layers().to("meta")),
         "L-BFGS": lambda: firkin.OverlappedOptimizer(keep, torch.optim.LBFGS(keep.parameters())),
     }
@@ -351,6 +352,7 @@ class Engine(unittest.TestCase):
             "automatic and flat": "expected bucketed or ordered",
             "a plan for flat": "expected planned or ordered",
             "flat": "strategy 'flat'; expected 'bucketed', 'planned' or 'ordered'",
+            "sharded": "strategy sharded is for programs in C++ so far",
             "no such experiment": "experiment 'weather'; expected 'strategy' or 'link'",
             "no device": "0.weight is on meta",
             "L-BFGS": "expected another optimiser",
@@ -399,10 +401,11 @@ class Engine(unittest.TestCase):
         for results in with_ranks(2, same_names_as_pytorch):
             self.assertEqual(results, {"state_dict": True, "parameters": True, "loads": "<All keys matched successfully>"})
 
-    def test_an_engine_for_another_pytorch_is_refused(self):
+    def test_an_engine_for_another_pytorch_is_refused_and_for_another_build_of_it_taken(self):
+        check_built_for(torch.__version__.split("+")[0] + "+cu999")
         kind, text = raised(lambda: check_built_for("2.0.1"))
         self.assertEqual(kind, "InputError")
-        self.assertIn(f"built for torch 2.0.1, this is {torch.__version__}", text)
+        self.assertIn(f"built for torch 2.0.1, and this is {torch.__version__}", text)
 
 
 if __name__ == "__main__":

@@ -365,7 +365,7 @@ HOOKS_REFUSED = {
     "unknown": "expected fp16_compress_hook or bf16_compress_hook",
 }
 ARGUMENTS_REFUSED = {
-    "both caps": "expected one of them",
+    "both caps": "expected one, since they mean the same",
     "views": "expected True",
     "device": "device_ids [0], output_device None for a module on cpu; expected its one GPU, or None",
     "devices": "device_ids [0, 1]",
@@ -376,7 +376,7 @@ ARGUMENTS_REFUSED = {
     "mesh": "expected process_group=mesh.get_group()",
 }
 REFUSED = {
-    "step of the inner one": "expected its own step()",
+    "step of the inner one": "expected OverlappedOptimizer.step()",
     "copy of the optimizer": "expected its state_dict()",
     "copy with a group": "expected the default group",
 }

@@ -98,6 +98,23 @@ def scales(rank):
     return *alike, restored, scaler.get_scale()
 
 
+def autocasts_and_freezes(rank):
+    """As with LoRA: what is trained is small, and lies between what is not."""
+    model = layers()
+    for layer in model.layers[::2]:
+        layer.requires_grad_(False)
+    optimizer, data = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad]), batches()
+
+    def step(model):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(next(data)).square().mean()
+        loss.backward()
+        optimizer.step()
+
+    return trains_on(model, step, optimizer)
+
+
 def closes(rank):
     model = layers()
     optimizer, data = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), batches()
@@ -298,6 +315,8 @@ def refused(rank):
             wrapped(next(data)).sum().backward()
 
     says("only under no_sync", model, only_no_sync)
+    synced = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SyncBatchNorm(WIDTH))
+    says("SyncBatchNorm on a CPU", synced, plain(synced))
     says("wrap gives something else", model, outer, wrap=lambda module, **_: module)
     return said
 
@@ -342,12 +361,13 @@ def compresses(rank):
 
 
 def has_groups(rank):
-    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))["replicate"]  # as with HSDP
     model = layers()
     meshed = firkin.tune(model, plain(model), ddp_kwargs={"device_mesh": mesh}, **QUICK)
     group = dist.new_group([0, 1])
     grouped = firkin.tune(model, plain(model), ddp_kwargs={"process_group": group}, **QUICK)
-    return meshed.ddp_kwargs().get("device_mesh") is mesh, grouped.ddp_kwargs()["process_group"] is group, len(meshed.ddp_kwargs())
+    hooks = len(model._forward_hooks) + len(model._forward_pre_hooks)  # PyTorch's, for a mesh that is cut out of another
+    return meshed.ddp_kwargs().get("device_mesh") is mesh, grouped.ddp_kwargs()["process_group"] is group, hooks
 
 
 def has_a_result(rank):
@@ -374,7 +394,7 @@ def has_a_result(rank):
     here = result.at(64, firkin.AllReduceTable([firkin.AllReduceRow(row.bytes, 64, row.median_s) for row in result.curve.rows]))
     return {
         "dicts": result.to_dict() == again.to_dict() == loaded.to_dict() == found.to_dict() == copy.deepcopy(result).to_dict(),
-        "older": older, "missing": missing, "json": json.loads(json.dumps(result.to_dict()))["choice"], "repr": repr(result),
+        "cap_mib": result.cap_mib, "older": older, "missing": missing, "json": json.loads(json.dumps(result.to_dict()))["choice"], "repr": repr(result),
         "html": result._repr_html_(), "plot": result.plot()._repr_mimebundle_(), "early": early, "check": found.check(ddp, strict=True),
         "other": raised(lambda: found.wrap(layers(2))), "settings": settings, "unknown": raised(lambda: found.for_("jax")),
         "speedup": (result.speedup.low, float(result.speedup), result.speedup.high), "options": loaded.ddp_kwargs(),
@@ -424,7 +444,7 @@ def compiles_around_ddp(rank):
 
 def all_programs(rank):
     programs = (
-        scales, closes, checkpoints, accumulates, has_two_models, puts_back, drifts_apart, refused, has_several_dtypes,
+        scales, autocasts_and_freezes, closes, checkpoints, accumulates, has_two_models, puts_back, drifts_apart, refused, has_several_dtypes,
         has_a_static_graph_with_unused, compresses, has_groups, has_a_result, compiles, compiles_around_ddp,
     )  # fmt: skip
     return {program.__name__: program(rank) for program in programs}
@@ -449,6 +469,9 @@ class Works(unittest.TestCase):
         self.alike_and_further_on(scales)
         self.assertEqual(of(scales)[0][2:], of(scales)[1][2:])
         self.assertTrue(of(scales)[0][2]["scale"])
+
+    def test_bfloat16_autocast_and_frozen_layers(self):
+        self.alike_and_further_on(autocasts_and_freezes)
 
     def test_a_closure(self):
         self.alike_and_further_on(closes)
@@ -476,8 +499,9 @@ class Works(unittest.TestCase):
         self.assertEqual(set(wrong), {0})
 
     def test_a_device_mesh_and_a_group_among_ddps_arguments(self):
-        for mesh, group, _ in of(has_groups):
+        for mesh, group, hooks in of(has_groups):
             self.assertTrue(mesh and group)
+            self.assertEqual(hooks, 0)
 
 
 class PutsBack(unittest.TestCase):
@@ -522,7 +546,13 @@ class Refuses(unittest.TestCase):
 
     def test_a_step_that_uses_the_model_from_outside(self):
         for case in ("outer", "outer, find unused"):
-            self.says(case, "^step did not call the model that it was given; expected step.model. to use its argument")
+            self.says(case, "^step did not call the model it was given; expected step.model. to use its argument")
+
+    def test_synchronised_batch_norm_on_a_cpu_with_pytorchs_own_words(self):
+        for rank in of(refused):
+            kind, said = rank["SyncBatchNorm on a CPU"]
+            self.assertEqual(kind, "ValueError")
+            self.assertIn("SyncBatchNorm", said)
 
     def test_a_wrap_that_wraps_nothing(self):
         self.says("wrap gives something else", "^wrap: Layers is not a DistributedDataParallel and contains none")
@@ -560,12 +590,10 @@ class Result(unittest.TestCase):
         self.assertNotIn("bucket_cap_mb_list", settings["accelerate"])
         self.assertEqual(settings["accelerate"]["gradient_as_bucket_view"], True)
         self.assertEqual(settings["torch"], settings["lightning"])
-        for name, key in {
-            "deepspeed": "reduce_bucket_size",
-            "megatron-lm": "ddp_bucket_size",
-            "horovod": "HOROVOD_FUSION_THRESHOLD",
-        }.items():
-            self.assertGreater(settings[name][key], 100)
+        size = round(self.result["cap_mib"] * 2**20)
+        self.assertEqual(settings["deepspeed"], {"reduce_bucket_size": size // 4})
+        self.assertEqual(settings["megatron-lm"], {"ddp_bucket_size": size // 4})
+        self.assertEqual(settings["horovod"], {"HOROVOD_FUSION_THRESHOLD": size})
         self.assertRegex(self.result["unknown"][1], "^for_: 'jax'; expected one of torch, transformers")
 
     def test_more_ranks_than_were_here(self):

@@ -1,20 +1,24 @@
 """firkin.tune, firkin.profile and firkin.measure_all_reduce on two real ranks, over Gloo on the loopback interface."""
 
+import argparse
 import functools
 import json
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
+from unittest import mock
 
 import firkin
 import torch
 import torch.distributed as dist
+from firkin import _tune
 from firkin._measure import StepBench, Wrapping
-from firkin._profile import trainable_parameters
 from firkin._ranks import Ranks
 from firkin._state import State
 from models import Layers, Shuffled, WithUnused, inputs, training_step
@@ -101,12 +105,33 @@ def tune_slow_steps(rank):
     return calls[0], result.notes, result.summary(), result._repr_html_()
 
 
+def peak_mib():
+    """Of this process's memory so far."""
+    (line,) = (line for line in pathlib.Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
+
+
+def memory_of_training_and_of_tuning(rank):
+    """MiB: what model and optimiser hold; the peak of a plain training; by how much tuning exceeds that."""
+    model = seeded(Layers, [1024] * 17)
+    step = training_step(model, "adam")
+    ddp = DDP(model)
+    for _ in range(4):
+        step(ddp)
+    step.optimizer.zero_grad()
+    del ddp
+    trained = peak_mib()
+    firkin.tune(model, step, **QUICK)
+    more = peak_mib() - trained
+    return sum(t.nbytes for t in state_of(model, step)) / 2**20, trained, more
+
+
 def blocks_in_unequal_time(rank):
     """Ranks' clocks never say quite the same."""
     model = seeded(Layers, [8, 8])
     step = training_step(model)
-    ranks, parameters = Ranks(None), trainable_parameters(model)
-    bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, parameters, firkin.profile(model, step, steps=3), State(model), False)
+    ranks = Ranks(None)
+    bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, firkin.profile(model, step, steps=3), State(model), False)
     samples = bench.blocks([None], fewest=1, most=4, seconds=1e-9 if rank else 1e9, seed=0, on_block=lambda _: None)
     return [len(series) for series in samples]
 
@@ -277,6 +302,36 @@ class Tune(unittest.TestCase):
         self.assertIn("this rank is not in the process group", outsider)
 
 
+class Progress(unittest.TestCase):
+    def test_a_bar_by_tqdm_where_it_is_there(self):
+        bar = mock.Mock(n=0)
+        made = types.SimpleNamespace(tqdm=mock.Mock(return_value=bar))
+        with mock.patch.dict(sys.modules, {"tqdm": made, "tqdm.auto": made}), mock.patch("sys.stderr.isatty", return_value=True, create=True):
+            progress = _tune.Progress(expected_s=100.0, shown=True)
+            progress.at("profiling")
+            progress.close()
+        bar.set_postfix_str.assert_called_once_with("profiling, 100 s left")
+        bar.close.assert_called_once_with()
+
+    def test_a_budget_that_cannot_hold_is_a_warning_and_its_bar_is_longer(self):
+        progress, notes = mock.Mock(), []
+        job = _tune._Job(mock.Mock(rank=0), None, {}, DDP, [], 5.0, 0, True, progress)
+        with self.assertLogs("firkin", "WARNING") as logged:
+            _tune._calibration(job, step_s=2.0, left_s=4.0, notes=notes)
+        self.assertRegex(logged.output[0], r"tune: steps of 2 s: about \d\d s in all, not 5$")
+        self.assertGreater(progress.expect.mock_calls[0].args[0], 5.0)
+        self.assertRegex(notes[0], "calibrated on only 2 settings")
+
+
+class Memory(unittest.TestCase):
+    def test_a_tuning_takes_one_copy_of_model_and_optimiser_more_than_the_training(self):
+        with mock.patch.dict(os.environ, MALLOC_MMAP_THRESHOLD_="65536"):  # what is freed is given back, and not counted again
+            for held, trained, more in with_ranks(2, memory_of_training_and_of_tuning):
+                print(f"model and optimiser {held:.0f} MiB; peak of training {trained:.0f} MiB, of tuning {more:.0f} MiB more")
+                self.assertGreater(held, 190)
+                self.assertLess(more, held + 32)
+
+
 class OneByOne(unittest.TestCase):
     def test_profile_and_all_reduce_are_the_same_on_every_rank_and_lead_to_a_prediction(self):
         first, second = results_of("one by one")
@@ -355,6 +410,9 @@ class BadInput(unittest.TestCase):
             dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
             with self.assertRaisesRegex(firkin.InputError, "^only one rank; expected at least 2"):
                 firkin.tune(model, training_step(model))
+            ranks = Ranks(None)
+            with mock.patch.object(ranks, "_backends", "cpu:gloo,cuda:nccl"):  # what a CUDA build makes of init_process_group()
+                self.assertEqual(ranks.gradient_device().type, "cuda" if torch.cuda.is_available() else "cpu")
             dist.destroy_process_group()
 
 
@@ -382,6 +440,26 @@ class CommandLine(unittest.TestCase):
             self.assertIn("6 layers on 2 ranks\n", done.stdout)
             self.assertEqual(firkin.load(folder + "/out").world_size, 2)
             self.assertRegex(done.stderr, r"firkin.tune +\d+% .* left|about to end")
+
+    def test_a_process_group_that_the_script_makes_when_it_is_imported(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder) / "script.py"
+            script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\nfrom small_script import build\n")
+            done = self.torchrun(f"{script}:build", "--time-budget-s", "1", "--out", folder + "/out", modules=HERE)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_gpu_of_this_rank_is_chosen_before_the_script_is_imported(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder) / "script.py"
+            script.write_text("import torch\ntorch.cuda.set_device('of the script')\ndef build(): pass\n")
+            run = runpy.run_module("firkin.tune", run_name="command line")["run"]
+            started = {"RANK": "3", "LOCAL_RANK": "1"}
+            with mock.patch("torch.cuda.is_available", return_value=True), mock.patch("torch.cuda.set_device") as chosen:
+                with mock.patch.dict(os.environ, started), mock.patch.object(dist, "init_process_group", side_effect=ConnectionError) as joined:
+                    with self.assertRaises(ConnectionError):
+                        run(argparse.Namespace(target=f"{script}:build"))
+        self.assertEqual(chosen.mock_calls, [mock.call(1), mock.call("of the script")])
+        joined.assert_called_once_with("nccl")
 
     def test_a_collective_under_way_at_the_end_is_no_failure(self):
         with tempfile.TemporaryDirectory() as folder:
