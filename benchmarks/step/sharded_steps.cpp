@@ -31,12 +31,19 @@ constexpr int kSteps = 4;   // of a block
 constexpr int kWarmUp = 8;  // ordered has its launch order then
 constexpr int64_t kSequence = 128;
 
+DataParallelOptions options_of(const std::string& strategy) {
+  DataParallelOptions options;
+  options.strategy = find_strategy(strategy);
+  options.cap.cap_bytes = kMiB;
+  return options;
+}
+
 class Training {
  public:
   Training(const ProcessGroup& group, const std::string& strategy)
       : net_(TransformerLM(find_model("demo").config)),
         tokens_(at::randint(256, {1, kSequence + 1}, at::kLong)),
-        ddp_(*net_, group, {.strategy = find_strategy(strategy), .cap = {.cap_bytes = kMiB}}) {
+        ddp_(*net_, group, options_of(strategy)) {
     if (strategy == "sharded") {
       sharded_.emplace(ddp_, [](const std::vector<NamedTensor>& parts) {
         std::vector<at::Tensor> tensors;
