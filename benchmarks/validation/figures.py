@@ -8,6 +8,7 @@ import gzip
 import json
 import math
 import pathlib
+import re
 import statistics
 
 from measure import MEASURED
@@ -107,8 +108,8 @@ def chosen_row(result):
 
 def tested_rows(result):
     """The curve without caps whose buckets tune had to calibrate on, as it says in a note: these are no test."""
-    before, after = "the model was calibrated on the buckets of ", ", for want of others"
-    known = ["bucketed " + note.removeprefix(before).partition(after)[0] for note in result.get("notes", []) if note.startswith(before)]
+    found = [re.search(r"calibrated on the buckets of (.*?), (?:so their|for want)", note) for note in result.get("notes", [])]
+    known = ["bucketed " + match[1] for match in found if match]
     names = result["samples"]["settings"][-len(result["curve"]):]
     return [row for row, name in zip(result["curve"], names) if name not in known]
 

@@ -86,6 +86,7 @@ GradientHook gradient_hook(const std::string& compression) {
 DataParallelOptions data_parallel_options(const py::kwargs& given) {
   DataParallelOptions result;
   result.strategy = find_strategy(py::cast<std::string>(given["strategy"]));
+  if (result.strategy.shards) throw InputError("strategy sharded is for programs in C++ so far; expected bucketed or ordered");
   result.cap.cap_bytes = py::cast<int64_t>(given["cap_bytes"]);
   result.cap.first_cap_bytes = py::cast<std::optional<int64_t>>(given["first_cap_bytes"]);
   if (const auto counts = py::cast<std::optional<std::vector<int64_t>>>(given["counts"])) {  // tensors per bucket, over ready_order

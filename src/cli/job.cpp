@@ -272,7 +272,7 @@ const char* const kStrategiesInHelp =
 void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<int64_t>& caps) {
   std::vector<std::string> names;
   for (const Strategy& strategy : kStrategies) {
-    if (strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
+    if (strategy.grouping != Grouping::kPlan && !strategy.shards) names.emplace_back(strategy.name);
   }
   app.add_option("--strategies", strategies, "how to synchronise gradients")
       ->delimiter(',')

@@ -21,12 +21,13 @@ std::vector<std::string> training_strategies() {
   std::vector<std::string> names;
   for (const Strategy& strategy : kStrategies) {
     const bool trains = strategy.launch != Launch::kNever && strategy.launch != Launch::kByTorch;
-    if (trains && strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
+    if (trains && !strategy.shards && strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
   }
   return names;
 }
 
 std::string why_no_training_strategy(const std::string& name) {
+  if (name == "sharded") return "sharded is for programs in C++ so far (ShardedOptimizer)";
   return name == "torch" ? "torch is for firkin bench step and firkin trace, which compare with it" : "";
 }
 

@@ -158,6 +158,19 @@ class LinkedBackend final : public c10d::Backend {
     return start(work, broadcast_time(link_, bytes_of(tensors)), options.timeout, [&] { return inner_->broadcast(tensors, options); });
   }
 
+  Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_split, std::vector<int64_t>& input_split,
+                     const c10d::AllToAllOptions& options) override {
+    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::ALLTOALL_BASE, "gloo:all_to_all", std::vector{output, input});
+    return start(work, share_time(link_, bytes_of({output})), options.timeout,
+                 [&] { return inner_->alltoall_base(output, input, output_split, input_split, options); });
+  }
+
+  Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
+    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::_ALLGATHER_BASE, "gloo:all_gather", std::vector{output, input});
+    return start(work, share_time(link_, bytes_of({output})), options.timeout,
+                 [&] { return inner_->_allgather_base(output, input, options); });
+  }
+
   Work barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
 
   // start_or() knows how long its messages are, and pays itself.
@@ -283,6 +296,12 @@ LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes) {
   if (link.table) return time_in(*link.table, bytes);
   const auto n = static_cast<double>(link.world);
   return time_over(link, 2 * (n - 1), 2 * (n - 1) / n * static_cast<double>(bytes));
+}
+
+LinkTime share_time(const ModelledLink& link, int64_t bytes) {
+  if (link.table) return time_in(*link.table, bytes);
+  const auto n = static_cast<double>(link.world);
+  return time_over(link, n - 1, (n - 1) / n * static_cast<double>(bytes));
 }
 
 LinkTime broadcast_time(const ModelledLink& link, int64_t bytes) {

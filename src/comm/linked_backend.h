@@ -86,8 +86,8 @@ class LinkQueue {
 
 // A backend whose collectives take the time of a modelled link.
 
-// all-reduce, broadcast and barrier of `inner`, which moves the data, and its send and recv, which pass free; other collectives are
-// refused. Errors of `inner` come through at once.
+// all-reduce, broadcast, all-to-all, all-gather and barrier of `inner`, which moves the data, and its send and recv, which pass free; other
+// collectives are refused. Errors of `inner` come through at once.
 //
 // When the last rank has joined a collective, nobody says; each is therefore accompanied by a one-element all-reduce of `inner`, which is
 // over when all ranks have come. The link's time counts from there: from this rank's own start it would be too short when another rank is

@@ -268,6 +268,20 @@ Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root) {
   return start_on(group, tensors[0].device().type(), [&](c10d::Backend& backend) { return backend.broadcast(tensors, options); });
 }
 
+Work start_all_to_all(const ProcessGroup& group, at::Tensor output, at::Tensor input) {
+  std::vector<int64_t> equally;
+  c10d::AllToAllOptions options;
+  if (group.timeout) options.timeout = *group.timeout;
+  return start_on(group, input.device().type(),
+                  [&](c10d::Backend& backend) { return backend.alltoall_base(output, input, equally, equally, options); });
+}
+
+Work start_all_gather(const ProcessGroup& group, at::Tensor output, at::Tensor input) {
+  c10d::AllgatherOptions options;
+  if (group.timeout) options.timeout = *group.timeout;
+  return start_on(group, input.device().type(), [&](c10d::Backend& backend) { return backend._allgather_base(output, input, options); });
+}
+
 void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::string()> what) {
   std::string error;
   if (is_stream_work(work)) {

@@ -9,12 +9,7 @@
 #include <cstring>
 
 #include "comm/across_ranks.h"
-
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
+#include "optimizer_state.h"
 
 namespace firkin {
 namespace {
@@ -34,31 +29,6 @@ uint64_t hash_bytes(const uint8_t* bytes, size_t count) {
   uint64_t hash = count;
   for (const uint64_t lane : lanes) hash = (hash ^ (lane >> 29) ^ lane) * kPrime;
   return hash;
-}
-
-using Fields = std::vector<std::pair<const char*, at::Tensor>>;
-
-at::Tensor count_tensor(int64_t count) {
-  return at::scalar_tensor(count, at::kLong);
-}
-
-template <typename State>
-Fields adam_fields(const State& state) {
-  return {{"step", count_tensor(state.step())}, {"exp_avg", state.exp_avg()}, {"exp_avg_sq", state.exp_avg_sq()}};
-}
-
-Fields fields_of(const torch::optim::OptimizerParamState& state) {
-  using namespace torch::optim;
-  if (const auto* sgd = dynamic_cast<const SGDParamState*>(&state)) return {{"momentum", sgd->momentum_buffer()}};
-  if (const auto* adam = dynamic_cast<const AdamParamState*>(&state)) return adam_fields(*adam);
-  if (const auto* adamw = dynamic_cast<const AdamWParamState*>(&state)) return adam_fields(*adamw);
-  if (const auto* rms = dynamic_cast<const RMSpropParamState*>(&state)) {
-    return {{"step", count_tensor(rms->step())}, {"square_avg", rms->square_avg()}, {"momentum", rms->momentum_buffer()}};
-  }
-  if (const auto* ada = dynamic_cast<const AdagradParamState*>(&state)) {
-    return {{"step", count_tensor(ada->step())}, {"sum", ada->sum()}};
-  }
-  return {};
 }
 
 }  // namespace
@@ -97,9 +67,12 @@ std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, cons
   for (const auto& [name, parameter] : parameters) {
     const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
     if (state == optimizer.state().end()) continue;
-    for (const auto& [field, tensor] : fields_of(*state->second)) {
-      result.push_back({fmt::format("the optimiser's {} of {}", field, name), tensor});
-    }
+    const auto add = [&](const char* field, at::Tensor tensor) {
+      result.push_back({fmt::format("the optimiser's {} of {}", field, name), std::move(tensor)});
+    };
+    const OptimizerStateFields fields = fields_of(*state->second);
+    if (fields.step != nullptr) add("step", at::scalar_tensor(*fields.step, at::kLong));
+    for (const auto& [field, tensor] : fields.tensors) add(field, *tensor);
   }
   return result;
 }

@@ -51,7 +51,7 @@ bool is_compressible(at::ScalarType dtype) {
 }  // namespace
 
 GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale,
-                                 std::optional<at::ScalarType> wire_dtype)
+                                 std::optional<at::ScalarType> wire_dtype, int64_t shared_by)
     : plan_(std::move(plan)), parameters_(std::move(parameters)), scale_(scale), scale_tensor_(at::native::wrapped_scalar_tensor(scale)) {
   at::NoGradGuard no_grad;
   check_plan(plan_, static_cast<int64_t>(parameters_.size()));
@@ -59,7 +59,7 @@ GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan 
   wire_views_.reserve(parameters_.size());
   Memory whole;
   for (const Bucket& bucket : plan_.buckets) {
-    if (bucket.part == 0) whole = make_memory(bucket, wire_dtype);
+    if (bucket.part == 0) whole = make_memory(bucket, wire_dtype, shared_by);
     if (bucket.parts == 1) {
       buckets_.push_back(std::move(whole));
       continue;
@@ -76,18 +76,19 @@ GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan 
 }
 
 // Of all tensors of the bucket; with the first part of a split one, of the whole tensor.
-GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype) {
+GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype, int64_t shared_by) {
   const auto first = parameters_.begin() + bucket.first;
   const auto element_bytes = static_cast<int64_t>(first->element_size());
   std::vector<int64_t> offsets;
   int64_t elements = 0;
   Memory memory;
   for (auto p = first; p != first + bucket.count; ++p) {
-    offsets.push_back(align_up(elements, element_bytes));
+    offsets.push_back(shared_by > 0 ? elements : align_up(elements, element_bytes));
     elements = offsets.back() + p->numel();
     memory.gradient_bytes += static_cast<int64_t>(p->nbytes());
     bucket_of_.push_back(bucket_count());
   }
+  if (shared_by > 0) elements = (elements + shared_by - 1) / shared_by * shared_by;
   const at::TensorOptions options = first->options().requires_grad(false).memory_format(std::nullopt);
   if (!options.device().is_cpu()) memory.home = current_stream(options.device());
   memory.flat = aligned_zeros(elements, options);

@@ -15,14 +15,15 @@ namespace firkin {
 // Gradients exist once: place() moves a parameter's gradient into its bucket, adopt() makes its place there the gradient again, with the
 // parameter's strides where they are dense. Between the two the parameter has no gradient, so that nothing that accumulates can write into
 // a bucket under way. Buckets, and every tensor in them, begin at multiples of 256 bytes; the parts of a split tensor lie one behind the
-// other. Not thread-safe.
+// other. Buckets that ranks share hold their tensors without gaps, and end with zeros. Not thread-safe.
 class GradientBuckets {
  public:
   // parameters: in the order that the plan speaks of; those of one bucket must agree in dtype and device.
   // scale: what a gradient is multiplied with on its way into the bucket (1 / world size, for a mean by summation).
   // wire_dtype: float32 and float64 gradients are placed into a second, smaller tensor of this dtype, which travels; see unpack().
+  // shared_by: ranks between which each bucket is divided; 0: it is not.
   GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale,
-                  std::optional<at::ScalarType> wire_dtype = std::nullopt);
+                  std::optional<at::ScalarType> wire_dtype = std::nullopt, int64_t shared_by = 0);
 
   const BucketPlan& plan() const { return plan_; }
   int64_t bucket_count() const { return static_cast<int64_t>(buckets_.size()); }
@@ -33,6 +34,9 @@ class GradientBuckets {
   }
   // What travels: the bucket itself, or its tensor of wire_dtype.
   const at::Tensor& wire(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].wire; }
+  // The tensor's place in its bucket, and where it begins there, in elements.
+  const at::Tensor& view(int64_t tensor) const { return views_[static_cast<size_t>(tensor)]; }
+  int64_t offset(int64_t tensor) const { return view(tensor).storage_offset() - wire(bucket_of(tensor)).storage_offset(); }
   // Bytes of the gradients in it, without the gaps of alignment.
   int64_t gradient_bytes(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].gradient_bytes; }
 
@@ -67,7 +71,7 @@ class GradientBuckets {
     std::vector<at::Tensor> places = {};   // where they go in `flat`
     std::optional<c10::Stream> home = {};  // on a device: the stream that it was allocated on, and goes back to
   };
-  Memory make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype);
+  Memory make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype, int64_t shared_by);
   void place_on_cpu(size_t tensor);
   void keep(size_t tensor);
 

@@ -7,6 +7,7 @@
 
 #include "automatic/automatic.h"
 #include "ordered/ordered.h"
+#include "sharded/sharded.h"
 #include "synchronizer.h"
 
 namespace firkin {
@@ -20,6 +21,7 @@ struct DataParallel::Parts {
   std::optional<Connections> for_control;
   std::unique_ptr<Synchronizer> synchronizer;
   std::unique_ptr<Ordered> ordered;  // after it: they look at it to their end
+  std::unique_ptr<Sharded> sharded;
   std::unique_ptr<Automatic> automatic;
   std::optional<StepFailure> no_failure;
   BucketPlan no_plan;
@@ -72,6 +74,7 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
     throw InputError(fmt::format("DataParallel: {} is on {}, and the process group has no backend for that", parameter.name,
                                  parameter.tensor.device().str()));
   }
+  if (setup.options.strategy.shards) check_sharded(setup.options);
   if (setup.options.buckets) check_automatic(setup.options, setup.parameters);
   setup.ready_order = first_ready_order(setup.options.ready_order, setup.parameters.size());
   if (setup.options.strategy.launch == Launch::kNever) return setup;
@@ -114,8 +117,11 @@ DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataPa
     if (broadcasts) broadcast_state(group, module);
     return;
   }
-  const bool is_ordered = setup->options.strategy.wait == Wait::kAtFirstUse;
+  const bool is_sharded = setup->options.strategy.shards;
+  const bool is_ordered = setup->options.strategy.wait == Wait::kAtFirstUse && !is_sharded;
   const bool is_automatic = setup->options.buckets.has_value();
+  const auto slices = std::make_shared<ExchangedSlices>();
+  if (is_sharded) setup->options.gradient_hook = exchange_slices(slices);
   parts_->connect(*setup);
   if (broadcasts) broadcast_state(group, module);
   try {
@@ -126,6 +132,7 @@ DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataPa
   agree_to_begin(group, problem);
   Synchronizer& synchronizer = *parts_->synchronizer;
   if (is_ordered) synchronizer.add(*(parts_->ordered = std::make_unique<Ordered>(synchronizer)));
+  if (is_sharded) synchronizer.add(*(parts_->sharded = std::make_unique<Sharded>(synchronizer, slices)));
   if (is_automatic) synchronizer.add(*(parts_->automatic = std::make_unique<Automatic>(synchronizer, parts_->ordered.get())));
   synchronizer.install_hooks();
 }
@@ -133,10 +140,11 @@ DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataPa
 DataParallel::~DataParallel() {
   if (!parts_->synchronizer) return;
   parts_->synchronizer->remove_hooks();
-  const bool is_quiet =
-      !parts_->synchronizer->is_step_open() && !parts_->synchronizer->is_lost() && parts_->synchronizer->transport().not_received().empty();
+  const bool is_quiet = !parts_->synchronizer->is_step_open() && !parts_->synchronizer->is_lost() &&
+                        parts_->synchronizer->transport().not_received().empty() && !(parts_->sharded && parts_->sharded->is_gathering());
   parts_->automatic.reset();
   parts_->ordered.reset();
+  parts_->sharded.reset();
   if (is_quiet) return;
   parts_->for_gradients->abandon();
   parts_->for_control->abandon();
@@ -157,6 +165,7 @@ void DataParallel::Join::finish(const std::function<void()>& step) {
 
 void DataParallel::parameters_changed() {
   drain();
+  if (parts_->sharded) parts_->sharded->settle();
   if (parts_->synchronizer) parts_->synchronizer->parameters_changed();
 }
 
@@ -178,6 +187,7 @@ void DataParallel::forget_audited(const torch::optim::Optimizer& optimizer) {
 }
 
 void DataParallel::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
+  if (parts_->sharded) throw InputError("OverlappedOptimizer under the strategy sharded; expected a ShardedOptimizer");
   if (parts_->ordered) return parts_->ordered->step(optimizer, clip_each_norm);
   clip_each(optimizer, clip_each_norm);
   optimizer.step();
@@ -185,6 +195,12 @@ void DataParallel::step(torch::optim::Optimizer& optimizer, double clip_each_nor
 
 void DataParallel::drain() {
   if (parts_->ordered) parts_->ordered->drain();
+  if (parts_->sharded) parts_->sharded->drain();
+}
+
+Sharded& DataParallel::sharded() {
+  if (parts_->sharded) return *parts_->sharded;
+  throw InputError("ShardedOptimizer under another strategy; expected a DataParallel with the strategy sharded");
 }
 
 torch::nn::Module& DataParallel::module() {
@@ -204,6 +220,7 @@ DataParallelStats DataParallel::stats() const {
   if (!parts_->synchronizer) return {.tensors = parts_->tensors, .buckets = {}};
   DataParallelStats stats = parts_->synchronizer->stats();
   if (parts_->ordered) parts_->ordered->add_to(stats);
+  if (parts_->sharded) parts_->sharded->add_to(stats);
   if (parts_->automatic) stats.automatic = parts_->automatic->phase();
   return stats;
 }

@@ -36,6 +36,17 @@ BucketPlan group_one_kind(const std::vector<int64_t>& sizes, const DataParallelO
   return assign_buckets(sizes, options.cap);
 }
 
+// Ranks divide buckets by elements, in memory order.
+void check_shareable(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options) {
+  for (const auto& [name, tensor] : parameters) {
+    if (!tensor.is_cpu())
+      throw InputError(fmt::format("strategy sharded: {} is on {}; expected a CPU so far", name, tensor.device().str()));
+    if (tensor.is_non_overlapping_and_dense()) continue;
+    throw InputError(fmt::format("strategy sharded: the memory of {} has gaps; expected a dense parameter", name));
+  }
+  if (options.plan && has_parts(*options.plan)) throw InputError("strategy sharded: the plan splits a tensor; expected whole tensors");
+}
+
 }  // namespace
 
 void ReadyCounter::begin_step() {
@@ -118,6 +129,7 @@ void check_communication(const std::vector<NamedTensor>& parameters, const std::
 
 CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
                                      const DataParallelOptions& options) {
+  if (options.strategy.shards) check_shareable(parameters, options);
   if (takes_plan(options)) {
     if (!options.plan) throw InputError("strategy planned: expected DataParallelOptions::plan");
     check_communication(parameters, ready_order, *options.plan);

@@ -70,13 +70,14 @@ struct CommunicationPlan {
   bool operator==(const CommunicationPlan&) const = default;
 };
 
-// Whether DataParallelOptions::plan decides. The strategy ordered takes a plan where there is one.
+// Whether DataParallelOptions::plan decides. The strategies ordered and sharded take a plan where there is one.
 inline bool takes_plan(const DataParallelOptions& options) {
   return options.strategy.grouping == Grouping::kPlan || (options.strategy.wait == Wait::kAtFirstUse && options.plan.has_value());
 }
 
 // Buckets never mix dtypes or devices: each kind of tensor is grouped by itself, and buckets are ordered by when their last
-// gradient is ready. Throws InputError when an explicit plan does not cover the parameters or mixes kinds in one bucket.
+// gradient is ready. Throws InputError when an explicit plan does not cover the parameters or mixes kinds in one bucket, and for what the
+// strategy sharded cannot divide.
 CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
                                      const DataParallelOptions& options);
 

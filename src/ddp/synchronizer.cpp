@@ -20,6 +20,12 @@ namespace {
 constexpr const char* kSteppedByItself =
     "{} was stepped with gradients that this rank has accumulated under no_sync() and no step has taken since, so that ranks differ; "
     "expected a backward with synchronisation before every step of the optimiser";
+constexpr const char* kValuesDiffered =
+    "{} was added or replaced after wrapping, and its values differed between ranks; all ranks have rank 0's now, and the next step takes "
+    "it in; expected parameters_changed() on every rank after such a change";
+constexpr const char* kChangedUnderSharded =
+    "the module trains other parameters than before, and the strategy sharded takes them in with the next step only; expected "
+    "parameters_changed() on every rank after such a change";
 constexpr const char* kGraphOfGradient =
     "DataParallel: the gradient of {} has a graph (backward with create_graph): an average would lose it, and what is made from it count "
     "for "
@@ -394,12 +400,8 @@ std::string Synchronizer::why_not_renewed(const ParameterRenewal& renewal) const
 void Synchronizer::renew() {
   const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
   std::string objection = why_not_renewed(renewal);
-  if (objection.empty() && !renewal.values_differ.empty()) {
-    objection = fmt::format(
-        "{} was added or replaced after wrapping, and its values differed between ranks; all ranks have rank 0's now, and the next step "
-        "takes "
-        "it in; expected parameters_changed() on every rank after such a change",
-        renewal.values_differ);
+  if (objection.empty() && (!renewal.values_differ.empty() || setup_.options.strategy.shards)) {
+    objection = renewal.values_differ.empty() ? kChangedUnderSharded : fmt::format(kValuesDiffered, renewal.values_differ);
     equalize_joined(renewal);
     fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
     return take_up(renewal);

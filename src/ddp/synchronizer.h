@@ -62,8 +62,8 @@ namespace firkin {
 //   backward()<- returns, or throws
 //   optimizer.step()
 //
-// With finish_with_backward = false, send and complete run in the training thread (finish()). `ordered` and automatic buckets see a step
-// only through StepExtension.
+// With finish_with_backward = false, send and complete run in the training thread (finish()). `ordered`, `sharded` and automatic buckets
+// see a step only through StepExtension.
 //
 // An agreement carries 24 bytes a rank: the step's number; the rank's state (with data, without data, failed) and whether its module
 // trains other parameters; which wrapped module it is; in a step with an audit, a checksum. Under find_unused_parameters a bit per

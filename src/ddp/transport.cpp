@@ -56,8 +56,9 @@ void BucketTransport::build_buckets() {
     position_of_[parameter] = static_cast<int64_t>(position);
     tensors.push_back(setup_.parameters[parameter].tensor);
   }
-  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), communication_.plan, 1.0 / setup_.group.size,
-                                               setup_.options.gradient_hook.wire_dtype);
+  buckets_ =
+      std::make_unique<GradientBuckets>(std::move(tensors), communication_.plan, 1.0 / setup_.group.size,
+                                        setup_.options.gradient_hook.wire_dtype, setup_.options.strategy.shards ? setup_.group.size : 0);
   for (const Bucket& bucket : communication_.plan.buckets) flights_.emplace_back(bucket.count);
   launched_ = flights_.size();
   set_launch_order(communication_.plan.launch_order);
@@ -250,7 +251,7 @@ void BucketTransport::learn(int root, bool we_had_data) {
     return std::vector<int64_t>(first, first + tensor.numel());
   };
   counter_.learn(we_had_data ? counter_.received() : list(roots_counts));
-  if (is_plan_final_ || !setup_.options.ready_order.empty() || takes_plan(setup_.options)) return;
+  if (is_plan_final_ || setup_.options.strategy.shards || !setup_.options.ready_order.empty() || takes_plan(setup_.options)) return;
   ready_order_ = list(roots_order);
   CommunicationPlan communication = plan_communication(setup_.parameters, ready_order_, setup_.options);
   if (communication.order == communication_.order && communication.plan == communication_.plan) return;

@@ -28,8 +28,9 @@ struct StepSetup {
   std::vector<int64_t> ready_order;
 };
 
-// The core's seam: ordered/ and automatic/ derive from it. Called in the order of this list, under the step's lock, on every rank alike
-// where no gradient is named. What throws in gradient() comes out of backward(), and the step fails; what throws elsewhere loses the group.
+// The core's seam: ordered/, sharded/ and automatic/ derive from it. Called in the order of this list, under the step's lock, on every rank
+// alike where no gradient is named. What throws in gradient() comes out of backward(), and the step fails; what throws elsewhere loses the
+// group.
 class StepExtension {
  public:
   virtual ~StepExtension() = default;
@@ -84,6 +85,8 @@ class BucketTransport {
   // The parameter's gradient is what a step has left there.
   bool is_adopted(size_t parameter) const;
   bool has_learned() const { return counter_.has_learned(); }
+  // The parameter gets a gradient from this step: as receive() got it last.
+  bool is_wanted(size_t parameter) const { return wanted_[parameter]; }
   bool sends_when_ready() const { return setup_.options.strategy.launch == Launch::kWhenReady; }
   const CommunicationPlan& communication() const { return communication_; }
   const std::vector<int64_t>& ready_order() const { return ready_order_; }
@@ -91,7 +94,8 @@ class BucketTransport {
   // In launch order: of the step that goes on, and of the last one that came to its end.
   const std::vector<BucketStats>& stats() const { return stats_; }
   const std::vector<BucketStats>& finished_stats() const { return finished_stats_; }
-  // "bucket 3 (blocks.2.w1.weight and 4 more, 4.2 MiB)": the first in launch order whose sum is not there. Empty when all are there.
+  // "bucket 3 (blocks.2.w1.weight and 4 more, 4.2 MiB)"; the first in launch order whose sum is not there, empty when all are there.
+  std::string describe(int64_t bucket) const;
   std::string first_pending() const;
 
   // From the next step on, and whatever the first step shows; between steps. The old buckets' memory is the gradients' until they are gone.
@@ -123,7 +127,6 @@ class BucketTransport {
   void place_bucket(int64_t bucket);
   void launch_next();
   void wait_for(int64_t bucket, What what);
-  std::string describe(int64_t bucket) const;
   bool may_arrive_later(int64_t bucket) const;
 
   const StepSetup& setup_;

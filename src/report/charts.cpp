@@ -175,12 +175,12 @@ std::optional<Chart> layers_chart(const Results& results) {
 nlohmann::json strategy_bar(const StrategyRow& row, bool split) {
   // Noise can make a step shorter than one without communication; nothing is exposed then.
   const double exposed_s = std::clamp(row.exposed_s.value_or(0), 0.0, row.measured_s);
-  nlohmann::json bar = {{"strategy", row.strategy}, {"measured", display_seconds(row.measured_s)}, {"end", row.measured_s}};
+  nlohmann::json bar = {{"strategy", row.strategy}, {"measured", display_seconds(row.measured_s)}};
   bar[split ? "computation" : "step"] = row.measured_s - exposed_s;
   bar["exposed"] = split ? display_seconds(exposed_s) : "–";
   if (split) bar["exposed communication"] = exposed_s;
   add_interval(bar, row.measured_ci_s);
-  if (row.measured_ci_s) bar["end"] = std::max(row.measured_s, row.measured_ci_s->high);
+  bar["end"] = std::max(row.measured_s, bar.value("high", row.measured_s));
   return bar;
 }
 
@@ -235,8 +235,8 @@ std::optional<Chart> step_matrix_chart(const Results& results) {
       json& mark = add(setting_name(row));
       mark["time_s"] = row.measured_s;
       mark["measured"] = display_seconds(row.measured_s);
-      mark["end"] = row.measured_ci_s ? std::max(row.measured_s, row.measured_ci_s->high) : row.measured_s;
       add_interval(mark, row.measured_ci_s);
+      mark["end"] = std::max(row.measured_s, mark.value("high", row.measured_s));
     }
   }
   Chart chart;

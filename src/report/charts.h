@@ -57,7 +57,7 @@ nlohmann::json filled_chart(const std::string& name, nlohmann::json datasets);
 // Throws std::logic_error when the template has no such parameter.
 void set_param(nlohmann::json& spec, const std::string& name, nlohmann::json value);
 
-// Adds "low" and "high" (seconds) and "interval" (text), which is a dash when there is none.
+// Adds "low" and "high" (seconds) and "interval" (text), which is a dash if there is none, or too few samples for one.
 void add_interval(nlohmann::json& row, const std::optional<Interval>& interval);
 
 // CSS declarations of the charts' colours by role, on a light and on a dark page: "--chart-ink:#1d2733;...".

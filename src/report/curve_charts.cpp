@@ -30,7 +30,7 @@ CurveRange times_of(const std::vector<CurveRow>& rows, CurveRange range = {}) {
   for (const CurveRow& row : rows) {
     if (row.predicted_s) range.include(*row.predicted_s);
     if (row.measured_s) range.include(*row.measured_s);
-    if (!row.measured_ci_s) continue;
+    if (!row.measured_ci_s || !std::isfinite(row.measured_ci_s->high)) continue;  // too few samples for an upper end
     range.include(row.measured_ci_s->low);
     range.include(row.measured_ci_s->high);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <stdexcept>
 #include <utility>
 
@@ -127,7 +128,7 @@ void set_param(json& spec, const std::string& name, json value) {
 
 void add_interval(json& row, const std::optional<Interval>& interval) {
   row["interval"] = "–";
-  if (!interval) return;
+  if (!interval || !std::isfinite(interval->high)) return;  // too few samples for an upper end
   row["low"] = interval->low;
   row["high"] = interval->high;
   row["interval"] = fmt::format("{} to {}", display_seconds(interval->low), display_seconds(interval->high));

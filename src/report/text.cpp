@@ -43,7 +43,7 @@ std::string curve_in_text(const Results& results) {
 // How far predictions may be off; nothing where that is not known.
 std::string range_in_text(const std::vector<CurveRow>& curve) {
   if (curve.empty() || !curve[0].predicted_s || !curve[0].predicted_range_s) return "";
-  return wrapped("", fmt::format("In the validation study, 95 % of caps took {} to {} of the predicted time.",
+  return wrapped("", fmt::format("In the validation study, 95 % of caps took {} to {} more time than predicted.",
                                  display_percent(curve[0].predicted_range_s->low / *curve[0].predicted_s - 1, true),
                                  display_percent(curve[0].predicted_range_s->high / *curve[0].predicted_s - 1, true)));
 }

@@ -283,7 +283,7 @@ class Predict(WithFolder):
         self.assertEqual(sorted(bucket["bucket"] for bucket in ordered["buckets"]), list(range(len(ordered["buckets"]))))
         self.assertGreater(self.predict("--forward-ms", forward_s * 2000)["ordered"]["computation_s"], ordered["computation_s"] + forward_s / 2)
         text = firkin("predict", *self.inputs()).stdout
-        self.assertIn("(ordered), a step takes", " ".join(text.split()))
+        self.assertIn("With the strategy ordered, which also overlaps the next forward pass, a step takes", " ".join(text.split()))
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
     def test_without_the_forward_pass_nothing_is_said_of_ordered(self):

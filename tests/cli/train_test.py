@@ -68,7 +68,7 @@ class Runs(Training):
         words = ["--steps", 8, "--dtype", "bf16", "--checkpoint-every", 4]
         self.assertIn("optimiser", self.train(*words, out=self.folder / "whole").stderr)
         self.train("--steps", 4, *words[2:])
-        self.refused("--ranks", 2, *words, "--no-master-weights", "--resume", expected="master-weights was true, and is false now")
+        self.refused("--ranks", 2, *words, "--no-master-weights", "--resume", expected="master-weights was true and is now false")
         (self.out / "checkpoints" / "step-00000008.ckpt").unlink(missing_ok=True)
         self.train(*words, "--no-master-weights", out=self.folder / "without")
         names = {name: torch_names(self.folder / name) for name in ("whole", "without")}
@@ -122,6 +122,7 @@ class Runs(Training):
         self.refused("--context-length", 20, expected="--sequence 32: expected at most the model's context_length")
         self.refused("--memory-limit-gib", "0.01", expected="training takes about")
         self.refused("--strategy", "torch", expected="--strategy: torch is for firkin bench step and firkin trace")
+        self.refused("--strategy", "sharded", expected="--strategy: sharded is for programs in C++ so far")
 
     def test_a_loss_that_explodes_ends_the_run_and_is_named(self):
         words = ["train", *TINY, "--ranks", 2, "--out", self.out, "--steps", 20, "--learning-rate", "1e30", "--clip", 0]
@@ -167,7 +168,7 @@ class Resumes(Training):
 
     def test_another_training_is_refused(self):
         self.train("--steps", 4)
-        self.refused("--ranks", 2, "--steps", 6, "--seed", 5, "--resume", expected="seed was 0, and is 5 now")
+        self.refused("--ranks", 2, "--steps", 6, "--seed", 5, "--resume", expected="seed was 0 and is now 5")
 
     def test_other_steps_or_another_rate_are_said(self):
         self.train("--steps", 4)

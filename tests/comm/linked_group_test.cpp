@@ -79,6 +79,21 @@ TEST(LinkedGroup, BroadcastPaysAndABarrierDoesNot) {
   });
 }
 
+TEST(LinkedGroup, AnAllToAllAndAnAllGatherPayHalfAnAllReduce) {
+  run_linked(2, slow_link(2), [](const ProcessGroup& group) {
+    at::Tensor values = at::full({25'000}, group.rank, at::kByte);
+    at::Tensor received = at::empty_like(values);
+    auto started = Clock::now();
+    wait(group, start_all_to_all(group, received, values), "an all-to-all");
+    EXPECT_GE(Clock::now() - started, 100ms);
+    EXPECT_EQ(received.sum().item<int64_t>(), 12'500);
+    started = Clock::now();
+    wait(group, start_all_gather(group, received, values.narrow(0, 0, 12'500)), "an all-gather");
+    EXPECT_GE(Clock::now() - started, 100ms);
+    EXPECT_EQ(received.sum().item<int64_t>(), 12'500);
+  });
+}
+
 TEST(LinkedGroup, OneRankOfManyPaysForAll) {
   run_linked(1, slow_link(2048), [](const ProcessGroup& group) {
     EXPECT_GE(seconds_of_all_reduce(group, 12'500), 0.199);

@@ -85,6 +85,14 @@ TEST(BroadcastTime, IsThatOfATree) {
   EXPECT_NEAR(broadcast_time(parse_link("1gbit,1ms", 5), 1'000'000).alone_s, 3 * (1e6 / kPayloadOfGbit + 1e-3), 1e-9);
 }
 
+TEST(ShareTime, IsHalfARing) {
+  EXPECT_EQ(share_time(parse_link("1gbit", 1), 1000).alone_s, 0);
+  const LinkTime whole = all_reduce_time(parse_link("1gbit,1ms", 5), 1'000'000);
+  const LinkTime share = share_time(parse_link("1gbit,1ms", 5), 1'000'000);
+  EXPECT_DOUBLE_EQ(share.alone_s, whole.alone_s / 2);
+  EXPECT_DOUBLE_EQ(share.gap_s, whole.gap_s / 2);
+}
+
 TEST_F(LinkTable, GivesTimesAndGapsAtItsWorldSize) {
   const ModelledLink link = parse_link(file_.string(), 2048);
   EXPECT_DOUBLE_EQ(all_reduce_time(link, 1000).alone_s, 0.001);

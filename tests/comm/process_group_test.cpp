@@ -57,6 +57,27 @@ TEST_P(Collectives, AllGatherGivesEveryRanksValuesToAll) {
   });
 }
 
+TEST_P(Collectives, AnAllToAllGivesEachRankItsSliceOfAll) {
+  run_ranks(GetParam(), [](const ProcessGroup& group) {
+    const at::Tensor input = at::arange(2 * group.size, at::kDouble) + 100 * group.rank;
+    at::Tensor output = at::zeros_like(input);
+    wait(group, start_all_to_all(group, output, input), "an all-to-all");
+    for (int rank = 0; rank < group.size; ++rank) {
+      EXPECT_TRUE(at::equal(output.narrow(0, 2 * rank, 2), at::arange(2 * group.rank, 2 * group.rank + 2, at::kDouble) + 100 * rank));
+    }
+  });
+}
+
+TEST_P(Collectives, AnAllGatherGivesEverySliceToAllAlsoInPlace) {
+  run_ranks(GetParam(), [](const ProcessGroup& group) {
+    at::Tensor all = at::full({3 * group.size}, -1, at::kFloat);
+    at::Tensor ours = all.narrow(0, 3 * group.rank, 3);
+    ours.fill_(group.rank);
+    wait(group, start_all_gather(group, all, ours), "an all-gather");
+    EXPECT_TRUE(at::equal(all, at::arange(group.size, at::kFloat).repeat_interleave(3)));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives, testing::Values(1, 2, 3, 4));
 
 TEST(ProcessGroup, ACollectiveThatARankMissesTimesOut) {

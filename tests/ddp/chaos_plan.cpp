@@ -61,7 +61,7 @@ ChaosModelSpec draw_model(Draw& draw) {
 }
 
 void draw_options(Draw& draw, ChaosPlan& plan) {
-  constexpr std::array kDrawn = {"naive", "flat", "overlap", "bucketed", "planned", "ordered"};
+  constexpr std::array kDrawn = {"naive", "flat", "overlap", "bucketed", "planned", "ordered", "sharded"};
   plan.strategy = kDrawn[static_cast<size_t>(draw.below(kDrawn.size()))];
   plan.cap.cap_bytes = draw.between(1, 4000);
   plan.cap.rule = draw.one_in(2) ? CapRule::kAtMost : CapRule::kCloseWhenFull;
@@ -79,12 +79,17 @@ void draw_options(Draw& draw, ChaosPlan& plan) {
   plan.clips_by_hand = !plan.clip_norm && draw.one_in(6);
   plan.keeps_average = draw.one_in(3);
   if (plan.modules == 2 && draw.one_in(8)) plan.straying_rank = draw.below(plan.ranks);
+  if (!find_strategy(plan.strategy).shards) return;
+  plan.compresses = false;
+  plan.clips_by_hand = false;
 }
 
 // Within this many steps of its cause an audit finds a difference; longer intervals are not worth their steps.
 constexpr int64_t kLongestDrift = 5;
 
+// Under sharded every parameter is stepped on one rank: all ranks have what that has made of it.
 bool may_drift(const ChaosPlan& plan) {
+  if (find_strategy(plan.strategy).shards) return false;
   const bool may_be_refused = plan.model.checkpointing == Checkpointing::kSometimes;
   return plan.audit_every > 0 && plan.audit_every <= kLongestDrift && !may_be_refused;
 }
@@ -152,11 +157,11 @@ void StepDraw::choose_parameter(ChaosChange& change) {
   }
 }
 
-// Ranks without data notice nothing by themselves: before a join section all are told.
+// Ranks without data notice nothing by themselves: before a join section all are told. Under sharded always: an untold step fails.
 ChaosChange StepDraw::change(bool in_join) {
   ChaosChange change;
   choose_parameter(change);
-  change.tells = in_join || draw_.one_in(2);
+  change.tells = in_join || draw_.one_in(2) || find_strategy(plan_.strategy).shards;
   for (int rank = 0; rank < plan_.ranks; ++rank) change.ranks.push_back(rank);
   if (change.brings_values()) {
     change.same_values = draw_.one_in(2);
@@ -258,7 +263,7 @@ void StepDraw::foretell(ChaosStep& step) const {
     if (action->fault != ChaosFault::kNone || (lacks && !plan_.find_unused_parameters)) step.culprits.push_back(rank);
   }
   // Under ordered a rank has only those of the last step's gradients that did not arrive behind it: what is added to then is its own
-  // affair.
+  // affair. Under sharded it has none.
   const bool keeps_all = find_strategy(plan_.strategy).wait != Wait::kAtFirstUse;
   step.knows_mean = step.zero_grad != ZeroGrad::kNever || (keeps_all && without_gradient.empty());
   const bool lacks = !without_gradient.empty() && !plan_.find_unused_parameters;

@@ -53,8 +53,17 @@ ChaosTrainee::ChaosTrainee(const ChaosPlan& plan, int module, const ProcessGroup
       reference_(std::make_shared<ChaosModel>(plan.model, group.device)) {
   note_trainable();
   seed_parameters(*model_, 1000 * plan.seed + 100 * static_cast<uint64_t>(group.rank) + 50 * static_cast<uint64_t>(module));
-  optimizer_ = make_optimizer(plan_, model_->parameters());
+  const bool shards = find_strategy(plan_.strategy).shards;
+  if (!shards) optimizer_ = make_optimizer(plan_, model_->parameters());
   ddp_ = std::make_unique<DataParallel>(*model_, group_, options());  // rank 0's parameters are broadcast
+  if (shards) {
+    sharded_ = std::make_unique<ShardedOptimizer>(*ddp_, [&](const std::vector<NamedTensor>& parts) {
+      std::vector<at::Tensor> tensors;
+      for (const NamedTensor& part : parts) tensors.push_back(part.tensor);
+      return make_optimizer(plan_, tensors);
+    });
+    return;
+  }
   OverlappedOptions overlapped;
   if (plan_.clip_norm) overlapped.clip_norm = *plan_.clip_norm;
   overlapped_ = std::make_unique<OverlappedOptimizer>(*ddp_, *optimizer_, overlapped);
@@ -103,6 +112,7 @@ void ChaosTrainee::change(const ChaosChange& change, int step) {
       const auto layer = model_->add_layer();
       reference_->add_layer();
       seed_parameters(*layer, seed);
+      if (sharded_) break;  // it finds new parameters by itself
       for (const at::Tensor& parameter : layer->parameters()) optimized().push_back(parameter);
       break;
     }
@@ -112,7 +122,7 @@ void ChaosTrainee::change(const ChaosChange& change, int step) {
       const auto layer = model_->replace_layer(i);
       reference_->replace_layer(i);
       seed_parameters(*layer, seed);
-      for (size_t p = 0; p < old.size(); ++p) replace_in_optimizer(old[p], layer->parameters()[p]);
+      for (size_t p = 0; p < old.size() && !sharded_; ++p) replace_in_optimizer(old[p], layer->parameters()[p]);
       break;
     }
   }
@@ -132,6 +142,7 @@ bool ChaosTrainee::leaves_late(int step) const {
 
 void ChaosTrainee::zero_gradients(ZeroGrad how) {
   if (how == ZeroGrad::kNever) return;
+  if (sharded_) return model_->zero_grad(how == ZeroGrad::kToNone);
   if (plan_.seed % 2 == 0) {
     optimizer_->zero_grad(how == ZeroGrad::kToNone);
   } else {
@@ -139,7 +150,32 @@ void ChaosTrainee::zero_gradients(ZeroGrad how) {
   }
 }
 
+// Each rank has its parts of them. Undefined where no rank has any. Collective.
+std::vector<at::Tensor> ChaosTrainee::gathered_gradients() {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : trainable_) {
+    at::Tensor whole = at::zeros_like(parameter);
+    at::Tensor parts = at::zeros({1});
+    for (const at::Tensor& part : optimized()) {
+      if (!part.grad().defined() || !part.is_alias_of(parameter)) continue;
+      whole.view(-1).narrow(0, part.storage_offset() - parameter.storage_offset(), part.numel()).copy_(part.grad());
+      parts.add_(1);
+    }
+    all_reduce(group_, whole);
+    all_reduce(group_, parts);
+    gradients.push_back(parts.item<double>() > 0 ? whole : at::Tensor());
+  }
+  return gradients;
+}
+
 void ChaosTrainee::step_optimizer(int step) {
+  if (sharded_) {
+    stepped_gradients_ = gathered_gradients();
+    if (plan_.clip_norm) sharded_->clip_gradients(*plan_.clip_norm);
+    sharded_->step();
+    if (!leaves_late(step)) ddp_->drain();
+    return;
+  }
   if (!leaves_late(step)) overlapped_->drain();
   stepped_gradients_ = gradients();
   constexpr double kMaxNorm = 0.1;
@@ -178,7 +214,7 @@ std::vector<at::Tensor> ChaosTrainee::gradients_alone(const ChaosStep& step, con
 }
 
 void ChaosTrainee::multiply_rate(double factor) {
-  for (auto& group : optimizer_->param_groups()) group.options().set_lr(group.options().get_lr() * factor);
+  for (auto& group : optimizer().param_groups()) group.options().set_lr(group.options().get_lr() * factor);
 }
 
 std::vector<at::Tensor> ChaosTrainee::save() {

@@ -10,6 +10,7 @@
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
+#include "firkin/ddp/sharded_optimizer.h"
 
 #include <torch/optim/optimizer.h>
 
@@ -29,7 +30,7 @@ class ChaosTrainee {
   // Makes the change, on this rank. step: of its values.
   void change(const ChaosChange& change, int step);
 
-  // Under the strategy ordered, every other step leaves gradients on their way into what comes next, and has nothing to compare yet.
+  // Under ordered and sharded, every other step leaves gradients or parameters on their way, and has nothing to compare yet.
   bool leaves_late(int step) const;
   void zero_gradients(ZeroGrad how);
   void step_optimizer(int step);
@@ -50,7 +51,9 @@ class ChaosTrainee {
 
  private:
   DataParallelOptions options() const;
-  std::vector<at::Tensor>& optimized() { return optimizer_->param_groups()[0].params(); }
+  torch::optim::Optimizer& optimizer() { return sharded_ ? sharded_->optimizer() : *optimizer_; }
+  std::vector<at::Tensor>& optimized() { return optimizer().param_groups()[0].params(); }
+  std::vector<at::Tensor> gathered_gradients();
   void replace_in_optimizer(const at::Tensor& old, const at::Tensor& replacement);
   void note_trainable();
 
@@ -65,7 +68,8 @@ class ChaosTrainee {
   std::vector<at::Tensor> average_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;  // goes last: it may be audited
   std::unique_ptr<DataParallel> ddp_;
-  std::unique_ptr<OverlappedOptimizer> overlapped_;
+  std::unique_ptr<OverlappedOptimizer> overlapped_;  // or
+  std::unique_ptr<ShardedOptimizer> sharded_;        // under sharded, instead of optimizer_
 };
 
 }  // namespace firkin

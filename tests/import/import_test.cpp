@@ -49,7 +49,7 @@ TEST(ImportFiles, RecognizesAFormatByWhatItHolds) {
   EXPECT_EQ(recognize_import("{\"results\": []}", "f"), ImportFormat::kNcclTests);
   EXPECT_EQ(recognize_import("Name,min,mean\n", "f"), ImportFormat::kCmsc828gTimes);
   EXPECT_THAT(error_of([] { recognize_import("\na,b\n", "f"); }), HasSubstr("f:2: unknown format; expected layer sizes"));
-  EXPECT_THAT(error_of([] { recognize_import("", "f"); }), HasSubstr("f:1: not a format"));
+  EXPECT_THAT(error_of([] { recognize_import("", "f"); }), HasSubstr("f:1: unknown format"));
 }
 
 TEST(ImportFiles, RejectsHalfAProfileAndTwoOfOneKind) {

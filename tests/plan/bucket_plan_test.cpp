@@ -52,7 +52,7 @@ TEST(CheckPlan, RejectsPartsThatAreMissingOutOfOrderOrOfSeveralTensors) {
   EXPECT_EQ(error({{0, 1, 0, 2}, {0, 1, 1, 3}, {1, 1}}), "bucket 1 is part 1 of 3 of tensor 0; expected part 1 of 2");
   EXPECT_EQ(error({{0, 1, 0, 2}, {0, 2}}), "bucket 1 is part 0 of 1 of tensor 0; expected part 1 of 2");
   EXPECT_EQ(error({{0, 1, 1, 1}, {1, 1}}), "bucket 0 is part 1 of 1 of tensor 0; expected part 0 of 1");
-  EXPECT_EQ(error({{0, 2, 0, 2}, {0, 2, 1, 2}}), "bucket 0 is a part of 2 tensors; expected of one");
+  EXPECT_EQ(error({{0, 2, 0, 2}, {0, 2, 1, 2}}), "bucket 0 is a part of 2 tensors; expected a part of one");
   EXPECT_EQ(error({{0, 2, 0, 0}}), "bucket 0 is one of 0 parts; expected 1 to 65536");
 }
 

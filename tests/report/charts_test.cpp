@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "firkin/base/file.h"
 #include "report/charts.h"
 
@@ -111,6 +113,24 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
       EXPECT_GT(row["time_s"], domain[0]) << dataset;
       EXPECT_LT(row["time_s"], domain[1]) << dataset;
     }
+  }
+}
+
+TEST(Charts, AnIntervalWithoutAnUpperEndIsNotDrawn) {
+  Results results = tune_results();
+  const json before = chart_of(results, "curve").spec["encoding"]["y"]["scale"]["domain"];
+  const Interval of_too_few = {0, std::numeric_limits<double>::infinity()};
+  for (CurveRow& row : results.curve) row.measured_ci_s = of_too_few;
+  for (StrategyRow& row : results.strategies) row.measured_ci_s = of_too_few;
+  results.answer->best_measured.measured_ci_s = of_too_few;
+  const json curve = chart_of(results, "curve").spec;
+  EXPECT_GE(curve["encoding"]["y"]["scale"]["domain"][0], before[0]);
+  EXPECT_LE(curve["encoding"]["y"]["scale"]["domain"][1], before[1]);
+  for (const json& point : curve["datasets"]["measured"]) EXPECT_FALSE(point.contains("high")) << point;
+  const json bars = chart_of(results, "strategies").spec["datasets"]["strategies"];
+  for (const json& bar : bars) {
+    EXPECT_FALSE(bar.contains("high")) << bar;
+    EXPECT_LE(bar["end"].get<double>(), 1e3) << bar;
   }
 }
 

@@ -167,7 +167,7 @@ TEST(Report, APageSaysOnceWhatLimitsItsAnswer) {
   results.notes = {"the machine was busy"};
   const std::string page = render_report(results);
   const std::string text = page.substr(0, page.find("<script"));
-  for (const char* warning : {"This run is not complete", "Modelled link (1 Gbit/s)", "the machine was busy"}) {
+  for (const char* warning : {"This run is incomplete", "Modelled link (1 Gbit/s)", "the machine was busy"}) {
     const size_t first = text.find(warning);
     ASSERT_NE(first, std::string::npos) << warning;
     EXPECT_EQ(text.find(warning, first + 1), std::string::npos) << warning;
@@ -188,10 +188,10 @@ TEST(Report, TuneAndPredictSayWhereOnTheMapTheyLie) {
     for (const std::string& paragraph : put_in_words(results).lead) text += paragraph + "\n";
     return text;
   };
-  EXPECT_THAT(lead_with(100, 1e-4, 1e-9), HasSubstr("communication is hidden"));           // 1.07 s in 100 s
-  EXPECT_THAT(lead_with(2, 0.1, 1e-9), HasSubstr("communication is latency-bound"));       // 25 MiB: 26 ms and 100 ms of latency
-  EXPECT_THAT(lead_with(0.5, 1e-4, 1e-9), HasSubstr("communication is bandwidth-bound"));  // 1.07 s in 0.5 s
-  EXPECT_THAT(lead_with(2, 1e-4, 1e-9), HasSubstr("communication is in between"));
+  EXPECT_THAT(lead_with(100, 1e-4, 1e-9), HasSubstr("communication here is hidden"));           // 1.07 s in 100 s
+  EXPECT_THAT(lead_with(2, 0.1, 1e-9), HasSubstr("communication here is latency-bound"));       // 25 MiB: 26 ms and 100 ms of latency
+  EXPECT_THAT(lead_with(0.5, 1e-4, 1e-9), HasSubstr("communication here is bandwidth-bound"));  // 1.07 s in 0.5 s
+  EXPECT_THAT(lead_with(2, 1e-4, 1e-9), HasSubstr("communication here is in between"));
 }
 
 TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
@@ -214,7 +214,7 @@ TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
   for (const char* part : {"2 tensors", "a(x) fits", "slowest of 8 ranks", "slow in every step", "On the map of clusters"}) {
     EXPECT_THAT(answer.lead[0], HasSubstr(part));
   }
-  EXPECT_THAT(answer.lead[1], HasSubstr("(ordered), a step takes"));
+  EXPECT_THAT(answer.lead[1], HasSubstr("With the strategy ordered, which also overlaps the next forward pass, a step takes"));
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ TEST(RankTimes, AreAColumnOfSeconds) {
 
 TEST(RankTimes, OfSeveralRanksHaveAColumnThatTellsThemApart) {
   EXPECT_THAT(parse_rank_times("rank,seconds\n0,1\n1,2\n0,3\n1,4\n", "r"), ElementsAre(ElementsAre(1, 3), ElementsAre(2, 4)));
-  EXPECT_EQ(parse_error("rank,seconds\n0,1\n1,2\n0,3\n"), "r:4: rank 1 has 1 times; expected 2, one a step, as rank 0 has");
+  EXPECT_EQ(parse_error("rank,seconds\n0,1\n1,2\n0,3\n"), "r:4: rank 1 has 1 times; expected 2, one per step, as rank 0 has");
 }
 
 TEST(RankTimes, OfAResultsFileAreThoseWithoutCommunication) {

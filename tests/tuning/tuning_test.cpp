@@ -146,7 +146,7 @@ TEST(Tuning, TheChoiceItsGainTheSectionsAndTheWordsSayTheSame) {
     EXPECT_EQ(section.over_default->ratio, tuning.decision.to_default->ratio);
     EXPECT_NEAR(section.over_default->ratio, each.chosen_s / each.default_s, 0.02);
     EXPECT_THAT(results_in_text(results), HasSubstr(each.words));
-    EXPECT_THAT(results_in_text(results), HasSubstr("Of the validation study's caps, 95 % took"));
+    EXPECT_THAT(results_in_text(results), HasSubstr("In the validation study, 95 % of caps took"));
     EXPECT_TRUE(results.dense_curve[0].predicted_range_s->contains(*results.dense_curve[0].predicted_s));
   }
 }

@@ -9,9 +9,9 @@
 // (latency and gap, as in LogGP; Alexandrov et al. 1995), and never before its data have arrived. Work on the hosts takes its real time:
 // launching, threads, copies, sums. Only the wire is modelled.
 //
-// Every all-reduce and broadcast takes link time, and so does every round of an agreement (start_or()), which begins when the message of
-// the round before has arrived and bypasses the queue of large messages. Barriers are free, because Firkin places them outside of what it
-// times.
+// Every all-reduce, broadcast, all-to-all and all-gather takes link time, and so does every round of an agreement (start_or()), which
+// begins when the message of the round before has arrived and bypasses the queue of large messages. Barriers are free, because Firkin
+// places them outside of what it times.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +56,10 @@ LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes);
 // With rate and latency: Gloo's binomial tree, ceil(log2 n) steps of all bytes each. With a table: the time of an all-reduce, an upper
 // bound.
 LinkTime broadcast_time(const ModelledLink& link, int64_t bytes);
+
+// Of an all-to-all or an all-gather of `bytes` on every rank in all. With rate and latency: n-1 steps of x / n bytes and one latency each.
+// With a table: the time of an all-reduce, an upper bound.
+LinkTime share_time(const ModelledLink& link, int64_t bytes);
 
 // Seconds for an agreement of all ranks (start_or()): ceil(log2 n) hops of all bytes and one latency each; with a table, the time of an
 // all-reduce.

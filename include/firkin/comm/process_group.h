@@ -144,6 +144,14 @@ Work start_all_reduce(const ProcessGroup& group, at::Tensor tensor);
 // Starts replacing `tensor` by rank `root`'s; otherwise like start_all_reduce().
 Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root);
 
+// Starts sending slice j of `input` to rank j, for every j; slice j of `output` becomes what rank j sent here. Both contiguous, 1-d, of the
+// same length, a multiple of the world size, on every rank; they must not overlap. Otherwise like start_all_reduce(). CPU tensors only.
+Work start_all_to_all(const ProcessGroup& group, at::Tensor output, at::Tensor input);
+
+// Starts filling slice j of `output` with rank j's `input`, for every j: of the world size times its length. `input` may be this rank's
+// slice of `output`. Otherwise like start_all_to_all().
+Work start_all_gather(const ProcessGroup& group, at::Tensor output, at::Tensor input);
+
 // Starts replacing `bytes` (kByte, contiguous, on the CPU, of equal length on every rank) by the bitwise OR over all ranks, in ceil(log2 W)
 // hops: what ranks have to agree on. Otherwise like start_all_reduce(). Differing lengths are an error naming both. Only for connections of
 // a companion or of Connections: its messages cannot be told apart from c10d's own send and recv.

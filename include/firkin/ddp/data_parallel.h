@@ -33,6 +33,8 @@ class Optimizer;
 
 namespace firkin {
 
+class Sharded;  // internal
+
 // A training step that failed on some rank, as every rank sees it.
 struct StepFailure {
   int rank = 0;        // the first rank that failed
@@ -75,8 +77,8 @@ struct DataParallelStats {
   std::vector<BucketStats> buckets;  // in launch order, of the last finished step
   double exposed_wait_s = 0;         // from the end of the last backward's gradients to the end of the step
   int64_t steps = 0;                 // finished without an error
-  double forward_wait_s = 0;         // strategy ordered: time in await_parameters() during that step's forward, optimiser included
-  int64_t awaited_bytes = 0;         // strategy ordered: bytes of gradients that a step may leave in flight, because modules await them
+  double forward_wait_s = 0;  // ordered, sharded: time in await_parameters() during that step's forward, ordered's optimiser included
+  int64_t awaited_bytes = 0;  // ordered, sharded: bytes of buckets that a step may leave in flight, because modules await them
   std::optional<AutomaticPhase> automatic = {};  // progress of DataParallelOptions::buckets
 };
 
@@ -104,6 +106,9 @@ struct DataParallelStats {
 // Under the strategy `ordered`, ranks agree on a step before all its gradients have arrived. Gradients of parameters that a module awaits
 // (await_parameters.h) stay undefined after backward; OverlappedOptimizer::step() uses them on arrival, and drain() waits for all of them.
 // Code that reads parameters other than in a forward that awaits them must use module(), or call drain() first.
+//
+// Under the strategy `sharded` each rank gets the mean gradient of its part of every bucket alone: gradients are undefined after backward,
+// and a ShardedOptimizer steps the parts (sharded_optimizer.h). As under `ordered`, parameters may still be on their way when it has.
 //
 // Thread-safety: construction and steps are collective; every rank takes part, in the same order. One thread at a time may use an object;
 // autograd may run its hooks on other threads. The destructor removes every hook and waits for nobody; gradients of finished steps stay
@@ -187,8 +192,8 @@ class DataParallel {
   void audit_tensors(std::function<std::vector<NamedTensor>()> tensors);
 
   // Strategy ordered: waits for gradients of the last step that are still in flight. If the optimiser has stepped already
-  // (OverlappedOptimizer), their parameters are stepped too; otherwise they become the parameters' gradients. Does nothing under other
-  // strategies. Not collective. Throws GroupError if a collective failed.
+  // (OverlappedOptimizer), their parameters are stepped too; otherwise they become the parameters' gradients. Strategy sharded: waits for
+  // parameters in flight. Does nothing under other strategies. Not collective. Throws GroupError if a collective failed.
   void drain();
 
   // The wrapped module, after drain(): for evaluation, checkpoints, named_parameters().
@@ -213,6 +218,8 @@ class DataParallel {
 
  private:
   friend class OverlappedOptimizer;
+  friend class ShardedOptimizer;
+  Sharded& sharded();
   void step(torch::optim::Optimizer& optimizer, double clip_each_norm);
   void forget_audited(const torch::optim::Optimizer& optimizer);
 

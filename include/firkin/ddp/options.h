@@ -45,6 +45,7 @@ struct Strategy {
   Launch launch;
   std::string_view summary;
   Wait wait = Wait::kAtStepEnd;
+  bool shards = false;  // a rank gets the sums of its part of each bucket alone, and a ShardedOptimizer steps that (sharded_optimizer.h)
 };
 
 inline constexpr std::array kStrategies = {
@@ -56,6 +57,8 @@ inline constexpr std::array kStrategies = {
     Strategy{"planned", Grouping::kPlan, Launch::kWhenReady, "one all-reduce per bucket of an explicit plan, during backward"},
     Strategy{"ordered", Grouping::kCap, Launch::kWhenReady,
              "as bucketed or planned; what the next forward needs first is sent first, and awaited there", Wait::kAtFirstUse},
+    Strategy{"sharded", Grouping::kCap, Launch::kWhenReady,
+             "each rank sums and steps its part of every bucket; parameters are gathered behind the next forward", Wait::kAtFirstUse, true},
     Strategy{"torch", Grouping::kCap, Launch::kByTorch, "c10d::Reducer, PyTorch's own engine, for comparison"},
 };
 
@@ -146,7 +149,7 @@ struct DataParallelOptions {
   // For bucketed and ordered, without a plan: starts with `cap` and finds faster buckets during training. See automatic().
   std::optional<AutomaticBuckets> buckets;
   // The order in which gradients become ready, as indices of the trainable parameters in registration order. Default: reverse registration
-  // order, then rank 0's order as observed in the first backward. A given order is kept.
+  // order, then (but for sharded) rank 0's order as observed in the first backward. A given order is kept.
   std::vector<int64_t> ready_order;
   // For ordered: the slack of its launch order (plan/launch_order.h). Default: chosen from observed steps. For experiments.
   std::optional<double> launch_slack;

@@ -77,7 +77,7 @@ std::string percent(double ratio) {
 void check_automatic(const DataParallelOptions& options, const std::vector<NamedTensor>& parameters) {
   const AutomaticBuckets& buckets = *options.buckets;
   const Strategy& strategy = options.strategy;
-  if (strategy.grouping != Grouping::kCap || strategy.launch != Launch::kWhenReady) {
+  if (strategy.grouping != Grouping::kCap || strategy.launch != Launch::kWhenReady || strategy.shards) {
     throw InputError(fmt::format("automatic buckets with the strategy {}; expected bucketed or ordered", strategy.name));
   }
   if (options.plan) throw InputError("automatic buckets and a plan; expected one of the two");
@@ -269,7 +269,7 @@ std::optional<PlanChoice> Automatic::plan_on_rank_0(std::string& why_not) {
   try {
     const AllReduceTable table = sampler_->table();
     if (sampler_->is_cut_short()) {
-      throw InputError(fmt::format("{} are too short to measure all-reduces of more than {}", format_seconds(options_.budget_s),
+      throw InputError(fmt::format("{} is too short to measure all-reduces of more than {}", format_seconds(options_.budget_s),
                                    format_bytes(table.back().bytes)));
     }
     const TrainingTimes times = median_times(times_);

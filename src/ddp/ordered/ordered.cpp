@@ -6,34 +6,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cmath>
 #include <limits>
-#include <mutex>
 #include <numeric>
 #include <utility>
 
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
-#include "firkin/ddp/await_parameters.h"
 #include "firkin/plan/launch_order.h"
 #include "firkin/stats/summary.h"
 
 namespace firkin {
 namespace {
-
-struct Listeners {
-  std::mutex mutex;
-  std::unordered_multimap<const torch::nn::Module*, const ForwardListening::Listener*> of_module;
-};
-
-std::atomic<int> listening_count = 0;
-
-Listeners& listeners() {
-  static Listeners* const kListeners = new Listeners;  // never destroyed: modules may outlive static objects
-  return *kListeners;
-}
 
 constexpr const char* kUnusedGradients =
     "the gradients of the last step were neither used nor awaited: under the strategy ordered, optimizer.step() alone does not see them; "
@@ -50,121 +34,6 @@ RuntimeError unused_gradients() {
 }
 
 }  // namespace
-
-ForwardListening::ForwardListening(torch::nn::Module& module, Listener listener) : listener_(std::move(listener)) {
-  Listeners& all = listeners();
-  const std::lock_guard lock(all.mutex);
-  for (const auto& submodule : module.modules(/*include_self=*/false)) modules_.push_back(submodule.get());
-  modules_.push_back(&module);
-  for (const torch::nn::Module* each : modules_) all.of_module.emplace(each, &listener_);
-  ++listening_count;
-}
-
-ForwardListening::~ForwardListening() {
-  Listeners& all = listeners();
-  const std::lock_guard lock(all.mutex);
-  for (const torch::nn::Module* each : modules_) {
-    const auto [first, last] = all.of_module.equal_range(each);
-    for (auto entry = first; entry != last; ++entry) {
-      if (entry->second != &listener_) continue;
-      all.of_module.erase(entry);
-      break;
-    }
-  }
-  --listening_count;
-}
-
-void await_parameters(const torch::nn::Module& module) {
-  if (listening_count.load(std::memory_order_acquire) == 0) return;
-  std::vector<const ForwardListening::Listener*> told;
-  {
-    Listeners& all = listeners();
-    const std::lock_guard lock(all.mutex);
-    const auto [first, last] = all.of_module.equal_range(&module);
-    for (auto entry = first; entry != last; ++entry) told.push_back(entry->second);
-  }
-  for (const auto* listener : told) (*listener)(module);
-}
-
-AwaitingModules::AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters)
-    : owners_of_(parameters.size()), is_awaited_(parameters.size(), false) {
-  std::unordered_map<const void*, size_t> index_of;
-  for (size_t i = 0; i < parameters.size(); ++i) index_of.emplace(parameters[i].tensor.unsafeGetTensorImpl(), i);
-  std::vector<const torch::nn::Module*> path;
-  add_places(module, "", path, index_of);
-}
-
-void AwaitingModules::add_places(const torch::nn::Module& module, const std::string& name, std::vector<const torch::nn::Module*>& path,
-                                 const std::unordered_map<const void*, size_t>& index_of) {
-  path.push_back(&module);
-  owners_[&module].name = name.empty() ? "the module itself" : name;
-  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    const auto known = index_of.find(item.value().unsafeGetTensorImpl());
-    if (known != index_of.end()) places_.push_back({.parameter = known->second, .path = path});
-  }
-  for (const auto& child : module.named_children()) {
-    std::string inner = name;
-    if (!inner.empty()) inner += '.';
-    inner += child.key();
-    add_places(*child.value(), inner, path, index_of);
-  }
-  path.pop_back();
-}
-
-void AwaitingModules::note(const torch::nn::Module& module, double seconds) {
-  const auto known = owners_.find(&module);
-  if (known == owners_.end()) return;
-  if (!std::exchange(known->second.has_awaited, true)) known->second.awaited_s = seconds;
-  if (!has_learned_) known->second.was_seen = true;
-}
-
-void AwaitingModules::learn() {
-  has_learned_ = true;
-  is_awaited_.assign(is_awaited_.size(), true);
-  std::vector<bool> has_place(is_awaited_.size(), false);
-  for (const Place& place : places_) {
-    const auto owner =
-        std::find_if(place.path.rbegin(), place.path.rend(), [&](const auto* module) { return owners_.at(module).was_seen; });
-    has_place[place.parameter] = true;
-    if (owner == place.path.rend()) {
-      is_awaited_[place.parameter] = false;
-      continue;
-    }
-    Owner& found = owners_.at(*owner);
-    if (std::ranges::find(found.parameters, place.parameter) != found.parameters.end()) continue;
-    found.parameters.push_back(place.parameter);
-    owners_of_[place.parameter].push_back(&found);
-  }
-  for (size_t i = 0; i < is_awaited_.size(); ++i) is_awaited_[i] = is_awaited_[i] && has_place[i];
-}
-
-double AwaitingModules::first_use_s(size_t parameter) const {
-  if (!is_awaited_[parameter]) return 0;
-  double first = std::numeric_limits<double>::infinity();
-  double any = 0;  // a module that has not awaited this time
-  for (const Owner* owner : owners_of_[parameter]) {
-    if (owner->has_awaited) first = std::min(first, owner->awaited_s);
-    any = std::max(any, owner->awaited_s);
-  }
-  return std::isfinite(first) ? first : any;
-}
-
-const std::vector<size_t>& AwaitingModules::parameters_of(const torch::nn::Module& module) const {
-  static const std::vector<size_t> kNone;
-  const auto known = owners_.find(&module);
-  return known == owners_.end() ? kNone : known->second.parameters;
-}
-
-void AwaitingModules::begin_forward() {
-  for (auto& [module, owner] : owners_) owner.has_awaited = false;
-}
-
-std::string AwaitingModules::missing_await(size_t parameter) const {
-  for (const Owner* owner : owners_of_[parameter]) {
-    if (!owner->has_awaited) return owner->name;
-  }
-  return "";
-}
 
 void LaunchTimes::add(const std::vector<BucketStats>& stats, const std::vector<int64_t>& launch_order, std::vector<double> first_use_s,
                       double forward_s) {
@@ -293,13 +162,7 @@ void Ordered::sending() {
 // The forward that led to this gradient must have waited for the parameter, or it has used an old one.
 void Ordered::gradient(size_t parameter) {
   if (steps_are_lost_) throw unused_gradients();
-  if (!is_late_[parameter]) return;
-  const std::string module = modules_->missing_await(parameter);
-  if (module.empty()) return;
-  throw RuntimeError(
-      fmt::format("DataParallel: {} was used before its last update had come: {} did not call await_parameters() in this forward; expected "
-                  "that call on every path, as in the first forward",
-                  synchronizer_.setup().parameters[parameter].name, module));
+  if (is_late_[parameter]) modules_->check_awaited(parameter, synchronizer_.setup().parameters[parameter].name);
 }
 
 std::exception_ptr Ordered::objection() const {

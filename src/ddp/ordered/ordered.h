@@ -11,83 +11,16 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "ddp/awaiting_modules.h"
+#include "ddp/optimizer_state.h"
 #include "ddp/synchronizer.h"
 #include "firkin/ddp/module_parameters.h"
 
 #include <torch/optim/optimizer.h>
 
 namespace firkin {
-
-// While it lives, `listener` is told of every await_parameters() of the module and of its submodules: on the thread that runs the forward,
-// without a lock. Thread-safe; a forward of the module must not run while it is made or destroyed.
-class ForwardListening {
- public:
-  using Listener = std::function<void(const torch::nn::Module& module)>;
-
-  ForwardListening(torch::nn::Module& module, Listener listener);
-  ~ForwardListening();
-  ForwardListening(const ForwardListening&) = delete;
-  ForwardListening& operator=(const ForwardListening&) = delete;
-
- private:
-  std::vector<const torch::nn::Module*> modules_;
-  Listener listener_;
-};
-
-// Learned from the first forward: a parameter belongs to the innermost module that awaits and has it, itself or in a submodule. A tied
-// parameter belongs to several, and one that no module awaits, or that is reached past all that do, belongs to nobody. Not thread-safe.
-class AwaitingModules {
- public:
-  AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters);
-
-  // A module awaits, for learn(), or in a forward after it, this many seconds after it began, without waits.
-  void note(const torch::nn::Module& module, double seconds);
-  // From what was noted so far.
-  void learn();
-  bool has_learned() const { return has_learned_; }
-
-  // Parameters, by index, that belong to the module. Empty for one that was not seen awaiting.
-  const std::vector<size_t>& parameters_of(const torch::nn::Module& module) const;
-  bool is_awaited(size_t parameter) const { return is_awaited_[parameter]; }
-  // When the last forward used the parameter first, seconds as in note(). 0 where nobody awaits it: it must be there when backward ends.
-  double first_use_s(size_t parameter) const;
-
-  // A forward begins: nobody has awaited in it.
-  void begin_forward();
-  // The name of a module that the parameter belongs to and that has not awaited in this forward; empty when there is none.
-  std::string missing_await(size_t parameter) const;
-
- private:
-  struct Place {  // where a parameter is registered: the modules from the root down to its own
-    size_t parameter = 0;
-    std::vector<const torch::nn::Module*> path;
-  };
-  struct Owner {
-    std::string name;
-    bool was_seen = false;  // awaiting in the first forward
-    bool has_awaited = false;
-    double awaited_s = 0;
-    std::vector<size_t> parameters;
-  };
-  void add_places(const torch::nn::Module& module, const std::string& name, std::vector<const torch::nn::Module*>& path,
-                  const std::unordered_map<const void*, size_t>& index_of);
-
-  std::vector<Place> places_;
-  std::unordered_map<const torch::nn::Module*, Owner> owners_;  // every module
-  std::vector<std::vector<const Owner*>> owners_of_;            // per parameter
-  std::vector<bool> is_awaited_;
-  bool has_learned_ = false;
-};
-
-// Options that are kept elsewhere than in LibTorch's classes: a Python optimiser's.
-class ForeignOptions : public torch::optim::OptimizerOptions {
- public:
-  // from: a clone() of these.
-  virtual void assign(const torch::optim::OptimizerOptions& from) = 0;
-};
 
 // The optimisers of LibTorch leave a parameter without gradient alone, and keep their state per parameter. So pay() lets them see the
 // gradients of a few parameters and nothing else: what they then do to these is what one step over all would have done. Not thread-safe.

@@ -11,34 +11,12 @@
 #include "ordered.h"
 
 #include <torch/nn/utils/clip_grad.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 namespace firkin {
 namespace {
 
 using torch::optim::OptimizerOptions;
-
-template <typename Options>
-bool assign_as(OptimizerOptions& to, const OptimizerOptions& from) {
-  auto* const known = dynamic_cast<Options*>(&to);
-  if (known == nullptr) return false;
-  *known = dynamic_cast<const Options&>(from);
-  return true;
-}
-
-// In place: the program may hold references to an optimiser's options. Of an optimiser that LibTorch does not have, the learning rate.
-void assign(OptimizerOptions& to, const OptimizerOptions& from) {
-  using namespace torch::optim;
-  if (auto* const foreign = dynamic_cast<ForeignOptions*>(&to)) return foreign->assign(from);
-  if (assign_as<SGDOptions>(to, from) || assign_as<AdamOptions>(to, from) || assign_as<AdamWOptions>(to, from)) return;
-  if (assign_as<RMSpropOptions>(to, from) || assign_as<AdagradOptions>(to, from)) return;
-  to.set_lr(from.get_lr());
-}
 
 std::vector<std::unique_ptr<OptimizerOptions>> options_of(const torch::optim::Optimizer& optimizer) {
   std::vector<std::unique_ptr<OptimizerOptions>> options;

@@ -1,0 +1,36 @@
+// What the optimisers of LibTorch keep: options per group of parameters, and a state per parameter.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+
+namespace firkin {
+
+// Options that are kept elsewhere than in LibTorch's classes: a Python optimiser's.
+class ForeignOptions : public torch::optim::OptimizerOptions {
+ public:
+  // from: a clone() of these.
+  virtual void assign(const torch::optim::OptimizerOptions& from) = 0;
+};
+
+// In place: the program may hold references to an optimiser's options. Of an optimiser that LibTorch does not have, the learning rate.
+void assign(torch::optim::OptimizerOptions& to, const torch::optim::OptimizerOptions& from);
+
+// References into a state of SGD, Adam, AdamW, RMSprop or Adagrad; nothing of another's. Tensors are of the parameter's shape; those that
+// the optimiser has not made, or does not need with its options, are undefined.
+struct OptimizerStateFields {
+  int64_t* step = nullptr;  // null: it counts none
+  std::vector<std::pair<const char*, at::Tensor*>> tensors = {};
+};
+OptimizerStateFields fields_of(torch::optim::OptimizerParamState& state);
+
+// A state with nothing in it, of the optimiser with these options; null where that is none of these five.
+std::unique_ptr<torch::optim::OptimizerParamState> make_state(const torch::optim::OptimizerOptions& options);
+
+}  // namespace firkin

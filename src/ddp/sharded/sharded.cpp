@@ -1,0 +1,366 @@
+#include "sharded.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/record_function.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "comm/across_ranks.h"
+#include "firkin/base/error.h"
+
+namespace firkin {
+namespace {
+
+constexpr const char* kUnusedParts =
+    "the gradients of the last step were not used on this rank, and others may have stepped; expected ShardedOptimizer::step() on every "
+    "rank after each step that succeeded";
+constexpr const char* kNoOptimizer = "a backward under the strategy sharded without an optimiser; expected a ShardedOptimizer before it";
+
+RuntimeError lost_step() {
+  return RuntimeError(std::string("DataParallel: ") + kUnusedParts);
+}
+
+RuntimeError no_optimizer() {
+  return RuntimeError(std::string("DataParallel: ") + kNoOptimizer);
+}
+
+// In memory order; no view in autograd's books.
+at::Tensor run_of(const at::Tensor& parameter, int64_t begin, int64_t count) {
+  return parameter.variable_data().as_strided({count}, {1}, parameter.storage_offset() + begin).variable_data();
+}
+
+}  // namespace
+
+GradientHook exchange_slices(std::shared_ptr<ExchangedSlices> slices) {
+  const auto start = [kept = std::move(slices)](const ProcessGroup& group, const at::Tensor& bucket) -> BucketReduction {
+    if (group.size == 1 || bucket.numel() == 0) return {};
+    at::Tensor& received = (*kept)[bucket.data_ptr()];
+    received = at::empty_like(bucket);
+    return {start_all_to_all(group, received, bucket), {}};
+  };
+  return {.name = "slices", .start = start};
+}
+
+void check_sharded(const DataParallelOptions& options) {
+  using Start = BucketReduction (*)(const ProcessGroup&, at::Tensor);
+  const GradientHook plain = plain_all_reduce();
+  const Start* start = options.gradient_hook.start.target<Start>();
+  if (start != nullptr && *start == *plain.start.target<Start>() && !options.gradient_hook.wire_dtype) return;
+  throw InputError("DataParallel: a gradient hook under the strategy sharded, which sums by itself; expected none");
+}
+
+Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<ExchangedSlices> slices)
+    : synchronizer_(synchronizer), slices_(std::move(slices)) {
+  renewed();
+}
+
+Sharded::~Sharded() {
+  listening_.reset();
+  if (has_gradients_) TORCH_WARN("DataParallel: destroyed while ", kUnusedParts);
+}
+
+std::vector<NamedTensor> Sharded::parts() const {
+  std::vector<NamedTensor> runs;
+  for (size_t i = 0; i < trained(); ++i) runs.push_back(parts_[i].run);
+  return runs;
+}
+
+// The buckets in use among the ranks.
+std::vector<ParameterPart> Sharded::divide() const {
+  const StepSetup& setup = synchronizer_.setup();
+  const GradientBuckets& buckets = *transport().buckets();
+  std::vector<ParameterPart> parts;
+  for (size_t i = 0; i < setup.parameters.size(); ++i) {
+    const auto& [name, parameter] = setup.parameters[i];
+    ParameterPart part{.parameter = parameter, .run = {.name = name, .tensor = {}}};
+    part.position = transport().position_of(i);
+    part.bucket = buckets.bucket_of(part.position);
+    const int64_t slice = flat(part.bucket).numel() / setup.group.size;
+    const int64_t offset = buckets.offset(part.position);
+    part.begin = std::clamp<int64_t>(setup.group.rank * slice - offset, 0, parameter.numel());
+    part.count = std::clamp<int64_t>((setup.group.rank + 1) * slice - offset, 0, parameter.numel()) - part.begin;
+    part.in_bucket = offset + part.begin;
+    part.run.tensor = run_of(parameter, part.begin, part.count);
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+at::Tensor Sharded::slice_of(int64_t bucket) const {
+  const ProcessGroup& group = synchronizer_.setup().group;
+  const int64_t slice = flat(bucket).numel() / group.size;
+  return flat(bucket).narrow(0, group.rank * slice, slice);
+}
+
+void Sharded::renewed() {
+  const StepSetup& setup = synchronizer_.setup();
+  listening_.reset();
+  modules_.emplace(*setup.module, setup.parameters);
+  take_up(divide());
+  first_use_.clear();
+  gathers_.assign(static_cast<size_t>(transport().buckets()->bucket_count()), Work());
+  is_late_.assign(setup.parameters.size(), false);
+  listening_.emplace(*setup.module, [this](const torch::nn::Module& module) { module_awaits(module); });
+}
+
+void Sharded::begun() {
+  finish_round();
+}
+
+void Sharded::settle() {
+  const auto held = synchronizer_.enter();
+  try {
+    finish_round();
+  } catch (const std::exception& error) {
+    synchronizer_.lose_group(error);
+  }
+}
+
+// All parameters are those of the last step afterwards, on every rank the same.
+void Sharded::finish_round() {
+  if (std::exchange(has_gradients_, false)) {
+    steps_are_lost_ = true;
+    forget_gradients();
+    for (const int64_t bucket : gather_order()) gather(bucket);
+  }
+  receive_all();
+}
+
+// The forward that led to this gradient must have waited for the parameter, or it has used an old one.
+void Sharded::gradient(size_t parameter) {
+  if (optimizer_ == nullptr) throw no_optimizer();
+  if (steps_are_lost_) throw lost_step();
+  if (is_late_[parameter]) modules_->check_awaited(parameter, parts_[parameter].run.name);
+}
+
+std::exception_ptr Sharded::objection() const {
+  if (optimizer_ == nullptr) return std::make_exception_ptr(no_optimizer());
+  return steps_are_lost_ ? std::make_exception_ptr(lost_step()) : nullptr;
+}
+
+void Sharded::received(const StepAgreement& agreement, bool is_first) {
+  const int64_t step = synchronizer_.steps_finished();
+  const double scale = static_cast<double>(synchronizer_.setup().group.size) / agreement.ranks_with_data();
+  for (const int64_t bucket : transport().not_received()) {
+    synchronizer_.transport().receive_bucket(bucket, [&] { return fmt::format("{} of step {}", transport().first_pending(), step); });
+    sum_slices(bucket, scale);
+  }
+  if (is_first) learn_use(agreement.first_with_data());
+  for (size_t i = 0; i < trained(); ++i) {
+    const ParameterPart& part = parts_[i];
+    if (part.count == 0 || !transport().is_wanted(i)) continue;
+    part.run.tensor.mutable_grad() = flat(part.bucket).narrow(0, part.in_bucket, part.count).variable_data();
+  }
+  has_gradients_ = true;
+  is_late_.assign(is_late_.size(), false);
+  modules_->begin_forward();
+  last_forward_wait_s_ = std::exchange(forward_wait_s_, 0);
+}
+
+void Sharded::dropped() {
+  slices_->clear();
+  steps_are_lost_ = false;  // that step has failed, and the next one starts clean
+  is_late_.assign(is_late_.size(), false);
+  modules_->begin_forward();
+}
+
+// In the order of ranks: with two of them the sum is an all-reduce's to the last bit.
+void Sharded::sum_slices(int64_t bucket, double scale) {
+  const at::NoGradGuard no_grad;
+  at::Tensor sum = slice_of(bucket);
+  if (auto received = slices_->extract(flat(bucket).data_ptr()); !received.empty()) {
+    const at::Tensor slices = received.mapped().view({synchronizer_.setup().group.size, -1});
+    at::add_out(sum, slices[0], slices[1]);
+    for (int64_t rank = 2; rank < slices.size(0); ++rank) sum.add_(slices[rank]);
+  }
+  if (scale != 1) sum.mul_(scale);
+}
+
+// From the first forward.
+void Sharded::learn_use(int root) {
+  modules_->learn();
+  std::vector<double> first_use;
+  for (size_t i = 0; i < trained(); ++i) first_use.push_back(modules_->first_use_s(i));
+  at::Tensor roots = at::tensor(first_use, at::kDouble);
+  broadcast(synchronizer_.setup().control, {roots}, root);
+  const auto* first = roots.const_data_ptr<double>();
+  first_use_.assign(first, first + roots.numel());
+}
+
+void Sharded::forget_gradients() {
+  for (const ParameterPart& part : parts_) part.run.tensor.mutable_grad().reset();
+}
+
+// As the forward needs them; what is ready last in backward, where nothing is known.
+std::vector<int64_t> Sharded::gather_order() const {
+  std::vector<double> first_use(gathers_.size(), std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < first_use_.size(); ++i) {
+    double& of_bucket = first_use[static_cast<size_t>(parts_[i].bucket)];
+    of_bucket = std::min(of_bucket, first_use_[i]);
+  }
+  std::vector<int64_t> order(gathers_.size());
+  std::iota(order.rbegin(), order.rend(), 0);
+  std::ranges::stable_sort(order, {}, [&first_use](int64_t bucket) { return first_use[static_cast<size_t>(bucket)]; });
+  return order;
+}
+
+// Every parameter in it is awaited by a module, in every forward.
+bool Sharded::may_be_late(int64_t bucket) const {
+  if (!modules_->has_learned()) return false;
+  for (size_t i = 0; i < trained(); ++i) {
+    if (parts_[i].bucket == bucket && !modules_->is_awaited(i)) return false;
+  }
+  return true;
+}
+
+// A program may have given a parameter other memory: torch::load() does.
+void Sharded::follow_parameters() {
+  for (const ParameterPart& part : parts_) {
+    const auto* memory =
+        static_cast<const char*>(part.parameter.const_data_ptr()) + part.begin * static_cast<int64_t>(part.parameter.element_size());
+    if (part.count == 0 || part.run.tensor.const_data_ptr() == memory) continue;
+    part.run.tensor.set_data(run_of(part.parameter, part.begin, part.count));
+  }
+}
+
+void Sharded::step() {
+  const auto held = synchronizer_.enter();
+  if (synchronizer_.is_step_open()) {
+    throw RuntimeError(
+        "DataParallel: the optimiser's step before the end of the gradients'; expected finish_gradient_synchronization() first");
+  }
+  if (!std::exchange(has_gradients_, false)) return;
+  follow_parameters();
+  std::vector<at::Tensor> gradients;  // hidden from the optimiser until it is their bucket's turn
+  for (const ParameterPart& part : parts_) gradients.push_back(std::exchange(part.run.tensor.mutable_grad(), {}));
+  try {
+    const std::vector<int64_t> order = gather_order();
+    for (const int64_t bucket : order) {
+      step_bucket(bucket, gradients);
+      gather(bucket);
+    }
+    for (const int64_t bucket : order) {
+      if (!may_be_late(bucket)) receive(bucket);
+    }
+  } catch (const std::exception& error) {
+    synchronizer_.lose_group(error);  // the others wait for its parameters
+  }
+  for (size_t i = 0; i < trained(); ++i) is_late_[i] = gathers_[static_cast<size_t>(parts_[i].bucket)] != nullptr;
+}
+
+void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients) {
+  RECORD_USER_SCOPE("optimiser");
+  bool any = false;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].bucket != bucket || !gradients[i].defined()) continue;
+    parts_[i].run.tensor.mutable_grad() = gradients[i];
+    any = true;
+  }
+  if (!any) return;
+  optimizer_->step();
+  forget_gradients();
+}
+
+// The gradients there have been used.
+void Sharded::gather(int64_t bucket) {
+  const ProcessGroup& group = synchronizer_.setup().group;
+  if (group.size == 1 || flat(bucket).numel() == 0) return;
+  const at::NoGradGuard no_grad;
+  for (const ParameterPart& part : parts_) {
+    if (part.bucket == bucket && part.count > 0) flat(bucket).narrow(0, part.in_bucket, part.count).copy_(part.run.tensor);
+  }
+  gathers_[static_cast<size_t>(bucket)] = start_all_gather(group, flat(bucket), slice_of(bucket));
+  anything_late_ = true;
+}
+
+void Sharded::receive(int64_t bucket) {
+  const Work work = std::exchange(gathers_[static_cast<size_t>(bucket)], {});
+  if (work == nullptr) return;
+  wait(synchronizer_.setup().group, work,
+       [&] { return fmt::format("the parameters of {} after step {}", transport().describe(bucket), synchronizer_.steps_finished() - 1); });
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> values;
+  for (const ParameterPart& part : parts_) {
+    if (part.bucket != bucket) continue;
+    parameters.push_back(part.parameter.variable_data());  // as LibTorch's optimisers step: gradient() sees what has used an old value
+    values.push_back(transport().buckets()->view(part.position));
+  }
+  at::_foreach_copy_(parameters, values);
+  anything_late_ = std::ranges::any_of(gathers_, [](const Work& each) { return each != nullptr; });
+}
+
+void Sharded::receive_all() {
+  if (!anything_late_) return;
+  for (const int64_t bucket : gather_order()) receive(bucket);
+}
+
+void Sharded::module_awaits(const torch::nn::Module& module) {
+  const auto held = synchronizer_.lock();
+  modules_->note(module, ++uses_);
+  if (!anything_late_) return;
+  synchronizer_.throw_if_lost();
+  const auto started = std::chrono::steady_clock::now();
+  try {
+    RECORD_USER_SCOPE("forward waits");
+    for (const size_t parameter : modules_->parameters_of(module)) receive(parts_[parameter].bucket);
+  } catch (const std::exception& error) {
+    synchronizer_.lose_group(error);
+  }
+  forward_wait_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+}
+
+void Sharded::drain() {
+  const auto held = synchronizer_.enter();
+  if (synchronizer_.is_step_open()) return;
+  try {
+    receive_all();
+  } catch (const std::exception& error) {
+    synchronizer_.lose_group(error);
+  }
+  is_late_.assign(is_late_.size(), false);  // nothing that could be used too early
+}
+
+double Sharded::clip_gradients(double max_norm) {
+  const auto held = synchronizer_.enter();
+  if (!has_gradients_) return 0;
+  const at::NoGradGuard no_grad;
+  double sum = 0;
+  for (const ParameterPart& part : parts_) {
+    if (part.run.tensor.grad().defined()) sum += std::pow(part.run.tensor.grad().norm().item<double>(), 2);
+  }
+  double norm = 0;
+  try {
+    norm = std::sqrt(sum_over_ranks(synchronizer_.setup().control, sum));
+  } catch (const std::exception& error) {
+    synchronizer_.lose_group(error);
+  }
+  constexpr double kEpsilon = 1e-6;  // as clip_grad_norm_()
+  const double factor = max_norm / (norm + kEpsilon);
+  if (factor >= 1) return norm;
+  for (const ParameterPart& part : parts_) {
+    if (part.run.tensor.grad().defined()) part.run.tensor.mutable_grad().mul_(factor);
+  }
+  return norm;
+}
+
+void Sharded::add_to(DataParallelStats& stats) const {
+  const auto held = synchronizer_.lock();
+  stats.forward_wait_s = last_forward_wait_s_;
+  for (int64_t bucket = 0; bucket < static_cast<int64_t>(gathers_.size()); ++bucket) {
+    if (may_be_late(bucket)) stats.awaited_bytes += transport().buckets()->gradient_bytes(bucket);
+  }
+}
+
+}  // namespace firkin

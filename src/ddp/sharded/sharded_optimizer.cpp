@@ -1,0 +1,255 @@
+#include "firkin/ddp/sharded_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <typeinfo>
+#include <unordered_map>
+#include <utility>
+
+#include "comm/across_ranks.h"
+#include "firkin/base/error.h"
+#include "sharded.h"
+
+namespace firkin {
+namespace {
+
+using torch::optim::Optimizer;
+using torch::optim::OptimizerParamGroup;
+
+// Null where no group has the tensor.
+const OptimizerParamGroup* group_of(const Optimizer& optimizer, const at::Tensor& tensor) {
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
+    if (std::ranges::any_of(group.params(), [&](const at::Tensor& each) { return each.is_same(tensor); })) return &group;
+  }
+  return nullptr;
+}
+OptimizerParamGroup* group_of(Optimizer& optimizer, const at::Tensor& tensor) {
+  return const_cast<OptimizerParamGroup*>(group_of(std::as_const(optimizer), tensor));
+}
+
+void replace_states(Optimizer& optimizer, std::unordered_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> states) {
+  optimizer.state().clear();
+  for (auto& [tensor, state] : states) optimizer.state()[tensor] = std::move(state);
+}
+
+// All elements of a tensor of which each rank holds a run, in order; exact, because bytes are added to zeros.
+at::Tensor gather_runs(const ProcessGroup& group, const at::Tensor& run, const ParameterPart& part) {
+  at::Tensor whole = at::zeros({part.parameter.numel()}, part.parameter.options().requires_grad(false).memory_format(std::nullopt));
+  if (run.defined()) whole.narrow(0, part.begin, part.count).copy_(run);
+  if (whole.numel() > 0) all_reduce(group, whole.view(at::kByte));
+  return whole;
+}
+
+// A state's tensor for the whole parameter, in the order of the parameter's memory.
+at::Tensor in_memory_order(const at::Tensor& tensor, const ParameterPart& part) {
+  const at::Tensor& parameter = part.parameter;
+  if (tensor.sizes() != parameter.sizes()) {
+    throw InputError(fmt::format("ShardedOptimizer: the state of {} has {} elements; expected {}, in the parameter's shape", part.run.name,
+                                 tensor.numel(), parameter.numel()));
+  }
+  at::Tensor laid_out = at::empty_strided(parameter.sizes(), parameter.strides(), tensor.options().requires_grad(false));
+  return laid_out.copy_(tensor).as_strided({parameter.numel()}, {1});
+}
+
+// Calls use(part, its group here, its group in `whole`) for every part that the optimiser steps, once all of them fit.
+template <typename Whole, typename Use>
+void for_each_pair(Optimizer& optimizer, Whole& whole, const std::vector<ParameterPart>& parts, Use use) {
+  for (const bool is_checked : {false, true}) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      OptimizerParamGroup* here = group_of(optimizer, parts[i].run.tensor);
+      if (here == nullptr) continue;
+      auto* there = group_of(whole, parts[i].parameter);
+      if (there == nullptr || typeid(there->options()) != typeid(here->options())) {
+        throw InputError(
+            fmt::format("ShardedOptimizer: the other optimiser does not step {}, or is of another kind; expected the same kind "
+                        "over the module's parameters in the same groups",
+                        parts[i].run.name));
+      }
+      if (is_checked) use(i, *here, *there);
+    }
+  }
+}
+
+}  // namespace
+
+void Sharded::attach(Optimizer& optimizer) {
+  const auto held = synchronizer_.enter();
+  if (optimizer_ != nullptr) throw InputError("ShardedOptimizer: there is one for this DataParallel already; expected one");
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
+    if (make_state(group.options()) == nullptr) {
+      throw InputError("ShardedOptimizer: expected SGD, Adam, AdamW, RMSprop or Adagrad of LibTorch, which work element by element");
+    }
+    for (const at::Tensor& tensor : group.params()) {
+      if (std::ranges::any_of(parts_, [&](const ParameterPart& part) { return part.run.tensor.is_same(tensor); })) continue;
+      throw InputError("ShardedOptimizer: the optimiser has a tensor that is none of the parts; expected these alone");
+    }
+  }
+  optimizer_ = &optimizer;
+}
+
+void Sharded::detach() {
+  const auto held = synchronizer_.lock();
+  optimizer_ = nullptr;
+}
+
+// Calls take(part, state) for every part of which some rank has a state: all of it, its tensors flat. One at a time is in memory whole.
+// Collective.
+void Sharded::gather_states(c10::function_ref<void(size_t part, State whole)> take) {
+  constexpr size_t kFacts = 3;  // of each part: whether there is a state, its step, and a bit for each tensor that it has
+  const ProcessGroup& group = synchronizer_.setup().group;
+  std::vector<double> facts;
+  for (const ParameterPart& part : parts_) {
+    const auto known = optimizer_->state().find(part.run.tensor.unsafeGetTensorImpl());
+    if (known == optimizer_->state().end()) {
+      facts.insert(facts.end(), kFacts, 0);
+      continue;
+    }
+    const OptimizerStateFields fields = fields_of(*known->second);
+    int64_t bits = 0;
+    for (size_t i = 0; i < fields.tensors.size(); ++i) bits |= static_cast<int64_t>(fields.tensors[i].second->defined()) << i;
+    facts.insert(facts.end(), {1, fields.step == nullptr ? 0 : static_cast<double>(*fields.step), static_cast<double>(bits)});
+  }
+  facts = max_over_ranks(synchronizer_.setup().control, facts);
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    const double* fact = &facts[p * kFacts];
+    if (fact[0] == 0) continue;
+    const at::Tensor& run = parts_[p].run.tensor;
+    const auto known = optimizer_->state().find(run.unsafeGetTensorImpl());
+    State whole = make_state(group_of(*optimizer_, run)->options());
+    const OptimizerStateFields fields = fields_of(*whole);
+    if (fields.step != nullptr) *fields.step = static_cast<int64_t>(fact[1]);
+    for (size_t i = 0; i < fields.tensors.size(); ++i) {
+      if ((static_cast<int64_t>(fact[2]) >> i & 1) == 0) continue;
+      const bool is_here = known != optimizer_->state().end() && parts_[p].count > 0;
+      *fields.tensors[i].second = gather_runs(group, is_here ? *fields_of(*known->second).tensors[i].second : at::Tensor(), parts_[p]);
+    }
+    take(p, std::move(whole));
+  }
+}
+
+// Parts of parameters that stay keep their tensors, and their states' elements go where these are now. A frozen parameter's stay here.
+void Sharded::take_up(std::vector<ParameterPart> parts) {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> in_module = synchronizer_.setup().module->parameters();
+  for (const ParameterPart& old : parts_) {
+    const auto is_its = [&old](const at::Tensor& parameter) { return parameter.is_same(old.parameter); };
+    if (std::ranges::any_of(parts, is_its, &ParameterPart::parameter) || std::ranges::none_of(in_module, is_its)) continue;
+    parts.push_back(old);
+    parts.back().bucket = -1;
+  }
+  const auto successor = [&parts](const ParameterPart& old) {
+    return std::ranges::find_if(parts, [&old](const ParameterPart& part) { return part.parameter.is_same(old.parameter); });
+  };
+  std::unordered_map<void*, State> states;
+  if (optimizer_ != nullptr) {
+    gather_states([&](size_t p, State whole) {
+      const auto now = successor(parts_[p]);
+      if (now == parts.end()) return;
+      for (const auto& [name, tensor] : fields_of(*whole).tensors) {
+        if (tensor->defined()) *tensor = tensor->narrow(0, now->begin, now->count).clone();
+      }
+      states[parts_[p].run.tensor.unsafeGetTensorImpl()] = std::move(whole);
+    });
+  }
+  for (const ParameterPart& old : parts_) {
+    const auto now = successor(old);
+    if (now == parts.end()) continue;
+    old.run.tensor.set_data(now->run.tensor);
+    now->run.tensor = old.run.tensor;
+  }
+  if (optimizer_ != nullptr) {
+    regroup(parts);
+    replace_states(*optimizer_, std::move(states));
+  }
+  parts_ = std::move(parts);
+}
+
+// Those that are new join the first group.
+void Sharded::regroup(const std::vector<ParameterPart>& parts) {
+  const auto has = [](const std::vector<ParameterPart>& all, const at::Tensor& run) {
+    return std::ranges::any_of(all, [&](const ParameterPart& part) { return part.run.tensor.is_same(run); });
+  };
+  for (OptimizerParamGroup& group : optimizer_->param_groups()) {
+    std::erase_if(group.params(), [&](const at::Tensor& run) { return !has(parts, run); });
+  }
+  for (const ParameterPart& part : parts) {
+    if (!has(parts_, part.run.tensor)) optimizer_->param_groups()[0].params().push_back(part.run.tensor);
+  }
+}
+
+void Sharded::gather_into(Optimizer& whole) {
+  const auto held = synchronizer_.enter();
+  const at::NoGradGuard no_grad;
+  for_each_pair(*optimizer_, whole, parts_, [&](size_t p, OptimizerParamGroup& here, OptimizerParamGroup& there) {
+    assign(there.options(), here.options());
+    whole.state().erase(parts_[p].parameter.unsafeGetTensorImpl());
+  });
+  try {
+    gather_states([&](size_t p, State state) {
+      const at::Tensor& parameter = parts_[p].parameter;
+      for (const auto& [name, tensor] : fields_of(*state).tensors) {
+        if (tensor->defined()) *tensor = tensor->as_strided(parameter.sizes(), parameter.strides()).variable_data();
+      }
+      whole.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+    });
+  } catch (const std::exception& error) {
+    synchronizer_.lose_group(error);
+  }
+}
+
+void Sharded::load_from(const Optimizer& whole) {
+  const auto held = synchronizer_.enter();
+  const at::NoGradGuard no_grad;
+  std::unordered_map<void*, State> states;
+  for_each_pair(*optimizer_, whole, parts_, [&](size_t p, OptimizerParamGroup& here, const OptimizerParamGroup& there) {
+    const ParameterPart& part = parts_[p];
+    assign(here.options(), there.options());
+    const auto known = whole.state().find(part.parameter.unsafeGetTensorImpl());
+    if (known == whole.state().end()) return;
+    State state = known->second->clone();
+    for (const auto& [name, tensor] : fields_of(*state).tensors) {
+      if (tensor->defined()) *tensor = in_memory_order(*tensor, part).narrow(0, part.begin, part.count).clone();
+    }
+    states[part.run.tensor.unsafeGetTensorImpl()] = std::move(state);
+  });
+  replace_states(*optimizer_, std::move(states));
+}
+
+ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_optimizer)
+    : sharded_(&ddp.sharded()), optimizer_(make_optimizer(sharded_->parts())) {
+  if (optimizer_ == nullptr) throw InputError("ShardedOptimizer: make_optimizer returned nothing; expected an optimiser of the parts");
+  sharded_->attach(*optimizer_);
+}
+
+ShardedOptimizer::~ShardedOptimizer() {
+  try {
+    sharded_->drain();
+  } catch (const std::exception& error) {
+    TORCH_WARN("ShardedOptimizer: the parameters of the last step are not complete: ", error.what());
+  }
+  sharded_->detach();
+}
+
+void ShardedOptimizer::step() {
+  sharded_->step();
+}
+
+double ShardedOptimizer::clip_gradients(double max_norm) {
+  return sharded_->clip_gradients(max_norm);
+}
+
+void ShardedOptimizer::gather_into(Optimizer& whole) {
+  sharded_->gather_into(whole);
+}
+
+void ShardedOptimizer::load_from(const Optimizer& whole) {
+  sharded_->load_from(whole);
+}
+
+}  // namespace firkin
