@@ -138,10 +138,10 @@ class Tuner {
     environment.world_size = tuning_.world_size;
     const TensorProfile& tensors = tuning_.profile.tensors;
     sections.run.model = ModelDescription{.name = facts.model,
-                                         .dtype = facts.dtype,
-                                         .parameters = facts.parameters,
-                                         .tensors = std::ssize(tensors.bytes),
-                                         .gradient_bytes = tensors.total_bytes()};
+                                          .dtype = facts.dtype,
+                                          .parameters = facts.parameters,
+                                          .tensors = std::ssize(tensors.bytes),
+                                          .gradient_bytes = tensors.total_bytes()};
     sections.notes.insert(sections.notes.begin(), facts.notes.begin(), facts.notes.end());
     return sections;
   }
