@@ -48,8 +48,8 @@ TransformerConfig model_config(const ModelFlags& flags, int64_t sequence, const 
 ModelDescription describe_model(const ModelFlags& flags);
 
 // The folder with the files that Firkin ships: $FIRKIN_DATA; or share/firkin of the folder into which the running program was installed,
-// wherever that was moved; or data/ of the source tree (not installed). Throws InputError when $FIRKIN_DATA is not a folder, RuntimeError when
-// there is none of the others.
+// wherever that was moved; or data/ of the source tree (not installed). Throws InputError when $FIRKIN_DATA is not a folder, RuntimeError
+// when there is none of the others.
 std::filesystem::path data_folder();
 
 // What is trained on: `file`, or where that is empty the text that Firkin ships.

@@ -79,7 +79,8 @@ TEST(CheckProfile, AcceptsABackwardPassThatEndsAfterTheLastGradient) {
 TEST(CheckProfile, NamesWhatIsWrong) {
   TensorProfile uneven = make_profile({1, 2}, {0, 1});
   uneven.bytes.pop_back();
-  EXPECT_EQ(error_of([&] { check_profile(uneven); }), "the profile has 2 names, 1 sizes and 2 ready times; expected the same number of each");
+  EXPECT_EQ(error_of([&] { check_profile(uneven); }),
+            "the profile has 2 names, 1 sizes and 2 ready times; expected the same number of each");
   EXPECT_EQ(error_of([] {
               check_profile(make_profile({1, 2}, {1, 0}));
             }),

@@ -152,7 +152,8 @@ CommunicationPlan plan_of(const json& value) {
 void check_order(const std::vector<int64_t>& order, size_t parameters) {
   std::vector<int64_t> all(parameters);
   std::iota(all.begin(), all.end(), 0);
-  if (!std::ranges::is_permutation(order, all)) throw InputError(fmt::format("its ready order is not a permutation of 0..{}", parameters - 1));
+  if (!std::ranges::is_permutation(order, all))
+    throw InputError(fmt::format("its ready order is not a permutation of 0..{}", parameters - 1));
 }
 
 void check_made_for(const json& made_for, const PlanKey& key) {
