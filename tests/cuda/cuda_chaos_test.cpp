@@ -17,7 +17,7 @@ TEST_F(FourGpus, AfterEveryStepOfRandomProgramsAllRanksAreEqualOrHaveTheSameFail
     return make_process_group(store, rank, size, {.backend = "gloo", .timeout = timeout});
   };
   for (uint64_t seed = 0; seed < kSequences; ++seed) {
-    const auto wrong = run_chaos_sequence(seed, kTimeout, over_gloo, /*may_stray=*/false);
+    const auto wrong = run_chaos_sequence(seed, kTimeout, over_gloo, /*on_devices=*/true);
     EXPECT_FALSE(wrong) << wrong.value_or("");
   }
 }

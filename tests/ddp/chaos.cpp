@@ -56,9 +56,11 @@ ProcessGroup chaos_group_on_cpu(const c10::intrusive_ptr<c10d::Store>& store, in
 }
 
 std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout, const MakeChaosGroup& make_group,
-                                              bool may_stray) {
+                                              bool on_devices) {
   const auto sequence = std::make_shared<Sequence>(seed, timeout, make_group);
-  if (!may_stray) sequence->plan.straying_rank.reset();
+  ChaosPlan& plan = sequence->plan;
+  if (on_devices) plan.straying_rank.reset();
+  if (on_devices && find_strategy(plan.strategy).shards) plan.strategy = "bucketed";
   std::vector<std::thread> threads;
   for (int rank = 0; rank < sequence->plan.ranks; ++rank) {
     threads.emplace_back([sequence, rank] { run_rank(*sequence, rank); });

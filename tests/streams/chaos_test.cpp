@@ -37,7 +37,7 @@ TEST_P(StreamsChaos, EverythingIsInOrderAndAllRanksAreEqualOrHaveTheSameFailure)
     const auto make_group = [on_a_side_stream](const auto& store, int rank, int size, auto timeout) {
       return checked_group(on_a_side_stream, store, rank, size, timeout);
     };
-    const auto wrong = run_chaos_sequence(seed, kTimeout, make_group, /*may_stray=*/false);
+    const auto wrong = run_chaos_sequence(seed, kTimeout, make_group, /*on_devices=*/true);
     EXPECT_FALSE(wrong) << wrong.value_or("");
     EXPECT_THAT(Clocks::all().take_races(), testing::IsEmpty()) << "seed " << seed;
   }
