@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <tuple>
 
 #include "firkin/base/error.h"
@@ -75,27 +76,32 @@ double observed_period_s(const ObservedStep& step, const ObservedTraining& train
   return step.backward_s + training.forward_s + waited;
 }
 
-}  // namespace
-
-LaunchOrder launch_order_with_slack(const ObservedTraining& training, double slack) {
+std::vector<LaunchOrder> orders_of(const ObservedTraining& training, std::span<const double> slacks) {
   check_training(training);
   const std::vector<double> ready_s = median_ready_s(training);
   std::vector<size_t> by_need(ready_s.size());
   std::iota(by_need.begin(), by_need.end(), size_t{0});
   std::ranges::stable_sort(by_need, {}, [&](size_t i) { return training.needed_s[i]; });
   std::vector<double> arrival_s(ready_s.size());
-  std::vector<double> expected_s = ready_s;
-  for (double& time : expected_s) time *= slack;
-  LaunchOrder result{.order = order_of_slack(expected_s, training), .slack = slack};
-  for (const ObservedStep& step : training.steps) result.period_s += observed_period_s(step, training, result.order, by_need, arrival_s);
-  result.period_s /= static_cast<double>(training.steps.size());
+  std::vector<LaunchOrder> result;
+  for (const double slack : slacks) {
+    std::vector<double> expected_s = ready_s;
+    for (double& time : expected_s) time *= slack;
+    LaunchOrder& each = result.emplace_back(LaunchOrder{.order = order_of_slack(expected_s, training), .slack = slack});
+    for (const ObservedStep& step : training.steps) each.period_s += observed_period_s(step, training, each.order, by_need, arrival_s);
+    each.period_s /= static_cast<double>(training.steps.size());
+  }
   return result;
 }
 
+}  // namespace
+
+LaunchOrder launch_order_with_slack(const ObservedTraining& training, double slack) {
+  return orders_of(training, {&slack, 1}).front();
+}
+
 std::vector<LaunchOrder> launch_orders(const ObservedTraining& training) {
-  std::vector<LaunchOrder> result;
-  for (const double slack : kSlacks) result.push_back(launch_order_with_slack(training, slack));
-  return result;
+  return orders_of(training, kSlacks);
 }
 
 LaunchOrder robust_launch_order(const ObservedTraining& training) {
