@@ -102,16 +102,6 @@ std::vector<Trained> train_on_ranks(int world_size, const std::string& strategy,
   return result;
 }
 
-// The largest difference, relative to the largest entry, of any tensor.
-double relative_difference(const Tensors& a, const Tensors& b) {
-  double worst = a.size() == b.size() ? 0 : std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const double scale = std::max(b[i].abs().max().item<double>(), std::numeric_limits<double>::min());
-    worst = std::max(worst, (a[i] - b[i]).abs().max().item<double>() / scale);
-  }
-  return worst;
-}
-
 class EveryStrategy : public testing::TestWithParam<std::tuple<std::string, std::string, int>> {};
 
 TEST_P(EveryStrategy, TrainsAsOneProcessOnTheWholeBatch) {

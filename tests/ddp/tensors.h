@@ -5,6 +5,7 @@
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace firkin {
@@ -19,6 +20,16 @@ inline Tensors copies(const Tensors& tensors) {
 
 inline bool same_bits(const Tensors& a, const Tensors& b) {
   return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x, y); });
+}
+
+// The largest difference, relative to the largest entry, of any tensor.
+inline double relative_difference(const Tensors& a, const Tensors& b) {
+  double worst = a.size() == b.size() ? 0 : std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double scale = std::max(b[i].abs().max().item<double>(), std::numeric_limits<double>::min());
+    worst = std::max(worst, (a[i] - b[i]).abs().max().item<double>() / scale);
+  }
+  return worst;
 }
 
 }  // namespace firkin
