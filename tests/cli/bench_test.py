@@ -5,6 +5,7 @@ FIRKIN names the binary.
 
 import csv
 import json
+import math
 import os
 import pathlib
 import re
@@ -120,13 +121,14 @@ class Chunks(InFolder):
     def test_writes_points_with_intervals_and_fills_the_gaps_of_a_table(self):
         table = self.folder / "allreduce.csv"
         table.write_text("bytes,world_size,median_s,gap_s\n4,2,0.001,0.0005\n1024,2,0.001,\n4096,2,0.002,\n1024,4,0.5,\n")
-        flags = ["--elements", "4096", "-b", "1K", "-e", "64K", "-f", "4", "--seconds", "0.5", "--allreduce", table]
+        flags = ["--elements", "4096", "-b", "1K", "-e", "64K", "-f", "4", "--seconds", "1.5", "--allreduce", table]
         answer = json.loads(self.bench("chunks", *flags, "--json").stdout)
         self.assertEqual([(p["chunk_bytes"], p["calls"]) for p in answer["chunks"]], [(1024, 16), (4096, 4), (16384, 1)])
         for point, samples in zip(answer["chunks"], answer["samples"]["total_s"]):
             self.assertGreaterEqual(len(samples), 4)
-            self.assertLessEqual(point["total_ci_s"]["low"], point["total_s"])
-            self.assertLessEqual(point["total_s"], point["total_ci_s"]["high"])
+            low, high = point["total_ci_s"]["low"], point["total_ci_s"]["high"]
+            self.assertLessEqual(low, point["total_s"])
+            self.assertLessEqual(point["total_s"], math.inf if high is None else high)  # a busy machine takes too few samples for a bound
             self.assertEqual(point["wrong"], 0)
         files = sorted(f.name for f in self.out.iterdir() if not f.name.startswith("."))
         self.assertEqual(files, ["allreduce.csv", "chunks.csv", "report.html", "results.json"])
