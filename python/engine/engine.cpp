@@ -18,6 +18,7 @@
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
+#include "firkin/ddp/sharded_optimizer.h"
 #include "python_optimizer.h"
 
 #include <torch/csrc/Exceptions.h>
@@ -86,7 +87,6 @@ GradientHook gradient_hook(const std::string& compression) {
 DataParallelOptions data_parallel_options(const py::kwargs& given) {
   DataParallelOptions result;
   result.strategy = find_strategy(py::cast<std::string>(given["strategy"]));
-  if (result.strategy.shards) throw InputError("strategy sharded is for programs in C++ so far; expected bucketed or ordered");
   result.cap.cap_bytes = py::cast<int64_t>(given["cap_bytes"]);
   result.cap.first_cap_bytes = py::cast<std::optional<int64_t>>(given["first_cap_bytes"]);
   if (const auto counts = py::cast<std::optional<std::vector<int64_t>>>(given["counts"])) {  // tensors per bucket, over ready_order
@@ -185,6 +185,21 @@ class EngineOptimizer {
   WithoutGil<OverlappedOptimizer> overlapped_;
 };
 
+class EngineShardedOptimizer {
+ public:
+  // make: of the (name, part) of every trained parameter, a Python optimiser of parts.
+  EngineShardedOptimizer(Engine& engine, const py::function& make)
+      : sharded_(new ShardedOptimizer(engine.ddp(), [&make](const std::vector<NamedTensor>& parts) {
+          py::list named;
+          for (const NamedTensor& part : parts) named.append(py::make_tuple(part.name, part.tensor));
+          return wrap_optimizer(make(named));
+        })) {}
+  ShardedOptimizer& sharded() { return *sharded_; }
+
+ private:
+  WithoutGil<ShardedOptimizer> sharded_;
+};
+
 void bind_stats(py::module_& module) {
   py::enum_<AutomaticPhase>(module, "AutomaticPhase", "How far buckets=\"automatic\" has come.")
       .value("WARM_UP", AutomaticPhase::kWarmUp)
@@ -202,8 +217,8 @@ void bind_stats(py::module_& module) {
       .def_readonly("buckets", &DataParallelStats::buckets, "in launch order")
       .def_readonly("exposed_wait_s", &DataParallelStats::exposed_wait_s, "from the end of backward to the end of the step")
       .def_readonly("steps", &DataParallelStats::steps, "finished without an error")
-      .def_readonly("forward_wait_s", &DataParallelStats::forward_wait_s, "strategy ordered: that forward waited for parameters")
-      .def_readonly("awaited_bytes", &DataParallelStats::awaited_bytes, "strategy ordered: that a step may leave on their way")
+      .def_readonly("forward_wait_s", &DataParallelStats::forward_wait_s, "strategies ordered, sharded: that forward waited for parameters")
+      .def_readonly("awaited_bytes", &DataParallelStats::awaited_bytes, "strategies ordered, sharded: that a step may leave on their way")
       .def_readonly("automatic", &DataParallelStats::automatic, "how far automatic buckets have come; None without");
 }
 
@@ -246,6 +261,13 @@ void bind_engine(py::module_& module) {
           "drain", [](EngineOptimizer& optimizer) { optimizer.overlapped().drain(); }, Released())
       .def(
           "clip_gradients", [](EngineOptimizer& optimizer, double max_norm) { return optimizer.overlapped().clip_gradients(max_norm); },
+          Released());
+  py::class_<EngineShardedOptimizer>(module, "EngineShardedOptimizer")
+      .def(py::init<Engine&, const py::function&>(), py::keep_alive<1, 2>())
+      .def(
+          "step", [](EngineShardedOptimizer& optimizer) { optimizer.sharded().step(); }, Released())
+      .def(
+          "clip_gradients", [](EngineShardedOptimizer& optimizer, double max_norm) { return optimizer.sharded().clip_gradients(max_norm); },
           Released());
 }
 

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from firkin._plan import Plan
     from firkin._profile import profile
     from firkin._result import TuneResult, load
+    from firkin._sharded import ShardedOptimizer
     from firkin._tune import tune
 
 __all__ = [
     "AllReduceRow", "AllReduceTable", "DataParallel", "DistributedDataParallel", "GroupError", "InputError", "OverlappedOptimizer", "Plan",
-    "PredictedCap", "PredictedPlan", "Prediction", "Profile", "StepError", "TuneResult", "__version__", "assign_buckets", "load",
-    "measure_all_reduce", "predict", "profile", "tune",
+    "PredictedCap", "PredictedPlan", "Prediction", "Profile", "ShardedOptimizer", "StepError", "TuneResult", "__version__", "assign_buckets",
+    "load", "measure_all_reduce", "predict", "profile", "tune",
 ]  # fmt: skip
 
 # What needs PyTorch is imported at its first use: planning alone works without.
@@ -45,6 +46,7 @@ _NEEDS_TORCH = {
     "_plan": ("Plan",),
     "_profile": ("profile",),
     "_result": ("TuneResult", "load"),
+    "_sharded": ("ShardedOptimizer",),
     "_tune": ("tune",),
 }
 
