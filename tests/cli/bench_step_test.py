@@ -33,7 +33,7 @@ class Matrix(unittest.TestCase):
         return json.loads((self.out / "results.json").read_text())
 
     def test_sharded_is_measured_beside_the_others(self):
-        result = bench_step("--strategies", "bucketed,ordered,sharded", "--cap", "0.05MiB", "--sequence", "16", "--out", self.out, "--json")
+        result = bench_step("--strategies", "bucketed,ordered,sharded", "--cap", "0.05MiB", "--batch", "1", "--sequence", "16", "--out", self.out, "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
         (configuration,) = json.loads(result.stdout)["configurations"]
         rows = {row["strategy"]: row for row in configuration["strategies"]}
