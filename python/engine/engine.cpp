@@ -30,6 +30,8 @@ namespace {
 namespace py = pybind11;
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+using torch::optim::OptimizerOptions;
+using torch::optim::OptimizerParamGroup;
 
 // "layers.0.weight" -> "layers.0" and "weight".
 std::pair<std::string, std::string> split_path(const std::string& path) {
