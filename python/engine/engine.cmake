@@ -8,7 +8,7 @@ endif()
 file(STRINGS ${FIRKIN_LIBTORCH}/version.py version_line REGEX "^__version__ = ")
 string(REGEX REPLACE ".*= *['\"]([^'\"]+)['\"].*" "\\1" engine_torch "${version_line}")
 
-add_library(firkin_engine MODULE engine/engine.cpp engine/python_optimizer.cpp)
+add_library(firkin_engine MODULE engine/engine.cpp)
 set_target_properties(firkin_engine PROPERTIES PREFIX "" OUTPUT_NAME _engine SUFFIX .${Python_SOABI}.so LIBRARY_OUTPUT_DIRECTORY ${package})
 target_compile_definitions(firkin_engine PRIVATE TORCH_EXTENSION_NAME=_engine)
 target_link_libraries(firkin_engine PRIVATE firkin_ddp firkin_warnings firkin_fmt Python::Module torch_python)

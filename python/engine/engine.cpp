@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ddp/backward_watch.h"
+#include "ddp/optimizer_state.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/group_error.h"
 #include "firkin/comm/process_group.h"
@@ -19,10 +20,10 @@
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
-#include "python_optimizer.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/extension.h>
+#include <torch/optim/optimizer.h>
 
 namespace firkin::python {
 namespace {
@@ -30,6 +31,8 @@ namespace {
 namespace py = pybind11;
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+using torch::optim::OptimizerOptions;
+using torch::optim::OptimizerParamGroup;
 
 // "layers.0.weight" -> "layers.0" and "weight".
 std::pair<std::string, std::string> split_path(const std::string& path) {
@@ -38,15 +41,12 @@ std::pair<std::string, std::string> split_path(const std::string& path) {
   return {path.substr(0, dot), path.substr(dot + 1)};
 }
 
-torch::nn::Module& child(torch::nn::Module& parent, const std::string& name) {
-  if (const auto* known = parent.named_children().find(name)) return **known;
-  return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
-}
-
 torch::nn::Module& make_path(torch::nn::Module& root, const std::string& path) {
   if (path.empty()) return root;
-  const auto [parent, name] = split_path(path);
-  return child(make_path(root, parent), name);
+  const auto [parent_path, name] = split_path(path);
+  torch::nn::Module& parent = make_path(root, parent_path);
+  if (const auto* known = parent.named_children().find(name)) return **known;
+  return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
 }
 
 // A LibTorch module in the shape of a Python one: under the same names, with the same tensors in the same order, which is what DataParallel
@@ -62,18 +62,6 @@ std::shared_ptr<torch::nn::Module> mirror_module(const NamedTensors& parameters,
     make_path(*root, path).register_buffer(name, tensor);
   }
   return root;
-}
-
-// The module of that path; "" is `root` itself. Null where it has neither parameters nor buffers, and so does not exist.
-const torch::nn::Module* find_module(const torch::nn::Module& root, const std::string& path) {
-  if (path.empty()) return &root;
-  const auto [parent_path, name] = split_path(path);
-  const torch::nn::Module* parent = find_module(root, parent_path);
-  if (parent == nullptr) return nullptr;
-  for (const auto& item : parent->named_children()) {
-    if (item.key() == name) return item.value().get();
-  }
-  return nullptr;
 }
 
 GradientHook gradient_hook(const std::string& compression) {
@@ -121,84 +109,160 @@ struct DeleteWithoutGil {
 template <class T>
 using WithoutGil = std::unique_ptr<T, DeleteWithoutGil>;
 
-// Every method releases the GIL: collectives wait for other ranks, and a Python optimiser takes it again.
-class Engine {
- public:
-  Engine(const NamedTensors& parameters, const NamedTensors& buffers, const c10::intrusive_ptr<c10d::ProcessGroup>& group, double timeout_s,
-         const std::optional<std::string>& link, DataParallelOptions options)
-      : mirror_(mirror_module(parameters, buffers)) {
-    GroupOptions group_options;
-    group_options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
-    if (link) group_options.link = parse_link(*link, group->getSize());
-    ProcessGroup adopted = adopt_process_group(group, group_options);
-    ddp_ = wrap(std::move(adopted), std::move(options));
-  }
+// The module of a DataParallel, made before it, and by path the modules in it.
+struct Mirror {
+  std::shared_ptr<torch::nn::Module> root;
+  torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>> parts = root->named_modules();
+};
 
-  DataParallel& ddp() { return *ddp_; }
+// Every method releases the GIL: collectives wait for other ranks, and a Python optimiser takes it again.
+class Engine : private Mirror, public DataParallel {
+ public:
+  Engine(const NamedTensors& parameters, const NamedTensors& buffers, ProcessGroup group, DataParallelOptions options)
+      : Mirror{mirror_module(parameters, buffers)}, DataParallel(*root, std::move(group), std::move(options)) {}
+
   // A Python module that will await its parameters, under all its names. Returns what await_module() takes.
   size_t add_awaiting(const std::vector<std::string>& paths) {
     awaiting_.emplace_back();
     for (const std::string& path : paths) {
-      if (const torch::nn::Module* module = find_module(*mirror_, path)) awaiting_.back().push_back(module);
+      if (const auto* part = parts.find(path)) awaiting_.back().push_back(part->get());  // none: neither parameters nor buffers
     }
     return awaiting_.size() - 1;
   }
   void await_module(size_t index) const {
-    for (const torch::nn::Module* module : awaiting_[index]) await_parameters(*module);
+    for (const torch::nn::Module* part : awaiting_[index]) await_parameters(*part);
+  }
+  // A bucket's parameters, by name, in order; a tensor in parts is in each of its buckets.
+  std::vector<std::vector<std::string>> bucket_names() const {
+    const std::vector<std::string> names = stats().tensors;
+    std::vector<std::vector<std::string>> result;
+    for (const Bucket& bucket : plan().buckets) {
+      result.emplace_back(names.begin() + bucket.first, names.begin() + bucket.first + bucket.count);
+    }
+    return result;
   }
 
  private:
-  // What ranks do not agree on is wrong input on all of them.
-  WithoutGil<DataParallel> wrap(ProcessGroup group, DataParallelOptions options) {
-    try {
-      return WithoutGil<DataParallel>(new DataParallel(*mirror_, std::move(group), std::move(options)));
-    } catch (const GroupError&) {
-      throw;
-    } catch (const RuntimeError& error) {
-      throw InputError(error.what());
-    }
-  }
-
-  std::shared_ptr<torch::nn::Module> mirror_;
   std::vector<std::vector<const torch::nn::Module*>> awaiting_;
-  WithoutGil<DataParallel> ddp_;
 };
 
-// A bucket's parameters, by name, in order; a tensor in parts is in each of its buckets.
-std::vector<std::vector<std::string>> bucket_names(Engine& engine) {
-  const std::vector<std::string> names = engine.ddp().stats().tensors;
-  std::vector<std::vector<std::string>> result;
-  for (const Bucket& bucket : engine.ddp().plan().buckets) {
-    result.emplace_back(names.begin() + bucket.first, names.begin() + bucket.first + bucket.count);
+// timeout_s: the one that the group was made with. What ranks do not agree on is wrong input on all of them.
+WithoutGil<Engine> make_engine(const NamedTensors& parameters, const NamedTensors& buffers,
+                               const c10::intrusive_ptr<c10d::ProcessGroup>& group, double timeout_s,
+                               const std::optional<std::string>& link, const py::kwargs& given) {
+  DataParallelOptions options = data_parallel_options(given);
+  const py::gil_scoped_release released;
+  GroupOptions group_options;
+  group_options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+  if (link) group_options.link = parse_link(*link, group->getSize());
+  ProcessGroup adopted = adopt_process_group(group, group_options);
+  try {
+    return WithoutGil<Engine>(new Engine(parameters, buffers, std::move(adopted), std::move(options)));
+  } catch (const GroupError&) {
+    throw;
+  } catch (const RuntimeError& error) {
+    throw InputError(error.what());
   }
-  return result;
 }
 
-class EngineOptimizer {
+// ---- A Python optimiser where the engine expects one of LibTorch's.
+
+// May be dropped by a thread that does not hold the GIL.
+using Held = std::shared_ptr<const py::object>;
+
+Held hold(py::object object) {
+  return {new py::object(std::move(object)), [](const py::object* held) {
+            const py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
+// All entries of a group but its parameters; tensors (a learning rate may be one) are copied.
+py::dict copy_of_options(const py::dict& group) {
+  py::dict copy;
+  const py::object tensor_type = py::module_::import("torch").attr("Tensor");
+  for (const auto& [name, value] : group) {
+    if (py::cast<std::string>(name) == "params") continue;
+    copy[name] = py::isinstance(value, tensor_type) ? value.attr("clone")() : py::reinterpret_borrow<py::object>(value);
+  }
+  return copy;
+}
+
+// Of one group of parameters: the group's own dictionary, or a copy of what it held.
+class PythonOptions final : public ForeignOptions {
+ public:
+  explicit PythonOptions(py::object group) : group_(hold(std::move(group))) {}
+
+  std::unique_ptr<OptimizerOptions> clone() const override {
+    const py::gil_scoped_acquire gil;
+    return std::make_unique<PythonOptions>(copy_of_options(*group_));
+  }
+  void assign(const OptimizerOptions& from) override {
+    const py::gil_scoped_acquire gil;
+    const py::dict options = copy_of_options(*dynamic_cast<const PythonOptions&>(from).group_);
+    group_->attr("update")(options);
+  }
+  double get_lr() const override {
+    const py::gil_scoped_acquire gil;
+    return py::cast<double>((*group_)["lr"]);
+  }
+  void set_lr(const double lr) override {
+    const py::gil_scoped_acquire gil;
+    group_->attr("__setitem__")("lr", lr);
+  }
+
+ private:
+  Held group_;
+};
+
+class PythonOptimizer final : public torch::optim::Optimizer {
+ public:
+  PythonOptimizer(std::vector<OptimizerParamGroup> groups, std::unique_ptr<OptimizerOptions> defaults, Held optimizer)
+      : Optimizer(std::move(groups), std::move(defaults)), optimizer_(std::move(optimizer)) {}
+
+  at::Tensor step(LossClosure /*closure*/ = nullptr) override {
+    const py::gil_scoped_acquire gil;
+    optimizer_->attr("step")();
+    return {};
+  }
+
+ private:
+  Held optimizer_;
+};
+
+// optimizer: a torch.optim.Optimizer of Python. Its groups are those that it has now; options are read and written where it keeps them.
+// What its step() raises is thrown as pybind11::error_already_set. Takes the GIL where it needs it.
+std::unique_ptr<torch::optim::Optimizer> wrap_optimizer(py::object optimizer) {
+  const py::list pythons = optimizer.attr("param_groups");
+  std::vector<OptimizerParamGroup> groups;
+  for (const py::handle group : pythons) groups.emplace_back(py::cast<std::vector<at::Tensor>>(group["params"]));
+  auto defaults = std::make_unique<PythonOptions>(optimizer.attr("defaults"));
+  auto wrapped = std::make_unique<PythonOptimizer>(std::move(groups), std::move(defaults), hold(std::move(optimizer)));
+  // Now, because the constructor copies options: these are the groups' own.
+  for (size_t i = 0; i < pythons.size(); ++i) wrapped->param_groups()[i].set_options(std::make_unique<PythonOptions>(pythons[i]));
+  return wrapped;
+}
+
+struct Wrapped {
+  std::unique_ptr<torch::optim::Optimizer> wrapped;
+};
+
+class EngineOptimizer : private Wrapped, public OverlappedOptimizer {
  public:
   EngineOptimizer(Engine& engine, py::object optimizer)
-      : optimizer_(wrap_optimizer(std::move(optimizer))), overlapped_(new OverlappedOptimizer(engine.ddp(), *optimizer_)) {}
-  OverlappedOptimizer& overlapped() { return *overlapped_; }
-
- private:
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  WithoutGil<OverlappedOptimizer> overlapped_;
+      : Wrapped{wrap_optimizer(std::move(optimizer))}, OverlappedOptimizer(engine, *wrapped) {}
 };
 
-class EngineShardedOptimizer {
- public:
-  // make: of the (name, part) of every trained parameter, a Python optimiser of parts.
-  EngineShardedOptimizer(Engine& engine, const py::function& make)
-      : sharded_(new ShardedOptimizer(engine.ddp(), [&make](const std::vector<NamedTensor>& parts) {
-          py::list named;
-          for (const NamedTensor& part : parts) named.append(py::make_tuple(part.name, part.tensor));
-          return wrap_optimizer(make(named));
-        })) {}
-  ShardedOptimizer& sharded() { return *sharded_; }
+// make: of the (name, part) of every trained parameter, a Python optimiser of parts.
+WithoutGil<ShardedOptimizer> make_sharded_optimizer(Engine& engine, const py::function& make) {
+  return WithoutGil<ShardedOptimizer>(new ShardedOptimizer(engine, [&make](const std::vector<NamedTensor>& parts) {
+    py::list named;
+    for (const NamedTensor& part : parts) named.append(py::make_tuple(part.name, part.tensor));
+    return wrap_optimizer(make(named));
+  }));
+}
 
- private:
-  WithoutGil<ShardedOptimizer> sharded_;
-};
+// ---- Bindings.
 
 void bind_stats(py::module_& module) {
   py::enum_<AutomaticPhase>(module, "AutomaticPhase", "How far buckets=\"automatic\" has come.")
@@ -224,51 +288,27 @@ void bind_stats(py::module_& module) {
 
 void bind_engine(py::module_& module) {
   using Released = py::call_guard<py::gil_scoped_release>;
-  py::class_<Engine>(module, "Engine")
-      .def(py::init([](const NamedTensors& parameters, const NamedTensors& buffers, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                       double timeout_s, const std::optional<std::string>& link, const py::kwargs& given) {
-             DataParallelOptions options = data_parallel_options(given);
-             const py::gil_scoped_release released;
-             return std::make_unique<Engine>(parameters, buffers, group, timeout_s, link, std::move(options));
-           }),
-           py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("timeout_s"), py::arg("link"))
-      .def(
-          "finish", [](Engine& engine) { engine.ddp().finish_gradient_synchronization(); }, Released())
-      .def(
-          "set_gradient_synchronization", [](Engine& engine, bool on) { return engine.ddp().set_gradient_synchronization(on); }, Released())
-      .def(
-          "abandon", [](Engine& engine, const std::string& reason) { engine.ddp().abandon_step(reason); }, Released())
-      .def(
-          "drain", [](Engine& engine) { engine.ddp().drain(); }, Released())
+  py::class_<Engine, WithoutGil<Engine>>(module, "Engine")
+      .def(py::init(&make_engine), py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("timeout_s"), py::arg("link"))
+      .def("finish", &Engine::finish_gradient_synchronization, Released())
+      .def("set_gradient_synchronization", &Engine::set_gradient_synchronization, Released())
+      .def("abandon", &Engine::abandon_step, Released())
+      .def("drain", &Engine::drain, Released())
       .def("add_awaiting", &Engine::add_awaiting)
       .def("await_module", &Engine::await_module, Released())
-      .def("join",
-           [](Engine& engine, const py::function& step) {
-             const py::gil_scoped_release released;
-             engine.ddp().join().finish([&] {
-               const py::gil_scoped_acquire gil;
-               step();
-             });
-           })
       .def(
-          "stats", [](Engine& engine) { return engine.ddp().stats(); }, Released())
-      .def("bucket_names", &bucket_names, Released());
-  py::class_<EngineOptimizer>(module, "EngineOptimizer")
+          "join", [](Engine& engine, const std::function<void()>& step) { engine.join().finish(step); }, Released())
+      .def("stats", &Engine::stats, Released())
+      .def("bucket_names", &Engine::bucket_names, Released());
+  py::class_<EngineOptimizer, WithoutGil<EngineOptimizer>>(module, "EngineOptimizer")
       .def(py::init<Engine&, py::object>(), py::keep_alive<1, 2>())
-      .def(
-          "step", [](EngineOptimizer& optimizer) { optimizer.overlapped().step(); }, Released())
-      .def(
-          "drain", [](EngineOptimizer& optimizer) { optimizer.overlapped().drain(); }, Released())
-      .def(
-          "clip_gradients", [](EngineOptimizer& optimizer, double max_norm) { return optimizer.overlapped().clip_gradients(max_norm); },
-          Released());
-  py::class_<EngineShardedOptimizer>(module, "EngineShardedOptimizer")
-      .def(py::init<Engine&, const py::function&>(), py::keep_alive<1, 2>())
-      .def(
-          "step", [](EngineShardedOptimizer& optimizer) { optimizer.sharded().step(); }, Released())
-      .def(
-          "clip_gradients", [](EngineShardedOptimizer& optimizer, double max_norm) { return optimizer.sharded().clip_gradients(max_norm); },
-          Released());
+      .def("step", &EngineOptimizer::step, Released())
+      .def("drain", &EngineOptimizer::drain, Released())
+      .def("clip_gradients", &EngineOptimizer::clip_gradients, Released());
+  py::class_<ShardedOptimizer, WithoutGil<ShardedOptimizer>>(module, "EngineShardedOptimizer")
+      .def(py::init(&make_sharded_optimizer), py::keep_alive<1, 2>())
+      .def("step", &ShardedOptimizer::step, Released())
+      .def("clip_gradients", &ShardedOptimizer::clip_gradients, Released());
 }
 
 // ---- Errors.

@@ -37,24 +37,14 @@ __all__ = [
     "load", "measure_all_reduce", "predict", "profile", "tune",
 ]  # fmt: skip
 
-# What needs PyTorch is imported at its first use: planning alone works without.
-_NEEDS_TORCH = {
-    "_allreduce": ("measure_all_reduce",),
-    "_data_parallel": ("DataParallel", "DistributedDataParallel"),
-    "_native": ("GroupError", "StepError"),
-    "_ordered": ("OverlappedOptimizer",),
-    "_plan": ("Plan",),
-    "_profile": ("profile",),
-    "_result": ("TuneResult", "load"),
-    "_sharded": ("ShardedOptimizer",),
-    "_tune": ("tune",),
-}
+# What needs PyTorch is imported at its first use, and with it what it uses: planning alone works without.
+_NEED_TORCH = ("_native", "_plan", "_profile", "_allreduce", "_result", "_tune", "_ordered", "_sharded", "_data_parallel")
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _NEEDS_TORCH.items():
-        if name in names:
-            globals()[name] = value = getattr(importlib.import_module(f"firkin.{module}"), name)
+    for module in _NEED_TORCH if name in __all__ else ():
+        if (value := getattr(importlib.import_module(f"firkin.{module}"), name, None)) is not None:
+            globals()[name] = value
             return value
     raise AttributeError(f"module 'firkin' has no attribute '{name}'")
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from firkin._core import AllReduceTable, InputError, allreduce_sizes, row_of_samples
+from firkin._ddp import MIB
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
 
-MIB = 1 << 20
 _FLOAT_BYTES = 4
 _MOST_ROUNDS = 10
 _FEWEST_ROUNDS = 2

@@ -18,7 +18,7 @@ from firkin._plan import Plan
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.utils import _to_kwargs
+from torch.distributed.utils import _sync_module_states, _to_kwargs
 
 _AWAITED = ("ordered", "sharded")  # strategies under which modules wait for their parameters
 _MOST_BYTES = 1 << 62  # a cap that nothing reaches
@@ -133,7 +133,9 @@ class DistributedDataParallel(torch.nn.Module):
         """Collective."""
         self._ranks = Ranks(self._group)
         group = dist.group.WORLD if self._group is None else self._group
-        parameters, buffers = _named(self.module, buffers=False), _named(self.module, buffers=True)
+        named = (self.module.named_parameters(remove_duplicate=False), self.module.named_buffers(remove_duplicate=False))
+        ignored = _ddp.ignored(self.module)
+        parameters, buffers = ([(name, tensor) for name, tensor in each if name not in ignored] for each in named)
         engine = load_engine().Engine(parameters, buffers, group, timeout_s=_timeout_s(group), **self._settings)
         running = Arrivals(engine, [p for _, p in parameters])
         if self.strategy in _AWAITED:
@@ -225,7 +227,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._engine.join(step or (lambda: None))
         if step is None:
             longest = int(self._ranks.max([float(mine)])[0]) % self._ranks.size
-            self._broadcast_state(longest)
+            _sync_module_states(self.module, self._group or dist.group.WORLD, 250 * _ddp.MIB, longest, _ddp.ignored(self.module))
 
     def drain(self) -> None:
         """Strategies "ordered" and "sharded": waits for what is on its way, as state_dict(), parameters() and copies do."""
@@ -252,23 +254,12 @@ class DistributedDataParallel(torch.nn.Module):
             running.drain_outside_forward()
         return super().named_parameters(*args, **kwargs)
 
-    def _broadcast_state(self, root: int) -> None:
-        source = dist.get_global_rank(self._ranks.group, root) if self._ranks.group is not None else root
-        for _, tensor in _named(self.module, buffers=False) + _named(self.module, buffers=True):
-            dist.broadcast(tensor.detach(), source, group=self._ranks.group)
-
 
 DataParallel = DistributedDataParallel  # reads as nn.DataParallel
 
 
 def _say(line: str) -> None:
     _log.warning("%s", line.removeprefix("firkin: "))  # a warning is shown where logging is not set up
-
-
-def _named(module: torch.nn.Module, *, buffers: bool) -> list[tuple[str, torch.Tensor]]:
-    ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", []))
-    tensors = module.named_buffers(remove_duplicate=False) if buffers else module.named_parameters(remove_duplicate=False)
-    return [(name, tensor) for name, tensor in tensors if name not in ignored]
 
 
 def _check_of_pytorch(arguments: Mapping[str, Any]) -> None:

@@ -26,11 +26,8 @@ def cuts_from_the_end() -> bool:
 
 def is_compiled(module: torch.nn.Module) -> bool:
     """Whether torch.compile wraps the module or a part of it."""
-
-    def is_it(part: torch.nn.Module) -> bool:
-        return type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
-
-    return any(is_it(part) for part in module.modules())
+    parts = [(type(part).__name__, getattr(part, "_compiled_call_impl", None)) for part in module.modules()]
+    return any(name == "OptimizedModule" or compiled is not None for name, compiled in parts)
 
 
 def without_compile(module: torch.nn.Module) -> torch.nn.Module:
@@ -39,10 +36,15 @@ def without_compile(module: torch.nn.Module) -> torch.nn.Module:
     return inner
 
 
+def ignored(module: torch.nn.Module) -> set[str]:
+    """Names of the parameters and buffers that DistributedDataParallel leaves alone."""
+    return set(getattr(module, "_ddp_params_and_buffers_to_ignore", []))
+
+
 def reduced_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
     """The parameters that DistributedDataParallel reduces, in order of registration; named as without torch.compile."""
-    ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", []))
-    parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad and name not in ignored]
+    left_alone = ignored(module)
+    parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad and name not in left_alone]
     return [(name.replace("_orig_mod.", ""), p) for name, p in parameters]
 
 

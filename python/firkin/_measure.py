@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from firkin import _ddp
-from firkin._core import DdpSetting, InputError, Profile
+from firkin._core import InputError, Profile
 from firkin._plan import Plan
 from firkin._profile import Clock, Step, Watch
 from firkin._ranks import Ranks
 from firkin._state import State
 from firkin._torch import torch
+from firkin._tuner import Setting
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 Samples = list[list[float]]  # seconds a step, [setting][block]
@@ -137,7 +138,7 @@ class StepBench:
         self._clock = Clock(state.parameters[0].device)
         self.live: dict[str, _ddp.LiveBuckets] = {}  # by the setting's name: what PyTorch made of it
 
-    def kwargs(self, setting: DdpSetting) -> dict[str, Any]:
+    def kwargs(self, setting: Setting) -> dict[str, Any]:
         """The bucket arguments of a setting."""
         if setting.as_list:
             flags = {name: bool(self._wrapping.options.get(name, False)) for name in ("find_unused_parameters", "static_graph")}
@@ -145,10 +146,10 @@ class StepBench:
             return {"bucket_cap_mb_list": plan.ddp_kwargs(self._wrapping.model, **flags)["bucket_cap_mb_list"]}
         return {} if setting.cap_mib is None else {"bucket_cap_mb": setting.cap_mib}
 
-    def visit(self, setting: DdpSetting | None) -> float:
+    def visit(self, setting: Setting | None) -> float:
         """Seconds of a step, of the slowest rank; None: without communication."""
         if self._restore:
-            self._state.put_back_schedules()
+            self._state.put_back(schedules_only=True)
         # A static graph's first step would communicate.
         model = self._wrapping(**({"static_graph": False} if setting is None else self.kwargs(setting)))
         ddp = _ddp.ddp_in(model, "wrap")
@@ -184,7 +185,7 @@ class StepBench:
             return self._timed(model) - watch.still_s
 
     def blocks(
-        self, settings: Sequence[DdpSetting | None], *, fewest: int, most: int, seconds: float, seed: int,
+        self, settings: Sequence[Setting | None], *, fewest: int, most: int, seconds: float, seed: int,
         on_block: Callable[[int], None], is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
         """At least `fewest` blocks, then as many as end within `seconds`, at most `most`, until they are enough; None: no communication."""

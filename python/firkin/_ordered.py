@@ -129,21 +129,17 @@ class _LiveGroup(collections.UserDict[str, Any]):
         return self._optimizer.param_groups[self._index]
 
 
-class Stepped:
-    """An optimiser as the engine sees it."""
+def as_the_engine_sees_it(optimizer: torch.optim.Optimizer) -> types.SimpleNamespace:
+    def step() -> None:
+        _engine_steps.now = True
+        try:
+            optimizer.step()
+        finally:
+            _engine_steps.now = False
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.defaults = optimizer.defaults
-        self.param_groups = [_LiveGroup(optimizer, i) for i in range(len(optimizer.param_groups))]
-
-        def step() -> None:
-            _engine_steps.now = True
-            try:
-                optimizer.step()
-            finally:
-                _engine_steps.now = False
-
-        self.step = torch.compiler.disable(step)  # type: ignore[no-untyped-call]
+    step = torch.compiler.disable(step)  # type: ignore[no-untyped-call]
+    groups = [_LiveGroup(optimizer, i) for i in range(len(optimizer.param_groups))]
+    return types.SimpleNamespace(defaults=optimizer.defaults, param_groups=groups, step=step)
 
 
 class OverlappedOptimizer(torch.optim.Optimizer):
@@ -169,7 +165,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
             raise InputError("OverlappedOptimizer: L-BFGS needs all gradients together; expected another optimiser")
         self.optimizer = optimizer
         self._arrivals: Arrivals = model._arrivals
-        self._native = load_engine().EngineOptimizer(self._arrivals.engine, Stepped(optimizer))
+        self._native = load_engine().EngineOptimizer(self._arrivals.engine, as_the_engine_sees_it(optimizer))
         self._groups = len(optimizer.param_groups)
         super().__setstate__({})  # what an Optimizer has beside parameters
         self._arrivals.optimizers.add(self)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from firkin import _ddp
-from firkin._core import InputError, Profile, profile_of_samples
+from firkin._core import InputError, Profile, with_bare_backward
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -223,9 +225,7 @@ class _Watched:
             self._step(self._model)
         self._clock.synchronize()
         if watch.uncounted and not self._model.called:
-            raise InputError(
-                "step did not call the model it was given; expected step(model) to use its argument"
-            )
+            raise InputError("step did not call the model it was given; expected step(model) to use its argument")
         if watch.uncounted and not watch.passes:
             raise InputError("step did no backward pass that averages gradients; expected the last one outside of no_sync()")
         if len(watch.passes) != 1:
@@ -260,17 +260,9 @@ def profile(
 
 
 def measured_profile(
-    ranks: Ranks,
-    model: torch.nn.Module,
-    step: Step,
-    *,
-    steps: int,
-    warmup: int,
-    find_unused_parameters: bool,
-    seconds: float = math.inf,
-    zeroed: Sequence[torch.Tensor] = (),
-    on_progress: Callable[[str], None] = lambda _: None,
-) -> Profile:
+    ranks: Ranks, model: torch.nn.Module, step: Step, *, steps: int, warmup: int, find_unused_parameters: bool, seconds: float = math.inf,
+    zeroed: Sequence[torch.Tensor] = (), on_progress: Callable[[str], None] = lambda _: None,
+) -> Profile:  # fmt: skip
     """As profile(). seconds: fewer steps, at least one, where all would take longer. zeroed: whose gradients are zero after a backward."""
 
     def checked() -> Parameters:
@@ -310,6 +302,9 @@ def measured_profile(
         rows.append(ranks.max([scale * each for each in hooked_s]))
         on_progress(f"profiling backward: step {i + 1} of {steps}")
     order = ranks.all(order)[0]
-    in_order = [[row[0]] + [row[1 + i] for i in order] for row in rows]
-    names = [parameters[i][0] for i in order]
-    return profile_of_samples(names, [_ddp.gradient_bytes(parameters[i][1]) for i in order], in_order, bare)
+    in_order = [parameters[i] for i in order]
+    backward_s, *medians = (statistics.median(times) for times in zip(*rows))
+    ready_s = list(itertools.accumulate((medians[i] for i in order), max))  # made non-decreasing
+    names, sizes = [name for name, _ in in_order], [_ddp.gradient_bytes(p) for _, p in in_order]
+    hooked = Profile(names, sizes, ready_s, max(backward_s, ready_s[-1]))
+    return with_bare_backward(hooked, [row[0] for row in rows], bare)

@@ -196,12 +196,7 @@ class TuneResult:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes what load() reads, results.json, report.html, tensors.csv and allreduce.csv; an earlier result goes to folder/older/."""
-        _core.write_run(self.results_json, os.fspath(folder))
-        file = pathlib.Path(folder) / _FILE
-        if file.exists():
-            older = max((file.parent / "older").iterdir(), key=lambda path: int(path.name) if path.name.isdigit() else -1)
-            file.rename(older / _FILE)
-        file.write_text(json.dumps(self.to_dict()))
+        _core.write_run(self.results_json, os.fspath(folder), json.dumps(self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in what JSON has, but for arguments of DistributedDataParallel that JSON has not, and the process group."""
@@ -225,22 +220,15 @@ class TuneResult:
 
     def plot(self) -> Any:
         """The step by bucket cap, measured and predicted: an Altair chart where Altair is there, else Vega-Lite that notebooks draw."""
-        results = json.loads(self.results_json)
-        measured = [
-            {"cap": cap, "ms": middle * 1e3, "low": low * 1e3, "high": high * 1e3} for cap, low, high, middle in _measured(results)
-        ]
-        predicted = [{"cap": row["cap_mib"], "ms": row["predicted_s"] * 1e3} for row in results.get("dense_curve", [])]
+        measured, predicted, default = _points(json.loads(self.results_json))
         x = {"field": "cap", "type": "quantitative", "scale": {"type": "log"}, "title": "bucket cap, MiB"}
         y = {"field": "ms", "type": "quantitative", "scale": {"zero": False}, "title": "step, ms"}
-        rule = {"y": {"field": "low", "type": "quantitative", "title": "step, ms"}, "y2": {"field": "high"}}
         layers = [
             {"data": {"values": predicted}, "mark": "line", "encoding": {"x": x, "y": y}},
-            {"data": {"values": measured}, "mark": "rule", "encoding": {"x": x, **rule}},
+            {"data": {"values": measured}, "mark": "rule", "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}}},
             {"data": {"values": measured}, "mark": {"type": "point", "filled": True}, "encoding": {"x": x, "y": y}},
+            {"data": {"values": default}, "mark": {"type": "rule", "strokeDash": [4, 4]}, "encoding": {"y": y}},
         ]
-        default = [row["measured_s"] * 1e3 for row in results["strategies"] if row["strategy"] == "torch default"]
-        layers.append({"data": {"values": [{"ms": ms} for ms in default]}, "mark": {"type": "rule", "strokeDash": [4, 4]},
-                       "encoding": {"y": y}, "description": "PyTorch's default"})  # fmt: skip
         spec = {"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "title": self._sentence(), "layer": layers}
         try:
             import altair  # type: ignore[import-not-found]
@@ -278,36 +266,38 @@ class TuneResult:
         return f"<p>{escape(self._sentence())}</p><table><tr align='right'>{head}</tr>{body}</table>{_drawn(results)}"
 
 
-def _measured(results: Mapping[str, Any]) -> list[tuple[float, float, float, float]]:
-    """Cap, interval and middle; from too few blocks for an interval, the middle."""
-    bars = []
+def _points(results: Mapping[str, Any]) -> tuple[list[dict[str, float]], ...]:
+    """Milliseconds a step by cap: measured, with its interval (from too few blocks none), and predicted; and with PyTorch's default."""
+    measured = []
     for row in results["curve"]:
-        middle, interval = row["measured_s"], row["measured_ci_s"]
-        low, high = (interval["low"], interval["high"]) if interval["high"] is not None else (middle, middle)
-        bars.append((row["cap_mib"], low, high, middle))
-    return bars
+        ms, interval = row["measured_s"] * 1e3, row["measured_ci_s"]
+        low, high = (interval["low"] * 1e3, interval["high"] * 1e3) if interval["high"] is not None else (ms, ms)
+        measured.append({"cap": row["cap_mib"], "ms": ms, "low": low, "high": high})
+    predicted = [{"cap": row["cap_mib"], "ms": row["predicted_s"] * 1e3} for row in results.get("dense_curve", [])]
+    default = [{"ms": row["measured_s"] * 1e3} for row in results["strategies"] if row["strategy"] == "torch default"]
+    return measured, predicted, default
 
 
 def _drawn(results: Mapping[str, Any], width: int = 480, height: int = 200) -> str:
     """The predicted curve, the measured intervals and PyTorch's default, as SVG; caps on a logarithmic axis."""
-    points = [(row["cap_mib"], row["predicted_s"]) for row in results.get("dense_curve", [])]
-    bars, default = _measured(results), [row["measured_s"] for row in results["strategies"] if row["strategy"] == "torch default"]
-    caps = [point[0] for point in (*points, *bars)]
-    times = [*default, *(value for row in (*points, *bars) for value in row[1:])]
+    measured, predicted, default = _points(results)
+    caps = [point["cap"] for point in (*predicted, *measured)]
+    times = [value for point in (*predicted, *measured, *default) for name, value in point.items() if name != "cap"]
     (left, right), (low, high) = (log2(min(caps)), log2(max(caps))), (min(times), max(times))
 
-    def at(cap: float, seconds: float) -> tuple[float, float]:
+    def at(cap: float, ms: float) -> tuple[float, float]:
         x = 70 + (width - 90) * (log2(cap) - left) / ((right - left) or 1)
-        return round(x, 1), round(height - 40 - (height - 60) * (seconds - low) / ((high - low) or 1), 1)
+        return round(x, 1), round(height - 40 - (height - 60) * (ms - low) / ((high - low) or 1), 1)
 
-    drawn = f'<polyline fill="none" stroke="#888" points="{" ".join(f"{x},{y}" for x, y in (at(*p) for p in points))}"/>'
-    for seconds in default:
-        (x0, y), (x1, _) = at(min(caps), seconds), at(max(caps), seconds)
+    line = " ".join(f"{x},{y}" for x, y in (at(point["cap"], point["ms"]) for point in predicted))
+    drawn = f'<polyline fill="none" stroke="#888" points="{line}"/>'
+    for point in default:
+        (x0, y), (x1, _) = at(min(caps), point["ms"]), at(max(caps), point["ms"])
         drawn += f'<line x1="{x0}" x2="{x1}" y1="{y}" y2="{y}" stroke="#888" stroke-dasharray="4"/>'
-    for cap, least, most, middle in bars:
-        (x, y0), (_, y1), (_, y) = at(cap, least), at(cap, most), at(cap, middle)
+    for point in measured:
+        (x, y), (_, y0), (_, y1) = (at(point["cap"], point[name]) for name in ("ms", "low", "high"))
         drawn += f'<line x1="{x}" x2="{x}" y1="{y0}" y2="{y1}" stroke="#06c"/><circle cx="{x}" cy="{y}" r="3" fill="#06c"/>'
-    words = [(64, at(caps[0], seconds)[1] + 4, "end", f"{seconds * 1e3:.4g} ms") for seconds in (low, high)]
+    words = [(64, at(caps[0], ms)[1] + 4, "end", f"{ms:.4g} ms") for ms in (low, high)]
     words += [(at(2.0**power, low)[0], height - 22, "middle", f"{2.0**power:.3g}") for power in range(ceil(left), floor(right) + 1)]
     words.append((70, height - 5, "start", "cap in MiB; line: predicted, dots: measured, dashes: PyTorch's"))
     drawn += "".join(f'<text x="{x}" y="{y}" text-anchor="{end}" font-size="11">{escape(text)}</text>' for x, y, end, text in words)

@@ -23,12 +23,8 @@ _Put = Callable[[], Any]
 def _alive(*classes: type) -> list[list[Any]]:
     """Objects of each class in this process."""
     gc.collect()
-    found: list[list[Any]] = [[] for _ in classes]
-    for thing in gc.get_objects():
-        for i, kind in enumerate(classes):
-            if issubclass(type(thing), kind):
-                found[i].append(thing)
-    return found
+    things = gc.get_objects()
+    return [[thing for thing in things if issubclass(type(thing), kind)] for kind in classes]
 
 
 class State:
@@ -71,16 +67,10 @@ class State:
         self._all += _put_random()
         self._digests = dict(self._digested())
 
-    def put_back_schedules(self) -> None:
-        """Of what is kept, learning rates and what moves them: tuning is not to run through a schedule that has an end."""
-        for put in self._schedule:
+    def put_back(self, *, schedules_only: bool = False) -> None:
+        """All that is kept, or learning rates and what moves them: tuning is not to run through a schedule that has an end."""
+        for put in self._schedule if schedules_only else self._all:
             put()
-
-    def put_back(self) -> None:
-        """All that is kept."""
-        with torch.no_grad():
-            for put in self._all:
-                put()
 
     def unlike(self, ranks: Ranks) -> set[str]:
         """Names of parameters and of optimisers' states that ranks do not have in common now. Collective."""
@@ -119,8 +109,8 @@ def _put_tensor(tensor: torch.Tensor) -> _Put:
     kept = tensor.detach().to("cpu", copy=True)
 
     def put() -> torch.Tensor:
-        with torch.no_grad():
-            return tensor.detach().copy_(kept)
+        tensor.detach().copy_(kept)
+        return tensor
 
     return put
 
@@ -142,8 +132,7 @@ def _put(value: Any, known: dict[int, _Put]) -> _Put:
     if id(value) in known:
         return known[id(value)]
     if isinstance(value, torch.Tensor):
-        content = _put_tensor(value)
-        put = lambda: (content(), value)[1]  # noqa: E731
+        put = _put_tensor(value)
     elif isinstance(value, dict):
         items = [(key, _put(part, known)) for key, part in value.items()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 from firkin import _ddp
 from firkin._allreduce import AllReduceBench
-from firkin._core import DdpSetting, Profile, RunFacts, Tuner, allreduce_sizes
+from firkin._core import Profile, allreduce_sizes
 from firkin._measure import Samples, StepBench, Wrapping, check_ddp_options, warmup_steps
 from firkin._plan import Plan
 from firkin._profile import CountedStep, Step, check_same_model, measured_profile, trainable_parameters
@@ -19,13 +20,13 @@ from firkin._ranks import Ranks
 from firkin._result import TuneResult
 from firkin._state import State
 from firkin._torch import dist, torch
+from firkin._tuner import RACED, Setting, Tuner
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
 _PROFILE_SHARE, _CALIBRATION_SHARE, _RACE_SHARE = 0.2, 0.33, 0.4  # of the time that there is, or that is left then
-_RACED = 4  # caps, at most, but for those that are asked for
 _RACE_BLOCKS, _GAIN_BLOCKS = (3, 10), (2, 20)  # at least and at most
 _INTERVAL_BLOCKS = 6  # fewer have no interval of 95 %
 _SLACK_S = 10.0  # over time_budget_s, of which nothing is said
@@ -96,7 +97,6 @@ class _Job:
     ranks: Ranks
     model: torch.nn.Module
     options: dict[str, Any]
-    wrap: Callable[..., torch.nn.Module]
     caps_mib: list[float]
     time_budget_s: float
     seed: int
@@ -128,7 +128,7 @@ class _Job:
         return blocks * (settings * (timed_steps + warmup_steps(self.options)) + (1 + timed_steps if with_none else 0))
 
     def most_calls(self) -> int:
-        caps = max(_RACED, len(self.caps_mib) + 1)
+        caps = max(RACED, len(self.caps_mib) + 1)
         profile, (timed, settings, blocks) = _PROFILE_WARMUP + (3 if self.compiled else 2) * _PROFILE_STEPS, _CALIBRATIONS[0]
         race = self.calls(caps, _RACE_BLOCKS[1], timed, with_none=False)
         return profile + self.calls(settings, blocks, timed) + race + self.calls(2, _GAIN_BLOCKS[1], timed)
@@ -174,7 +174,7 @@ def tune(
         process_group = options["device_mesh"].get_group()
     ranks = Ranks(process_group)
     shown = Progress(time_budget_s, ranks.rank == 0 and progress)
-    job = _Job(ranks, model, options, wrap, list(caps_mib), time_budget_s, seed, restore, shown)
+    job = _Job(ranks, model, options, list(caps_mib), time_budget_s, seed, restore, shown)
     ranks.attempt(job.check)
     counted = ranks.attempt(lambda: CountedStep(step, job.most_calls()))
     ranks.check_same("tune", job.agreed())
@@ -233,14 +233,13 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         return job.time_budget_s - ranks.max([time.perf_counter() - started])[0]
 
     def measured(
-        phase: str, settings: Sequence[DdpSetting | None], blocks: tuple[int, int], seconds: float = 0.0,
+        phase: str, settings: Sequence[Setting | None], blocks: tuple[int, int], seconds: float = 0.0,
         is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
-        def on_block(done: int) -> None:
-            job.progress.at(f"{phase}: block {done}")
-
-        fewest, most = blocks
-        return steps.blocks(settings, fewest=fewest, most=most, seconds=seconds, seed=job.seed, on_block=on_block, is_enough=is_enough)
+        return steps.blocks(
+            settings, fewest=blocks[0], most=blocks[1], seconds=seconds, seed=job.seed, is_enough=is_enough,
+            on_block=lambda done: job.progress.at(f"{phase}: block {done}"),
+        )  # fmt: skip
 
     # A step with all of its communication exposed: by how much it is hidden is not known yet.
     step_s = ranks.max([step.seconds / step.calls])[0] + table.rows[-1].median_s
@@ -259,12 +258,12 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     step_s = (before_s - left_s()) / (step.calls - calls)
 
     def gain_and_race_s(timed_steps: int) -> float:
-        race = job.calls(_RACED, _RACE_BLOCKS[0], timed_steps, with_none=False)
+        race = job.calls(RACED, _RACE_BLOCKS[0], timed_steps, with_none=False)
         return (race + job.calls(2, _INTERVAL_BLOCKS, timed_steps)) * step_s
 
     steps.timed_steps = 2 if gain_and_race_s(2) <= left_s() else 1
     races = gain_and_race_s(steps.timed_steps) <= left_s()
-    ranks.on_rank_0(lambda: tuner.calibrate(samples, _RACED if races else 1))
+    ranks.on_rank_0(lambda: tuner.calibrate(samples, RACED if races else 1))
     measured(
         "racing the best caps", ranks.on_rank_0(lambda: tuner.race_settings), _RACE_BLOCKS if races else (1, 1), _RACE_SHARE * left_s(),
         lambda raced: ranks.on_rank_0(lambda: tuner.race(raced)),
@@ -276,9 +275,9 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks of them; from fewer than {_INTERVAL_BLOCKS} no gain can be shown")
     notes.append(f"step was called {step.calls} times: loaders and its own counters have moved on by as much")
 
-    def decided() -> tuple[DdpSetting, str]:
+    def decided() -> tuple[Setting, str]:
         tuner.decide(gain)
-        return tuner.choice, tuner.results(_facts(job, notes))
+        return tuner.choice, _with_facts(tuner.results(), job, notes)
 
     choice, results = ranks.on_rank_0(decided)
     plan = Plan.of_counts(profile, choice.counts)
@@ -312,15 +311,18 @@ def _lists_possible(job: _Job, profile: Profile) -> bool:
     return in_order and _ddp.takes_lists() and not job.compiled and len({p.dtype for _, p in parameters}) == 1
 
 
-def _facts(job: _Job, notes: list[str]) -> RunFacts:
-    parameters = _ddp.reduced_parameters(job.model)
-    facts = RunFacts()
-    facts.model = type(_ddp.without_compile(job.model)).__name__
-    facts.dtype = str(parameters[0][1].dtype).removeprefix("torch.")
-    facts.torch = torch.__version__
-    facts.backend = str(job.ranks.backend)
-    facts.device = parameters[0][1].device.type
-    facts.parameters = sum(p.numel() for _, p in parameters)
-    facts.command_line = list(sys.argv)
-    facts.notes = notes
-    return facts
+def _with_facts(results_json: str, job: _Job, notes: list[str]) -> str:
+    """A results.json, with what only PyTorch knows of the run."""
+    results, parameters = json.loads(results_json), [p for _, p in _ddp.reduced_parameters(job.model)]
+    results["command_line"] = sys.argv
+    results["notes"] = [*notes, *results.get("notes", ())]
+    device = parameters[0].device.type
+    results["environment"] |= {"libtorch": torch.__version__, "backend": str(job.ranks.backend), "device": device}
+    results["model"] = {
+        "name": type(_ddp.without_compile(job.model)).__name__,
+        "dtype": str(parameters[0].dtype).removeprefix("torch."),
+        "parameters": sum(p.numel() for p in parameters),
+        "tensors": len(parameters),
+        "gradient_bytes": sum(map(_ddp.gradient_bytes, parameters)),
+    }
+    return json.dumps(results)

@@ -66,17 +66,10 @@ def run(arguments: argparse.Namespace) -> None:
     if not dist.is_initialized():
         dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
-        with mock.patch.object(dist, "init_process_group"), mock.patch.object(torch.distributed, "init_process_group"):
+        with mock.patch.object(dist, "init_process_group"):
             model, step, ddp_kwargs = Ranks(None).attempt(lambda: built(builder))
-        result = firkin.tune(
-            model,
-            step,
-            ddp_kwargs=ddp_kwargs,
-            caps_mib=arguments.cap_mib,
-            time_budget_s=arguments.time_budget_s,
-            seed=arguments.seed,
-            restore=False,  # nobody trains on
-        )
+        asked = {"caps_mib": arguments.cap_mib, "time_budget_s": arguments.time_budget_s, "seed": arguments.seed}
+        result = firkin.tune(model, step, ddp_kwargs=ddp_kwargs, restore=False, **asked)  # nobody trains on
         if dist.get_rank() == 0:
             result.save(arguments.out)
             print(result.results_json if arguments.json else f"{result}\n{result.line()}\nwrote {arguments.out}", end="\n")

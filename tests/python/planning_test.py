@@ -8,7 +8,8 @@ import tempfile
 import unittest
 
 import firkin
-from firkin._core import RunFacts, Tuner, results_in_words
+from firkin._core import results_in_words
+from firkin._tuner import Tuner
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "data"
 MIB = 1 << 20
@@ -121,7 +122,7 @@ class Choose(unittest.TestCase):
             self.setUp()
             self.calibrate([0, 0, 0, 0])
             self.decide(default_s, chosen_s)
-            text = self.tuner.results(RunFacts())
+            text = self.tuner.results()
             results = json.loads(text)
             decision = results["decision"]
             self.assertEqual(decision["outcome"], outcome)
@@ -165,7 +166,7 @@ class FrontEnds(unittest.TestCase):
         tuner.race(samples["race_step_s"])
         steps = dict(zip(samples["settings"], samples["step_s"], strict=True))
         tuner.decide([steps[name] for name in ("none", "torch default", "chosen cap")])
-        ours = json.loads(tuner.results(RunFacts()))
+        ours = json.loads(tuner.results())
         for results in (ours, said):  # what the program measured beside them, ordered, says of a block as well
             del results["decision"]["measured_s"]
         for section in ("decision", "curve", "over_default", "best_predicted", "best_measured"):

@@ -315,7 +315,7 @@ class Progress(unittest.TestCase):
 
     def test_a_budget_that_cannot_hold_is_a_warning_and_its_bar_is_longer(self):
         progress, notes = mock.Mock(), []
-        job = _tune._Job(mock.Mock(rank=0), None, {}, DDP, [], 5.0, 0, True, progress)
+        job = _tune._Job(mock.Mock(rank=0), None, {}, [], 5.0, 0, True, progress)
         with self.assertLogs("firkin", "WARNING") as logged:
             _tune._calibration(job, step_s=2.0, left_s=4.0, notes=notes)
         self.assertRegex(logged.output[0], r"tune: steps of 2 s: about \d\d s in all, not 5$")

@@ -1,18 +1,22 @@
-// The module firkin._core: planning, statistics and reports, without LibTorch. Here what is planned with: Profile, AllReduceTable,
-// predict(). Docstrings say units; errors are firkin.InputError unless they say otherwise.
+// The module firkin._core: planning, tuning, statistics and reports, without LibTorch. Docstrings say units; errors are firkin.InputError
+// unless they say otherwise.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <numeric>
+#include <stdexcept>
+#include <tuple>
 
-#include "bindings.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
+#include "firkin/base/output_folder.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/bucket_plan.h"
@@ -20,6 +24,7 @@
 #include "firkin/stats/summary.h"
 #include "report/report.h"
 #include "results/results.h"
+#include "tuning/tuning.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -29,56 +34,24 @@ namespace {
 
 // ---- Profile: when each gradient becomes ready.
 
-ProfileSection make_profile(std::vector<std::string> names, std::vector<int64_t> bytes, std::vector<double> ready_s,
-                            std::optional<double> backward_s, std::optional<double> bare_backward_s) {
+void init_profile(ProfileSection* self, std::vector<std::string> names, std::vector<int64_t> bytes, std::vector<double> ready_s,
+                  std::optional<double> backward_s, std::optional<double> bare_backward_s) {
   ProfileSection profile;
   const double last_s = ready_s.empty() ? 0 : ready_s.back();
   profile.tensors = {
       .names = std::move(names), .bytes = std::move(bytes), .ready_s = std::move(ready_s), .backward_s = backward_s.value_or(last_s)};
   check_profile(profile.tensors);
   profile.bare_backward_s = bare_backward_s;
-  return profile;
-}
-
-// Rows of equal length: one of each step, the end of backward and then a ready time per tensor.
-ProfileSection profile_of_samples(std::vector<std::string> names, std::vector<int64_t> bytes,
-                                  const std::vector<std::vector<double>>& hooked_s, const std::vector<double>& bare_s) {
-  const std::vector<double> medians = column_medians(hooked_s);
-  ProfileSection profile;
-  profile.tensors.names = std::move(names);
-  profile.tensors.bytes = std::move(bytes);
-  double latest_s = 0;
-  for (size_t i = 1; i < medians.size(); ++i) {
-    latest_s = std::max(latest_s, medians[i]);
-    profile.tensors.ready_s.push_back(latest_s);
-  }
-  profile.tensors.backward_s = std::max(latest_s, medians[0]);
-  check_profile(profile.tensors);
-  std::vector<double> backward_s;
-  for (const std::vector<double>& row : hooked_s) backward_s.push_back(row[0]);
-  add_bare_backward(backward_s, bare_s, profile);
-  return profile;
-}
-
-std::string describe(const ProfileSection& profile) {
-  const TensorProfile& tensors = profile.tensors;
-  const int64_t total = tensors.total_bytes();
-  return fmt::format("Profile({} tensors, {}, backward {})", tensors.names.size(), format_bytes(total), format_seconds(tensors.backward_s));
+  new (self) ProfileSection(std::move(profile));
 }
 
 void bind_profile(nb::module_& module) {
   nb::class_<ProfileSection>(module, "Profile",
                              "When each gradient becomes ready in the backward pass.\n\n"
                              "Tensors are in gradient-ready order; times are seconds from the start of backward and do not decrease.")
-      .def(
-          "__init__",
-          [](ProfileSection* self, std::vector<std::string> names, std::vector<int64_t> bytes, std::vector<double> ready_s,
-             std::optional<double> backward_s, std::optional<double> bare_backward_s) {
-            new (self) ProfileSection(make_profile(std::move(names), std::move(bytes), std::move(ready_s), backward_s, bare_backward_s));
-          },
-          "names"_a, "bytes"_a, "ready_s"_a, "backward_s"_a = nb::none(), "bare_backward_s"_a = nb::none(),
-          "names: distinct; bytes: of each gradient; backward_s: the end of backward, by default the last ready time.\n"
-          "Raises InputError where lengths differ, a name repeats, or a time is negative or smaller than the one before.")
+      .def("__init__", &init_profile, "names"_a, "bytes"_a, "ready_s"_a, "backward_s"_a = nb::none(), "bare_backward_s"_a = nb::none(),
+           "names: distinct; bytes: of each gradient; backward_s: the end of backward, by default the last ready time.\n"
+           "Raises InputError where lengths differ, a name repeats, or a time is negative or smaller than the one before.")
       .def_static(
           "read_csv", [](const std::filesystem::path& path) { return ProfileSection{.tensors = read_tensors_csv(path)}; }, "path"_a,
           "Reads a tensors.csv (name,bytes,ready_s); backward_s becomes the last ready time. Raises InputError with file and line.")
@@ -98,14 +71,25 @@ void bind_profile(nb::module_& module) {
       .def_ro("hook_perturbation", &ProfileSection::hook_perturbation,
               "What looking on cost, as a fraction of the bare backward; None: not measured.")
       .def("__len__", [](const ProfileSection& self) { return self.tensors.names.size(); })
-      .def("__repr__", &describe);
+      .def("__repr__", [](const ProfileSection& self) {
+        return fmt::format("Profile({} tensors, {}, backward {})", self.tensors.names.size(), format_bytes(self.tensors.total_bytes()),
+                           format_seconds(self.tensors.backward_s));
+      });
   module.def(
-      "profile_of_samples", &profile_of_samples, "names"_a, "bytes"_a, "hooked_s"_a, "bare_s"_a,
-      "Medians over steps, made non-decreasing. Tensors are in gradient-ready order. hooked_s: per step the end of backward, then the\n"
-      "ready time of each tensor; bare_s: per step the end of backward without hooks; seconds.");
+      "with_bare_backward",
+      [](ProfileSection profile, const std::vector<double>& hooked_s, const std::vector<double>& bare_s) {
+        add_bare_backward(hooked_s, bare_s, profile);
+        return profile;
+      },
+      "profile"_a, "hooked_s"_a, "bare_s"_a, "Seconds of backward with hooks and without, of pairs of steps.");
 }
 
 // ---- AllReduceTable: measured all-reduce times.
+
+// AllReduceTable as a class of its own: a plain vector would arrive in Python as a list.
+struct MeasuredAllReduce {
+  AllReduceTable rows;
+};
 
 AllReduceRow measured_row(int64_t bytes, int64_t world_size, const std::vector<double>& isolated_s, const std::vector<double>& queued_s,
                           int64_t queue, int64_t calls_per_sample, int64_t wrong) {
@@ -117,7 +101,7 @@ AllReduceRow measured_row(int64_t bytes, int64_t world_size, const std::vector<d
   return row;
 }
 
-AllReduceRow plain_row(int64_t bytes, int64_t world_size, double median_s, std::optional<double> gap_s) {
+void init_row(AllReduceRow* self, int64_t bytes, int64_t world_size, double median_s, std::optional<double> gap_s) {
   if (bytes < 1) throw InputError(fmt::format("an all-reduce of {} bytes; expected at least 1", bytes));
   if (world_size < 1) throw InputError(fmt::format("an all-reduce of {} ranks; expected at least 1", world_size));
   for (const double seconds : {median_s, gap_s.value_or(median_s)}) {
@@ -125,35 +109,25 @@ AllReduceRow plain_row(int64_t bytes, int64_t world_size, double median_s, std::
       throw InputError(fmt::format("an all-reduce takes {} s; expected {}", seconds, expected));
     }
   }
-  return {.bytes = bytes, .world_size = world_size, .median_s = median_s, .gap_s = gap_s};
+  new (self) AllReduceRow{.bytes = bytes, .world_size = world_size, .median_s = median_s, .gap_s = gap_s};
 }
 
-void bind_row(nb::module_& module) {
+void bind_allreduce(nb::module_& module) {
   nb::class_<AllReduceRow>(module, "AllReduceRow", "One size at one world size; seconds per call.")
-      .def(
-          "__init__",
-          [](AllReduceRow* self, int64_t bytes, int64_t world_size, double median_s, std::optional<double> gap_s) {
-            new (self) AllReduceRow(plain_row(bytes, world_size, median_s, gap_s));
-          },
-          "bytes"_a, "world_size"_a, "median_s"_a, "gap_s"_a = nb::none())
+      .def("__init__", &init_row, "bytes"_a, "world_size"_a, "median_s"_a, "gap_s"_a = nb::none())
       .def_ro("bytes", &AllReduceRow::bytes)
       .def_ro("world_size", &AllReduceRow::world_size)
       .def_ro("median_s", &AllReduceRow::median_s, "Of calls one at a time.")
       .def_ro("gap_s", &AllReduceRow::gap_s, "Of calls queued back to back; None: not measured.")
       .def_ro("samples", &AllReduceRow::samples)
       .def_ro("wrong", &AllReduceRow::wrong, "Elements of checked results that were not the sum over the ranks; None: not checked.");
-}
-
-void bind_allreduce(nb::module_& module) {
-  bind_row(module);
   nb::class_<MeasuredAllReduce>(module, "AllReduceTable",
                                 "Measured all-reduce times by size: a(x), one call at a time, and g(x), queued back to back.")
       .def(nb::init<AllReduceTable>(), "rows"_a)
       .def_static(
           "read_csv", [](const std::filesystem::path& path) { return MeasuredAllReduce{read_allreduce_csv(path)}; }, "path"_a,
-          "Reads an allreduce.csv (bytes,world_size,median_s,gap_s,...; `firkin import` makes one of nccl-tests' output). Raises "
-          "InputError\n"
-          "with file and line.")
+          "Reads an allreduce.csv (bytes,world_size,median_s,gap_s,...; `firkin import` makes one of nccl-tests' output).\n"
+          "Raises InputError with file and line.")
       .def(
           "write_csv", [](const MeasuredAllReduce& self, const std::filesystem::path& path) { write_allreduce_csv(path, self.rows); },
           "path"_a, "Writes an allreduce.csv, whole or not at all.")
@@ -167,9 +141,8 @@ void bind_allreduce(nb::module_& module) {
   module.def("allreduce_sizes", &allreduce_sizes, "largest_bytes"_a, "4 B, 16 B, ... up to `largest_bytes`, which is always the last.");
   module.def("row_of_samples", &measured_row, "bytes"_a, "world_size"_a, "isolated_s"_a, "queued_s"_a, "queue"_a, "calls_per_sample"_a,
              "wrong"_a,
-             "Medians and moments. isolated_s: seconds per call, one at a time; queued_s: seconds of `queue` calls under way together, "
-             "empty: not\n"
-             "measured.");
+             "Medians and moments. isolated_s: seconds per call, one at a time; queued_s: seconds of `queue` calls under way together,\n"
+             "empty: not measured.");
 }
 
 // ---- predict() and assign_buckets().
@@ -191,6 +164,12 @@ CapOptions cap_options(double cap_mib, const std::string& rule, std::optional<do
   }
   if (first_cap_mib) options.first_cap_bytes = bytes_from_mib(*first_cap_mib, "first_cap_mib");
   return options;
+}
+
+std::vector<int64_t> bytes_of_caps(const std::vector<double>& caps_mib) {
+  std::vector<int64_t> bytes;
+  for (const double mib : caps_mib) bytes.push_back(bytes_from_mib(mib, "caps_mib"));
+  return bytes;
 }
 
 std::vector<std::vector<int64_t>> assigned_buckets(const std::vector<int64_t>& sizes, double cap_mib, const std::string& rule,
@@ -217,7 +196,7 @@ Prediction predict_workload(const ProfileSection& profile, const MeasuredAllRedu
   inputs.residual = residual;
   inputs.sensitivity = sensitivity;
   check_options(inputs.search.simulation);
-  for (const double mib : caps_mib) inputs.caps.push_back(bytes_from_mib(mib, "caps_mib"));
+  inputs.caps = bytes_of_caps(caps_mib);
   return predict(std::move(inputs));
 }
 
@@ -228,49 +207,42 @@ Results results_of(const Prediction& prediction) {
   return results;
 }
 
-std::optional<std::vector<double>> plan_caps(const PredictedPlan& plan) {
-  if (!plan.pytorch.reproduces_plan) return std::nullopt;
-  return plan.pytorch.mib;
+std::optional<std::vector<double>> caps_if_any(const PyTorchCaps& caps) {
+  return caps.reproduces_plan ? std::optional(caps.mib) : std::nullopt;
 }
 
-void bind_points(nb::module_& module) {
+double cap_mib(const PredictedBucketing& cap) {
+  return mib(cap.cap_bytes.value_or(0));
+}
+
+template <auto kMember>
+auto of_each_bucket(const PredictedPlan& plan) {
+  std::vector<std::decay_t<decltype(PredictedBucket().*kMember)>> list;
+  for (const PredictedBucket& bucket : plan.buckets) list.push_back(bucket.*kMember);
+  return list;
+}
+
+void bind_prediction(nb::module_& module) {
   nb::class_<PredictedBucketing>(module, "PredictedCap", "One uniform bucket cap, predicted. Seconds of backward with its communication.")
-      .def_prop_ro("cap_mib", [](const PredictedBucketing& self) { return mib(self.cap_bytes.value_or(0)); })
+      .def_prop_ro("cap_mib", &cap_mib)
       .def_ro("buckets", &PredictedBucketing::buckets, "How many.")
       .def_ro("backward_s", &PredictedBucketing::backward_s)
       .def_ro("exposed_s", &PredictedBucketing::exposed_s, "What communication adds to backward.")
       .def_ro("regret", &PredictedBucketing::regret, "Over the best plan's time, less 1.")
       .def("__repr__", [](const PredictedBucketing& self) {
-        return fmt::format("PredictedCap({:.6g} MiB, {} buckets, backward {})", mib(self.cap_bytes.value_or(0)), self.buckets,
+        return fmt::format("PredictedCap({:.6g} MiB, {} buckets, backward {})", cap_mib(self), self.buckets,
                            format_seconds(self.backward_s));
       });
   nb::class_<PredictedPlan>(module, "PredictedPlan", "The best buckets of any sizes. Seconds of backward with its communication.")
-      .def_prop_ro(
-          "buckets",
-          [](const PredictedPlan& self) {
-            std::vector<std::vector<std::string>> buckets;
-            for (const PredictedBucket& bucket : self.buckets) buckets.push_back(bucket.tensors);
-            return buckets;
-          },
-          "Names of the parameters in each, in launch order.")
-      .def_prop_ro(
-          "bytes",
-          [](const PredictedPlan& self) {
-            std::vector<int64_t> bytes;
-            for (const PredictedBucket& bucket : self.buckets) bytes.push_back(bucket.bytes);
-            return bytes;
-          },
-          "Of each bucket.")
+      .def_prop_ro("buckets", &of_each_bucket<&PredictedBucket::tensors>, "Names of the parameters in each, in launch order.")
+      .def_prop_ro("bytes", &of_each_bucket<&PredictedBucket::bytes>, "Of each bucket.")
       .def_ro("backward_s", &PredictedPlan::backward_s)
       .def_ro("exposed_s", &PredictedPlan::exposed_s, "What communication adds to backward.")
       .def_ro("gain", &PredictedPlan::gain, "Over the best uniform cap, as a fraction of its time.")
       .def_ro("exact", &PredictedPlan::exact, "Whether no other plan is better; else the best that a local search found.")
-      .def_prop_ro("bucket_cap_mb_list", &plan_caps,
-                   "PyTorch's argument that makes these buckets (2.13 and later); None where there is none.");
-}
-
-void bind_prediction(nb::module_& module) {
-  bind_points(module);
+      .def_prop_ro(
+          "bucket_cap_mb_list", [](const PredictedPlan& self) { return caps_if_any(self.pytorch); },
+          "PyTorch's argument that makes these buckets (2.13 and later); None where there is none.");
   nb::class_<Prediction>(module, "Prediction", "Everything that the performance model says about one workload.")
       .def_prop_ro("world_size", [](const Prediction& self) { return self.workload.world_size; })
       .def_prop_ro(
@@ -286,7 +258,7 @@ void bind_prediction(nb::module_& module) {
           [](const Prediction& self, const std::filesystem::path& path) { write_file_atomically(path, render_report(results_of(self))); },
           "path"_a, "Writes a page that opens without a network.")
       .def("__repr__", [](const Prediction& self) {
-        return fmt::format("Prediction(best cap {:.6g} MiB: {}; best plan of {} buckets: {})", mib(self.best_uniform.cap_bytes.value_or(0)),
+        return fmt::format("Prediction(best cap {:.6g} MiB: {}; best plan of {} buckets: {})", cap_mib(self.best_uniform),
                            format_seconds(self.best_uniform.backward_s), self.best_plan.buckets.size(),
                            format_seconds(self.best_plan.backward_s));
       });
@@ -302,14 +274,150 @@ void bind_prediction(nb::module_& module) {
       "the cap starts a new bucket). first_cap_mib: of the first bucket.\n"
       "overhead_s: of a call, on the thread that runs backward.\n"
       "compute_slowdown, comm_slowdown: of each while the other runs, at least 1. latency_factor: of all-reduces beside backward.\n"
-      "residual: of the calibration that these are from; None: not calibrated. "
-      "sensitivity: 1/8 to 8 times each input as well.\n"
+      "residual: of the calibration that these are from; None: not calibrated. sensitivity: 1/8 to 8 times each input as well.\n"
       "Raises InputError.");
   module.def("assign_buckets", &assigned_buckets, "sizes"_a, "cap_mib"_a = 25.0, "rule"_a = "close-when-full",
              "first_cap_mib"_a = nb::none(),
              "Groups gradients into buckets under a cap: for each bucket the indices into `sizes`.\n\n"
              "sizes: bytes of each gradient, in gradient-ready order. rule: 'close-when-full' (PyTorch: append, close once the cap is\n"
              "reached) or 'at-most' (a tensor that would exceed the cap starts a new bucket). Raises InputError.");
+}
+
+// ---- Tuning: one step of tuning/ after another, for firkin/_tuner.py.
+
+using Counts = std::vector<int64_t>;                                           // tensors per bucket, in gradient-ready order
+using Steps = std::vector<std::vector<double>>;                                // seconds, [setting][block]
+using Setting = std::tuple<std::string, Counts, std::optional<double>, bool>;  // Setting of _tuner.py: name, counts, ...
+
+Counts counts_of(const BucketPlan& plan) {
+  Counts counts;
+  for (const Bucket& bucket : plan.buckets) counts.push_back(bucket.count);
+  return counts;
+}
+
+BucketPlan plan_of(const Counts& counts) {
+  BucketPlan plan;
+  int64_t first = 0;
+  for (const int64_t count : counts) {
+    plan.buckets.push_back({first, count});
+    first += count;
+  }
+  return plan;
+}
+
+std::vector<SettingSteps> measured(const std::vector<Setting>& settings, const Steps& step_s) {
+  if (step_s.size() != settings.size()) {
+    throw std::invalid_argument(fmt::format("{} series of steps; expected {}", step_s.size(), settings.size()));
+  }
+  std::vector<SettingSteps> list;
+  for (const auto& [name, counts, cap, as_list] : settings) {
+    list.push_back({.name = name, .buckets = std::ssize(counts), .step_s = step_s[list.size()]});
+  }
+  return list;
+}
+
+void init_tuning(Tuning* self, const ProfileSection& profile, const MeasuredAllReduce& table, int64_t world_size) {
+  check_profile(profile.tensors);
+  comm_costs(table.rows, world_size);
+  new (self) Tuning();
+  self->profile = profile;
+  self->allreduce = table.rows;
+  self->world_size = world_size;
+}
+
+std::vector<Counts> calibration_counts(const Tuning& self) {
+  std::vector<Counts> counts;
+  for (const BucketPlan& plan : plans_to_calibrate_on(self.profile.tensors, self.rule)) counts.push_back(counts_of(plan));
+  return counts;
+}
+
+void calibrate_on(Tuning& self, const std::vector<Setting>& settings, const Steps& step_s) {
+  self.calibration = measured(settings, step_s);
+  for (size_t i = 1; i < settings.size(); ++i) self.calibration_plans.push_back(plan_of(std::get<Counts>(settings[i])));
+  calibrate(self);
+}
+
+std::vector<double> raced_caps(Tuning& self, const std::vector<double>& caps_mib, double smallest_cap_mib, size_t most) {
+  choose_race(self, bytes_of_caps(caps_mib), bytes_from_mib(smallest_cap_mib, "smallest_cap_mib"), most);
+  std::vector<double> raced_mib;
+  for (const CapPrediction& cap : self.raced) raced_mib.push_back(mib(cap.cap_bytes));
+  return raced_mib;
+}
+
+// Of a results.json: what is known here.
+std::string results_of_tuning(const Tuning& self) {
+  Results results;
+  results.run = begin_head("tune");
+  results.run.environment.world_size = self.world_size;
+  add_sections(self, results);
+  return results_text(results);
+}
+
+void bind_tuning(nb::module_& module) {
+  nb::class_<Tuning>(module, "Tuning", "What was measured, and what follows from it. Settings: of firkin._tuner, in the order of step_s.")
+      .def("__init__", &init_tuning, "profile"_a, "table"_a, "world_size"_a)
+      .def("calibration_counts", &calibration_counts, "Tensors per bucket of the plans that are best to calibrate on.")
+      .def("calibrate", &calibrate_on, "settings"_a, "step_s"_a, "settings: none, then others.")
+      .def("choose_race", &raced_caps, "caps_mib"_a, "smallest_cap_mib"_a, "most"_a, "The caps to race, MiB, ascending.")
+      .def(
+          "race",
+          [](Tuning& self, const std::vector<Setting>& settings, const Steps& step_s) {
+            self.race = measured(settings, step_s);
+            return is_clear(self);
+          },
+          "settings"_a, "step_s"_a, "Whether it is clear which of the caps to choose. settings: those of choose_race().")
+      .def_prop_ro(
+          "leader", [](const Tuning& self) { return self.decision.standing.choice; }, "The one to choose, counted in the race.")
+      .def(
+          "decide",
+          [](Tuning& self, const std::vector<Setting>& settings, const Steps& step_s) {
+            self.gain = measured(settings, step_s);
+            decide(self);
+          },
+          "settings"_a, "step_s"_a, "settings: none, torch default, chosen cap.")
+      .def_prop_ro("keeps_default", [](const Tuning& self) { return keeps_default(self.decision.outcome); })
+      .def("results", &results_of_tuning, "The text of a results.json.");
+  module.def(
+      "caps_of_counts",
+      [](const Counts& counts, const std::vector<int64_t>& sizes) {
+        const BucketPlan plan = plan_of(counts);
+        check_plan(plan, std::ssize(sizes));
+        return caps_if_any(pytorch_caps(plan, sizes));
+      },
+      "counts"_a, "sizes"_a, "MiB for each bucket; None where PyTorch's rule cannot make these buckets.");
+}
+
+// ---- Texts of a results.json, and what follows from them.
+
+// An earlier result in `folder` is kept in folder/older/.
+void write_run(const std::string& text, const std::filesystem::path& folder, const std::string& tuned) {
+  const Results results = parse_results(text, "results");
+  const std::vector<OutputFile> files = {{"tensors.csv", tensors_csv(results.profile.value().tensors)},
+                                         {"allreduce.csv", allreduce_csv(results.allreduce)},
+                                         {"tuned.json", tuned}};
+  const Results written = with_files(results, files);
+  check_output_folder(folder, "folder");
+  keep_older_result(folder, written.run.files);
+  write_result(folder, written, files);
+}
+
+void bind_results(nb::module_& module) {
+  module.def(
+      "write_report",
+      [](const std::string& results, const std::filesystem::path& path) {
+        write_file_atomically(path, render_report(parse_results(results, "results")));
+      },
+      "results"_a, "path"_a);
+  module.def("write_run", &write_run, "results"_a, "folder"_a, "tuned"_a);
+  module.def(
+      "profile_and_curve",
+      [](const std::string& text) {
+        const Results results = parse_results(text, "results");
+        return std::pair(results.profile.value(), MeasuredAllReduce{results.allreduce});
+      },
+      "results"_a);
+  module.def(
+      "results_in_words", [](const std::string& results) { return results_in_text(parse_results(results, "results")); }, "results"_a);
 }
 
 }  // namespace
@@ -324,4 +432,5 @@ NB_MODULE(_core, module) {
   firkin::python::bind_allreduce(module);
   firkin::python::bind_prediction(module);
   firkin::python::bind_tuning(module);
+  firkin::python::bind_results(module);
 }
