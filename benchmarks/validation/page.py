@@ -5,7 +5,7 @@ import statistics
 import sys
 
 from bars import BLOCKS, all_bars
-from figures import Broken, median_error, read_figures, worst_error
+from figures import STEADY, Broken, median_error, read_figures, worst_error
 from measure import write_atomically
 from regimes import ALPS, ALPS_RANKS, ALPS_SETTING
 from section import report
@@ -58,10 +58,23 @@ def machine_text(figures):
 
 def bars_text(figures):
     rows = [(bar.text, bar.asked, bar.measured, bar.verdict) for bar in all_bars(figures)]
-    return ("## Bars, met and missed\n\nAbsolute errors, pooled over the caps of all configurations of a kind.\n\n"
+    return ("## Bars, met and missed\n\nAbsolute errors, pooled over the caps of all configurations of a kind." + unsteady_text(figures) + "\n\n"
             + table(("what", "asked", "measured", "verdict"), rows)
             + "\n\n`ctest -L stats` checks on recorded noise how often intervals hold the true value; "
               "[the model's page](performance_model.md#where-predictions-miss) says why bars are missed.")
+
+
+def unsteady_text(figures):
+    """What is not counted, why, and what it comes to."""
+    unsteady = [(regime, these) for regime, these in figures if not these.is_steady]
+    if not unsteady:
+        return ""
+    errors = [error for _, these in unsteady for error in these.large_errors + these.small_errors]
+    names = ", ".join(f"{regime.name} ({signed(these.level - 1)})" for regime, these in unsteady)
+    return (f"\n\n**Not counted in errors and coverage: {len(unsteady)} configurations** in which a step without communication changed by more than "
+            f"{percent(STEADY - 1, 0)} between calibration and measurement, as `tune` notes there: {names}. The machine's speed changed, and all predicted "
+            f"times with it; their errors have a median of {percent(median_error(errors))} and are {percent(worst_error(errors))} at worst. What compares "
+            "steps within blocks is not affected, and counts.")
 
 
 def link_to(regime):
@@ -71,7 +84,8 @@ def link_to(regime):
 def error_row(regime, figures):
     errors = [percent(of(errors)) for errors in (figures.large_errors, figures.small_errors) for of in (median_error, worst_error)]
     caps = [cap_text(cap) for cap in (figures.chosen["cap_mib"], figures.result["best_measured"]["cap_mib"])]
-    return (link_to(regime), *errors, *caps, "yes" if figures.chosen_in_set else "**no**", f"{figures.run['load_before']:.1f}")
+    speed = "-" if figures.level is None else signed(figures.level - 1)
+    return (link_to(regime), *errors, *caps, "yes" if figures.chosen_in_set else "**no**", speed, f"{figures.run['load_before']:.1f}")
 
 
 def regret_row(regime, figures):
@@ -90,8 +104,9 @@ def regret_summary(figures):
 def overview_text(figures):
     errors = [error_row(regime, these) for regime, these in figures]
     regrets = [regret_row(regime, these) for regime, these in figures] + regret_summary(figures)
-    return ("## All configurations\n\nErrors of T(b) for caps of 1 MiB and more, and for smaller ones; caps in MiB; load average at the start.\n\n"
-            + table(("configuration", "median", "worst", "small: median", "worst", "chosen", "measured best", "as good", "load"), errors)
+    return ("## All configurations\n\nErrors of T(b) for caps of 1 MiB and more, and for smaller ones; caps in MiB; how a step without "
+              "communication changed between calibration and measurement; load average at the start.\n\n"
+            + table(("configuration", "median", "worst", "small: median", "worst", "chosen", "measured best", "as good", "speed", "load"), errors)
             + "\n\nRegrets; then the chosen cap over PyTorch's default and what `tune` says of it, and `ordered` over the chosen cap, predicted and "
               "measured.\n\n" + table(("configuration", *RULES, "over default", "answer", "`ordered`, predicted", "measured"), regrets))
 

@@ -54,12 +54,8 @@ def text(result):
     slow_lora = [cell for cell in groups["TCP, 1 Gbit/s"] if cell["model"] == "7B, LoRA"]
     zaratan_large = next(cell for cell in groups["Zaratan"] if cell["model"] == "gpt2-large")
     h100 = [row for row in published if row["name"].startswith("TianqGuo")]
-    pcie = [row for row in published if not row["name"].startswith("TianqGuo")]
     errors = [error for row in published for error in row["errors"]]
     by_cap = list(zip(*(row["measured_s"] for row in h100), strict=True))
-    naive_s = {row["batch"] * row["sequence"]: row["naive_s"] for row in pcie}
-    fewest, most_tokens = min(naive_s), max(naive_s)
-    s_per_token = (naive_s[most_tokens] - naive_s[fewest]) / (most_tokens - fewest)
     batch = [[name, *(spread([values(cell) for cell in mine]) for values in (
         lambda cell: cell["gain_at_batch"]["0.25"], gain, lambda cell: cell["gain_at_batch"]["4"], lambda cell: cell["best_s"] / cell["bound_s"] - 1)), ]
              for name, mine in groups.items()]  # fmt: skip
@@ -88,8 +84,6 @@ def text(result):
         regret_median=percent(statistics.median(row["regret"] for row in published)), regret_worst=percent(max(row["regret"] for row in published)),
         error_median=percent(-statistics.median(errors), 0),
         low=percent(-max(errors), 0), high=percent(-min(errors), 0),
-        per_token=f"{1e6 * s_per_token:.0f} ms", fewest=fewest, small_ms=f"{1e3 * s_per_token * fewest:.0f} ms",
-        compute_ms=f"{1e3 * min(row['compute_s'] for row in pcie):.0f} ms",
         h100_flat=percent(max(max(row["predicted_s"]) / min(row["predicted_s"]) - 1 for row in h100)),
         h100_noise=percent(max(max(times) / min(times) - 1 for times in by_cap)),
     ))  # fmt: skip

@@ -19,6 +19,7 @@
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
+#include "firkin/ddp/sharded_optimizer.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/extension.h>
@@ -74,7 +75,6 @@ GradientHook gradient_hook(const std::string& compression) {
 DataParallelOptions data_parallel_options(const py::kwargs& given) {
   DataParallelOptions result;
   result.strategy = find_strategy(py::cast<std::string>(given["strategy"]));
-  if (result.strategy.shards) throw InputError("strategy sharded is for programs in C++ so far; expected bucketed or ordered");
   result.cap.cap_bytes = py::cast<int64_t>(given["cap_bytes"]);
   result.cap.first_cap_bytes = py::cast<std::optional<int64_t>>(given["first_cap_bytes"]);
   if (const auto counts = py::cast<std::optional<std::vector<int64_t>>>(given["counts"])) {  // tensors per bucket, over ready_order
@@ -253,6 +253,15 @@ class EngineOptimizer : private Wrapped, public OverlappedOptimizer {
       : Wrapped{wrap_optimizer(std::move(optimizer))}, OverlappedOptimizer(engine, *wrapped) {}
 };
 
+// make: of the (name, part) of every trained parameter, a Python optimiser of parts.
+WithoutGil<ShardedOptimizer> make_sharded_optimizer(Engine& engine, const py::function& make) {
+  return WithoutGil<ShardedOptimizer>(new ShardedOptimizer(engine, [&make](const std::vector<NamedTensor>& parts) {
+    py::list named;
+    for (const NamedTensor& part : parts) named.append(py::make_tuple(part.name, part.tensor));
+    return wrap_optimizer(make(named));
+  }));
+}
+
 // ---- Bindings.
 
 void bind_stats(py::module_& module) {
@@ -272,8 +281,8 @@ void bind_stats(py::module_& module) {
       .def_readonly("buckets", &DataParallelStats::buckets, "in launch order")
       .def_readonly("exposed_wait_s", &DataParallelStats::exposed_wait_s, "from the end of backward to the end of the step")
       .def_readonly("steps", &DataParallelStats::steps, "finished without an error")
-      .def_readonly("forward_wait_s", &DataParallelStats::forward_wait_s, "strategy ordered: that forward waited for parameters")
-      .def_readonly("awaited_bytes", &DataParallelStats::awaited_bytes, "strategy ordered: that a step may leave on their way")
+      .def_readonly("forward_wait_s", &DataParallelStats::forward_wait_s, "strategies ordered, sharded: that forward waited for parameters")
+      .def_readonly("awaited_bytes", &DataParallelStats::awaited_bytes, "strategies ordered, sharded: that a step may leave on their way")
       .def_readonly("automatic", &DataParallelStats::automatic, "how far automatic buckets have come; None without");
 }
 
@@ -296,6 +305,10 @@ void bind_engine(py::module_& module) {
       .def("step", &EngineOptimizer::step, Released())
       .def("drain", &EngineOptimizer::drain, Released())
       .def("clip_gradients", &EngineOptimizer::clip_gradients, Released());
+  py::class_<ShardedOptimizer, WithoutGil<ShardedOptimizer>>(module, "EngineShardedOptimizer")
+      .def(py::init(&make_sharded_optimizer), py::keep_alive<1, 2>())
+      .def("step", &ShardedOptimizer::step, Released())
+      .def("clip_gradients", &ShardedOptimizer::clip_gradients, Released());
 }
 
 // ---- Errors.

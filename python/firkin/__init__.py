@@ -28,16 +28,17 @@ if TYPE_CHECKING:
     from firkin._plan import Plan
     from firkin._profile import profile
     from firkin._result import TuneResult, load
+    from firkin._sharded import ShardedOptimizer
     from firkin._tune import tune
 
 __all__ = [
     "AllReduceRow", "AllReduceTable", "DataParallel", "DistributedDataParallel", "GroupError", "InputError", "OverlappedOptimizer", "Plan",
-    "PredictedCap", "PredictedPlan", "Prediction", "Profile", "StepError", "TuneResult", "__version__", "assign_buckets", "load",
-    "measure_all_reduce", "predict", "profile", "tune",
+    "PredictedCap", "PredictedPlan", "Prediction", "Profile", "ShardedOptimizer", "StepError", "TuneResult", "__version__", "assign_buckets",
+    "load", "measure_all_reduce", "predict", "profile", "tune",
 ]  # fmt: skip
 
 # What needs PyTorch is imported at its first use, and with it what it uses: planning alone works without.
-_NEED_TORCH = ("_native", "_plan", "_profile", "_allreduce", "_result", "_tune", "_ordered", "_data_parallel")
+_NEED_TORCH = ("_native", "_plan", "_profile", "_allreduce", "_result", "_tune", "_ordered", "_sharded", "_data_parallel")
 
 
 def __getattr__(name: str) -> Any:

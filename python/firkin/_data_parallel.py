@@ -20,6 +20,7 @@ from firkin._torch import dist, torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.utils import _sync_module_states, _to_kwargs
 
+_AWAITED = ("ordered", "sharded")  # strategies under which modules wait for their parameters
 _MOST_BYTES = 1 << 62  # a cap that nothing reaches
 _Device: TypeAlias = "int | str | torch.device"  # a string: the site reads this module without PyTorch
 _COMPRESSIONS = {"none": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
@@ -52,8 +53,8 @@ class DistributedDataParallel(torch.nn.Module):
     device_ids: the module's one GPU, to which inputs are then moved, or None. cap_mib, or bucket_cap_mb: of a bucket, in MiB, 25 by
     default; first_cap_mib: of the first one. plan: a Plan (TuneResult.plan), instead of caps. buckets: "automatic" starts with cap_mib,
     measures while it trains (about 3 s and 92 steps), and keeps what is best; a line of the logger "firkin" says what and why. plan_file:
-    there rank 0 keeps that, and later runs begin with it where it fits. strategy: "bucketed" (with a plan "planned") or "ordered" (see
-    OverlappedOptimizer). compression: "none", "bf16" or "fp16", what float32 gradients travel as.
+    there rank 0 keeps that, and later runs begin with it where it fits. strategy: "bucketed" (with a plan "planned"), "ordered" (see
+    OverlappedOptimizer) or "sharded" (see ShardedOptimizer). compression: "none", "bf16" or "fp16", what float32 gradients travel as.
     process_group: None is the default group. What the engine itself sends goes over gloo, which it connects itself beside a group of nccl
     alone (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). experiment: what
     only experiments need: {"link": "200mbit,1ms"}, so long do collectives take then, and the other strategies of docs/data_parallel.md.
@@ -100,8 +101,8 @@ class DistributedDataParallel(torch.nn.Module):
                 raise InputError("DataParallel: gradient_as_bucket_view=False; gradients are always views into the buckets: expected True")
             if cap_mib is not None and bucket_cap_mb is not None:
                 raise InputError("DataParallel: both cap_mib and bucket_cap_mb; expected one, since they mean the same")
-            if strategy not in (None, "bucketed", "planned", "ordered"):
-                raise InputError(f"DataParallel: strategy '{strategy}'; expected 'bucketed', 'planned' or 'ordered'")
+            if strategy not in (None, "bucketed", "planned", *_AWAITED):
+                raise InputError(f"DataParallel: strategy '{strategy}'; expected 'bucketed', 'planned', 'ordered' or 'sharded'")
             if tried.keys() - {"link"}:
                 raise InputError(f"DataParallel: experiment '{min(tried.keys() - {'link'})}'; expected 'strategy' or 'link'")
             if buckets not in (None, "automatic"):
@@ -137,7 +138,7 @@ class DistributedDataParallel(torch.nn.Module):
         parameters, buffers = ([(name, tensor) for name, tensor in each if name not in ignored] for each in named)
         engine = load_engine().Engine(parameters, buffers, group, timeout_s=_timeout_s(group), **self._settings)
         running = Arrivals(engine, [p for _, p in parameters])
-        if self.strategy == "ordered":
+        if self.strategy in _AWAITED:
             self._leave = weakref.finalize(self, running.install(self.module))
         self._running = running
 
@@ -191,7 +192,7 @@ class DistributedDataParallel(torch.nn.Module):
         if self._engine.stats().steps or self._arrivals.optimizers:
             raise InputError("register_comm_hook: too late; expected before the first step, and before an OverlappedOptimizer is made")
         self._settings["compression"] = known[0]
-        if self.strategy == "ordered":
+        if self.strategy in _AWAITED:
             self._leave()
         self._running = None  # and with it the engine
         self._start()
@@ -229,7 +230,7 @@ class DistributedDataParallel(torch.nn.Module):
             _sync_module_states(self.module, self._group or dist.group.WORLD, 250 * _ddp.MIB, longest, _ddp.ignored(self.module))
 
     def drain(self) -> None:
-        """Strategy "ordered": waits for the gradients that are on their way, as state_dict(), parameters() and copies do."""
+        """Strategies "ordered" and "sharded": waits for what is on its way, as state_dict(), parameters() and copies do."""
         if self._running is not None:
             self._running.engine.drain()
 

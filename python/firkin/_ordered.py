@@ -1,4 +1,4 @@
-"""The strategy "ordered" in Python: who waits for gradients that are on their way, and the optimiser that steps late."""
+"""Who waits for what is on its way under the strategies "ordered" and "sharded", and the optimiser of "ordered"."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Arrivals:
             self.engine.await_module(index)
 
         # Dynamo would look into the optimiser, which steps in here, and round otherwise on the rank where it does.
-        reason = 'firkin: under the strategy "ordered" a module waits here for its parameters; expected another strategy for a full graph'
+        reason = "firkin: a module waits here for its parameters (strategies ordered, sharded); expected another one for a full graph"
         return torch.compiler.disable(wait, reason=reason)  # type: ignore[no-any-return, no-untyped-call]
 
     def _shadows(self) -> dict[str, Callable[..., Any]]:
@@ -129,7 +129,7 @@ class _LiveGroup(collections.UserDict[str, Any]):
         return self._optimizer.param_groups[self._index]
 
 
-def _as_the_engine_sees_it(optimizer: torch.optim.Optimizer) -> types.SimpleNamespace:
+def as_the_engine_sees_it(optimizer: torch.optim.Optimizer) -> types.SimpleNamespace:
     def step() -> None:
         _engine_steps.now = True
         try:
@@ -165,7 +165,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
             raise InputError("OverlappedOptimizer: L-BFGS needs all gradients together; expected another optimiser")
         self.optimizer = optimizer
         self._arrivals: Arrivals = model._arrivals
-        self._native = load_engine().EngineOptimizer(self._arrivals.engine, _as_the_engine_sees_it(optimizer))
+        self._native = load_engine().EngineOptimizer(self._arrivals.engine, as_the_engine_sees_it(optimizer))
         self._groups = len(optimizer.param_groups)
         super().__setstate__({})  # what an Optimizer has beside parameters
         self._arrivals.optimizers.add(self)

@@ -1,5 +1,6 @@
 #include "bench/step_bench.h"
 
+#include <ATen/ops/zeros_like.h>
 #include <ATen/record_function.h>
 #include <fmt/format.h>
 
@@ -12,6 +13,8 @@
 #include "firkin/base/error.h"
 #include "firkin/stats/summary.h"
 #include "workload/workload.h"
+
+#include <torch/optim/sgd.h>
 
 namespace firkin {
 namespace {
@@ -33,21 +36,31 @@ std::vector<std::vector<double>> transposed(const std::vector<std::vector<double
   return result;
 }
 
-// The all-reduces of a step and nothing else, as its strategy sends them: one blocking call after another, or all under way together.
-double time_communication(const ProcessGroup& group, const std::vector<BucketStats>& buckets, Launch launch) {
+// The collectives of a step and nothing else, as its strategy sends them: one blocking call after another, or all under way together.
+double time_communication(const ProcessGroup& group, const std::vector<BucketStats>& buckets, const Strategy& strategy) {
   std::vector<at::Tensor> tensors;
+  std::vector<at::Tensor> received;  // of strategy sharded
   const at::TensorOptions options = at::TensorOptions(at::kFloat).device(group.device);
-  for (const BucketStats& bucket : buckets) tensors.push_back(at::zeros({bucket.bytes_on_wire / 4}, options));
+  for (const BucketStats& bucket : buckets) {
+    tensors.push_back(at::zeros({bucket.bytes_on_wire / 4}, options));
+    if (strategy.shards) received.push_back(at::zeros_like(tensors.back()));
+  }
   std::vector<Work> under_way;
+  const auto wait_for_all = [&] {
+    for (const Work& work : under_way) wait(group, work, "a collective");
+    under_way.clear();
+  };
   barrier(group);
   const DeviceTime started = device_now(group.device);
-  for (const at::Tensor& tensor : tensors) {
-    under_way.push_back(start_all_reduce(group, tensor));
-    if (launch == Launch::kAfterBackward) wait(group, under_way.back(), "an all-reduce");
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    under_way.push_back(strategy.shards ? start_all_to_all(group, received[i], tensors[i]) : start_all_reduce(group, tensors[i]));
+    if (strategy.launch == Launch::kAfterBackward) wait_for_all();
   }
-  if (launch != Launch::kAfterBackward) {
-    for (const Work& work : under_way) wait(group, work, "an all-reduce");
+  wait_for_all();
+  for (size_t i = 0; i < received.size(); ++i) {
+    under_way.push_back(start_all_gather(group, received[i], tensors[i].narrow(0, 0, tensors[i].numel() / group.size)));
   }
+  wait_for_all();
   return seconds_between(started, device_now(group.device));
 }
 
@@ -67,7 +80,7 @@ void replace_by_mean(std::vector<double>& times, int count) {
 BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepBenchOptions& options,
                          int64_t& next_step) {
   StepRunner runner(group, workload, setting.options);
-  const int warmup_steps = options.warmup_steps + steps_to_learn(setting.options.strategy);
+  const int warmup_steps = options.warmup_steps + steps_to_learn(setting.options);
   const int timed_steps = steps_overlap(setting) ? std::max(options.steps_per_block, kStepsOfAPeriod) : options.steps_per_block;
   std::vector<double> ours;  // step times, then comm times
   std::vector<double> comm;
@@ -86,7 +99,7 @@ BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const St
   }
   ours.insert(ours.end(), comm.begin(), comm.end());
   const std::vector<BucketStats> buckets = runner.buckets();
-  ours.push_back(options.communication_alone ? time_communication(group, buckets, setting.options.strategy.launch) : 0);
+  ours.push_back(options.communication_alone ? time_communication(group, buckets, setting.options.strategy) : 0);
   const auto by_rank = all_gather(group, ours);
   return {.step_s = transposed(by_rank, 0, comm.size()),
           .comm_s = transposed(by_rank, comm.size(), comm.size()),
@@ -113,8 +126,17 @@ StepRunner::StepRunner(const ProcessGroup& group, Workload& workload, DataParall
   }
   options.finish_with_backward = static_cast<bool>(workload.whole_step);
   if (!options.broadcast_parameters) options.audit_every = 0;  // settings without communication have left the ranks different
+  const bool shards = options.strategy.shards;
   ddp_.emplace(*workload.module, group, std::move(options));
-  if (workload.optimizer) overlapped_.emplace(*ddp_, *workload.optimizer);
+  if (shards) {
+    sharded_.emplace(*ddp_, [&workload](const std::vector<NamedTensor>& parts) {
+      std::vector<at::Tensor> tensors;
+      for (const NamedTensor& part : parts) tensors.push_back(part.tensor);
+      return std::make_unique<torch::optim::SGD>(tensors, workload.optimizer->param_groups()[0].options().get_lr());
+    });
+  } else if (workload.optimizer) {
+    overlapped_.emplace(*ddp_, *workload.optimizer);
+  }
 }
 
 StepTimes StepRunner::step(int64_t step) {
@@ -146,7 +168,8 @@ StepTimes StepRunner::step(int64_t step) {
   const auto synchronized = now();
   {
     RECORD_USER_SCOPE(kOptimizerPhase);
-    if (ddp_) overlapped_->step();
+    if (overlapped_) overlapped_->step();
+    if (sharded_) sharded_->step();
     if (peer_) workload_.optimizer->step();
   }
   loss.reset();  // and the graph with it: training loops hold both until the next step
@@ -156,6 +179,7 @@ StepTimes StepRunner::step(int64_t step) {
 
 void StepRunner::drain() {
   if (overlapped_) overlapped_->drain();
+  if (sharded_) ddp_->drain();
 }
 
 std::vector<BucketStats> StepRunner::buckets() const {

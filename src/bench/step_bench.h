@@ -15,6 +15,7 @@
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
+#include "firkin/ddp/sharded_optimizer.h"
 #include "workload/workload.h"
 
 namespace firkin {
@@ -25,10 +26,15 @@ struct StepTimes {
   double comm_s = 0;  // from the end of backward to the last gradient: the figure of the CS336 hand-out; the strategy torch has none
 };
 
-// Steps beyond the first that the strategy takes until it works as it will: `ordered` chooses its launch order after two of these, and
-// again after four, from steps in such an order.
-inline int steps_to_learn(const Strategy& strategy) {
-  return strategy.wait == Wait::kAtFirstUse ? 5 : 0;
+// Steps beyond the first until a setting works as it will. `ordered` chooses its launch order after two of these, and again after four,
+// from steps in such an order. Who learns the ready order in the first step makes its buckets anew in the second, in memory that nobody has
+// touched: that costs 5 ms of 150 with the demo model.
+inline int steps_to_learn(const DataParallelOptions& options) {
+  constexpr int kUntilOrdered = 5;
+  const Strategy& strategy = options.strategy;
+  if (strategy.wait == Wait::kAtFirstUse) return kUntilOrdered;
+  const bool overlaps = strategy.launch == Launch::kWhenReady || strategy.launch == Launch::kByTorch;
+  return overlaps && strategy.grouping != Grouping::kPlan && options.ready_order.empty() ? 1 : 0;
 }
 
 // Wraps the workload's module: in a TorchPeer for the strategy torch, in a DataParallel for every other. Construction and steps are
@@ -54,6 +60,7 @@ class StepRunner {
   std::optional<TorchPeer> peer_;  // or
   std::optional<DataParallel> ddp_;
   std::optional<OverlappedOptimizer> overlapped_;  // over ddp_ and the workload's
+  std::optional<ShardedOptimizer> sharded_;        // instead, as the workload's: SGD
 };
 
 struct StepSetting {

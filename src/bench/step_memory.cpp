@@ -117,7 +117,7 @@ StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, co
   TensorMemory memory(device_of(workload));
   StepRunner runner(group, workload, options);
   int64_t step = 0;
-  while (step < 1 + steps_to_learn(options.strategy)) runner.step(step++);
+  while (step < 1 + steps_to_learn(options)) runner.step(step++);
   forget_gradients(workload);
   memory.reset_peak();
   runner.step(step);

@@ -28,7 +28,7 @@ std::vector<Span> record_steps(const ProcessGroup& group, Workload& workload, co
                                const StepTraceOptions& trace, std::vector<BucketStats>& buckets) {
   StepRunner runner(group, workload, options);
   int64_t step = 0;
-  for (int i = 0; i < trace.warmup_steps + steps_to_learn(options.strategy); ++i) runner.step(step++);
+  for (int i = 0; i < trace.warmup_steps + steps_to_learn(options); ++i) runner.step(step++);
   TraceRecorder recorder(device_of(workload).type());
   for (int i = 0; i < trace.steps; ++i) {
     if (options.strategy.wait == Wait::kAtStepEnd) barrier(group);

@@ -267,12 +267,14 @@ const char* const kStrategiesInHelp =
     "Strategies: none does not communicate. naive sends one tensor after another,\n"
     "after backward; flat sends all in one call after backward; overlap sends each\n"
     "tensor when its gradient is ready; bucketed sends each bucket when it is full.\n"
+    "ordered sends first what the next forward needs first, and overlaps that too;\n"
+    "sharded lets each rank sum and step its part of every bucket.\n"
     "torch is PyTorch's own engine (c10d::Reducer) under the same caps.\n\n";
 
 void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<int64_t>& caps) {
   std::vector<std::string> names;
   for (const Strategy& strategy : kStrategies) {
-    if (strategy.grouping != Grouping::kPlan && !strategy.shards) names.emplace_back(strategy.name);
+    if (strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
   }
   app.add_option("--strategies", strategies, "how to synchronise gradients")
       ->delimiter(',')

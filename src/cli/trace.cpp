@@ -231,6 +231,9 @@ Run declare_trace(CLI::App& app) {
     check_replay_alone(app);
     check_job_flags(flags->job);
     check_memory(estimate_job_memory(flags->job), flags->job.memory_limit_bytes, flags->ranks);
+    if (std::ranges::find(flags->strategies, "sharded") != flags->strategies.end()) {
+      throw InputError("--strategies sharded: firkin bench step measures it; expected others here");
+    }
     const std::vector<Cell> cells = make_cells(flags->strategies, flags->caps, flags->rule);
     claim_output_folder(flags->common, writes_results());
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, cells, group); });

@@ -21,13 +21,12 @@ std::vector<std::string> training_strategies() {
   std::vector<std::string> names;
   for (const Strategy& strategy : kStrategies) {
     const bool trains = strategy.launch != Launch::kNever && strategy.launch != Launch::kByTorch;
-    if (trains && !strategy.shards && strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
+    if (trains && strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
   }
   return names;
 }
 
 std::string why_no_training_strategy(const std::string& name) {
-  if (name == "sharded") return "sharded is for programs in C++ so far (ShardedOptimizer)";
   return name == "torch" ? "torch is for firkin bench step and firkin trace, which compare with it" : "";
 }
 
@@ -46,6 +45,7 @@ MemoryEstimate estimate_memory(const TrainFlags& flags) {
   const int64_t in_float32 = estimate.parameters / element_bytes(flags.model) * static_cast<int64_t>(sizeof(float));
   estimate.optimizer = has_master_weights(flags) ? 3 * in_float32 : 2 * estimate.parameters;  // AdamW's two moments, and the masters
   estimate.checkpoint = estimate.parameters + estimate.optimizer;
+  if (find_strategy(flags.strategy).shards) estimate.optimizer /= world_size(flags.ranks);
   return estimate;
 }
 
@@ -175,6 +175,12 @@ void check_train_flags(const TrainFlags& flags) {
   } catch (const InputError& error) {
     throw InputError(fmt::format("--global-batch: {}", error.what()));
   }
+  if (find_strategy(flags.strategy).shards && flags.settings.clip_each_norm > 0) {
+    throw InputError("--clip-each: expected --clip with --strategy sharded");
+  }
+  if (find_strategy(flags.strategy).shards && has_master_weights(flags)) {
+    throw InputError("--dtype bf16: expected --no-master-weights with --strategy sharded");
+  }
   training_data(flags).file->check_vocabulary(config.vocab_size);
   if (flags.import_file.empty()) return;
   TransformerLM shapes(config, at::TensorOptions(at::kMeta));
@@ -198,7 +204,8 @@ TrainingData training_data(const TrainFlags& flags) {
 }
 
 bool clips_ordered(const TrainFlags& flags) {
-  return find_strategy(flags.strategy).wait == Wait::kAtFirstUse && global_clip_norm(flags) > 0;
+  const Strategy& strategy = find_strategy(flags.strategy);
+  return strategy.wait == Wait::kAtFirstUse && !strategy.shards && global_clip_norm(flags) > 0;
 }
 
 TrainSettings train_settings(const TrainFlags& flags) {

@@ -382,6 +382,9 @@ void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
 std::string Synchronizer::why_not_renewed(const ParameterRenewal& renewal) const {
   if (!renewal.sets_differ.empty()) return renewal.sets_differ;
   if (renewal.parameters.empty()) return "the module trains no parameter any more";
+  for (const StepExtension* extension : extensions_) {
+    if (std::string why = extension->why_not_renewed(); !why.empty()) return why;
+  }
   const bool is_planned = takes_plan(setup_.options) || !setup_.options.ready_order.empty();
   if (is_planned && renewal.parameters.size() != setup_.parameters.size()) {
     return fmt::format("the module trains {} parameters now, and the plan or ready order that it was wrapped with speaks of {}",

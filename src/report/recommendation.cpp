@@ -310,10 +310,9 @@ std::string ordered_text(const PredictedOrdered& ordered) {
 
 std::string prediction_heading(const Prediction& prediction) {
   const PredictedBucketing& best = prediction.best_uniform;
-  return fmt::format(
-      "The cap to use is {} MiB ({}): backward is predicted to take {}, {} of it exposed; the best plan of unequal buckets {}.",
-      exact_cap(best.cap_bytes), buckets_text(best.buckets), display_seconds(best.backward_s), display_seconds(best.exposed_s),
-      gain_text(prediction.best_plan.gain));
+  return fmt::format("Set bucket_cap_mb={} ({}): backward is predicted to take {}, {} of it exposed; the best plan of unequal buckets {}.",
+                     exact_cap(best.cap_bytes), buckets_text(best.buckets), display_seconds(best.backward_s),
+                     display_seconds(best.exposed_s), gain_text(prediction.best_plan.gain));
 }
 
 std::vector<KeyFigure> prediction_figures(const Prediction& prediction) {

@@ -380,7 +380,7 @@ struct PasteSetting {
 };
 
 // cap_bytes: of a bucket, positive. element_bytes: of a gradient as it is reduced (4 for float32). plan_caps_mib: bucket_cap_mb_list of a
-// plan that is to be offered as well; may be empty. docs/results.md names the sources and versions.
+// plan that is to be offered as well; may be empty. docs/frameworks.md names the sources and versions.
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib);
 
 // Tables; `shown`: kFirstTable, kSecondTable or kWideTable for the terminal, kPage for a page.

@@ -349,6 +349,7 @@ void continue_training(Trainer& trainer, const Continuation& continuation, const
     state->exp_avg_sq(shared_tensor("exp_avg_sq/"));
     trainer.optimizer().set_state(parameter, std::move(state));
   }
+  trainer.scatter_optimizer();
   trainer.continue_at(continuation.step);
 }
 

@@ -92,11 +92,13 @@ void TrainingAdamW::set_state(const at::Tensor& parameter, std::unique_ptr<torch
   optimizer_of(parameter).state()[stepped(parameter).unsafeGetTensorImpl()] = std::move(state);
 }
 
-std::unique_ptr<TrainingAdamW> make_adamw(const torch::nn::Module& module, const AdamWSettings& settings) {
+std::unique_ptr<TrainingAdamW> make_adamw(const torch::nn::Module& module, const AdamWSettings& settings,
+                                          const std::vector<NamedTensor>& parts) {
   std::vector<at::Tensor> decaying;
   std::vector<at::Tensor> others;
-  for (const at::Tensor& parameter : module.parameters()) {
-    if (parameter.requires_grad()) (parameter.dim() >= 2 ? decaying : others).push_back(parameter);
+  const std::vector<NamedTensor> parameters = trainable_parameters(module);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    (parameters[i].tensor.dim() >= 2 ? decaying : others).push_back(parts.empty() ? parameters[i].tensor : parts[i].tensor);
   }
   std::vector<torch::optim::OptimizerParamGroup> groups;
   if (!decaying.empty()) groups.emplace_back(std::move(decaying), options_with(settings, settings.weight_decay));
@@ -104,7 +106,7 @@ std::unique_ptr<TrainingAdamW> make_adamw(const torch::nn::Module& module, const
   return std::make_unique<TrainingAdamW>(std::move(groups), settings.master_weights);
 }
 
-void set_learning_rate(torch::optim::AdamW& optimizer, double learning_rate) {
+void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate) {
   for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) group.options().set_lr(learning_rate);
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "firkin/comm/process_group.h"
+#include "firkin/ddp/module_parameters.h"
 
 #include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
@@ -63,10 +64,11 @@ class TrainingAdamW : public torch::optim::AdamW {
   std::unordered_map<void*, Master> masters_;  // by parameter
 };
 
-// Over the module's trainable parameters.
-std::unique_ptr<TrainingAdamW> make_adamw(const torch::nn::Module& module, const AdamWSettings& settings);
+// Over the module's trainable parameters, or over the parts of them, in their order, that a ShardedOptimizer steps.
+std::unique_ptr<TrainingAdamW> make_adamw(const torch::nn::Module& module, const AdamWSettings& settings,
+                                          const std::vector<NamedTensor>& parts = {});
 
-void set_learning_rate(torch::optim::AdamW& optimizer, double learning_rate);
+void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate);
 
 // The learning rate of every step: a warm-up, then a way down.
 //

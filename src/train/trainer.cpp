@@ -21,8 +21,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-ProcessGroup checked(ProcessGroup group, const TrainSettings& settings) {
+ProcessGroup checked(ProcessGroup group, const torch::nn::Module& module, const TrainSettings& settings, const Strategy& strategy) {
   check_batch(settings.batch, group.size);
+  if (!strategy.shards) return group;
+  if (settings.clip_each_norm > 0) throw InputError("clipping of each gradient under the strategy sharded; expected the global norm");
+  const auto has_master = [](const NamedTensor& parameter) { return at::elementSize(parameter.tensor.scalar_type()) < sizeof(float); };
+  if (settings.adamw.master_weights && std::ranges::any_of(trainable_parameters(module), has_master)) {
+    throw InputError("master weights under the strategy sharded; expected float32 parameters, or no master weights");
+  }
   return group;
 }
 
@@ -35,7 +41,7 @@ void check_batch(int64_t batch, int world_size) {
 
 Trainer::Trainer(ProcessGroup group, std::shared_ptr<torch::nn::Module> module, LossFunction loss, TrainingData data,
                  TrainSettings settings, DataParallelOptions options)
-    : group_(checked(std::move(group), settings)),
+    : group_(checked(std::move(group), *module, settings, options.strategy)),
       control_(companion(group_)),
       module_(std::move(module)),
       loss_(std::move(loss)),
@@ -43,8 +49,36 @@ Trainer::Trainer(ProcessGroup group, std::shared_ptr<torch::nn::Module> module, 
       settings_(settings),
       ddp_(*module_, group_, options),
       optimizer_(make_adamw(*module_, settings.adamw)),
-      overlapped_(ddp_, *optimizer_, {.clip_norm = 0, .clip_each_norm = settings.clip_each_norm}),
-      reads_norm_(settings.clip_norm > 0 || options.strategy.wait == Wait::kAtStepEnd) {}
+      reads_norm_(settings.clip_norm > 0 || options.strategy.wait == Wait::kAtStepEnd) {
+  if (options.strategy.shards) {
+    sharded_.emplace(ddp_, [&](const std::vector<NamedTensor>& parts) { return make_adamw(*module_, settings.adamw, parts); });
+  } else {
+    overlapped_.emplace(ddp_, *optimizer_, OverlappedOptions{.clip_norm = 0, .clip_each_norm = settings.clip_each_norm});
+  }
+}
+
+void Trainer::gather_optimizer() {
+  if (sharded_) sharded_->gather_into(*optimizer_);
+}
+
+void Trainer::scatter_optimizer() {
+  if (sharded_) sharded_->load_from(*optimizer_);
+  release_optimizer();
+}
+
+void Trainer::release_optimizer() {
+  if (sharded_) optimizer_->state().clear();
+}
+
+// Gradients are the same on every rank, or gone.
+void Trainer::skip_step() {
+  if (sharded_) {
+    sharded_->optimizer().zero_grad();
+    return sharded_->step();
+  }
+  overlapped_->drain();
+  for (const at::Tensor& parameter : module_->parameters()) parameter.mutable_grad().reset();
+}
 
 // First sample and rows of each pass of this rank in the next step.
 std::vector<std::pair<int64_t, int64_t>> Trainer::micro_batches() const {
@@ -89,7 +123,7 @@ StepReport Trainer::step(bool stop) {
   for (const at::Tensor& parameter : module_->parameters()) parameter.mutable_grad().reset();
   const double our_loss = accumulate_gradients(report);
   if (reads_norm_) {
-    report.gradient_norm = overlapped_.clip_gradients(settings_.clip_norm > 0 ? settings_.clip_norm : std::numeric_limits<float>::max());
+    report.gradient_norm = clip_gradients(settings_.clip_norm > 0 ? settings_.clip_norm : std::numeric_limits<float>::max());
   }
 
   const auto by_rank = all_gather(control_, {our_loss, stop ? 1.0 : 0.0});
@@ -103,12 +137,11 @@ StepReport Trainer::step(bool stop) {
   // Gradients, and so their norm, are the same bits on every rank: all decide alike.
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm.value_or(0))) {
     report.skipped = why_not_finite(losses);
+    skip_step();
     if (settings_.on_nonfinite == OnNonFinite::kStop) throw NonFiniteError(report.skipped);
-    overlapped_.drain();
-    for (const at::Tensor& parameter : module_->parameters()) parameter.mutable_grad().reset();
   } else {
-    set_learning_rate(*optimizer_, report.learning_rate);
-    overlapped_.step();
+    set_learning_rate(sharded_ ? sharded_->optimizer() : *optimizer_, report.learning_rate);
+    sharded_ ? sharded_->step() : overlapped_->step();
   }
   ++next_step_;
   const DataParallelStats stats = ddp_.stats();

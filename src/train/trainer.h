@@ -19,6 +19,7 @@
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
+#include "firkin/ddp/sharded_optimizer.h"
 #include "train/optimization.h"
 #include "train/training_data.h"
 
@@ -67,7 +68,8 @@ struct StepReport {
 class Trainer {
  public:
   // Collective. The optimiser is AdamW; the same module on every rank, of which rank 0's parameters count. Throws InputError unless every
-  // rank gets as many sequences of the batch, and what DataParallel throws.
+  // rank gets as many sequences of the batch, for master weights or clip_each_norm under the strategy sharded, and what DataParallel
+  // throws.
   Trainer(ProcessGroup group, std::shared_ptr<torch::nn::Module> module, LossFunction loss, TrainingData data, TrainSettings settings,
           DataParallelOptions options);
 
@@ -85,7 +87,12 @@ class Trainer {
 
   const ProcessGroup& group() const { return group_; }
   torch::nn::Module& module() { return ddp_.module(); }  // drained: for reading parameters
+  // Of the whole module. Under the strategy sharded it has a state from gather_optimizer() to release_optimizer() alone, and what is put
+  // into it counts from scatter_optimizer() on: each rank takes its part.
   TrainingAdamW& optimizer() { return *optimizer_; }
+  void gather_optimizer();  // collective
+  void scatter_optimizer();
+  void release_optimizer();
   const DataParallel& data_parallel() const { return ddp_; }
 
   // To go on from a checkpoint, whose tensors are in module and optimiser already.
@@ -93,6 +100,8 @@ class Trainer {
 
  private:
   double accumulate_gradients(StepReport& report);
+  double clip_gradients(double max_norm) { return sharded_ ? sharded_->clip_gradients(max_norm) : overlapped_->clip_gradients(max_norm); }
+  void skip_step();
   std::vector<std::pair<int64_t, int64_t>> micro_batches() const;
   std::string why_not_finite(const std::vector<double>& losses);
   std::pair<double, double> find_nonfinite(double loss);
@@ -105,7 +114,8 @@ class Trainer {
   TrainSettings settings_;
   DataParallel ddp_;
   std::unique_ptr<TrainingAdamW> optimizer_;
-  OverlappedOptimizer overlapped_;
+  std::optional<OverlappedOptimizer> overlapped_;
+  std::optional<ShardedOptimizer> sharded_;  // instead
   bool reads_norm_;
   int64_t next_step_ = 0;
 };

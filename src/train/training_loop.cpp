@@ -220,7 +220,11 @@ void TrainingLoop::run() {
     stopping_ = report.stop;
     TrainingRow row = row_of(report, trainer_.tokens_per_step());
     if (is_due(options_.evaluate_every)) row.held_loss = trainer_.evaluate(options_.evaluate_windows);
-    if (speaks() && (stopping_ || is_due(options_.checkpoint_every))) save(row.held_loss, row);
+    if (stopping_ || is_due(options_.checkpoint_every)) {
+      trainer_.gather_optimizer();
+      if (speaks()) save(row.held_loss, row);
+      trainer_.release_optimizer();
+    }
     if (speaks()) record(report, std::move(row));
   }
   run_s_ = std::chrono::duration<double>(Clock::now() - began_).count();

@@ -41,7 +41,7 @@ TEST(StepBench, TimesStepsThatReachIntoOneAnotherByTheirMean) {
     options.cap.cap_bytes = 4096;
     const StepBenchResult result =
         measure_steps(group, workload, {{"ordered", options}}, {.blocks = 1, .warmup_steps = 1, .steps_per_block = 2, .on_progress = {}});
-    EXPECT_EQ(steps, 1 + steps_to_learn(options.strategy) + 4);
+    EXPECT_EQ(steps, 1 + steps_to_learn(options) + 4);
     ASSERT_THAT(result.raw_step_s[0], SizeIs(2));
     EXPECT_EQ(result.raw_step_s[0][0], result.raw_step_s[0][1]);
   });

@@ -32,6 +32,15 @@ class Matrix(unittest.TestCase):
     def results(self):
         return json.loads((self.out / "results.json").read_text())
 
+    def test_sharded_is_measured_beside_the_others(self):
+        result = bench_step("--strategies", "bucketed,ordered,sharded", "--cap", "0.05MiB", "--batch", "1", "--sequence", "16", "--out", self.out, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        (configuration,) = json.loads(result.stdout)["configurations"]
+        rows = {row["strategy"]: row for row in configuration["strategies"]}
+        self.assertEqual(list(rows), ["none", "bucketed", "ordered", "sharded"])
+        self.assertEqual(rows["sharded"]["buckets"], rows["bucketed"]["buckets"])
+        self.assertGreater(rows["sharded"]["measured_s"], 0)
+
     def test_every_configuration_has_every_strategy_and_cap_with_its_figures(self):
         result = bench_step("--batch", "1,2", "--sequence", "16,32", "--cap-mib", "0.05,1", "--out", self.out, "--json")
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -115,6 +115,28 @@ class Runs(Training):
         self.assertNotIn("training bucketed", result.stderr)
         self.refused("--clip", 1, "--clip-each", 1, expected="--clip")
 
+    def test_sharded_trains_the_same_and_any_ranks_and_strategy_go_on_from_its_checkpoint(self):
+        words = ["--steps", 8, "--checkpoint-every", 4, "--evaluate-every", 4]
+        for strategy in ("bucketed", "sharded"):
+            self.train(*words, "--strategy", strategy, out=self.folder / strategy)
+        expected = losses_of(self.folder / "bucketed")
+        out = self.folder / "sharded"
+        self.assertEqual(torch_names(out), torch_names(self.folder / "bucketed"))
+        for strategy, ranks in (("sharded", 2), ("sharded", 4), ("bucketed", 1)):
+            (out / "checkpoints" / "step-00000008.ckpt").unlink(missing_ok=True)
+            self.train(*words, "--strategy", strategy, "--resume", out=out, ranks=ranks)
+            for ours, theirs in zip(losses_of(out), expected, strict=True):
+                self.assertAlmostEqual(ours, theirs, delta=1e-5)
+        (out / "checkpoints" / "step-00000008.ckpt").unlink()
+        self.train(*words, "--strategy", "sharded", "--resume", out=self.folder / "bucketed")
+        self.refused("--strategy", "sharded", "--clip-each", 1, expected="--clip-each: expected --clip with --strategy sharded")
+        self.refused("--strategy", "sharded", "--dtype", "bf16", expected="expected --no-master-weights with --strategy sharded")
+
+    def test_sharded_leaves_out_a_step_that_is_not_finite_on_every_rank(self):
+        words = ["--steps", 8, "--learning-rate", "1e30", "--clip", 0, "--on-nan", "skip", "--strategy", "sharded"]
+        self.train(*words)
+        self.assertTrue(any("skipped" in line for line in lines_of(self.out)))
+
     def test_bad_flags_are_one_line(self):
         self.refused("--ranks", 3, expected="--global-batch: a batch of 8 sequences on 3 ranks")
         self.refused("--learning-rate", "-1", expected="--learning-rate -1: expected 0 to 1e+30")
@@ -122,7 +144,6 @@ class Runs(Training):
         self.refused("--context-length", 20, expected="--sequence 32: expected at most the model's context_length")
         self.refused("--memory-limit-gib", "0.01", expected="training takes about")
         self.refused("--strategy", "torch", expected="--strategy: torch is for firkin bench step and firkin trace")
-        self.refused("--strategy", "sharded", expected="--strategy: sharded is for programs in C++ so far")
 
     def test_a_loss_that_explodes_ends_the_run_and_is_named(self):
         words = ["train", *TINY, "--ranks", 2, "--out", self.out, "--steps", 20, "--learning-rate", "1e30", "--clip", 0]

@@ -207,7 +207,6 @@ def bad_input(rank):
             good, plan=firkin.Plan((tuple(sizes),), sizes), experiment={"strategy": "flat"}
         ),
         "flat": lambda: firkin.DataParallel(good, strategy="flat"),
-        "sharded": lambda: firkin.DataParallel(good, experiment={"strategy": "sharded"}),
         "no device": lambda: firkin.DataParallel(two_linear_layers().to("meta")),
         "L-BFGS": lambda: firkin.OverlappedOptimizer(keep, torch.optim.LBFGS(keep.parameters())),
     }
@@ -351,8 +350,7 @@ class Engine(unittest.TestCase):
             "a file alone": "plan_file without",
             "automatic and flat": "expected bucketed or ordered",
             "a plan for flat": "expected planned or ordered",
-            "flat": "strategy 'flat'; expected 'bucketed', 'planned' or 'ordered'",
-            "sharded": "strategy sharded is for programs in C++ so far",
+            "flat": "strategy 'flat'; expected 'bucketed', 'planned', 'ordered' or 'sharded'",
             "no such experiment": "experiment 'weather'; expected 'strategy' or 'link'",
             "no device": "0.weight is on meta",
             "L-BFGS": "expected another optimiser",

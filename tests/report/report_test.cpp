@@ -208,7 +208,7 @@ TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
   Results results;
   results.prediction = prediction;
   const Answer answer = put_in_words(results);
-  EXPECT_THAT(answer.heading, HasSubstr("The cap to use is 1 MiB"));
+  EXPECT_THAT(answer.heading, HasSubstr("Set bucket_cap_mb=1 "));
   EXPECT_THAT(answer.certainty, HasSubstr("least expected regret, 1.0 %"));
   ASSERT_EQ(answer.lead.size(), 2u);
   for (const char* part : {"2 tensors", "a(x) fits", "slowest of 8 ranks", "slow in every step", "On the map of clusters"}) {

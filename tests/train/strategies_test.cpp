@@ -77,7 +77,8 @@ TEST_P(Strategies, TrainTheSameOnOneTwoAndFourRanks) {
 INSTANTIATE_TEST_SUITE_P(All, Strategies,
                          testing::Values(TrainedWith{"naive", "naive"}, TrainedWith{"flat", "flat"}, TrainedWith{"overlap", "overlap"},
                                          TrainedWith{"bucketed", "bucketed"}, TrainedWith{"planned", "planned"},
-                                         TrainedWith{"ordered", "ordered"}, TrainedWith{"orderedWithoutClipping", "ordered", 0},
+                                         TrainedWith{"ordered", "ordered"}, TrainedWith{"sharded", "sharded"},
+                                         TrainedWith{"orderedWithoutClipping", "ordered", 0},
                                          TrainedWith{"orderedWithClippingOfEach", "ordered", 0, 0.1},
                                          TrainedWith{"automatic", "bucketed", 1, 0, true}),
                          [](const auto& setting) { return std::string(setting.param.name); });

@@ -135,7 +135,7 @@ TEST(Trainer, ALossThatIsNotANumberOnOneRankIsNamedOnAllAndNothingHasChanged) {
 }
 
 TEST(Trainer, AStepThatIsSkippedLeavesParametersAndTheNextOneIsSound) {
-  for (const char* strategy : {"bucketed", "ordered"}) {
+  for (const char* strategy : {"bucketed", "ordered", "sharded"}) {
     for (const double clip_norm : {1.0, 0.0}) {
       SCOPED_TRACE(testing::Message() << strategy << " " << clip_norm);
       TinyTraining training;

@@ -33,6 +33,11 @@ OptimizerParamGroup* group_of(Optimizer& optimizer, const at::Tensor& tensor) {
   return const_cast<OptimizerParamGroup*>(group_of(std::as_const(optimizer), tensor));
 }
 
+// Its states are kept elsewhere too.
+bool is_foreign(const OptimizerParamGroup& group) {
+  return dynamic_cast<const ForeignOptions*>(&group.options()) != nullptr;
+}
+
 void replace_states(Optimizer& optimizer, std::unordered_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> states) {
   optimizer.state().clear();
   for (auto& [tensor, state] : states) optimizer.state()[tensor] = std::move(state);
@@ -82,7 +87,7 @@ void Sharded::attach(Optimizer& optimizer) {
   const auto held = synchronizer_.enter();
   if (optimizer_ != nullptr) throw InputError("ShardedOptimizer: there is one for this DataParallel already; expected one");
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
-    if (make_state(group.options()) == nullptr) {
+    if (!is_foreign(group) && make_state(group.options()) == nullptr) {
       throw InputError("ShardedOptimizer: expected SGD, Adam, AdamW, RMSprop or Adagrad of LibTorch, which work element by element");
     }
     for (const at::Tensor& tensor : group.params()) {
@@ -96,6 +101,12 @@ void Sharded::attach(Optimizer& optimizer) {
 void Sharded::detach() {
   const auto held = synchronizer_.lock();
   optimizer_ = nullptr;
+}
+
+std::string Sharded::why_not_renewed() const {
+  if (optimizer_ == nullptr || std::ranges::none_of(optimizer_->param_groups(), is_foreign)) return "";
+  return "the module trains other parameters than before, and the states of an optimiser of Python's stay where they are; expected a new "
+         "DistributedDataParallel and ShardedOptimizer after such a change";
 }
 
 // Calls take(part, state) for every part of which some rank has a state: all of it, its tensors flat. One at a time is in memory whole.

@@ -1,0 +1,196 @@
+"""The strategy "sharded" in Python: an optimiser of which every rank holds its part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from firkin._core import InputError
+from firkin._native import load_engine
+from firkin._ordered import as_the_engine_sees_it
+from firkin._torch import dist, torch
+
+_COUNTED = "step"  # the one tensor in an optimiser's state that may have a parameter's shape and is none of its elements
+
+
+class _Part(NamedTuple):
+    parameter: torch.Tensor
+    run: torch.Tensor  # one dimension: this rank's elements, in the order of the parameter's memory
+    begin: int  # of the run in the parameter's memory, in elements
+
+
+class ShardedOptimizer(torch.optim.Optimizer):
+    """An optimiser for the strategy "sharded": each of P ranks steps its part of every bucket, and holds a P-th of the state (ZeRO, stage 1).
+
+        model = firkin.DistributedDataParallel(Net(), strategy="sharded")
+        optimizer = firkin.ShardedOptimizer(model, torch.optim.AdamW, lr=1e-3)
+        ...
+        loss(model(x), y).backward()
+        optimizer.step()
+
+    Backward sums each bucket where its part is stepped; the new parameters travel back behind the next forward, where every module waits for
+    its own. On two ranks parameters are to the last bit those of "bucketed". Every rank must call step() after every backward that
+    succeeded. Parameters have no grad afterwards, so torch.nn.utils.clip_grad_norm_ finds nothing to clip: use clip_grad_norm_() here.
+
+    model: a firkin.DistributedDataParallel, before its first backward; one ShardedOptimizer each. optimizer_class: any that works element by
+    element, as SGD, Adam(W), RMSprop and Adagrad do. It is made with **options over parts: views of one dimension, in param_groups here.
+    params: the parameters or groups of parameters that it steps, as optimizer_class takes them; None: all that the model trains.
+
+    Raises InputError for parameters the model does not train, GradScaler (each rank sees its gradients alone), and add_param_group().
+    """
+
+    _step_supports_amp_scaling = True  # so GradScaler leaves the decision to step(), which refuses
+    optimizer: torch.optim.Optimizer  # over this rank's parts
+    _parts: list[_Part]
+    _groups: list[dict[str, Any]]
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer_class: Callable[..., torch.optim.Optimizer],
+        params: Iterable[torch.Tensor] | Iterable[dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> None:
+        self._model = model
+        self._engine = model._arrivals.engine
+        named = dict(model.module.named_parameters(remove_duplicate=False))
+        self._make = lambda groups: optimizer_class(groups, **options)
+
+        def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
+            self._parts = [_part(named[name], run) for name, run in runs]
+            self._groups = _as_groups(params, self._parts)
+            run_of = {id(part.parameter): part.run for part in self._parts}
+            self.optimizer = self._make([{**group, "params": [run_of[id(p)] for p in group["params"]]} for group in self._groups])
+            return as_the_engine_sees_it(self.optimizer)
+
+        self._native = load_engine().EngineShardedOptimizer(self._engine, make)
+        super().__setstate__({})  # what an Optimizer has beside parameters
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Collective. Returns what closure() returns. Does nothing after a step that failed."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self.__dict__.pop("found_inf", None) is not None:
+            raise InputError("ShardedOptimizer: a GradScaler, which would scale by each rank's own gradients; expected bf16, or none")
+        self._native.step()
+        return loss
+
+    def clip_grad_norm_(self, max_norm: float) -> float:
+        """Between backward() and step(): scales all gradients so that their global norm is at most max_norm. Collective. Returns the norm."""
+        norm: float = self._native.clip_gradients(max_norm)
+        return norm
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+    def drain(self) -> None:
+        """Waits for the parameters that are on their way."""
+        self._engine.drain()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state as optimizer_class has it without ranks, the same on every rank. Collective."""
+        self.drain()
+        group = self._model._group
+        whole = self._whole()
+        copies: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(copies, [_described(self.optimizer.state.get(part.run), part) for part in self._parts], group=group)
+        for i, part in enumerate(self._parts):
+            states = [copy[i] for copy in copies if copy[i]]
+            if not states:
+                continue  # no rank has stepped it
+            mine = self.optimizer.state.get(part.run, {})
+            whole.state[part.parameter] = {
+                key: _gathered(mine.get(key), value, part, group) if isinstance(value, torch.dtype) else value
+                for key, value in states[0].items()
+            }
+        return whole.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """One of optimizer_class's over the same parameters in the same groups: from here or from a plain one, of any number of ranks."""
+        self.drain()
+        whole = self._whole()
+        whole.load_state_dict(state_dict)
+        for mine, loaded in zip(self.optimizer.param_groups, whole.param_groups):
+            mine.update(_options(loaded))
+        self.optimizer.state.clear()
+        for part in self._parts:
+            if part.run.numel() > 0 and part.parameter in whole.state:
+                state = whole.state[part.parameter]
+                self.optimizer.state[part.run] = {key: _cut(key, value, part) for key, value in state.items()}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Of this rank's parts."""
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """Of this rank's parts."""
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.optimizer.defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        raise InputError("ShardedOptimizer: add_param_group(); expected all groups at construction (params=)")
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise InputError("ShardedOptimizer: cannot be copied or pickled; expected its state_dict()")
+
+    def _whole(self) -> torch.optim.Optimizer:
+        """One without ranks, in whose format checkpoints are: no state, the options of now."""
+        whole = self._make([{**group, "params": list(group["params"])} for group in self._groups])
+        whole.state.clear()
+        for mine, its in zip(self.optimizer.param_groups, whole.param_groups):
+            its.update(_options(mine))
+        return whole
+
+
+def _part(parameter: torch.Tensor, run: torch.Tensor) -> _Part:
+    return _Part(parameter, run, run.storage_offset() - parameter.storage_offset())
+
+
+def _as_groups(params: Any, parts: list[_Part]) -> list[dict[str, Any]]:
+    trained = {id(part.parameter) for part in parts}
+    wanted = [part.parameter for part in parts] if params is None else list(params)
+    groups = [dict(group) for group in wanted] if wanted and isinstance(wanted[0], dict) else [{"params": wanted}]
+    for group in groups:
+        group["params"] = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+        for p in group["params"]:
+            if id(p) not in trained:
+                raise InputError(f"ShardedOptimizer: a parameter of shape {list(p.shape)} that the model does not train; expected the model's")
+    return groups
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def _is_run(key: str, value: Any, shape: torch.Size) -> bool:
+    return key != _COUNTED and isinstance(value, torch.Tensor) and value.shape == shape
+
+
+def _described(state: dict[str, Any] | None, part: _Part) -> dict[str, Any]:
+    """With a dtype in the place of what each rank has its elements of. A rank that steps none of them knows nothing."""
+    if part.run.numel() == 0:
+        return {}
+    return {key: value.dtype if _is_run(key, value, part.run.shape) else value for key, value in (state or {}).items()}
+
+
+def _gathered(mine: torch.Tensor | None, dtype: torch.dtype, part: _Part, group: Any) -> torch.Tensor:
+    """Exact: the bytes of one rank are added to zeros of the others."""
+    whole = torch.zeros(part.parameter.numel(), dtype=dtype, device=part.parameter.device)
+    if mine is not None and mine.numel() > 0:
+        whole[part.begin : part.begin + part.run.numel()] = mine
+    dist.all_reduce(whole.view(torch.uint8), group=group)
+    return whole.as_strided(part.parameter.shape, part.parameter.stride())
+
+
+def _cut(key: str, value: Any, part: _Part) -> Any:
+    if not _is_run(key, value, part.parameter.shape):
+        return value
+    laid_out = torch.empty_strided(part.parameter.shape, part.parameter.stride(), dtype=value.dtype, device=value.device).copy_(value)
+    return laid_out.as_strided((part.parameter.numel(),), (1,))[part.begin : part.begin + part.run.numel()].clone()

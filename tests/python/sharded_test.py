@@ -1,0 +1,261 @@
+"""firkin.ShardedOptimizer: training of "bucketed" to the last bit, with a P-th of the optimiser's state on each rank."""
+
+import copy
+import io
+import unittest
+
+import firkin
+import torch
+import torch.distributed as dist
+from models import Layers, batch, numbers, parameters_of, raised, seeded, share
+from ranks import with_ranks
+from torch import nn
+
+WIDTH = 48
+STEPS = 8
+CLASSES = {
+    "SGD": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    "Adam": (torch.optim.Adam, {"lr": 0.01, "amsgrad": True}),
+    "AdamW": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
+    "RMSprop": (torch.optim.RMSprop, {"lr": 0.001, "momentum": 0.5}),
+    "Adagrad": (torch.optim.Adagrad, {"lr": 0.01}),
+}
+
+
+def wrapped(strategy, **options):
+    """Over a link so slow that parameters are on their way when step() returns. Buckets cross the tensors' boundaries."""
+    options = {"strategy": strategy, "cap_mib": 0.04, "experiment": {"link": "100mbit"}, **options}
+    return firkin.DistributedDataParallel(seeded(Layers, [WIDTH, 31, WIDTH, WIDTH, WIDTH]), **options)
+
+
+def make(model, optimizer_class, **options):
+    if model.strategy == "sharded":
+        return firkin.ShardedOptimizer(model, optimizer_class, **options)
+    return optimizer_class(model.parameters(), **options)
+
+
+def train(model, optimizer, steps, after_backward=lambda: None):
+    for step in steps:
+        optimizer.zero_grad()
+        model(share(batch(step, WIDTH))).square().mean().backward()
+        after_backward()
+        optimizer.step()
+
+
+def trains_alike(rank):
+    """By optimiser: parameters, the largest difference in the whole state, and this rank's share of the state's elements."""
+    found = {}
+    for name, (optimizer_class, options) in CLASSES.items():
+        reached = {}
+        for strategy in ("bucketed", "sharded"):
+            model = wrapped(strategy)
+            optimizer = make(model, optimizer_class, **options)
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+            train(model, optimizer, range(STEPS))
+            schedule.step()
+            train(model, optimizer, range(STEPS))
+            reached[strategy] = parameters_of(model), optimizer.state_dict(), optimizer.state
+        (plain, whole, all_of_it), (sharded, gathered, part_of_it) = reached.values()
+        elements = [sum(v.numel() for state in each.values() for v in state.values() if torch.is_tensor(v) and v.dim() > 0)
+                    for each in (part_of_it, all_of_it)]  # fmt: skip
+        found[name] = {
+            "parameters": all(torch.equal(a, b) for a, b in zip(plain, sharded)),
+            "state": str(whole) == str(gathered) and all(
+                torch.equal(v, gathered["state"][i][k]) for i, state in whole["state"].items() for k, v in state.items() if torch.is_tensor(v)
+            ),
+            "share": elements[0] / elements[1],
+            "late": model.stats().awaited_bytes > 0,
+        }  # fmt: skip
+    return found
+
+
+def resumes(rank, saved):
+    """From what another number of ranks has saved, as plain AdamW does."""
+    optimizer_class, options = CLASSES["AdamW"]
+    saved = torch.load(io.BytesIO(saved))
+    reached = []
+    for strategy in ("bucketed", "sharded"):
+        model = wrapped(strategy)
+        model.module.load_state_dict(saved["model"])
+        optimizer = make(model, optimizer_class, **options)
+        optimizer.load_state_dict(copy.deepcopy(saved["optimizer"]))
+        train(model, optimizer, range(STEPS))
+        reached.append((numbers(parameters_of(model)), optimizer.state_dict()["param_groups"]))
+    return reached
+
+
+def saves(rank):
+    model = wrapped("sharded")
+    optimizer = make(model, *CLASSES["AdamW"][:1], **CLASSES["AdamW"][1])
+    train(model, optimizer, range(STEPS))
+    optimizer.param_groups[0]["lr"] = 0.005
+    file = io.BytesIO()
+    torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    return file.getvalue()
+
+
+def in_groups(model):
+    biases = [p for p in model.module.parameters() if p.dim() == 1]
+    weights = [p for p in model.module.parameters() if p.dim() == 2]
+    return [{"params": biases, "weight_decay": 0}, {"params": weights}]
+
+
+def programs(rank):
+    """What each reaches under both strategies is the same."""
+
+    def groups(model, steps=range(STEPS)):
+        options = {"lr": 0.01, "weight_decay": 0.1}
+        if model.strategy == "sharded":
+            train(model, firkin.ShardedOptimizer(model, torch.optim.AdamW, in_groups(model), **options), steps)
+        else:
+            train(model, torch.optim.AdamW(in_groups(model), **options), steps)
+
+    def clips(model):
+        optimizer = make(model, torch.optim.SGD, lr=0.1)
+        clip = (lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.01)) if model.strategy == "bucketed" else (
+            lambda: optimizer.clip_grad_norm_(0.01))  # fmt: skip
+        train(model, optimizer, range(STEPS), clip)
+
+    def closes(model):
+        optimizer = make(model, torch.optim.SGD, lr=0.1)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(share(batch(0, WIDTH))).square().mean()
+            loss.backward()
+            return loss
+
+        assert all(optimizer.step(closure).item() > 0 for _ in range(STEPS))
+
+    def accumulates(model):
+        optimizer = make(model, torch.optim.SGD, lr=0.1)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            with model.no_sync():
+                model(share(batch(step, WIDTH))).square().mean().backward()
+            model(share(batch(step + 100, WIDTH))).square().mean().backward()
+            optimizer.step()
+
+    def joins(model):
+        optimizer = make(model, torch.optim.SGD, lr=0.1)
+        with model.join(optimizer.step):
+            train(model, optimizer, range(STEPS + 2 * dist.get_rank()))
+
+    def copies(model):
+        train(model, make(model, torch.optim.SGD, lr=0.1), range(STEPS))
+        return parameters_of(copy.deepcopy(model))
+
+    found = {}
+    for program in (groups, clips, closes, accumulates, joins, copies):
+        reached = {}
+        for strategy in ("bucketed", "sharded"):
+            model = wrapped(strategy)
+            reached[strategy] = [*(program(model) or []), *parameters_of(model)]
+        found[program.__name__] = max(float((a - b).abs().max()) for a, b in zip(*reached.values()))
+    return found
+
+
+def refusals(rank):
+    model = wrapped("sharded")
+    optimizer = make(model, torch.optim.SGD, lr=0.1)
+
+    def scaled():
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(model(share(batch(0, WIDTH))).square().mean()).backward()
+        scaler.step(optimizer)
+
+    def thaws():
+        module = seeded(Layers, [WIDTH] * 4)
+        module.layers[0].requires_grad_(False)
+        model = firkin.DistributedDataParallel(module, strategy="sharded")
+        optimizer = make(model, torch.optim.SGD, lr=0.1)
+        train(model, optimizer, range(2))
+        model.module.layers[0].requires_grad_(True)
+        train(model, optimizer, range(2))
+
+    def without_an_optimizer():
+        model = wrapped("sharded")
+        model(share(batch(0, WIDTH))).square().mean().backward()
+
+    def forgets_a_step():
+        model = wrapped("sharded")
+        _optimizer = make(model, torch.optim.SGD, lr=0.1)
+        for step in range(2):
+            model(share(batch(step, WIDTH))).square().mean().backward()
+
+    return {
+        "another strategy": raised(lambda: firkin.ShardedOptimizer(wrapped("bucketed"), torch.optim.SGD, lr=0.1)),
+        "a second one": raised(lambda: make(model, torch.optim.SGD, lr=0.1)),
+        "strange parameters": raised(lambda: firkin.ShardedOptimizer(wrapped("sharded"), torch.optim.SGD, [torch.zeros(2)], lr=0.1)),
+        "add_param_group": raised(lambda: optimizer.add_param_group({"params": []})),
+        "pickle": raised(lambda: copy.deepcopy(optimizer)),
+        "compression": raised(lambda: wrapped("sharded", compression="bf16")),
+        "no optimiser": raised(without_an_optimizer),
+        "GradScaler": raised(scaled),
+        "thaws": raised(thaws),
+        "forgets a step": raised(forgets_a_step),
+    }
+
+
+def of_a_list(rank):
+    """The shape of a course's public test: the optimiser gets parameters, and the module is not wrapped."""
+    module, alone = seeded(Layers, [WIDTH] * 4), seeded(Layers, [WIDTH] * 4)
+    model = firkin.DistributedDataParallel(nn.ParameterList(module.parameters()), strategy="sharded")
+    optimizer = firkin.ShardedOptimizer(model, torch.optim.AdamW, lr=0.1, weight_decay=0.1)
+    plain = torch.optim.AdamW(alone.parameters(), lr=0.1, weight_decay=0.1)
+    for step in range(STEPS):
+        for each, its in ((module, optimizer), (alone, plain)):
+            its.zero_grad()
+            each(batch(step, WIDTH)).square().mean().backward()
+            its.step()
+    return max(float((a - b).detach().abs().max()) for a, b in zip(module.parameters(), alone.parameters()))
+
+
+class Sharded(unittest.TestCase):
+    def test_trains_as_bucketed_does_with_half_of_the_state(self):
+        for found in with_ranks(2, trains_alike):
+            for name, facts in found.items():
+                with self.subTest(name):
+                    self.assertTrue(facts["parameters"] and facts["state"] and facts["late"], facts)
+                    self.assertAlmostEqual(facts["share"], 1 / 2, delta=0.02)
+
+    def test_a_checkpoint_of_three_ranks_goes_on_with_two_and_one(self):
+        saved, *others = with_ranks(3, saves)
+        for other in others:
+            self.assertEqual(other, saved)
+        for size in (2, 1):
+            for (plain, groups), (sharded, sharded_groups) in with_ranks(size, resumes, saved):
+                self.assertEqual(plain, sharded)
+                self.assertEqual(groups, sharded_groups)
+                self.assertEqual(groups[0]["lr"], 0.005)
+
+    def test_programs_reach_what_they_reach_under_bucketed(self):
+        for found in with_ranks(2, programs):
+            self.assertLess(found.pop("clips"), 1e-12)  # the norm is summed in another order
+            self.assertEqual(set(found.values()), {0.0}, found)
+
+    def test_an_unwrapped_module_trains_as_alone(self):
+        self.assertLess(max(with_ranks(2, of_a_list)), 1e-12)
+
+    def test_what_cannot_work_is_refused_in_one_line_on_every_rank(self):
+        expected = {
+            "another strategy": "strategy sharded",
+            "a second one": "there is one for this DataParallel already",
+            "strange parameters": "a parameter of shape [2] that the model does not train",
+            "add_param_group": "expected all groups at construction",
+            "pickle": "expected its state_dict()",
+            "compression": "a gradient hook under the strategy sharded",
+            "no optimiser": "expected a ShardedOptimizer before it",
+            "GradScaler": "a GradScaler, which would scale by each rank's own gradients",
+            "thaws": "expected a new DistributedDataParallel and ShardedOptimizer after such a change",
+            "forgets a step": "expected ShardedOptimizer::step() on every rank",
+        }
+        for found in with_ranks(2, refusals):
+            for name, words in expected.items():
+                with self.subTest(name):
+                    self.assertIn(words, found[name][1])
+                    self.assertNotIn("\n", found[name][1].strip())
+
+
+if __name__ == "__main__":
+    unittest.main()
