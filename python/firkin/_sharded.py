@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from firkin._core import InputError
 from firkin._native import load_engine
-from firkin._ordered import Stepped
+from firkin._ordered import as_the_engine_sees_it
 from firkin._torch import dist, torch
 
 _COUNTED = "step"  # the one tensor in an optimiser's state that may have a parameter's shape and is none of its elements
@@ -56,12 +56,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         named = dict(model.module.named_parameters(remove_duplicate=False))
         self._make = lambda groups: optimizer_class(groups, **options)
 
-        def make(runs: list[tuple[str, torch.Tensor]]) -> Stepped:
+        def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
             self._parts = [_part(named[name], run) for name, run in runs]
             self._groups = _as_groups(params, self._parts)
             run_of = {id(part.parameter): part.run for part in self._parts}
             self.optimizer = self._make([{**group, "params": [run_of[id(p)] for p in group["params"]]} for group in self._groups])
-            return Stepped(self.optimizer)
+            return as_the_engine_sees_it(self.optimizer)
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make)
         super().__setstate__({})  # what an Optimizer has beside parameters
