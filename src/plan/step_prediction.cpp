@@ -65,9 +65,15 @@ std::optional<BucketPlan> nearest_plan(const BucketPlan& wanted, const std::func
   return std::nullopt;
 }
 
+// Of a step without communication, what is not backward: at least nothing, also where noise made the profiled backward longer than the
+// step.
+double rest_of_step_s(const StepModel& model, double backward_factor = 1) {
+  return std::max(0.0, model.none_step_s - model.bare_backward_s * backward_factor);
+}
+
 double step_of_backward(const StepModel& model, double backward_s) {
   if (!(model.none_step_s > 0)) throw std::invalid_argument("predicted steps: expected the time of a step without communication");
-  return model.none_step_s + backward_s - model.bare_backward_s;
+  return rest_of_step_s(model) + backward_s;
 }
 
 CapOptions with_cap(CapOptions rule, int64_t cap) {
@@ -125,7 +131,7 @@ std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOption
     Simulator evaluator(profile, costs, {.simulation = model.simulation});
     std::vector<double> step_s;
     for (const BucketPlan& plan : plans) {
-      step_s.push_back(model.none_step_s - model.bare_backward_s * wrong.compute + evaluator.end_s(plan.buckets));
+      step_s.push_back(rest_of_step_s(model, wrong.compute) + evaluator.end_s(plan.buckets));
     }
     const double best_s = step_s.empty() ? 0 : std::ranges::min(step_s);
     for (size_t i = 0; i < step_s.size(); ++i) {

@@ -75,6 +75,15 @@ TEST(BestPrediction, IsNotMovedByTheOffsetOfTheBareBackward) {
   EXPECT_LT(curve.front().step_s, given.model.none_step_s);
 }
 
+TEST(BestPrediction, IsATimeWhateverNoiseMadeOfTheBareBackward) {
+  AlmostNothingExposed given;
+  given.model.bare_backward_s = 0.5;  // longer than a step
+  for (const CapPrediction& cap : predict_steps(given.model, kBothRules[0], given.caps)) {
+    EXPECT_GE(cap.step_s, given.profile.backward_s);
+    EXPECT_GE(cap.expected_regret, 0);
+  }
+}
+
 TEST(BestPrediction, IsThatOfAPlanUnderItsCap) {
   const AlmostNothingExposed given;
   const std::vector<CapPrediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
