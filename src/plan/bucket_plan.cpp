@@ -161,9 +161,8 @@ bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, co
 
 int64_t roundest_cap(const CapInterval& interval) {
   constexpr int kLargestPower = 62;
-  constexpr int64_t kWide = 16;  // of such an interval only the upper end says something
-  const bool is_wide = interval.highest_cap_bytes != kNoLimit && interval.highest_cap_bytes / kWide >= interval.lowest_cap_bytes;
-  const int64_t low = is_wide ? (interval.highest_cap_bytes + 1) / 2 : interval.lowest_cap_bytes;
+  const bool all_alone = interval.lowest_cap_bytes == 1 && interval.highest_cap_bytes != kNoLimit;  // only the upper end says something
+  const int64_t low = all_alone ? (interval.highest_cap_bytes + 1) / 2 : interval.lowest_cap_bytes;
   const int64_t high = low > kNoLimit / 2 ? interval.highest_cap_bytes : std::min(interval.highest_cap_bytes, 2 * low);
   for (int power = kLargestPower; power > 0; --power) {
     const int64_t unit = int64_t{1} << power;

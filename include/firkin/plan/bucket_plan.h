@@ -82,7 +82,7 @@ CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOpti
 bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, const CapOptions& rule);
 
 // The number of the interval that is a multiple of the largest power of two, so 26 MiB rather than 25.39 MiB; at most twice the lowest.
-// Where the highest is at least 16 times the lowest, from half the highest on instead: of 1 byte to 0.25 MiB, 0.25 and not 0.000002.
+// From 1 byte on, where every tensor is alone, at least half the highest instead, since 2 bytes would mean nothing to a reader.
 int64_t roundest_cap(const CapInterval& interval);
 
 // PyTorch's own rule with a list: append, close bucket k once its size reaches caps_bytes[k]; the last cap is for all further buckets.
