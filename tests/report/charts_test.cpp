@@ -244,7 +244,7 @@ TEST(Charts, AConfigurationOutOfMemoryIsNamed) {
 
 TEST(Charts, ARatioSaysWhichRunIsFaster) {
   ComparedSetting faster;
-  faster.a.name = faster.b.name = "none";
+  faster.name = "none";
   faster.ratio = 0.5;
   faster.ratio_interval = Interval{0.4, 0.6};
   faster.verdict = Verdict::kFaster;
@@ -256,9 +256,9 @@ TEST(Charts, ARatioSaysWhichRunIsFaster) {
 
 TEST(Charts, RatiosAreNamedByWhatTellsThemApart) {
   ComparedSetting first, second;
-  first.a.configuration = "demo, batch 1, sequence 32, fp32";
-  second.a.configuration = "demo, batch 2, sequence 32, fp32";
-  first.a.name = second.a.name = "naive";
+  first.configuration = "demo, batch 1, sequence 32, fp32";
+  second.configuration = "demo, batch 2, sequence 32, fp32";
+  first.name = second.name = "naive";
   const auto name_of_first = [](const Results& results) { return rows_of(results, "ratios", "settings")[0]["setting"]; };
   EXPECT_EQ(name_of_first(compared({first, second})), "batch 1: naive");
   EXPECT_EQ(name_of_first(compared({first})), "naive");
