@@ -1,7 +1,6 @@
 """Charts to image files, with the wheel vl-convert-python: no browser, no network.
 
 Usage: render_charts.py REPORT.html png|svg FOLDER        the charts of a page that firkin wrote -> FOLDER/curve.png
-       render_charts.py CHARTS.json png|svg FOLDER        the templates of src/report/charts.json, with their example rows
 
 Each file is written beside its place and then moved there, so that an interrupted run leaves none or a whole one.
 """
@@ -37,19 +36,13 @@ def charts_of_page(page: str) -> dict[str, dict]:
     return charts
 
 
-def charts_of_templates(text: str) -> dict[str, dict]:
-    templates = json.loads(text)
-    config = {**templates.pop("config"), "background": "white"}
-    return {name: {"autosize": {"type": "fit-x", "contains": "padding"}, **spec, "config": config} for name, spec in templates.items()}
-
-
 def main() -> None:
     if len(sys.argv) != 4:
         sys.exit(__doc__)
     source, image_format, folder = sys.argv[1:]
     text = pathlib.Path(source).read_text(encoding="utf-8")
     pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, spec in (charts_of_templates if source.endswith(".json") else charts_of_page)(text).items():
+    for name, spec in charts_of_page(text).items():
         target = pathlib.Path(folder) / f"{name}.{image_format}"
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         try:

@@ -281,31 +281,30 @@ NameParts parts_of(const std::string& configuration) {
 }
 
 // What tells a setting from the others: without what all configurations have.
-std::string label_of(const MeasuredSetting& setting, const NameParts& in_all) {
+std::string label_of(const ComparedSetting& setting, const NameParts& in_all) {
   NameParts parts = parts_of(setting.configuration);
   std::erase_if(parts, [&in_all](const std::string& part) { return std::ranges::count(in_all, part) > 0; });
   return parts.empty() ? setting.name : fmt::format("{}: {}", fmt::join(parts, ", "), setting.name);
 }
 
 NameParts parts_of_all(const std::vector<ComparedSetting>& settings) {
-  NameParts common = parts_of(settings[0].a.configuration);
+  NameParts common = parts_of(settings[0].configuration);
   for (const ComparedSetting& setting : settings) {
-    const NameParts parts = parts_of(setting.a.configuration);
+    const NameParts parts = parts_of(setting.configuration);
     std::erase_if(common, [&parts](const std::string& part) { return std::ranges::count(parts, part) == 0; });
   }
   return common;
 }
 
 nlohmann::json ratio_mark(const ComparedSetting& setting, const NameParts& in_all) {
-  const MeasuredSetting& a = setting.a;
-  nlohmann::json mark = {{"setting", label_of(a, in_all)},
+  nlohmann::json mark = {{"setting", label_of(setting, in_all)},
                          {"ratio", setting.ratio},
                          {"end", setting.ratio},
                          {"change", display_percent(setting.ratio - 1, true)},
                          {"verdict", words_of(setting.verdict)},
                          {"interval", "–"},
-                         {"a", display_seconds(a.median_s)},
-                         {"b", display_seconds(setting.b.median_s)}};
+                         {"a", display_seconds(setting.a_s)},
+                         {"b", display_seconds(setting.b_s)}};
   if (!setting.ratio_interval) return mark;
   const Interval& interval = *setting.ratio_interval;
   mark.update({{"low", interval.low},

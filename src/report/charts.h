@@ -38,8 +38,8 @@ std::vector<Chart> training_charts(const std::vector<NamedTraining>& trainings);
 // The rows of the strategies' chart and table: as measured, and the best measured cap as one more when the results name it.
 std::vector<StrategyRow> compared_strategies(const Results& results);
 
-// ---- Templates: the entries of charts.json, with example rows, each of which draws as it stands (tools/render_charts.py charts.json png
-// FOLDER). "config" is the look that all share. They have the colours of the light page. Code puts rows in the place of the examples:
+// ---- Templates: the entries of charts.json, in the colours of the light page, with data sets that code fills; "config" is the look that
+// all share. tests/report/chart_examples.json has rows for each.
 //
 //   json spec = filled_chart("chunks", {{"chunks", rows}});  // rows: an array of objects, with the fields of the examples
 //   set_param(spec, "key", {"measured"});                    // a value that the template names among its "params"

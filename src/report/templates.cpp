@@ -102,16 +102,16 @@ std::string colour_declarations(Scheme scheme) {
 
 json filled_chart(const std::string& name, json datasets) {
   json spec = chart_template(name);
-  const json examples = std::exchange(spec["datasets"], json::object());
+  const json expected = std::exchange(spec["datasets"], json::object());
   spec["width"] = "container";
   spec["autosize"] = {{"type", "fit-x"}, {"contains", "padding"}};  // marks beside the plot make it narrower
   spec["padding"] = {{"left", 2}, {"top", 2}, {"right", 6}, {"bottom", 2}};
   spec["config"] = all_templates()["config"];
   spec = with_variables(std::move(spec));
   for (const auto& [dataset, rows] : datasets.items()) {
-    if (!examples.contains(dataset)) throw std::logic_error(fmt::format("chart {}: no data set '{}'", name, dataset));
+    if (!expected.contains(dataset)) throw std::logic_error(fmt::format("chart {}: no data set '{}'", name, dataset));
   }
-  if (datasets.size() != examples.size()) throw std::logic_error(fmt::format("chart {}: a data set would be left empty", name));
+  if (datasets.size() != expected.size()) throw std::logic_error(fmt::format("chart {}: a data set would be left empty", name));
   leave_out_empty_layers(spec, datasets, spec.contains("data") ? spec["data"]["name"].get<std::string>() : "");
   spec["datasets"] = std::move(datasets);
   return spec;

@@ -87,7 +87,7 @@ std::string comparison_in_text(const Comparison& comparison) {
   }
   if (comparison.settings.empty()) text += "\nThe runs share no setting.\n";
   for (const Comparison& part : by_configuration(comparison)) {
-    const std::string& configuration = part.settings[0].a.configuration;
+    const std::string& configuration = part.settings[0].configuration;
     text += '\n';
     if (!configuration.empty()) text += wrapped("", configuration);
     text += fitted(comparison_table, part);

@@ -140,8 +140,14 @@ Verdict verdict_of(const Interval& ratio) {
 }
 
 ComparedSetting compare_setting(const MeasuredSetting& a, const MeasuredSetting& b) {
-  ComparedSetting both{
-      .a = a, .b = b, .ratio = b.median_s / a.median_s, .ratio_interval = {}, .evidence = std::max(a.evidence, b.evidence)};
+  ComparedSetting both{.configuration = a.configuration,
+                       .name = a.name,
+                       .a_s = a.median_s,
+                       .b_s = b.median_s,
+                       .a_interval = a.interval,
+                       .b_interval = b.interval,
+                       .ratio = b.median_s / a.median_s,
+                       .evidence = std::max(a.evidence, b.evidence)};
   if (both.evidence == Evidence::kNone) return both;
   const PairedRatio ratio = both.evidence == Evidence::kSamples ? unpaired_ratio(b.samples_s, a.samples_s)
                                                                 : ratio_of_stated({b.median_s, *b.interval}, {a.median_s, *a.interval});
@@ -244,49 +250,21 @@ int64_t count_of(const Comparison& comparison, Evidence evidence) {
   return std::ranges::count(comparison.settings, evidence, &ComparedSetting::evidence);
 }
 
-// A member of one of the two runs, or of both.
-template <auto member>
-auto of_a(const ComparedSetting& row) {
-  return row.a.*member;
-}
-template <auto member>
-auto of_b(const ComparedSetting& row) {
-  return row.b.*member;
-}
-template <auto member, class T>
-void take_a(ComparedSetting& row, T value) {
-  row.a.*member = std::move(value);
-}
-template <auto member, class T>
-void take_b(ComparedSetting& row, T value) {
-  row.b.*member = std::move(value);
-}
-template <auto member>
-void take_both(ComparedSetting& row, std::string value) {
-  row.a.*member = row.b.*member = std::move(value);
-}
-
 }  // namespace
 
 template <>
 constexpr auto kFields<ComparedSetting> = std::tuple(
-    Field("configuration", of_a<&MeasuredSetting::configuration>, take_both<&MeasuredSetting::configuration>, Unit::kText, "configuration",
-          kHidden),
-    Field("setting", of_a<&MeasuredSetting::name>, take_both<&MeasuredSetting::name>, Unit::kText, "setting"),
-    Field("a_s", of_a<&MeasuredSetting::median_s>, take_a<&MeasuredSetting::median_s, double>, Unit::kSeconds, "A"),
-    Field("a_ci_s", of_a<&MeasuredSetting::interval>, take_a<&MeasuredSetting::interval, std::optional<Interval>>, Unit::kSeconds,
-          "95 % interval", kPage),
-    Field("b_s", of_b<&MeasuredSetting::median_s>, take_b<&MeasuredSetting::median_s, double>, Unit::kSeconds, "B"),
-    Field("b_ci_s", of_b<&MeasuredSetting::interval>, take_b<&MeasuredSetting::interval, std::optional<Interval>>, Unit::kSeconds,
-          "95 % interval", kPage),
+    Field("configuration", &ComparedSetting::configuration, Unit::kText, "configuration", kHidden),
+    Field("setting", &ComparedSetting::name, Unit::kText, "setting"), Field("a_s", &ComparedSetting::a_s, Unit::kSeconds, "A"),
+    Field("a_ci_s", &ComparedSetting::a_interval, Unit::kSeconds, "95 % interval", kPage),
+    Field("b_s", &ComparedSetting::b_s, Unit::kSeconds, "B"),
+    Field("b_ci_s", &ComparedSetting::b_interval, Unit::kSeconds, "95 % interval", kPage),
     Field("ratio", &ComparedSetting::ratio, Unit::kRatio, "B/A"),
     Field("ratio_ci", &ComparedSetting::ratio_interval, Unit::kRatio, "95 % interval"),
     Field(
         "evidence", +[](const ComparedSetting& row) { return std::string(kEvidenceNames[static_cast<size_t>(row.evidence)]); },
-        +[](ComparedSetting& row, std::string name) {
-          row.evidence = row.a.evidence = row.b.evidence = named(kEvidenceNames, name, Evidence::kNone);
-        },
-        Unit::kText, "from", kPage),
+        +[](ComparedSetting& row, std::string name) { row.evidence = named(kEvidenceNames, name, Evidence::kNone); }, Unit::kText, "from",
+        kPage),
     Field(
         "verdict", +[](const ComparedSetting& row) { return std::string(kVerdictNames[static_cast<size_t>(row.verdict)]); },
         +[](ComparedSetting& row, std::string name) { row.verdict = named(kVerdictNames, name, Verdict::kUnknown); }, Unit::kText, "B is"));
@@ -319,14 +297,14 @@ void read_object(const JsonFields& fields, Comparison& comparison) {
 std::vector<Comparison> by_configuration(const Comparison& comparison) {
   std::vector<Comparison> parts;
   for (const ComparedSetting& setting : comparison.settings) {
-    if (parts.empty() || parts.back().settings[0].a.configuration != setting.a.configuration) parts.emplace_back();
+    if (parts.empty() || parts.back().settings[0].configuration != setting.configuration) parts.emplace_back();
     parts.back().settings.push_back(setting);
   }
   return parts;
 }
 
 Table comparison_table(const Comparison& comparison, unsigned shown) {
-  const std::string name = comparison.settings.empty() ? "" : comparison.settings[0].a.configuration;
+  const std::string name = comparison.settings.empty() ? "" : comparison.settings[0].configuration;
   return table_of(comparison.settings, shown, name.empty() ? "Setting by setting" : name);
 }
 

@@ -43,9 +43,10 @@ enum class Verdict {
 };
 
 struct ComparedSetting {
-  MeasuredSetting a;
-  MeasuredSetting b;  // of the same configuration and name
-  double ratio = 1;   // b / a
+  std::string configuration = {}, name = {};  // of both
+  double a_s = 0, b_s = 0;                    // medians
+  std::optional<Interval> a_interval = {}, b_interval = {};
+  double ratio = 1;  // b / a
   std::optional<Interval> ratio_interval = {};
   Evidence evidence = Evidence::kNone;
   Verdict verdict = Verdict::kUnknown;

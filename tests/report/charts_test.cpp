@@ -33,7 +33,8 @@ std::vector<std::string> strings_in(const json& value) {
 }
 
 json examples_of(const std::string& name) {
-  return chart_template(name).at("datasets");
+  static const json kExamples = json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/chart_examples.json"));
+  return kExamples.at(name);
 }
 
 json param(const json& spec, const std::string& name) {
@@ -66,8 +67,9 @@ Results compared(std::vector<ComparedSetting> settings) {
 
 TEST(Charts, EveryTemplateHasExampleRows) {
   for (const std::string& name : chart_template_names()) {
-    const json examples = examples_of(name);
-    for (const auto& [dataset, rows] : examples.items()) EXPECT_FALSE(rows.empty()) << name << ": " << dataset;
+    const json datasets = chart_template(name).at("datasets"), examples = examples_of(name);
+    EXPECT_EQ(examples.size(), datasets.size()) << name;
+    for (const auto& [dataset, rows] : datasets.items()) EXPECT_FALSE(examples.at(dataset).empty()) << name << ": " << dataset;
   }
 }
 
@@ -242,7 +244,7 @@ TEST(Charts, AConfigurationOutOfMemoryIsNamed) {
 
 TEST(Charts, ARatioSaysWhichRunIsFaster) {
   ComparedSetting faster;
-  faster.a.name = faster.b.name = "none";
+  faster.name = "none";
   faster.ratio = 0.5;
   faster.ratio_interval = Interval{0.4, 0.6};
   faster.verdict = Verdict::kFaster;
@@ -254,9 +256,9 @@ TEST(Charts, ARatioSaysWhichRunIsFaster) {
 
 TEST(Charts, RatiosAreNamedByWhatTellsThemApart) {
   ComparedSetting first, second;
-  first.a.configuration = "demo, batch 1, sequence 32, fp32";
-  second.a.configuration = "demo, batch 2, sequence 32, fp32";
-  first.a.name = second.a.name = "naive";
+  first.configuration = "demo, batch 1, sequence 32, fp32";
+  second.configuration = "demo, batch 2, sequence 32, fp32";
+  first.name = second.name = "naive";
   const auto name_of_first = [](const Results& results) { return rows_of(results, "ratios", "settings")[0]["setting"]; };
   EXPECT_EQ(name_of_first(compared({first, second})), "batch 1: naive");
   EXPECT_EQ(name_of_first(compared({first})), "naive");
