@@ -152,7 +152,8 @@ Answer put_in_words(const Results& results) {
     answer.warnings.push_back(fmt::format(
         "Modelled link ({}): times that include communication are those of this link, not of the one that carried the data.", *link));
   }
-  if (results.calibration && !results.calibration->fit.warning.empty()) answer.warnings.push_back(results.calibration->fit.warning);
+  if (results.calibration && !results.calibration->fit.warning.empty())
+    answer.warnings.push_back(fmt::format("Calibration: {}.", results.calibration->fit.warning));
   answer.notes = results.notes;
   if (results.comparison) answer.lead = reading_aid(*results.comparison);
   if (results.answer || results.prediction) {

@@ -55,6 +55,13 @@ std::string escape_html(std::string_view text) {
   return escaped;
 }
 
+// Of lines in large letters: "14.6 %" does not wrap.
+std::string heading_html(std::string_view text) {
+  std::string html = escape_html(text);
+  for (size_t at = 0; (at = html.find(" %", at)) != std::string::npos;) html.replace(at, 1, "&nbsp;");
+  return html;
+}
+
 // JSON for a <script type="application/json"> element: no content can end the element. Strings that are not UTF-8 are repaired with U+FFFD.
 std::string json_for_script(const nlohmann::json& value) {
   const std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -186,7 +193,7 @@ std::string folded(const std::string& summary, const std::string& content) {
 std::string warnings_html(const Answer& answer) {
   if (answer.warnings.empty() && answer.notes.empty()) return "";
   std::string html = "<aside class=\"warnings\">\n" + paragraphs(answer.warnings);
-  if (!answer.notes.empty()) html += folded(fmt::format("{} noted while measuring", answer.notes.size()), paragraphs(answer.notes));
+  if (!answer.notes.empty()) html += folded(fmt::format("Notes of the measurement ({})", answer.notes.size()), paragraphs(answer.notes));
   return html + "</aside>\n";
 }
 
@@ -322,8 +329,8 @@ std::string render_report(const Results& results) {
   const std::vector<Chart> charts = charts_for(results);
   return page_of({{"title", escape_html(answer.kicker)},
                   {"kicker", escape_html(answer.kicker)},
-                  {"heading", escape_html(answer.heading)},
-                  {"certainty", answer.certainty.empty() ? "" : "<p class=\"certainty\">" + escape_html(answer.certainty) + "</p>\n"},
+                  {"heading", heading_html(answer.heading)},
+                  {"certainty", answer.certainty.empty() ? "" : "<p class=\"certainty\">" + heading_html(answer.certainty) + "</p>\n"},
                   {"warnings", warnings_html(answer)},
                   {"settings", settings_html(answer.settings)},
                   {"charts", charts_html(charts)},

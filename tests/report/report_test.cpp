@@ -52,6 +52,14 @@ TEST(Report, TheHeadingNamesTheAnswer) {
   EXPECT_THAT(page, HasSubstr("<h1>"));
 }
 
+TEST(Report, AHeadingKeepsANumberAndItsPercentSignOnOneLine) {
+  Results results = tune_results();
+  DecisionSection& decision = results.answer.value().decision;
+  decision.outcome = name_of(Outcome::kGain);
+  decision.over_default = Gain{0.75, {0.7, 0.8}};
+  EXPECT_THAT(render_report(results), HasSubstr("25.0&nbsp;% less time"));
+}
+
 TEST(Report, NothingOnThePageIsFetched) {
   const std::string page = render_report(tune_results());
   const std::string markup = page.substr(0, page.find("<script"));  // Vega's JavaScript speaks of tags, too

@@ -17,9 +17,9 @@ namespace firkin {
 
 inline constexpr const char* kResultsFile = "results.json";
 
-// While it lives, other processes that want the same folder are refused, on other machines too if the file system's locks reach that far;
-// without locks nobody is refused. Processes the holder started (ranks) are not refused. Creates the folder if it is missing, and removes
-// it if it is still empty at the end; a hidden file in it holds the lock. A killed run leaves nothing to clean up.
+// Locks an output folder against other processes for as long as it lives, across machines if the file system's locks do; without locks
+// it protects nothing. Processes the holder starts (ranks) may use the folder. Creates a missing folder and removes it if it ends up
+// empty. A hidden file in the folder holds the lock; a killed run leaves nothing to clean up.
 class OutputFolderLock {
  public:
   // Throws InputError ("WHAT FOLDER: another run (process 12 on HOST) is writing into it; ..."), and what check_output_folder throws.

@@ -18,10 +18,10 @@ std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points);
 // A measured curve, linear between and beyond the points, because latency and bandwidth are linear in the size. (Interpolating on
 // logarithmic axes overestimates a + b x by up to 6 % between sizes a factor of 4 apart.) Never assumed monotone or convex.
 //
-// Beyond the ends the line continues, with guards, so that the noise of one point makes nothing free or endless. Above the largest size,
-// the line is that from two thirds of it or less; a byte costs at least half of its cost from a sixteenth of that size on, and between a
-// tenth and twice the largest size's time per byte. Below the smallest size, a time is at least a tenth of the smallest size's and at most
-// equal to it. A single point extends as a constant below and proportionally above.
+// The line continues beyond both ends, within bounds that keep one noisy point from making calls free or endless. Above the largest
+// size it is the line through that size and one of at most two thirds of it; a byte costs at least half of its cost from a sixteenth of
+// that size on, and between a tenth and twice the largest size's time per byte. Below the smallest size, a time is at least a tenth of the
+// smallest size's and at most equal to it. A single point extends as a constant below and proportionally above.
 class CostCurve {
  public:
   // Points in any order; points of the same size are merged by their median. Throws InputError when there is no point, or a

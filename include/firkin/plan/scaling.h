@@ -86,14 +86,14 @@ struct Straggler {
   double factor = 1;              // expected_max_s over the same of the measured ranks
   bool beyond_samples = false;    // more ranks than times: some are probably slower than any measured, so `factor` is too low
   double tail_factor = 1;         // then with an exponential tail; otherwise `factor`
-  double slowest_rank_ratio = 1;  // the median time of the rank that is slowest throughout, over that of the median rank
+  double slowest_rank_ratio = 1;  // median time of the slowest rank over that of the median rank
 };
 
 // E[max over P ranks] / E[max over the P0 measured ones], because a profile already is that of its slowest rank.
 //
-// Steps that are slow on all ranks, ranks that are slow in all steps, and residuals are separated (fit_blocks). The first make no rank
-// wait for another. Each measured rank stands for P / P0 of the P with its level, so one slow rank of eight is in the measured maximum as
-// it will be in the predicted one. Residuals differ from rank to rank and step to step. With F_i the distribution of rank i's times in
+// Separates (fit_blocks) steps that are slow on all ranks, ranks that are slow in all steps, and residuals. The first make no rank wait
+// for another. Each measured rank stands for P / P0 of the P ranks at its level, so one slow rank of eight counts in the measured maximum
+// as in the predicted one. Residuals differ from rank to rank and step to step. With F_i the distribution of rank i's times in
 // a typical step, the maximum has the distribution prod F_i^(P / P0): its expectation is exact for the measured times. It is never above
 // the largest of them, so for more ranks than times a second figure treats the largest tenth of the residuals as the start of an
 // exponential tail (peaks over a threshold u with mean excess s: u + s (ln N + 0.577) for N draws above u). The two span a plausible range,

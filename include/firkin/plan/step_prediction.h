@@ -80,20 +80,20 @@ struct DistinctCaps {
   std::vector<std::string> notes;  // one per dropped cap, naming the cap that stands for it
 };
 
-// Of caps that give the same buckets the smallest. Throws InputError for a cap that is not positive.
+// Keeps the smallest of the caps that make the same buckets. Throws InputError for a cap that is not positive.
 DistinctCaps distinct_caps(std::vector<int64_t> caps, std::span<const int64_t> sizes, const CapOptions& rule);
 
 // Adds `cap` to the ascending caps, unless one of them gives the same buckets. Returns the cap that stands for it.
 int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t> sizes, const CapOptions& rule);
 
 // Four plans to calibrate on, one more than the parameters they determine: buckets of a sixtieth, a twentieth, a sixth and a third of all
-// bytes. Each plan is moved as little as necessary to become one that no cap under `rule` makes and that is not in `verified`, so a cap
-// that is measured or found best later was never calibrated on. With very few tensors there may be no such plan (five nearly always
-// suffice, one never does): then a plan in `verified` is used, and calibrated_on() says so.
+// bytes. Each plan is adjusted as little as possible until no cap under `rule` makes it and `verified` does not contain it: no cap is
+// calibrated on and then measured. With very few tensors there may be no such plan (five tensors nearly always suffice, one never does);
+// then a plan of `verified` is used, and calibrated_on() reports it.
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified);
 
-// The most buckets of any of them. The cost of a call during backward is known up to about that many calls; a plan of several times as
-// many that looks best may look so because of that cost's error.
+// The largest number of buckets in any calibration plan. Beyond it the cost per call is extrapolated: a plan with several times as many
+// buckets may look best only because of that error.
 int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration);
 
 // Whether `plan` is one of `calibration`.

@@ -34,8 +34,8 @@ inline constexpr const char* kTensorReady = "ready_s";
 inline constexpr const char* kTensorNeeded = "needed_s";
 inline constexpr const char* kTensorUpdate = "update_s";
 
-// The profile with a forward pass of that length, for one that does not know its own: parameters are needed in the reverse of
-// gradient-ready order, at times that mirror those of backward.
+// Adds a forward pass of that length to a profile without one: parameters are needed in reverse gradient-ready order, at times that
+// mirror backward's.
 TensorProfile with_forward(TensorProfile profile, double forward_s);
 
 // Throws InputError unless the vectors agree in length, names are distinct, times are finite and not negative, ready_s does not decrease,

@@ -106,8 +106,8 @@ struct SensitivityPoint {
   int64_t near_high_bytes = 0;
 };
 
-// From an eighth to eight times, in steps of two, each influence alone. Contention only if there is some. Caps are those of
-// distinct_plans(): of very many tensors some are skipped, and UniformCap::exhaustive of the same profile and rule says so.
+// Multiplies one input at a time by 1/8 to 8, in powers of two; contention only if there is any. Caps come from distinct_plans(), which
+// skips some if there are very many tensors (see UniformCap::exhaustive).
 std::vector<SensitivityPoint> sensitivity_table(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                                 const SearchOptions& search = {});
 
