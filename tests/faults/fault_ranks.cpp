@@ -22,7 +22,9 @@
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
+#include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/data_parallel.h"
+#include "firkin/ddp/sharded_optimizer.h"
 
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -39,6 +41,7 @@ enum class Phase {
   kBucket,      // bucket 1 is in flight
   kAgreement,   // every bucket is in flight; what ends the step is not
   kOptimizer,   // the step is complete, the optimiser has not stepped
+  kGather,      // under the strategy sharded: the optimiser has stepped, and parameters are on their way
   kDestructor,  // after the last step, before the DataParallel goes
 };
 
@@ -50,7 +53,8 @@ constexpr PhaseName kPhaseNames[] = {
     {Phase::kRendezvous, "rendezvous"}, {Phase::kConstruction, "construction"},
     {Phase::kForward, "forward"},       {Phase::kBackward, "backward"},
     {Phase::kBucket, "bucket"},         {Phase::kAgreement, "agreement"},
-    {Phase::kOptimizer, "optimizer"},   {Phase::kDestructor, "destructor"},
+    {Phase::kOptimizer, "optimizer"},   {Phase::kGather, "gather"},
+    {Phase::kDestructor, "destructor"},
 };
 
 constexpr int kSteps = 5;
@@ -61,6 +65,7 @@ struct Flags {
   int victim = -1;  // nobody
   Phase phase = Phase::kNone;
   int signal = SIGKILL;
+  std::string strategy = "bucketed";
   double timeout_s = 3;
   std::optional<int> served_port;
 };
@@ -109,10 +114,16 @@ constexpr int64_t kBatch = 16;
 
 struct Net : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, const Fault& fault) {
-    at::Tensor hidden = torch::relu(norm_1->forward(first->forward(x)));
+    at::Tensor hidden = torch::relu(use(norm_1)->forward(use(first)->forward(x)));
     fault.reach_in_step(Phase::kForward);
     hidden.register_hook([&fault](const at::Tensor&) { fault.reach_in_step(Phase::kBackward); });
-    return head->forward(torch::relu(norm_2->forward(second->forward(hidden))));
+    return use(head)->forward(torch::relu(use(norm_2)->forward(use(second)->forward(hidden))));
+  }
+
+  template <typename Module>
+  static Module& use(Module& module) {
+    await_parameters(*module);
+    return module;
   }
 
   torch::nn::Linear first = register_module("first", torch::nn::Linear(kInputs, kHidden));
@@ -140,18 +151,25 @@ void wait_for_go() {
   std::getline(std::cin, line);
 }
 
-void train(Net& net, const ProcessGroup& group, Fault& fault) {
+void train(Net& net, const ProcessGroup& group, const std::string& strategy, Fault& fault) {
   DataParallelOptions options;
+  options.strategy = find_strategy(strategy);
   options.cap = {.cap_bytes = kCapBytes, .rule = CapRule::kAtMost};
-  options.gradient_hook = counting_all_reduce(fault);
-  DataParallel ddp(net, group, std::move(options));
+  if (!options.strategy.shards) options.gradient_hook = counting_all_reduce(fault);
+  DataParallel ddp(net, group, options);
+  std::optional<ShardedOptimizer> sharded;
+  if (options.strategy.shards) {
+    sharded.emplace(ddp,
+                    [](const std::vector<NamedTensor>& parts) { return std::make_unique<torch::optim::SGD>(tensors_of(parts), 0.01); });
+  }
   torch::optim::SGD optimizer(net.parameters(), 0.01);
   for (int step = 0; step < kSteps; ++step) {
     fault.begin_step(step, static_cast<int64_t>(ddp.plan().buckets.size()));
     optimizer.zero_grad();
     net.forward(torch::randn({kBatch, kInputs}), fault).pow(2).mean().backward();
     fault.reach_in_step(Phase::kOptimizer);
-    optimizer.step();
+    sharded ? sharded->step() : void(optimizer.step());
+    fault.reach_in_step(Phase::kGather);
     fmt::print("step {} of {}: {} buckets\n", step, kSteps, fault.launched);
     std::fflush(stdout);
   }
@@ -174,7 +192,7 @@ void run_rank(const RankInfo& info, const Flags& flags) {
   const ProcessGroup group = connect(info, {.timeout = timeout});
   barrier(group);  // so that nobody is in the rendezvous any more when the victim is in the next phase
   fault.reach(Phase::kConstruction);
-  train(net, group, fault);
+  train(net, group, flags.strategy, fault);
   barrier(group);  // whoever lost a rank since the last step hears of it here
 }
 
@@ -223,6 +241,7 @@ int main(int argc, char** argv) {
   CLI::App app("One rank of a training in which a rank is killed or stopped.");
   app.add_option("--victim", flags.victim, "the rank that gets the signal; -1 for none")->capture_default_str();
   app.add_option("--phase", flags.phase, "where it gets it; those of a step are in step 2")->transform(CLI::CheckedTransformer(phases));
+  app.add_option("--strategy", flags.strategy, "of the training")->capture_default_str();
   app.add_option("--signal", flags.signal, "which it gets")->transform(CLI::CheckedTransformer(signals));
   app.add_option("--timeout-s", flags.timeout_s, "of the rendezvous and of every collective")->capture_default_str();
   app.add_option("--serve-store", flags.served_port, "host the ranks' store at this port instead (0: any), and print the port");

@@ -16,6 +16,7 @@ import time
 PROGRAM = os.environ["FAULT_RANKS"]
 # As fault_ranks knows them.
 PHASES = ("rendezvous", "construction", "forward", "backward", "bucket", "agreement", "optimizer", "destructor")
+SHARDED_PHASES = ("forward", "backward", "optimizer", "gather", "destructor")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 WORLDS = (2, 3, 4)
 CASES_AT_ONCE = 4
@@ -37,11 +38,12 @@ class Case:
     signal: signal.Signals
     victim: int
     rank_0_hosts: bool  # the store; otherwise a process of its own does, as under torchrun
+    strategy: str = "bucketed"
 
     def __str__(self):
         host = "rank 0" if self.rank_0_hosts else "a launcher"
         lost = f"rank {self.victim} gets {self.signal.name} in {self.phase}" if self.phase else "nobody is lost"
-        return f"{self.world} ranks, {lost}, {host} hosts the store"
+        return f"{self.strategy} on {self.world} ranks, {lost}, {host} hosts the store"
 
     @property
     def loses_store(self):
@@ -78,8 +80,9 @@ class Outcome:
 def cases():
     """Every phase, signal and world. The victim and the host of the store rotate so that each meets each."""
     result = []
-    for (w, world), (p, phase), (s, number) in itertools.product(enumerate(WORLDS), enumerate(PHASES), enumerate(SIGNALS)):
-        result.append(Case(world, phase, number, victim=(p + s + p // 4) % world, rank_0_hosts=(p + w) % 2 == 0))
+    for strategy, phases in (("bucketed", PHASES), ("sharded", SHARDED_PHASES)):
+        for (w, world), (p, phase), (s, number) in itertools.product(enumerate(WORLDS), enumerate(phases), enumerate(SIGNALS)):
+            result.append(Case(world, phase, number, (p + s + p // 4) % world, rank_0_hosts=(p + w) % 2 == 0, strategy=strategy))
     return result
 
 
@@ -161,7 +164,7 @@ def start(stack, case):
     """The port of the store, and the ranks, which wait for go()."""
     port = reserved_port(stack) if case.rank_0_hosts else int(stack.enter_context(Process(["--serve-store", 0])).first_line())
     fault = ["--victim", case.victim, "--phase", case.phase, "--signal", case.signal.name.removeprefix("SIG")] if case.phase else []
-    words = ["--timeout-s", TIMEOUT_S, *fault]
+    words = ["--timeout-s", TIMEOUT_S, "--strategy", case.strategy, *fault]
     variables = {"WORLD_SIZE": case.world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     if not case.rank_0_hosts:
         variables["TORCHELASTIC_USE_AGENT_STORE"] = "True"
