@@ -46,9 +46,7 @@ class Training {
         ddp_(*net_, group, options_of(strategy)) {
     if (strategy == "sharded") {
       sharded_.emplace(ddp_, [](const std::vector<NamedTensor>& parts) {
-        std::vector<at::Tensor> tensors;
-        for (const NamedTensor& part : parts) tensors.push_back(part.tensor);
-        return std::make_unique<torch::optim::AdamW>(tensors, torch::optim::AdamWOptions(1e-4));
+        return std::make_unique<torch::optim::AdamW>(tensors_of(parts), torch::optim::AdamWOptions(1e-4));
       });
     } else {
       whole_ = std::make_unique<torch::optim::AdamW>(net_->parameters(), torch::optim::AdamWOptions(1e-4));

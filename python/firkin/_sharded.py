@@ -11,12 +11,21 @@ from firkin._ordered import as_the_engine_sees_it
 from firkin._torch import dist, torch
 
 _COUNTED = "step"  # the one tensor in an optimiser's state that may have a parameter's shape and is none of its elements
+_MASTER = "master"  # in a whole state: what the parameter is the rounding of
 
 
 class _Part(NamedTuple):
     parameter: torch.Tensor
-    run: torch.Tensor  # one dimension: this rank's elements, in the order of the parameter's memory
+    run: torch.Tensor  # one dimension: this rank's elements, in the order of the parameter's memory, or a copy of them in float32
     begin: int  # of the run in the parameter's memory, in elements
+    whole: torch.Tensor  # what an optimiser without ranks has in its place: the parameter, or a tensor of its shape without memory
+
+    @property
+    def has_master(self) -> bool:
+        return self.run.dtype != self.parameter.dtype
+
+    def elements(self) -> torch.Tensor:
+        return self.parameter.detach().as_strided((self.run.numel(),), (1,), self.parameter.storage_offset() + self.begin)
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -35,6 +44,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
     model: a firkin.DistributedDataParallel, before its first backward; one ShardedOptimizer each. optimizer_class: any that works element by
     element, as SGD, Adam(W), RMSprop and Adagrad do. It is made with **options over parts: views of one dimension, in param_groups here.
     params: the parameters or groups of parameters that it steps, as optimizer_class takes them; None: all that the model trains.
+    master_weights: steps parameters of low precision (bf16) on copies in float32 of this rank's part, with their state; 4 bytes a parameter,
+    divided by the number of ranks. They are "master" in state_dict()'s states. Otherwise a step below half the distance to a parameter's next
+    value is lost.
+
+    Collective, on the ranks of the model.
 
     Raises InputError for parameters the model does not train, GradScaler (each rank sees its gradients alone), and add_param_group().
     """
@@ -49,6 +63,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         model: Any,
         optimizer_class: Callable[..., torch.optim.Optimizer],
         params: Iterable[torch.Tensor] | Iterable[dict[str, Any]] | None = None,
+        *,
+        master_weights: bool = False,
         **options: Any,
     ) -> None:
         self._model = model
@@ -57,13 +73,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._make = lambda groups: optimizer_class(groups, **options)
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
-            self._parts = [_part(named[name], run) for name, run in runs]
+            counts: list[list[int]] = [[]] * dist.get_world_size(model._group)
+            dist.all_gather_object(counts, [run.numel() for _, run in runs], group=model._group)
+            before = counts[: dist.get_rank(model._group)]  # parts are in the order of ranks
+            self._parts = [_part(named[name], run, sum(of_rank[i] for of_rank in before)) for i, (name, run) in enumerate(runs)]
             self._groups = _as_groups(params, self._parts)
             run_of = {id(part.parameter): part.run for part in self._parts}
             self.optimizer = self._make([{**group, "params": [run_of[id(p)] for p in group["params"]]} for group in self._groups])
             return as_the_engine_sees_it(self.optimizer)
 
-        self._native = load_engine().EngineShardedOptimizer(self._engine, make)
+        self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights)
         super().__setstate__({})  # what an Optimizer has beside parameters
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -95,14 +114,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
         group = self._model._group
         whole = self._whole()
         copies: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(copies, [_described(self.optimizer.state.get(part.run), part) for part in self._parts], group=group)
+        mine = [self._state_of(part) for part in self._parts]
+        dist.all_gather_object(copies, [_described(state, part) for state, part in zip(mine, self._parts)], group=group)
         for i, part in enumerate(self._parts):
             states = [copy[i] for copy in copies if copy[i]]
             if not states:
                 continue  # no rank has stepped it
-            mine = self.optimizer.state.get(part.run, {})
-            whole.state[part.parameter] = {
-                key: _gathered(mine.get(key), value, part, group) if isinstance(value, torch.dtype) else value
+            whole.state[part.whole] = {
+                key: _gathered(mine[i].get(key), value, part, group) if isinstance(value, torch.dtype) else value
                 for key, value in states[0].items()
             }
         return whole.state_dict()
@@ -116,9 +135,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             mine.update(_options(loaded))
         self.optimizer.state.clear()
         for part in self._parts:
-            if part.run.numel() > 0 and part.parameter in whole.state:
-                state = whole.state[part.parameter]
-                self.optimizer.state[part.run] = {key: _cut(key, value, part) for key, value in state.items()}
+            state = {key: _cut(key, value, part) for key, value in whole.state.get(part.whole, {}).items()}
+            if part.has_master:
+                part.run.copy_(state.pop(_MASTER, part.elements()))
+            if part.run.numel() > 0 and state:
+                self.optimizer.state[part.run] = state
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -142,15 +163,25 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _whole(self) -> torch.optim.Optimizer:
         """One without ranks, in whose format checkpoints are: no state, the options of now."""
-        whole = self._make([{**group, "params": list(group["params"])} for group in self._groups])
+        stand_in = {id(part.parameter): part.whole for part in self._parts}
+        whole = self._make([{**group, "params": [stand_in[id(p)] for p in group["params"]]} for group in self._groups])
         whole.state.clear()
         for mine, its in zip(self.optimizer.param_groups, whole.param_groups):
             its.update(_options(mine))
         return whole
 
 
-def _part(parameter: torch.Tensor, run: torch.Tensor) -> _Part:
-    return _Part(parameter, run, run.storage_offset() - parameter.storage_offset())
+    def _state_of(self, part: _Part) -> dict[str, Any]:
+        """Of this rank, with the master where it is more than its parameter says."""
+        state = dict(self.optimizer.state.get(part.run, {}))
+        if part.has_master and (state or not torch.equal(part.run, part.elements().to(part.run.dtype))):
+            state[_MASTER] = part.run
+        return state
+
+
+def _part(parameter: torch.Tensor, run: torch.Tensor, begin: int) -> _Part:
+    whole = parameter if run.dtype == parameter.dtype else torch.zeros((), dtype=run.dtype, device=run.device).expand(parameter.shape)
+    return _Part(parameter, run, begin, whole)
 
 
 def _as_groups(params: Any, parts: list[_Part]) -> list[dict[str, Any]]:
@@ -173,11 +204,11 @@ def _is_run(key: str, value: Any, shape: torch.Size) -> bool:
     return key != _COUNTED and isinstance(value, torch.Tensor) and value.shape == shape
 
 
-def _described(state: dict[str, Any] | None, part: _Part) -> dict[str, Any]:
+def _described(state: dict[str, Any], part: _Part) -> dict[str, Any]:
     """With a dtype in the place of what each rank has its elements of. A rank that steps none of them knows nothing."""
     if part.run.numel() == 0:
         return {}
-    return {key: value.dtype if _is_run(key, value, part.run.shape) else value for key, value in (state or {}).items()}
+    return {key: value.dtype if _is_run(key, value, part.run.shape) else value for key, value in state.items()}
 
 
 def _gathered(mine: torch.Tensor | None, dtype: torch.dtype, part: _Part, group: Any) -> torch.Tensor:

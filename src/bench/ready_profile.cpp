@@ -16,6 +16,7 @@
 #include "firkin/base/error.h"
 #include "firkin/comm/device.h"
 #include "firkin/ddp/module_parameters.h"
+#include "firkin/plan/step_prediction.h"
 #include "firkin/stats/summary.h"
 #include "workload/workload.h"
 
@@ -27,14 +28,8 @@ namespace {
 // ---- What looks on
 
 std::unique_ptr<GradientBuckets> bucket_per_parameter(const std::vector<NamedTensor>& parameters) {
-  std::vector<at::Tensor> tensors;
-  BucketPlan plan;
-  for (const NamedTensor& parameter : parameters) {
-    plan.buckets.push_back({static_cast<int64_t>(tensors.size()), 1});
-    tensors.push_back(parameter.tensor);
-  }
   constexpr double kAnyScale = 0.5;  // not 1, which would save the multiplication
-  return std::make_unique<GradientBuckets>(std::move(tensors), std::move(plan), kAnyScale);
+  return std::make_unique<GradientBuckets>(tensors_of(parameters), one_tensor_per_bucket(parameters.size()), kAnyScale);
 }
 
 class BackwardClock;

@@ -130,9 +130,7 @@ StepRunner::StepRunner(const ProcessGroup& group, Workload& workload, DataParall
   ddp_.emplace(*workload.module, group, std::move(options));
   if (shards) {
     sharded_.emplace(*ddp_, [&workload](const std::vector<NamedTensor>& parts) {
-      std::vector<at::Tensor> tensors;
-      for (const NamedTensor& part : parts) tensors.push_back(part.tensor);
-      return std::make_unique<torch::optim::SGD>(tensors, workload.optimizer->param_groups()[0].options().get_lr());
+      return std::make_unique<torch::optim::SGD>(tensors_of(parts), workload.optimizer->param_groups()[0].options().get_lr());
     });
   } else if (workload.optimizer) {
     overlapped_.emplace(*ddp_, *workload.optimizer);

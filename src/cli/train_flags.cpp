@@ -178,9 +178,6 @@ void check_train_flags(const TrainFlags& flags) {
   if (find_strategy(flags.strategy).shards && flags.settings.clip_each_norm > 0) {
     throw InputError("--clip-each: expected --clip with --strategy sharded");
   }
-  if (find_strategy(flags.strategy).shards && has_master_weights(flags)) {
-    throw InputError("--dtype bf16: expected --no-master-weights with --strategy sharded");
-  }
   training_data(flags).file->check_vocabulary(config.vocab_size);
   if (flags.import_file.empty()) return;
   TransformerLM shapes(config, at::TensorOptions(at::kMeta));

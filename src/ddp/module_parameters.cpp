@@ -59,6 +59,16 @@ std::vector<NamedTensor> trainable_parameters(const torch::nn::Module& module) {
   return result;
 }
 
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& each : named) tensors.push_back(each.tensor);
+  return tensors;
+}
+
+bool is_low_precision(const at::Tensor& parameter) {
+  return parameter.is_floating_point() && static_cast<size_t>(parameter.element_size()) < sizeof(float);
+}
+
 void check_unhooked(const std::vector<NamedTensor>& parameters) {
   for (const NamedTensor& parameter : parameters) {
     if (is_watched(parameter.tensor)) throw InputError(fmt::format("DataParallel: {} is wrapped already", parameter.name));

@@ -10,12 +10,6 @@
 namespace firkin {
 namespace {
 
-std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& parameters) {
-  std::vector<at::Tensor> tensors;
-  for (const NamedTensor& parameter : parameters) tensors.push_back(parameter.tensor);
-  return tensors;
-}
-
 BucketReduction start_plain(const ProcessGroup& group, at::Tensor bucket) {
   return {start_all_reduce(group, std::move(bucket)), {}};
 }

@@ -24,22 +24,13 @@ std::unique_ptr<torch::optim::AdamWOptions> options_with(const AdamWSettings& se
   return options;
 }
 
-bool is_low_precision(const at::Tensor& parameter) {
-  return parameter.scalar_type() != at::kFloat && parameter.scalar_type() != at::kDouble;
-}
-
 }  // namespace
 
 TrainingAdamW::TrainingAdamW(std::vector<torch::optim::OptimizerParamGroup> groups, bool master_weights) : AdamW(std::move(groups)) {
-  const auto is_low = [](const auto& group) { return std::ranges::any_of(group.params(), is_low_precision); };
-  if (!master_weights || std::ranges::none_of(param_groups(), is_low)) return;
+  if (!master_weights) return;
   for (const torch::optim::OptimizerParamGroup& group : param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      Master master{.weights = is_low_precision(parameter) ? parameter.detach().to(at::kFloat) : parameter.detach(), .optimizer = nullptr};
-      std::vector<torch::optim::OptimizerParamGroup> own;
-      own.emplace_back(std::vector{master.weights}, group.options().clone());
-      master.optimizer = std::make_unique<torch::optim::AdamW>(std::move(own));
-      masters_.emplace(parameter.unsafeGetTensorImpl(), std::move(master));
+      if (is_low_precision(parameter)) masters_.emplace(parameter.unsafeGetTensorImpl(), parameter.detach().to(at::kFloat));
     }
   }
 }
@@ -51,12 +42,16 @@ at::Tensor TrainingAdamW::step(LossClosure closure) {
   for (torch::optim::OptimizerParamGroup& group : param_groups()) {
     for (at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
-      Master& master = masters_.at(parameter.unsafeGetTensorImpl());
-      master.optimizer->param_groups()[0].set_options(group.options().clone());
-      master.weights.mutable_grad() = parameter.grad().to(master.weights.scalar_type());
-      master.optimizer->step();
-      master.weights.mutable_grad().reset();
-      parameter.copy_(master.weights);
+      const at::Tensor weights = stepped(parameter).detach();
+      weights.mutable_grad() = parameter.grad().to(weights.scalar_type());
+      std::vector<torch::optim::OptimizerParamGroup> own;
+      own.emplace_back(std::vector{weights}, group.options().clone());
+      AdamW one(std::move(own));
+      auto& kept = state()[parameter.unsafeGetTensorImpl()];
+      if (kept != nullptr) one.state()[weights.unsafeGetTensorImpl()] = std::move(kept);
+      one.step();
+      kept = std::move(one.state()[weights.unsafeGetTensorImpl()]);
+      if (has_master(parameter)) parameter.copy_(weights);
     }
   }
   return {};
@@ -64,7 +59,7 @@ at::Tensor TrainingAdamW::step(LossClosure closure) {
 
 at::Tensor TrainingAdamW::stepped(const at::Tensor& parameter) const {
   const auto found = masters_.find(parameter.unsafeGetTensorImpl());
-  return found == masters_.end() ? parameter : found->second.weights;
+  return found == masters_.end() ? parameter : found->second;
 }
 
 void TrainingAdamW::set_stepped(const at::Tensor& parameter, const at::Tensor& value) {
@@ -74,22 +69,16 @@ void TrainingAdamW::set_stepped(const at::Tensor& parameter, const at::Tensor& v
 }
 
 bool TrainingAdamW::has_master(const at::Tensor& parameter) const {
-  return stepped(parameter).scalar_type() != parameter.scalar_type();
-}
-
-torch::optim::AdamW& TrainingAdamW::optimizer_of(const at::Tensor& parameter) {
-  const auto found = masters_.find(parameter.unsafeGetTensorImpl());
-  return found == masters_.end() ? *this : *found->second.optimizer;
+  return masters_.contains(parameter.unsafeGetTensorImpl());
 }
 
 torch::optim::AdamWParamState* TrainingAdamW::state_of(const at::Tensor& parameter) {
-  auto& states = optimizer_of(parameter).state();
-  const auto found = states.find(stepped(parameter).unsafeGetTensorImpl());
-  return found == states.end() ? nullptr : static_cast<torch::optim::AdamWParamState*>(found->second.get());
+  const auto found = state().find(parameter.unsafeGetTensorImpl());
+  return found == state().end() ? nullptr : static_cast<torch::optim::AdamWParamState*>(found->second.get());
 }
 
 void TrainingAdamW::set_state(const at::Tensor& parameter, std::unique_ptr<torch::optim::AdamWParamState> state) {
-  optimizer_of(parameter).state()[stepped(parameter).unsafeGetTensorImpl()] = std::move(state);
+  this->state()[parameter.unsafeGetTensorImpl()] = std::move(state);
 }
 
 std::unique_ptr<TrainingAdamW> make_adamw(const torch::nn::Module& module, const AdamWSettings& settings,

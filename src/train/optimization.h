@@ -53,15 +53,7 @@ class TrainingAdamW : public torch::optim::AdamW {
   void set_state(const at::Tensor& parameter, std::unique_ptr<torch::optim::AdamWParamState> state);
 
  private:
-  // An optimiser of its own for each: then one gradient at a time is there in float32. Of a parameter that is precise enough, itself.
-  struct Master {
-    at::Tensor weights;
-    std::unique_ptr<torch::optim::AdamW> optimizer;
-  };
-
-  torch::optim::AdamW& optimizer_of(const at::Tensor& parameter);
-
-  std::unordered_map<void*, Master> masters_;  // by parameter
+  std::unordered_map<void*, at::Tensor> masters_;  // by parameter; a step takes one after another, so one gradient at a time is in float32
 };
 
 // Over the module's trainable parameters, or over the parts of them, in their order, that a ShardedOptimizer steps.

@@ -21,13 +21,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-ProcessGroup checked(ProcessGroup group, const torch::nn::Module& module, const TrainSettings& settings, const Strategy& strategy) {
+ProcessGroup checked(ProcessGroup group, const TrainSettings& settings, const Strategy& strategy) {
   check_batch(settings.batch, group.size);
-  if (!strategy.shards) return group;
-  if (settings.clip_each_norm > 0) throw InputError("clipping of each gradient under the strategy sharded; expected the global norm");
-  const auto has_master = [](const NamedTensor& parameter) { return at::elementSize(parameter.tensor.scalar_type()) < sizeof(float); };
-  if (settings.adamw.master_weights && std::ranges::any_of(trainable_parameters(module), has_master)) {
-    throw InputError("master weights under the strategy sharded; expected float32 parameters, or no master weights");
+  if (strategy.shards && settings.clip_each_norm > 0) {
+    throw InputError("clipping of each gradient under the strategy sharded; expected the global norm");
   }
   return group;
 }
@@ -41,33 +38,51 @@ void check_batch(int64_t batch, int world_size) {
 
 Trainer::Trainer(ProcessGroup group, std::shared_ptr<torch::nn::Module> module, LossFunction loss, TrainingData data,
                  TrainSettings settings, DataParallelOptions options)
-    : group_(checked(std::move(group), *module, settings, options.strategy)),
+    : group_(checked(std::move(group), settings, options.strategy)),
       control_(companion(group_)),
       module_(std::move(module)),
       loss_(std::move(loss)),
       data_(std::move(data)),
       settings_(settings),
       ddp_(*module_, group_, options),
-      optimizer_(make_adamw(*module_, settings.adamw)),
       reads_norm_(settings.clip_norm > 0 || options.strategy.wait == Wait::kAtStepEnd) {
   if (options.strategy.shards) {
-    sharded_.emplace(ddp_, [&](const std::vector<NamedTensor>& parts) { return make_adamw(*module_, settings.adamw, parts); });
+    sharded_.emplace(
+        ddp_, [&](const std::vector<NamedTensor>& parts) { return make_adamw(*module_, settings.adamw, parts); },
+        ShardedOptions{.master_weights = settings.adamw.master_weights});
   } else {
-    overlapped_.emplace(ddp_, *optimizer_, OverlappedOptions{.clip_norm = 0, .clip_each_norm = settings.clip_each_norm});
+    overlapped_.emplace(ddp_, optimizer(), OverlappedOptions{.clip_norm = 0, .clip_each_norm = settings.clip_each_norm});
   }
 }
 
+TrainingAdamW& Trainer::optimizer() {
+  if (optimizer_ == nullptr) optimizer_ = make_adamw(*module_, settings_.adamw);
+  return *optimizer_;
+}
+
 void Trainer::gather_optimizer() {
-  if (sharded_) sharded_->gather_into(*optimizer_);
+  if (!sharded_) return;
+  sharded_->gather_into(optimizer());
+  const std::vector<NamedTensor> masters = sharded_->gather_masters();
+  for (const auto& [name, parameter] : trainable_parameters(*module_)) {
+    const auto master = std::ranges::find(masters, name, &NamedTensor::name);
+    if (master != masters.end()) optimizer().set_stepped(parameter, master->tensor);
+  }
 }
 
 void Trainer::scatter_optimizer() {
-  if (sharded_) sharded_->load_from(*optimizer_);
+  if (!sharded_) return;
+  sharded_->load_from(optimizer());
+  std::vector<NamedTensor> masters;
+  for (const auto& [name, parameter] : trainable_parameters(*module_)) {
+    if (optimizer().has_master(parameter)) masters.push_back({name, optimizer().stepped(parameter)});
+  }
+  sharded_->load_masters(masters);
   release_optimizer();
 }
 
 void Trainer::release_optimizer() {
-  if (sharded_) optimizer_->state().clear();
+  if (sharded_) optimizer_.reset();
 }
 
 // Gradients are the same on every rank, or gone.
@@ -140,7 +155,7 @@ StepReport Trainer::step(bool stop) {
     skip_step();
     if (settings_.on_nonfinite == OnNonFinite::kStop) throw NonFiniteError(report.skipped);
   } else {
-    set_learning_rate(sharded_ ? sharded_->optimizer() : *optimizer_, report.learning_rate);
+    set_learning_rate(sharded_ ? sharded_->optimizer() : optimizer(), report.learning_rate);
     sharded_ ? sharded_->step() : overlapped_->step();
   }
   ++next_step_;

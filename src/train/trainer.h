@@ -68,8 +68,7 @@ struct StepReport {
 class Trainer {
  public:
   // Collective. The optimiser is AdamW; the same module on every rank, of which rank 0's parameters count. Throws InputError unless every
-  // rank gets as many sequences of the batch, for master weights or clip_each_norm under the strategy sharded, and what DataParallel
-  // throws.
+  // rank gets as many sequences of the batch, for clip_each_norm under the strategy sharded, and what DataParallel throws.
   Trainer(ProcessGroup group, std::shared_ptr<torch::nn::Module> module, LossFunction loss, TrainingData data, TrainSettings settings,
           DataParallelOptions options);
 
@@ -89,7 +88,7 @@ class Trainer {
   torch::nn::Module& module() { return ddp_.module(); }  // drained: for reading parameters
   // Of the whole module. Under the strategy sharded it has a state from gather_optimizer() to release_optimizer() alone, and what is put
   // into it counts from scatter_optimizer() on: each rank takes its part.
-  TrainingAdamW& optimizer() { return *optimizer_; }
+  TrainingAdamW& optimizer();
   void gather_optimizer();  // collective
   void scatter_optimizer();
   void release_optimizer();
@@ -113,7 +112,7 @@ class Trainer {
   TrainingData data_;
   TrainSettings settings_;
   DataParallel ddp_;
-  std::unique_ptr<TrainingAdamW> optimizer_;
+  std::unique_ptr<TrainingAdamW> optimizer_;  // null under the strategy sharded, but from gathering to releasing
   std::optional<OverlappedOptimizer> overlapped_;
   std::optional<ShardedOptimizer> sharded_;  // instead
   bool reads_norm_;

@@ -130,7 +130,17 @@ class Runs(Training):
         (out / "checkpoints" / "step-00000008.ckpt").unlink()
         self.train(*words, "--strategy", "sharded", "--resume", out=self.folder / "bucketed")
         self.refused("--strategy", "sharded", "--clip-each", 1, expected="--clip-each: expected --clip with --strategy sharded")
-        self.refused("--strategy", "sharded", "--dtype", "bf16", expected="expected --no-master-weights with --strategy sharded")
+
+    def test_sharded_keeps_master_weights_of_its_parts(self):
+        words = ["--steps", 12, "--checkpoint-every", 8, "--dtype", "bf16", "--clip", 0]
+        for strategy in ("bucketed", "sharded"):
+            self.train(*words, "--strategy", strategy, out=self.folder / strategy)
+        out = self.folder / "sharded"
+        expected = losses_of(self.folder / "bucketed")
+        self.assertEqual(losses_of(out), expected)
+        (out / "checkpoints" / "step-00000012.ckpt").unlink()
+        self.train(*words, "--strategy", "sharded", "--resume", out=out)
+        self.assertEqual(losses_of(out), expected)
 
     def test_sharded_leaves_out_a_step_that_is_not_finite_on_every_rank(self):
         words = ["--steps", 8, "--learning-rate", "1e30", "--clip", 0, "--on-nan", "skip", "--strategy", "sharded"]

@@ -13,9 +13,7 @@ namespace {
 constexpr int64_t kRows = 3;  // of a micro-batch
 
 std::vector<at::Tensor> trainable_tensors(const torch::nn::Module& module) {
-  std::vector<at::Tensor> tensors;
-  for (const NamedTensor& parameter : trainable_parameters(module)) tensors.push_back(parameter.tensor);
-  return tensors;
+  return tensors_of(trainable_parameters(module));
 }
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
@@ -57,11 +55,8 @@ ChaosTrainee::ChaosTrainee(const ChaosPlan& plan, int module, const ProcessGroup
   if (!shards) optimizer_ = make_optimizer(plan_, model_->parameters());
   ddp_ = std::make_unique<DataParallel>(*model_, group_, options());  // rank 0's parameters are broadcast
   if (shards) {
-    sharded_ = std::make_unique<ShardedOptimizer>(*ddp_, [&](const std::vector<NamedTensor>& parts) {
-      std::vector<at::Tensor> tensors;
-      for (const NamedTensor& part : parts) tensors.push_back(part.tensor);
-      return make_optimizer(plan_, tensors);
-    });
+    sharded_ = std::make_unique<ShardedOptimizer>(
+        *ddp_, [&](const std::vector<NamedTensor>& parts) { return make_optimizer(plan_, tensors_of(parts)); });
     return;
   }
   OverlappedOptions overlapped;

@@ -15,12 +15,6 @@
 
 namespace firkin {
 
-inline Tensors tensors_of(const std::vector<NamedTensor>& named) {
-  Tensors tensors;
-  for (const NamedTensor& each : named) tensors.push_back(each.tensor);
-  return tensors;
-}
-
 // Of LibTorch; by name. "Groups": SGD in two groups with other options for biases.
 inline std::unique_ptr<torch::optim::Optimizer> make_named_optimizer(const std::string& name, const std::vector<NamedTensor>& parameters) {
   using namespace torch::optim;

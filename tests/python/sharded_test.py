@@ -211,7 +211,66 @@ def of_a_list(rank):
     return max(float((a - b).detach().abs().max()) for a, b in zip(module.parameters(), alone.parameters()))
 
 
+def in_bf16():
+    module = seeded(Layers, [WIDTH, 31, WIDTH]).bfloat16()
+    return firkin.DistributedDataParallel(module, strategy="sharded", cap_mib=0.001, experiment={"link": "100mbit"})
+
+
+def train_in_bf16(model, steps, update):
+    for step in steps:
+        model(share(batch(step, WIDTH)).bfloat16()).square().mean().backward()
+        update()
+
+
+def by_hand(model, steps):
+    """Steps of AdamW on copies in float32, of all parameters on every rank. Returns these."""
+    parameters = list(model.parameters())
+    masters = [p.detach().float().clone().requires_grad_() for p in parameters]
+    optimizer = torch.optim.AdamW(masters, lr=1e-4)
+
+    def update():
+        for p, master in zip(parameters, masters):
+            master.grad, p.grad = p.grad.float(), None
+        optimizer.step()
+        with torch.no_grad():
+            for p, master in zip(parameters, masters):
+                p.copy_(master)
+
+    train_in_bf16(model, steps, update)
+    return [master.detach() for master in masters]
+
+
+def masters_of(optimizer):
+    return [state["master"] for state in optimizer.state_dict()["state"].values()]
+
+
+def keeps_masters(rank):
+    module = seeded(Layers, [WIDTH, 31, WIDTH]).bfloat16()
+    expected = by_hand(firkin.DistributedDataParallel(module, cap_mib=0.001), range(2 * STEPS))
+    models = [in_bf16() for _ in range(2)]
+    first, second = [firkin.ShardedOptimizer(model, torch.optim.AdamW, lr=1e-4, master_weights=True) for model in models]
+    train_in_bf16(models[0], range(STEPS), first.step)
+    saved = copy.deepcopy((models[0].module.state_dict(), first.state_dict()))
+    train_in_bf16(models[0], range(STEPS, 2 * STEPS), first.step)
+    models[1].module.load_state_dict(saved[0])
+    second.load_state_dict(saved[1])
+    train_in_bf16(models[1], range(STEPS, 2 * STEPS), second.step)
+    held = sum(state["exp_avg"].numel() for state in first.state.values()) / sum(p.numel() for p in module.parameters())
+    return {
+        "as by hand": all(torch.equal(a, b) for a, b in zip(masters_of(first), expected)),
+        "rounded": all(torch.equal(a.bfloat16(), p) for a, p in zip(expected, parameters_of(models[0]))),
+        "more than rounded": any(not torch.equal(a.bfloat16().float(), a) for a in expected),
+        "goes on": all(torch.equal(a, b) for a, b in zip(masters_of(second), expected)),
+        "state": {str(state["exp_avg"].dtype) for state in first.state.values()} == {"torch.float32"} and held,
+    }
+
+
 class Sharded(unittest.TestCase):
+    def test_masters_of_parts_step_as_masters_of_everything(self):
+        for found in with_ranks(2, keeps_masters):
+            self.assertAlmostEqual(found.pop("state"), 1 / 2, delta=0.05)
+            self.assertEqual(set(found.values()), {True}, found)
+
     def test_trains_as_bucketed_does_with_half_of_the_state(self):
         for found in with_ranks(2, trains_alike):
             for name, facts in found.items():

@@ -87,7 +87,7 @@ TEST(Trainer, InBf16MasterWeightsLearnWhereRoundingLosesEveryUpdate) {
 
 TEST(Trainer, InBf16MasterWeightsAreTheSameUnderEveryStrategy) {
   const Trained expected = train_slowly(at::kBFloat16, true, "flat", 2, 20);
-  for (const char* strategy : {"bucketed", "ordered"}) {
+  for (const char* strategy : {"bucketed", "ordered", "sharded"}) {
     const Trained found = train_slowly(at::kBFloat16, true, strategy, 2, 20);
     EXPECT_EQ(found.held_after, expected.held_after) << strategy;
     for (size_t i = 0; i < expected.after.size(); ++i) EXPECT_TRUE(at::equal(found.after[i], expected.after[i])) << strategy << " " << i;

@@ -25,6 +25,11 @@ struct NamedTensor {
 // Trainable parameters in registration order; a tensor registered under several names (tied weights) once, under its first.
 std::vector<NamedTensor> trainable_parameters(const torch::nn::Module& module);
 
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
+
+// Of a floating-point type shorter than float32.
+bool is_low_precision(const at::Tensor& parameter);
+
 // Throws InputError naming the first parameter that ParameterHooks already watches.
 void check_unhooked(const std::vector<NamedTensor>& parameters);
 

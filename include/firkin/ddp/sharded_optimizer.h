@@ -2,9 +2,7 @@
 //
 //   DataParallel ddp(*net, group, {.strategy = find_strategy("sharded")});
 //   ShardedOptimizer sharded(ddp, [](const std::vector<NamedTensor>& parts) {
-//     std::vector<at::Tensor> tensors;
-//     for (const auto& part : parts) tensors.push_back(part.tensor);
-//     return std::make_unique<torch::optim::AdamW>(tensors, 1e-3);
+//     return std::make_unique<torch::optim::AdamW>(tensors_of(parts), 1e-3);
 //   });
 //   for (auto& batch : my_part_of_the_data) {
 //     loss(net->forward(batch.x), batch.y).backward();  // modules call await_parameters(*this) in forward
@@ -23,6 +21,13 @@
 
 namespace firkin {
 
+struct ShardedOptions {
+  // Steps are taken on a copy in float32 of each part in lower precision, or what is less than half the distance to the next value would
+  // be lost (Micikevicius et al. 2018, "Mixed precision training", 3.1). Costs 4 bytes a parameter, divided by the number of ranks. The
+  // part's gradient and state are in float32 too. Values that the program writes into a parameter reach its master with the next step().
+  bool master_weights = false;
+};
+
 // Each bucket is divided evenly among the ranks. Backward leaves every rank the mean gradient of its part; step() steps the part, and sends
 // it to the others bucket by bucket, in the order in which the first forward used the parameters. A module that awaits its parameters
 // (await_parameters.h) lets this continue behind the layers before it; without awaits step() waits for all. The optimiser works element by
@@ -39,13 +44,13 @@ namespace firkin {
 class ShardedOptimizer {
  public:
   // parts: one for every trained parameter, under its name and in the same order on every rank: a 1-d view of the elements, in memory
-  // order, that this rank steps; empty where it has none. They stay the same tensors for good. The optimiser may leave some out, and put
-  // them in several groups, alike on every rank.
+  // order, that this rank steps (with master weights a copy of them); empty where it has none. They stay the same tensors for good. The
+  // optimiser may leave some out, and put them in several groups, alike on every rank.
   using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(const std::vector<NamedTensor>& parts)>;
 
   // Before the first backward. Throws InputError under another strategy, if there is one already, and for an optimiser of another kind or
   // with other tensors.
-  ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_optimizer);
+  ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_optimizer, const ShardedOptions& options = {});
   // Waits for parameters on their way, unless the group is lost.
   ~ShardedOptimizer();
   ShardedOptimizer(const ShardedOptimizer&) = delete;
@@ -67,6 +72,12 @@ class ShardedOptimizer {
   void gather_into(torch::optim::Optimizer& whole);
   // The reverse: this rank's parts of the state, for any number of ranks. Not collective. Throws InputError if `whole` does not fit.
   void load_from(const torch::optim::Optimizer& whole);
+
+  // The masters in float32, under their parameters' names and in their shapes, for a checkpoint: parameters alone are rounded. Collective;
+  // every rank gets all of them. Throws GroupError if a collective failed.
+  std::vector<NamedTensor> gather_masters();
+  // The reverse, after the parameters themselves. Not collective. Throws InputError for a name or a shape that is not there.
+  void load_masters(const std::vector<NamedTensor>& masters);
 
  private:
   Sharded* sharded_;

@@ -5,6 +5,7 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -38,6 +39,10 @@ RuntimeError no_optimizer() {
 // In memory order; no view in autograd's books.
 at::Tensor run_of(const at::Tensor& parameter, int64_t begin, int64_t count) {
   return parameter.variable_data().as_strided({count}, {1}, parameter.storage_offset() + begin).variable_data();
+}
+
+at::Tensor run_of(const ParameterPart& part) {
+  return run_of(part.parameter, part.begin, part.count);
 }
 
 }  // namespace
@@ -91,7 +96,8 @@ std::vector<ParameterPart> Sharded::divide() const {
     part.begin = std::clamp<int64_t>(setup.group.rank * slice - offset, 0, parameter.numel());
     part.count = std::clamp<int64_t>((setup.group.rank + 1) * slice - offset, 0, parameter.numel()) - part.begin;
     part.in_bucket = offset + part.begin;
-    part.run.tensor = run_of(parameter, part.begin, part.count);
+    part.run.tensor = run_of(part);
+    if (keeps_masters_ && is_low_precision(parameter)) part.run.tensor = part.run.tensor.to(at::kFloat);
     parts.push_back(std::move(part));
   }
   return parts;
@@ -160,7 +166,8 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
   for (size_t i = 0; i < trained(); ++i) {
     const ParameterPart& part = parts_[i];
     if (part.count == 0 || !transport().is_wanted(i)) continue;
-    part.run.tensor.mutable_grad() = flat(part.bucket).narrow(0, part.in_bucket, part.count).variable_data();
+    part.run.tensor.mutable_grad() =
+        flat(part.bucket).narrow(0, part.in_bucket, part.count).variable_data().to(part.run.tensor.scalar_type());
   }
   has_gradients_ = true;
   is_late_.assign(is_late_.size(), false);
@@ -224,13 +231,20 @@ bool Sharded::may_be_late(int64_t bucket) const {
   return true;
 }
 
-// A program may have given a parameter other memory: torch::load() does.
+// A program may have given a parameter other memory, as torch::load() does, or values that its master does not know.
 void Sharded::follow_parameters() {
+  const at::NoGradGuard no_grad;
   for (const ParameterPart& part : parts_) {
+    if (part.has_master()) {
+      const at::Tensor now = run_of(part);
+      const at::Tensor is_new = now.ne(part.run.tensor.to(now.scalar_type()));
+      if (is_new.any().item<bool>()) part.run.tensor.copy_(at::where(is_new, now.to(at::kFloat), part.run.tensor));
+      continue;
+    }
     const auto* memory =
         static_cast<const char*>(part.parameter.const_data_ptr()) + part.begin * static_cast<int64_t>(part.parameter.element_size());
     if (part.count == 0 || part.run.tensor.const_data_ptr() == memory) continue;
-    part.run.tensor.set_data(run_of(part.parameter, part.begin, part.count));
+    part.run.tensor.set_data(run_of(part));
   }
 }
 

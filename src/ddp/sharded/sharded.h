@@ -32,12 +32,16 @@ void check_sharded(const DataParallelOptions& options);
 // This rank's run of a parameter's elements. Of W ranks, rank r has the r-th of W equal slices of each bucket.
 struct ParameterPart {
   at::Tensor parameter;
-  NamedTensor run;       // one tensor for good, whatever elements it shows; its gradient lies in the bucket
+  // What is stepped, one tensor for good, whatever elements it shows; its gradient lies in the bucket. With master weights a copy in
+  // float32, as its gradient is.
+  NamedTensor run;
   int64_t bucket = -1;   // that the parameter lies in; -1: it is frozen, and its state is kept for when it is thawed
   int64_t position = 0;  // of the parameter among the buckets' tensors
   int64_t begin = 0;     // of the run, in the parameter's memory
   int64_t count = 0;
   int64_t in_bucket = 0;  // where the run begins there
+
+  bool has_master() const { return run.tensor.scalar_type() != parameter.scalar_type(); }
 };
 
 // A step, from its end on (synchronizer.h draws what comes before):
@@ -66,6 +70,7 @@ class Sharded final : public StepExtension {
   ~Sharded() override;
 
   std::vector<NamedTensor> parts() const;
+  void keep_masters();  // before attach()
   void attach(torch::optim::Optimizer& optimizer);
   void detach();
 
@@ -74,6 +79,8 @@ class Sharded final : public StepExtension {
   double clip_gradients(double max_norm);
   void gather_into(torch::optim::Optimizer& whole);
   void load_from(const torch::optim::Optimizer& whole);
+  std::vector<NamedTensor> gather_masters();
+  void load_masters(const std::vector<NamedTensor>& masters);
   void drain();
   void add_to(DataParallelStats& stats) const;
 
@@ -117,6 +124,7 @@ class Sharded final : public StepExtension {
   Synchronizer& synchronizer_;
   std::shared_ptr<ExchangedSlices> slices_;
   torch::optim::Optimizer* optimizer_ = nullptr;
+  bool keeps_masters_ = false;        // of parameters in low precision
   std::vector<ParameterPart> parts_;  // of the trained parameters, in their order; then of frozen ones
   std::optional<AwaitingModules> modules_;
   std::vector<double> first_use_;  // by parameter, the same on every rank; empty before the first step

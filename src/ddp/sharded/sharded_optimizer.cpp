@@ -45,21 +45,21 @@ void replace_states(Optimizer& optimizer, std::unordered_map<void*, std::unique_
 
 // All elements of a tensor of which each rank holds a run, in order; exact, because bytes are added to zeros.
 at::Tensor gather_runs(const ProcessGroup& group, const at::Tensor& run, const ParameterPart& part) {
-  at::Tensor whole = at::zeros({part.parameter.numel()}, part.parameter.options().requires_grad(false).memory_format(std::nullopt));
+  at::Tensor whole = at::zeros({part.parameter.numel()}, part.run.tensor.options().requires_grad(false).memory_format(std::nullopt));
   if (run.defined()) whole.narrow(0, part.begin, part.count).copy_(run);
   if (whole.numel() > 0) all_reduce(group, whole.view(at::kByte));
   return whole;
 }
 
-// A state's tensor for the whole parameter, in the order of the parameter's memory.
-at::Tensor in_memory_order(const at::Tensor& tensor, const ParameterPart& part) {
+// This rank's elements of a tensor of the whole parameter.
+at::Tensor cut(const at::Tensor& tensor, const ParameterPart& part) {
   const at::Tensor& parameter = part.parameter;
   if (tensor.sizes() != parameter.sizes()) {
     throw InputError(fmt::format("ShardedOptimizer: the state of {} has {} elements; expected {}, in the parameter's shape", part.run.name,
                                  tensor.numel(), parameter.numel()));
   }
-  at::Tensor laid_out = at::empty_strided(parameter.sizes(), parameter.strides(), tensor.options().requires_grad(false));
-  return laid_out.copy_(tensor).as_strided({parameter.numel()}, {1});
+  at::Tensor laid_out = at::empty_strided(parameter.sizes(), parameter.strides(), part.run.tensor.options().requires_grad(false));
+  return laid_out.copy_(tensor).as_strided({part.count}, {1}, part.begin).clone();
 }
 
 // Calls use(part, its group here, its group in `whole`) for every part that the optimiser steps, once all of them fit.
@@ -96,6 +96,13 @@ void Sharded::attach(Optimizer& optimizer) {
     }
   }
   optimizer_ = &optimizer;
+}
+
+void Sharded::keep_masters() {
+  const auto held = synchronizer_.enter();
+  if (optimizer_ != nullptr) return;  // attach() refuses a second one
+  keeps_masters_ = true;
+  take_up(divide());
 }
 
 void Sharded::detach() {
@@ -170,6 +177,10 @@ void Sharded::take_up(std::vector<ParameterPart> parts) {
   }
   for (const ParameterPart& old : parts_) {
     const auto now = successor(old);
+    if (old.has_master()) {
+      const at::Tensor whole = gather_runs(synchronizer_.setup().group, old.count > 0 ? old.run.tensor : at::Tensor(), old);
+      if (now != parts.end()) now->run.tensor = whole.narrow(0, now->begin, now->count).clone();
+    }
     if (now == parts.end()) continue;
     old.run.tensor.set_data(now->run.tensor);
     now->run.tensor = old.run.tensor;
@@ -225,15 +236,43 @@ void Sharded::load_from(const Optimizer& whole) {
     if (known == whole.state().end()) return;
     State state = known->second->clone();
     for (const auto& [name, tensor] : fields_of(*state).tensors) {
-      if (tensor->defined()) *tensor = in_memory_order(*tensor, part).narrow(0, part.begin, part.count).clone();
+      if (tensor->defined()) *tensor = cut(*tensor, part);
     }
     states[part.run.tensor.unsafeGetTensorImpl()] = std::move(state);
   });
   replace_states(*optimizer_, std::move(states));
 }
 
-ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_optimizer)
-    : sharded_(&ddp.sharded()), optimizer_(make_optimizer(sharded_->parts())) {
+std::vector<NamedTensor> Sharded::gather_masters() {
+  const auto held = synchronizer_.enter();
+  const at::NoGradGuard no_grad;
+  std::vector<NamedTensor> masters;
+  try {
+    for (const ParameterPart& part : parts_) {
+      if (!part.has_master()) continue;
+      const at::Tensor whole = gather_runs(synchronizer_.setup().group, part.count > 0 ? part.run.tensor : at::Tensor(), part);
+      masters.push_back({part.run.name, whole.as_strided(part.parameter.sizes(), part.parameter.strides()).variable_data()});
+    }
+  } catch (const std::exception& error) {
+    synchronizer_.lose_group(error);
+  }
+  return masters;
+}
+
+void Sharded::load_masters(const std::vector<NamedTensor>& masters) {
+  const auto held = synchronizer_.enter();
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, master] : masters) {
+    const auto part = std::ranges::find_if(parts_, [&](const ParameterPart& each) { return each.run.name == name && each.has_master(); });
+    if (part == parts_.end()) throw InputError(fmt::format("ShardedOptimizer: '{}' has no master weights here", name));
+    part->run.tensor.copy_(cut(master, *part));
+  }
+}
+
+ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_optimizer, const ShardedOptions& options)
+    : sharded_(&ddp.sharded()) {
+  if (options.master_weights) sharded_->keep_masters();
+  optimizer_ = make_optimizer(sharded_->parts());
   if (optimizer_ == nullptr) throw InputError("ShardedOptimizer: make_optimizer returned nothing; expected an optimiser of the parts");
   sharded_->attach(*optimizer_);
 }
@@ -261,6 +300,14 @@ void ShardedOptimizer::gather_into(Optimizer& whole) {
 
 void ShardedOptimizer::load_from(const Optimizer& whole) {
   sharded_->load_from(whole);
+}
+
+std::vector<NamedTensor> ShardedOptimizer::gather_masters() {
+  return sharded_->gather_masters();
+}
+
+void ShardedOptimizer::load_masters(const std::vector<NamedTensor>& masters) {
+  sharded_->load_masters(masters);
 }
 
 }  // namespace firkin
