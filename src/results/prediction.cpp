@@ -320,7 +320,7 @@ std::vector<Table> prediction_tables(const Prediction& prediction, unsigned show
   if (prediction.extrapolation) {
     tables.push_back(
         table_of(prediction.extrapolation->forms, shown,
-                 "How all-reduces may grow with the number of ranks: models, weighted by how they predicted what was left out"));
+                 "How all-reduces may grow with the number of ranks: models, weighted by how well they predict worlds left out"));
   }
   if (!prediction.baselines.empty()) tables.push_back(table_of(prediction.baselines, shown, "Baselines, against the best plan"));
   if (prediction.sensitivity) tables.push_back(influences_table(prediction.sensitivity->points, shown));
