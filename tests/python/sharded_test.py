@@ -245,8 +245,8 @@ class Sharded(unittest.TestCase):
             "add_param_group": "expected all groups at construction",
             "pickle": "expected its state_dict()",
             "compression": "the strategy sharded takes no gradient hook",
-            "no optimiser": "expected a ShardedOptimizer before it",
-            "GradScaler": "a GradScaler, which would scale by each rank's own gradients",
+            "no optimiser": "expected a ShardedOptimizer first",
+            "GradScaler": "GradScaler would scale by each rank's own gradients",
             "thaws": "expected a new DistributedDataParallel and ShardedOptimizer after such a change",
             "forgets a step": "expected ShardedOptimizer::step() on every rank",
         }
