@@ -281,7 +281,8 @@ void bind_stats(py::module_& module) {
       .def_readonly("buckets", &DataParallelStats::buckets, "in launch order")
       .def_readonly("exposed_wait_s", &DataParallelStats::exposed_wait_s, "from the end of backward to the end of the step")
       .def_readonly("steps", &DataParallelStats::steps, "finished without an error")
-      .def_readonly("forward_wait_s", &DataParallelStats::forward_wait_s, "strategies ordered, sharded: seconds forward waited for parameters")
+      .def_readonly("forward_wait_s", &DataParallelStats::forward_wait_s,
+                    "strategies ordered, sharded: seconds forward waited for parameters")
       .def_readonly("awaited_bytes", &DataParallelStats::awaited_bytes, "strategies ordered, sharded: bytes a step may leave in flight")
       .def_readonly("automatic", &DataParallelStats::automatic, "the phase of automatic buckets; None without");
 }

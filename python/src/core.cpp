@@ -63,7 +63,8 @@ void bind_profile(nb::module_& module) {
       .def_prop_ro(
           "bytes", [](const ProfileSection& self) { return self.tensors.bytes; }, "Bytes of each gradient.")
       .def_prop_ro(
-          "ready_s", [](const ProfileSection& self) { return self.tensors.ready_s; }, "When each gradient is ready, seconds from the start of backward.")
+          "ready_s", [](const ProfileSection& self) { return self.tensors.ready_s; },
+          "When each gradient is ready, seconds from the start of backward.")
       .def_prop_ro(
           "backward_s", [](const ProfileSection& self) { return self.tensors.backward_s; },
           "Seconds of the backward pass without communication, with the profiling hooks.")
@@ -223,7 +224,8 @@ auto of_each_bucket(const PredictedPlan& plan) {
 }
 
 void bind_prediction(nb::module_& module) {
-  nb::class_<PredictedBucketing>(module, "PredictedCap", "The prediction for one uniform bucket cap. Times are seconds of backward with its communication.")
+  nb::class_<PredictedBucketing>(module, "PredictedCap",
+                                 "The prediction for one uniform bucket cap. Times are seconds of backward with its communication.")
       .def_prop_ro("cap_mib", &cap_mib)
       .def_ro("buckets", &PredictedBucketing::buckets, "The number of buckets.")
       .def_ro("backward_s", &PredictedBucketing::backward_s)

@@ -57,7 +57,8 @@ template <typename T>
 void check_each_once(const char* flag, const std::vector<T>& values) {
   if (values.empty()) throw InputError(fmt::format("{}: expected at least one value", flag));
   for (auto value = values.begin(); value != values.end(); ++value) {
-    if (std::find(values.begin(), value, *value) != value) throw InputError(fmt::format("{}: {} is given twice; expected each value once", flag, *value));
+    if (std::find(values.begin(), value, *value) != value)
+      throw InputError(fmt::format("{}: {} is given twice; expected each value once", flag, *value));
   }
 }
 
@@ -146,8 +147,8 @@ std::filesystem::path data_folder() {
   const std::filesystem::path installed = (program.parent_path() / FIRKIN_INSTALLED_DATA).lexically_normal();
   if (is_folder(installed)) return installed;
   if (is_folder(FIRKIN_SOURCE_DATA)) return FIRKIN_SOURCE_DATA;
-  throw RuntimeError(
-      fmt::format("no data folder: neither {} nor {} exists; set FIRKIN_DATA to the folder with Firkin's data", installed.string(), FIRKIN_SOURCE_DATA));
+  throw RuntimeError(fmt::format("no data folder: neither {} nor {} exists; set FIRKIN_DATA to the folder with Firkin's data",
+                                 installed.string(), FIRKIN_SOURCE_DATA));
 }
 
 std::filesystem::path text_or_shipped(const std::string& file) {

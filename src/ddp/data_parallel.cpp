@@ -65,7 +65,8 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
                   .ready_order = {}};
   if (setup.options.timeout) setup.group.timeout = setup.options.timeout;
   if (setup.options.strategy.launch == Launch::kByTorch) {
-    throw InputError("DataParallel: the strategy torch (c10d::Reducer) exists only for comparison in `firkin bench step`; expected another one");
+    throw InputError(
+        "DataParallel: the strategy torch (c10d::Reducer) exists only for comparison in `firkin bench step`; expected another one");
   }
   if (setup.options.audit_every < 0) throw InputError("DataParallel: audit_every is negative; expected steps, or 0 for never");
   if (setup.parameters.empty()) throw InputError("DataParallel: the module has no trainable parameter");

@@ -386,8 +386,8 @@ std::string Synchronizer::why_not_renewed(const ParameterRenewal& renewal) const
   }
   const bool is_planned = takes_plan(setup_.options) || !setup_.options.ready_order.empty();
   if (is_planned && renewal.parameters.size() != setup_.parameters.size()) {
-    return fmt::format("the module now trains {} parameters, but its plan or ready order covers {}",
-                       renewal.parameters.size(), setup_.parameters.size());
+    return fmt::format("the module now trains {} parameters, but its plan or ready order covers {}", renewal.parameters.size(),
+                       setup_.parameters.size());
   }
   if (!is_planned) return "";
   try {

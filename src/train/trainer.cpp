@@ -24,7 +24,8 @@ using Clock = std::chrono::steady_clock;
 ProcessGroup checked(ProcessGroup group, const torch::nn::Module& module, const TrainSettings& settings, const Strategy& strategy) {
   check_batch(settings.batch, group.size);
   if (!strategy.shards) return group;
-  if (settings.clip_each_norm > 0) throw InputError("the strategy sharded cannot clip each gradient by its own norm; expected the global norm");
+  if (settings.clip_each_norm > 0)
+    throw InputError("the strategy sharded cannot clip each gradient by its own norm; expected the global norm");
   const auto has_master = [](const NamedTensor& parameter) { return at::elementSize(parameter.tensor.scalar_type()) < sizeof(float); };
   if (settings.adamw.master_weights && std::ranges::any_of(trainable_parameters(module), has_master)) {
     throw InputError("the strategy sharded has no master weights; expected float32 parameters, or no master weights");

@@ -68,7 +68,8 @@ std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps&
 void note_what_was_calibrated_on(Tuning& tuning) {
   const auto check = [&](const std::string& name, const BucketPlan& plan) {
     if (!calibrated_on(tuning.calibration_plans, plan)) return;
-    tuning.notes.push_back(fmt::format("the model was also calibrated on the buckets of {}, so their step does not test the prediction", name));
+    tuning.notes.push_back(
+        fmt::format("the model was also calibrated on the buckets of {}, so their step does not test the prediction", name));
   };
   for (const CapPrediction& cap : tuning.compared.empty() ? tuning.raced : tuning.compared) {
     check(format_bytes(cap.cap_bytes), plan_under(tuning, cap.cap_bytes));

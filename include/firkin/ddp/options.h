@@ -18,8 +18,8 @@
 
 namespace firkin {
 
-// A strategy is data: which gradients travel together, when they are sent, and when the step waits for them. `flat` is one bucket sent after backward;
-// `overlap` is one tensor per bucket, each sent as soon as it is ready.
+// A strategy is data: which gradients travel together, when they are sent, and when the step waits for them. `flat` is one bucket sent
+// after backward; `overlap` is one tensor per bucket, each sent as soon as it is ready.
 enum class Grouping {
   kOneTensorPerBucket,
   kOneBucket,

@@ -62,8 +62,8 @@ class ShardedOptimizer {
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
 
   // Copies the whole state and the options into `whole`, an optimiser of the same class over the module's parameters in the same groups;
-  // torch::save(whole, ...) then writes what a plain optimiser would. Collective; every rank gets all of it. Throws InputError if `whole` does
-  // not fit, GroupError if a collective failed.
+  // torch::save(whole, ...) then writes what a plain optimiser would. Collective; every rank gets all of it. Throws InputError if `whole`
+  // does not fit, GroupError if a collective failed.
   void gather_into(torch::optim::Optimizer& whole);
   // The reverse: this rank's parts of the state, for any number of ranks. Not collective. Throws InputError if `whole` does not fit.
   void load_from(const torch::optim::Optimizer& whole);

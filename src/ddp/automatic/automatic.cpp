@@ -90,9 +90,8 @@ void check_automatic(const DataParallelOptions& options, const std::vector<Named
   at_least("trial_steps", buckets.trial_steps, 2);
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.is_cpu()) continue;
-    throw InputError(
-        fmt::format("automatic buckets: {} is on {}; expected parameters on the CPU, whose clock times the gradients",
-                    parameter.name, parameter.tensor.device().str()));
+    throw InputError(fmt::format("automatic buckets: {} is on {}; expected parameters on the CPU, whose clock times the gradients",
+                                 parameter.name, parameter.tensor.device().str()));
   }
 }
 

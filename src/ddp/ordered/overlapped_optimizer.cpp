@@ -55,7 +55,8 @@ class HiddenGradients {
 
 void check_steps_partially(const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    throw InputError("the strategy ordered does not work with L-BFGS, which needs all gradients at once; expected another strategy or optimiser");
+    throw InputError(
+        "the strategy ordered does not work with L-BFGS, which needs all gradients at once; expected another strategy or optimiser");
   }
 }
 
