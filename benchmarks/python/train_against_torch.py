@@ -151,7 +151,7 @@ def main():
     parser.add_argument("--rate", default="1gbit", help="of the link between two hosts (default: %(default)s)")
     parser.add_argument("--ranks", type=int, choices=(1, 2), help="only this part")
     parser.add_argument("--two", default="--strategy ordered --cap-mib 1", help="flags of firkin train on two hosts (default: %(default)s)")
-    parser.add_argument("--clip", type=float, default=0, help="on two hosts, of both; clipping leaves ordered nothing to hide (default: never)")
+    parser.add_argument("--clip", type=float, default=0, help="on two hosts, of both; clipping leaves ordered nothing to overlap (default: never)")
     parser.add_argument("--firkin", default=str(ROOT / "build" / "firkin"), help="(default: %(default)s)")
     parser.add_argument("--worker", type=pathlib.Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()

@@ -15,20 +15,18 @@ RULES = ["chosen cap", "predicted best", "PyTorch's default", "MG-WFBP", "one bu
 
 INTRODUCTION = """# Does the prediction hold? The validation study
 
-`firkin tune` predicts the step time T(b) of every bucket cap b, chooses one, and measures. This study covers {count} configurations
-(four workloads over each of four links, one over four hosts, and one as one of {ranks} GPUs over a modelled link), and shows how far
-predictions miss and which of Firkin's own bars they miss. `benchmarks/validation/study.py build/firkin` writes this page and a report
-per configuration in about {minutes:.0f} minutes on two idle cores (`--page`: from the kept results).
+`firkin tune` predicts the step time T(b) of every bucket cap b. This page shows how far predictions miss, what the chosen caps cost, and
+which of Firkin's own bars are missed, in {count} configurations: four workloads over each of four links, one over four hosts, and one as
+one of {ranks} GPUs over a modelled link. `benchmarks/validation/study.py build/firkin` writes it and a report per configuration in about
+{minutes:.0f} minutes on two idle cores (`--page`: from the kept results).
 
 **Read the gains with care.** The links are kernel-limited and join hosts on one machine. The workloads are small: PyTorch's default of
-1 MiB and then 25 MiB is nearly one bucket on them, so gains over it say little about a cluster. [Where it
-matters](where_it_matters.md) maps clusters.
+1 MiB and then 25 MiB is nearly one bucket on them, so gains over it say little about a cluster ([map](where_it_matters.md)).
 
 {machine}
 
 - **Error**: predicted over measured step, less 1. **Regret**: a step over the step of the cap measured best, less 1, paired within
-  blocks. **As good**: the measurement cannot tell it from the best. Intervals are 95 %; a prediction's covers the model's own error,
-  as earlier studies of these configurations measured it.
+  blocks. **As good**: the measurement cannot tell it from the best. Intervals are 95 %, a prediction's by earlier studies' errors.
 - **Workloads**: the demo model with batch 4 (`compute`) and 1 (`communication`), sequences of 128; 24 narrow layers
   (`small-tensors`); gpt2-large with an A100's ready times, [replayed](emulated_links.md#replay-a-profile) and scaled to steps of
   tenths of a second.
@@ -36,11 +34,9 @@ matters](where_it_matters.md) maps clusters.
   fast as the cores. Hosts of replays get two cores, shared on a machine of two
   ([why](emulated_links.md#small-messages-on-a-single-core)). The modelled link has the all-reduce times of {ranks} GH200s of Alps
   (`{alps}`, {setting}).
-- **Rules**: the chosen cap is the one `tune` names after racing the best predicted caps; other blocks then measure it beside a grid of
-  caps, which a plain `tune` leaves out. PyTorch's default runs in its own engine, c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019)
-  was not run: *p* marks the
-  calibrated model's prediction, unless its buckets were measured.
-- **Raw data**: every timed step of every rank is in `benchmarks/validation/data/`."""
+- **Rules**: `tune` names the chosen cap after racing the best predicted ones; other blocks then measure it beside a grid of caps.
+  PyTorch's default runs in its own engine, c10d::Reducer. *p* marks the calibrated model's prediction of MG-WFBP (Shi, Chu, Li:
+  INFOCOM 2019) where its buckets were not measured. Every timed step of every rank is in `benchmarks/validation/data/`."""
 
 
 def machine_text(figures):

@@ -266,7 +266,7 @@ WithoutGil<ShardedOptimizer> make_sharded_optimizer(Engine& engine, const py::fu
 // ---- Bindings.
 
 void bind_stats(py::module_& module) {
-  py::enum_<AutomaticPhase>(module, "AutomaticPhase", "How far buckets=\"automatic\" has come.")
+  py::enum_<AutomaticPhase>(module, "AutomaticPhase", "The phase of buckets=\"automatic\".")
       .value("WARM_UP", AutomaticPhase::kWarmUp)
       .value("PROFILING", AutomaticPhase::kProfiling)
       .value("MEASURING", AutomaticPhase::kMeasuring)
@@ -274,17 +274,18 @@ void bind_stats(py::module_& module) {
       .value("SETTLED", AutomaticPhase::kSettled);
   py::class_<BucketStats>(module, "BucketStats", "One bucket in the last step. Seconds since the first gradient of the step was ready.")
       .def_readonly("tensors", &BucketStats::tensors)
-      .def_readonly("bytes", &BucketStats::bytes, "of the gradients in it")
-      .def_readonly("bytes_on_wire", &BucketStats::bytes_on_wire, "that this rank hands to the collective")
+      .def_readonly("bytes", &BucketStats::bytes, "of its gradients")
+      .def_readonly("bytes_on_wire", &BucketStats::bytes_on_wire, "that this rank passes to the collective")
       .def_readonly("launch_s", &BucketStats::launch_s)
-      .def_readonly("end_s", &BucketStats::end_s, "its sum was complete on this rank");
-  py::class_<DataParallelStats>(module, "DataParallelStats", "Of the last finished step.")
+      .def_readonly("end_s", &BucketStats::end_s, "when its sum was complete on this rank");
+  py::class_<DataParallelStats>(module, "DataParallelStats", "Statistics of the last finished step.")
       .def_readonly("buckets", &DataParallelStats::buckets, "in launch order")
       .def_readonly("exposed_wait_s", &DataParallelStats::exposed_wait_s, "from the end of backward to the end of the step")
       .def_readonly("steps", &DataParallelStats::steps, "finished without an error")
-      .def_readonly("forward_wait_s", &DataParallelStats::forward_wait_s, "strategies ordered, sharded: that forward waited for parameters")
-      .def_readonly("awaited_bytes", &DataParallelStats::awaited_bytes, "strategies ordered, sharded: that a step may leave on their way")
-      .def_readonly("automatic", &DataParallelStats::automatic, "how far automatic buckets have come; None without");
+      .def_readonly("forward_wait_s", &DataParallelStats::forward_wait_s,
+                    "strategies ordered, sharded: seconds forward waited for parameters")
+      .def_readonly("awaited_bytes", &DataParallelStats::awaited_bytes, "strategies ordered, sharded: bytes a step may leave in flight")
+      .def_readonly("automatic", &DataParallelStats::automatic, "the phase of automatic buckets; None without");
 }
 
 void bind_engine(py::module_& module) {

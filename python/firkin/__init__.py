@@ -1,13 +1,13 @@
-"""The best gradient bucket size for data-parallel training with PyTorch: measured, predicted, and checked with real steps.
+"""Finds the fastest gradient bucket size for data-parallel training with PyTorch: measured, predicted, and checked with real steps.
 
     result = firkin.tune(model, step)              # collective, under torchrun; step(model) does forward, backward, optimiser
-    model = result.wrap(model)                     # stock DistributedDataParallel with what was found
+    model = result.wrap(model)                     # stock DistributedDataParallel with the chosen buckets
     result.check(model)                            # after a few steps: are these the buckets?
-    result.save("tune")                            # tomorrow: firkin.load("tune").wrap(model)
+    result.save("tune")                            # later: firkin.load("tune").wrap(model)
 
-One by one: profile() says when each gradient becomes ready, measure_all_reduce() what an all-reduce takes, predict() what follows from
-both. predict() and assign_buckets() need no PyTorch. firkin.DistributedDataParallel is Firkin's own engine in the place of PyTorch's.
-Everything wrong with the input is an InputError, a ValueError with one line, on every rank.
+Each part also works alone: profile() records when each gradient becomes ready, measure_all_reduce() times all-reduces, and predict()
+combines the two. predict() and assign_buckets() need no PyTorch. firkin.DistributedDataParallel replaces PyTorch's engine by Firkin's.
+Wrong input raises an InputError, a ValueError of one line, on every rank.
 """
 
 from __future__ import annotations

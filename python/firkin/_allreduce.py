@@ -150,13 +150,13 @@ def measure_all_reduce(
     time_budget_s: float = 10.0,
     seed: int = 0,
 ) -> AllReduceTable:
-    """The time of an all-reduce by size: a(x), one call at a time, and g(x), up to 4 queued back to back. Collective.
+    """Times all-reduces by size: a(x), one call at a time, and g(x), up to 4 queued back to back. Collective.
 
-    process_group: None is the default group. sizes: bytes, multiples of 4; by default 4 B to 64 MiB by factors of 4. time_budget_s: for all
-    of it; more only where two rounds of single calls take more. Sizes are measured in turns, in an order shuffled by `seed`; a sample is the
-    slowest rank's; one result per size is checked element by element. Every rank gets the same table. Memory: twice the largest size up to
-    256 MiB, above that the size.
-    Raises InputError without a process group, with one rank, and for a wrong size or time_budget_s.
+    process_group: None is the default group. sizes: bytes, multiples of 4; by default 4 B to 64 MiB by factors of 4. time_budget_s: total,
+    exceeded only if two rounds of single calls take longer. Sizes take turns in an order shuffled by `seed`; a sample is the slowest rank's;
+    one result per size is checked element by element. Every rank gets the same table. Memory: twice the largest size up to 256 MiB, above
+    that the size.
+    Raises InputError without a process group, with one rank, and for an invalid size or time_budget_s.
     """
     ranks = Ranks(process_group)
     sizes = allreduce_sizes(64 * MIB) if sizes is None else list(sizes)

@@ -29,37 +29,37 @@ _INSTEAD = {  # of arguments of PyTorch's
     "bucket_cap_mb_list": "plan=, as in plan=result.plan",
     "device_mesh": "process_group=mesh.get_group()",
     "forward_sync_buffers": "broadcast_buffers=",
-    "static_graph": "find_unused_parameters=True where parameters get no gradient, otherwise nothing",
+    "static_graph": "find_unused_parameters=True if parameters get no gradient, else it left out",
 }
 
 _log = logging.getLogger("firkin")
 
 
 class DistributedDataParallel(torch.nn.Module):
-    """Data-parallel training as PyTorch's DistributedDataParallel does it, with any plan of buckets and Firkin's strategies.
+    """A drop-in for PyTorch's DistributedDataParallel that takes any bucket plan and Firkin's strategies.
 
         model = firkin.DistributedDataParallel(Net(), plan=result.plan)  # or cap_mib=4; collective, after init_process_group("gloo")
         optimizer = torch.optim.AdamW(model.parameters())
         for x, y in my_part_of_the_data:
             optimizer.zero_grad()
-            loss(model(x), y).backward()                        # buckets are summed meanwhile; then all ranks have the mean gradient
+            loss(model(x), y).backward()                        # all-reduces overlap backward; on return gradients are averaged
             optimizer.step()
 
-    Names and the order of parameters are those of PyTorch's. Gradients are views into the buckets; hooks of your own on parameters see this
-    rank's gradient. A parameter that gets no gradient is an error that names it, unless find_unused_parameters. When a rank's backward()
-    raises, every other rank raises a StepError that names rank and reason, and nobody has a gradient. When a collective fails, a GroupError
-    names the missing ranks. A copy (copy.deepcopy, torch.save) connects at its first forward with gradients, which is collective.
+    Parameters have PyTorch's names and order. Gradients are views into the buckets; your own gradient hooks see this rank's gradient. A
+    parameter without a gradient raises an error naming it, unless find_unused_parameters is set. If a rank's backward() raises, every other
+    rank raises a StepError with that rank and its reason, and no rank has a gradient. If a collective fails, a GroupError names the missing
+    ranks. A copy (copy.deepcopy, torch.save) connects at its first forward with gradients, which is collective.
 
-    device_ids: the module's one GPU, to which inputs are then moved, or None. cap_mib, or bucket_cap_mb: of a bucket, in MiB, 25 by
-    default; first_cap_mib: of the first one. plan: a Plan (TuneResult.plan), instead of caps. buckets: "automatic" starts with cap_mib,
-    measures while it trains (about 3 s and 92 steps), and keeps what is best; a line of the logger "firkin" says what and why. plan_file:
-    there rank 0 keeps that, and later runs begin with it where it fits. strategy: "bucketed" (with a plan "planned"), "ordered" (see
-    OverlappedOptimizer) or "sharded" (see ShardedOptimizer). compression: "none", "bf16" or "fp16", what float32 gradients travel as.
-    process_group: None is the default group. What the engine itself sends goes over gloo, which it connects itself beside a group of nccl
-    alone (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). experiment: what
-    only experiments need: {"link": "200mbit,1ms"}, so long do collectives take then, and the other strategies of docs/data_parallel.md.
+    device_ids: the module's one GPU, to which inputs are moved, or None. cap_mib or bucket_cap_mb: the bucket cap in MiB, 25 by default;
+    first_cap_mib: the cap of the first bucket. plan: a Plan (TuneResult.plan) instead of caps. buckets: "automatic" starts with cap_mib,
+    measures during training (about 3 s and 92 steps) and keeps the fastest buckets; the logger "firkin" says which and why. plan_file: where
+    rank 0 saves that choice; later runs start with it if it fits. strategy: "bucketed" (with a plan, "planned"), "ordered" (see
+    OverlappedOptimizer) or "sharded" (see ShardedOptimizer). compression: the type on the wire for float32 gradients, "none", "bf16" or
+    "fp16". process_group: None is the default group. The engine's own messages use Gloo, which it connects itself if the group has only NCCL
+    (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). experiment: for experiments
+    only: {"link": "200mbit,1ms"} models that link, and the other strategies of docs/data_parallel.md are accepted.
 
-    Raises InputError on every rank for arguments, modules and groups that it cannot work with, or that are not the same everywhere.
+    Raises InputError, on every rank, for unsupported arguments, modules or groups, and if these differ between ranks.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         if self._group not in (None, dist.group.WORLD):
-            raise InputError("DataParallel: a copy uses another process group; expected the default group, as in PyTorch, or a copy of .module")
+            raise InputError("DataParallel: cannot copy with another process group; expected the default one, as in PyTorch, or a copy of .module")
         self.drain()
         ours = ("_group", "_leave", "_ranks", "_running")
         return {name: value for name, value in self.__dict__.items() if name not in ours}
@@ -178,19 +178,19 @@ class DistributedDataParallel(torch.nn.Module):
             running.in_forward = False
 
     def register_comm_hook(self, state: Any, hook: Callable[..., Any]) -> None:
-        """PyTorch's fp16_compress_hook, bf16_compress_hook or allreduce_hook: compression="fp16", "bf16" or "none" here. Collective.
+        """Takes PyTorch's fp16_compress_hook, bf16_compress_hook or allreduce_hook, like compression="fp16", "bf16" or "none". Collective.
 
-        state: None, or the process group of this object. Raises InputError for any other hook, after the first step, and after an
-        OverlappedOptimizer was made.
+        state: None, or this object's process group. Raises InputError for any other hook, after the first step, and once an
+        OverlappedOptimizer exists.
         """
         known = [name for name, known in _COMPRESSIONS.items() if known is hook]
         if not known:
             name = getattr(hook, "__qualname__", type(hook).__name__)
             raise InputError(f"register_comm_hook: {name}; expected fp16_compress_hook or bf16_compress_hook")
         if state not in (None, self._group or dist.group.WORLD):
-            raise InputError("register_comm_hook: a state that is not the process group; expected None")
+            raise InputError("register_comm_hook: the state is not the process group; expected None")
         if self._engine.stats().steps or self._arrivals.optimizers:
-            raise InputError("register_comm_hook: too late; expected before the first step, and before an OverlappedOptimizer is made")
+            raise InputError("register_comm_hook: too late; expected before the first step and before an OverlappedOptimizer")
         self._settings["compression"] = known[0]
         if self.strategy in _AWAITED:
             self._leave()
@@ -198,13 +198,13 @@ class DistributedDataParallel(torch.nn.Module):
         self._start()
 
     def finish_gradient_synchronization(self) -> None:
-        """Ends the step: with finish_with_backward=False after every backward() that synchronises; otherwise there is nothing to do."""
+        """Ends the step. With finish_with_backward=False, call it after every synchronising backward(); otherwise it does nothing."""
         self._engine.finish()
         self._arrivals.drain_unless_overlapped()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients are accumulated on this rank only; the next backward outside of it synchronises the sum."""
+        """Accumulates gradients on this rank only; the next backward outside the context synchronises the sum."""
         before = self._engine.set_gradient_synchronization(False)
         try:
             yield
@@ -213,14 +213,14 @@ class DistributedDataParallel(torch.nn.Module):
 
     @contextlib.contextmanager
     def join(self, step: Callable[[], Any] | None = None) -> Iterator[None]:
-        """For ranks with different numbers of batches: one that has no more takes part in the others' steps until no rank has any.
+        """For ranks with different numbers of batches: a rank that has run out takes part in the others' steps until all have.
 
             with model.join(optimizer.step):
                 for batch in my_batches: ...
 
-        The mean is then over the ranks that have a batch. step: called on the ranks without one after each such step, with the mean gradient,
-        so that parameters and the optimiser's state stay the same everywhere; None: parameters and buffers are those of the rank that trained
-        longest, afterwards.
+        Gradients are averaged over the ranks that have a batch. step: called on the other ranks after each such step, with the averaged
+        gradients, so that parameters and optimiser state stay equal everywhere. None: afterwards all ranks get the parameters and buffers of
+        the rank that trained longest.
         """
         yield
         mine = self._engine.stats().steps * self._ranks.size + self._ranks.rank
@@ -230,21 +230,21 @@ class DistributedDataParallel(torch.nn.Module):
             _sync_module_states(self.module, self._group or dist.group.WORLD, 250 * _ddp.MIB, longest, _ddp.ignored(self.module))
 
     def drain(self) -> None:
-        """Strategies "ordered" and "sharded": waits for what is on its way, as state_dict(), parameters() and copies do."""
+        """Strategies "ordered" and "sharded": waits for everything in flight, as state_dict(), parameters() and copies do."""
         if self._running is not None:
             self._running.engine.drain()
 
     def abandon_step(self, reason: str = "the step was abandoned") -> None:
-        """This rank cannot do the step that the others are in (its forward raised, say): every rank raises a StepError with the reason."""
+        """Call it if this rank cannot do the others' step, for example because its forward raised: every rank raises a StepError."""
         self._engine.abandon(reason)
 
     def stats(self) -> Any:
-        """Of the last finished step: buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s, steps, forward_wait_s, and
-        awaited_bytes, automatic (a phase); seconds and bytes."""
+        """Statistics of the last finished step: buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s, steps,
+        forward_wait_s, awaited_bytes, and automatic (a phase). Times are seconds."""
         return self._engine.stats()
 
     def buckets(self) -> list[list[str]]:
-        """The names of the parameters in each bucket, as they are in use: in gradient-ready order once a step has shown it."""
+        """The parameter names in each bucket now in use; in gradient-ready order once a step has observed it."""
         names: list[list[str]] = self._engine.bucket_names()
         return names
 
@@ -263,17 +263,17 @@ def _say(line: str) -> None:
 
 
 def _check_of_pytorch(arguments: Mapping[str, Any]) -> None:
-    """PyTorch's arguments that are none here do no harm at their defaults."""
+    """Accepts PyTorch's other arguments at their defaults only."""
     theirs = inspect.signature(torch.nn.parallel.DistributedDataParallel.__init__).parameters
     for name, value in arguments.items():
         if name not in theirs:
             raise TypeError(f"DistributedDataParallel.__init__() got an unexpected keyword argument '{name}'")
         if value != theirs[name].default:
-            raise InputError(f"DataParallel: {name} is PyTorch's; expected {_INSTEAD.get(name, 'nothing in its place')}")
+            raise InputError(f"DataParallel: {name} exists only in PyTorch's class; expected {_INSTEAD.get(name, 'it left out')}")
 
 
 def _input_device(module: torch.nn.Module, ids: Sequence[_Device] | None, output: _Device | None) -> torch.device | None:
-    """Where PyTorch's class moves inputs to."""
+    """The device PyTorch's class moves inputs to."""
     wanted = [each for each in (*(ids or []), output) if each is not None]
     given = {torch.device("cuda", each) if isinstance(each, int) else torch.device(each) for each in wanted}
     devices = {p.device for p in module.parameters()}

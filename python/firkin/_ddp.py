@@ -84,7 +84,7 @@ def ddp_in(model: torch.nn.Module, what: str = "check") -> DDP:
     for part in model.modules() if isinstance(model, torch.nn.Module) else ():
         if isinstance(part, DDP):
             return part
-    raise InputError(f"{what}: {type(model).__name__} is not a DistributedDataParallel and contains none; expected the wrapped model")
+    raise InputError(f"{what}: {type(model).__name__} neither is nor contains a DistributedDataParallel; expected the wrapped model")
 
 
 def wire_dtype(ddp: DDP, dtype: torch.dtype) -> torch.dtype | None:

@@ -12,9 +12,9 @@ _HOW = "FIRKIN_PYTHON_ENGINE=1 pip install --no-build-isolation . in Firkin's so
 
 
 class StepError(RuntimeError):
-    """A step failed on some rank, and is told to every rank: nobody has a gradient of it, and none may step its optimiser.
+    """A step failed on some rank. Every rank raises this error; no rank has a gradient of the step, and none may step its optimiser.
 
-    rank: the first that failed. step: counted from 0; failed steps count. reason: on that rank.
+    rank: the first that failed. step: counted from 0, failed steps included. reason: on that rank.
     """
 
     def __init__(self, message: str, rank: int, step: int, reason: str) -> None:
@@ -26,20 +26,20 @@ class StepError(RuntimeError):
 
 
 class GroupError(RuntimeError):
-    """A collective failed, and with it the process group: it and everything made with it must be made anew. Names the missing ranks."""
+    """A collective failed and the process group is lost: create it, and everything made with it, again. Names the missing ranks."""
 
 
 def check_built_for(built_for: str) -> None:
-    """Raises InputError unless the engine was built for this version of PyTorch, of which its C++ interfaces are; any build of it will do."""
+    """Raises InputError unless the engine was built for this version of PyTorch, in any build."""
     if built_for.split("+")[0] != torch.__version__.split("+")[0]:
-        raise InputError(f"DataParallel: the engine was built for torch {built_for}, and this is {torch.__version__}; expected a new build: {_HOW}")
+        raise InputError(f"DataParallel: the engine was built for torch {built_for}, but this is {torch.__version__}; expected a new build: {_HOW}")
 
 
 def load_engine() -> Any:
-    """The module firkin._engine. Raises InputError where it cannot be had."""
+    """The module firkin._engine. Raises InputError if it is missing."""
     try:
         built_for = importlib.import_module("firkin._engine_torch").VERSION
     except ImportError:
-        raise InputError(f"DataParallel: this firkin was installed without the engine; expected {_HOW}") from None
+        raise InputError(f"DataParallel: this firkin was installed without the engine; expected it to be built: {_HOW}") from None
     check_built_for(built_for)
     return importlib.import_module("firkin._engine")

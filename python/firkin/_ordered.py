@@ -1,4 +1,4 @@
-"""Who waits for what is on its way under the strategies "ordered" and "sharded", and the optimiser of "ordered"."""
+"""Waiting for gradients and parameters in flight under the strategies "ordered" and "sharded"; the optimiser of "ordered"."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _engine_steps = threading.local()  # whether an optimiser steps on this thread b
 
 
 class Arrivals:
-    """A running engine, and whoever waits for what is on its way: forwards, copies, checkpoints, other optimisers, loops over parameters.
+    """A running engine, and everything that waits for it: forwards, copies, checkpoints, other optimisers, loops over parameters.
 
-    Gradients are left on their way when backward() returns only where OverlappedOptimizers have every parameter.
+    Gradients stay in flight when backward() returns only if OverlappedOptimizers hold every parameter.
     """
 
     def __init__(self, engine: Any, parameters: list[torch.Tensor]) -> None:
@@ -33,7 +33,7 @@ class Arrivals:
         self._hooks: set[int] = set()
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
-        """Every module waits for its parameters before its forward. Returns what takes all of it away again."""
+        """Makes every module wait for its parameters before its forward. Returns a function that undoes this."""
         names: dict[torch.nn.Module, list[str]] = {}
         for name, part in module.named_modules(remove_duplicate=False):
             names.setdefault(part, []).append(name)
@@ -77,7 +77,7 @@ class Arrivals:
             self.engine.await_module(index)
 
         # Dynamo would look into the optimiser, which steps in here, and round otherwise on the rank where it does.
-        reason = "firkin: a module waits here for its parameters (strategies ordered, sharded); expected another one for a full graph"
+        reason = "firkin: a module waits here for its parameters (strategies ordered, sharded); expected another strategy for fullgraph=True"
         return torch.compiler.disable(wait, reason=reason)  # type: ignore[no-any-return, no-untyped-call]
 
     def _shadows(self) -> dict[str, Callable[..., Any]]:
@@ -119,7 +119,7 @@ class Arrivals:
 
 
 class _LiveGroup(collections.UserDict[str, Any]):
-    """A group of the optimiser's that is there now: load_state_dict() puts new ones in the place of the old."""
+    """The optimiser's group as it is now, because load_state_dict() replaces groups."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, index: int) -> None:
         self._optimizer, self._index = optimizer, index
@@ -143,7 +143,7 @@ def as_the_engine_sees_it(optimizer: torch.optim.Optimizer) -> types.SimpleNames
 
 
 class OverlappedOptimizer(torch.optim.Optimizer):
-    """An optimiser for the strategy "ordered": it steps each parameter when its gradient has arrived, behind the next forward.
+    """The optimiser for the strategy "ordered": steps each parameter when its gradient has arrived, behind the next forward.
 
         model = firkin.DistributedDataParallel(Net(), strategy="ordered", cap_mib=1)
         optimizer = firkin.OverlappedOptimizer(model, torch.optim.AdamW(model.parameters()))
@@ -151,18 +151,17 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         loss(model(x), y).backward()
         optimizer.step()
 
-    Every module of the model waits for its own parameters when its forward is called, so there is nothing to write in the model; parameters
-    that are used past any module's forward are complete when the step ends. It is the optimiser that it was made of, with the same groups
-    and the same state: schedulers and checkpoints take either, step() and GradScaler this one. Parameters and gradients are complete where
-    they come from parameters(), state_dict(), a copy of the model, or param_groups; before others are read, clipped or changed, drain().
-    Under other strategies step() is optimizer.step().
+    Every module waits for its own parameters when its forward is called, so the model needs no change; parameters used outside any
+    module's forward are complete when the step ends. Groups and state are those of `optimizer`: schedulers and checkpoints take either
+    object, step() and GradScaler take this one. Parameters and gradients obtained from parameters(), state_dict(), a copy of the model or
+    param_groups are complete; call drain() before you read, clip or change others. Under other strategies step() is optimizer.step().
 
-    optimizer: any that leaves a parameter without a gradient alone; its groups must be complete. Raises InputError for L-BFGS.
+    optimizer: any that skips parameters without a gradient; its groups must be complete. Raises InputError for L-BFGS.
     """
 
     def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
-            raise InputError("OverlappedOptimizer: L-BFGS needs all gradients together; expected another optimiser")
+            raise InputError("OverlappedOptimizer: L-BFGS needs all gradients at once; expected another optimiser")
         self.optimizer = optimizer
         self._arrivals: Arrivals = model._arrivals
         self._native = load_engine().EngineOptimizer(self._arrivals.engine, as_the_engine_sees_it(optimizer))
@@ -173,13 +172,13 @@ class OverlappedOptimizer(torch.optim.Optimizer):
             weakref.finalize(self, register(self._arrivals._drain).remove)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Steps the parameters whose gradients have arrived; the others when they are needed, with the options that they have now."""
+        """Steps the parameters whose gradients have arrived; the others when they are needed, with the options of this moment."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if len(self.optimizer.param_groups) != self._groups:
-            raise InputError("OverlappedOptimizer: the optimiser got another group of parameters; expected all of them at construction")
+            raise InputError("OverlappedOptimizer: a parameter group was added later; expected all groups at construction")
         self._native.step()
         self._arrivals.is_stepped = True
         return loss
@@ -189,31 +188,31 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
     def drain(self) -> None:
-        """Waits for all gradients that are on their way, and after step() steps their parameters."""
+        """Waits for all gradients in flight and, after step(), steps their parameters."""
         self._native.drain()
 
     def clip_grad_norm_(self, max_norm: float) -> float:
-        """torch.nn.utils.clip_grad_norm_ between backward() and step(). It needs all gradients, so nothing is hidden; it warns once."""
+        """torch.nn.utils.clip_grad_norm_ between backward() and step(). Waits for all gradients, so nothing overlaps; warns once."""
         norm: float = self._native.clip_gradients(max_norm)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's, complete."""
+        """The optimiser's state_dict(), complete."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Into the optimiser, when the last step is complete."""
+        """Loads into the optimiser once the last step is complete."""
         self.optimizer.load_state_dict(state_dict)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The optimiser's. Between backward() and step(), when somebody may look at gradients there, all of them have arrived."""
+        """The optimiser's groups. Between backward() and step() this waits for all gradients, since code may read them there."""
         self._before_gradients_are_seen()
         return self.optimizer.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The optimiser's, complete."""
+        """The optimiser's state, complete."""
         self.drain()
         return self.optimizer.state
 

@@ -1,4 +1,4 @@
-"""Plan: which gradients travel together, as arguments of DistributedDataParallel and as a check of one."""
+"""Plan: which gradients travel together, as DistributedDataParallel arguments and as a check of a wrapped model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Plan:
 
     @classmethod
     def of_counts(cls, profile: Profile, counts: Sequence[int]) -> Plan:
-        """The plan with that many tensors in its buckets, in the profile's gradient-ready order. Raises InputError unless they add up."""
+        """The plan with this many tensors per bucket, in the profile's gradient-ready order. Raises InputError unless they add up."""
         if any(count < 1 for count in counts) or sum(counts) != len(profile):
             raise InputError(f"plan: {list(counts)} tensors per bucket; expected positive numbers that add up to {len(profile)}")
         names = iter(profile.names)
@@ -57,17 +57,17 @@ class Plan:
 
     @property
     def bucket_bytes(self) -> list[int]:
-        """Of each bucket."""
+        """Bytes of each bucket."""
         return [sum(self.bytes[name] for name in bucket) for bucket in self.buckets]
 
     def ddp_kwargs(self, model: torch.nn.Module, *, find_unused_parameters: bool = False, static_graph: bool = False) -> dict[str, Any]:
         """bucket_cap_mb_list, and the arguments given here, for DistributedDataParallel(model, **...).
 
-        PyTorch fills the buckets of a list in gradient-ready order once they are rebuilt (from the second step on; static_graph: from the
-        third), from the last ready gradient where DDP_SET_LAST_BUCKET_CAP=1, and with find_unused_parameters (without static_graph) always
-        in order of registration, reversed: the list is made for what applies. Raises InputError where PyTorch has no such list, the plan is
-        of another model, or no list makes these buckets: parameters of several dtypes or devices (one list is for all of them), or buckets
-        that are not runs in the order of registration under find_unused_parameters.
+        PyTorch fills a list's buckets in gradient-ready order once it rebuilds them (before the second step; static_graph: the third), from
+        the last ready gradient if DDP_SET_LAST_BUCKET_CAP=1, and with find_unused_parameters (without static_graph) always in reverse order
+        of registration; the list is made for the case that applies. Raises InputError if PyTorch has no such list, the plan is for another
+        model, or no list makes these buckets: parameters of several dtypes or devices (they share one list), or, under
+        find_unused_parameters, buckets that are not contiguous in order of registration.
         """
         order = self.order_in_model(model)
         (first_name, first), *others = _ddp.reduced_parameters(model)
@@ -81,7 +81,7 @@ class Plan:
         return {"bucket_cap_mb_list": self.caps_mib(order, **flags)} | {name: True for name, on in flags.items() if on}
 
     def caps_mib(self, registration: Sequence[str], *, find_unused_parameters: bool = False, static_graph: bool = False) -> list[float]:
-        """The bucket_cap_mb_list alone. registration: the parameters' names in order of registration. Raises InputError as ddp_kwargs()."""
+        """Only the bucket_cap_mb_list. registration: parameter names in order of registration. Raises InputError like ddp_kwargs()."""
         if not _ddp.takes_lists():
             raise InputError(f"torch {torch.__version__} has no bucket_cap_mb_list; expected 2.13 or later")
         buckets = self.buckets
@@ -91,13 +91,13 @@ class Plan:
             buckets = tuple(tuple(reversed(bucket)) for bucket in reversed(buckets))
         caps = caps_of_counts([len(bucket) for bucket in buckets], [self.bytes[name] for bucket in buckets for name in bucket])
         if caps is None:
-            raise InputError("plan: no bucket_cap_mb_list makes it; expected no bucket that ends with an empty parameter")
+            raise InputError("plan: no bucket_cap_mb_list makes these buckets; expected none that ends with an empty parameter")
         return caps
 
     def check(self, model: torch.nn.Module) -> None:
         """Raises InputError that names the first bucket of `model`, a DistributedDataParallel after some steps, that is another one.
 
-        From what PyTorch itself logged: needs three training steps (static_graph: four).
+        Reads what PyTorch logged, so it needs three training steps (static_graph: four).
         """
         live = _ddp.live_buckets(model)
         self.order_in_model(_ddp.ddp_in(model).module)
@@ -130,8 +130,8 @@ class Plan:
             run = tuple(itertools.islice(names, len(self.buckets[k])))
             if set(run) != set(self.buckets[k]):
                 raise InputError(
-                    f"plan: with find_unused_parameters PyTorch cuts in the order of registration, of which bucket {k}"
-                    f" ({_listed(self.buckets[k])}) is no run; expected static_graph as well, or another plan"
+                    f"plan: with find_unused_parameters PyTorch cuts in order of registration, in which bucket {k}"
+                    f" ({_listed(self.buckets[k])}) is not contiguous; expected static_graph as well, or another plan"
                 )
             cut.append(run)
         return tuple(cut)

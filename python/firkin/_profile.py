@@ -227,10 +227,10 @@ class _Watched:
         if watch.uncounted and not self._model.called:
             raise InputError("step did not call the model it was given; expected step(model) to use its argument")
         if watch.uncounted and not watch.passes:
-            raise InputError("step did no backward pass that averages gradients; expected the last one outside of no_sync()")
+            raise InputError("step did no synchronising backward pass; expected the last one outside no_sync()")
         if len(watch.passes) != 1:
             raise InputError(
-                f"step did {len(watch.passes) or 'no'} backward passes; expected one, and where gradients are accumulated the others under"
+                f"step did {len(watch.passes) or 'no'} backward passes; expected one, and with gradient accumulation the others under"
                 " `with model.no_sync():`"
             )
         return watch
@@ -245,13 +245,13 @@ def profile(
     warmup: int = 3,
     find_unused_parameters: bool = False,
 ) -> Profile:
-    """When each gradient becomes ready in the backward pass: medians over `steps` steps, seconds from the start of backward.
+    """Records when each gradient becomes ready in backward: medians over `steps` steps, seconds from the start of backward.
 
-    model: the module itself, not wrapped. step(model): forward, one backward (others under `with model.no_sync():`), optimiser. Its steps
-    are real but for one thing: gradients are zero when backward ends, so that ranks stay alike. Three kinds of steps run: `warmup`, then in
-    turns without and with hooks. Collective where a process group is there: every rank gets rank 0's order and the slowest rank's times.
-    Raises InputError, on every rank, for a model without parameters, different models, a step that does not do exactly one backward, and,
-    unless find_unused_parameters, a parameter that gets no gradient.
+    model: the module itself, not wrapped. step(model): forward, one backward (others under `with model.no_sync():`), optimiser. Steps are
+    real, except that gradients are zero when backward ends, which keeps ranks equal. After `warmup` steps, steps without and with hooks
+    alternate. Collective if there is a process group: every rank gets rank 0's order and the slowest rank's times.
+    Raises InputError, on every rank, for a model without parameters, different models, a step without exactly one backward and, unless
+    find_unused_parameters is set, a parameter without a gradient.
     """
     if steps < 1 or warmup < 0:
         raise InputError(f"profile: {steps} steps, {warmup} of warm-up; expected at least 1 and 0")

@@ -1,4 +1,4 @@
-"""TuneResult: what firkin.tune found, to wrap with, look at, keep, and take to more ranks."""
+"""TuneResult: the outcome of firkin.tune, to wrap a model with, inspect, save, and extrapolate to more ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("firkin")
 
 
 class Speedup(float):
-    """How many times as fast as with PyTorch's default a step is; low and high: its 95 % interval."""
+    """PyTorch's default step time over this one; low and high are the 95 % interval."""
 
     low: float
     high: float
@@ -52,21 +52,21 @@ class Speedup(float):
 
 @dataclass(frozen=True)
 class AtScale:
-    """The answer for more ranks than were measured: predicted, by every way in which an all-reduce may grow with the ranks."""
+    """The prediction for more ranks than were measured, under each form in which all-reduce time may grow."""
 
     world_size: int
     cap_mib: float  #: the uniform cap of least expected regret
-    expected_regret: float  #: what it costs over the best cap's backward, over the draws of what is not known
-    caps_mib: Mapping[str, float]  #: the best cap, by how an all-reduce grows with the ranks; empty where this world was measured
+    expected_regret: float  #: its expected cost over the best cap's backward, given what is uncertain
+    caps_mib: Mapping[str, float]  #: the best cap under each form of growth; empty if this world was measured
     prediction: Prediction
 
     def __str__(self) -> str:
         lines = [f"{self.world_size} ranks: a cap of {self.cap_mib:.3g} MiB, expected to cost {self.expected_regret:.1%} over the best"]
         if self.caps_mib:
             forms = ", ".join(f"{name} {cap:.3g}" for name, cap in self.caps_mib.items())
-            lines.append(f"not measured there; the best cap in MiB, by how an all-reduce may grow with the ranks: {forms}")
+            lines.append(f"not measured; the best cap in MiB if all-reduces grow as: {forms}")
             lines.append(
-                f"a minute on these {self.world_size} ranks settles it: curve = firkin.measure_all_reduce(time_budget_s=60), then"
+                f"one minute on {self.world_size} ranks settles it: curve = firkin.measure_all_reduce(time_budget_s=60), then"
                 f" result.at({self.world_size}, curve)"
             )
         return "\n".join(lines)
@@ -74,15 +74,15 @@ class AtScale:
 
 @dataclass(frozen=True, repr=False)
 class TuneResult:
-    """The choice, how sure it is, and what it was made from. The same on every rank. Pickles, but for the process group."""
+    """The chosen buckets, their gain, and the measurements behind them. The same on every rank. Pickles, except for the process group."""
 
     choice: str  #: "cap" or "torch default"
     plan: Plan  #: the buckets of the choice, as DistributedDataParallel made them
-    cap_mib: float  #: the best bucket_cap_mb, also where the choice is PyTorch's default
+    cap_mib: float  #: the best bucket_cap_mb, even if the choice is PyTorch's default
     step_s: float  #: a training step with the choice: median, of the slowest rank
     predicted_s: float  #: the same, predicted
     speedup: Speedup  #: over PyTorch's default: PyTorch's step over this one; .low and .high are its 95 % interval
-    notes: tuple[str, ...]  #: what else one has to know
+    notes: tuple[str, ...]  #: remarks, such as what could not be measured
     profile: Profile  #: when each gradient was ready
     curve: AllReduceTable  #: the time of an all-reduce by size
     world_size: int
@@ -94,7 +94,7 @@ class TuneResult:
     def of(
         cls, results_json: str, choice: str, plan: Plan, ddp_options: Mapping[str, Any], group: dist.ProcessGroup | None = None
     ) -> TuneResult:
-        """What a results.json says, and what it does not."""
+        """From a results.json and what it does not hold."""
         results = json.loads(results_json)
         keeps = choice == "torch default"
         (chosen,) = (row for row in results["strategies"] if row["strategy"] == ("torch default" if keeps else "chosen cap"))
@@ -107,7 +107,7 @@ class TuneResult:
         )  # fmt: skip
 
     def ddp_kwargs(self, **others: Any) -> dict[str, Any]:
-        """Arguments for DistributedDataParallel(model, **...): those of the choice, those that it was measured with, and `others`."""
+        """Arguments for DistributedDataParallel(model, **...): the choice, those it was measured with, and `others`."""
         for name in ("bucket_cap_mb", "bucket_cap_mb_list"):
             if name in others:
                 raise InputError(f"ddp_kwargs: '{name}' was tuned; expected other arguments")
@@ -117,12 +117,12 @@ class TuneResult:
         return kwargs if self.choice == "torch default" else {**kwargs, "bucket_cap_mb": self.cap_mib}
 
     def line(self) -> str:
-        """What to write into a program."""
+        """The line to write into a program."""
         words = [f"{name}={value}" for name, value in self.ddp_kwargs().items() if name not in ("device_mesh", "process_group")]
         return f"DistributedDataParallel({', '.join(['model', *words])})"
 
     def summary(self) -> str:
-        """Three lines: what it is worth, how sure that is, what to write."""
+        """Three lines: the gain, how sure it is, and the line to write."""
         results = json.loads(self.results_json)
         decision, blocks = results["decision"], len(results["samples"]["step_s"][0])
         others = [f"{cap:.3g}" for cap in decision["tied_mib"] if cap != decision["cap_mib"]]
@@ -130,17 +130,17 @@ class TuneResult:
         return f"{self._sentence()}\n{decision['outcome']}, from {blocks} blocks of steps that had no part in the choice{tied}\n{self.line()}"
 
     def wrap(self, model: torch.nn.Module, **others: Any) -> DDP:
-        """DistributedDataParallel(model, **ddp_kwargs(**others)). Raises InputError for another model than was tuned."""
+        """DistributedDataParallel(model, **ddp_kwargs(**others)). Raises InputError if `model` is not the tuned model."""
         self.plan.order_in_model(model)
         if (here := dist.get_world_size(others.get("process_group", self._group))) != self.world_size:
-            _log.warning("tuned with %d ranks, here are %d: result.at(%d) says what is expected", self.world_size, here, here)
+            _log.warning("tuned with %d ranks, but there are %d here: result.at(%d) predicts for these", self.world_size, here, here)
         return DDP(model, **self.ddp_kwargs(**others))
 
     def for_(self, framework: str) -> dict[str, Any]:
-        """The choice as keyword arguments: of transformers' TrainingArguments, accelerate's DistributedDataParallelKwargs, lightning's
-        DDPStrategy, torch's DistributedDataParallel; for deepspeed, megatron-lm and horovod by the names of their settings.
+        """The choice as keyword arguments of "transformers" (TrainingArguments), "accelerate" (DistributedDataParallelKwargs), "lightning"
+        (DDPStrategy) or "torch" (DistributedDataParallel); for "deepspeed", "megatron-lm" and "horovod" under their settings' names.
 
-        Raises InputError for another name.
+        Raises InputError for any other name.
         """
         kwargs = self.ddp_kwargs()
         if framework in ("torch", "lightning"):
@@ -164,9 +164,9 @@ class TuneResult:
         return of_others[framework]
 
     def check(self, model: torch.nn.Module, strict: bool = False) -> str:
-        """Whether the buckets of `model`, a DistributedDataParallel, are the choice's: a line that names the first that is not.
+        """Compares the buckets of `model`, a DistributedDataParallel, with the chosen ones; the line names the first that differs.
 
-        From what PyTorch itself logged: after three training steps (static_graph: four). strict: raises it as an InputError.
+        Reads what PyTorch logged, so it needs three training steps (static_graph: four). strict: raises a difference as an InputError.
         """
         try:
             self.plan.check(model)
@@ -178,8 +178,8 @@ class TuneResult:
         return f"check: {len(self.plan.buckets)} buckets, as tuned: {sizes} MiB"
 
     def at(self, world_size: int, curve: AllReduceTable | None = None) -> AtScale:
-        """What is expected of more ranks than were here. curve: an all-reduce measured there (or in several worlds), with which it is one
-        of as many ranks. Raises InputError as firkin.predict()."""
+        """The prediction for another number of ranks. curve: all-reduce times measured there (or at several numbers of ranks), which
+        replace extrapolation. Raises InputError like firkin.predict()."""
         fitted = json.loads(self.results_json).get("calibration", {})
         names = ("overhead_s", "compute_slowdown", "comm_slowdown", "latency_factor", "residual")
         options = {name: fitted[name] for name in names if name in fitted}
@@ -191,15 +191,15 @@ class TuneResult:
         return AtScale(world_size, named["cap_mib"], named["expected_regret"], caps, prediction)
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes a page that opens without a network: what was measured, what was predicted, and the answer in words."""
+        """Writes a page with the measurements, the predictions and the answer; it opens without a network."""
         _core.write_report(self.results_json, os.fspath(path))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes what load() reads, results.json, report.html, tensors.csv and allreduce.csv; an earlier result goes to folder/older/."""
+        """Writes the file that load() reads, results.json, report.html, tensors.csv and allreduce.csv; moves an earlier result to older/."""
         _core.write_run(self.results_json, os.fspath(folder), json.dumps(self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in what JSON has, but for arguments of DistributedDataParallel that JSON has not, and the process group."""
+        """As JSON types, without the process group and DistributedDataParallel arguments that JSON cannot hold."""
         options = {name: value for name, value in self._ddp_options.items() if isinstance(value, (bool, int, float, str, type(None)))}
         named = {name: getattr(self, name) for name in ("choice", "cap_mib", "step_s", "predicted_s", "world_size")}
         speedup = [float(self.speedup), self.speedup.low, self.speedup.high]
@@ -208,7 +208,7 @@ class TuneResult:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> TuneResult:
-        """Of what to_dict() made."""
+        """The reverse of to_dict()."""
         plan = Plan(saved["plan"]["buckets"], saved["plan"]["bytes"])
         return cls.of(json.dumps(saved["results"]), saved["choice"], plan, saved["ddp_options"])
 
@@ -219,7 +219,7 @@ class TuneResult:
         return self  # nothing of it changes
 
     def plot(self) -> Any:
-        """The step by bucket cap, measured and predicted: an Altair chart where Altair is there, else Vega-Lite that notebooks draw."""
+        """Step time by bucket cap, measured and predicted: an Altair chart if Altair is installed, else Vega-Lite that notebooks draw."""
         measured, predicted, default = _points(json.loads(self.results_json))
         x = {"field": "cap", "type": "quantitative", "scale": {"type": "log"}, "title": "bucket cap, MiB"}
         y = {"field": "ms", "type": "quantitative", "scale": {"zero": False}, "title": "step, ms"}
@@ -312,7 +312,7 @@ class VegaLite(dict[str, Any]):
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> TuneResult:
-    """What TuneResult.save(folder) wrote; None: the folder that the environment's FIRKIN_TUNED names. Raises InputError where it is not."""
+    """Reads what TuneResult.save(folder) wrote; None: the folder in the variable FIRKIN_TUNED. Raises InputError if it is missing."""
     place = folder if folder is not None else os.environ.get(_FOLDER)
     if place is None:
         raise InputError(f"load: no folder, and {_FOLDER} is not set; expected the folder of a saved result")
@@ -322,4 +322,4 @@ def load(folder: str | os.PathLike[str] | None = None) -> TuneResult:
     except OSError as error:
         raise InputError(f"load: {file}: {error.strerror}; expected the folder of a saved result") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"load: {file} is not what save() writes ({type(error).__name__}: {error})") from None
+        raise InputError(f"load: {file} was not written by save() ({type(error).__name__}: {error})") from None

@@ -1,4 +1,4 @@
-"""The strategy "sharded" in Python: an optimiser of which every rank holds its part."""
+"""The strategy "sharded" in Python: each rank holds its part of the optimiser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Part(NamedTuple):
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
-    """An optimiser for the strategy "sharded": each of P ranks steps its part of every bucket, and holds a P-th of the state (ZeRO, stage 1).
+    """The optimiser for the strategy "sharded": each of P ranks steps its part of every bucket and holds 1/P of the state (ZeRO, stage 1).
 
         model = firkin.DistributedDataParallel(Net(), strategy="sharded")
         optimizer = firkin.ShardedOptimizer(model, torch.optim.AdamW, lr=1e-3)
@@ -37,20 +37,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
         loss(model(x), y).backward()
         optimizer.step()
 
-    Backward sums each bucket where its part is stepped; the new parameters travel back behind the next forward, where every module waits for
-    its own. On two ranks parameters are to the last bit those of "bucketed". Every rank must call step() after every backward that
-    succeeded. Parameters have no grad afterwards, so torch.nn.utils.clip_grad_norm_ finds nothing to clip: use clip_grad_norm_() here.
+    Backward sums each part on the rank that steps it; the new parameters travel behind the next forward, in which every module waits for its
+    own. On two ranks parameters equal those of "bucketed" to the last bit. Every rank must call step() after every successful backward.
+    Parameters have no grad afterwards, so torch.nn.utils.clip_grad_norm_ finds nothing to clip: use clip_grad_norm_() of this class.
 
-    model: a firkin.DistributedDataParallel, before its first backward; one ShardedOptimizer each. optimizer_class: any that works element by
-    element, as SGD, Adam(W), RMSprop and Adagrad do. It is made with **options over parts: views of one dimension, in param_groups here.
-    params: the parameters or groups of parameters that it steps, as optimizer_class takes them; None: all that the model trains.
-    master_weights: steps parameters of low precision (bf16) on copies in float32 of this rank's part, with their state; 4 bytes a parameter,
-    divided by the number of ranks. They are "master" in state_dict()'s states. Otherwise a step below half the distance to a parameter's next
-    value is lost.
+    model: a firkin.DistributedDataParallel before its first backward; one ShardedOptimizer per model. optimizer_class: any that works element
+    by element, as SGD, Adam(W), RMSprop and Adagrad do; constructed with **options over 1-d views of this rank's parts (see param_groups).
+    params: the parameters or groups to step, as optimizer_class takes them; None: all trained parameters.
+    master_weights: steps parameters in low precision (bf16) on float32 copies of this rank's part, with float32 state: 4 bytes a parameter
+    for the copies, divided by the number of ranks. state_dict() has them as "master". Without them, updates below half the distance to a
+    parameter's next value are lost.
 
-    Collective, on the ranks of the model.
+    Collective.
 
-    Raises InputError for parameters the model does not train, GradScaler (each rank sees its gradients alone), and add_param_group().
+    Raises InputError for parameters the model does not train, GradScaler (each rank sees only its own gradients), and add_param_group().
     """
 
     _step_supports_amp_scaling = True  # so GradScaler leaves the decision to step(), which refuses
@@ -86,13 +86,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().__setstate__({})  # what an Optimizer has beside parameters
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Collective. Returns what closure() returns. Does nothing after a step that failed."""
+        """Collective. Returns the result of closure(). Does nothing after a failed step."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if self.__dict__.pop("found_inf", None) is not None:
-            raise InputError("ShardedOptimizer: a GradScaler, which would scale by each rank's own gradients; expected bf16, or none")
+            raise InputError("ShardedOptimizer: GradScaler would scale by each rank's own gradients; expected bf16, or no scaler")
         self._native.step()
         return loss
 
@@ -105,11 +105,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
     def drain(self) -> None:
-        """Waits for the parameters that are on their way."""
+        """Waits for parameters in flight."""
         self._engine.drain()
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state as optimizer_class has it without ranks, the same on every rank. Collective."""
+        """The whole state, as a plain optimizer_class would hold it; the same on every rank. Collective."""
         self.drain()
         group = self._model._group
         whole = self._whole()
@@ -127,7 +127,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return whole.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """One of optimizer_class's over the same parameters in the same groups: from here or from a plain one, of any number of ranks."""
+        """Loads the state of a ShardedOptimizer (of any number of ranks) or of a plain optimizer_class with the same parameter groups."""
         self.drain()
         whole = self._whole()
         whole.load_state_dict(state_dict)
@@ -143,12 +143,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Of this rank's parts."""
+        """The groups of this rank's parts."""
         return self.optimizer.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """Of this rank's parts."""
+        """The state of this rank's parts."""
         return self.optimizer.state
 
     @property
@@ -156,13 +156,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return self.optimizer.defaults
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        raise InputError("ShardedOptimizer: add_param_group(); expected all groups at construction (params=)")
+        raise InputError("ShardedOptimizer: cannot add a parameter group; expected all groups at construction (params=)")
 
     def __getstate__(self) -> dict[str, Any]:
         raise InputError("ShardedOptimizer: cannot be copied or pickled; expected its state_dict()")
 
     def _whole(self) -> torch.optim.Optimizer:
-        """One without ranks, in whose format checkpoints are: no state, the options of now."""
+        """A plain optimizer_class, in whose format checkpoints are: no state, current options."""
         stand_in = {id(part.parameter): part.whole for part in self._parts}
         whole = self._make([{**group, "params": [stand_in[id(p)] for p in group["params"]]} for group in self._groups])
         whole.state.clear()

@@ -43,7 +43,7 @@ _CALIBRATIONS = (_Calibration(2, 4, 4), _Calibration(1, 4, 2), _Calibration(1, 4
 
 
 class Progress:
-    """How far a tuning is: a bar with the time left, by tqdm where it is there; lines where nobody looks at a terminal."""
+    """Progress of a tuning: tqdm's bar with the time left on a terminal, otherwise lines."""
 
     def __init__(self, expected_s: float, shown: bool) -> None:
         self._started = time.perf_counter()
@@ -151,22 +151,22 @@ def tune(
     restore: bool = True,
     progress: bool = True,
 ) -> TuneResult:
-    """The best gradient buckets for this model on these ranks. Collective: every rank gets the same result.
+    """Finds the fastest gradient buckets for this model on these ranks. Collective: every rank gets the same result.
 
-    model: the module itself, not wrapped. step(model): one training step, with the model that it is given: forward, backward, optimiser;
-    where gradients are accumulated, all but the last backward under `with model.no_sync():`. It is called some hundred times, with a
-    module that is called as DistributedDataParallel is, or that.
-    process_group: None is the default group, or that of ddp_kwargs' device_mesh. ddp_kwargs: other arguments that DistributedDataParallel
-    will be called with. wrap(model, **kwargs): how you wrap the model, where that is more: registering a communication hook, compiling.
-    caps_mib: bucket caps to measure besides the best predicted. time_budget_s: for all of it, about; where steps are slow it does fewer,
-    result.notes says what these cannot tell, and a line of the logger "firkin" where even the fewest take longer.
-    restore: afterwards, also after an error, everything is as it was before: parameters, buffers, gradients, the state of optimisers,
-    schedules and gradient scalers, random numbers; a copy is on the host meanwhile, the only memory beyond that of training. Loaders, and
-    what else step changes, stay further on. False: step trains on, with zero gradients in the steps that are measured without
-    communication. progress: a bar on rank 0, and the answer in three lines.
+    model: the module itself, not wrapped. step(model): one training step with the model it is given: forward, backward, optimiser. With
+    gradient accumulation, all but the last backward run under `with model.no_sync():`. It is called some hundred times, with
+    DistributedDataParallel or a module that is called the same way.
+    process_group: None is the default group, or that of ddp_kwargs' device_mesh. ddp_kwargs: the other arguments of your
+    DistributedDataParallel. wrap(model, **kwargs): how you wrap the model if you do more, such as registering a communication hook or
+    compiling. caps_mib: bucket caps to measure besides the best predicted ones. time_budget_s: approximate total; slow steps run fewer times,
+    result.notes says what that cannot show, and the logger "firkin" warns if even the fewest take longer.
+    restore: afterwards, even after an error, parameters, buffers, gradients, random numbers, and the state of optimisers, schedules and
+    gradient scalers are as before; the copy on the host is the only memory beyond that of training. Loaders, and anything else step changes,
+    have moved on. False: training continues from the tuned steps; those without communication have zero gradients. progress: a bar on rank
+    0, and the answer in three lines.
 
-    Raises InputError, on every rank, for a model, a step, arguments or a group that cannot be tuned, and where the batches end. RuntimeError
-    where something could not be put back, or ranks drifted apart.
+    Raises InputError, on every rank, for a model, step, arguments or group that cannot be tuned, and if the batches run out; RuntimeError if
+    something could not be restored or ranks drifted apart.
     """
     options = dict(ddp_kwargs or {})
     process_group = options.pop("process_group", process_group)
@@ -195,7 +195,7 @@ def tune(
         state.check_put_back(ranks)
     else:
         for name in sorted(State(model).unlike(ranks) - unlike):
-            raise RuntimeError(f"tune: '{name}' now differs between ranks; expected a step that does the same on every rank")
+            raise RuntimeError(f"tune: '{name}' now differs between ranks; expected a step that changes it alike on every rank")
     shown.say(result.summary())
     return result
 
@@ -219,11 +219,11 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         notes.append("DDP_SET_LAST_BUCKET_CAP=1: PyTorch fills buckets of a cap from the last gradient; predictions take the first")
     if job.compiled:
         notes.append(
-            "torch.compile cuts the model's graphs by the bucket cap too: caps from 1 MiB on were considered, each with graphs of its"
-            " own; when gradients are ready was profiled without it"
+            "torch.compile also cuts the model's graphs by the bucket cap: only caps from 1 MiB on were considered, each with its own"
+            " graphs; ready times were profiled without it"
         )
     if wire is None:
-        notes.append("a communication hook: the all-reduce was measured, and its time predicted, without it; steps were measured with it")
+        notes.append("with a communication hook: all-reduces were measured and predicted without it, steps measured with it")
     dtype, device = parameters[0][1].dtype, parameters[0][1].device
     seconds = min(10.0, job.time_budget_s * 0.1)
     sizes = allreduce_sizes(sum(profile.bytes))
@@ -269,11 +269,11 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         lambda raced: ranks.on_rank_0(lambda: tuner.race(raced)),
     )  # fmt: skip
     if not races:
-        notes.append(f"steps of {step_s:.2g} s: no time to race the best predicted caps; the prediction chose")
+        notes.append(f"steps of {step_s:.2g} s: too slow to race the best predicted caps, so the prediction chose")
     gain = measured("measuring the gain", [None, *ranks.on_rank_0(lambda: tuner.gain_settings)], _GAIN_BLOCKS, left_s())
     if (blocks := len(gain[0])) < _INTERVAL_BLOCKS:
-        notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks of them; from fewer than {_INTERVAL_BLOCKS} no gain can be shown")
-    notes.append(f"step was called {step.calls} times: loaders and its own counters have moved on by as much")
+        notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
+    notes.append(f"step was called {step.calls} times: its loaders and counters have moved on by that many")
 
     def decided() -> tuple[Setting, str]:
         tuner.decide(gain)
@@ -288,7 +288,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
 
 
 def _calibration(job: _Job, step_s: float, left_s: float, notes: list[str]) -> _Calibration:
-    """Less where steps are slow; where even the least of all is too long, a line says so."""
+    """Less if steps are slow; warns if even the least takes too long."""
     share_s = _CALIBRATION_SHARE * left_s
     effort = next((e for e in _CALIBRATIONS if job.calls(e.settings, e.blocks, e.timed_steps) * step_s <= share_s), _CALIBRATIONS[-1])
     if effort.settings < _CALIBRATIONS[0].settings:
@@ -299,7 +299,7 @@ def _calibration(job: _Job, step_s: float, left_s: float, notes: list[str]) -> _
     if over_s > 0:
         job.progress.expect(job.time_budget_s + over_s)
     if over_s > 0.25 * job.time_budget_s + _SLACK_S and job.ranks.rank == 0:
-        _log.warning("tune: steps of %.2g s: about %.0f s in all, not %g", step_s, job.time_budget_s + over_s, job.time_budget_s)
+        _log.warning("tune: with steps of %.2g s tuning takes about %.0f s, not %g", step_s, job.time_budget_s + over_s, job.time_budget_s)
     return effort
 
 

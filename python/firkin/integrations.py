@@ -1,10 +1,10 @@
-"""Callbacks that tune on the first batches of a training, and give its DistributedDataParallel the buckets that were found.
+"""Callbacks that tune on the first batches of a training and give its DistributedDataParallel the chosen buckets.
 
     trainer.add_callback(firkin.integrations.for_transformers(trainer))    # Transformers' Trainer, also with PEFT
     Trainer(callbacks=[firkin.integrations.for_lightning()])               # Lightning
 
-Arguments are firkin.tune's (time_budget_s, caps_mib, ...); `result` of the callback is what it found. The training begins where it would
-have begun: everything is put back, and loaders are read by an iterator of the callback's own.
+Arguments are firkin.tune's (time_budget_s, caps_mib, ...); the callback's `result` holds the outcome. Training then starts as it would
+have: all state is restored, and the callback reads loaders through its own iterator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger("firkin")
 
 
 def tune_wrapped(ddp: DDP, step: Step, **arguments: Any) -> TuneResult:
-    """firkin.tune for the model in a DistributedDataParallel that has not stepped yet, which then has the buckets that were found."""
+    """firkin.tune for the model in a DistributedDataParallel that has not stepped yet, and then gives it the chosen buckets."""
     options = {name: value for name, default in _KEPT.items() if (value := getattr(ddp, name, default)) != default}
     hooks = list(ddp._comm_hooks)
     ddp.reducer._remove_autograd_hooks()
@@ -59,7 +59,7 @@ def _again_and_again(loader: Iterable[Any], end: Callable[[], None] = lambda: No
 def _wrapped(what: str, model: Any) -> DDP | None:
     if isinstance(model, DDP):
         return model
-    _log.warning("%s: the model is a %s and no DistributedDataParallel: nothing was tuned", what, type(model).__name__)
+    _log.warning("%s: the model is a %s, not a DistributedDataParallel: nothing was tuned", what, type(model).__name__)
     return None
 
 
@@ -100,7 +100,7 @@ def for_lightning(**arguments: Any) -> Any:
             if (ddp := _wrapped("for_lightning", trainer.strategy.model)) is None or self.result is not None:
                 return
             if not module.automatic_optimization:
-                raise InputError("for_lightning: automatic_optimization is False; expected firkin.tune with a step of your own")
+                raise InputError("for_lightning: automatic_optimization is False; expected firkin.tune with your own step")
             batches = _again_and_again(trainer.train_dataloader)
             scaler = getattr(trainer.precision_plugin, "scaler", None) or torch.amp.GradScaler(enabled=False)
             (optimizer,) = trainer.optimizers

@@ -30,7 +30,7 @@ def load_builder(target: str) -> Callable[[], Any]:
     file, _, name = target.rpartition(":")
     path = pathlib.Path(file)
     if not name or path.suffix != ".py" or not path.is_file():
-        raise firkin.InputError(f"'{target}': expected FILE.py:FUNCTION of a file that exists")
+        raise firkin.InputError(f"'{target}': expected FILE.py:FUNCTION, with an existing file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -55,7 +55,7 @@ def built(builder: Callable[[], Any]) -> tuple[Any, Any, dict[str, Any]]:
 def run(arguments: argparse.Namespace) -> None:
     if "RANK" not in os.environ:
         load_builder(arguments.target)  # what is wrong with it comes first
-        raise firkin.InputError("no ranks; expected to be started by torchrun: torchrun --nproc-per-node 2 -m firkin.tune FILE.py:FUNCTION")
+        raise firkin.InputError("no ranks; expected a start by torchrun: torchrun --nproc-per-node 2 -m firkin.tune FILE.py:FUNCTION")
     from firkin._ranks import Ranks
     from firkin._torch import dist, torch
 
@@ -78,13 +78,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="firkin.tune", description="The best gradient buckets for the model of a script, under torchrun.")
+    parser = argparse.ArgumentParser(prog="firkin.tune", description="Finds the fastest gradient buckets for a script's model, under torchrun.")
     parser.add_argument("target", metavar="FILE.py:FUNCTION", help="FUNCTION() returns model, step[, arguments of DistributedDataParallel]")
-    parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="caps to measure besides the best one (default: half, twice)")
-    parser.add_argument("--time-budget-s", type=float, default=150.0, help="for all of it, about (default: %(default)s)")
+    parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="bucket caps to measure besides the best predicted ones")
+    parser.add_argument("--time-budget-s", type=float, default=150.0, help="approximate total time (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="firkin-out/tune", help="folder for results.json and report.html (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the results.json")
+    parser.add_argument("--json", action="store_true", help="print results.json instead of text")
     words, of_script = sys.argv[1:], []
     if "--" in words:
         words, of_script = words[: words.index("--")], words[words.index("--") + 1 :]

@@ -51,7 +51,7 @@ void bind_profile(nb::module_& module) {
                              "Tensors are in gradient-ready order; times are seconds from the start of backward and do not decrease.")
       .def("__init__", &init_profile, "names"_a, "bytes"_a, "ready_s"_a, "backward_s"_a = nb::none(), "bare_backward_s"_a = nb::none(),
            "names: distinct; bytes: of each gradient; backward_s: the end of backward, by default the last ready time.\n"
-           "Raises InputError where lengths differ, a name repeats, or a time is negative or smaller than the one before.")
+           "Raises InputError if lengths differ, a name repeats, or a time is negative or smaller than the one before.")
       .def_static(
           "read_csv", [](const std::filesystem::path& path) { return ProfileSection{.tensors = read_tensors_csv(path)}; }, "path"_a,
           "Reads a tensors.csv (name,bytes,ready_s); backward_s becomes the last ready time. Raises InputError with file and line.")
@@ -59,17 +59,18 @@ void bind_profile(nb::module_& module) {
           "write_csv", [](const ProfileSection& self, const std::filesystem::path& path) { write_tensors_csv(path, self.tensors); },
           "path"_a, "Writes a tensors.csv, whole or not at all. It does not hold the end of backward.")
       .def_prop_ro(
-          "names", [](const ProfileSection& self) { return self.tensors.names; }, "Of the parameters, in gradient-ready order.")
+          "names", [](const ProfileSection& self) { return self.tensors.names; }, "Parameter names, in gradient-ready order.")
       .def_prop_ro(
-          "bytes", [](const ProfileSection& self) { return self.tensors.bytes; }, "Of each gradient.")
+          "bytes", [](const ProfileSection& self) { return self.tensors.bytes; }, "Bytes of each gradient.")
       .def_prop_ro(
-          "ready_s", [](const ProfileSection& self) { return self.tensors.ready_s; }, "Seconds from the start of backward.")
+          "ready_s", [](const ProfileSection& self) { return self.tensors.ready_s; },
+          "When each gradient is ready, seconds from the start of backward.")
       .def_prop_ro(
           "backward_s", [](const ProfileSection& self) { return self.tensors.backward_s; },
-          "Seconds of the backward pass without communication, with the hooks that looked on.")
+          "Seconds of the backward pass without communication, with the profiling hooks.")
       .def_ro("bare_backward_s", &ProfileSection::bare_backward_s, "Seconds of the backward pass without hooks; None: not measured.")
       .def_ro("hook_perturbation", &ProfileSection::hook_perturbation,
-              "What looking on cost, as a fraction of the bare backward; None: not measured.")
+              "What the hooks cost, as a fraction of the bare backward; None: not measured.")
       .def("__len__", [](const ProfileSection& self) { return self.tensors.names.size(); })
       .def("__repr__", [](const ProfileSection& self) {
         return fmt::format("Profile({} tensors, {}, backward {})", self.tensors.names.size(), format_bytes(self.tensors.total_bytes()),
@@ -81,7 +82,7 @@ void bind_profile(nb::module_& module) {
         add_bare_backward(hooked_s, bare_s, profile);
         return profile;
       },
-      "profile"_a, "hooked_s"_a, "bare_s"_a, "Seconds of backward with hooks and without, of pairs of steps.");
+      "profile"_a, "hooked_s"_a, "bare_s"_a, "Adds the seconds of backward with and without hooks, from pairs of steps.");
 }
 
 // ---- AllReduceTable: measured all-reduce times.
@@ -113,20 +114,20 @@ void init_row(AllReduceRow* self, int64_t bytes, int64_t world_size, double medi
 }
 
 void bind_allreduce(nb::module_& module) {
-  nb::class_<AllReduceRow>(module, "AllReduceRow", "One size at one world size; seconds per call.")
+  nb::class_<AllReduceRow>(module, "AllReduceRow", "One message size at one world size; seconds per call.")
       .def("__init__", &init_row, "bytes"_a, "world_size"_a, "median_s"_a, "gap_s"_a = nb::none())
       .def_ro("bytes", &AllReduceRow::bytes)
       .def_ro("world_size", &AllReduceRow::world_size)
-      .def_ro("median_s", &AllReduceRow::median_s, "Of calls one at a time.")
-      .def_ro("gap_s", &AllReduceRow::gap_s, "Of calls queued back to back; None: not measured.")
+      .def_ro("median_s", &AllReduceRow::median_s, "Median of calls one at a time.")
+      .def_ro("gap_s", &AllReduceRow::gap_s, "Median of calls queued back to back; None: not measured.")
       .def_ro("samples", &AllReduceRow::samples)
-      .def_ro("wrong", &AllReduceRow::wrong, "Elements of checked results that were not the sum over the ranks; None: not checked.");
+      .def_ro("wrong", &AllReduceRow::wrong, "Elements that differed from the sum over the ranks; None: not checked.");
   nb::class_<MeasuredAllReduce>(module, "AllReduceTable",
                                 "Measured all-reduce times by size: a(x), one call at a time, and g(x), queued back to back.")
       .def(nb::init<AllReduceTable>(), "rows"_a)
       .def_static(
           "read_csv", [](const std::filesystem::path& path) { return MeasuredAllReduce{read_allreduce_csv(path)}; }, "path"_a,
-          "Reads an allreduce.csv (bytes,world_size,median_s,gap_s,...; `firkin import` makes one of nccl-tests' output).\n"
+          "Reads an allreduce.csv (bytes,world_size,median_s,gap_s,...; `firkin import` makes one from nccl-tests' output).\n"
           "Raises InputError with file and line.")
       .def(
           "write_csv", [](const MeasuredAllReduce& self, const std::filesystem::path& path) { write_allreduce_csv(path, self.rows); },
@@ -141,7 +142,7 @@ void bind_allreduce(nb::module_& module) {
   module.def("allreduce_sizes", &allreduce_sizes, "largest_bytes"_a, "4 B, 16 B, ... up to `largest_bytes`, which is always the last.");
   module.def("row_of_samples", &measured_row, "bytes"_a, "world_size"_a, "isolated_s"_a, "queued_s"_a, "queue"_a, "calls_per_sample"_a,
              "wrong"_a,
-             "Medians and moments. isolated_s: seconds per call, one at a time; queued_s: seconds of `queue` calls under way together,\n"
+             "Medians and moments. isolated_s: seconds per call, one at a time; queued_s: seconds of `queue` calls in flight together,\n"
              "empty: not measured.");
 }
 
@@ -223,36 +224,37 @@ auto of_each_bucket(const PredictedPlan& plan) {
 }
 
 void bind_prediction(nb::module_& module) {
-  nb::class_<PredictedBucketing>(module, "PredictedCap", "One uniform bucket cap, predicted. Seconds of backward with its communication.")
+  nb::class_<PredictedBucketing>(module, "PredictedCap",
+                                 "The prediction for one uniform bucket cap. Times are seconds of backward with its communication.")
       .def_prop_ro("cap_mib", &cap_mib)
-      .def_ro("buckets", &PredictedBucketing::buckets, "How many.")
+      .def_ro("buckets", &PredictedBucketing::buckets, "The number of buckets.")
       .def_ro("backward_s", &PredictedBucketing::backward_s)
       .def_ro("exposed_s", &PredictedBucketing::exposed_s, "What communication adds to backward.")
-      .def_ro("regret", &PredictedBucketing::regret, "Over the best plan's time, less 1.")
+      .def_ro("regret", &PredictedBucketing::regret, "Time over that of the best plan, less 1.")
       .def("__repr__", [](const PredictedBucketing& self) {
         return fmt::format("PredictedCap({:.6g} MiB, {} buckets, backward {})", cap_mib(self), self.buckets,
                            format_seconds(self.backward_s));
       });
-  nb::class_<PredictedPlan>(module, "PredictedPlan", "The best buckets of any sizes. Seconds of backward with its communication.")
+  nb::class_<PredictedPlan>(module, "PredictedPlan", "The best buckets of any sizes. Times are seconds of backward with its communication.")
       .def_prop_ro("buckets", &of_each_bucket<&PredictedBucket::tensors>, "Names of the parameters in each, in launch order.")
-      .def_prop_ro("bytes", &of_each_bucket<&PredictedBucket::bytes>, "Of each bucket.")
+      .def_prop_ro("bytes", &of_each_bucket<&PredictedBucket::bytes>, "Bytes of each bucket.")
       .def_ro("backward_s", &PredictedPlan::backward_s)
       .def_ro("exposed_s", &PredictedPlan::exposed_s, "What communication adds to backward.")
-      .def_ro("gain", &PredictedPlan::gain, "Over the best uniform cap, as a fraction of its time.")
-      .def_ro("exact", &PredictedPlan::exact, "Whether no other plan is better; else the best that a local search found.")
+      .def_ro("gain", &PredictedPlan::gain, "Time saved over the best uniform cap, as a fraction.")
+      .def_ro("exact", &PredictedPlan::exact, "True if no other plan is better; False: the best of a local search.")
       .def_prop_ro(
           "bucket_cap_mb_list", [](const PredictedPlan& self) { return caps_if_any(self.pytorch); },
-          "PyTorch's argument that makes these buckets (2.13 and later); None where there is none.");
-  nb::class_<Prediction>(module, "Prediction", "Everything that the performance model says about one workload.")
+          "PyTorch's argument that makes these buckets (2.13 and later); None if none does.");
+  nb::class_<Prediction>(module, "Prediction", "What the performance model says about one workload.")
       .def_prop_ro("world_size", [](const Prediction& self) { return self.workload.world_size; })
       .def_prop_ro(
-          "backward_s", [](const Prediction& self) { return self.workload.backward_s; }, "Without communication.")
-      .def_ro("curve", &Prediction::curve, "Over bucket caps, ascending.")
+          "backward_s", [](const Prediction& self) { return self.workload.backward_s; }, "Seconds of backward without communication.")
+      .def_ro("curve", &Prediction::curve, "One PredictedCap per cap, ascending.")
       .def_ro("best_cap", &Prediction::best_uniform, "The best of all uniform caps.")
       .def_ro("best_plan", &Prediction::best_plan)
       .def(
           "to_json", [](const Prediction& self) { return results_text(results_of(self)); },
-          "All of it, as `firkin predict --json` prints it (docs/results.md).")
+          "Everything, as `firkin predict --json` prints it (docs/results.md).")
       .def(
           "report",
           [](const Prediction& self, const std::filesystem::path& path) { write_file_atomically(path, render_report(results_of(self))); },
@@ -267,18 +269,19 @@ void bind_prediction(nb::module_& module) {
       "caps_mib"_a = std::vector<double>{}, "rule"_a = "close-when-full", "first_cap_mib"_a = nb::none(), "overhead_s"_a = 0.0,
       "compute_slowdown"_a = 1.0, "comm_slowdown"_a = 1.0, "latency_factor"_a = 1.0, "residual"_a = nb::none(), "sensitivity"_a = false,
       nb::call_guard<nb::gil_scoped_release>(),
-      "Backward time over bucket caps, the best cap and the best plan.\n\n"
-      "world_size: ranks; extrapolated to when `curve` has other worlds only; by default the only one that it has.\n"
-      "ranks_per_node: where known, worlds of several nodes are extrapolated to from such worlds only.\n"
-      "caps_mib: of the curve, MiB; by default powers of two. rule: 'close-when-full' (PyTorch) or 'at-most' (a tensor that would exceed\n"
-      "the cap starts a new bucket). first_cap_mib: of the first bucket.\n"
-      "overhead_s: of a call, on the thread that runs backward.\n"
-      "compute_slowdown, comm_slowdown: of each while the other runs, at least 1. latency_factor: of all-reduces beside backward.\n"
-      "residual: of the calibration that these are from; None: not calibrated. sensitivity: 1/8 to 8 times each input as well.\n"
+      "Predicts backward time over bucket caps, the best cap and the best plan.\n\n"
+      "world_size: number of ranks, extrapolated to if `curve` lacks it; by default the only one in `curve`.\n"
+      "ranks_per_node: if given, several nodes are extrapolated only from measurements that span nodes.\n"
+      "caps_mib: caps of the curve, MiB; by default powers of two. rule: 'close-when-full' (PyTorch) or 'at-most' (a tensor that would\n"
+      "exceed the cap starts a new bucket). first_cap_mib: cap of the first bucket.\n"
+      "overhead_s: cost per call on the thread that runs backward.\n"
+      "compute_slowdown, comm_slowdown: of each while the other runs, at least 1. latency_factor: all-reduce latency during backward over\n"
+      "that of an idle link. residual: of the calibration they come from; None: not calibrated. sensitivity: also multiply each input by\n"
+      "1/8 to 8.\n"
       "Raises InputError.");
   module.def("assign_buckets", &assigned_buckets, "sizes"_a, "cap_mib"_a = 25.0, "rule"_a = "close-when-full",
              "first_cap_mib"_a = nb::none(),
-             "Groups gradients into buckets under a cap: for each bucket the indices into `sizes`.\n\n"
+             "Groups gradients into buckets under a cap; returns the indices into `sizes` of each bucket.\n\n"
              "sizes: bytes of each gradient, in gradient-ready order. rule: 'close-when-full' (PyTorch: append, close once the cap is\n"
              "reached) or 'at-most' (a tensor that would exceed the cap starts a new bucket). Raises InputError.");
 }
@@ -427,7 +430,7 @@ NB_MODULE(_core, module) {
   module.doc() = "Planning, statistics and reports, without PyTorch.";
   module.attr("version") = FIRKIN_VERSION;
   const auto input_error = nb::exception<firkin::InputError>(module, "InputError", PyExc_ValueError);
-  input_error.attr("__doc__") = "Wrong input, in one line: where, what, what was expected. A ValueError.";
+  input_error.attr("__doc__") = "Wrong input, in one line: where, what, and what was expected. A ValueError.";
   firkin::python::bind_profile(module);
   firkin::python::bind_allreduce(module);
   firkin::python::bind_prediction(module);

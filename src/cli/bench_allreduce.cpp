@@ -102,7 +102,7 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
   finish_run(flags.common, results, {{"allreduce.csv", allreduce_csv(results.allreduce)}});
   int64_t wrong = 0;
   for (const AllReduceSeries& size : series) wrong += size.wrong;
-  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results are not the sum over the ranks; see #wrong", wrong));
+  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks; see #wrong", wrong));
 }
 
 // ---- firkin bench chunks: a fixed amount of data in chunks of varying size, and g(x).
@@ -134,7 +134,7 @@ ChunksInput checked_input(const ChunksFlags& flags) {
   input.table = read_allreduce_csv(flags.allreduce);
   const int64_t ranks = world_size(flags.ranks);
   if (std::ranges::none_of(input.table, [ranks](const AllReduceRow& row) { return row.world_size == ranks; })) {
-    throw InputError(fmt::format("{}: no row for {} ranks; expected the allreduce.csv of as many ranks", flags.allreduce, ranks));
+    throw InputError(fmt::format("{}: no row for {} ranks; expected an allreduce.csv measured on that many", flags.allreduce, ranks));
   }
   return input;
 }
@@ -186,13 +186,13 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
     results.allreduce = input.table;
     const int64_t rows = set_gaps(results.allreduce, group.size, points);
     results.notes.push_back(
-        fmt::format("{} of {} rows of {} have a new gap in allreduce.csv.", rows, results.allreduce.size(), flags.allreduce));
+        fmt::format("allreduce.csv has new gaps in {} of the {} rows of {}.", rows, results.allreduce.size(), flags.allreduce));
     files.push_back({"allreduce.csv", allreduce_csv(results.allreduce)});
   }
   finish_run(flags.common, results, files);
   int64_t wrong = 0;
   for (const ChunksPoint& point : points) wrong += point.wrong;
-  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results are not the sum over the ranks", wrong));
+  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks", wrong));
 }
 
 }  // namespace

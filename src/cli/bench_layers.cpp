@@ -50,7 +50,7 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
   if (group.rank != 0) return;
   const PairedRatio& ratio = profile.watched_to_bare;
   if (ratio.ratio - 1 > kMostPerturbation && !flags.keeps_perturbed) {
-    throw RuntimeError(fmt::format("watching changes a step by {}; expected at most {:.0f} %: take more --steps, or --keep-perturbed",
+    throw RuntimeError(fmt::format("the clocks change a step by {}; expected at most {:.0f} %: use more --steps, or --keep-perturbed",
                                    perturbation_text(ratio), 100 * kMostPerturbation));
   }
   results.layers = profile.times;
@@ -58,7 +58,7 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
                                    .bare_backward_s = {},
                                    .hook_perturbation = ratio.ratio - 1,
                                    .hook_perturbation_ci = Interval{ratio.interval.low - 1, ratio.interval.high - 1}};
-  results.notes.push_back(fmt::format("Watching changes a step by {}.", perturbation_text(ratio)));
+  results.notes.push_back(fmt::format("The clocks change a step by {}.", perturbation_text(ratio)));
   finish_run(flags.common, results,
              {{"layer-sizes.csv", layer_sizes_csv(*results.layers)},
               {"layer-times.csv", layer_times_csv(*results.layers)},
@@ -75,8 +75,8 @@ Run declare_bench_layers(CLI::App& app) {
       "backward: from when the previous layer (in backward) had all its gradients\n"
       "until this one has. The first one's therefore includes the loss, and a tied\n"
       "weight is ready only at the end. The total of forward includes reading the\n"
-      "batch and the loss. tensors.csv: when autograd has finished each gradient; that\n"
-      "of tune adds the time to write it into a bucket.\n\n"
+      "batch and the loss. tensors.csv: when autograd has finished each gradient; in\n"
+      "tune's, the time to write it into a bucket is included.\n\n"
       "Half of the steps run without clocks. If the clocks slow a step by over 3 %,\n"
       "nothing is written (exit code 1), unless --keep-perturbed is given.\n\n"
       "  firkin bench layers --ranks 1 --model gpt2 --batch 1\n"
@@ -85,8 +85,8 @@ Run declare_bench_layers(CLI::App& app) {
   add_common_flags(app, flags->common, "bench-layers");
   add_rank_flags(app, flags->ranks);
   add_job_flags(app, flags->job);
-  app.add_option("--steps", flags->steps, "steps with hooks, and as many without")->capture_default_str()->check(CLI::Range(4, 100000));
-  app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if hooks slow the step");
+  app.add_option("--steps", flags->steps, "steps with clocks, and as many without")->capture_default_str()->check(CLI::Range(4, 100000));
+  app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if clocks slow the step");
   app.add_flag("--force", flags->keeps_perturbed)->group("");  // its old name
   return [flags] {
     check_job_flags(flags->job);

@@ -104,7 +104,7 @@ std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) 
   if (!flags.resume || !std::filesystem::exists(file)) return {};
   Results found = read_results(file);
   if (found.run.command != "bench-step") {
-    throw InputError(fmt::format("--resume: {} is of {}; expected a result of firkin bench step", file.string(), found.run.command));
+    throw InputError(fmt::format("--resume: {} is a result of {}; expected one of firkin bench step", file.string(), found.run.command));
   }
   if (const std::string difference = difference_from(found.run, flags.common, flags.ranks); !difference.empty()) {
     throw InputError(fmt::format("--resume: {} was measured with {}; expected the same, or another --out", file.string(), difference));

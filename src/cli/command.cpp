@@ -125,7 +125,7 @@ CLI::Option* add_sizes(CLI::App& app, const std::string& name, std::vector<int64
             for (const std::string& text : texts) {
               const int64_t size = parse_size(text, name);
               if (std::ranges::find(bytes, size) != bytes.end())
-                throw InputError(fmt::format("{}: {} twice; expected each once", name, text));
+                throw InputError(fmt::format("{}: {} is given twice; expected each value once", name, text));
               bytes.push_back(size);
             }
           },
@@ -172,14 +172,14 @@ void add_old_name(CLI::App& app, const std::string& old_name, CLI::Option* optio
 void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others) {
   if (app.count(flag) == 0) return;
   for (const std::string& other : others) {
-    if (app.count(other) > 0) throw InputError(fmt::format("{}: expected no {}, which takes its place", other, flag));
+    if (app.count(other) > 0) throw InputError(fmt::format("{}: cannot be combined with {}, which replaces it", other, flag));
   }
 }
 
 void add_rule_flags(CLI::App& app, RuleFlags& flags) {
   add_value(app, "--rule", flags.rule, "when a bucket closes; PyTorch: close-when-full", "Buckets")
       ->check(CLI::IsMember({"at-most", "close-when-full"}));
-  CLI::Option* first = add_size(app, "--first-cap", flags.first_cap_bytes, "cap of the first bucket (default: as the others)");
+  CLI::Option* first = add_size(app, "--first-cap", flags.first_cap_bytes, "cap of the first bucket (default: --cap)");
   add_old_name(app, "--first-cap-mib", first->group("Buckets"), "MiB");
 }
 
@@ -238,7 +238,7 @@ RunHead start_run(const std::string& command, const CommonFlags& common) {
 void keep_older(const CommonFlags& common, const std::vector<std::string>& names) {
   if (!common.folder || common.folder->older_result_is_kept) return;
   if (const auto older = keep_older_result(common.out, names, inputs_of(*common.app))) {
-    fmt::print(stderr, "firkin: the result that was in {} is now in {}\n", common.out, older->string());
+    fmt::print(stderr, "firkin: moved the earlier result from {} to {}\n", common.out, older->string());
   }
   common.folder->older_result_is_kept = true;
 }

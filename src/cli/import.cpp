@@ -48,7 +48,7 @@ nlohmann::json write_imported(const ImportFlags& flags, const Imported& imported
 int run(ImportFlags& flags) {
   // Until 0.1 the format stood before the files.
   std::erase_if(flags.files, [](const std::string& word) { return word == "cmsc828g" || word == "nccl-tests"; });
-  if (flags.files.empty()) throw InputError("import: no file; expected at least one to convert");
+  if (flags.files.empty()) throw InputError("import: no file; expected at least one");
   claim_output_folder(flags.common);
   const Imported imported = import_files({flags.files.begin(), flags.files.end()}, flags.options);
   const nlohmann::json result = write_imported(flags, imported);

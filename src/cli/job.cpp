@@ -57,7 +57,8 @@ template <typename T>
 void check_each_once(const char* flag, const std::vector<T>& values) {
   if (values.empty()) throw InputError(fmt::format("{}: expected at least one value", flag));
   for (auto value = values.begin(); value != values.end(); ++value) {
-    if (std::find(values.begin(), value, *value) != value) throw InputError(fmt::format("{}: {} twice; expected each once", flag, *value));
+    if (std::find(values.begin(), value, *value) != value)
+      throw InputError(fmt::format("{}: {} is given twice; expected each value once", flag, *value));
   }
 }
 
@@ -146,8 +147,8 @@ std::filesystem::path data_folder() {
   const std::filesystem::path installed = (program.parent_path() / FIRKIN_INSTALLED_DATA).lexically_normal();
   if (is_folder(installed)) return installed;
   if (is_folder(FIRKIN_SOURCE_DATA)) return FIRKIN_SOURCE_DATA;
-  throw RuntimeError(
-      fmt::format("no data: neither {} nor {} is there; FIRKIN_DATA can name the folder", installed.string(), FIRKIN_SOURCE_DATA));
+  throw RuntimeError(fmt::format("no data folder: neither {} nor {} exists; set FIRKIN_DATA to the folder with Firkin's data",
+                                 installed.string(), FIRKIN_SOURCE_DATA));
 }
 
 std::filesystem::path text_or_shipped(const std::string& file) {
@@ -242,7 +243,7 @@ ModelDescription describe_job(const JobFlags& flags) {
 
 Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed) {
   if (!flags.replay.empty()) {
-    if (!group.device.is_cpu()) throw InputError("--replay on a GPU: it sleeps on the CPU; expected --device cpu");
+    if (!group.device.is_cpu()) throw InputError("--replay: a replay runs on the CPU; expected --device cpu");
     return make_replay_workload(replayed_profile(flags));
   }
   torch::manual_seed(seed);
@@ -267,7 +268,7 @@ const char* const kStrategiesInHelp =
     "Strategies: none does not communicate. naive sends one tensor after another,\n"
     "after backward; flat sends all in one call after backward; overlap sends each\n"
     "tensor when its gradient is ready; bucketed sends each bucket when it is full.\n"
-    "ordered sends first what the next forward needs first, and overlaps that too;\n"
+    "ordered sends first what the next forward needs first, and overlaps it as well;\n"
     "sharded lets each rank sum and step its part of every bucket.\n"
     "torch is PyTorch's own engine (c10d::Reducer) under the same caps.\n\n";
 

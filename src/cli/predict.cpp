@@ -51,7 +51,7 @@ int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
   if (flags.world != 0) return flags.world;
   if (flags.nodes != 0) return flags.nodes * flags.ranks_per_node;
   if (worlds.size() == 1) return worlds[0];
-  throw InputError(fmt::format("{}: has several world sizes; expected --world with one of {}, or another to extrapolate to",
+  throw InputError(fmt::format("{}: several world sizes; expected --world with one of {}, or with another to extrapolate to",
                                flags.allreduce, fmt::join(worlds, ", ")));
 }
 

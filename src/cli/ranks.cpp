@@ -47,7 +47,7 @@ GroupOptions group_options(const RankFlags& flags, int local_rank, const std::op
 // ranks: as many as there are.
 std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
   if (!flags.link) {
-    if (flags.link_world) throw InputError(fmt::format("--link-world {}: expected --link with it", *flags.link_world));
+    if (flags.link_world) throw InputError(fmt::format("--link-world {}: expected --link as well", *flags.link_world));
     return std::nullopt;
   }
   if (flags.link_world && *flags.link_world < ranks) {
@@ -126,7 +126,7 @@ std::string difference_from(const RunHead& earlier, const CommonFlags& common, c
   for (const auto& [name, value] : now.items()) {
     if (name == "memory-limit") continue;  // what fitted was measured in the same way
     if (!earlier.settings.is_object() || !earlier.settings.contains(name))
-      return fmt::format("an older version of firkin, which did not write --{} down", name);
+      return fmt::format("an older version of firkin, which did not record --{}", name);
     const nlohmann::json& before = earlier.settings[name];
     facts.emplace_back("--" + name, before.is_string() ? before.get<std::string>() : before.dump(), value.get<std::string>());
   }
@@ -167,7 +167,7 @@ void wait_for_signals(const std::stop_token& stop) {
       kill(getpid(), signal);
       return;
     }
-    fmt::print(stderr, "\nfirkin: {}; the ranks finish their step\n", strsignal(signal));
+    fmt::print(stderr, "\nfirkin: {}; the ranks finish the current step\n", strsignal(signal));
     for (const pid_t rank : ranks) kill(rank, SIGUSR1);
     passed = true;
   }

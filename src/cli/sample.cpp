@@ -45,7 +45,7 @@ int run_sample(const SampleFlags& flags) {
   const NewestCheckpoint newest = find_checkpoint(flags.from);
   const CheckpointHead& head = newest.checkpoint.head;
   if (!head.about.is_object() || !head.about.contains("model")) {
-    throw InputError(fmt::format("{}: does not name its model", newest.file.string()));
+    throw InputError(fmt::format("{}: does not name its model; expected a checkpoint of firkin train", newest.file.string()));
   }
   if (!head.about.value("text", false)) {
     throw InputError(fmt::format("{}: trained on another program's tokens; expected a byte-level model", newest.file.string()));

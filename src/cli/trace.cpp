@@ -232,7 +232,8 @@ Run declare_trace(CLI::App& app) {
     check_job_flags(flags->job);
     check_memory(estimate_job_memory(flags->job), flags->job.memory_limit_bytes, flags->ranks);
     if (std::ranges::find(flags->strategies, "sharded") != flags->strategies.end()) {
-      throw InputError("--strategies sharded: firkin bench step measures it; expected others here");
+      throw InputError(
+          "--strategies sharded: firkin trace cannot record it; expected another strategy (firkin bench step measures sharded)");
     }
     const std::vector<Cell> cells = make_cells(flags->strategies, flags->caps, flags->rule);
     claim_output_folder(flags->common, writes_results());

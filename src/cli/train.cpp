@@ -76,9 +76,9 @@ void say_where_it_starts(const TrainFlags& flags, const std::optional<NewestChec
   if (start) {
     fmt::print(stderr, "firkin: continuing from {}, {} steps done\n", start->file.string(), start->checkpoint.head.step);
     const std::string changes = changed_optimisation(start->checkpoint.head.about, flags);
-    if (!changes.empty()) fmt::print(stderr, "firkin: what is left is trained with {}\n", changes);
+    if (!changes.empty()) fmt::print(stderr, "firkin: the remaining steps use {}\n", changes);
   } else if (flags.resume || restart_count() > 0) {
-    fmt::print(stderr, "firkin: no checkpoint of this run in {}: training starts\n", checkpoint_folder(flags).string());
+    fmt::print(stderr, "firkin: no checkpoint of this run in {}: starting from the first step\n", checkpoint_folder(flags).string());
   }
 }
 
@@ -88,9 +88,8 @@ std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nl
   fmt::print(stderr, "firkin: {}\n", memory_in_text(flags));
   if (clips_ordered(flags)) {
     fmt::print(stderr,
-               "firkin: --clip {} waits for every gradient before the first parameter moves, which leaves ordered nothing to hide: "
-               "training bucketed "
-               "(--clip 0 or --clip-each NORM train ordered)\n",
+               "firkin: --clip {} needs every gradient before the first update, so ordered has nothing to overlap: training bucketed "
+               "instead (--clip 0 or --clip-each NORM keep ordered)\n",
                flags.settings.clip_norm);
   }
   std::optional<NewestCheckpoint> start = starting_point(flags, about);
@@ -157,7 +156,7 @@ void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
     finish_run(flags.common, results, {}, loop.last_words());
   }
   if (not_finite) std::rethrow_exception(not_finite);
-  if (loop.is_unsaved()) throw RuntimeError("the training ended without its last checkpoint; what is said of it stands above");
+  if (loop.is_unsaved()) throw RuntimeError("the training ended without its last checkpoint; the reason is printed above");
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ std::vector<std::string> training_strategies() {
 }
 
 std::string why_no_training_strategy(const std::string& name) {
-  return name == "torch" ? "torch is for firkin bench step and firkin trace, which compare with it" : "";
+  return name == "torch" ? "torch is only for comparison, in firkin bench step and firkin trace" : "";
 }
 
 int64_t rows_of_a_pass(const TrainFlags& flags) {
@@ -191,7 +191,7 @@ void check_train_memory(const TrainFlags& flags) {
 std::string memory_in_text(const TrainFlags& flags) {
   const MemoryEstimate estimate = estimate_memory(flags);
   const int ranks = local_ranks(flags.ranks);
-  return fmt::format("memory per rank: {}; about {} with all else, and {} are available for {}", parts_in_text(estimate),
+  return fmt::format("memory per rank: {}; about {} in all; {} available for {}", parts_in_text(estimate),
                      format_bytes(process_bytes(estimate)), format_bytes(available_memory(flags.memory_limit_bytes, flags.ranks)),
                      ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks));
 }
@@ -259,7 +259,7 @@ void check_same_training(const nlohmann::json& stored, const nlohmann::json& our
     if (name == "data" || name == kOptimisation) continue;  // the same file may have another name; its size says more
     const nlohmann::json before = stored.is_object() && stored.contains(name) ? stored[name] : nlohmann::json();
     if (before == value) continue;
-    throw InputError(fmt::format("{}: {} was {} and is now {}; expected the same, or another --out for a new training", file, name,
+    throw InputError(fmt::format("{}: {} was {} and is now {}; expected the same, or another --out for a new run", file, name,
                                  before.dump(), value.dump()));
   }
 }

@@ -205,7 +205,7 @@ class OrRounds::Rounds {
     forget();
   }
 
-  [[noreturn]] static void throw_gone() { throw RuntimeError("the group was given up while start_or() was under way"); }
+  [[noreturn]] static void throw_gone() { throw RuntimeError("the group was given up during start_or()"); }
 
   int source_of(int round) const { return (rank_ + size_ - (1 << round)) % size_; }
   static int tag_of(uint64_t number, int round, int part) {

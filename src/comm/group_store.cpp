@@ -90,7 +90,7 @@ Roster make_roster(const std::vector<std::vector<uint8_t>>& arrivals) {
     }
   }
   roster.why_not_nccl = shared;
-  if (without > 0) roster.why_not_nccl = fmt::format("{} of {} ranks have no GPU for it, or no NCCL", without, arrivals.size());
+  if (without > 0) roster.why_not_nccl = fmt::format("{} of {} ranks have no GPU, or no NCCL", without, arrivals.size());
   return roster;
 }
 

@@ -115,9 +115,8 @@ struct PlacedRank {
 std::string describe_crossed(PlacedRank one, PlacedRank other) {
   const auto& [first, second] = one.rank < other.rank ? std::pair(one, other) : std::pair(other, one);
   return fmt::format(
-      "rank {} waits in step {} of {}, rank {} in step {} of {}: every rank must step wrapped modules in the same order (abandon_step() "
-      "after "
-      "a failed forward)",
+      "rank {} waits in step {} of {}, rank {} in step {} of {}: every rank must step wrapped modules in the same order (after a failed "
+      "forward, call abandon_step())",
       first.rank, first.place.step, first.place.name, second.rank, second.place.step, second.place.name);
 }
 

@@ -92,7 +92,7 @@ uint64_t Audit::checksum() const {
 }
 
 std::string Audit::explain(const ProcessGroup& group, int64_t step) const {
-  const std::string since = equal_at_ ? fmt::format("all was equal at the audit before step {}", *equal_at_) : "no audit came before";
+  const std::string since = equal_at_ ? fmt::format("all were equal at the audit before step {}", *equal_at_) : "this is the first audit";
   const std::vector<NamedTensor> all = tensors();
   const auto counts = all_gather(group, {static_cast<double>(all.size())});
   const auto fewer = std::ranges::find_if(counts, [&](const auto& count) { return count != counts[0]; });
@@ -105,7 +105,7 @@ std::string Audit::explain(const ProcessGroup& group, int64_t step) const {
     if (!ranks[i]) continue;
     return fmt::format("audit before step {}: {} differs between rank 0 and rank {}; {}", step, all[i].name, *ranks[i], since);
   }
-  return fmt::format("audit before step {}: the ranks differ, and no longer do; {}", step, since);
+  return fmt::format("audit before step {}: the ranks differed and no longer do; {}", step, since);
 }
 
 }  // namespace firkin

@@ -142,7 +142,7 @@ void AwaitingModules::check_awaited(size_t parameter, const std::string& name) c
   const auto idle = std::ranges::find_if(owners, [](const Owner* owner) { return !owner->has_awaited; });
   if (idle == owners.end()) return;
   throw RuntimeError(
-      fmt::format("DataParallel: {} was used before its last update had come: {} did not call await_parameters() in this forward; expected "
+      fmt::format("DataParallel: {} was used before its last update arrived: {} did not call await_parameters() in this forward; expected "
                   "that call on every path, as in the first forward",
                   name, (*idle)->name));
 }

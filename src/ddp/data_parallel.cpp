@@ -65,13 +65,14 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
                   .ready_order = {}};
   if (setup.options.timeout) setup.group.timeout = setup.options.timeout;
   if (setup.options.strategy.launch == Launch::kByTorch) {
-    throw InputError("DataParallel: the strategy torch is c10d::Reducer, which `firkin bench step` compares with; expected another one");
+    throw InputError(
+        "DataParallel: the strategy torch (c10d::Reducer) exists only for comparison in `firkin bench step`; expected another one");
   }
   if (setup.options.audit_every < 0) throw InputError("DataParallel: audit_every is negative; expected steps, or 0 for never");
   if (setup.parameters.empty()) throw InputError("DataParallel: the module has no trainable parameter");
   for (const NamedTensor& parameter : setup.parameters) {
     if (can_carry(setup.group, parameter.tensor.device().type())) continue;
-    throw InputError(fmt::format("DataParallel: {} is on {}, and the process group has no backend for that", parameter.name,
+    throw InputError(fmt::format("DataParallel: {} is on {}, for which the process group has no backend", parameter.name,
                                  parameter.tensor.device().str()));
   }
   if (setup.options.strategy.shards) check_sharded(setup.options);

@@ -34,7 +34,7 @@ struct ReplacedNodeHook final : torch::autograd::FunctionPreHook {
   variable_list operator()(const variable_list& gradients) override {
     if (torch::autograd::impl::try_get_grad_accumulator(parameter.tensor).get() == node) return gradients;
     throw RuntimeError(fmt::format(
-        "DataParallel: {} has changed its dtype, device or shape since it was wrapped; expected that before, or a new DataParallel",
+        "DataParallel: the dtype, device or shape of {} changed after wrapping; expected the change before, or a new DataParallel",
         parameter.name));
   }
   const NamedTensor& parameter;

@@ -18,24 +18,23 @@ namespace firkin {
 namespace {
 
 constexpr const char* kSteppedByItself =
-    "{} was stepped with gradients that this rank has accumulated under no_sync() and no step has taken since, so that ranks differ; "
-    "expected a backward with synchronisation before every step of the optimiser";
+    "the optimiser stepped {} on gradients that this rank accumulated under no_sync() and never synchronised, so ranks now differ; "
+    "expected a synchronising backward before every step of the optimiser";
 constexpr const char* kValuesDiffered =
-    "{} was added or replaced after wrapping, and its values differed between ranks; all ranks have rank 0's now, and the next step takes "
-    "it in; expected parameters_changed() on every rank after such a change";
+    "{} was added or replaced after wrapping, with values that differed between ranks; all ranks now have rank 0's, and the next step "
+    "includes it; expected parameters_changed() on every rank after such a change";
 constexpr const char* kChangedUnderSharded =
-    "the module trains other parameters than before, and the strategy sharded takes them in with the next step only; expected "
+    "the trained parameters have changed, and the strategy sharded includes the change only from the next step on; expected "
     "parameters_changed() on every rank after such a change";
 constexpr const char* kGraphOfGradient =
-    "DataParallel: the gradient of {} has a graph (backward with create_graph): an average would lose it, and what is made from it count "
-    "for "
-    "nothing; expected torch::autograd::grad(..., create_graph = true), whose result goes into the loss before one backward()";
+    "DataParallel: the gradient of {} has a graph (backward with create_graph), which averaging would lose; expected "
+    "torch::autograd::grad(..., create_graph = true), with its result added to the loss before a single backward()";
 
 // A step captured in a graph would be replayed without its agreement.
 void check_not_capturing(const std::vector<NamedTensor>& parameters) {
   const c10::Device device = parameters[0].tensor.device();
   if (!is_capturing(device)) return;
-  throw RuntimeError("DataParallel: a backward while a graph is captured; expected forward, backward and step outside of a capture");
+  throw RuntimeError("DataParallel: backward during a graph capture; expected forward, backward and step outside a capture");
 }
 
 }  // namespace
@@ -122,8 +121,8 @@ void Synchronizer::on_gradient(size_t parameter) {
   const NamedTensor& which = setup_.parameters[parameter];
   if (open_ && open_->is_backward_over) {
     open_->failure = fmt::format(
-        "{} received a gradient between backward and finish_gradient_synchronization(); expected that call right after every backward that "
-        "synchronises (accumulate before it, under no_sync())",
+        "{} received a gradient between backward and finish_gradient_synchronization(); expected that call right after every synchronising "
+        "backward (accumulate earlier, under no_sync())",
         which.name);
     throw RuntimeError("DataParallel: " + *open_->failure);
   }
@@ -138,8 +137,8 @@ void Synchronizer::on_gradient(size_t parameter) {
   const at::Tensor& gradient = which.tensor.grad();
   if (!gradient.defined()) {
     throw RuntimeError(fmt::format(
-        "DataParallel: a hook has taken the gradient of {} before it was averaged; expected hooks that leave it in place, or a look after "
-        "backward()",
+        "DataParallel: a hook removed the gradient of {} before it was averaged; expected hooks that leave it in place (read it after "
+        "backward())",
         which.name));
   }
   if (gradient.requires_grad()) throw RuntimeError(fmt::format(kGraphOfGradient, which.name));
@@ -381,14 +380,14 @@ void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
 // Empty when the next step can go on with these parameters. The same on every rank.
 std::string Synchronizer::why_not_renewed(const ParameterRenewal& renewal) const {
   if (!renewal.sets_differ.empty()) return renewal.sets_differ;
-  if (renewal.parameters.empty()) return "the module trains no parameter any more";
+  if (renewal.parameters.empty()) return "the module has no trainable parameter left";
   for (const StepExtension* extension : extensions_) {
     if (std::string why = extension->why_not_renewed(); !why.empty()) return why;
   }
   const bool is_planned = takes_plan(setup_.options) || !setup_.options.ready_order.empty();
   if (is_planned && renewal.parameters.size() != setup_.parameters.size()) {
-    return fmt::format("the module trains {} parameters now, and the plan or ready order that it was wrapped with speaks of {}",
-                       renewal.parameters.size(), setup_.parameters.size());
+    return fmt::format("the module now trains {} parameters, but its plan or ready order covers {}", renewal.parameters.size(),
+                       setup_.parameters.size());
   }
   if (!is_planned) return "";
   try {
@@ -563,7 +562,7 @@ void Synchronizer::lose_group(const std::exception& error) {
       why = lost.what();
     }
   }
-  lost_ = fmt::format("DataParallel: the process group was lost in step {} and must be made anew: {}", step_, why);
+  lost_ = fmt::format("DataParallel: the process group was lost in step {}; create a new one: {}", step_, why);
   open_.reset();
   forget_all_gradients();
   throw GroupError(why);

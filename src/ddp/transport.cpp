@@ -103,7 +103,7 @@ void BucketTransport::ready(size_t parameter) {
       break;
   }
   throw RuntimeError("DataParallel: " + setup_.parameters[parameter].name +
-                     " received more gradients than in the steps before, after its bucket was sent; the next step expects as many");
+                     " received more gradients than in earlier steps, after its bucket was sent; the next step expects that many");
 }
 
 void BucketTransport::skip(size_t parameter) {

@@ -184,11 +184,11 @@ Imported from_tables(const CsvTable& sizes, const CsvTable& times_table, const G
   if (rows_by_name(sizes).contains(kTiedHead)) {
     notes.push_back(fmt::format("'Token embedding' and '{}' ({} parameters each) are one tied tensor, {}: counted once", kTiedHead,
                                 embedding.parameters, embedding.name));
-    notes.push_back(fmt::format("so the sizes add up to {} parameters, {} more than {} has: {}", parameters + embedding.parameters,
+    notes.push_back(fmt::format("the sizes therefore add up to {} parameters, {} more than {} has: {}", parameters + embedding.parameters,
                                 embedding.parameters, model.name, parameters));
   }
   notes.emplace_back("the gradients of both embeddings are complete at the end of backward");
-  notes.emplace_back("the times 'forward', 'step' and 'backward' belong to no gradient: not used");
+  notes.emplace_back("ignored the times 'forward', 'step' and 'backward', which belong to no gradient");
   return {.profile = std::move(profile), .model = model.name, .notes = std::move(notes)};
 }
 

@@ -151,7 +151,7 @@ std::vector<Result> results_of_table(std::string_view text, const std::string& f
     }
   }
   if (!columns) fail(at_line(file, 1), fmt::format("no header; expected the table of {}: # size count type redop ...", kProgram));
-  if (log_lines > 0) notes.push_back(fmt::format("{} log lines of NCCL were left out", log_lines));
+  if (log_lines > 0) notes.push_back(fmt::format("skipped {} log lines of NCCL", log_lines));
   return results;
 }
 
@@ -233,7 +233,7 @@ void append_row(Imported& imported, const Result& result, int64_t world_size, in
 
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options) {
   if (options.world_size < 2) {
-    throw InputError(fmt::format("{}:1: {}, which does not say how many ranks there were; expected --world with it, at least 2", file,
+    throw InputError(fmt::format("{}:1: {}, which does not state the number of ranks; expected --world, at least 2", file,
                                  name_of(ImportFormat::kNcclTests)));
   }
   Imported imported;
@@ -247,7 +247,7 @@ Imported parse_nccl_tests(std::string_view text, const std::string& file, const 
     const auto last_line = 1 + std::count(text.begin(), text.empty() ? text.end() : text.end() - 1, '\n');
     fail(at_line(file, last_line), fmt::format("no measurements; expected the results of {}", kProgram));
   }
-  if (empty > 0) imported.notes.push_back(fmt::format("{} results of 0 bytes were left out", empty));
+  if (empty > 0) imported.notes.push_back(fmt::format("skipped {} results of 0 bytes", empty));
   return imported;
 }
 

@@ -101,7 +101,7 @@ std::optional<Chart> chunks_chart(const Results& results) {
   chart.title = "The same data in chunks of different size";
   chart.caption =
       "Each point: all of the data, all-reduced in chunks that are in flight together. Median and 95 % interval. Where the line falls, "
-      "every call costs; where it is flat, only the bytes do.";
+      "calls cost time; where it is flat, only bytes do.";
   chart.summary = fmt::format("Time over chunk size, from {} at {} to {} at {}; least {} at {}.", display_seconds(chunks.front().total_s),
                               format_bytes(chunks.front().chunk_bytes), display_seconds(chunks.back().total_s),
                               format_bytes(chunks.back().chunk_bytes), display_seconds(best.total_s), format_bytes(best.chunk_bytes));

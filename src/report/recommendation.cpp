@@ -288,7 +288,7 @@ std::string prediction_inputs(const Prediction& prediction) {
         stragglers->measured_ranks == 1 ? "one" : fmt::format("the slowest of {}", stragglers->measured_ranks), stragglers->samples));
     if (stragglers->slowest_rank_ratio > 1 + kSlowRank) {
       sentences.push_back(
-          fmt::format("One of the measured ranks is slow in every step: {} above the median rank. That is in the profile already.",
+          fmt::format("One of the measured ranks is slow in every step: {} above the median rank. The profile already includes that.",
                       display_percent(stragglers->slowest_rank_ratio - 1)));
     }
   }

@@ -79,7 +79,7 @@ std::string comparison_in_text(const Comparison& comparison) {
   for (const auto& [name, value] : comparison.same_facts) same += (same.empty() ? "" : "; ") + name + " " + value;
   std::string text = fmt::format("A  {}\nB  {}\n\n", comparison.a_file, comparison.b_file);
   text += wrapped("In both: ", same.empty() ? "nothing" : same);
-  text += comparison.different_facts.empty() ? "The runs differ in nothing that is recorded.\n" : "Different:\n";
+  text += comparison.different_facts.empty() ? "No recorded setting differs between the runs.\n" : "Different:\n";
   for (const DifferentFact& fact : comparison.different_facts) {
     text += wrapped("  ", fact.name);
     text += wrapped("    A  ", fact.a.empty() ? "not stated" : fact.a);

@@ -317,12 +317,12 @@ Table difference_table(const Comparison& comparison) {
 std::vector<std::string> reading_aid(const Comparison& comparison) {
   std::vector<std::string> texts;
   if (const auto count = count_of(comparison, Evidence::kStatedInterval)) {
-    texts.push_back(fmt::format("{} without raw samples in both: their ratios come from the intervals that the files state.", count));
+    texts.push_back(fmt::format("{} without raw samples in both: their ratios come from the intervals stated in the files.", count));
   }
   if (const auto count = count_of(comparison, Evidence::kStandardDeviation)) {
     texts.push_back(
         fmt::format("{} with neither samples nor intervals in both: theirs come from the standard deviations, as if samples "
-                    "were independent, and are too narrow where they are not.",
+                    "were independent, and are too narrow otherwise.",
                     count));
   }
   if (const auto count = std::ranges::count(comparison.settings, Verdict::kUnknown, &ComparedSetting::verdict)) {
@@ -332,9 +332,8 @@ std::vector<std::string> reading_aid(const Comparison& comparison) {
       "same: the interval of B/A contains 1, so the two cannot be told apart. Among 20 settings that are the same, one is called different "
       "by chance.");
   texts.push_back(
-      "Runs at different times can differ by more than these intervals: this says what differs between these two runs. To compare "
-      "settings, "
-      "put them into one run, which interleaves them.");
+      "Runs at different times can differ by more than these intervals, which describe only these two runs. To compare settings, put "
+      "them into one run, which interleaves them.");
   return texts;
 }
 

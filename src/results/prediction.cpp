@@ -265,10 +265,17 @@ double cost_of_keeping(const SensitivityPoint& point) {
 
 namespace {
 
-Table predicted_curve_table(const std::vector<PredictedBucketing>& curve, unsigned shown) {
-  Table table = table_of(curve, shown, "Backward with its communication, by bucket cap");
-  const auto best = std::ranges::min_element(curve, {}, &PredictedBucketing::backward_s);
-  if (best != curve.end()) table.rows[static_cast<size_t>(best - curve.begin())].highlighted = true;
+// The curve's caps, and the cap to use among them: the only row that is highlighted.
+Table predicted_curve_table(const Prediction& prediction, unsigned shown) {
+  const auto cap_of = [](const PredictedBucketing& row) { return row.cap_bytes.value_or(0); };
+  const PredictedBucketing& best = prediction.best_uniform;
+  std::vector<PredictedBucketing> rows = prediction.curve;
+  auto chosen = std::ranges::find_if(rows, [&](const PredictedBucketing& row) {
+    return row.buckets == best.buckets && display_cap(mib(cap_of(row))) == display_cap(mib(cap_of(best)));
+  });
+  if (chosen == rows.end()) chosen = rows.insert(std::ranges::upper_bound(rows, cap_of(best), {}, cap_of), best);
+  Table table = table_of(rows, shown, "Backward with its communication, by bucket cap");
+  table.rows[static_cast<size_t>(chosen - rows.begin())].highlighted = true;
   return table;
 }
 
@@ -310,7 +317,7 @@ Table influences_table(const std::vector<SensitivityPoint>& points, unsigned sho
 
 std::vector<Table> prediction_tables(const Prediction& prediction, unsigned shown) {
   std::vector<Table> tables;
-  if (!prediction.curve.empty()) tables.push_back(predicted_curve_table(prediction.curve, shown));
+  if (!prediction.curve.empty()) tables.push_back(predicted_curve_table(prediction, shown));
   tables.push_back(plan_table(prediction.best_plan, shown));
   if (prediction.ordered) tables.push_back(ordered_table(*prediction.ordered, shown));
   if (!prediction.hooks.empty())
@@ -320,7 +327,7 @@ std::vector<Table> prediction_tables(const Prediction& prediction, unsigned show
   if (prediction.extrapolation) {
     tables.push_back(
         table_of(prediction.extrapolation->forms, shown,
-                 "How all-reduces may grow with the number of ranks: models, weighted by how they predicted what was left out"));
+                 "How all-reduces may grow with the number of ranks: models, weighted by how well they predict worlds left out"));
   }
   if (!prediction.baselines.empty()) tables.push_back(table_of(prediction.baselines, shown, "Baselines, against the best plan"));
   if (prediction.sensitivity) tables.push_back(influences_table(prediction.sensitivity->points, shown));

@@ -397,7 +397,7 @@ Table training_table(const TrainingSection& section, unsigned shown);
 Table trainings_table(const std::vector<std::string>& names, const std::vector<TrainingSection>& sections, unsigned shown);
 
 // T(b), the best plan's buckets (in the terminal the first and the last of many), the ordered plan's, hooks, what the extrapolations
-// disagree on, baselines, sensitivity: those that there are. The best row of T(b) is highlighted.
+// disagree on, baselines, sensitivity: those that there are. The cap to use has a row of T(b), the only one highlighted.
 std::vector<Table> prediction_tables(const Prediction& prediction, unsigned shown);
 
 // What staying with the cap that is best at factor 1 costs there, as a fraction.

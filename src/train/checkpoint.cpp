@@ -225,8 +225,8 @@ std::string write_and_tidy(const std::filesystem::path& folder, int64_t keep, co
     return "";
   } catch (const std::exception& error) {
     const std::vector<StoredCheckpoint> good = list_checkpoints(folder);
-    const std::string last = good.empty() ? "there is none before it" : fmt::format("the last one is {}", good.back().file.string());
-    return fmt::format("the checkpoint of step {} is not written; {}: {}", checkpoint.head.step, last, error.what());
+    const std::string last = good.empty() ? "there is no earlier one" : fmt::format("the last one is {}", good.back().file.string());
+    return fmt::format("the checkpoint of step {} was not written; {}: {}", checkpoint.head.step, last, error.what());
   }
 }
 

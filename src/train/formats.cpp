@@ -205,7 +205,7 @@ std::map<std::string, StoredTensor> parse_safetensors_header(std::string_view co
     refuse_header(file, "truncated, or not a safetensors file");
   }
   const nlohmann::json header = parse_json(content.substr(kLengthBytes, length), file.string(), "the header of a safetensors file");
-  if (!header.is_object()) refuse_header(file, "its header is none of safetensors; expected an object of tensors");
+  if (!header.is_object()) refuse_header(file, "not a safetensors header; expected an object of tensors");
   const uint64_t first = kLengthBytes + length;
   std::map<std::string, StoredTensor> tensors;
   for (const auto& [name, entry] : header.items()) {
@@ -243,7 +243,7 @@ TokenLayout parse_token_layout(std::string_view content, const std::filesystem::
   const int64_t there = (size - kHeaderBytes) / kTokenBytes;
   if (count < 1 || count > there) {
     refuse_layout(file, there < 1 ? "a header without tokens; expected at least one"
-                                  : fmt::format("its header says {} tokens; expected 1 to {}, which are there", count, there));
+                                  : fmt::format("its header says {} tokens; expected 1 to {}, the tokens in the file", count, there));
   }
   return {.first = kHeaderBytes, .tokens = count};
 }

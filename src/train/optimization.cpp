@@ -165,7 +165,7 @@ std::string describe_nonfinite(const ProcessGroup& group, const torch::nn::Modul
                                                 names[static_cast<size_t>(by_rank[rank][1])]);
     return fmt::format("rank {}: loss {:.6g}{}", rank, loss, where);
   }
-  return "gradients that are finite on every rank, and whose sum is not";
+  return "gradients are finite on every rank, but their sum is not";
 }
 
 }  // namespace firkin

@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 ProcessGroup checked(ProcessGroup group, const TrainSettings& settings, const Strategy& strategy) {
   check_batch(settings.batch, group.size);
   if (strategy.shards && settings.clip_each_norm > 0) {
-    throw InputError("clipping of each gradient under the strategy sharded; expected the global norm");
+    throw InputError("the strategy sharded cannot clip each gradient by its own norm; expected the global norm");
   }
   return group;
 }

@@ -105,7 +105,7 @@ void import_weights(const TensorsByName& weights, const TransformerConfig& confi
     if (found == weights.end()) found = weights.find("transformer." + known.name);
     const bool is_ours = found == weights.end();
     if (is_ours) found = weights.find(item.key());
-    if (found == weights.end()) throw InputError(fmt::format("{}: no tensor {}, which the model has", file.string(), known.name));
+    if (found == weights.end()) throw InputError(fmt::format("{}: lacks the model's tensor {}", file.string(), known.name));
     const at::Tensor stored = known.transposed && !is_ours && found->second.dim() == 2 ? found->second.t() : found->second;
     if (stored.sizes() != item.value().sizes()) {
       throw InputError(fmt::format("{}: {} of [{}]; expected [{}]", file.string(), found->first, fmt::join(stored.sizes(), ", "),

@@ -68,7 +68,8 @@ std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps&
 void note_what_was_calibrated_on(Tuning& tuning) {
   const auto check = [&](const std::string& name, const BucketPlan& plan) {
     if (!calibrated_on(tuning.calibration_plans, plan)) return;
-    tuning.notes.push_back(fmt::format("the model had to be calibrated on the buckets of {}, so their step does not test it", name));
+    tuning.notes.push_back(
+        fmt::format("the model was also calibrated on the buckets of {}, so their step does not test the prediction", name));
   };
   for (const CapPrediction& cap : tuning.compared.empty() ? tuning.raced : tuning.compared) {
     check(format_bytes(cap.cap_bytes), plan_under(tuning, cap.cap_bytes));
@@ -82,8 +83,8 @@ void note_level(Tuning& tuning) {
   const double level = tuning.decision.level.value_or(1);
   if (std::abs(level - 1) < kFar) return;
   tuning.notes.push_back(fmt::format(
-      "a step without communication took {:.0f} % {} than when the model was calibrated: all predicted times are off by as much, their "
-      "comparisons are not",
+      "a step without communication took {:.0f} % {} than when the model was calibrated: all predicted times are off by that much, "
+      "but comparisons between them hold",
       100 * std::abs(level - 1), level > 1 ? "longer" : "less"));
 }
 

@@ -174,7 +174,7 @@ class Matrix(unittest.TestCase):
         file.write_text(json.dumps(older))
         result = bench_step(*shape, "--resume")
         self.assertEqual(result.returncode, 2)
-        self.assertIn("was measured with an older version of firkin, which did not write --cap down; expected the same, or another --out", result.stderr)
+        self.assertIn("was measured with an older version of firkin, which did not record --cap; expected the same, or another --out", result.stderr)
 
     def test_bad_input_is_one_line_before_any_rank_starts(self):
         short = pathlib.Path(self.folder.name) / "short.txt"
@@ -190,9 +190,9 @@ class Matrix(unittest.TestCase):
             (["--cap", "-1MiB"], "--cap -1MiB: expected a size"),
             (["--memory-limit", "0GiB"], "--memory-limit"),
             (["--memory-limit", "1025TiB"], "--memory-limit: 1025TiB: expected at most 1024TiB"),
-            (["--cap", "4MiB,1MiB,4096KiB"], "--cap: 4096KiB twice; expected each once"),
-            (["--batch", "2,2"], "--batch: 2 twice; expected each once"),
-            (["--strategies", "flat,flat"], "--strategies: flat twice; expected each once"),
+            (["--cap", "4MiB,1MiB,4096KiB"], "--cap: 4096KiB is given twice; expected each value once"),
+            (["--batch", "2,2"], "--batch: 2 is given twice; expected each value once"),
+            (["--strategies", "flat,flat"], "--strategies: flat is given twice; expected each value once"),
             (["--config", "missing.toml"], "missing.toml"),
             (["--out", str(short / "out")], "--out"),
         ]:
@@ -201,9 +201,9 @@ class Matrix(unittest.TestCase):
     def test_synthetic_tensors_take_the_place_of_models(self):
         for words, mentions in [
             (["--synthetic-tensors", "3", "--synthetic-bytes", "6"], "multiple of 4"),
-            (["--synthetic-tensors", "3", "--model", "demo"], "--model: expected no --synthetic-tensors"),
-            (["--synthetic-tensors", "3", "--num-layers", "2"], "--num-layers: expected no --synthetic-tensors"),
-            (["--synthetic-tensors", "3", "--batch", "2"], "--batch: expected no --synthetic-tensors"),
+            (["--synthetic-tensors", "3", "--model", "demo"], "--model: cannot be combined with --synthetic-tensors"),
+            (["--synthetic-tensors", "3", "--num-layers", "2"], "--num-layers: cannot be combined with --synthetic-tensors"),
+            (["--synthetic-tensors", "3", "--batch", "2"], "--batch: cannot be combined with --synthetic-tensors"),
             (["--synthetic-bytes", "8"], "--synthetic-size requires --synthetic-tensors"),
         ]:
             self.assert_rejected(bench_step(*words, model=[]), mentions)

@@ -180,7 +180,7 @@ class Layers(InFolder):
             self.assertLessEqual(json.loads(result.stdout)["profile"]["hook_perturbation"], 0.03)
         else:
             self.assertEqual(result.returncode, 1, result.stderr)
-            costs = re.search(r"watching changes a step by \+([0-9.]+) %.*: take more --steps, or --keep-perturbed", result.stderr)
+            costs = re.search(r"the clocks change a step by \+([0-9.]+) %.*: use more --steps, or --keep-perturbed", result.stderr)
             self.assertGreaterEqual(float(costs[1]), 3.0)
             self.assertFalse((self.out / "results.json").exists())
 

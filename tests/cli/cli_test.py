@@ -71,8 +71,8 @@ class Usage(unittest.TestCase):
             (["buckets", "--cap", "0MiB", "--model", "xl"], "--cap 0MiB: expected a size"),
             (["buckets", "--model", "huge"], "expected demo, small"),
             (["buckets", "--tensors", "missing.csv"], "missing.csv"),
-            (["buckets", "--tensors", "tensors.csv", "--model", "xl"], "--model: expected no --tensors"),
-            (["buckets", "--tensors", "tensors.csv", "--dtype", "bf16"], "--dtype: expected no --tensors"),
+            (["buckets", "--tensors", "tensors.csv", "--model", "xl"], "--model: cannot be combined with --tensors"),
+            (["buckets", "--tensors", "tensors.csv", "--dtype", "bf16"], "--dtype: cannot be combined with --tensors"),
             (["report", "missing.json"], "missing.json: cannot be read"),
         ]:
             with self.subTest(words=words):

@@ -195,7 +195,7 @@ class Text(Compare):
     def test_the_same_file_twice_differs_in_nothing(self):
         run = json.loads(TUNE.read_text())
         text = self.text(run, run)
-        self.assertIn("The runs differ in nothing that is recorded.", text)
+        self.assertIn("No recorded setting differs between the runs.", text)
         self.assertFalse([line for line in text.splitlines() if line.endswith(("  slower", "  faster"))], text)
 
 

@@ -67,7 +67,7 @@ class Link(unittest.TestCase):
     def test_bad_links_are_refused_before_any_rank_starts(self):
         self.assertIn("--link 1gbti: expected RATE[,LATENCY] such as 1gbit or 200mbit,1ms, or an allreduce.csv", self.refused("--link", "1gbti"))
         self.assertIn("expected RATE", self.refused("--link", ""))
-        self.assertIn("--link-world 4: expected --link with it", self.refused("--link-world", 4))
+        self.assertIn("--link-world 4: expected --link as well", self.refused("--link-world", 4))
         self.assertIn("--link-world 1: expected at least the number of ranks, 2", self.refused("--link", "1gbit", "--link-world", 1))
         self.assertIn("world size 2", self.refused("--link", self.table))
         self.assertIn("none.csv", self.refused("--link", "none.csv"))

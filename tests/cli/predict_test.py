@@ -114,7 +114,7 @@ class Import(WithFolder):
             with open(self.out / "allreduce.csv", newline="") as file:
                 self.assertAlmostEqual(float(next(csv.DictReader(file))["median_s"]), expected, places=12)
         self.assert_rejected("import", log, "--world", 1, mentions="--world 1: expected at least 2")
-        self.assert_rejected("import", log, mentions="log.txt:1: output of nccl-tests, which does not say how many ranks there were; expected --world")
+        self.assert_rejected("import", log, mentions="log.txt:1: output of nccl-tests, which does not state the number of ranks; expected --world")
         self.assert_rejected("import", self.out / "missing.txt", "--world", 8, mentions="missing.txt")
 
 

@@ -110,7 +110,7 @@ class Runs(Training):
 
     def test_ordered_with_clipping_of_all_gradients_trains_bucketed_and_says_so(self):
         result = self.train("--steps", 3, "--strategy", "ordered")
-        self.assertIn("leaves ordered nothing to hide: training bucketed", result.stderr)
+        self.assertIn("ordered has nothing to overlap: training bucketed", result.stderr)
         result = self.train("--steps", 3, "--strategy", "ordered", "--clip-each", "0.1", out=self.folder / "each")
         self.assertNotIn("training bucketed", result.stderr)
         self.refused("--clip", 1, "--clip-each", 1, expected="--clip")
@@ -180,7 +180,7 @@ class Resumes(Training):
         self.assertEqual(losses_of(self.out), losses_of(self.folder / "whole"))
 
     def test_without_a_checkpoint_it_starts(self):
-        self.assertIn("training starts", self.train("--steps", 2, "--resume").stderr)
+        self.assertIn("starting from the first step", self.train("--steps", 2, "--resume").stderr)
 
     def test_a_damaged_checkpoint_is_named_and_the_older_one_offered(self):
         self.train("--steps", 10, "--checkpoint-every", 5)
@@ -204,7 +204,7 @@ class Resumes(Training):
     def test_other_steps_or_another_rate_are_said(self):
         self.train("--steps", 4)
         said = self.train("--steps", 6, "--learning-rate", "1e-2", "--resume").stderr
-        self.assertIn("what is left is trained with --learning-rate 0.01 (before: 0.001), --steps 6 (before: 4)\n", said)
+        self.assertIn("the remaining steps use --learning-rate 0.01 (before: 0.001), --steps 6 (before: 4)\n", said)
         self.assertNotIn("what is left", self.train("--steps", 6, "--learning-rate", "1e-2", "--resume").stderr)
 
     def test_two_runs_into_one_folder_are_refused(self):
@@ -223,7 +223,7 @@ class Resumes(Training):
         result = subprocess.run(limit + words_of("train", "--d-model", 128, *TINY[2:], "--ranks", 2, "--out", self.out, "--steps", 6, "--checkpoint-every", 3),
                                 capture_output=True, text=True, timeout=DEADLINE_S)  # fmt: skip
         self.assertEqual(len(losses_of(self.out)), 6)
-        self.assertIn("the checkpoint of step 3 is not written", result.stderr)
+        self.assertIn("the checkpoint of step 3 was not written", result.stderr)
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("firkin: the training ended without its last checkpoint", result.stderr)
         self.assertEqual(list((self.out / "checkpoints").iterdir()), [])

@@ -51,7 +51,7 @@ TEST(CrossedWaits, AreAnErrorOnEveryRankThatNamesBothModules) {
     done.arrive_and_wait();
   });
   EXPECT_THAT(losses, Each("rank 0 waits in step 5 of module A, rank 1 in step 2 of module B: every rank must step wrapped modules in the "
-                           "same order (abandon_step() after a failed forward)"));
+                           "same order (after a failed forward, call abandon_step())"));
   EXPECT_LT(took, 4s);
 }
 

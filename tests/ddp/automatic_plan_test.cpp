@@ -260,7 +260,7 @@ TEST(PlanFile, IsWrittenByOneRunAndUsedByTheNextFromItsFirstStepOn) {
 
   const KeptRun other_model = run_with(file, false, "tied");
   EXPECT_EQ(other_model.first_phase, AutomaticPhase::kWarmUp);
-  EXPECT_THAT(other_model.log, ElementsAre(AllOf(HasSubstr("chosen anew"), HasSubstr("made for parameters 6 tensors"))));
+  EXPECT_THAT(other_model.log, ElementsAre(AllOf(HasSubstr("choosing buckets again"), HasSubstr("made for parameters 6 tensors"))));
   const KeptRun other_world = run_with(file, false, "mlp", 3);
   EXPECT_EQ(other_world.first_phase, AutomaticPhase::kWarmUp);
   EXPECT_THAT(other_world.log, ElementsAre(HasSubstr("made for world size 2; expected 3")));

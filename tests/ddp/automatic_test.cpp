@@ -345,7 +345,7 @@ TEST(AutomaticBuckets, AreRefusedWhereTheyCannotBe) {
       refuses(std::string("strategy ") + strategy + "; expected bucketed or ordered",
               [&](auto& o) { o.strategy = find_strategy(strategy); });
     }
-    refuses("automatic buckets and a plan", [](auto& o) { o.plan = BucketPlan{{{0, 2}}, {}}; });
+    refuses("automatic buckets and a plan are both set", [](auto& o) { o.plan = BucketPlan{{{0, 2}}, {}}; });
     refuses("budget_s is 0;", [](auto& o) { o.buckets->budget_s = 0; });
     refuses("profile_steps is 2;", [](auto& o) { o.buckets->profile_steps = 2; });
     refuses("trial_pairs is 5;", [](auto& o) { o.buckets->trial_pairs = 5; });

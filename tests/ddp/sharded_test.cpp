@@ -499,9 +499,9 @@ TEST(Sharded, RefusesInOneLineWhatItDoesNotSupport) {
       return message_of<InputError>([&] { ShardedOptimizer(ddp, make); });
     };
     EXPECT_THAT(refusal([](const auto& parts) { return std::make_unique<torch::optim::LBFGS>(tensors_of(parts)); }),
-                HasSubstr("expected SGD"));
+                HasSubstr("expected LibTorch's SGD"));
     EXPECT_THAT(refusal([&](const auto& /*parts*/) { return std::make_unique<torch::optim::SGD>(net->parameters(), 0.1); }),
-                HasSubstr("none of the parts"));
+                HasSubstr("not one of the parts"));
     EXPECT_THAT(refusal([](const auto& /*parts*/) { return nullptr; }), HasSubstr("make_optimizer"));
     ShardedOptimizer sharded(ddp, [](const std::vector<NamedTensor>& parts) { return make_named_optimizer("SGD", parts); });
     EXPECT_THAT(refusal([](const auto& parts) { return make_named_optimizer("SGD", parts); }), HasSubstr("already"));

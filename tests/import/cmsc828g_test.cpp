@@ -79,7 +79,7 @@ TEST(Cmsc828gProfile, SaysThatTheTiedWeightIsListedTwice) {
 }
 
 TEST(Cmsc828gProfile, SaysThatTheSumOfTheSizesHoldsItTwice) {
-  EXPECT_EQ(parse().notes.at(1), "so the sizes add up to 163037184 parameters, 38597376 more than gpt2 has: 124439808");
+  EXPECT_EQ(parse().notes.at(1), "the sizes therefore add up to 163037184 parameters, 38597376 more than gpt2 has: 124439808");
 }
 
 TEST(Cmsc828gProfile, ThePublishedSizesListOneTensorTwiceAndNoOther) {

@@ -63,7 +63,7 @@ TEST(NcclTestsTable, LeavesOutLogLinesAndEmptyMessagesAndSaysSo) {
   const std::string empty = "0 0 float sum -1 5.00 0.00 0.00 0 5.00 0.00 0.00 0\n";
   const Imported imported = parse("node1:17:17 [0] NCCL INFO Bootstrap\n" + table_of(empty + kRows));
   EXPECT_EQ(imported.table.size(), 2u);
-  EXPECT_THAT(imported.notes, testing::ElementsAre("1 log lines of NCCL were left out", "1 results of 0 bytes were left out"));
+  EXPECT_THAT(imported.notes, testing::ElementsAre("skipped 1 log lines of NCCL", "skipped 1 results of 0 bytes"));
 }
 
 TEST(NcclTestsTable, RejectsMalformedLinesByFileAndLine) {
@@ -89,7 +89,7 @@ TEST(NcclTestsTable, RejectsOtherTests) {
 
 TEST(NcclTestsTable, NeedsTheWorldThatItDoesNotSay) {
   EXPECT_EQ(error_of([] { parse_nccl_tests(table_of(kRows), "n.txt", {}); }),
-            "n.txt:1: output of nccl-tests, which does not say how many ranks there were; expected --world with it, at least 2");
+            "n.txt:1: output of nccl-tests, which does not state the number of ranks; expected --world, at least 2");
 }
 
 TEST(NcclTestsTable, RejectsAWorldThatTheBandwidthsContradict) {

@@ -403,7 +403,7 @@ class Engine(unittest.TestCase):
         check_built_for(torch.__version__.split("+")[0] + "+cu999")
         kind, text = raised(lambda: check_built_for("2.0.1"))
         self.assertEqual(kind, "InputError")
-        self.assertIn(f"built for torch 2.0.1, and this is {torch.__version__}", text)
+        self.assertIn(f"built for torch 2.0.1, but this is {torch.__version__}", text)
 
 
 if __name__ == "__main__":

@@ -378,7 +378,7 @@ ARGUMENTS_REFUSED = {
 REFUSED = {
     "step of the inner one": "expected OverlappedOptimizer.step()",
     "copy of the optimizer": "expected its state_dict()",
-    "copy with a group": "expected the default group",
+    "copy with a group": "expected the default one",
 }
 
 

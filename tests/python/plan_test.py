@@ -133,7 +133,7 @@ class ThroughPyTorch(unittest.TestCase):
     def test_with_find_unused_parameters_a_plan_in_another_order_is_refused(self):
         model = Shuffled()
         plan = firkin.Plan.of_counts(profile_of(model), [2, 4])
-        with self.assertRaisesRegex(firkin.InputError, "PyTorch cuts in the order of registration, of which bucket .* is no run"):
+        with self.assertRaisesRegex(firkin.InputError, "PyTorch cuts in order of registration, in which bucket .* is not contiguous"):
             plan.ddp_kwargs(model, find_unused_parameters=True)
         kwargs = plan.ddp_kwargs(model, find_unused_parameters=True, static_graph=True)
         plan.check(stepped(model, 4, **kwargs))

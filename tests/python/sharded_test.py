@@ -299,13 +299,13 @@ class Sharded(unittest.TestCase):
     def test_what_cannot_work_is_refused_in_one_line_on_every_rank(self):
         expected = {
             "another strategy": "strategy sharded",
-            "a second one": "there is one for this DataParallel already",
+            "a second one": "this DataParallel already has one",
             "strange parameters": "a parameter of shape [2] that the model does not train",
             "add_param_group": "expected all groups at construction",
             "pickle": "expected its state_dict()",
-            "compression": "a gradient hook under the strategy sharded",
-            "no optimiser": "expected a ShardedOptimizer before it",
-            "GradScaler": "a GradScaler, which would scale by each rank's own gradients",
+            "compression": "the strategy sharded takes no gradient hook",
+            "no optimiser": "expected a ShardedOptimizer first",
+            "GradScaler": "GradScaler would scale by each rank's own gradients",
             "thaws": "expected a new DistributedDataParallel and ShardedOptimizer after such a change",
             "forgets a step": "expected ShardedOptimizer::step() on every rank",
         }

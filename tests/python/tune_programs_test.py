@@ -539,10 +539,10 @@ class Refuses(unittest.TestCase):
         self.assertEqual([rank["30 batches, put back"] for rank in of(refused)], [True, True])
 
     def test_accumulation_that_averages_every_time(self):
-        self.says("no no_sync", r"step did 3 backward passes; expected one, and where gradients are accumulated .*no_sync\(\):`$")
+        self.says("no no_sync", r"step did 3 backward passes; expected one, and with gradient accumulation .*no_sync\(\):`$")
 
     def test_a_step_without_a_backward_that_averages(self):
-        self.says("only under no_sync", r"no backward pass that averages gradients; expected the last one outside of no_sync\(\)$")
+        self.says("only under no_sync", r"no synchronising backward pass; expected the last one outside no_sync\(\)$")
 
     def test_a_step_that_uses_the_model_from_outside(self):
         for case in ("outer", "outer, find unused"):
@@ -555,7 +555,7 @@ class Refuses(unittest.TestCase):
             self.assertIn("SyncBatchNorm", said)
 
     def test_a_wrap_that_wraps_nothing(self):
-        self.says("wrap gives something else", "^wrap: Layers is not a DistributedDataParallel and contains none")
+        self.says("wrap gives something else", "^wrap: Layers neither is nor contains a DistributedDataParallel")
 
 
 class Result(unittest.TestCase):
@@ -598,7 +598,7 @@ class Result(unittest.TestCase):
 
     def test_more_ranks_than_were_here(self):
         said, forms, cap = self.result["scale"]
-        self.assertIn("a minute on these 64 ranks settles it", said)
+        self.assertIn("one minute on 64 ranks settles it", said)
         self.assertLessEqual({"ring"}, forms.keys())
         self.assertGreater(cap, 0)
         self.assertEqual((self.result["here"][1], self.result["here"][0].count("\n")), ({}, 0))

@@ -288,7 +288,7 @@ class Tune(unittest.TestCase):
     def test_slow_steps_are_fewer_and_what_they_cannot_tell_is_said(self):
         calls, notes, summary, page = results_of("slow")[0]
         self.assertLessEqual(calls * 0.2, 1.25 * 6.0)
-        for said in ("the prediction chose", "no gain can be shown"):
+        for said in ("the prediction chose", "cannot show a gain"):
             self.assertTrue(any(said in note for note in notes), notes)
         self.assertRegex(summary, r"(?s)^.* ms a step.*\n.*, from \d blocks of steps that had no part in the choice.*\nDistributedDataParallel\(model.*\)$")
         self.assertIn("too few blocks", page)
@@ -318,7 +318,7 @@ class Progress(unittest.TestCase):
         job = _tune._Job(mock.Mock(rank=0), None, {}, [], 5.0, 0, True, progress)
         with self.assertLogs("firkin", "WARNING") as logged:
             _tune._calibration(job, step_s=2.0, left_s=4.0, notes=notes)
-        self.assertRegex(logged.output[0], r"tune: steps of 2 s: about \d\d s in all, not 5$")
+        self.assertRegex(logged.output[0], r"tune: with steps of 2 s tuning takes about \d\d s, not 5$")
         self.assertGreater(progress.expect.mock_calls[0].args[0], 5.0)
         self.assertRegex(notes[0], "calibrated on only 2 settings")
 
@@ -471,7 +471,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (2, "firkin: small_script.py: no function 'nothing'\n"))
         done = subprocess.run([sys.executable, "-m", "firkin.tune", "small_script.py:build"], capture_output=True, text=True, cwd=HERE)
         self.assertEqual(done.returncode, 2)
-        self.assertRegex(done.stderr, r"^firkin: no ranks; expected to be started by torchrun: .*\n$")
+        self.assertRegex(done.stderr, r"^firkin: no ranks; expected a start by torchrun: .*\n$")
 
     def test_the_name_stays_the_function(self):
         code = "import firkin.tune, firkin; assert firkin.tune.__name__ == 'tune' and callable(firkin.tune)"

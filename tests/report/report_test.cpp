@@ -6,6 +6,7 @@
 #include "firkin/base/file.h"
 #include "report/answer.h"
 #include "report/charts.h"
+#include "results/field.h"
 
 namespace firkin {
 namespace {
@@ -200,6 +201,21 @@ TEST(Report, TuneAndPredictSayWhereOnTheMapTheyLie) {
   EXPECT_THAT(lead_with(2, 0.1, 1e-9), HasSubstr("communication here is latency-bound"));       // 25 MiB: 26 ms and 100 ms of latency
   EXPECT_THAT(lead_with(0.5, 1e-4, 1e-9), HasSubstr("communication here is bandwidth-bound"));  // 1.07 s in 0.5 s
   EXPECT_THAT(lead_with(2, 1e-4, 1e-9), HasSubstr("communication here is in between"));
+}
+
+TEST(Report, TheHighlightedRowOfAPredictionIsTheCapOfTheHeadline) {
+  const Results results = results_from_json(nlohmann::json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/data/predict.json")));
+  Prediction prediction = *results.prediction;
+  const auto rows = [&] {
+    std::string text;
+    for (const Table::Row& row : prediction_tables(prediction, kPage)[0].rows) text += (row.highlighted ? "*" : "") + row.cells[0] + " ";
+    return text;
+  };
+  EXPECT_THAT(put_in_words(results).heading, HasSubstr("bucket_cap_mb=7"));
+  EXPECT_EQ(rows(), "1 4 *7 25 ");
+  prediction.curve[1].cap_bytes = 7 << 20;
+  prediction.curve[1].buckets = prediction.best_uniform.buckets;
+  EXPECT_EQ(rows(), "1 *7 25 ");
 }
 
 TEST(Report, APredictionIsFourParagraphsBesideItsTables) {

@@ -152,7 +152,7 @@ TEST_F(Checkpoints, AWriterThatCannotWriteSaysSoAndWhichOneIsTheLast) {
   writer.wait();
   const auto problem = writer.problem();
   ASSERT_TRUE(problem.has_value());
-  EXPECT_THAT(*problem, AllOf(HasSubstr("the checkpoint of step 10 is not written"), HasSubstr("the last one is")));
+  EXPECT_THAT(*problem, AllOf(HasSubstr("the checkpoint of step 10 was not written"), HasSubstr("the last one is")));
   EXPECT_FALSE(writer.problem().has_value());
   EXPECT_TRUE(writer.last_failed());
   checkpoint.head.step = 15;

@@ -28,14 +28,14 @@ void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const std::function<void(std::string_view piece)>& write)>& content);
 
 // Throws InputError unless files can be written into `folder`, which need not exist yet: "WHAT FOLDER: PLACE is not a folder", "...: PLACE
-// cannot be written to: REASON", "...: NAME cannot be created: REASON". It tries, with a small file and the missing folders, under names of
-// its own, and leaves nothing behind; any number of processes may do so at once.
+// cannot be written to: REASON", "...: NAME cannot be created: REASON". It tries with a small file and the missing folders, under unique
+// names, and leaves nothing behind; any number of processes may do so at once.
 void check_output_folder(const std::filesystem::path& folder, const std::string& what);
 
 // CRC-32 (ISO-HDLC: that of zip and Ethernet), to tell a damaged file from a whole one.
 
-// Of what came before, whose checksum is `before`, and `piece` behind it: crc32("b", crc32("a")) == crc32("ab"). Eight bytes at a time
-// (Kounavis and Berry 2008, "Novel table lookup-based algorithms for high-performance CRC generation").
+// The checksum of some bytes followed by `piece`, where `before` is the checksum of those bytes: crc32("b", crc32("a")) == crc32("ab").
+// Eight bytes at a time (Kounavis and Berry 2008, "Novel table lookup-based algorithms for high-performance CRC generation").
 uint32_t crc32(std::string_view piece, uint32_t before = 0);
 
 }  // namespace firkin

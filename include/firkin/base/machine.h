@@ -23,7 +23,7 @@ struct MachineState {
   int64_t available_memory_bytes = 0;
 };
 
-// As it is now. root: where proc/ and sys/ lie, "/" but for tests.
+// The machine's current state. root: where proc/ and sys/ lie, "/" except in tests.
 MachineState machine_state(const std::filesystem::path& root = "/");
 
 // Bytes that processes here can still allocate without swapping: the smaller of what the kernel reports as available and what this
@@ -38,30 +38,30 @@ int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 // CPUs in this process's affinity mask (taskset, mpirun --bind-to, cpusets). At least 1.
 int allowed_cpus();
 
-// How many CPUs' worth of time the control groups of this process grant it, the least of its own and of those around it (version 2:
-// cpu.max; version 1: cpu.cfs_quota_us); none when they set no limit. root: where proc/ and sys/ lie, "/" but for tests.
+// CPU time the control groups of this process grant it, in CPUs: the smallest of its own and those around it (version 2: cpu.max; version
+// 1: cpu.cfs_quota_us); none if they set no limit. root: as above.
 std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
-// The least of the two, rounded down: one thread more than the quota allows makes all of them wait for the next period. At least 1.
+// The smaller of the two, rounded down: one thread more than the quota allows makes all threads wait for the next period. At least 1.
 int usable_cpus();
 
-// Compute threads for each of `local_world_size` ranks on this machine: OMP_NUM_THREADS where that is a positive number (of a list, its
-// first), otherwise an equal share of usable_cpus(). Where a launcher binds each rank to CPUs of its own, set OMP_NUM_THREADS: a rank
-// cannot tell its own CPUs from those that all share. At least 1.
+// Compute threads for each of `local_world_size` ranks on this machine: OMP_NUM_THREADS if that is a positive number (of a list, the
+// first), otherwise an equal share of usable_cpus(). If a launcher binds each rank to its own CPUs, set OMP_NUM_THREADS: a rank cannot tell
+// its own CPUs from shared ones. At least 1.
 int threads_per_rank(int local_world_size);
 
-// The same of given values; omp_num_threads: null when it is not set.
+// The same for given values; omp_num_threads: null if it is not set.
 int threads_per_rank(int local_world_size, const char* omp_num_threads, int cpus);
 
-// The GPUs of this machine, as NVIDIA's driver names them: no header and no library of CUDA is needed.
+// The GPUs of this machine, as NVIDIA's driver names them; needs no CUDA header or library.
 
-// Empty where there is no driver, or where it does not say.
+// Empty if there is no driver or it does not say.
 struct GpuState {
-  std::vector<std::string> models;  // one for each GPU, by its place on the bus; those of other processes and containers too
+  std::vector<std::string> models;  // one per GPU, in bus order, including those of other processes and containers
   std::string driver;               // its version
 };
 
-// root: where proc/ lies, "/" but for tests.
+// root: where proc/ lies, "/" except in tests.
 GpuState gpu_state(const std::filesystem::path& root = "/");
 
 // "2 x NVIDIA H100 80GB HBM3, driver 570.86.15"; empty without a GPU.

@@ -8,10 +8,10 @@
 
 namespace firkin {
 
-// Characters in a row of the terminal that standard output is; 80 where it is none.
+// Columns of the terminal on standard output; 80 if it is not a terminal.
 size_t terminal_columns();
 
-// Of these, in a line of text: 40 to 120, because longer lines are hard to read.
+// Columns for lines of text: the terminal's, but 40 to 120, because longer lines are hard to read.
 size_t text_columns();
 
 // One line rewritten in place on a terminal, cut to its width; elsewhere (a log file) a line every ten seconds. The line ends with the last
@@ -29,7 +29,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Of this process, whatever enables it: nothing is shown from now on.
+  // From now on no Progress of this process shows anything, even if enabled.
   static void silence();
 
   // One of `total` units is done; `detail` says which.

@@ -75,7 +75,7 @@ struct BucketStats {
 struct DataParallelStats {
   std::vector<std::string> tensors;  // parameter names, in bucket order
   std::vector<BucketStats> buckets;  // in launch order, of the last finished step
-  double exposed_wait_s = 0;         // from the end of the last backward's gradients to the end of the step
+  double exposed_wait_s = 0;         // from the last gradient of backward to the end of the step
   int64_t steps = 0;                 // finished without an error
   double forward_wait_s = 0;  // ordered, sharded: time in await_parameters() during that step's forward, ordered's optimiser included
   int64_t awaited_bytes = 0;  // ordered, sharded: bytes of buckets that a step may leave in flight, because modules await them
@@ -89,12 +89,12 @@ struct DataParallelStats {
 //
 // Errors: if a rank's backward throws, that rank's backward() rethrows it, and every other rank's step throws a StepError naming the rank
 // and its reason; the next step starts clean. An exception before the first gradient, under no_sync(), or in forward goes unnoticed: call
-// abandon_step() in the handler. Without it, the other ranks wait for this rank's next backward and take that for their step. If a
+// abandon_step() in the handler. Without it, the other ranks wait for this rank's next backward and treat that as their step. If a
 // collective fails, the group is lost: every call throws a GroupError naming the missing ranks, a new group is needed, and ranks may be one
 // step apart (docs/data_parallel.md, "After a failure").
 //
 // Parameters may be thawed, frozen, added and replaced during training, on every rank alike: see parameters_changed(). Parameters differ
-// between ranks if they were stepped with one rank's own gradients (accumulated under no_sync() and taken by no step since) or with
+// between ranks if they were stepped with one rank's own gradients (accumulated under no_sync() and never synchronised) or with
 // different learning rates; the next step or the next audit then throws on every rank.
 //
 // Modules wrapped on one group have their own connections. Step them in the same order on every rank; otherwise every rank throws, within a
@@ -108,7 +108,7 @@ struct DataParallelStats {
 // Code that reads parameters other than in a forward that awaits them must use module(), or call drain() first.
 //
 // Under the strategy `sharded` each rank gets the mean gradient of its part of every bucket alone: gradients are undefined after backward,
-// and a ShardedOptimizer steps the parts (sharded_optimizer.h). As under `ordered`, parameters may still be on their way when it has.
+// and a ShardedOptimizer steps the parts (sharded_optimizer.h). As under `ordered`, parameters may still be in flight afterwards.
 //
 // Thread-safety: construction and steps are collective; every rank takes part, in the same order. One thread at a time may use an object;
 // autograd may run its hooks on other threads. The destructor removes every hook and waits for nobody; gradients of finished steps stay

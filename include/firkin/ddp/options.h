@@ -18,12 +18,12 @@
 
 namespace firkin {
 
-// A strategy is data: what travels together, when it is sent, and when the step waits for it. `flat` is one bucket sent after backward;
-// `overlap` is one tensor per bucket, each sent as soon as it is ready.
+// A strategy is data: which gradients travel together, when they are sent, and when the step waits for them. `flat` is one bucket sent
+// after backward; `overlap` is one tensor per bucket, each sent as soon as it is ready.
 enum class Grouping {
   kOneTensorPerBucket,
   kOneBucket,
-  kCap,   // buckets up to a cap (bucket_assignment.h)
+  kCap,   // buckets up to a cap (plan/bucket_plan.h)
   kPlan,  // an explicit BucketPlan
 };
 
@@ -45,7 +45,7 @@ struct Strategy {
   Launch launch;
   std::string_view summary;
   Wait wait = Wait::kAtStepEnd;
-  bool shards = false;  // a rank gets the sums of its part of each bucket alone, and a ShardedOptimizer steps that (sharded_optimizer.h)
+  bool shards = false;  // each rank sums only its part of every bucket, and a ShardedOptimizer steps it (sharded_optimizer.h)
 };
 
 inline constexpr std::array kStrategies = {
@@ -56,7 +56,7 @@ inline constexpr std::array kStrategies = {
     Strategy{"bucketed", Grouping::kCap, Launch::kWhenReady, "one all-reduce per bucket up to a cap, during backward"},
     Strategy{"planned", Grouping::kPlan, Launch::kWhenReady, "one all-reduce per bucket of an explicit plan, during backward"},
     Strategy{"ordered", Grouping::kCap, Launch::kWhenReady,
-             "as bucketed or planned; what the next forward needs first is sent first, and awaited there", Wait::kAtFirstUse},
+             "like bucketed or planned, but sends first what the next forward needs first, and waits there", Wait::kAtFirstUse},
     Strategy{"sharded", Grouping::kCap, Launch::kWhenReady,
              "each rank sums and steps its part of every bucket; parameters are gathered behind the next forward", Wait::kAtFirstUse, true},
     Strategy{"torch", Grouping::kCap, Launch::kByTorch, "c10d::Reducer, PyTorch's own engine, for comparison"},

@@ -17,9 +17,9 @@ struct ObservedStep {
 
 struct ObservedTraining {
   std::vector<ObservedStep> steps;  // at least one
-  std::vector<double> transfer_s;   // per bucket: that its all-reduce occupies the link, seconds
+  std::vector<double> transfer_s;   // per bucket: seconds its all-reduce occupies the link
   std::vector<double> needed_s;     // per bucket: seconds from the end of backward to its first use, without waits
-  double forward_s = 0;             // from the end of backward to the next one's beginning, without waits
+  double forward_s = 0;             // from the end of backward to the start of the next, without waits
 };
 
 struct LaunchOrder {
@@ -33,11 +33,11 @@ struct LaunchOrder {
 // times the slack has passed, the one forward needs first. Throws InputError unless there is a step and sizes agree. O(n^2) each.
 std::vector<LaunchOrder> launch_orders(const ObservedTraining& training);
 
-// That of one slack, at least 0. Throws like launch_orders().
+// The order of one slack, at least 0. Throws like launch_orders().
 LaunchOrder launch_order_with_slack(const ObservedTraining& training, double slack);
 
-// Of launch_orders(), the one in the middle of the contiguous range around the best whose period is within half a percent of it: at the
-// edge, a step slightly slower than those observed costs most.
+// The middle of the contiguous range of launch_orders() whose periods are within half a percent of the best: at an edge, a step slightly
+// slower than those observed would cost most.
 LaunchOrder robust_launch_order(const ObservedTraining& training);
 
 // Seconds of backward in which the link was idle although a bucket was ready and not launched. Per bucket: ready, launch and end, seconds

@@ -48,7 +48,7 @@ struct OrderedPlan {
 // How good: on 5,000 random instances of up to 5 tensors, 13 results are more than 0.1 % above the best of all partitions, splits in two
 // and launch orders, the worst by 2.5 %. How fast: 436 tensors in half a second at most, 600 random ones as well.
 //
-// Throws InputError when the profile or the options do not pass their checks, or no plan has as few buckets as small as asked for.
+// Throws InputError if the profile or the options fail their checks, or no plan meets the limits on the number and size of buckets.
 OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const OrderedSearchOptions& options = {});
 
 // Seconds from the start of backward; what ends after the end of backward runs under the next forward pass.

@@ -89,7 +89,7 @@ struct Straggler {
   double slowest_rank_ratio = 1;  // median time of the slowest rank over that of the median rank
 };
 
-// E[max over P ranks] / E[max over the P0 measured ones], because a profile already is that of its slowest rank.
+// E[max over P ranks] / E[max over the P0 measured ones], because a profile is already that of the slowest rank.
 //
 // Separates (fit_blocks) steps that are slow on all ranks, ranks that are slow in all steps, and residuals. The first make no rank wait
 // for another. Each measured rank stands for P / P0 of the P ranks at its level, so one slow rank of eight counts in the measured maximum

@@ -48,7 +48,7 @@ std::vector<std::string> problems_of_profile(const TensorProfile& profile);
 // tensors.csv: `name,bytes,ready_s` in gradient-ready order, and if known `needed_s` (an empty field: 0) and `update_s`. The file does not
 // hold the ends of the passes: backward_s becomes the last ready time, and forward_s the largest needed_s.
 // Throws InputError with file and line for every malformed input; nothing is dropped.
-TensorProfile parse_tensors_csv(std::string_view text, const std::string& file);  // `file`: the name that errors carry
+TensorProfile parse_tensors_csv(std::string_view text, const std::string& file);  // `file`: the name used in errors
 TensorProfile read_tensors_csv(const std::filesystem::path& path);
 std::string tensors_csv(const TensorProfile& profile);  // the content of such a file; throws as check_profile
 void write_tensors_csv(const std::filesystem::path& path, const TensorProfile& profile);

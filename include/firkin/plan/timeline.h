@@ -86,9 +86,9 @@ struct Pipeline {
   std::vector<PipelineUpdate> updates;  // on buckets of the step before
 };
 
-// Backward is that of simulate(). When it ends the ranks agree, and the next forward begins. At needed_s of a tensor its bucket is awaited
-// (a split tensor: all its parts), and then the optimiser runs on it; while forward is blocked, the optimiser runs on other buckets, in the
-// order in which they have arrived, one at a time and each to its end. Contention is that of simulate(), in forward and in the optimiser as
+// Backward is that of simulate(). When it ends the ranks agree, and the next forward begins. At a tensor's needed_s forward waits for its
+// bucket (of a split tensor, for all parts), and then the optimiser runs on it; while forward is blocked, the optimiser runs on other
+// buckets, in order of arrival, one at a time and each to its end. Contention is that of simulate(), in forward and in the optimiser as
 // well.
 //
 // Every bucket has been awaited when backward begins, so the link is idle then and every step takes equally long: one backward with the

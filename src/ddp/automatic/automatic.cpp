@@ -80,7 +80,7 @@ void check_automatic(const DataParallelOptions& options, const std::vector<Named
   if (strategy.grouping != Grouping::kCap || strategy.launch != Launch::kWhenReady || strategy.shards) {
     throw InputError(fmt::format("automatic buckets with the strategy {}; expected bucketed or ordered", strategy.name));
   }
-  if (options.plan) throw InputError("automatic buckets and a plan; expected one of the two");
+  if (options.plan) throw InputError("automatic buckets and a plan are both set; expected one");
   const auto at_least = [](const char* name, int64_t value, int64_t least) {
     if (value < least) throw InputError(fmt::format("automatic buckets: {} is {}; expected at least {}", name, value, least));
   };
@@ -90,9 +90,8 @@ void check_automatic(const DataParallelOptions& options, const std::vector<Named
   at_least("trial_steps", buckets.trial_steps, 2);
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.is_cpu()) continue;
-    throw InputError(
-        fmt::format("automatic buckets: {} is on {}; expected parameters on the CPU, whose clock tells when gradients are ready",
-                    parameter.name, parameter.tensor.device().str()));
+    throw InputError(fmt::format("automatic buckets: {} is on {}; expected parameters on the CPU, whose clock times the gradients",
+                                 parameter.name, parameter.tensor.device().str()));
   }
 }
 
@@ -189,7 +188,7 @@ std::optional<CommunicationPlan> Automatic::kept_plan() {
       line = plan_line(kept);
       log(fmt::format("{}, as {} says", describe(kept), options_.plan_file));
     } catch (const std::exception& error) {
-      log(fmt::format("buckets are chosen anew, for {}", error.what()));
+      log(fmt::format("choosing buckets again: {}", error.what()));
     }
   }
   line = text_of_rank(setup_.group, line, 0);
@@ -277,7 +276,7 @@ std::optional<PlanChoice> Automatic::plan_on_rank_0(std::string& why_not) {
     if (best.step_s < best.in_use_s * (1 - kWorthATrial)) {
       choice = std::move(best);
     } else {
-      why_not = fmt::format("{}, {}, are predicted to change a step of {} by {} only", describe(best.plan), best.name,
+      why_not = fmt::format("{}, {}, are predicted to change a step of {} by only {}", describe(best.plan), best.name,
                             format_seconds(times.step_s), percent(best.step_s / best.in_use_s));
     }
   } catch (const std::exception& error) {
@@ -318,7 +317,7 @@ void Automatic::settle(const CommunicationPlan& chosen, const std::string& line)
   try {
     write_plan_file(options_.plan_file, plan_key(setup_), chosen, line);
   } catch (const std::exception& error) {
-    log(fmt::format("the choice is not kept for the next run: {}", error.what()));
+    log(fmt::format("cannot keep the choice for the next run: {}", error.what()));
   }
 }
 

@@ -118,7 +118,7 @@ PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOpti
 }
 
 constexpr const char* kFormat = "firkin bucket plan 2";
-constexpr const char* kExpected = "a plan file that DataParallel has written";
+constexpr const char* kExpected = "a plan file written by DataParallel";
 
 // Frozen parameters are not among them, so that what is trainable counts as well.
 std::string describe_parameters(const std::vector<NamedTensor>& parameters) {

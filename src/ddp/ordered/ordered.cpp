@@ -20,8 +20,8 @@ namespace firkin {
 namespace {
 
 constexpr const char* kUnusedGradients =
-    "the gradients of the last step were neither used nor awaited: under the strategy ordered, optimizer.step() alone does not see them; "
-    "expected OverlappedOptimizer::step(), or drain() before anything else that reads gradients";
+    "the gradients of the last step were neither used nor awaited, because under the strategy ordered a plain optimizer.step() misses "
+    "them; expected OverlappedOptimizer::step(), or drain() before gradients are read";
 
 // After the second step, then after twice as many each time, and every 64: ready times move most in the beginning.
 bool is_choice_due(int64_t steps) {
@@ -90,7 +90,7 @@ Ordered::Ordered(Synchronizer& synchronizer) : synchronizer_(synchronizer) {
 
 Ordered::~Ordered() {
   listening_.reset();
-  if (anything_late_) TORCH_WARN("DataParallel: destroyed while gradients of the last step were on their way; ", kUnusedGradients);
+  if (anything_late_) TORCH_WARN("DataParallel: destroyed with gradients of the last step in flight; ", kUnusedGradients);
 }
 
 void Ordered::renewed() {
@@ -210,8 +210,8 @@ void Ordered::check_unchanged() const {
     const at::Tensor& gradient = tensor_of(i).grad();
     if (is_late_[i] || !gradient.defined() || trace_of(gradient) == traces_[i]) continue;
     throw RuntimeError(
-        fmt::format("OverlappedOptimizer: the gradient of {} was changed (clipped?) while others were on their way; expected "
-                    "OverlappedOptions::clip_norm, or drain() before gradients are read",
+        fmt::format("OverlappedOptimizer: the gradient of {} was changed (clipped?) while others were in flight; expected "
+                    "OverlappedOptions::clip_norm, or drain() before gradients are changed",
                     synchronizer_.setup().parameters[i].name));
   }
 }
@@ -220,7 +220,7 @@ void Ordered::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
   const auto held = synchronizer_.enter();
   if (synchronizer_.is_step_open()) {
     throw RuntimeError(
-        "DataParallel: the optimiser's step before the end of the gradients'; expected finish_gradient_synchronization() first");
+        "DataParallel: the optimiser stepped before gradients were averaged; expected finish_gradient_synchronization() first");
   }
   if (anything_late_) {
     check_steps_partially(optimizer);

@@ -55,7 +55,8 @@ class HiddenGradients {
 
 void check_steps_partially(const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    throw InputError("L-BFGS under the strategy ordered: it needs all gradients together; expected another strategy, or another optimiser");
+    throw InputError(
+        "the strategy ordered does not work with L-BFGS, which needs all gradients at once; expected another strategy or optimiser");
   }
 }
 
@@ -95,7 +96,7 @@ OverlappedOptimizer::OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimi
   if (!(options_.clip_norm >= 0)) throw InputError("OverlappedOptions: clip_norm is negative; expected 0 (no clipping) or more");
   if (!(options_.clip_each_norm >= 0)) throw InputError("OverlappedOptions: clip_each_norm is negative; expected 0 (no clipping) or more");
   if (options_.clip_norm > 0 && options_.clip_each_norm > 0)
-    throw InputError("OverlappedOptions: clip_norm and clip_each_norm; expected one");
+    throw InputError("OverlappedOptions: clip_norm and clip_each_norm are both set; expected one");
   ddp_->audit_optimizer(optimizer);
 }
 
@@ -104,7 +105,7 @@ OverlappedOptimizer::~OverlappedOptimizer() {
     ddp_->forget_audited(*optimizer_);
     drain();
   } catch (const std::exception& error) {
-    TORCH_WARN("OverlappedOptimizer: the last step is not complete: ", error.what());
+    TORCH_WARN("OverlappedOptimizer: cannot complete the last step: ", error.what());
   }
 }
 
@@ -129,8 +130,8 @@ double OverlappedOptimizer::clip_gradients(double max_norm) {
   drain();
   const double waited_s = std::chrono::duration<double>(Clock::now() - started).count();
   if (waited_s > 0.001) {
-    TORCH_WARN_ONCE("clip_gradients() waits for all gradients, here ", format_seconds(waited_s),
-                    ", which the strategy ordered would have hidden behind the next forward");
+    TORCH_WARN_ONCE("clip_gradients() waits for all gradients (here for ", format_seconds(waited_s),
+                    "), so the strategy ordered overlaps nothing with the next forward");
   }
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer_->param_groups()) parameters.insert(parameters.end(), group.params().begin(), group.params().end());

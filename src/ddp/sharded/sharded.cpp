@@ -24,9 +24,9 @@ namespace firkin {
 namespace {
 
 constexpr const char* kUnusedParts =
-    "the gradients of the last step were not used on this rank, and others may have stepped; expected ShardedOptimizer::step() on every "
-    "rank after each step that succeeded";
-constexpr const char* kNoOptimizer = "a backward under the strategy sharded without an optimiser; expected a ShardedOptimizer before it";
+    "this rank did not use the gradients of the last step, though others may have; expected ShardedOptimizer::step() on every rank "
+    "after each successful step";
+constexpr const char* kNoOptimizer = "backward ran under the strategy sharded without an optimiser; expected a ShardedOptimizer first";
 
 RuntimeError lost_step() {
   return RuntimeError(std::string("DataParallel: ") + kUnusedParts);
@@ -62,7 +62,7 @@ void check_sharded(const DataParallelOptions& options) {
   const GradientHook plain = plain_all_reduce();
   const Start* start = options.gradient_hook.start.target<Start>();
   if (start != nullptr && *start == *plain.start.target<Start>() && !options.gradient_hook.wire_dtype) return;
-  throw InputError("DataParallel: a gradient hook under the strategy sharded, which sums by itself; expected none");
+  throw InputError("DataParallel: the strategy sharded takes no gradient hook, because it sums gradients itself; expected none");
 }
 
 Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<ExchangedSlices> slices)
@@ -72,7 +72,7 @@ Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<ExchangedSlices> sl
 
 Sharded::~Sharded() {
   listening_.reset();
-  if (has_gradients_) TORCH_WARN("DataParallel: destroyed while ", kUnusedParts);
+  if (has_gradients_) TORCH_WARN("DataParallel: destroyed before the optimiser stepped: ", kUnusedParts);
 }
 
 std::vector<NamedTensor> Sharded::parts() const {
@@ -252,7 +252,7 @@ void Sharded::step() {
   const auto held = synchronizer_.enter();
   if (synchronizer_.is_step_open()) {
     throw RuntimeError(
-        "DataParallel: the optimiser's step before the end of the gradients'; expected finish_gradient_synchronization() first");
+        "DataParallel: the optimiser stepped before gradients were averaged; expected finish_gradient_synchronization() first");
   }
   if (!std::exchange(has_gradients_, false)) return;
   follow_parameters();

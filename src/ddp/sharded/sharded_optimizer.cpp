@@ -72,7 +72,7 @@ void for_each_pair(Optimizer& optimizer, Whole& whole, const std::vector<Paramet
       auto* there = group_of(whole, parts[i].parameter);
       if (there == nullptr || typeid(there->options()) != typeid(here->options())) {
         throw InputError(
-            fmt::format("ShardedOptimizer: the other optimiser does not step {}, or is of another kind; expected the same kind "
+            fmt::format("ShardedOptimizer: the other optimiser does not step {}, or is of another class; expected the same class "
                         "over the module's parameters in the same groups",
                         parts[i].run.name));
       }
@@ -85,14 +85,14 @@ void for_each_pair(Optimizer& optimizer, Whole& whole, const std::vector<Paramet
 
 void Sharded::attach(Optimizer& optimizer) {
   const auto held = synchronizer_.enter();
-  if (optimizer_ != nullptr) throw InputError("ShardedOptimizer: there is one for this DataParallel already; expected one");
+  if (optimizer_ != nullptr) throw InputError("ShardedOptimizer: this DataParallel already has one; expected one");
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
     if (!is_foreign(group) && make_state(group.options()) == nullptr) {
-      throw InputError("ShardedOptimizer: expected SGD, Adam, AdamW, RMSprop or Adagrad of LibTorch, which work element by element");
+      throw InputError("ShardedOptimizer: expected LibTorch's SGD, Adam, AdamW, RMSprop or Adagrad, which work element by element");
     }
     for (const at::Tensor& tensor : group.params()) {
       if (std::ranges::any_of(parts_, [&](const ParameterPart& part) { return part.run.tensor.is_same(tensor); })) continue;
-      throw InputError("ShardedOptimizer: the optimiser has a tensor that is none of the parts; expected these alone");
+      throw InputError("ShardedOptimizer: the optimiser has a tensor that is not one of the parts; expected only parts");
     }
   }
   optimizer_ = &optimizer;
@@ -112,7 +112,7 @@ void Sharded::detach() {
 
 std::string Sharded::why_not_renewed() const {
   if (optimizer_ == nullptr || std::ranges::none_of(optimizer_->param_groups(), is_foreign)) return "";
-  return "the module trains other parameters than before, and the states of an optimiser of Python's stay where they are; expected a new "
+  return "the trained parameters have changed, and the state of a Python optimiser cannot be divided again; expected a new "
          "DistributedDataParallel and ShardedOptimizer after such a change";
 }
 
@@ -273,7 +273,7 @@ ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_
     : sharded_(&ddp.sharded()) {
   if (options.master_weights) sharded_->keep_masters();
   optimizer_ = make_optimizer(sharded_->parts());
-  if (optimizer_ == nullptr) throw InputError("ShardedOptimizer: make_optimizer returned nothing; expected an optimiser of the parts");
+  if (optimizer_ == nullptr) throw InputError("ShardedOptimizer: make_optimizer returned nothing; expected an optimiser over the parts");
   sharded_->attach(*optimizer_);
 }
 
@@ -281,7 +281,7 @@ ShardedOptimizer::~ShardedOptimizer() {
   try {
     sharded_->drain();
   } catch (const std::exception& error) {
-    TORCH_WARN("ShardedOptimizer: the parameters of the last step are not complete: ", error.what());
+    TORCH_WARN("ShardedOptimizer: cannot complete the parameters of the last step: ", error.what());
   }
   sharded_->detach();
 }
