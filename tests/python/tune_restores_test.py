@@ -1,5 +1,6 @@
 """What firkin.tune leaves behind: training programs as they were, in memory, state and graphs; and ranks that are alike."""
 
+import collections
 import functools
 import os
 import pathlib
@@ -21,9 +22,11 @@ class Everything(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
+        self.register_buffer("mean", torch.zeros(1))
         self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.2), nn.Linear(WIDTH, WIDTH))
 
     def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean()  # another tensor every time
         return self.inner(x)
 
 
@@ -115,6 +118,23 @@ def drifts_apart(rank):
     return raised(lambda: firkin.tune(model, drifting, restore=False, **QUICK))
 
 
+class WithHistory(torch.optim.SGD):
+    """Its state has what a tuning does not know how to put back."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p].setdefault("norms", collections.deque(maxlen=9)).append(float(p.norm()))
+
+
+def cannot_be_put_back(rank):
+    model = layers()
+    step = plain(model, WithHistory(model.parameters(), lr=0.01))
+    step(model)
+    return raised(lambda: firkin.tune(model, step, **QUICK))
+
+
 def compiles(rank, outer=False):
     """By how many graphs a step runs in each setting, and in the training afterwards: what PyTorch cuts by the bucket cap."""
     graphs = []
@@ -160,7 +180,7 @@ def has_a_compiled_module(rank):
 
 
 def all_programs(rank):
-    programs = puts_back, drifts_apart, compiles, compiles_around_ddp, has_a_compiled_module
+    programs = puts_back, cannot_be_put_back, drifts_apart, compiles, compiles_around_ddp, has_a_compiled_module
     return {program.__name__: program(rank) for program in programs}
 
 
@@ -209,6 +229,11 @@ class PutsBack(unittest.TestCase):
         for *_, calls, notes in of(puts_back):
             self.assertGreater(calls, 20)
             self.assertTrue(any(f"step was called {calls} times" in note for note in notes))
+
+    def test_what_cannot_be_put_back_is_an_error_that_names_it(self):
+        for kind, said in of(cannot_be_put_back):
+            self.assertEqual(kind, "RuntimeError")
+            self.assertRegex(said, r"^tune: 'norms of layers\.0\.weight in optimiser \d+' on rank 0 was not restored; expected ")
 
     def test_ranks_that_drift_apart_are_an_error_that_names_the_tensor(self):
         for kind, said in of(drifts_apart):
