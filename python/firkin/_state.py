@@ -106,7 +106,7 @@ def _digest(tensor: torch.Tensor) -> int:
     if tensor.layout != torch.strided or tensor.numel() == 0:
         return 0
     flat = tensor.detach().to("cpu").contiguous()
-    return zlib.crc32((ctypes.c_char * (flat.numel() * flat.element_size())).from_address(flat.data_ptr()))
+    return zlib.crc32((ctypes.c_char * (flat.nbytes)).from_address(flat.data_ptr()))
 
 
 def _put_tensor(tensor: torch.Tensor) -> _Put:

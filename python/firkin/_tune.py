@@ -318,6 +318,6 @@ def _with_facts(results_json: str, job: _Job, notes: list[str]) -> str:
         "dtype": str(parameters[0].dtype).removeprefix("torch."),
         "parameters": sum(p.numel() for p in parameters),
         "tensors": len(parameters),
-        "gradient_bytes": sum(map(_ddp.gradient_bytes, parameters)),
+        "gradient_bytes": sum(p.nbytes for p in parameters),
     }
     return json.dumps(results)

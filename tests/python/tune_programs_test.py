@@ -195,19 +195,23 @@ def has_a_static_graph_with_unused(rank):
     return firkin.tune(model, plain(model), ddp_kwargs={"static_graph": True}, **QUICK).ddp_kwargs()
 
 
-def compresses(rank):
-    """A hook that compresses: half the bytes travel."""
+def compresses(rank, hook=default_hooks.fp16_compress_hook):
+    """Half the bytes travel."""
     used = []
 
     def wrap(module, **kwargs):
         ddp = DDP(module, **kwargs)
-        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        ddp.register_comm_hook(None, hook)
         used.append(kwargs)
         return ddp
 
     model = layers()
     result = firkin.tune(model, plain(model), wrap=wrap, **QUICK)
     return len(used), sum(result.profile.bytes), max(row.bytes for row in result.curve.rows), [row.wrong for row in result.curve.rows]
+
+
+def compresses_to_bfloat16(rank):
+    return compresses(rank, default_hooks.bf16_compress_hook)
 
 
 def has_groups(rank):
@@ -223,7 +227,7 @@ def has_groups(rank):
 def all_programs(rank):
     programs = (
         scales, autocasts_and_freezes, closes, checkpoints, accumulates, has_two_models, refused, has_several_dtypes,
-        has_a_static_graph_with_unused, compresses, has_groups,
+        has_a_static_graph_with_unused, compresses, compresses_to_bfloat16, has_groups,
     )  # fmt: skip
     return {program.__name__: program(rank) for program in programs}
 
@@ -271,10 +275,11 @@ class Works(unittest.TestCase):
         self.assertTrue(of(has_a_static_graph_with_unused)[0]["static_graph"])
 
     def test_a_communication_hook_that_wrap_registers_is_measured_with(self):
-        wrapped, gradients, largest, wrong = of(compresses)[0]
-        self.assertGreater(wrapped, 10)
-        self.assertEqual(gradients, largest)  # sizes are of gradients, though half of that travels
-        self.assertEqual(set(wrong), {0})
+        for program in (compresses, compresses_to_bfloat16):
+            wrapped, gradients, largest, wrong = of(program)[0]
+            self.assertGreater(wrapped, 10)
+            self.assertEqual(gradients, largest)  # sizes are of gradients, though half of that travels
+            self.assertEqual(set(wrong), {0})
 
     def test_a_device_mesh_and_a_group_among_ddps_arguments(self):
         for mesh, group, hooks in of(has_groups):
