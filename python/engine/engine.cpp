@@ -78,12 +78,7 @@ DataParallelOptions data_parallel_options(const py::kwargs& given) {
   result.cap.cap_bytes = py::cast<int64_t>(given["cap_bytes"]);
   result.cap.first_cap_bytes = py::cast<std::optional<int64_t>>(given["first_cap_bytes"]);
   if (const auto counts = py::cast<std::optional<std::vector<int64_t>>>(given["counts"])) {  // tensors per bucket, over ready_order
-    result.plan.emplace();
-    int64_t first = 0;
-    for (const int64_t count : *counts) {
-      result.plan->buckets.push_back({first, count});
-      first += count;
-    }
+    result.plan = plan_of_counts(*counts);
   }
   result.ready_order = py::cast<std::vector<int64_t>>(given["ready_order"]);
   result.gradient_hook = gradient_hook(py::cast<std::string>(given["compression"]));

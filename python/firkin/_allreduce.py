@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from firkin._core import AllReduceTable, InputError, allreduce_sizes, row_of_samples
 from firkin._ddp import MIB
+from firkin._profile import Clock
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
 
@@ -45,7 +46,7 @@ class AllReduceBench:
         dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
     ) -> None:  # fmt: skip
         self._ranks = ranks
-        self._device = device
+        self._synchronize = Clock(device).synchronize
         self._seconds = seconds
         self._deadline = time.perf_counter() + seconds
         self._random = random.Random(seed)
@@ -76,10 +77,6 @@ class AllReduceBench:
 
     def _seconds_left(self) -> float:
         return self._ranks.max([self._deadline - time.perf_counter()])[0]
-
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
     def _time_isolated(self, size: _Size) -> float:
         """Seconds per call, one after another."""

@@ -48,10 +48,6 @@ def reduced_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Para
     return [(name.replace("_orig_mod.", ""), p) for name, p in parameters]
 
 
-def gradient_bytes(parameter: torch.nn.Parameter) -> int:
-    return parameter.numel() * parameter.element_size()
-
-
 @dataclass
 class LiveBuckets:
     """The buckets that a DistributedDataParallel has in use, as it logged them."""
@@ -72,7 +68,7 @@ def _runs(parameters: list[tuple[str, torch.nn.Parameter]], sizes: list[int]) ->
         while left and size > 0:
             name, parameter = left.pop(0)
             run.append(name)
-            size -= gradient_bytes(parameter)
+            size -= parameter.nbytes
         if size != 0:
             return None
         runs.append(run)

@@ -110,7 +110,7 @@ class Plan:
 
     def order_in_model(self, model: torch.nn.Module) -> list[str]:
         """The parameters in order of registration. Raises InputError when the plan is of another model."""
-        sizes = {name: _ddp.gradient_bytes(parameter) for name, parameter in _ddp.reduced_parameters(model)}
+        sizes = {name: parameter.nbytes for name, parameter in _ddp.reduced_parameters(model)}
         planned = dict.fromkeys(name for bucket in self.buckets for name in bucket)
         for name, size in sizes.items():
             if name not in self.bytes:

@@ -305,6 +305,6 @@ def measured_profile(
     in_order = [parameters[i] for i in order]
     backward_s, *medians = (statistics.median(times) for times in zip(*rows))
     ready_s = list(itertools.accumulate((medians[i] for i in order), max))  # made non-decreasing
-    names, sizes = [name for name, _ in in_order], [_ddp.gradient_bytes(p) for _, p in in_order]
+    names, sizes = [name for name, _ in in_order], [p.nbytes for _, p in in_order]
     hooked = Profile(names, sizes, ready_s, max(backward_s, ready_s[-1]))
     return with_bare_backward(hooked, [row[0] for row in rows], bare)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import random
 import sys
@@ -48,8 +49,10 @@ class State:
             for j, tensor in enumerate(p for group in optimizer.param_groups for p in group["params"]):
                 self._tensors.setdefault(id(tensor), (f"parameter {j} of optimiser {i}", tensor))
         self.parameters = [t for _, t in self._tensors.values() if t.requires_grad]
+        self._buffers: list[dict[str, Any]] = []
         for module in modules:
-            for name, tensor in vars(module).get("_buffers", {}).items():
+            self._buffers.append(vars(module).get("_buffers", {}))
+            for name, tensor in self._buffers[-1].items():
                 if tensor is not None and tensor.device.type != "meta":
                     self._tensors.setdefault(id(tensor), (f"{name} of a {type(module).__name__}", tensor))
         self._digests: dict[str, int] = {}
@@ -61,6 +64,7 @@ class State:
         known: dict[int, _Put] = {key: (lambda t=t: t) for key, (_, t) in self._tensors.items()}  # type: ignore[misc]
         self._all = [_put_tensor(tensor) for _, tensor in self._tensors.values()]
         self._all += [_put_gradient(p) for p in self.parameters]
+        self._all += [functools.partial(buffers.update, dict(buffers)) for buffers in self._buffers]  # a forward may put other tensors there
         self._schedule = [_put(vars(thing), known) for thing in self._schedules]
         self._schedule += [_put(optimizer.param_groups, known) for optimizer in self._optimizers]
         self._all += [*self._schedule, *(_put(vars(thing), known) for thing in (*self._optimizers, *self._scalers))]
@@ -102,7 +106,7 @@ def _digest(tensor: torch.Tensor) -> int:
     if tensor.layout != torch.strided or tensor.numel() == 0:
         return 0
     flat = tensor.detach().to("cpu").contiguous()
-    return zlib.crc32((ctypes.c_char * (flat.numel() * flat.element_size())).from_address(flat.data_ptr()))
+    return zlib.crc32((ctypes.c_char * (flat.nbytes)).from_address(flat.data_ptr()))
 
 
 def _put_tensor(tensor: torch.Tensor) -> _Put:

@@ -50,8 +50,7 @@ class Progress:
         self._expected_s, self._shown = expected_s, shown
         self._bar: Any = None
         self._last_line_s = -_LINES_EVERY_S
-        self._on_terminal = sys.stderr.isatty() or "ipykernel" in sys.modules
-        if shown and self._on_terminal:
+        if shown and (sys.stderr.isatty() or "ipykernel" in sys.modules):
             try:
                 from tqdm.auto import tqdm  # type: ignore[import-untyped]
             except ImportError:
@@ -74,8 +73,6 @@ class Progress:
         if self._bar is not None:
             self._bar.n = round(100 * share)
             self._bar.set_postfix_str(text)
-        elif self._on_terminal:
-            print(f"\r\033[Kfirkin.tune {share:4.0%} {text}", end="", file=sys.stderr, flush=True)
         elif done_s - self._last_line_s >= _LINES_EVERY_S:
             self._last_line_s = done_s
             print(f"firkin.tune {share:4.0%} {text}", file=sys.stderr, flush=True)
@@ -83,8 +80,6 @@ class Progress:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-        elif self._shown and self._on_terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
     def say(self, lines: str) -> None:
         """After close()."""
@@ -323,6 +318,6 @@ def _with_facts(results_json: str, job: _Job, notes: list[str]) -> str:
         "dtype": str(parameters[0].dtype).removeprefix("torch."),
         "parameters": sum(p.numel() for p in parameters),
         "tensors": len(parameters),
-        "gradient_bytes": sum(map(_ddp.gradient_bytes, parameters)),
+        "gradient_bytes": sum(p.nbytes for p in parameters),
     }
     return json.dumps(results)

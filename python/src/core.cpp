@@ -298,16 +298,6 @@ Counts counts_of(const BucketPlan& plan) {
   return counts;
 }
 
-BucketPlan plan_of(const Counts& counts) {
-  BucketPlan plan;
-  int64_t first = 0;
-  for (const int64_t count : counts) {
-    plan.buckets.push_back({first, count});
-    first += count;
-  }
-  return plan;
-}
-
 std::vector<SettingSteps> measured(const std::vector<Setting>& settings, const Steps& step_s) {
   if (step_s.size() != settings.size()) {
     throw std::invalid_argument(fmt::format("{} series of steps; expected {}", step_s.size(), settings.size()));
@@ -336,7 +326,7 @@ std::vector<Counts> calibration_counts(const Tuning& self) {
 
 void calibrate_on(Tuning& self, const std::vector<Setting>& settings, const Steps& step_s) {
   self.calibration = measured(settings, step_s);
-  for (size_t i = 1; i < settings.size(); ++i) self.calibration_plans.push_back(plan_of(std::get<Counts>(settings[i])));
+  for (size_t i = 1; i < settings.size(); ++i) self.calibration_plans.push_back(plan_of_counts(std::get<Counts>(settings[i])));
   calibrate(self);
 }
 
@@ -383,7 +373,7 @@ void bind_tuning(nb::module_& module) {
   module.def(
       "caps_of_counts",
       [](const Counts& counts, const std::vector<int64_t>& sizes) {
-        const BucketPlan plan = plan_of(counts);
+        const BucketPlan plan = plan_of_counts(counts);
         check_plan(plan, std::ssize(sizes));
         return caps_if_any(pytorch_caps(plan, sizes));
       },

@@ -34,6 +34,16 @@ int64_t part_begin(int64_t total, int64_t part, int64_t parts) {
   return total / parts * part + total % parts * part / parts;  // total * part might overflow
 }
 
+BucketPlan plan_of_counts(std::span<const int64_t> counts) {
+  BucketPlan plan;
+  int64_t first = 0;
+  for (const int64_t count : counts) {
+    plan.buckets.push_back({first, count});
+    first += count;
+  }
+  return plan;
+}
+
 void check_plan(const BucketPlan& plan, int64_t tensor_count) {
   int64_t next = 0;
   int64_t part = 0;   // of tensor `next`

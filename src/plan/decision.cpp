@@ -123,9 +123,11 @@ std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions
   for (size_t i = 0; i < options.wanted.size(); ++i) add(predicted[i]);
   std::vector<CapPrediction> rest(predicted.begin() + static_cast<std::ptrdiff_t>(options.wanted.size()), predicted.end());
   std::ranges::stable_sort(rest, {}, [](const CapPrediction& cap) { return cap.expected_regret; });
+  const auto within = [](int64_t a, int64_t b) { return static_cast<double>(std::max(a, b)) < kApart * static_cast<double>(std::min(a, b)); };
+  const auto lowest = [&](const CapPrediction& cap) { return std::max(cap.lowest_cap_bytes, options.smallest_cap_bytes); };
+  // By all caps that make their buckets: of two wide intervals the roundest caps may be neighbours.
   const auto is_near = [&](const CapPrediction& a, const CapPrediction& b) {
-    const auto [small, large] = std::minmax(a.cap_bytes, b.cap_bytes);
-    return static_cast<double>(large) < kApart * static_cast<double>(small);
+    return within(lowest(a), lowest(b)) && within(a.highest_cap_bytes, b.highest_cap_bytes);
   };
   if (!rest.empty()) {
     const Standing best = weigh(rest);

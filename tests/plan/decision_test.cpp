@@ -171,6 +171,15 @@ TEST(CapsToRace, RespectLimitsAndHoldWhatIsWanted) {
   EXPECT_EQ(caps.size(), 4u);
 }
 
+TEST(CapsToRace, AreApartByAllCapsThatMakeTheirBucketsNotByTheRoundest) {
+  // 7 and 8 MiB are neighbours; but what 7 makes begins at 6 MiB, and with 8 no gradient leaves before the last.
+  Forty given;
+  given.profile = make_profile({6 * kMiB, kMiB + kMiB / 4, 5 * kMiB}, {0.03, 0.06, 0.1});
+  std::vector<std::pair<int64_t, int64_t>> raced;
+  for (const CapPrediction& cap : caps_to_race(given.model, given.rule, {})) raced.emplace_back(cap.cap_bytes / kMiB, cap.buckets);
+  EXPECT_EQ(raced, (std::vector<std::pair<int64_t, int64_t>>{{1, 3}, {2, 2}, {7, 2}, {8, 1}}));
+}
+
 TEST(CapsToRace, StandAwayFromTheCliff) {
   // One large tensor at the end: any bucket that it is in leaves late. Just below the cap that pulls it in, the predicted time is lowest.
   Forty given;

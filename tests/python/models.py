@@ -1,8 +1,11 @@
-"""Models, batches and steps for the tests."""
+"""Models, batches and steps for the tests, and what ranks have of them."""
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+WIDTH = 32  # of layers()
+QUICK = {"time_budget_s": 0.5, "progress": False}  # firkin.tune with the fewest steps that it does
 
 
 class Layers(nn.Module):
@@ -71,6 +74,42 @@ def seeded(model_class, *arguments, seed=0):
 
 def batch(step, width, samples=8):
     return torch.randn(samples, width, generator=torch.Generator().manual_seed(1000 + step), dtype=torch.float64)
+
+
+def layers(count=4):
+    return seeded(Layers, [WIDTH] * (count + 1)).float()
+
+
+def batches():
+    """Other ones on every rank."""
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    while True:
+        yield torch.randn(4, WIDTH, generator=generator)
+
+
+def plain(model, optimizer=None):
+    """A step of layers() over batches()."""
+    optimizer, data = optimizer or torch.optim.Adam(model.parameters()), batches()
+
+    def step(model):
+        optimizer.zero_grad()
+        model(next(data)).square().mean().backward()
+        optimizer.step()
+
+    step.optimizer = optimizer
+    return step
+
+
+def tensors_of(model, *optimizers):
+    states = [value for o in optimizers for state in o.state.values() for value in state.values()]
+    return [*model.state_dict().values(), *(value for value in states if isinstance(value, torch.Tensor))]
+
+
+def unlike(tensors):
+    """How many tensors are not those of rank 0."""
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, [tensor.clone() for tensor in tensors])
+    return sum(not torch.equal(a, b) for a, b in zip(everyone[0], tensors, strict=True))
 
 
 def share(whole):

@@ -1,4 +1,4 @@
-"""A script whose model is tuned in tune_test.py."""
+"""A script whose model is tuned in tune_result_test.py."""
 
 import argparse
 import atexit

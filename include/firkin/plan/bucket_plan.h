@@ -43,6 +43,9 @@ struct BucketPlan {
 // are complete and in order, and launch_order is empty or a permutation.
 void check_plan(const BucketPlan& plan, int64_t tensor_count);
 
+// The plan of whole tensors with so many in each bucket. Not checked.
+BucketPlan plan_of_counts(std::span<const int64_t> counts);
+
 // Whether a tensor is split over several buckets.
 bool has_parts(const BucketPlan& plan);
 

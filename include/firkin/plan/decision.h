@@ -38,8 +38,8 @@ Standing weigh(std::span<const CapPrediction> caps, const std::vector<std::vecto
 bool is_clear(const Standing& standing, size_t blocks);
 
 // The caps worth racing, ascending: at most `count` of least expected regret among all partitions a cap can make with at most
-// `most_buckets`, from `smallest_cap_bytes` on, each a fifth apart from the others. Each is the roundest cap that makes its buckets.
-// `wanted` caps are always included.
+// `most_buckets`, from `smallest_cap_bytes` on. Each is the roundest cap that makes its buckets; the smallest or the largest that does is a
+// fifth apart from that of every other. `wanted` caps are always included.
 struct RaceOptions {
   size_t count = 4;
   int64_t most_buckets = 1 << 30;

@@ -1,0 +1,224 @@
+"""What firkin.tune says: while it runs, on the command line, and in its result, which is kept, copied, looked at and taken to more ranks."""
+
+import argparse
+import copy
+import functools
+import json
+import os
+import pathlib
+import pickle
+import runpy
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import unittest
+from unittest import mock
+
+import firkin
+import torch.distributed as dist
+from firkin import _tune
+from models import QUICK, layers, plain, raised
+from ranks import with_ranks
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def has_a_result(rank):
+    model = layers()
+    step = plain(model)
+    result = firkin.tune(model, step, ddp_kwargs={"process_group": dist.group.WORLD, "gradient_as_bucket_view": True}, **QUICK)
+    again = pickle.loads(pickle.dumps(result))
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(2):  # the first one goes to older/
+            result.save(folder)
+        older = sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("tuned.json"))
+        loaded = firkin.load(folder)
+        with mock.patch.dict(os.environ, FIRKIN_TUNED=folder):
+            found = firkin.load()
+        missing = raised(lambda: firkin.load(folder + "/none"))
+    ddp = found.wrap(model)
+    early = found.check(ddp)
+    for _ in range(4):
+        step(ddp)
+    settings = {
+        name: found.for_(name) for name in ("torch", "transformers", "accelerate", "lightning", "deepspeed", "megatron-lm", "horovod")
+    }
+    scale = result.at(64)
+    here = result.at(64, firkin.AllReduceTable([firkin.AllReduceRow(row.bytes, 64, row.median_s) for row in result.curve.rows]))
+    return {
+        "dicts": result.to_dict() == again.to_dict() == loaded.to_dict() == found.to_dict() == copy.deepcopy(result).to_dict(),
+        "cap_mib": result.cap_mib, "older": older, "missing": missing, "json": json.loads(json.dumps(result.to_dict()))["choice"], "repr": repr(result),
+        "html": result._repr_html_(), "plot": result.plot()._repr_mimebundle_(), "early": early, "check": found.check(ddp, strict=True),
+        "other": raised(lambda: found.wrap(layers(2))), "settings": settings, "unknown": raised(lambda: found.for_("jax")),
+        "speedup": (result.speedup.low, float(result.speedup), result.speedup.high), "options": loaded.ddp_kwargs(),
+        "scale": (str(scale), scale.caps_mib, scale.cap_mib), "here": (str(here), here.caps_mib),
+    }  # fmt: skip
+
+
+def has_slow_steps(rank):
+    model, calls = layers(), [0]
+    quick = plain(model)
+
+    def step(module):
+        calls[0] += 1
+        time.sleep(0.2)
+        quick(module)
+
+    result = firkin.tune(model, step, time_budget_s=6.0, progress=False)
+    return calls[0], result.notes, result.summary(), result._repr_html_()
+
+
+def both(rank):
+    return {program.__name__: program(rank) for program in (has_a_result, has_slow_steps)}
+
+
+@functools.cache
+def ran():
+    return with_ranks(2, both)
+
+
+def of(program):
+    return [rank[program.__name__] for rank in ran()]
+
+
+class Result(unittest.TestCase):
+    def setUp(self):
+        self.result = of(has_a_result)[0]
+
+    def test_pickled_copied_saved_and_loaded_it_is_the_same(self):
+        self.assertTrue(self.result["dicts"])
+        self.assertEqual(self.result["older"], ["older/1/tuned.json", "tuned.json"])
+        self.assertIn(self.result["json"], ("cap", "torch default"))
+        self.assertEqual(self.result["options"]["gradient_as_bucket_view"], True)
+        self.assertNotIn("process_group", self.result["options"])
+        self.assertRegex(self.result["missing"][1], "^load: .*none/tuned.json: No such file or directory; expected the folder of a saved result")
+
+    def test_wraps_and_checks(self):
+        self.assertRegex(self.result["early"], "^check: no rebuild of the buckets is logged yet")
+        self.assertRegex(self.result["check"], r"^check: \d+ buckets, as tuned: ")
+        self.assertRegex(self.result["other"][1], "^plan: made for another model")
+
+    def test_is_seen_in_a_line_a_page_and_a_chart(self):
+        self.assertLess(len(self.result["repr"]), 200)
+        self.assertRegex(self.result["repr"], r"[\d.]+ ms a step")
+        for part in ("<table>", "torch default", "<svg", "polyline"):
+            self.assertIn(part, self.result["html"])
+        self.assertEqual(len(self.result["plot"]["application/vnd.vegalite.v5+json"]["layer"]), 4)
+        low, middle, high = self.result["speedup"]
+        self.assertTrue(low <= middle <= high)
+
+    def test_each_framework_gets_its_own_names(self):
+        settings = self.result["settings"]
+        self.assertEqual(settings["transformers"]["ddp_find_unused_parameters"], False)
+        self.assertNotIn("bucket_cap_mb_list", settings["accelerate"])
+        self.assertEqual(settings["accelerate"]["gradient_as_bucket_view"], True)
+        self.assertEqual(settings["torch"], settings["lightning"])
+        size = round(self.result["cap_mib"] * 2**20)
+        self.assertEqual(settings["deepspeed"], {"reduce_bucket_size": size // 4})
+        self.assertEqual(settings["megatron-lm"], {"ddp_bucket_size": size // 4})
+        self.assertEqual(settings["horovod"], {"HOROVOD_FUSION_THRESHOLD": size})
+        self.assertRegex(self.result["unknown"][1], "^for_: 'jax'; expected one of torch, transformers")
+
+    def test_more_ranks_than_were_here(self):
+        said, forms, cap = self.result["scale"]
+        self.assertIn("one minute on 64 ranks settles it", said)
+        self.assertLessEqual({"ring"}, forms.keys())
+        self.assertGreater(cap, 0)
+        self.assertEqual((self.result["here"][1], self.result["here"][0].count("\n")), ({}, 0))
+
+    def test_slow_steps_are_fewer_and_what_they_cannot_tell_is_said(self):
+        calls, notes, summary, page = of(has_slow_steps)[0]
+        self.assertLessEqual(calls * 0.2, 1.25 * 6.0)
+        for said in ("the prediction chose", "cannot show a gain"):
+            self.assertTrue(any(said in note for note in notes), notes)
+        self.assertRegex(summary, r"(?s)^.* ms a step.*\n.*, from \d blocks of steps that had no part in the choice.*\nDistributedDataParallel\(model.*\)$")
+        self.assertIn("too few blocks", page)
+
+
+class Progress(unittest.TestCase):
+    def test_a_bar_by_tqdm_where_it_is_there(self):
+        bar = mock.Mock(n=0)
+        made = types.SimpleNamespace(tqdm=mock.Mock(return_value=bar))
+        with mock.patch.dict(sys.modules, {"tqdm": made, "tqdm.auto": made}), mock.patch("sys.stderr.isatty", return_value=True, create=True):
+            progress = _tune.Progress(expected_s=100.0, shown=True)
+            progress.at("profiling")
+            progress.close()
+        bar.set_postfix_str.assert_called_once_with("profiling, 100 s left")
+        bar.close.assert_called_once_with()
+
+    def test_a_budget_that_cannot_hold_is_a_warning_and_its_bar_is_longer(self):
+        progress, notes = mock.Mock(), []
+        job = _tune._Job(mock.Mock(rank=0), None, {}, [], 5.0, 0, True, progress)
+        with self.assertLogs("firkin", "WARNING") as logged:
+            _tune._calibration(job, step_s=2.0, left_s=4.0, notes=notes)
+        self.assertRegex(logged.output[0], r"tune: with steps of 2 s tuning takes about \d\d s, not 5$")
+        self.assertGreater(progress.expect.mock_calls[0].args[0], 5.0)
+        self.assertRegex(notes[0], "calibrated on only 2 settings")
+
+
+class CommandLine(unittest.TestCase):
+    def torchrun(self, *words, modules=""):
+        paths = os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "firkin.tune", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, cwd=HERE)
+
+    def test_a_scripts_model_is_tuned_under_torchrun(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.torchrun("small_script.py:build", "--time-budget-s", "1", "--out", folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("DistributedDataParallel(model", done.stdout)
+            written = {path.name for path in pathlib.Path(folder).iterdir()}
+            self.assertLessEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"}, written)
+
+    def test_a_scripts_own_flags_and_process_group_with_nothing_but_torch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "numpy.py").write_text("raise ModuleNotFoundError('no NumPy here')")
+            target = ["--cap-mib", "0.02", "1", "small_script.py:build_as_programs_do"]
+            done = self.torchrun(*target, "--time-budget-s", "1", "--out", folder + "/out", "--", "--layers", "6", modules=folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("6 layers on 2 ranks\n", done.stdout)
+            self.assertEqual(firkin.load(folder + "/out").world_size, 2)
+            self.assertRegex(done.stderr, r"firkin.tune +\d+% .* left|about to end")
+
+    def test_a_process_group_that_the_script_makes_when_it_is_imported(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder) / "script.py"
+            script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\nfrom small_script import build\n")
+            done = self.torchrun(f"{script}:build", "--time-budget-s", "1", "--out", folder + "/out", modules=HERE)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_gpu_of_this_rank_is_chosen_before_the_script_is_imported(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder) / "script.py"
+            script.write_text("import torch\ntorch.cuda.set_device('of the script')\ndef build(): pass\n")
+            run = runpy.run_module("firkin.tune", run_name="command line")["run"]
+            started = {"RANK": "3", "LOCAL_RANK": "1"}
+            with mock.patch("torch.cuda.is_available", return_value=True), mock.patch("torch.cuda.set_device") as chosen:
+                with mock.patch.dict(os.environ, started), mock.patch.object(dist, "init_process_group", side_effect=ConnectionError) as joined:
+                    with self.assertRaises(ConnectionError):
+                        run(argparse.Namespace(target=f"{script}:build"))
+        self.assertEqual(chosen.mock_calls, [mock.call(1), mock.call("of the script")])
+        joined.assert_called_once_with("nccl")
+
+    def test_a_collective_under_way_at_the_end_is_no_failure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.torchrun("small_script.py:build_and_communicate_at_the_end", "--time-budget-s", "1", "--out", folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_wrong_target_is_one_line_and_2(self):
+        done = subprocess.run([sys.executable, "-m", "firkin.tune", "small_script.py:nothing"], capture_output=True, text=True, cwd=HERE)
+        self.assertEqual((done.returncode, done.stderr), (2, "firkin: small_script.py: no function 'nothing'\n"))
+        done = subprocess.run([sys.executable, "-m", "firkin.tune", "small_script.py:build"], capture_output=True, text=True, cwd=HERE)
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, r"^firkin: no ranks; expected a start by torchrun: .*\n$")
+
+    def test_the_name_stays_the_function(self):
+        code = "import firkin.tune, firkin; assert firkin.tune.__name__ == 'tune' and callable(firkin.tune)"
+        self.assertEqual(subprocess.run([sys.executable, "-c", code]).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
