@@ -29,13 +29,20 @@ torch::nn::Sequential rounded_net() {
   return net;
 }
 
+DataParallelOptions small_buckets() {
+  DataParallelOptions options;
+  options.strategy = find_strategy("sharded");
+  options.cap = {.cap_bytes = 40, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
+  return options;
+}
+
 // What each rank's rows give is the same whatever the strategy.
 class MasterTraining {
  public:
   explicit MasterTraining(const ProcessGroup& group, const std::string& optimizer = "AdamW")
       : net(rounded_net()),
         group_(group),
-        ddp(*net, group, {.strategy = find_strategy("sharded"), .cap = {.cap_bytes = 40, .rule = CapRule::kAtMost, .first_cap_bytes = {}}}),
+        ddp(*net, group, small_buckets()),
         sharded(
             ddp, [&](const std::vector<NamedTensor>& parts) { return make_named_optimizer(optimizer, parts); },
             ShardedOptions{.master_weights = true}) {}

@@ -507,8 +507,8 @@ TEST(Sharded, RefusesInOneLineWhatItDoesNotSupport) {
     EXPECT_THAT(refusal([](const auto& parts) { return make_named_optimizer("SGD", parts); }), HasSubstr("already"));
     torch::optim::SGD whole(net->parameters(), 0.1);
     torch::optim::AdamW other(net->parameters());
-    EXPECT_THAT(message_of<InputError>([&] { sharded.gather_into(other); }), HasSubstr("another kind"));
-    EXPECT_THAT(message_of<InputError>([&] { sharded.load_from(other); }), HasSubstr("another kind"));
+    EXPECT_THAT(message_of<InputError>([&] { sharded.gather_into(other); }), HasSubstr("another class"));
+    EXPECT_THAT(message_of<InputError>([&] { sharded.load_from(other); }), HasSubstr("another class"));
     OverlappedOptimizer overlapped(ddp, whole);
     EXPECT_THAT(message_of<InputError>([&] { overlapped.step(); }), HasSubstr("expected a ShardedOptimizer"));
     net->forward(batch_of(1, 0, at::kDouble)).mean().backward();

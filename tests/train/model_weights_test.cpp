@@ -127,7 +127,7 @@ TEST(ModelWeights, AMissingOrMisshapenTensorIsNamed) {
   TensorsByName without = weights;
   without.erase("h.1.ln_2.bias");
   EXPECT_THAT([&] { import_weights(without, kGpt2, "w.safetensors", model); },
-              ThrowsMessage<InputError>(HasSubstr("w.safetensors: no tensor h.1.ln_2.bias")));
+              ThrowsMessage<InputError>(HasSubstr("w.safetensors: lacks the model's tensor h.1.ln_2.bias")));
   TensorsByName other = weights;
   other["wpe.weight"] = at::ones({9, 12});
   EXPECT_THAT([&] { import_weights(other, kGpt2, "w.safetensors", model); }, ThrowsMessage<InputError>(HasSubstr("wpe.weight of [9, 12]")));

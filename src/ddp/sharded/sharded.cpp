@@ -289,11 +289,14 @@ void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradien
 // The gradients there have been used.
 void Sharded::gather(int64_t bucket) {
   const ProcessGroup& group = synchronizer_.setup().group;
-  if (group.size == 1 || flat(bucket).numel() == 0) return;
+  if (flat(bucket).numel() == 0) return;
   const at::NoGradGuard no_grad;
   for (const ParameterPart& part : parts_) {
-    if (part.bucket == bucket && part.count > 0) flat(bucket).narrow(0, part.in_bucket, part.count).copy_(part.run.tensor);
+    if (part.bucket != bucket || part.count == 0) continue;
+    if (group.size > 1) flat(bucket).narrow(0, part.in_bucket, part.count).copy_(part.run.tensor);
+    if (group.size == 1 && part.has_master()) run_of(part).copy_(part.run.tensor);
   }
+  if (group.size == 1) return;
   gathers_[static_cast<size_t>(bucket)] = start_all_gather(group, flat(bucket), slice_of(bucket));
   anything_late_ = true;
 }
