@@ -121,7 +121,7 @@ def follow_parent(go):
     try:
         mount("proc", "/proc", "proc")
     except OSError as error:
-        raise LabError(f"/proc cannot be mounted in a namespace here ({error.strerror}); expected a machine, or a privileged container") from error
+        raise LabError(f"/proc cannot be mounted in a namespace here ({error.strerror}); expected no container, or a privileged one") from error
 
 
 def replace_file(path, text):

@@ -32,7 +32,7 @@ def share_cores(hosts, cores):
     """The CPUs of each host, its own where this process may use enough; otherwise all share all, and a line says so."""
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < cores * hosts:
-        print(f"lab/run: {len(usable)} cores for {hosts} hosts: all share them", file=sys.stderr, flush=True)
+        print(f"lab/run: only {len(usable)} cores for {hosts} hosts, which share them", file=sys.stderr, flush=True)
         return [usable] * hosts
     return [usable[index * cores:(index + 1) * cores] for index in range(hosts)]
 

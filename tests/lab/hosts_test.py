@@ -89,7 +89,7 @@ class Command(unittest.TestCase):
         hosts, said = self.cores_and_threads("--cores", 10000)
         everything = f"{' '.join(map(str, usable))} threads {max(1, len(usable) // 2)}"
         self.assertEqual(hosts, [everything, everything])
-        self.assertIn(f"lab/run: {len(usable)} cores for 2 hosts: all share them\n", said)
+        self.assertIn(f"lab/run: only {len(usable)} cores for 2 hosts, which share them\n", said)
 
     def test_output_of_host_0_is_its_own_and_others_are_named_line_by_line(self):
         result = lab(command=shell('echo "out $RANK"; echo "err $RANK" >&2; printf "no end of line"'))

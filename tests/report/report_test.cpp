@@ -208,7 +208,8 @@ TEST(Report, TheHighlightedRowOfAPredictionIsTheCapOfTheHeadline) {
   Prediction prediction = *results.prediction;
   const auto rows = [&] {
     std::string text;
-    for (const Table::Row& row : prediction_tables(prediction, kPage)[0].rows) text += (row.highlighted ? "*" : "") + row.cells[0] + " ";
+    const std::vector<Table> tables = prediction_tables(prediction, kPage);
+    for (const Table::Row& row : tables[0].rows) text += (row.highlighted ? "*" : "") + row.cells[0] + " ";
     return text;
   };
   EXPECT_THAT(put_in_words(results).heading, HasSubstr("bucket_cap_mb=7"));
