@@ -15,9 +15,9 @@ RULES = ["chosen cap", "predicted best", "PyTorch's default", "MG-WFBP", "one bu
 
 INTRODUCTION = """# Does the prediction hold? The validation study
 
-`firkin tune` predicts the step time T(b) of every bucket cap b. This page shows how far predictions miss, what the chosen caps cost, and
-which of Firkin's own bars are missed, in {count} configurations: four workloads over each of four links, one over four hosts, and one as
-one of {ranks} GPUs over a modelled link. `benchmarks/validation/study.py build/firkin` writes it and a report per configuration in about
+`firkin tune` predicts the step time T(b) of every bucket cap b. This page shows how far predictions miss, what the chosen caps cost, and which of
+Firkin's own bars are missed, in {count} configurations: four workloads over each of four links, one over four hosts, and one as one of
+{ranks} GPUs over a modelled link. `benchmarks/validation/study.py build/firkin` writes it and a report per configuration in about
 {minutes:.0f} minutes on two idle cores (`--page`: from the kept results).
 
 **Read the gains with care.** The links are kernel-limited and join hosts on one machine. The workloads are small: PyTorch's default of
@@ -26,7 +26,7 @@ one of {ranks} GPUs over a modelled link. `benchmarks/validation/study.py build/
 {machine}
 
 - **Error**: predicted over measured step, less 1. **Regret**: a step over the step of the cap measured best, less 1, paired within
-  blocks. **As good**: the measurement cannot tell it from the best. Intervals are 95 %, a prediction's by earlier studies' errors.
+  blocks. Intervals are 95 %, a prediction's by earlier studies' errors.
 - **Workloads**: the demo model with batch 4 (`compute`) and 1 (`communication`), sequences of 128; 24 narrow layers
   (`small-tensors`); gpt2-large with an A100's ready times, [replayed](emulated_links.md#replay-a-profile) and scaled to steps of
   tenths of a second.
@@ -35,8 +35,8 @@ one of {ranks} GPUs over a modelled link. `benchmarks/validation/study.py build/
   ([why](emulated_links.md#small-messages-on-a-single-core)). The modelled link has the all-reduce times of {ranks} GH200s of Alps
   (`{alps}`, {setting}).
 - **Rules**: `tune` names the chosen cap after racing the best predicted ones; other blocks then measure it beside a grid of caps.
-  PyTorch's default runs in its own engine, c10d::Reducer. *p* marks the calibrated model's prediction of MG-WFBP (Shi, Chu, Li:
-  INFOCOM 2019) where its buckets were not measured. Every timed step of every rank is in `benchmarks/validation/data/`."""
+  PyTorch's default runs in its own engine, c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's prediction
+  where its buckets were not measured. Every timed step of every rank is in `benchmarks/validation/data/`."""
 
 
 def machine_text(figures):
@@ -77,34 +77,30 @@ def link_to(regime):
     return f"[{regime.name}](validation/{regime.name}/report.md)"
 
 
-def error_row(regime, figures):
+def configuration_row(regime, figures):
     errors = [percent(of(errors)) for errors in (figures.large_errors, figures.small_errors) for of in (median_error, worst_error)]
-    caps = [cap_text(cap) for cap in (figures.chosen["cap_mib"], figures.result["best_measured"]["cap_mib"])]
-    speed = "-" if figures.level is None else signed(figures.level - 1)
-    return (link_to(regime), *errors, *caps, "yes" if figures.chosen_in_set else "**no**", speed, f"{figures.run['load_before']:.1f}")
-
-
-def regret_row(regime, figures):
-    regrets = [share_text(figures.regrets.get(rule)) for rule in RULES]
+    chosen, best = (cap_text(cap) for cap in (figures.chosen["cap_mib"], figures.result["best_measured"]["cap_mib"]))
+    measured = [share_text(share) for share in (figures.regrets.get("chosen cap"), figures.over_default)]
     ordered = (signed(figures.ordered_predicted), share_text(figures.ordered_measured))
-    return (link_to(regime), *regrets, share_text(figures.over_default), figures.outcome, *ordered)
+    return (link_to(regime), *errors, chosen if figures.chosen_in_set else f"**{chosen}**", best, *measured, figures.outcome, *ordered)
 
 
 def regret_summary(figures):
     """Median and worst of each rule over the regimes that have it, predicted ones among them."""
     values = [[these.regrets[rule].value for _, these in figures if rule in these.regrets] for rule in RULES]
-    return [(f"**{name}**", *(signed(of(regrets)) if regrets else "-" for regrets in values), "", "", "", "")
+    return [(f"**{name}**", *(signed(of(regrets)) if regrets else "-" for regrets in values))
             for name, of in (("median", statistics.median), ("worst", max))]
 
 
 def overview_text(figures):
-    errors = [error_row(regime, these) for regime, these in figures]
-    regrets = [regret_row(regime, these) for regime, these in figures] + regret_summary(figures)
-    return ("## All configurations\n\nErrors of T(b) for caps of 1 MiB and more, and for smaller ones; caps in MiB; how a step without "
-              "communication changed between calibration and measurement; load average at the start.\n\n"
-            + table(("configuration", "median", "worst", "small: median", "worst", "chosen", "measured best", "as good", "speed", "load"), errors)
-            + "\n\nRegrets; then the chosen cap over PyTorch's default and what `tune` says of it, and `ordered` over the chosen cap, predicted and "
-              "measured.\n\n" + table(("configuration", *RULES, "over default", "answer", "`ordered`, predicted", "measured"), regrets))
+    header = ("configuration", "error: median", "worst", "small caps: median", "worst", "chosen", "best", "regret", "over default", "answer",
+              "`ordered`, predicted", "measured")  # fmt: skip
+    told = any(not these.chosen_in_set for _, these in figures)
+    return ("## All configurations\n\nRegret of each rule over the configurations:\n\n" + table(("regret", *RULES), regret_summary(figures))
+            + "\n\nBy configuration: absolute errors of T(b) for caps of 1 MiB and more, and for smaller ones; the cap that `tune` chose and the "
+              f"one measured best, in MiB ({'bold where the measurement tells them apart' if told else 'the measurement tells them apart in none'}); the "
+              "chosen cap's regret, its step over PyTorch's default, and [the answer](performance_model.md#the-decision) of `tune`; `ordered` over the "
+              "chosen cap. The linked reports have every cap, interval and rule.\n\n" + table(header, [configuration_row(regime, these) for regime, these in figures]))
 
 
 def older_text(found):

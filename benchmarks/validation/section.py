@@ -30,11 +30,12 @@ def curve_table(figures):
 def choice_sentence(figures):
     chosen, best = figures.chosen, figures.result["best_measured"]
     regret = share_with_interval(figures.regrets["chosen cap"])
+    predicted = share_with_interval(figures.regrets["predicted best"])
     if chosen["cap_mib"] == best["cap_mib"]:
-        return f"The chosen cap, {cap_text(chosen['cap_mib'])} MiB, is the one that was measured best."
+        return f"The chosen cap, {cap_text(chosen['cap_mib'])} MiB, is the one that was measured best. Regret of the best predicted cap: {predicted}."
     told = "the measurement cannot tell them apart" if figures.chosen_in_set else "**the measurement tells them apart**"
     return (f"The chosen cap is {cap_text(chosen['cap_mib'])} MiB, the measured best {cap_text(best['cap_mib'])} MiB: {told}. "
-            f"Its regret is {regret}; that of the best predicted cap, {share_with_interval(figures.regrets['predicted best'])}.")
+            f"Its regret is {regret}; that of the best predicted cap, {predicted}.")
 
 
 def default_sentence(figures):
