@@ -50,10 +50,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Collective.
 
-    Raises InputError for parameters the model does not train, GradScaler (each rank sees only its own gradients), and add_param_group().
+    Each rank sees only its own gradients, so loss scaling needs PyTorch's torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler, and
+    scaler.unscale_(optimizer) before scaler.step(optimizer).
+
+    Raises InputError for parameters the model does not train.
     """
 
-    _step_supports_amp_scaling = True  # so GradScaler leaves the decision to step(), which refuses
+    _step_supports_amp_scaling = True  # so a scaler leaves the decision to step(), which must know of it on every rank
     optimizer: torch.optim.Optimizer  # over this rank's parts
     _parts: list[_Part]
     _groups: list[dict[str, Any]]
@@ -86,13 +89,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().__setstate__({})  # what an Optimizer has beside parameters
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Collective. Returns the result of closure(). Does nothing after a failed step."""
+        """Collective. Returns the result of closure(). Does nothing after a failed step; skips one that overflowed, by the scaler's count.
+
+        Raises InputError if a scaler has not unscaled the gradients, or not with those of all ranks.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self.__dict__.pop("found_inf", None) is not None:
-            raise InputError("ShardedOptimizer: GradScaler would scale by each rank's own gradients; expected bf16, or no scaler")
+        if self._overflowed():
+            self.optimizer.zero_grad()
         self._native.step()
         return loss
 
@@ -156,7 +162,29 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return self.optimizer.defaults
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        raise InputError("ShardedOptimizer: cannot add a parameter group; expected all groups at construction (params=)")
+        """Adds parameters that the model has trained from the start and `params` left out. Raises InputError for others. On every rank."""
+        known = {id(p) for group in self._groups for p in group["params"]}
+        [group] = _as_groups([param_group], self._parts)
+        if any(id(p) in known for p in group["params"]):
+            raise InputError("ShardedOptimizer: a parameter is in another group already; expected it in one")
+        run_of = {id(part.parameter): part.run for part in self._parts}
+        self.optimizer.add_param_group({**group, "params": [run_of[id(p)] for p in group["params"]]})
+        self._groups.append(group)
+
+    def _overflowed(self) -> bool:
+        """By what a scaler sets before step()."""
+        found, scale = self.__dict__.get("found_inf"), self.__dict__.get("grad_scale")
+        if found is None:
+            return False
+        extremes = torch.as_tensor([float(found), -float(found)])
+        dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self._model._group)
+        if scale is None and extremes[0] == -extremes[1]:
+            return bool(extremes[0] > 0)
+        del self.found_inf, self.grad_scale
+        raise InputError(
+            "ShardedOptimizer: the scaler judged by each rank's own gradients; expected torch.distributed.fsdp.sharded_grad_scaler's"
+            " ShardedGradScaler, and scaler.unscale_(optimizer) before scaler.step(optimizer)"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         raise InputError("ShardedOptimizer: cannot be copied or pickled; expected its state_dict()")

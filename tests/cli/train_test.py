@@ -153,7 +153,7 @@ class Runs(Training):
         self.refused("--data", self.folder / "none.txt", expected="none.txt: cannot be read")
         self.refused("--context-length", 20, expected="--sequence 32: expected at most the model's context_length")
         self.refused("--memory-limit-gib", "0.01", expected="training takes about")
-        self.refused("--strategy", "torch", expected="--strategy: torch is for firkin bench step and firkin trace")
+        self.refused("--strategy", "torch", expected="--strategy: torch is only for comparison, in firkin bench step and firkin trace")
 
     def test_a_loss_that_explodes_ends_the_run_and_is_named(self):
         words = ["train", *TINY, "--ranks", 2, "--out", self.out, "--steps", 20, "--learning-rate", "1e30", "--clip", 0]

@@ -297,7 +297,7 @@ TEST(PlanFile, ThatCannotBeWrittenIsALineOfTheLog) {
   const KeptRun run = run_with("/proc/firkin/plan.json", true);
   ASSERT_EQ(run.log.size(), 2u);
   EXPECT_THAT(run.log[0], Not(HasSubstr("/proc")));
-  EXPECT_THAT(run.log[1], AllOf(HasSubstr("not kept"), HasSubstr("/proc/firkin")));
+  EXPECT_THAT(run.log[1], AllOf(HasSubstr("cannot keep the choice for the next run"), HasSubstr("/proc/firkin")));
 }
 
 }  // namespace

@@ -199,7 +199,7 @@ class Refusals(unittest.TestCase):
 
     def test_only_a_wrapped_model_can_be_checked(self):
         model = Layers([8, 8])
-        self.refused("Layers is not a DistributedDataParallel", lambda: firkin.Plan.of_counts(profile_of(model), [2]).check(model))
+        self.refused("Layers neither is nor contains a DistributedDataParallel", lambda: firkin.Plan.of_counts(profile_of(model), [2]).check(model))
 
     def test_without_lists_a_plan_says_so(self):
         model = Layers([8, 8])

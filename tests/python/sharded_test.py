@@ -10,6 +10,7 @@ import torch.distributed as dist
 from models import Layers, batch, numbers, parameters_of, raised, seeded, share
 from ranks import with_ranks
 from torch import nn
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 WIDTH = 48
 STEPS = 8
@@ -127,6 +128,35 @@ def programs(rank):
 
         assert all(optimizer.step(closure).item() > 0 for _ in range(STEPS))
 
+    def scales(model):
+        """One rank's gradient of one parameter overflows in a step, which every rank skips."""
+        optimizer = make(model, torch.optim.SGD, lr=0.1)
+        scaler = (torch.amp.GradScaler if model.strategy == "bucketed" else ShardedGradScaler)("cpu", init_scale=1024.0)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            bias = model.module.layers[0].bias
+            extra = bias.sum() * torch.inf if rank == 1 and step == 2 else 0
+            scaler.scale(model(share(batch(step, WIDTH))).square().mean() + extra).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.get_scale() == 512.0
+
+    def adds_a_group(model):
+        named = dict(model.module.named_parameters())
+        late = [named.pop("layers.3.weight"), named.pop("layers.3.bias")]
+        options = {"lr": 0.01, "weight_decay": 0.1}
+        sharded = model.strategy == "sharded"
+        optimizer = (
+            firkin.ShardedOptimizer(model, torch.optim.AdamW, named.values(), **options) if sharded
+            else torch.optim.AdamW(named.values(), **options)
+        )  # fmt: skip
+        train(model, optimizer, range(2))
+        optimizer.add_param_group({"params": late, "lr": 0.02})
+        train(model, optimizer, range(2, STEPS))
+        states = optimizer.state_dict()["state"]
+        return [states[i]["exp_avg"] for i in sorted(states)]
+
     def accumulates(model):
         optimizer = make(model, torch.optim.SGD, lr=0.1)
         for step in range(STEPS):
@@ -146,7 +176,7 @@ def programs(rank):
         return parameters_of(copy.deepcopy(model))
 
     found = {}
-    for program in (groups, clips, closes, accumulates, joins, copies):
+    for program in (groups, clips, closes, scales, adds_a_group, accumulates, joins, copies):
         reached = {}
         for strategy in ("bucketed", "sharded"):
             model = wrapped(strategy)
@@ -187,7 +217,7 @@ def refusals(rank):
         "another strategy": raised(lambda: firkin.ShardedOptimizer(wrapped("bucketed"), torch.optim.SGD, lr=0.1)),
         "a second one": raised(lambda: make(model, torch.optim.SGD, lr=0.1)),
         "strange parameters": raised(lambda: firkin.ShardedOptimizer(wrapped("sharded"), torch.optim.SGD, [torch.zeros(2)], lr=0.1)),
-        "add_param_group": raised(lambda: optimizer.add_param_group({"params": []})),
+        "add_param_group": raised(lambda: optimizer.add_param_group({"params": [next(model.parameters())]})),
         "pickle": raised(lambda: copy.deepcopy(optimizer)),
         "compression": raised(lambda: wrapped("sharded", compression="bf16")),
         "no optimiser": raised(without_an_optimizer),
@@ -301,11 +331,11 @@ class Sharded(unittest.TestCase):
             "another strategy": "strategy sharded",
             "a second one": "this DataParallel already has one",
             "strange parameters": "a parameter of shape [2] that the model does not train",
-            "add_param_group": "expected all groups at construction",
+            "add_param_group": "in another group already",
             "pickle": "expected its state_dict()",
             "compression": "the strategy sharded takes no gradient hook",
             "no optimiser": "expected a ShardedOptimizer first",
-            "GradScaler": "GradScaler would scale by each rank's own gradients",
+            "GradScaler": "the scaler judged by each rank's own gradients",
             "thaws": "expected a new DistributedDataParallel and ShardedOptimizer after such a change",
             "forgets a step": "expected ShardedOptimizer::step() on every rank",
         }
