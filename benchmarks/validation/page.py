@@ -31,9 +31,8 @@ Firkin's own bars are missed, in {count} configurations: four workloads over eac
   (`small-tensors`); gpt2-large with an A100's ready times, [replayed](emulated_links.md#replay-a-profile) and scaled to steps of
   tenths of a second.
 - **Links**: [`lab/run`](emulated_links.md#lab-a-network-on-one-machine) joins two hosts, one core and one rank each; "no limit" is as
-  fast as the cores. Hosts of replays get two cores, shared on a machine of two
-  ([why](emulated_links.md#small-messages-on-a-single-core)). The modelled link has the all-reduce times of {ranks} GH200s of Alps
-  (`{alps}`, {setting}).
+  fast as the cores. Hosts of replays [get two cores](emulated_links.md#small-messages-on-a-single-core), shared on a machine of two. The
+  modelled link has the all-reduce times of {ranks} GH200s of Alps (`{alps}`, {setting}).
 - **Rules**: `tune` names the chosen cap after racing the best predicted ones; other blocks then measure it beside a grid of caps.
   PyTorch's default runs in its own engine, c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's prediction
   where its buckets were not measured. Every timed step of every rank is in `benchmarks/validation/data/`."""
