@@ -25,6 +25,7 @@ struct NamedTensor {
 // Trainable parameters in registration order; a tensor registered under several names (tied weights) once, under its first.
 std::vector<NamedTensor> trainable_parameters(const torch::nn::Module& module);
 
+// The tensors alone, in the same order.
 std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 
 // Of a floating-point type shorter than float32.
