@@ -83,7 +83,7 @@ class Plan:
     def caps_mib(self, registration: Sequence[str], *, find_unused_parameters: bool = False, static_graph: bool = False) -> list[float]:
         """Only the bucket_cap_mb_list. registration: parameter names in order of registration. Raises InputError like ddp_kwargs()."""
         if not _ddp.takes_lists():
-            raise InputError(f"torch {torch.__version__} has no bucket_cap_mb_list; expected 2.13 or later")
+            raise InputError(f"torch {torch.__version__} has no bucket_cap_mb_list; expected 2.11 or later")
         buckets = self.buckets
         if find_unused_parameters and not static_graph:
             buckets = self._buckets_by_registration(registration)

@@ -205,7 +205,7 @@ class Refusals(unittest.TestCase):
         model = Layers([8, 8])
         plan = firkin.Plan.of_counts(profile_of(model), [2])
         with mock.patch("firkin._ddp.takes_lists", return_value=False):
-            self.refused("has no bucket_cap_mb_list; expected 2.13 or later", lambda: plan.ddp_kwargs(model))
+            self.refused("has no bucket_cap_mb_list; expected 2.11 or later", lambda: plan.ddp_kwargs(model))
 
 
 class ProfileOfOneProcess(unittest.TestCase):
