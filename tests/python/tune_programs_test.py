@@ -211,7 +211,7 @@ def compresses(rank, hook=default_hooks.fp16_compress_hook):
 
 
 def compresses_to_bfloat16(rank):
-    return compresses(rank, default_hooks.bf16_compress_hook)
+    return compresses(rank, lambda group, bucket: default_hooks.bf16_compress_hook(group, bucket))  # DDP allows it, by name, only on a GPU
 
 
 def has_groups(rank):
