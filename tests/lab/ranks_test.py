@@ -13,7 +13,7 @@ import unittest
 from labs import ROOT, environment_with, lab, skip_without_hosts
 
 FIRKIN = os.environ["FIRKIN"]
-LAUNCHER = ROOT / "launch" / "torchrun.sh"
+LAUNCHER = ROOT / "examples" / "launch" / "torchrun.sh"
 BY_FLAGS = 'exec torchrun --nnodes 2 --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" --no-python "$@"'
 
 

@@ -1,4 +1,4 @@
-"""The command lines that the scripts of launch/ build. Needs neither a cluster nor LibTorch."""
+"""The command lines that the scripts of examples/launch/ build. Needs neither a cluster nor LibTorch."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""The scripts of launch/, run as a cluster would run them."""
+"""The scripts of examples/launch/, run as a cluster would run them."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-LAUNCH = HERE.parents[1] / "launch"
+LAUNCH = HERE.parents[1] / "examples" / "launch"
 SCRIPTS = sorted(LAUNCH.glob("*.sh"))
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")  # how their names start
 ALLOCATION = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS_PER_NODE": "2"}

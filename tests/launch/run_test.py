@@ -1,4 +1,4 @@
-"""Every script of launch/ really starts `firkin` on two ranks here: Slurm is played by stubs/, torchrun and mpirun are the real ones.
+"""Every script of examples/launch/ really starts `firkin` on two ranks here: Slurm is played by stubs/, torchrun and mpirun are the real ones.
 
 FIRKIN names the binary. torchrun is the one beside this Python.
 """

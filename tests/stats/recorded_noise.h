@@ -1,4 +1,4 @@
-// Noise that was recorded (benchmarks/stats/record_same_setting.py): one setting under eight names, so whatever differs is noise.
+// Noise that was recorded (studies/stats/record_same_setting.py): one setting under eight names, so whatever differs is noise.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""benchmarks/worth: parameters of its models, the rules of others against their sources' own numbers, and a page that follows from the kept
+"""studies/worth: parameters of its models, the rules of others against their sources' own numbers, and a page that follows from the kept
 results, which are this program's.
 
 FIRKIN_SOURCE_DIR names the repository, FIRKIN the binary.
@@ -13,7 +13,7 @@ import unittest
 from unittest import mock
 
 ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
-sys.path.insert(0, str(ROOT / "benchmarks" / "worth"))
+sys.path.insert(0, str(ROOT / "studies" / "worth"))
 import clusters  # noqa: E402
 import models  # noqa: E402
 import published  # noqa: E402
@@ -149,7 +149,7 @@ class Data(unittest.TestCase):
 
 
 class Kept(unittest.TestCase):
-    result = json.loads((ROOT / "benchmarks/worth/results.json").read_text())
+    result = json.loads((ROOT / "studies/worth/results.json").read_text())
 
     def test_nothing_beats_its_bound(self):
         for cell in self.result["cells"]:

@@ -119,7 +119,7 @@ class Page(Study):
 class Tutorial(unittest.TestCase):
     def test_its_figures_are_those_of_the_kept_result(self):
         root = pathlib.Path(__file__).resolve().parents[2]
-        result = json.loads(gzip.decompress((root / "benchmarks/validation/data/1gbit-communication/results.json.gz").read_bytes()))
+        result = json.loads(gzip.decompress((root / "studies/validation/data/1gbit-communication/results.json.gz").read_bytes()))
         rows = {row["strategy"]: row for row in result["strategies"]}
         rows["chosen"] = chosen_row(result) | {"exposed_s": chosen_row(result)["measured_s"] - rows["none"]["measured_s"]}
         shown = [line for line in (root / "docs/tutorial.md").read_text().splitlines() if line.endswith(" ms |")]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-STUDY = HERE.parents[1] / "benchmarks" / "validation"
+STUDY = HERE.parents[1] / "studies" / "validation"
 RECORDED = HERE / "data" / "recorded"
 
 sys.dont_write_bytecode = True
