@@ -235,6 +235,7 @@ class AllReduceBench {
     size.series.calls_per_sample = static_cast<int>(std::clamp(std::ceil(kSampleSeconds / once_s), 1.0, most));
     measure(size, 1, 1);
     size.series.isolated_s.clear();  // warm-up
+    size.series.block_s.clear();
     size.series.gap_s.clear();
   }
 
@@ -263,6 +264,7 @@ class AllReduceBench {
     ours.insert(ours.end(), {isolated_s / isolated, queued_s / std::max(queued, 1)});
     const std::vector<double> slowest = max_over_ranks(group_, ours);
     size.series.isolated_s.insert(size.series.isolated_s.end(), slowest.begin(), slowest.begin() + isolated);
+    size.series.block_s.push_back(median(std::span(slowest).first(static_cast<size_t>(isolated))));
     size.series.gap_s.insert(size.series.gap_s.end(), slowest.begin() + isolated, slowest.end() - 2);
     size.isolated_cost_s = slowest[slowest.size() - 2];
     size.queued_cost_s = slowest.back();

@@ -12,6 +12,7 @@
 #include "firkin/base/units.h"
 #include "firkin/comm/device.h"
 #include "firkin/stats/interval.h"
+#include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
 #include "job.h"
 #include "ranks.h"
@@ -148,15 +149,16 @@ int64_t fitting_sizes(const CollectivesFlags& flags, const std::vector<int64_t>&
 std::vector<CollectiveRow> rows_of(const std::vector<AllReduceSeries>& series) {
   constexpr std::array<const char*, kCollectives.size()> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
   std::vector<CollectiveRow> rows;
-  double all_reduce_s = 0;
+  const AllReduceSeries* all_reduce = nullptr;
   for (const AllReduceSeries& one : series) {
-    const double seconds = median(one.isolated_s);
-    if (one.collective == Collective::kAllReduce) all_reduce_s = seconds;
+    if (one.collective == Collective::kAllReduce) all_reduce = &one;
+    const PairedRatio ratio = paired_ratio(one.block_s, all_reduce->block_s);
     rows.push_back({.collective = kNames[static_cast<size_t>(one.collective)],
                     .bytes = one.bytes,
-                    .seconds = seconds,
+                    .seconds = median(one.isolated_s),
                     .ci_s = series_interval(one.isolated_s),
-                    .ratio_to_allreduce = seconds / all_reduce_s,
+                    .ratio_to_allreduce = ratio.ratio,
+                    .ratio_to_allreduce_ci = ratio.interval,
                     .samples = std::ssize(one.isolated_s),
                     .calls_per_sample = one.calls_per_sample,
                     .wrong = one.wrong});
@@ -312,15 +314,16 @@ Run declare_bench_collectives(CLI::App& app) {
   app.footer(
       "The strategy sharded sends each bucket in two halves: a reduce-scatter leaves\n"
       "every rank the sum of its slice, and after the optimiser an all-gather brings\n"
-      "the other ranks' slices. Each moves about half the bytes of an all-reduce; what\n"
-      "they take is measured here with the operations of the strategy itself (over\n"
-      "Gloo the reduce-scatter is an all-to-all and a local sum), in turns with the\n"
-      "all-reduce, so that drift of the machine meets all three.\n\n"
-      "size: the whole bucket, all ranks' slices together, rounded up to whole slices.\n"
-      "median: single calls on the slowest rank; short ones are timed several in a row.\n"
-      "x all-reduce: ratio of medians. #wrong: elements that differ from the exact sum;\n"
-      "exit code 1 if there are any. A size needs three times itself in memory on each\n"
-      "rank; larger ones are skipped. collectives.csv: collective,bytes,seconds.\n\n"
+      "the other ranks' slices. Each moves about half the bytes of an all-reduce.\n"
+      "Timed with the operations of the strategy itself (over Gloo the reduce-scatter\n"
+      "is an all-to-all and a local sum), in turns with the all-reduce, so that drift\n"
+      "of the machine meets all three.\n\n"
+      "size: the whole bucket, all ranks' slices together, rounded up to whole ones.\n"
+      "median: single calls on the slowest rank, short ones timed several in a row.\n"
+      "ratio: to the all-reduce, of turns beside each other. #wrong: elements that\n"
+      "differ from the exact sum; exit code 1 if there are any. A size needs three\n"
+      "times itself in memory on each rank; larger ones are skipped.\n"
+      "collectives.csv: collective,bytes,seconds.\n\n"
       "  firkin bench collectives --ranks 2                 4 KiB to 64 MiB\n"
       "  firkin bench collectives --ranks 2 -b 1M -e 16M -f 2 --time 1m\n"
       "  firkin bench collectives --ranks 4 --link 1gbit    over a modelled link\n");

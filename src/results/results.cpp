@@ -329,17 +329,17 @@ constexpr auto kFields<ChunksRow> = std::tuple(
     Field("wrong", &ChunksRow::wrong, Unit::kCount, "#wrong", kHidden));
 
 template <>
-constexpr auto kFields<CollectiveRow> = std::tuple(Field("collective", &CollectiveRow::collective, Unit::kText, "collective"),
-                                                   Field("bytes", &CollectiveRow::bytes, Unit::kBytes, "size"),
-                                                   Field("seconds", &CollectiveRow::seconds, Unit::kSeconds, "median"),
-                                                   Field("ci_s", &CollectiveRow::ci_s, Unit::kSeconds, "95 % interval", kTables),
-                                                   Field("ratio_to_allreduce", &CollectiveRow::ratio_to_allreduce, Unit::kRatio,
-                                                         "x all-reduce", kTables),
-                                                   Field("samples", &CollectiveRow::samples, Unit::kCount, "samples", kTables),
-                                                   Field("calls_per_sample", &CollectiveRow::calls_per_sample, Unit::kCount, "", kHidden),
-                                                   Field("outliers", &CollectiveRow::outliers, Unit::kCount, "outliers", kPage),
-                                                   Field("modes_s", &CollectiveRow::modes_s, Unit::kSeconds, "two modes", kPage),
-                                                   Field("wrong", &CollectiveRow::wrong, Unit::kCount, "#wrong", kTables));
+constexpr auto kFields<CollectiveRow> = std::tuple(
+    Field("collective", &CollectiveRow::collective, Unit::kText, "collective"), Field("bytes", &CollectiveRow::bytes, Unit::kBytes, "size"),
+    Field("seconds", &CollectiveRow::seconds, Unit::kSeconds, "median"),
+    Field("ci_s", &CollectiveRow::ci_s, Unit::kSeconds, "95 % interval", kTables),
+    Field("ratio_to_allreduce", &CollectiveRow::ratio_to_allreduce, Unit::kRatio, "ratio", kTables),
+    Field("ratio_to_allreduce_ci", &CollectiveRow::ratio_to_allreduce_ci, Unit::kRatio, "95 % interval", kPage),
+    Field("samples", &CollectiveRow::samples, Unit::kCount, "samples", kTables),
+    Field("calls_per_sample", &CollectiveRow::calls_per_sample, Unit::kCount, "", kHidden),
+    Field("outliers", &CollectiveRow::outliers, Unit::kCount, "outliers", kPage),
+    Field("modes_s", &CollectiveRow::modes_s, Unit::kSeconds, "two modes", kPage),
+    Field("wrong", &CollectiveRow::wrong, Unit::kCount, "#wrong", kTables));
 
 // ---- Layers. Rows hold samples, which the document has apart from their medians.
 
