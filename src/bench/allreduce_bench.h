@@ -48,8 +48,8 @@ struct AllReduceSeries {
   Collective collective = Collective::kAllReduce;
   int64_t bytes = 0;
   int calls_per_sample = 1;
-  std::vector<double> isolated_s;  // in the order measured
-  std::vector<double> block_s;     // the median of each turn: turns of one number stand beside each other
+  std::vector<double> isolated_s;    // in the order measured
+  std::vector<double> block_s = {};  // the median of each turn: turns of one number stand beside each other
   // One more call of several under way at once (queued_gap_s); empty for sizes whose second buffer would take too much memory.
   std::vector<double> gap_s;
   int64_t wrong = 0;  // elements of checked results that were not the exact sum, over all ranks

@@ -151,17 +151,20 @@ std::vector<CollectiveRow> rows_of(const std::vector<AllReduceSeries>& series) {
   std::vector<CollectiveRow> rows;
   const AllReduceSeries* all_reduce = nullptr;
   for (const AllReduceSeries& one : series) {
-    if (one.collective == Collective::kAllReduce) all_reduce = &one;
-    const PairedRatio ratio = paired_ratio(one.block_s, all_reduce->block_s);
     rows.push_back({.collective = kNames[static_cast<size_t>(one.collective)],
                     .bytes = one.bytes,
                     .seconds = median(one.isolated_s),
                     .ci_s = series_interval(one.isolated_s),
-                    .ratio_to_allreduce = ratio.ratio,
-                    .ratio_to_allreduce_ci = ratio.interval,
                     .samples = std::ssize(one.isolated_s),
                     .calls_per_sample = one.calls_per_sample,
                     .wrong = one.wrong});
+    if (one.collective == Collective::kAllReduce) {
+      all_reduce = &one;
+      continue;
+    }
+    const PairedRatio ratio = paired_ratio(one.block_s, all_reduce->block_s);
+    rows.back().ratio_to_allreduce = ratio.ratio;
+    rows.back().ratio_to_allreduce_ci = ratio.interval;
   }
   return rows;
 }

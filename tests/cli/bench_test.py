@@ -167,8 +167,7 @@ class Collectives(InFolder):
         for row, samples in zip(rows, answer["samples"]["seconds"]):
             self.assertEqual((row["wrong"], row["samples"]), (0, len(samples)))
             self.assertAlmostEqual(row["seconds"], statistics.median(samples))
-            ratio = row["ratio_to_allreduce"], row["ratio_to_allreduce_ci"]
-            self.assertEqual(ratio == (1, {"low": 1, "high": 1}), row["collective"] == "all_reduce", ratio)
+            self.assertEqual("ratio_to_allreduce" in row, row["collective"] != "all_reduce")
         written = self.rows("collectives.csv")
         self.assertEqual(list(written[0]), ["collective", "bytes", "seconds"])
         self.assertEqual([(r["collective"], int(r["bytes"]), float(r["seconds"])) for r in written],
