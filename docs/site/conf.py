@@ -56,8 +56,8 @@ def read_docstring(app, what, name, obj, options, lines: list[str]) -> None:
     lines[:] = found
 
 
-COMMANDS = ["tune", "predict", "train", "sample", "bench step", "bench allreduce", "bench chunks", "bench layers", "trace", "import",
-            "buckets", "compare", "report", "completions"]  # fmt: skip
+COMMANDS = ["tune", "predict", "train", "sample", "bench step", "bench allreduce", "bench chunks", "bench collectives", "bench layers",
+            "trace", "import", "buckets", "compare", "report", "completions"]  # fmt: skip
 
 
 def add_help(app, page: str, source: list[str]) -> None:

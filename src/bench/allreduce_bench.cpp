@@ -18,6 +18,7 @@
 
 #include "base/stopwatch.h"
 #include "comm/across_ranks.h"
+#include "ddp/sharded/sharded.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/timeline.h"
@@ -30,15 +31,54 @@ namespace {
 
 // The sums, a piece of memory at a time: body(piece of the buffer, its sums).
 template <typename Body>
-void for_known_sums(const at::Tensor& buffer, Body body) {
+void for_known_sums(const at::Tensor& buffer, int64_t first_index, Body body) {
   constexpr int64_t kPeriod = 127;                 // a prime, so that chunks of a power of two never begin alike
   constexpr int64_t kPiece = kPeriod * (1 << 14);  // elements
-  const at::Tensor period = at::arange(1, kPeriod + 1, at::kFloat);
+  const at::Tensor period = at::arange(first_index, first_index + kPeriod, at::kLong).remainder(kPeriod).to(at::kFloat) + 1;
   const at::Tensor sums = period.repeat({std::min(kPiece, buffer.numel()) / kPeriod + 1});
   for (int64_t first = 0; first < buffer.numel(); first += kPiece) {
     const int64_t count = std::min(kPiece, buffer.numel() - first);
     body(buffer.narrow(0, first, count), first, sums.narrow(0, 0, count));
   }
+}
+
+void reduce_scatter(const ProcessGroup& group, const at::Tensor& bucket) {
+  const auto slices = std::make_shared<ExchangedSlices>();
+  wait(group, exchange_slices(slices).start(group, bucket).work, "a reduce-scatter");
+  sum_slices(group, bucket, *slices);
+}
+
+void gather(const ProcessGroup& group, const at::Tensor& bucket) {
+  wait(group, start_all_gather(group, bucket, slice_of(group, bucket)), "an all-gather");
+}
+
+void fill_own_slice(const ProcessGroup& group, const at::Tensor& bucket) {
+  fill_with_known_values(bucket, 0, 1);
+  const at::Tensor own = slice_of(group, bucket).clone();
+  bucket.zero_();
+  slice_of(group, bucket).copy_(own);
+}
+
+struct Operation {
+  void (*fill)(const ProcessGroup& group, const at::Tensor& buffer);  // with what has known sums
+  void (*run)(const ProcessGroup& group, const at::Tensor& buffer);
+  int64_t (*wrong)(const ProcessGroup& group, const at::Tensor& buffer);
+};
+
+// By Collective.
+constexpr std::array<Operation, kCollectives.size()> kOperations = {{
+    {[](const ProcessGroup& group, const at::Tensor& buffer) { fill_with_known_values(buffer, group.rank, group.size); },
+     [](const ProcessGroup& group, const at::Tensor& buffer) { all_reduce(group, buffer); },
+     [](const ProcessGroup&, const at::Tensor& buffer) { return count_wrong(buffer); }},
+    {[](const ProcessGroup& group, const at::Tensor& buffer) { fill_with_known_values(buffer, group.rank, group.size); }, reduce_scatter,
+     [](const ProcessGroup& group, const at::Tensor& buffer) {
+       return count_wrong(slice_of(group, buffer), group.rank * (buffer.numel() / group.size));
+     }},
+    {fill_own_slice, gather, [](const ProcessGroup&, const at::Tensor& buffer) { return count_wrong(buffer); }},
+}};
+
+const Operation& operation_of(Collective collective) {
+  return kOperations[static_cast<size_t>(collective)];
 }
 
 using Clock = std::chrono::steady_clock;
@@ -76,7 +116,7 @@ class CacheSweep {
   std::vector<char> array_;
 };
 
-// One size under measurement.
+// One size under measurement, with one collective.
 struct SizeState {
   AllReduceSeries series;
   std::vector<at::Tensor> buffers;  // slices of the one allocation that all sizes share
@@ -91,7 +131,10 @@ class AllReduceBench {
   AllReduceBench(const ProcessGroup& group, const AllReduceBenchOptions& options) : group_(group), started_(Clock::now()) {
     deadline_s_ = options.seconds;
     int64_t memory_bytes = 0;
-    for (const int64_t bytes : options.sizes) memory_bytes = std::max(memory_bytes, queue_length(bytes) * buffer_stride(bytes));
+    const auto queue_of = [queues = options.collectives.size() == 1 && options.collectives[0] == Collective::kAllReduce](int64_t bytes) {
+      return queues ? queue_length(bytes) : 1;
+    };
+    for (const int64_t bytes : options.sizes) memory_bytes = std::max(memory_bytes, queue_of(bytes) * buffer_stride(bytes));
     if (options.cold) {
       sweep_ = std::make_unique<CacheSweep>();
       memory_bytes = std::max(memory_bytes, kColdBytes);
@@ -101,13 +144,16 @@ class AllReduceBench {
     for (const int64_t bytes : options.sizes) {
       SizeState size;
       size.series.bytes = bytes;
-      size.queue = static_cast<size_t>(queue_length(bytes));
-      const int64_t buffers = options.cold ? std::min(memory_bytes / buffer_stride(bytes), kMostColdBuffers) : queue_length(bytes);
+      size.queue = static_cast<size_t>(queue_of(bytes));
+      const int64_t buffers = options.cold ? std::min(memory_bytes / buffer_stride(bytes), kMostColdBuffers) : queue_of(bytes);
       const int64_t apart = memory_bytes / buffers / kBufferAlignment * kBufferAlignment;
       for (int64_t i = 0; i < buffers; ++i) {
         size.buffers.push_back(memory.narrow(0, i * apart / element_bytes, bytes / element_bytes));
       }
-      sizes_.push_back(std::move(size));
+      for (const Collective collective : options.collectives) {
+        size.series.collective = collective;
+        sizes_.push_back(size);
+      }
     }
   }
 
@@ -154,19 +200,22 @@ class AllReduceBench {
   }
 
   // Seconds per call on this rank.
-  double time_isolated(SizeState& size) { return time_all_reduces(group_, next_buffers(size, 1)[0], size.series.calls_per_sample); }
+  double time_isolated(SizeState& size) {
+    return time_calls(group_, size.series.collective, next_buffers(size, 1)[0], size.series.calls_per_sample);
+  }
   // Seconds of a whole queue.
   double time_queued(SizeState& size) { return time_queue(group_, next_buffers(size, size.queue)); }
 
   // A whole queue, so that calls that disturb each other show as well. Leaves zeros, which stay finite when summed again and again.
   void check(SizeState& size) {
     size.next = 0;
+    const Operation& operation = operation_of(size.series.collective);
     const std::span<const at::Tensor> buffers = std::span(size.buffers).first(size.queue);
-    for (const at::Tensor& buffer : buffers) fill_with_known_values(buffer, group_.rank, group_.size);
-    time_queued(size);
+    for (const at::Tensor& buffer : buffers) operation.fill(group_, buffer);
+    size.queue > 1 ? void(time_queued(size)) : operation.run(group_, buffers[0]);
     int64_t wrong = 0;
     for (const at::Tensor& buffer : buffers) {
-      wrong += count_wrong(buffer);
+      wrong += operation.wrong(group_, buffer);
       buffer.zero_();
     }
     size.series.wrong += std::llround(sum_over_ranks(group_, static_cast<double>(wrong)));
@@ -186,6 +235,7 @@ class AllReduceBench {
     size.series.calls_per_sample = static_cast<int>(std::clamp(std::ceil(kSampleSeconds / once_s), 1.0, most));
     measure(size, 1, 1);
     size.series.isolated_s.clear();  // warm-up
+    size.series.block_s.clear();
     size.series.gap_s.clear();
   }
 
@@ -201,11 +251,10 @@ class AllReduceBench {
   void measure(SizeState& size, int isolated, int queued) {
     if (sweep_) empty_caches(size);
     barrier(group_);
-    if (size.queue > 1) {
+    if (queue_length(size.series.bytes) > 1) {
       time_isolated(size);  // brings the buffer, unless caches are to be cold, and the transport's memory back into the caches
-    } else {
-      queued = 0;
     }
+    if (size.queue == 1) queued = 0;
     std::vector<double> ours;
     const auto started = Clock::now();
     for (int i = 0; i < isolated; ++i) ours.push_back(time_isolated(size));
@@ -215,6 +264,7 @@ class AllReduceBench {
     ours.insert(ours.end(), {isolated_s / isolated, queued_s / std::max(queued, 1)});
     const std::vector<double> slowest = max_over_ranks(group_, ours);
     size.series.isolated_s.insert(size.series.isolated_s.end(), slowest.begin(), slowest.begin() + isolated);
+    size.series.block_s.push_back(median(std::span(slowest).first(static_cast<size_t>(isolated))));
     size.series.gap_s.insert(size.series.gap_s.end(), slowest.begin() + isolated, slowest.end() - 2);
     size.isolated_cost_s = slowest[slowest.size() - 2];
     size.queued_cost_s = slowest.back();
@@ -244,23 +294,24 @@ std::vector<int64_t> sizes_to_mix(const AllReduceTable& table, int world_size, d
 }  // namespace
 
 void fill_with_known_values(const at::Tensor& buffer, int rank, int world_size) {
-  for_known_sums(buffer, [&](const at::Tensor& piece, int64_t first, const at::Tensor& sums) {
+  for_known_sums(buffer, 0, [&](const at::Tensor& piece, int64_t first, const at::Tensor& sums) {
     const at::Tensor owner = at::arange(first, first + piece.numel(), at::kLong).remainder(world_size);
     piece.copy_(sums * (owner == rank));
   });
 }
 
-int64_t count_wrong(const at::Tensor& buffer) {
+int64_t count_wrong(const at::Tensor& buffer, int64_t first) {
   int64_t wrong = 0;
-  for_known_sums(buffer, [&](const at::Tensor& piece, int64_t /*first*/, const at::Tensor& sums) {
+  for_known_sums(buffer, first, [&](const at::Tensor& piece, int64_t /*first*/, const at::Tensor& sums) {
     wrong += at::ne(piece.cpu().to(at::kFloat), sums).sum().item<int64_t>();
   });
   return wrong;
 }
 
-double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls) {
+double time_calls(const ProcessGroup& group, Collective collective, const at::Tensor& buffer, int calls) {
+  const auto run = operation_of(collective).run;
   const DeviceTime started = device_now(buffer.device());
-  for (int i = 0; i < calls; ++i) all_reduce(group, buffer);
+  for (int i = 0; i < calls; ++i) run(group, buffer);
   return seconds_between(started, device_now(buffer.device())) / calls;
 }
 
@@ -275,11 +326,12 @@ double time_queue(const ProcessGroup& group, std::span<const at::Tensor> buffers
 
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options) {
   if (options.sizes.empty() || !(options.seconds > 0)) throw InputError("all-reduce benchmark: expected sizes, and seconds above 0");
-  const auto element_bytes = static_cast<int64_t>(at::elementSize(options.dtype));
+  const bool slices = std::ranges::any_of(options.collectives, [](Collective each) { return each != Collective::kAllReduce; });
+  if (slices && group.size < 2) throw InputError("reduce-scatter and all-gather on one rank; expected two or more");
+  const int64_t least_bytes = static_cast<int64_t>(at::elementSize(options.dtype)) * (slices ? group.size : 1);
   for (const int64_t bytes : options.sizes) {
     check_allreduce_size(bytes);
-    if (bytes % element_bytes != 0)
-      throw InputError(fmt::format("all-reduce size {}: expected a multiple of {} bytes", bytes, element_bytes));
+    if (bytes % least_bytes != 0) throw InputError(fmt::format("all-reduce size {}: expected a multiple of {} bytes", bytes, least_bytes));
   }
   return AllReduceBench(group, options).run(options.seed, options.on_progress);
 }

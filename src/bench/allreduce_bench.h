@@ -1,4 +1,5 @@
-// The time of an all-reduce by size: the curves a(x), one call at a time, and g(x), queued back to back.
+// The time of a collective by size: of an all-reduce the curves a(x), one call at a time, and g(x), queued back to back; beside it of the
+// reduce-scatter and the all-gather that take its place under the strategy sharded.
 //
 //   const auto series = measure_allreduce(group, {.sizes = sizes_between(4, 64 * kMiB, 4), .seconds = 10});
 //   write_allreduce_csv("allreduce.csv", allreduce_table(series, group.size));
@@ -9,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -20,8 +22,14 @@
 
 namespace firkin {
 
+// The last two are those of ddp/sharded, over all ranks' slices of a bucket: on CPUs, for two ranks and more.
+enum class Collective { kAllReduce, kReduceScatter, kAllGather };
+inline constexpr std::array kCollectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather};
+
 struct AllReduceBenchOptions {
-  std::vector<int64_t> sizes;         // bytes, positive multiples of 4 and of an element
+  std::vector<int64_t> sizes;  // bytes, positive multiples of 4 and of an element; with slices of an element a rank
+  // Of every size each of them, in turns. Only an all-reduce alone is queued as well.
+  std::vector<Collective> collectives = {Collective::kAllReduce};
   at::ScalarType dtype = at::kFloat;  // of the elements: a sum of other types takes other time
   double seconds = 10;  // for everything that measure_allreduce does; more only where kFewestRounds of one call each take more
   bool cold = false;    // whether every call has a buffer that is in no cache
@@ -37,21 +45,27 @@ inline constexpr int kFewestRounds = 4;
 // for the clock (always of one with cold caches). Samples of one turn follow each other like the calls of a plain loop; a barrier is only
 // before the first one, before each queue, and after each emptying of the caches.
 struct AllReduceSeries {
+  Collective collective = Collective::kAllReduce;
   int64_t bytes = 0;
   int calls_per_sample = 1;
-  std::vector<double> isolated_s;  // in the order measured
+  std::vector<double> isolated_s;    // in the order measured
+  std::vector<double> block_s = {};  // the median of each turn: turns of one number stand beside each other
   // One more call of several under way at once (queued_gap_s); empty for sizes whose second buffer would take too much memory.
   std::vector<double> gap_s;
   int64_t wrong = 0;  // elements of checked results that were not the exact sum, over all ranks
 };
 
-// Collective: every rank gets the same result, in the order of options.sizes. Results are checked element by element before and after the
-// measurement, outside of any timing. Memory per rank: the largest size, at least 256 MiB or what 16 buffers of it take.
-// Throws InputError for no sizes, a size that is no positive multiple of 4 and of an element, or seconds that are not positive.
+// Collective: every rank gets the same result, in the order of options.sizes, and for each in that of options.collectives. Results are
+// checked element by element before and after the measurement, outside of any timing. Memory per rank: the largest size, at least 256 MiB
+// or what 16 buffers of it take; without queues kBuffersOfACollective of the largest size.
+// Throws InputError for no sizes, a size that is no positive multiple of 4 and of an element, or has other slices, seconds that are not
+// positive, and for slices on one rank.
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
 
-// What a sample of isolated_s is made of: `calls` all-reduces of the buffer, one after another. Seconds per call on this rank. Collective.
-double time_all_reduces(const ProcessGroup& group, const at::Tensor& buffer, int calls);
+inline constexpr int64_t kBuffersOfACollective = 3;  // itself, what is received, and the transport's copy
+
+// What a sample of isolated_s is made of: `calls` of the collective, one after another. Seconds per call on this rank. Collective.
+double time_calls(const ProcessGroup& group, Collective collective, const at::Tensor& buffer, int calls);
 
 // What a sample of gap_s is made of: all-reduces of all buffers, queued together after a barrier. Seconds of all on this rank. Collective.
 double time_queue(const ProcessGroup& group, std::span<const at::Tensor> buffers);
@@ -71,8 +85,8 @@ AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int w
 // as their sums; a rank that is left out or counted twice shows, and so does shifted data.
 void fill_with_known_values(const at::Tensor& buffer, int rank, int world_size);  // buffer: of one dimension
 
-// How many elements differ from the sum over all ranks, (i mod 127) + 1.
-int64_t count_wrong(const at::Tensor& buffer);
+// How many elements differ from the sum over all ranks, (i mod 127) + 1; `first`: the i of the first one.
+int64_t count_wrong(const at::Tensor& buffer, int64_t first = 0);
 
 // ---- Queues of different sizes, as a training step queues them
 

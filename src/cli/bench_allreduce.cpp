@@ -1,4 +1,4 @@
-// firkin bench allreduce and bench chunks: a(x) and g(x).
+// firkin bench allreduce, bench chunks and bench collectives: a(x) and g(x), and what takes an all-reduce's place under `sharded`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,11 +6,15 @@
 
 #include "bench/allreduce_bench.h"
 #include "bench/chunks_bench.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
+#include "firkin/comm/device.h"
 #include "firkin/stats/interval.h"
+#include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
+#include "job.h"
 #include "ranks.h"
 #include "results/results.h"
 
@@ -49,6 +53,19 @@ std::vector<int64_t> checked_sizes(const SizeFlags& flags) {
   return sizes_between(begin, end, flags.factor);
 }
 
+std::vector<AllReduceSeries> measure(const char* what, AllReduceBenchOptions options, const ProcessGroup& group) {
+  Progress progress(what, kMostRounds, group.rank == 0);
+  options.on_progress = [&progress](const std::string& done) { progress.advance(done); };
+  return measure_allreduce(group, options);
+}
+
+// Throws RuntimeError if any result was wrong.
+void check_sums(const std::vector<AllReduceSeries>& series) {
+  int64_t wrong = 0;
+  for (const AllReduceSeries& size : series) wrong += size.wrong;
+  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks; see #wrong", wrong));
+}
+
 // ---- firkin bench allreduce: a(x) and g(x).
 
 constexpr double kMixedShare = 0.1;  // of the time, for queues of mixed sizes
@@ -83,16 +100,10 @@ void add_mixed_queues(const AllReduceFlags& flags, const ProcessGroup& group, do
 void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, const ProcessGroup& group) {
   Results results;
   results.run = begin_run("bench-allreduce", flags.common, group);
-  std::vector<AllReduceSeries> series;
   const double mixed_s = flags.seconds * kMixedShare;
-  {
-    Progress progress("measuring all-reduce", kMostRounds, group.rank == 0);
-    series = measure_allreduce(group, {.sizes = sizes,
-                                       .seconds = flags.seconds - mixed_s,
-                                       .cold = flags.cold,
-                                       .seed = flags.common.seed,
-                                       .on_progress = [&progress](const std::string& done) { progress.advance(done); }});
-  }
+  const std::vector<AllReduceSeries> series = measure(
+      "measuring all-reduce",
+      {.sizes = sizes, .seconds = flags.seconds - mixed_s, .cold = flags.cold, .seed = flags.common.seed, .on_progress = {}}, group);
   results.allreduce = allreduce_table(series, group.size);
   results.allreduce_samples = samples_of(series);
   add_mixed_queues(flags, group, mixed_s, results);
@@ -100,9 +111,87 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
   results.caches = flags.cold ? "cold" : "warm";
   mark_sample_shapes(results);
   finish_run(flags.common, results, {{"allreduce.csv", allreduce_csv(results.allreduce)}});
-  int64_t wrong = 0;
-  for (const AllReduceSeries& size : series) wrong += size.wrong;
-  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks; see #wrong", wrong));
+  check_sums(series);
+}
+
+// ---- firkin bench collectives: all-reduces beside what takes their place under the strategy sharded.
+
+struct CollectivesFlags {
+  CommonFlags common;
+  RankFlags ranks;
+  SizeFlags sizes = {.begin = "4K", .end = "64M", .factor = 4};
+  double seconds = 30;
+  std::optional<int64_t> memory_limit_bytes;  // per rank
+};
+
+// Ascending, each a slice of whole elements for every rank, rounded up as the strategy fills its buckets.
+std::vector<int64_t> sliced_sizes(const CollectivesFlags& flags) {
+  const int64_t ranks = world_size(flags.ranks);
+  if (ranks < 2) throw InputError(fmt::format("--ranks {}: expected 2 or more, because one has nothing to scatter or gather", ranks));
+  if (uses_gpus(flags.ranks) && device_count() > 0) {
+    throw InputError(fmt::format("--device {}: expected cpu, where the strategy sharded runs", flags.ranks.device));
+  }
+  std::vector<int64_t> sizes = checked_sizes(flags.sizes);
+  const int64_t step = ranks * kFloatBytes;
+  for (int64_t& bytes : sizes) bytes = (bytes + step - 1) / step * step;
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  return sizes;
+}
+
+// How many of them, the smallest first, fit into this rank's memory. Throws InputError if none does.
+int64_t fitting_sizes(const CollectivesFlags& flags, const std::vector<int64_t>& sizes) {
+  const int64_t limit = available_memory(flags.memory_limit_bytes, flags.ranks) / local_ranks(flags.ranks);
+  const auto fits = [limit](int64_t bytes) { return bytes <= limit / kBuffersOfACollective; };
+  if (fits(sizes.front())) return std::ranges::count_if(sizes, fits);
+  throw InputError(fmt::format("--begin {}: expected at most a third of the memory of a rank, {}", flags.sizes.begin, format_bytes(limit)));
+}
+
+std::vector<CollectiveRow> rows_of(const std::vector<AllReduceSeries>& series) {
+  constexpr std::array<const char*, kCollectives.size()> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
+  std::vector<CollectiveRow> rows;
+  const AllReduceSeries* all_reduce = nullptr;
+  for (const AllReduceSeries& one : series) {
+    rows.push_back({.collective = kNames[static_cast<size_t>(one.collective)],
+                    .bytes = one.bytes,
+                    .seconds = median(one.isolated_s),
+                    .ci_s = series_interval(one.isolated_s),
+                    .samples = std::ssize(one.isolated_s),
+                    .calls_per_sample = one.calls_per_sample,
+                    .wrong = one.wrong});
+    if (one.collective == Collective::kAllReduce) {
+      all_reduce = &one;
+      continue;
+    }
+    const PairedRatio ratio = paired_ratio(one.block_s, all_reduce->block_s);
+    rows.back().ratio_to_allreduce = ratio.ratio;
+    rows.back().ratio_to_allreduce_ci = ratio.interval;
+  }
+  return rows;
+}
+
+// fitting: of the sizes, on this rank.
+void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t fitting, const ProcessGroup& group) {
+  Results results;
+  results.run = begin_run("bench-collectives", flags.common, group);
+  const auto count = static_cast<size_t>(-max_over_ranks(group, {-static_cast<double>(fitting)})[0]);
+  if (count < sizes.size()) {
+    results.notes.push_back(fmt::format("{} and above did not fit into memory ({} a rank) and were skipped.", format_bytes(sizes[count]),
+                                        format_bytes(kBuffersOfACollective * sizes[count])));
+    sizes.resize(count);
+  }
+  const std::vector<AllReduceSeries> series = measure("measuring collectives",
+                                                      {.sizes = sizes,
+                                                       .collectives = {kCollectives.begin(), kCollectives.end()},
+                                                       .seconds = flags.seconds,
+                                                       .seed = flags.common.seed,
+                                                       .on_progress = {}},
+                                                      group);
+  if (group.rank != 0) return;
+  results.collectives = rows_of(series);
+  for (const AllReduceSeries& one : series) results.collective_samples_s.push_back(one.isolated_s);
+  mark_sample_shapes(results);
+  finish_run(flags.common, results, {{"collectives.csv", collectives_csv(results.collectives)}});
+  check_sums(series);
 }
 
 // ---- firkin bench chunks: a fixed amount of data in chunks of varying size, and g(x).
@@ -220,6 +309,38 @@ Run declare_bench_allreduce(CLI::App& app) {
     const std::vector<int64_t> sizes = checked_sizes(flags->sizes);
     claim_output_folder(flags->common, writes_results());
     return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, sizes, group); });
+  };
+}
+
+Run declare_bench_collectives(CLI::App& app) {
+  auto flags = std::make_shared<CollectivesFlags>();
+  app.footer(
+      "The strategy sharded sends each bucket in two halves: a reduce-scatter leaves\n"
+      "every rank the sum of its slice, and after the optimiser an all-gather brings\n"
+      "the other ranks' slices. Each moves about half the bytes of an all-reduce.\n"
+      "Timed with the operations of the strategy itself (over Gloo the reduce-scatter\n"
+      "is an all-to-all and a local sum), in turns with the all-reduce, so that drift\n"
+      "of the machine meets all three.\n\n"
+      "size: the whole bucket, all ranks' slices together, rounded up to whole ones.\n"
+      "median: single calls on the slowest rank, short ones timed several in a row.\n"
+      "ratio: to the all-reduce, of turns beside each other. #wrong: elements that\n"
+      "differ from the exact sum; exit code 1 if there are any. A size needs three\n"
+      "times itself in memory on each rank; larger ones are skipped.\n"
+      "collectives.csv: collective,bytes,seconds.\n\n"
+      "  firkin bench collectives --ranks 2                 4 KiB to 64 MiB\n"
+      "  firkin bench collectives --ranks 2 -b 1M -e 16M -f 2 --time 1m\n"
+      "  firkin bench collectives --ranks 4 --link 1gbit    over a modelled link\n");
+  add_common_flags(app, flags->common, "bench-collectives");
+  add_rank_flags(app, flags->ranks);
+  add_size_flags(app, flags->sizes);
+  add_seconds_flag(app, flags->seconds);
+  add_memory_flag(app, flags->memory_limit_bytes);
+  return [flags] {
+    check_seconds(flags->seconds);
+    const std::vector<int64_t> sizes = sliced_sizes(*flags);
+    const int64_t fitting = fitting_sizes(*flags, sizes);
+    claim_output_folder(flags->common, writes_results());
+    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, sizes, fitting, group); });
   };
 }
 

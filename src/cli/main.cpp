@@ -19,6 +19,7 @@ namespace firkin::cli {
 #ifdef FIRKIN_WITH_TORCH
 Run declare_bench_allreduce(CLI::App& app);
 Run declare_bench_chunks(CLI::App& app);
+Run declare_bench_collectives(CLI::App& app);
 Run declare_bench_layers(CLI::App& app);
 Run declare_bench_step(CLI::App& app);
 Run declare_buckets(CLI::App& app);
@@ -40,6 +41,7 @@ constexpr std::array kExperiments = {
     Command{"step", "time training steps by strategy and cap", declare_bench_step},
     Command{"allreduce", "time an all-reduce by size, alone and queued", declare_bench_allreduce},
     Command{"chunks", "time the same data in chunks (DDP paper, Figure 2)", declare_bench_chunks},
+    Command{"collectives", "time all-reduce, reduce-scatter and all-gather by size", declare_bench_collectives},
     Command{"layers", "time every layer, and when each gradient is ready", declare_bench_layers},
 };
 #endif
@@ -50,7 +52,8 @@ constexpr std::array kCommands = {
     Command{"tune", "find the fastest bucket size: measure, predict, verify", declare_tune},
     Command{"train", "train a model on any text, with checkpoints", declare_train},
     Command{"sample", "generate text with a trained model", declare_sample},
-    Command{"bench", "run one experiment: step, allreduce, chunks, layers", [](CLI::App& app) { return add_commands(app, kExperiments); }},
+    Command{"bench", "run one experiment: step, allreduce, collectives, ...",
+            [](CLI::App& app) { return add_commands(app, kExperiments); }},
     Command{"trace", "record steps as Chrome traces, with overlap figures", declare_trace},
     Command{"buckets", "list named models; show one's buckets, or a file's", declare_buckets},
     Command{"models", "the old name of firkin buckets", declare_buckets, true},

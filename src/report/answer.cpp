@@ -95,6 +95,16 @@ std::string chunks_heading(const std::vector<ChunksRow>& chunks) {
                      format_bytes(first.chunk_bytes), display_seconds(last.total_s), last.calls, format_bytes(last.chunk_bytes));
 }
 
+// Of the largest size: what the two that take an all-reduce's place take together.
+std::string collectives_heading(const std::vector<CollectiveRow>& rows) {
+  double all_reduce_s = 0, parts_s = 0;
+  for (const CollectiveRow& row : rows) {
+    if (row.bytes == rows.back().bytes) (row.collective == "all_reduce" ? all_reduce_s : parts_s) += row.seconds;
+  }
+  return fmt::format("Reduce-scatter and all-gather of {} take {} together, {:.2f} of an all-reduce.", format_bytes(rows.back().bytes),
+                     display_seconds(parts_s), parts_s / all_reduce_s);
+}
+
 std::string allreduce_heading(const std::vector<AllReduceRow>& sizes) {
   const AllReduceRow& first = sizes.front();
   const AllReduceRow& last = sizes.back();
@@ -125,6 +135,7 @@ std::string heading_of(const Results& results) {
   if (results.layers) return layers_heading(*results.layers);
   if (results.training) return training_heading(*results.training);
   if (!results.chunks.empty()) return chunks_heading(results.chunks);
+  if (!results.collectives.empty()) return collectives_heading(results.collectives);
   if (!results.allreduce.empty()) return allreduce_heading(results.allreduce);
   return fmt::format("Results of firkin {}.", results.run.command);
 }

@@ -245,6 +245,7 @@ std::string tables_html(const Results& results) {
   if (results.layers) html += html_table(layers_table(*results.layers, kPage));
   if (results.training) html += html_table(training_table(*results.training, kPage));
   if (!results.chunks.empty()) html += html_table(chunks_table(results.chunks, kPage));
+  if (!results.collectives.empty()) html += html_table(collectives_table(results.collectives, kPage));
   if (!results.allreduce.empty()) {
     const std::string table = html_table(allreduce_table(results.allreduce, kPage));
     html += html.empty() ? table : folded(fmt::format("All-reduce times ({} sizes)", results.allreduce.size()), table);

@@ -163,6 +163,7 @@ std::string results_in_text(const Results& results, bool with_settings) {
   if (results.layers) add(fitted(layers_table, *results.layers));
   if (results.training) add(fitted(training_table, *results.training));
   if (!results.chunks.empty()) add(fitted(chunks_table, results.chunks));
+  if (!results.collectives.empty()) add(fitted(collectives_table, results.collectives));
   if (!results.allreduce.empty() && text.empty()) add(fitted(allreduce_table, results.allreduce));
   if (results.comparison) add(comparison_in_text(*results.comparison));
   add(answer_in_text(results, with_settings));

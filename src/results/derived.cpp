@@ -282,6 +282,9 @@ void mark_sample_shapes(Results& results) {
   }
   mark_series(
       results.chunks, results.chunk_totals_s, [](const ChunksRow& row) { return format_bytes(row.chunk_bytes); }, notes);
+  mark_series(
+      results.collectives, results.collective_samples_s,
+      [](const CollectiveRow& row) { return fmt::format("{} of {}", row.collective, format_bytes(row.bytes)); }, notes);
 }
 
 // ---- Settings to paste.

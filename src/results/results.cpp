@@ -328,6 +328,19 @@ constexpr auto kFields<ChunksRow> = std::tuple(
     Field("modes_s", &ChunksRow::modes_s, Unit::kSeconds, "two modes", kPage),
     Field("wrong", &ChunksRow::wrong, Unit::kCount, "#wrong", kHidden));
 
+template <>
+constexpr auto kFields<CollectiveRow> = std::tuple(
+    Field("collective", &CollectiveRow::collective, Unit::kText, "collective"), Field("bytes", &CollectiveRow::bytes, Unit::kBytes, "size"),
+    Field("seconds", &CollectiveRow::seconds, Unit::kSeconds, "median"),
+    Field("ci_s", &CollectiveRow::ci_s, Unit::kSeconds, "95 % interval", kTables),
+    Field("ratio_to_allreduce", &CollectiveRow::ratio_to_allreduce, Unit::kRatio, "ratio", kTables),
+    Field("ratio_to_allreduce_ci", &CollectiveRow::ratio_to_allreduce_ci, Unit::kRatio, "95 % interval", kPage),
+    Field("samples", &CollectiveRow::samples, Unit::kCount, "samples", kTables),
+    Field("calls_per_sample", &CollectiveRow::calls_per_sample, Unit::kCount, "", kHidden),
+    Field("outliers", &CollectiveRow::outliers, Unit::kCount, "outliers", kPage),
+    Field("modes_s", &CollectiveRow::modes_s, Unit::kSeconds, "two modes", kPage),
+    Field("wrong", &CollectiveRow::wrong, Unit::kCount, "#wrong", kTables));
+
 // ---- Layers. Rows hold samples, which the document has apart from their medians.
 
 namespace {
@@ -517,9 +530,9 @@ constexpr auto kFields<Results> = std::tuple(
     Field("alpha_beta", &Results::alpha_beta), Field("calibration", &Results::calibration),
     Field("curve", &Results::curve, Unit::kText, "", kIfAny), Field("dense_curve", &Results::dense_curve, Unit::kText, "", kIfAny),
     Field("strategies", &Results::strategies, Unit::kText, "", kIfAny), Field("mixed_queues", &Results::mixed_queues),
-    Field("chunks", &Results::chunks, Unit::kText, "", kIfAny), Field("configurations", &Results::configurations, Unit::kText, "", kIfAny),
-    Field("traces", &Results::traces, Unit::kText, "", kIfAny), Field("training", &Results::training),
-    Field("comparison", &Results::comparison));
+    Field("chunks", &Results::chunks, Unit::kText, "", kIfAny), Field("collectives", &Results::collectives, Unit::kText, "", kIfAny),
+    Field("configurations", &Results::configurations, Unit::kText, "", kIfAny), Field("traces", &Results::traces, Unit::kText, "", kIfAny),
+    Field("training", &Results::training), Field("comparison", &Results::comparison));
 
 namespace {
 
@@ -547,6 +560,7 @@ json results_json(const Results& results) {
   if (results.step_samples) document["samples"] = json_of(*results.step_samples);
   if (results.allreduce_samples) document["samples"] = json_of(*results.allreduce_samples);
   if (!results.chunk_totals_s.empty()) document["samples"]["total_s"] = results.chunk_totals_s;
+  if (!results.collective_samples_s.empty()) document["samples"]["seconds"] = results.collective_samples_s;
   return document;
 }
 
@@ -570,10 +584,11 @@ Results results_from_json(const json& document) {
     read_fields(fields, results.layers.emplace());
   } else if (command == "bench-allreduce") {
     results.allreduce_samples = fields.maybe<AllReduceSamples>("samples");
-  } else if (command == "bench-chunks") {
+  } else if (command == "bench-chunks" || command == "bench-collectives") {
+    const bool chunks = command == "bench-chunks";
+    auto& series = chunks ? results.chunk_totals_s : results.collective_samples_s;
     if (const json* samples = fields.find("samples"))
-      results.chunk_totals_s =
-          JsonFields(*samples, "samples").maybe<std::vector<std::vector<double>>>("total_s").value_or(results.chunk_totals_s);
+      series = JsonFields(*samples, "samples").maybe<std::vector<std::vector<double>>>(chunks ? "total_s" : "seconds").value_or(series);
   } else {
     results.step_samples = fields.maybe<StepSamples>("samples");
   }
@@ -631,6 +646,10 @@ Table chunks_table(const std::vector<ChunksRow>& rows, unsigned shown) {
   return table_of(rows, shown, "The same data by the size of its chunks");
 }
 
+Table collectives_table(const std::vector<CollectiveRow>& rows, unsigned shown) {
+  return table_of(rows, shown, "Time of each collective by the size of the bucket");
+}
+
 Table layers_table(const LayersSection& section, unsigned shown) {
   std::vector<LayerRow> rows = section.layers;
   LayerRow all{.name = "all", .parameters = 0, .forward_s = section.forward_s, .backward_s = section.backward_s};
@@ -671,10 +690,19 @@ std::string steps_csv(const std::vector<StepConfiguration>& configurations) {
   return csv_lines(joined(model_csv_names(), "status", columns), lines);
 }
 
-std::string chunks_csv(const std::vector<ChunksRow>& rows) {
+template <class Row>
+static std::string csv_of(const std::vector<Row>& rows) {
   std::vector<std::vector<std::string>> lines;
-  for (const ChunksRow& row : rows) lines.push_back(csv_line(row));
-  return csv_lines(csv_names<ChunksRow>(), lines);
+  for (const Row& row : rows) lines.push_back(csv_line(row));
+  return csv_lines(csv_names<Row>(), lines);
+}
+
+std::string chunks_csv(const std::vector<ChunksRow>& rows) {
+  return csv_of(rows);
+}
+
+std::string collectives_csv(const std::vector<CollectiveRow>& rows) {
+  return csv_of(rows);
 }
 
 std::string metrics_line(const TrainingRow& row) {

@@ -210,6 +210,21 @@ struct ChunksRow {
 
 std::string chunks_csv(const std::vector<ChunksRow>& rows);
 
+// One collective of one size, of `firkin bench collectives`.
+struct CollectiveRow {
+  std::string collective;                         // all_reduce, reduce_scatter, all_gather
+  int64_t bytes = 0;                              // of the bucket: all ranks' slices together
+  double seconds = 0;                             // median
+  std::optional<Interval> ci_s = {};              // 95 %
+  std::optional<double> ratio_to_allreduce = {};  // paired
+  std::optional<Interval> ratio_to_allreduce_ci = {};
+  std::optional<int64_t> samples = {}, calls_per_sample = {}, wrong = {};
+  std::optional<int64_t> outliers = {};  // samples that stand out
+  std::optional<Interval> modes_s = {};  // where they have two modes: those
+};
+
+std::string collectives_csv(const std::vector<CollectiveRow>& rows);
+
 // ---- Where a step's time goes, layer by layer; as CMSC 828G's files, too.
 
 // One layer, or the whole model. Samples are seconds on the slowest rank, one per watched step.
@@ -322,13 +337,15 @@ struct Results {
   std::optional<TuneAnswer> answer = {};
   std::optional<StepSamples> step_samples = {};
   std::vector<std::string> notes = {};  // what else a reader has to know
-  // bench allreduce, chunks, layers, step; trace
+  // bench allreduce, chunks, collectives, layers, step; trace
   std::optional<std::string> caches = {};  // "warm" or "cold"
   std::optional<AllReduceSamples> allreduce_samples = {};
   std::optional<MixedQueuesSection> mixed_queues = {};
   std::optional<int64_t> elements = {};  // float32, of all chunks together
   std::vector<ChunksRow> chunks = {};
   std::vector<std::vector<double>> chunk_totals_s = {};  // [chunk size][sample]
+  std::vector<CollectiveRow> collectives = {};
+  std::vector<std::vector<double>> collective_samples_s = {};  // [row][sample]
   std::optional<LayersSection> layers = {};
   std::vector<StepConfiguration> configurations = {};
   std::vector<TraceRow> traces = {};
@@ -389,6 +406,7 @@ Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
 Table profile_table(const TensorProfile& profile);  // one row per tensor, with the bytes that are ready so far
 Table allreduce_table(const AllReduceTable& table, unsigned shown);
 Table chunks_table(const std::vector<ChunksRow>& rows, unsigned shown);
+Table collectives_table(const std::vector<CollectiveRow>& rows, unsigned shown);
 Table layers_table(const LayersSection& section, unsigned shown);         // layers, then the whole model
 Table traces_table(const std::vector<TraceRow>& traces, unsigned shown);  // rank 0's medians
 Table training_table(const TrainingSection& section, unsigned shown);

@@ -62,6 +62,35 @@ TEST(AllReduceBench, RefusesSizesThatAreNoFloatsAndNoTime) {
   });
 }
 
+TEST(Collectives, OfEverySizeAreMeasuredInTurnsAndGiveEveryRankItsSumsAndEverybodysSlices) {
+  for (const int ranks : {2, 3}) {
+    std::vector<std::vector<AllReduceSeries>> results(static_cast<size_t>(ranks));
+    run_ranks(ranks, [&](const ProcessGroup& group) {
+      results[static_cast<size_t>(group.rank)] = measure_allreduce(
+          group, {.sizes = {24, 48'000}, .collectives = {kCollectives.begin(), kCollectives.end()}, .seconds = 0.2, .on_progress = {}});
+    });
+    ASSERT_THAT(results[0], SizeIs(6));
+    for (size_t i = 0; i < 6; ++i) {
+      const AllReduceSeries& one = results[0][i];
+      EXPECT_EQ(one.collective, kCollectives[i % 3]);
+      EXPECT_EQ(one.bytes, i < 3 ? 24 : 48'000);
+      EXPECT_EQ(one.wrong, 0) << i;
+      EXPECT_GE(one.isolated_s.size(), static_cast<size_t>(kFewestRounds));
+      EXPECT_THAT(one.gap_s, testing::IsEmpty());
+      EXPECT_EQ(one.block_s.size(), results[0][0].block_s.size());
+      EXPECT_EQ(one.isolated_s, results[1][i].isolated_s);
+    }
+  }
+}
+
+TEST(Collectives, AreRefusedOnOneRankAndForSlicesThatAreNoWholeElements) {
+  for (const auto& [ranks, bytes] : {std::pair{1, 8}, {2, 12}}) {
+    run_ranks(ranks, [bytes = bytes](const ProcessGroup& group) {
+      EXPECT_THROW(measure_allreduce(group, {.sizes = {bytes}, .collectives = {Collective::kAllGather}, .on_progress = {}}), InputError);
+    });
+  }
+}
+
 TEST(AllReduceTable, HasTheMediansAndNoGapWhereNoneWasMeasured) {
   const AllReduceTable table = allreduce_table(
       {{.bytes = 4, .isolated_s = {3, 1, 2}, .gap_s = {0.5, 0.7, 0.6}}, {.bytes = 1024, .isolated_s = {4, 8}, .gap_s = {}}}, 6);

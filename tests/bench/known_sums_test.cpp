@@ -35,6 +35,11 @@ TEST(KnownSums, CountEveryElementThatWasCorrupted) {
   EXPECT_EQ(count_wrong(sum), 2);
 }
 
+TEST(KnownSums, OfASliceBeginAtItsFirstElement) {
+  EXPECT_EQ(count_wrong(sum_of_ranks(2, 10000).narrow(0, 300, 500), 300), 0);
+  EXPECT_EQ(count_wrong(sum_of_ranks(2, 10000).narrow(0, 301, 500), 300), 500);
+}
+
 TEST(KnownSums, ShowARankThatIsMissingOrThereTwiceAndDataThatMoved) {
   constexpr int64_t kElements = 9000;
   EXPECT_EQ(count_wrong(sum_of_ranks(3, kElements) - values_of(1, 3, kElements)), kElements / 3);

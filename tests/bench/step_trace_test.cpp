@@ -30,6 +30,7 @@ TEST(StepTrace, HasTheCollectivesThatEachStrategySends) {
                                              {"flat", 1 + kAgreement},
                                              {"overlap", 6 + kAgreement},
                                              {"bucketed", 1 + kAgreement},
+                                             {"sharded", kAgreement},
                                              {"torch", 1}}) {
       Workload workload = small_workload();
       const auto spans = trace_steps(group, workload, with_strategy(strategy), {.warmup_steps = 2, .steps = 3}).ranks;

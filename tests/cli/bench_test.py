@@ -66,6 +66,9 @@ class BadInput(InFolder):
             (["chunks", "--allreduce", "missing.csv"], "missing.csv: cannot be read"),
             (["chunks", "--allreduce", wrong_world], "no row for 2 ranks"),
             (["chunks", "--out", blocked / "out"], f"{blocked} is not a folder"),
+            (["collectives", "-b", "6"], "--begin 6: expected a multiple of 4"),
+            (["collectives", "--ranks", "1"], "--ranks 1: expected 2 or more"),
+            (["collectives", "-b", "1M", "--memory-limit", "1MiB"], "--begin 1M: expected at most a third of the memory of a rank, 1 MiB"),
             (["layers", "--steps", "3"], "--steps"),
             (["layers", "--model", "huge"], "unknown model 'huge'"),
             (["layers", "--sequence", "0"], "--sequence 0: expected 1 to"),
@@ -79,7 +82,7 @@ class BadInput(InFolder):
                 self.assertIn(mentions, result.stderr)
 
     def test_the_explanations_of_help_fit_into_80_columns(self):
-        for experiment in ["allreduce", "chunks", "layers"]:
+        for experiment in ["allreduce", "chunks", "collectives", "layers"]:
             lines = firkin("bench", experiment, "--help").stdout.splitlines()
             explained = [line for line in lines if not line.startswith("  -")]
             self.assertGreater(len(explained), 10)
@@ -152,6 +155,39 @@ class Chunks(InFolder):
     def test_without_a_table_none_is_written(self):
         self.bench("chunks", "--elements", "256", "-b", "256", "--seconds", "0.3")
         self.assertFalse((self.out / "allreduce.csv").exists())
+
+
+class Collectives(InFolder):
+    NAMES = ["all_reduce", "reduce_scatter", "all_gather"]
+
+    def test_of_every_size_are_beside_each_other_and_right(self):
+        answer = json.loads(self.bench("collectives", "-b", "4", "-e", "64K", "-f", "128", "--time", "1s", "--json").stdout)
+        rows = answer["collectives"]
+        self.assertEqual([(r["bytes"], r["collective"]) for r in rows], [(b, c) for b in (8, 512, 65536) for c in self.NAMES])
+        for row, samples in zip(rows, answer["samples"]["seconds"]):
+            self.assertEqual((row["wrong"], row["samples"]), (0, len(samples)))
+            self.assertAlmostEqual(row["seconds"], statistics.median(samples))
+            self.assertEqual("ratio_to_allreduce" in row, row["collective"] != "all_reduce")
+        written = self.rows("collectives.csv")
+        self.assertEqual(list(written[0]), ["collective", "bytes", "seconds"])
+        self.assertEqual([(r["collective"], int(r["bytes"]), float(r["seconds"])) for r in written],
+                         [(r["collective"], r["bytes"], r["seconds"]) for r in rows])  # fmt: skip
+        self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
+        self.assertIn("reduce_scatter", (self.out / "report.html").read_text())
+
+    def test_sizes_are_whole_slices_and_those_beyond_the_memory_are_skipped_and_said(self):
+        text = self.bench("collectives", "--ranks", "3", "-b", "1K", "-e", "1M", "-f", "32", "--time", "1s", "--memory-limit", "1MiB").stdout
+        self.assertEqual([int(row["bytes"]) for row in self.rows("collectives.csv")[::3]], [1032, 32772])
+        self.assertIn("1 MiB and above did not fit into memory (3 MiB a rank) and were skipped", " ".join(text.split()))
+        self.assertLess(max(map(len, text.splitlines()[:-1])), 80)
+
+    def test_over_a_modelled_link_each_half_takes_half_of_its_all_reduce(self):
+        self.bench("collectives", "-b", "64K", "-e", "64K", "--time", "1s", "--link", "10mbit")
+        least_s = {row["collective"]: float(row["seconds"]) for row in self.rows("collectives.csv")}
+        self.assertGreaterEqual(least_s["all_reduce"], 0.052)  # 64 KiB at 10 Mbit/s
+        for half in self.NAMES[1:]:
+            self.assertGreaterEqual(least_s[half], 0.026)
+            self.assertLess(least_s[half], least_s["all_reduce"])
 
 
 class Layers(InFolder):

@@ -80,6 +80,33 @@ class Trace(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("--replay", result.stderr)
 
+    def test_sharded_shows_reduce_scatters_under_backward_and_gathers_under_the_next_forward(self):
+        steps = 3
+        words = ["--strategies", "sharded", "--cap", "0.25MiB", "--steps", steps, "--link", "1gbit", "--allreduce-time", "0", "--json"]
+        answer = json.loads(self.trace(*words, model=BACKWARD_OF_MILLISECONDS).stdout)
+        events = json.loads((self.out / "trace-sharded-0.25MiB.json").read_text())["traceEvents"]
+        for rank in [0, 1]:
+            ours = [event for event in events if event["pid"] == rank]
+            ends = {event["id"]: event["ts"] for event in ours if event["ph"] == "e"}
+            phases = {name: [(e["ts"], e["ts"] + e["dur"]) for e in ours if e["ph"] == "X" and e["name"] == name]
+                      for name in ["forward", "backward", "optimiser", "forward waits"]}  # fmt: skip
+            sent = {name: [(e["ts"], ends[e["id"]]) for e in ours if e["ph"] == "b" and e["name"] == name]
+                    for name in ["gloo:all_to_all", "gloo:all_gather"]}  # fmt: skip
+
+            def within(start, name):
+                return any(first <= start < last for first, last in phases[name])
+
+            self.assertEqual(len(phases["backward"]), steps)
+            self.assertGreater(len(sent["gloo:all_to_all"]), 2 * steps)
+            self.assertEqual(len(sent["gloo:all_gather"]), len(sent["gloo:all_to_all"]))
+            self.assertGreater(sum(within(start, "backward") for start, _ in sent["gloo:all_to_all"]), steps)
+            self.assertTrue(all(within(start, "optimiser") for start, _ in sent["gloo:all_gather"]))
+            self.assertTrue(any(within(end, "forward") for _, end in sent["gloo:all_gather"]))
+            self.assertTrue(phases["forward waits"])
+        one = answer["traces"][0]
+        self.assertLessEqual({"compute", "communication", "forward waits", "optimiser"}, {period["activity"] for period in one["timeline"]})
+        self.assertNotIn("predicted_timeline", one)
+
     def test_collectives_that_outlast_the_last_step_do_no_harm(self):
         """Recording ends when they have; it used to end before, and five runs in six crashed."""
         data = pathlib.Path(__file__).resolve().parents[2] / "data/cmsc828g"

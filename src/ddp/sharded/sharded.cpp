@@ -57,6 +57,22 @@ GradientHook exchange_slices(std::shared_ptr<ExchangedSlices> slices) {
   return {.name = "slices", .start = start};
 }
 
+at::Tensor slice_of(const ProcessGroup& group, const at::Tensor& bucket) {
+  const int64_t elements = bucket.numel() / group.size;
+  return bucket.narrow(0, group.rank * elements, elements);
+}
+
+void sum_slices(const ProcessGroup& group, const at::Tensor& bucket, ExchangedSlices& slices, double scale) {
+  const at::NoGradGuard no_grad;
+  at::Tensor sum = slice_of(group, bucket);
+  if (auto received = slices.extract(bucket.data_ptr()); !received.empty()) {
+    const at::Tensor by_rank = received.mapped().view({group.size, -1});
+    at::add_out(sum, by_rank[0], by_rank[1]);
+    for (int64_t rank = 2; rank < group.size; ++rank) sum.add_(by_rank[rank]);
+  }
+  if (scale != 1) sum.mul_(scale);
+}
+
 void check_sharded(const DataParallelOptions& options) {
   using Start = BucketReduction (*)(const ProcessGroup&, at::Tensor);
   const GradientHook plain = plain_all_reduce();
@@ -101,12 +117,6 @@ std::vector<ParameterPart> Sharded::divide() const {
     parts.push_back(std::move(part));
   }
   return parts;
-}
-
-at::Tensor Sharded::slice_of(int64_t bucket) const {
-  const ProcessGroup& group = synchronizer_.setup().group;
-  const int64_t slice = flat(bucket).numel() / group.size;
-  return flat(bucket).narrow(0, group.rank * slice, slice);
 }
 
 void Sharded::renewed() {
@@ -160,7 +170,7 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
   const double scale = static_cast<double>(synchronizer_.setup().group.size) / agreement.ranks_with_data();
   for (const int64_t bucket : transport().not_received()) {
     synchronizer_.transport().receive_bucket(bucket, [&] { return fmt::format("{} of step {}", transport().first_pending(), step); });
-    sum_slices(bucket, scale);
+    sum_slices(synchronizer_.setup().group, flat(bucket), *slices_, scale);
   }
   if (is_first) learn_use(agreement.first_with_data());
   for (size_t i = 0; i < trained(); ++i) {
@@ -180,18 +190,6 @@ void Sharded::dropped() {
   steps_are_lost_ = false;  // that step has failed, and the next one starts clean
   is_late_.assign(is_late_.size(), false);
   modules_->begin_forward();
-}
-
-// In the order of ranks: with two of them the sum is an all-reduce's to the last bit.
-void Sharded::sum_slices(int64_t bucket, double scale) {
-  const at::NoGradGuard no_grad;
-  at::Tensor sum = slice_of(bucket);
-  if (auto received = slices_->extract(flat(bucket).data_ptr()); !received.empty()) {
-    const at::Tensor slices = received.mapped().view({synchronizer_.setup().group.size, -1});
-    at::add_out(sum, slices[0], slices[1]);
-    for (int64_t rank = 2; rank < slices.size(0); ++rank) sum.add_(slices[rank]);
-  }
-  if (scale != 1) sum.mul_(scale);
 }
 
 // From the first forward.
@@ -297,7 +295,7 @@ void Sharded::gather(int64_t bucket) {
     if (group.size == 1 && part.has_master()) run_of(part).copy_(part.run.tensor);
   }
   if (group.size == 1) return;
-  gathers_[static_cast<size_t>(bucket)] = start_all_gather(group, flat(bucket), slice_of(bucket));
+  gathers_[static_cast<size_t>(bucket)] = start_all_gather(group, flat(bucket), slice_of(group, flat(bucket)));
   anything_late_ = true;
 }
 

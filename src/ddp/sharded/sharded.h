@@ -26,10 +26,17 @@ using ExchangedSlices = std::unordered_map<const void*, at::Tensor>;
 // which Gloo's own reduce-scatter is underneath.
 GradientHook exchange_slices(std::shared_ptr<ExchangedSlices> slices);
 
+// Of W ranks, rank r has the r-th of W equal slices of each bucket, a view.
+at::Tensor slice_of(const ProcessGroup& group, const at::Tensor& bucket);
+
+// Makes this rank's slice of a bucket the sum of what came for it, if anything did, times `scale`. In the order of ranks: with two of them
+// the sum is an all-reduce's to the last bit.
+void sum_slices(const ProcessGroup& group, const at::Tensor& bucket, ExchangedSlices& slices, double scale = 1);
+
 // Throws InputError for options that the strategy does not support.
 void check_sharded(const DataParallelOptions& options);
 
-// This rank's run of a parameter's elements. Of W ranks, rank r has the r-th of W equal slices of each bucket.
+// This rank's run of a parameter's elements: what its slice of the bucket has of them.
 struct ParameterPart {
   at::Tensor parameter;
   // What is stepped, one tensor for good, whatever elements it shows; its gradient lies in the bucket. With master weights a copy in
@@ -104,7 +111,6 @@ class Sharded final : public StepExtension {
   void take_up(std::vector<ParameterPart> parts);
   void finish_round();
   void follow_parameters();
-  void sum_slices(int64_t bucket, double scale);
   void learn_use(int root);
   void forget_gradients();
   std::vector<int64_t> gather_order() const;
@@ -118,7 +124,6 @@ class Sharded final : public StepExtension {
   void regroup(const std::vector<ParameterPart>& parts);
   const BucketTransport& transport() const { return synchronizer_.transport(); }
   const at::Tensor& flat(int64_t bucket) const { return transport().buckets()->wire(bucket); }
-  at::Tensor slice_of(int64_t bucket) const;
   size_t trained() const { return is_late_.size(); }
 
   Synchronizer& synchronizer_;
