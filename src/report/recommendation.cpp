@@ -337,7 +337,8 @@ std::string sharded_text(const PredictedSharded& sharded) {
   const auto than = [](double gain) { return fmt::format("{} {}", display_percent(std::abs(gain)), gain < 0 ? "more" : "less"); };
   const std::string over_ordered = sharded.gain_over_ordered ? fmt::format(" ({} than ordered)", than(*sharded.gain_over_ordered)) : "";
   return fmt::format(
-      "With the strategy sharded and buckets of {} MiB ({}), a step takes {} instead of {} with the best cap, {}{}; no cap takes less than "
+      "With the strategy sharded and buckets of {} MiB ({}), a step takes {} instead of {} with the best cap, {}{}; no plan takes less "
+      "than "
       "{}. {}{}",
       exact_cap(sharded.cap_bytes), buckets_text(sharded.buckets), display_seconds(sharded.period_s),
       display_seconds(sharded.bucketed_period_s), than(sharded.gain), over_ordered, display_seconds(sharded.bound_s),

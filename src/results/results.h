@@ -88,6 +88,7 @@ std::string exact_setting_name(const StrategyRow& row);  // "bucketed 2.375 MiB"
 // Strategies by name, and what stands beside them.
 inline constexpr const char* kTorchDefaultName = "torch default";  // c10d::Reducer, 1 MiB and then 25 MiB
 inline constexpr const char* kOrderedName = "ordered";
+inline constexpr const char* kShardedName = "sharded";
 inline constexpr const char* kChosenCapName = "chosen cap";  // of `tune`
 
 // steps.csv: one line per configuration and strategy.
