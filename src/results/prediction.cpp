@@ -238,6 +238,10 @@ constexpr auto kFields<RankMemory> = std::tuple(Field("parameters_bytes", &RankM
                                                 Field(
                                                     "total_bytes", +[](const RankMemory& memory) { return memory.total(); }, Unit::kCount));
 
+json memory_json(const RankMemory& memory) {
+  return json_of(memory);
+}
+
 template <>
 constexpr auto kFields<PredictedSharded> = std::tuple(
     Field(kCapKey, &PredictedSharded::cap_bytes, Unit::kBytesAsMib),

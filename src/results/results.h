@@ -344,6 +344,7 @@ struct Results {
 };
 
 nlohmann::json results_json(const Results& results);
+nlohmann::json memory_json(const RankMemory& memory);
 
 // Throws FieldError naming the field that is missing or malformed ("results: curve[2].measured_s: missing; expected a positive number");
 // the sections of an answer must be there when a complete run of `tune` is read.
