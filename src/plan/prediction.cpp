@@ -188,10 +188,9 @@ PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed
 PredictedSharded predicted_sharded(const PredictionModel& model, const PredictionInputs& inputs, const PredictedBucketing& best,
                                    double ordered_period_s) {
   const CommCosts& all_reduce = model.costs;
-  ShardedCosts costs = halves_of(all_reduce);
+  ShardedCosts costs = inputs.collectives ? with_gaps_like(*inputs.collectives, all_reduce) : halves_of(all_reduce);
   if (inputs.collectives) {
-    costs.reduce_scatter = scaled(inputs.collectives->reduce_scatter, model.latency_factor);
-    costs.all_gather = scaled(inputs.collectives->all_gather, model.latency_factor);
+    for (CommCosts* each : {&costs.reduce_scatter, &costs.all_gather}) *each = scaled(*each, model.latency_factor);
   }
   const ShardedSearch search = {.ranks = inputs.world_size,
                                 .rule = model.rule,

@@ -74,6 +74,18 @@ ShardedCosts read_collectives_csv(const std::filesystem::path& path) {
   return from_csv(read_csv(path, collectives_columns()));
 }
 
+ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce) {
+  const auto with_gaps = [&](const CostCurve& isolated) {
+    std::vector<CostPoint> gaps = isolated.points();
+    for (CostPoint& point : gaps) {
+      const auto bytes = static_cast<double>(point.bytes);
+      point.seconds *= std::min(1.0, all_reduce.gap(bytes) / all_reduce.isolated(bytes));
+    }
+    return CommCosts{isolated, CostCurve(std::move(gaps))};
+  };
+  return {with_gaps(measured.reduce_scatter.isolated), with_gaps(measured.all_gather.isolated)};
+}
+
 int64_t optimizer_states(std::string_view optimizer) {
   static const std::map<std::string_view, int64_t> kStates = {{"adam", 2},    {"adamw", 2},   {"sgd-momentum", 1},
                                                               {"rmsprop", 1}, {"adagrad", 1}, {"sgd", 0}};

@@ -22,6 +22,9 @@ namespace firkin {
 ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file);  // `file`: the name used in errors
 ShardedCosts read_collectives_csv(const std::filesystem::path& path);
 
+// Of queued calls the measured file says nothing: they take less than single ones by as much as all-reduces do (an assumption).
+ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce);
+
 // ---- Memory.
 
 // The optimiser's numbers for each parameter: 2 for adam and adamw, 1 for sgd-momentum, rmsprop and adagrad, 0 for sgd. Throws InputError,
