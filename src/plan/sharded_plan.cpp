@@ -30,7 +30,7 @@ const CsvColumns& collectives_columns() {
   return kColumns;
 }
 
-ShardedCosts from_csv(const CsvTable& table) {
+ShardedCosts costs_from_csv(const CsvTable& table) {
   std::map<std::string, std::vector<CostPoint>> points;
   for (size_t row = 0; row < table.rows(); ++row) {
     const std::string& name = table.text(row, kCollective);
@@ -67,11 +67,11 @@ PipelineOptions pipeline_options(const ShardedSearch& options) {
 }  // namespace
 
 ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file) {
-  return from_csv(parse_csv(text, file, collectives_columns()));
+  return costs_from_csv(parse_csv(text, file, collectives_columns()));
 }
 
 ShardedCosts read_collectives_csv(const std::filesystem::path& path) {
-  return from_csv(read_csv(path, collectives_columns()));
+  return costs_from_csv(read_csv(path, collectives_columns()));
 }
 
 ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce) {
