@@ -1,4 +1,4 @@
-// firkin buckets: the named models, and the bucket assignment of a model, without allocating it, or of a tensors.csv.
+// firkin buckets: the named models, and the bucket assignment or the memory of a model, without allocating it, or of a tensors.csv.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "firkin/base/units.h"
 #include "firkin/plan/bucket_plan.h"
+#include "firkin/plan/sharded_plan.h"
 #include "firkin/plan/tensor_profile.h"
 #include "job.h"
 #include "model/transformer.h"
@@ -23,6 +24,9 @@ struct BucketsFlags {
   std::vector<int64_t> caps = {kMiB, 10 * kMiB, 25 * kMiB, 100 * kMiB, 1000 * kMiB};
   bool json = false;
   bool list = false;
+  bool memory = false;
+  std::string optimizer = "adamw";
+  bool no_master_weights = false;
 };
 
 // Tensors in gradient-ready order.
@@ -127,6 +131,80 @@ int list_models(const BucketsFlags& flags) {
   return 0;
 }
 
+// ---- --memory
+
+constexpr int64_t kMostRanks = 1024;
+
+// What training `elements` parameters keeps on one rank: without sharding, and for each power of two of ranks with it.
+nlohmann::json memory_of(const BucketsFlags& flags, const std::string& source, int64_t elements) {
+  const int64_t bytes = element_bytes(flags.model);
+  const TrainedMemory trained = {.elements = elements,
+                                 .element_bytes = bytes,
+                                 .states = optimizer_states(flags.optimizer),
+                                 .masters = bytes < kFloatBytes && !flags.no_master_weights};
+  nlohmann::json json = {{"source", source}, {"parameters", elements}, {"plain", memory_json(plain_memory(trained))}};
+  for (int64_t ranks = 1; ranks <= kMostRanks; ranks *= 2) {
+    json["sharded"].push_back(memory_json(sharded_memory(trained, ranks)));
+    json["sharded"].back()["ranks"] = ranks;
+  }
+  return json;
+}
+
+void print_memory(const nlohmann::json& model) {
+  const std::vector<const char*> keys = {"parameters_bytes", "gradients_bytes", "received_bytes",
+                                         "optimizer_bytes",  "masters_bytes",   "total_bytes"};
+  fmt::print("{:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "ranks", "parameters", "gradients", "received", "optimiser", "masters",
+             "total");
+  const auto print = [&](const std::string& name, const nlohmann::json& memory) {
+    fmt::print("{:>7}", name);
+    for (const char* key : keys) fmt::print(" {:>10}", format_bytes(memory[key]));
+    fmt::print("\n");
+  };
+  print("plain", model["plain"]);
+  for (const nlohmann::json& row : model["sharded"]) print(fmt::format("{}", row["ranks"].get<int64_t>()), row);
+}
+
+void print_memories(const nlohmann::json& models) {
+  const std::vector<int64_t> shown = {2, 4, 8, 16, 64, 1024};
+  fmt::print("{:<12} {:>9}", "model", "plain");
+  for (const int64_t ranks : shown) fmt::print(" {:>9}", ranks);
+  fmt::print("\n");
+  for (const nlohmann::json& model : models) {
+    fmt::print("{:<12} {:>9}", model["source"].get<std::string>(), format_bytes(model["plain"]["total_bytes"]));
+    for (const nlohmann::json& row : model["sharded"]) {
+      if (std::ranges::find(shown, row["ranks"].get<int64_t>()) != shown.end()) fmt::print(" {:>9}", format_bytes(row["total_bytes"]));
+    }
+    fmt::print("\n");
+  }
+}
+
+// Of one model or file, in parts; of all named models, the totals.
+int show_memory(const BucketsFlags& flags, bool all_models) {
+  nlohmann::json models = nlohmann::json::array();
+  if (all_models) {
+    for (const NamedModel& named : named_models()) {
+      const ModelDescription model = describe_model({.model = std::string(named.name), .sizes = {}, .dtype = flags.model.dtype});
+      models.push_back(memory_of(flags, model.name, *model.parameters));
+    }
+  } else {
+    const Gradients gradients = gradients_of(flags);
+    const int64_t bytes = std::accumulate(gradients.bytes.begin(), gradients.bytes.end(), int64_t{0});
+    models.push_back(memory_of(flags, gradients.source, bytes / element_bytes(flags.model)));
+  }
+  if (flags.json) {
+    print_json({{"optimizer", flags.optimizer}, {"dtype", flags.model.dtype}, {"models", models}});
+    return 0;
+  }
+  fmt::print("Memory of a rank in a step, activations aside: {}, {}; plain, or sharded among so many ranks\n\n", flags.model.dtype,
+             flags.optimizer);
+  if (all_models) {
+    print_memories(models);
+  } else {
+    print_memory(models[0]);
+  }
+  return 0;
+}
+
 }  // namespace
 
 Run declare_buckets(CLI::App& app) {
@@ -136,16 +214,25 @@ Run declare_buckets(CLI::App& app) {
       "gradient-ready order: the file's, or the reverse of a model's registration.\n\n"
       "  firkin buckets\n"
       "  firkin buckets --model xl --cap 1MiB,10MiB,100MiB,1000MiB --rule at-most\n"
-      "  firkin buckets --tensors firkin-out/tune/tensors.csv --cap 4MiB --list\n");
+      "  firkin buckets --tensors firkin-out/tune/tensors.csv --cap 4MiB --list\n"
+      "  firkin buckets --model gpt2-xl --memory --dtype bf16\n");
   add_model_flags(app, flags->model);
   add_rule_flags(app, flags->rule);
   app.add_option("--tensors", flags->tensors_file, "a tensors.csv (name,bytes,ready_s) instead of a model");
   add_old_name(app, "--cap-mib", add_sizes(app, "--cap", flags->caps, "bucket caps: 1MiB,25MiB"), "MiB");
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
+  CLI::Option* memory = app.add_flag("--memory", flags->memory, "memory of a rank, plain and sharded, for 1 to 1024 ranks");
+  app.add_option("--optimizer", flags->optimizer, "with --memory: adamw, adam, sgd-momentum, rmsprop,\nadagrad or sgd")
+      ->capture_default_str()
+      ->needs(memory);
+  app.add_flag("--no-master-weights", flags->no_master_weights, "with --memory and bf16: no float32 copies")->needs(memory);
   add_json_flag(app, flags->json);
   return [flags, &app] {
     check_alone(app, "--tensors", model_flag_names());
-    return app.count("--model") + app.count("--tensors") == 0 ? list_models(*flags) : run(*flags);
+    check_alone(app, "--memory", {"--cap", "--list", "--rule", "--first-cap"});
+    const bool all_models = app.count("--model") + app.count("--tensors") == 0;
+    if (flags->memory) return show_memory(*flags, all_models);
+    return all_models ? list_models(*flags) : run(*flags);
   };
 }
 

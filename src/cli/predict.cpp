@@ -16,7 +16,7 @@ namespace firkin::cli {
 namespace {
 
 struct PredictFlags {
-  std::string tensors, allreduce, stragglers;
+  std::string tensors, allreduce, stragglers, collectives;
   int64_t world = 0;           // 0: the only one in the table
   int64_t nodes = 0;           // 0: not given
   int64_t ranks_per_node = 0;  // 0: not known
@@ -32,6 +32,7 @@ struct PredictFlags {
   std::vector<std::string> hooks;
   double conversion_s_per_gib = 0;
   bool sensitivity = false;
+  bool sharded = false;
   CommonFlags common;  // --out: empty: nothing is written
 };
 
@@ -83,6 +84,8 @@ PredictionInputs read_inputs(const PredictFlags& flags) {
   inputs.ranks_per_node = flags.ranks_per_node;
   if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);
   inputs.sensitivity = flags.sensitivity;
+  inputs.sharded = flags.sharded;
+  if (!flags.collectives.empty()) inputs.collectives = read_collectives_csv(flags.collectives);
   return inputs;
 }
 
@@ -114,7 +117,9 @@ Run declare_predict(CLI::App& app) {
       "  firkin predict --tensors t.csv --allreduce a.csv --nodes 64 \\\n"
       "    --ranks-per-node 8\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --cap 5MiB,25MiB\n"
-      "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n");
+      "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n"
+      "  firkin predict --tensors t.csv --allreduce a.csv --sharded \\\n"
+      "    --collectives collectives.csv\n");
   app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order")->required();
   app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,...")->required();
   const CLI::Range ranks(int64_t{1}, kLargestWorld);
@@ -147,6 +152,9 @@ Run declare_predict(CLI::App& app) {
   app.add_option("--hooks", flags->hooks, "wire formats to predict: none,bf16")->delimiter(',')->group(group);
   add_value(app, "--conversion-seconds-per-gib", flags->conversion_s_per_gib, "cost of converting gradients to bf16 and back", group);
   app.add_flag("--sensitivity", flags->sensitivity, "multiply each input by 1/8 to 8; heat maps with --out");
+  CLI::Option* sharded = app.add_flag("--sharded", flags->sharded, "also predict the strategy sharded: time and memory");
+  app.add_option("--collectives", flags->collectives, "with --sharded: collective,bytes,seconds (default: half an\nall-reduce each)")
+      ->needs(sharded);
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
   add_settings_flag(app, flags->common);
   add_json_flag(app, flags->common.json);

@@ -25,6 +25,7 @@ struct TuneFlags {
   int blocks = 20;
   int race_blocks = 10;
   bool compare = false;
+  bool sharded = false;
   int warmup = 1;
   int steps = 2;
   int profile_steps = 20;
@@ -51,6 +52,7 @@ TuneOptions checked_options(const TuneFlags& flags) {
   options.steps.blocks = flags.blocks;
   options.race_blocks = flags.race_blocks;
   options.compare = flags.compare;
+  options.sharded = flags.sharded;
   options.calibration_blocks = std::max(4, flags.blocks / 2);
   options.steps.warmup_steps = flags.warmup;
   options.steps.steps_per_block = flags.steps;
@@ -111,6 +113,7 @@ Run declare_tune(CLI::App& app) {
   add_job_flags(app, flags->job);
   add_replay_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
+  app.add_flag("--sharded", flags->sharded, "consider the strategy sharded too: time and memory")->group("Measuring");
   app.add_flag("--compare", flags->compare, "also measure naive, flat, overlap and more caps")->group("Measuring");
   CLI::Option* caps = add_sizes(app, "--cap", flags->caps, "also race these: 1MiB,25MiB; with --compare, the\ncaps to compare");
   add_old_name(app, "--cap-mib", caps->group("Buckets"), "MiB");

@@ -77,6 +77,11 @@ double CostCurve::operator()(double bytes) const {
   return below.seconds + slope(below, *above) * (bytes - static_cast<double>(below.bytes));
 }
 
+ShardedCosts halves_of(const CommCosts& all_reduce) {
+  const CommCosts half = scaled(all_reduce, 0.5, 0.5);
+  return {half, half};
+}
+
 CommCosts scaled(const CommCosts& costs, double latency_factor, double byte_factor) {
   if (latency_factor == 1 && byte_factor == 1) return costs;
   double s_per_byte = std::numeric_limits<double>::infinity();

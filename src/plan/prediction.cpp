@@ -1,6 +1,7 @@
 #include "firkin/plan/prediction.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -184,6 +185,23 @@ PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed
   return ordered;
 }
 
+PredictedSharded predicted_sharded(const PredictionModel& model, const PredictionInputs& inputs, const PredictedBucketing& best,
+                                   double ordered_period_s) {
+  const CommCosts& all_reduce = model.costs;
+  ShardedCosts costs = inputs.collectives ? with_gaps_like(*inputs.collectives, all_reduce) : halves_of(all_reduce);
+  if (inputs.collectives) {
+    for (CommCosts* each : {&costs.reduce_scatter, &costs.all_gather}) *each = scaled(*each, model.latency_factor);
+  }
+  const ShardedSearch search = {.ranks = inputs.world_size,
+                                .rule = model.rule,
+                                .search = model.search,
+                                .agreement_s = pipeline_options(all_reduce, model.search.simulation).agreement_s};
+  PredictedSharded sharded = predict_sharded(model.profile, costs, search, best.backward_s);
+  set_period(sharded.period_s, sharded.bucketed_period_s, ordered_period_s, sharded);
+  sharded.halves = !inputs.collectives;
+  return sharded;
+}
+
 PredictedHook predicted_hook(PredictionModel model, const Compression& compression) {
   model.costs = compressed(model.costs, compression);
   for (InputDraw& draw : model.draws) draw.costs = compressed(draw.costs, compression);
@@ -232,6 +250,13 @@ Prediction predict(PredictionInputs inputs) {
   const int64_t world = inputs.world_size;
   const bool measured = std::ranges::binary_search(world_sizes(inputs.table), world);
   std::optional<ScalingModel> scaling;
+  if (inputs.sharded && !inputs.profile.knows_forward()) {
+    throw InputError(fmt::format("sharded: the profile has no column {}; expected one", kTensorNeeded));
+  }
+  if (inputs.collectives && !measured) {
+    throw InputError(fmt::format("collectives for {} ranks, of which no all-reduce was measured; expected one of {}", world,
+                                 fmt::join(world_sizes(inputs.table), ", ")));
+  }
   if (!measured) scaling.emplace(inputs.table, worlds_alike(world, inputs.ranks_per_node));
   if (!(inputs.latency_factor > 0)) throw InputError(fmt::format("the latency factor is {}; expected more than 0", inputs.latency_factor));
   const CommCosts alone = measured ? comm_costs(inputs.table, world) : scaling->costs(world);
@@ -266,6 +291,7 @@ Prediction predict(PredictionInputs inputs) {
   result.best_plan = predicted_plan(model, result.best_uniform.backward_s);
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);
   if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, result.best_uniform.backward_s);
+  if (inputs.sharded) result.sharded = predicted_sharded(model, inputs, result.best_uniform, result.ordered->period_s);
   for (const Compression& hook : inputs.hooks) result.hooks.push_back(predicted_hook(model, hook));
   if (scaling) result.extrapolation = extrapolate(*scaling, model, world);
   if (inputs.sensitivity) result.sensitivity = {sensitivity_table(model.profile, model.costs, model.rule, model.search)};

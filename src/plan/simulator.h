@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -100,6 +101,8 @@ class Simulator {
  public:
   // Keeps references to the profile and the costs.
   Simulator(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options, bool many_plans = true);
+  // The strategy `sharded`: its period_s() is that of simulate_sharded().
+  Simulator(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const PipelineOptions& options, bool many_plans = true);
 
   int64_t bytes(const Bucket& bucket) const;
   CallCost cost(const Bucket& bucket) { return costs_(static_cast<double>(bytes(bucket))); }
@@ -117,7 +120,7 @@ class Simulator {
   // `patient`: rather waits for one that is needed earlier and will be ready before that has been sent.
   void order_by_need(std::vector<int64_t>& order, bool patient);
 
-  // The period of the buckets in this launch order: backward, agreement, forward. With `pipeline`, it is filled as well.
+  // The period of the buckets in this launch order: backward, agreement, forward. With `pipeline`, it is filled as well, but for bytes.
   double period_s(std::span<const int64_t> order, Pipeline* pipeline = nullptr);
 
  private:
@@ -128,7 +131,9 @@ class Simulator {
   };
   struct Unit {  // what the optimiser takes in one go: a bucket, or a split tensor
     double needed_s = 0;
-    double update_s = 0;
+    double update_s = 0;  // in forward
+    double step_s = 0;    // before it: `sharded`
+    CallCost gather = {};
     size_t first_bucket = 0;
     size_t parts = 1;
     size_t parts_left = 0;
@@ -140,6 +145,7 @@ class Simulator {
   template <typename PieceAt, typename Launched>
   double launch_all(size_t count, Clock& clock, const PieceAt& piece_at, const Launched& launched) const;
   void prepare_forward();
+  double step_and_gather(Clock& clock, double busy_until, Pipeline* pipeline);
   void run_forward(Clock& clock, double busy_until, Pipeline* pipeline);
   void await(Unit& unit, Clock& clock, double busy_until, Pipeline* pipeline);
   static void update(Unit& unit, Clock& clock, double busy_until, Pipeline* pipeline);
@@ -147,9 +153,11 @@ class Simulator {
   const TensorProfile& profile_;
   const PipelineOptions options_;
   CachedCosts costs_;
-  std::vector<int64_t> bytes_before_;  // of the tensors before tensor i
-  std::vector<double> update_before_;  // as well
-  std::vector<double> needed_s_;       // zeros when the profile does not know it
+  std::optional<CachedCosts> gather_costs_;  // `sharded`
+  double ranks_ = 1;                         // among which a step is divided
+  std::vector<int64_t> bytes_before_;        // of the tensors before tensor i
+  std::vector<double> update_before_;        // as well
+  std::vector<double> needed_s_;             // zeros when the profile does not know it
   std::vector<size_t> tensors_by_need_;
   std::vector<Piece> pieces_;
   std::vector<Unit> units_;

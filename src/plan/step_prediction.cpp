@@ -142,9 +142,13 @@ std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOption
 }
 
 double predict_ordered_step(const StepModel& model, const BucketPlan& plan) {
-  const Pipeline step = simulate_pipeline(model.profile, plan, model.costs, pipeline_options(model.costs, model.simulation));
+  const PipelineOptions options = pipeline_options(model.costs, model.simulation);
+  return step_of_period(model, simulate_pipeline(model.profile, plan, model.costs, options).period_s);
+}
+
+double step_of_period(const StepModel& model, double period_s) {
   const double updates_s = std::accumulate(model.profile.update_s.begin(), model.profile.update_s.end(), 0.0);
-  return step_of_backward(model, step.period_s - model.profile.forward_s - updates_s);
+  return step_of_backward(model, period_s - model.profile.forward_s - updates_s);
 }
 
 std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets) {

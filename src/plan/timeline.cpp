@@ -8,6 +8,7 @@
 #include <numeric>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 #include "firkin/base/error.h"
 #include "simulator.h"
@@ -30,8 +31,9 @@ std::vector<int64_t> order_of(const BucketPlan& plan) {
   return order;
 }
 
-double computation_s(const TensorProfile& profile, const SimulationOptions& options, size_t calls) {
-  return profile.forward_s + profile.backward_s + std::accumulate(profile.update_s.begin(), profile.update_s.end(), 0.0) +
+// ranks: among which the optimiser's step is divided.
+double computation_s(const TensorProfile& profile, const SimulationOptions& options, size_t calls, double ranks = 1) {
+  return profile.forward_s + profile.backward_s + std::accumulate(profile.update_s.begin(), profile.update_s.end(), 0.0) / ranks +
          options.overhead_s * static_cast<double>(calls);
 }
 
@@ -43,6 +45,15 @@ double least_s_per_byte(const CostCurve& curve, double bytes) {
     if (size < bytes) least = std::min(least, point.seconds / size);
   }
   return least;
+}
+
+double least_s_per_byte(const CommCosts& costs, double bytes) {
+  return std::min(least_s_per_byte(costs.isolated, bytes), least_s_per_byte(costs.gap, bytes));
+}
+
+int64_t checked_ranks(int64_t ranks) {
+  if (ranks < 1) throw InputError(fmt::format("sharded among {} ranks; expected at least 1", ranks));
+  return ranks;
 }
 
 }  // namespace
@@ -72,6 +83,13 @@ double Clock::wall_at(double comm_s) const {
 Simulator::Simulator(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options, bool many_plans)
     : profile_(profile), options_(options), costs_(costs, many_plans), bytes_before_(profile.bytes.size() + 1, 0) {
   for (size_t i = 0; i < profile.bytes.size(); ++i) bytes_before_[i + 1] = bytes_before_[i] + profile.bytes[i];
+}
+
+Simulator::Simulator(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const PipelineOptions& options,
+                     bool many_plans)
+    : Simulator(profile, costs.reduce_scatter, options, many_plans) {
+  gather_costs_.emplace(costs.all_gather, many_plans);
+  ranks_ = static_cast<double>(checked_ranks(ranks));
 }
 
 void Simulator::prepare_forward() {
@@ -160,6 +178,10 @@ void Simulator::set_buckets(std::span<const Bucket> buckets) {
                         .update_s = update_before_[end] - update_before_[first],
                         .first_bucket = k,
                         .parts = static_cast<size_t>(bucket.parts)});
+      if (gather_costs_) {
+        units_.back().step_s = std::exchange(units_.back().update_s, 0) / ranks_;
+        units_.back().gather = (*gather_costs_)(static_cast<double>(bytes(bucket)));
+      }
       std::fill(unit_of_tensor_.begin() + bucket.first, unit_of_tensor_.begin() + bucket.first + bucket.count, units_.size() - 1);
     }
     pieces_.push_back({cost(bucket), ready_s(bucket), units_.size() - 1});
@@ -237,6 +259,30 @@ void Simulator::run_forward(Clock& clock, double busy_until, Pipeline* pipeline)
   clock.compute_to(clock.host() + (profile_.forward_s - done_s), busy_until);
 }
 
+// Returns when the last gather ends, on the communication's clock.
+double Simulator::step_and_gather(Clock& clock, double busy_until, Pipeline* pipeline) {
+  const double stopped = clock.wall();
+  clock.wait_until(busy_until);
+  if (pipeline != nullptr) pipeline->waited_s += clock.wall() - stopped;
+  arrivals_.resize(units_.size());
+  std::iota(arrivals_.rbegin(), arrivals_.rend(), size_t{0});
+  std::ranges::stable_sort(arrivals_, {}, [&](size_t unit) { return units_[unit].needed_s; });
+  for (const size_t k : arrivals_) {
+    Unit& unit = units_[k];
+    clock.compute_to(clock.host() + unit.step_s + options_.simulation.overhead_s, busy_until);
+    const double free = busy_until;
+    busy_until = unit.arrival = std::max(clock.comm() + unit.gather.isolated_s, free + unit.gather.gap_s);
+    if (pipeline == nullptr) continue;
+    pipeline->gathers.push_back({.ready_s = clock.wall(),
+                                 .start_s = std::max(clock.comm(), free),
+                                 .end_s = busy_until,
+                                 .launch_s = clock.wall(),
+                                 .bucket = static_cast<int64_t>(unit.first_bucket)});
+    pipeline->communication_s += unit.gather.gap_s;
+  }
+  return busy_until;
+}
+
 double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
   for (Unit& unit : units_) {
     unit.parts_left = unit.parts;
@@ -247,18 +293,22 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
   Clock clock(options_.simulation);
   if (pipeline != nullptr) clock.record();
   const auto piece = [&](size_t position) -> const Piece& { return pieces_[static_cast<size_t>(order[position])]; };
-  const double busy_until = launch_all(order.size(), clock, piece, [&](size_t position, double free, double end) {
+  double busy_until = launch_all(order.size(), clock, piece, [&](size_t position, double free, double end) {
     Unit& unit = units_[piece(position).unit];
     unit.arrival = end;  // first in, first out: its last part is the latest
     if (--unit.parts_left == 0) arrivals_.push_back(piece(position).unit);
     if (pipeline == nullptr) return true;
-    pipeline->buckets.push_back(
-        {.start_s = std::max(clock.comm(), free), .end_s = end, .launch_s = clock.wall(), .bucket = order[position]});
+    pipeline->buckets.push_back({.ready_s = piece(position).ready_s,
+                                 .start_s = std::max(clock.comm(), free),
+                                 .end_s = end,
+                                 .launch_s = clock.wall(),
+                                 .bucket = order[position]});
     pipeline->communication_s += piece(position).cost.gap_s;
     return true;
   });
   const double backward_s = clock.wall();
   clock.wait_until(clock.comm() + options_.agreement_s);
+  if (gather_costs_) busy_until = step_and_gather(clock, busy_until, pipeline);
   const double forward_start = clock.wall();
   run_forward(clock, busy_until, pipeline);
   const double period = clock.wall();
@@ -268,12 +318,16 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
   pipeline->period_s = period;
   pipeline->forward_end_s = period - forward_start;
   pipeline->backward_end_s = pipeline->forward_end_s + backward_s;
-  pipeline->computation_s = computation_s(profile_, options_.simulation, order.size());
-  for (BucketSpan& span : pipeline->buckets) {
-    span.launch_s += pipeline->forward_end_s;
-    span.start_s = pipeline->forward_end_s + clock.wall_at(span.start_s);
-    span.end_s = pipeline->forward_end_s + clock.wall_at(span.end_s);
+  pipeline->computation_s = computation_s(profile_, options_.simulation, order.size() + pipeline->gathers.size(), ranks_);
+  for (std::vector<BucketSpan>* spans : {&pipeline->buckets, &pipeline->gathers}) {
+    for (BucketSpan& span : *spans) {
+      span.ready_s += pipeline->forward_end_s;
+      span.launch_s += pipeline->forward_end_s;
+      span.start_s = pipeline->forward_end_s + clock.wall_at(span.start_s);
+      span.end_s = pipeline->forward_end_s + clock.wall_at(span.end_s);
+    }
   }
+  if (gather_costs_) pipeline->updates.clear();
   for (PipelineWait& wait : pipeline->waits) {
     wait = {wait.bucket, wait.start_s - forward_start, wait.end_s - forward_start};
     pipeline->waited_s += wait.end_s - wait.start_s;
@@ -305,26 +359,49 @@ Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const Co
   return Simulator(profile, costs, {.simulation = options}, /*many_plans=*/false).backward(plan);
 }
 
-Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const PipelineOptions& options) {
-  check_options(options);
-  Simulator simulator(profile, costs, options, /*many_plans=*/false);
+namespace {
+
+Pipeline pipeline_of(Simulator& simulator, const BucketPlan& plan) {
   simulator.set_buckets(plan.buckets);
   Pipeline pipeline;
   simulator.period_s(order_of(plan), &pipeline);
-  for (BucketSpan& span : pipeline.buckets) {
-    const Bucket& bucket = plan.buckets[static_cast<size_t>(span.bucket)];
-    span.bytes = simulator.bytes(bucket);
-    span.ready_s = pipeline.forward_end_s + profile.ready_s[static_cast<size_t>(bucket.first + bucket.count - 1)];
+  for (std::vector<BucketSpan>* spans : {&pipeline.buckets, &pipeline.gathers}) {
+    for (BucketSpan& span : *spans) span.bytes = simulator.bytes(plan.buckets[static_cast<size_t>(span.bucket)]);
   }
   return pipeline;
+}
+
+}  // namespace
+
+Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const PipelineOptions& options) {
+  check_options(options);
+  Simulator simulator(profile, costs, options, /*many_plans=*/false);
+  return pipeline_of(simulator, plan);
+}
+
+Pipeline simulate_sharded(const TensorProfile& profile, const BucketPlan& plan, const ShardedCosts& costs, int64_t ranks,
+                          const PipelineOptions& options) {
+  check_options(options);
+  if (has_parts(plan)) throw InputError("the plan of sharded splits a tensor; expected whole tensors");
+  Simulator simulator(profile, costs, ranks, options, /*many_plans=*/false);
+  return pipeline_of(simulator, plan);
 }
 
 double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options) {
   check_options(options);
   const double bytes = static_cast<double>(profile.total_bytes());
   const double computation = computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 1) + options.agreement_s;
-  if (!(bytes > 0)) return computation;
-  return std::max(computation, bytes * std::min(least_s_per_byte(costs.isolated, bytes), least_s_per_byte(costs.gap, bytes)));
+  return bytes > 0 ? std::max(computation, bytes * least_s_per_byte(costs, bytes)) : computation;
+}
+
+double sharded_bound_s(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const PipelineOptions& options) {
+  check_options(options);
+  const double bytes = static_cast<double>(profile.total_bytes());
+  const double computation =
+      computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 2, static_cast<double>(checked_ranks(ranks)));
+  if (!(bytes > 0)) return computation + options.agreement_s;
+  const double s_per_byte = least_s_per_byte(costs.reduce_scatter, bytes) + least_s_per_byte(costs.all_gather, bytes);
+  return std::max(computation + options.agreement_s, bytes * s_per_byte);
 }
 
 }  // namespace firkin

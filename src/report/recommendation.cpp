@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string_view>
 
 #include "answer.h"
@@ -62,6 +63,23 @@ std::string ordered_sentence(const TuneAnswer& answer) {
       answer.ordered_over_default ? fmt::format(", and {}", against_default(*answer.ordered_over_default)) : "";
   return fmt::format("Recommended: the strategy ordered, which hides communication behind the next forward pass too. It takes {}{}.", takes,
                      over_default);
+}
+
+// What a rank holds while it trains, activations aside.
+std::string memory_sentence(const PredictedSharded& sharded) {
+  return fmt::format("With AdamW a rank then holds {} of parameters, gradients, slices and state instead of {}: {} of state instead of {}.",
+                     format_bytes(sharded.sharded.total()), format_bytes(sharded.plain.total()), format_bytes(sharded.sharded.optimizer),
+                     format_bytes(sharded.plain.optimizer));
+}
+
+constexpr const char* kHalves = "Reduce-scatter and all-gather are taken as half an all-reduce each.";
+
+std::string sharded_sentence(const PredictedSharded& sharded, const std::optional<Gain>& measured) {
+  return fmt::format(
+      "The strategy sharded, which divides the optimiser among the ranks, is predicted to take {} per step with {} MiB{}. {}{}",
+      display_seconds(sharded.period_s), display_cap(mib(sharded.cap_bytes)),
+      measured ? "; it takes " + against(*measured, "the best cap") : " (not measured)", memory_sentence(sharded),
+      sharded.halves ? std::string(" ") + kHalves : "");
 }
 
 std::string hook_sentence(const HookGain& hook) {
@@ -160,6 +178,7 @@ std::vector<std::string> tune_lead(const Results& results) {
   }
   std::vector<std::string> lead = {sure + bounds_sentence(decision)};
   if (answer.ordered_over_best_cap) lead.push_back(ordered_sentence(answer));
+  if (answer.sharded) lead.push_back(sharded_sentence(*answer.sharded, answer.sharded_over_best_cap));
   for (const HookGain& hook : answer.hooks) lead.push_back(hook_sentence(hook));
   if (results.profile && results.alpha_beta) {
     const TensorProfile& profile = results.profile->tensors;
@@ -191,6 +210,11 @@ std::vector<KeyFigure> tune_figures(const Results& results) {
   return figures;
 }
 
+std::vector<PasteSetting> with_sharded(std::vector<PasteSetting> settings, const std::optional<PredictedSharded>& sharded) {
+  if (sharded) std::ranges::move(sharded_settings(*sharded), std::back_inserter(settings));
+  return settings;
+}
+
 std::vector<PasteSetting> tune_settings(const Results& results) {
   const std::optional<ModelDescription>& model = results.run.model;
   const bool half = model && model->dtype && *model->dtype == "bf16";
@@ -201,7 +225,7 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
     std::erase_if(settings, [](const PasteSetting& setting) { return setting.setting.find("bucket_cap_mb") != std::string::npos; });
     settings.insert(settings.begin(), {"PyTorch", "DistributedDataParallel(model)", "its default: 25 MiB after a first bucket of 1 MiB"});
   }
-  return settings;
+  return with_sharded(std::move(settings), results.answer->sharded);
 }
 
 // ---- The answer of `firkin predict`.
@@ -308,6 +332,19 @@ std::string ordered_text(const PredictedOrdered& ordered) {
       ordered.gain < kLeastGainShown ? "which gains nothing" : display_percent(ordered.gain) + " less", display_seconds(ordered.bound_s));
 }
 
+// Time and memory.
+std::string sharded_text(const PredictedSharded& sharded) {
+  const auto than = [](double gain) { return fmt::format("{} {}", display_percent(std::abs(gain)), gain < 0 ? "more" : "less"); };
+  const std::string over_ordered = sharded.gain_over_ordered ? fmt::format(" ({} than ordered)", than(*sharded.gain_over_ordered)) : "";
+  return fmt::format(
+      "With the strategy sharded and buckets of {} MiB ({}), a step takes {} instead of {} with the best cap, {}{}; no plan takes less "
+      "than "
+      "{}. {}{}",
+      exact_cap(sharded.cap_bytes), buckets_text(sharded.buckets), display_seconds(sharded.period_s),
+      display_seconds(sharded.bucketed_period_s), than(sharded.gain), over_ordered, display_seconds(sharded.bound_s),
+      memory_sentence(sharded), sharded.halves ? fmt::format(" {} --collectives takes measured ones.", kHalves) : "");
+}
+
 std::string prediction_heading(const Prediction& prediction) {
   const PredictedBucketing& best = prediction.best_uniform;
   return fmt::format("Set bucket_cap_mb={} ({}): backward is predicted to take {}, {} of it exposed; the best plan of unequal buckets {}.",
@@ -337,8 +374,9 @@ std::vector<KeyFigure> prediction_figures(const Prediction& prediction) {
 
 std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
   const PredictedPlan& plan = prediction.best_plan;
-  return paste_settings(std::max<int64_t>(1, prediction.best_uniform.cap_bytes.value_or(1)), kFloatBytes,
-                        plan.pytorch.reproduces_plan ? plan.pytorch.mib : std::vector<double>());
+  return with_sharded(paste_settings(std::max<int64_t>(1, prediction.best_uniform.cap_bytes.value_or(1)), kFloatBytes,
+                                     plan.pytorch.reproduces_plan ? plan.pytorch.mib : std::vector<double>()),
+                      prediction.sharded);
 }
 
 }  // namespace
@@ -357,6 +395,7 @@ void recommend(const Results& results, Answer& answer) {
     answer.certainty = prediction_certainty(prediction);
     answer.lead = {prediction_inputs(prediction)};
     if (prediction.ordered) answer.lead.push_back(ordered_text(*prediction.ordered));
+    if (prediction.sharded) answer.lead.push_back(sharded_text(*prediction.sharded));
     answer.figures = prediction_figures(prediction);
     answer.settings = prediction_settings(prediction);
     add_extrapolated(prediction, answer.warnings);

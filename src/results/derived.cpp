@@ -312,4 +312,17 @@ std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_byte
   return settings;
 }
 
+// Sources: Megatron-LM, megatron/training/arguments.py and core/distributed/param_and_grad_buffer.py (parameters are gathered by the
+// buckets of the gradients); DeepSpeed, deepspeed/runtime/zero/config.py (both sizes are elements; the gather follows the step).
+std::vector<PasteSetting> sharded_settings(const PredictedSharded& sharded) {
+  return {{"Megatron-LM, sharded",
+           fmt::format("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size {}",
+                       sharded.ddp_bucket_size),
+           "elements; one size for reduce-scatter and all-gather"},
+          {"DeepSpeed, sharded",
+           fmt::format("\"zero_optimization\": {{\"stage\": 1, \"reduce_bucket_size\": {}, \"allgather_bucket_size\": {}}}",
+                       sharded.reduce_bucket_size, sharded.allgather_bucket_size),
+           "elements; nothing hides its gather, so that is the largest: lower it where memory runs out"}};
+}
+
 }  // namespace firkin

@@ -110,6 +110,7 @@ constexpr auto kFields<TuneAnswer> = std::tuple(
     Field("regret_ci", &TuneAnswer::regret_ci, Unit::kChange), Field("over_default", &TuneAnswer::over_default),
     Field("planned_over_default", &TuneAnswer::planned_over_default), Field("ordered_over_default", &TuneAnswer::ordered_over_default),
     Field("ordered_over_best_cap", &TuneAnswer::ordered_over_best_cap), Field("hooks", &TuneAnswer::hooks, Unit::kText, "", kIfAny),
+    Field("sharded", &TuneAnswer::sharded), Field("sharded_over_best_cap", &TuneAnswer::sharded_over_best_cap),
     Field("plan_mib", &TuneAnswer::plan_mib, Unit::kMib, "", kIfAny),
     Field("plan_caps_mib", &TuneAnswer::plan_caps_mib, Unit::kMib, "", kIfAny));
 

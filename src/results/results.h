@@ -88,6 +88,7 @@ std::string exact_setting_name(const StrategyRow& row);  // "bucketed 2.375 MiB"
 // Strategies by name, and what stands beside them.
 inline constexpr const char* kTorchDefaultName = "torch default";  // c10d::Reducer, 1 MiB and then 25 MiB
 inline constexpr const char* kOrderedName = "ordered";
+inline constexpr const char* kShardedName = "sharded";
 inline constexpr const char* kChosenCapName = "chosen cap";  // of `tune`
 
 // steps.csv: one line per configuration and strategy.
@@ -140,8 +141,10 @@ struct TuneAnswer {
   std::optional<Gain> ordered_over_default = {};
   std::optional<Gain> ordered_over_best_cap = {};  // the chosen cap
   std::vector<HookGain> hooks = {};
-  std::vector<double> plan_mib = {};       // buckets of the best plan in launch order
-  std::vector<double> plan_caps_mib = {};  // bucket_cap_mb_list that gives them; empty where none does
+  std::optional<PredictedSharded> sharded = {};    // its periods are whole steps
+  std::optional<Gain> sharded_over_best_cap = {};  // where it was measured
+  std::vector<double> plan_mib = {};               // buckets of the best plan in launch order
+  std::vector<double> plan_caps_mib = {};          // bucket_cap_mb_list that gives them; empty where none does
 };
 
 // A run that the model was calibrated on.
@@ -358,6 +361,7 @@ struct Results {
 };
 
 nlohmann::json results_json(const Results& results);
+nlohmann::json memory_json(const RankMemory& memory);
 
 // Throws FieldError naming the field that is missing or malformed ("results: curve[2].measured_s: missing; expected a positive number");
 // the sections of an answer must be there when a complete run of `tune` is read.
@@ -400,6 +404,9 @@ struct PasteSetting {
 // plan that is to be offered as well; may be empty. docs/frameworks.md names the sources and versions.
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib);
 
+// The same for the strategy `sharded`, in the tools that have it.
+std::vector<PasteSetting> sharded_settings(const PredictedSharded& sharded);
+
 // Tables; `shown`: kFirstTable, kSecondTable or kWideTable for the terminal, kPage for a page.
 Table curve_table(const std::vector<CurveRow>& curve, unsigned shown);
 Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
@@ -424,6 +431,8 @@ double cost_of_keeping(const SensitivityPoint& point);
 // For field.h: structs that several sections hold.
 void write_object(const Prediction& prediction, nlohmann::json& document);
 void read_object(const JsonFields& document, Prediction& prediction);
+void write_object(const PredictedSharded& sharded, nlohmann::json& object);
+void read_object(const JsonFields& fields, PredictedSharded& sharded);
 void write_object(const SimulationOptions& options, nlohmann::json& object);
 void read_object(const JsonFields& fields, SimulationOptions& options);
 void write_object(const AlphaBeta& fit, nlohmann::json& object);

@@ -106,6 +106,7 @@ class TuneRun {
     race_caps();
     compare_caps();
     race_ordered();
+    choose_sharded();
     choose_hooks();
     measure_gain();
     decide(tuning_);
@@ -209,6 +210,17 @@ class TuneRun {
     tuning_.ordered = candidates[fastest];
   }
 
+  void choose_sharded() {
+    if (!options_.sharded) return;
+    const auto bytes = static_cast<int64_t>(trainable_parameters(*workload_.module)[0].tensor.element_size());
+    tune_sharded(tuning_, {.element_bytes = bytes, .masters = bytes < kFloatBytes});
+    tuning_.sharded->cap_bytes = numbers_of_rank_0(group_, {tuning_.sharded->cap_bytes})[0];
+    if (!measures_sharded())
+      tuning_.notes.emplace_back("sharded is not measured: it steps parameters on the CPU, by an optimiser of its own");
+  }
+
+  bool measures_sharded() const { return tuning_.sharded && group_.device.is_cpu() && !workload_.whole_step; }
+
   void choose_hooks() {
     if (options_.hooks.empty()) return;
     const double conversion_s = conversion_s_per_byte(group_);
@@ -228,6 +240,11 @@ class TuneRun {
       settings.back().options.cap = kTorchDefaultCaps;
     }
     if (tuning_.ordered) settings.push_back(ordered_setting(*tuning_.ordered));
+    if (measures_sharded()) {
+      settings.push_back(cap_setting(tuning_.sharded->cap_bytes));
+      settings.back().name = kShardedName;
+      settings.back().options.strategy = find_strategy(kShardedName);
+    }
     for (const HookTuning& hook : tuning_.hooks) {
       settings.push_back(cap_setting(hook.predicted.cap_bytes));
       settings.back().name = hook_setting_name(hook);

@@ -22,6 +22,7 @@ struct TuneOptions {
   // need.
   double seconds = std::numeric_limits<double>::infinity();
   std::vector<int64_t> caps;       // bytes, to be raced with the best predicted; with `compare` the caps of the comparison
+  bool sharded = false;            // consider the strategy
   bool compare = false;            // measure naive, flat, overlap and default_caps() too
   int race_blocks = 10;            // at most, as those that follow
   CapOptions rule;                 // how buckets are filled; its cap is not used
@@ -45,9 +46,9 @@ void show_progress(TuneOptions& options, bool enabled);
 std::string torch_default_left_out();
 
 // Collective: every rank gets the same result. The few best predicted caps race, in blocks, until the choice is clear (decision.h). Then,
-// in other blocks: none, PyTorch's default, the chosen cap, the strategy ordered where modules await their parameters, hooks, and what is
-// to be compared. Throws InputError for caps that are not positive, for hooks that there are not, and for a module whose trainable
-// parameters are of several dtypes.
+// in other blocks: none, PyTorch's default, the chosen cap, the strategy ordered where modules await their parameters, sharded, hooks,
+// and what is to be compared. Throws InputError for caps that are not positive, for hooks that there are not, and for a module whose
+// trainable parameters are of several dtypes.
 Tuning tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options);
 
 // tensors.csv and allreduce.csv, as far as they are known.

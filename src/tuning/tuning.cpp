@@ -59,6 +59,7 @@ std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps&
   if (setting.name == kChosenCapName) return choice_of(tuning).step_s;
   if (setting.name == kTorchDefaultName) return predict_step(model_of(tuning), default_plan(tuning));
   if (setting.name == kOrderedName) return predict_ordered_step(model_of(tuning), *tuning.ordered);
+  if (setting.name == kShardedName) return tuning.sharded->period_s;
   for (const HookTuning& hook : tuning.hooks) {
     if (setting.name == hook_setting_name(hook)) return hook.predicted.step_s;
   }
@@ -163,6 +164,8 @@ TuneAnswer answer_of(const Tuning& tuning, const BlockFit& fit, const Results& r
     const SettingSteps* by_default = find_setting(tuning.gain, kTorchDefaultName);
     if (by_default != nullptr) answer.ordered_over_default = gain_over(*ordered, *by_default);
   }
+  answer.sharded = tuning.sharded;
+  if (const SettingSteps* sharded = find_setting(tuning.gain, kShardedName)) answer.sharded_over_best_cap = gain_over(*sharded, chosen);
   for (const HookTuning& hook : tuning.hooks) {
     const SettingSteps& hooked = *find_setting(tuning.gain, hook_setting_name(hook));
     const Gain gain = gain_over(hooked, chosen);
@@ -241,6 +244,22 @@ HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conve
   const std::vector<CapPrediction> caps =
       caps_to_race(hooked, tuning.rule, {.most_buckets = most_calibrated_buckets(tuning.calibration_plans)});
   return {.hook = hook, .predicted = caps[weigh(caps).choice]};
+}
+
+void tune_sharded(Tuning& tuning, const TrainedMemory& trained) {
+  const StepModel model = model_of(tuning);
+  const ShardedSearch search = {.ranks = tuning.world_size,
+                                .rule = tuning.rule,
+                                .search = {.simulation = model.simulation},
+                                .agreement_s = pipeline_options(model.costs, model.simulation).agreement_s,
+                                .most_buckets = most_calibrated_buckets(tuning.calibration_plans)};
+  PredictedSharded sharded = predict_sharded(model.profile, halves_of(model.costs), search, 0, trained);
+  std::optional<double> ordered_s;
+  if (tuning.ordered) ordered_s = predict_ordered_step(model, *tuning.ordered);
+  sharded.halves = true;
+  sharded.bound_s = step_of_period(model, sharded.bound_s);
+  set_period(step_of_period(model, sharded.period_s), choice_of(tuning).step_s, ordered_s, sharded);
+  tuning.sharded = sharded;
 }
 
 void decide(Tuning& tuning) {

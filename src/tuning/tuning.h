@@ -55,8 +55,8 @@ struct Tuning {
   std::vector<BucketPlan> calibration_plans;
   std::vector<SettingSteps> calibration;  // none, then one per plan
   std::vector<SettingSteps> race;         // one per raced cap
-  // none; what is compared, by name; PyTorch's default, where it can be; ordered; hooks. Then the chosen cap, or where caps are compared
-  // these.
+  // none; what is compared, by name; PyTorch's default, where it can be; ordered; sharded; hooks. Then the chosen cap, or where caps are
+  // compared these.
   std::vector<SettingSteps> gain;
 
   // What follows: calibrate(), choose_race(), decide().
@@ -66,6 +66,7 @@ struct Tuning {
   std::vector<CapPrediction> dense_curve;      // by ascending cap, close enough to draw
   std::vector<CapPrediction> raced, compared;  // ascending
   std::optional<BucketPlan> ordered;           // buckets of the strategy; nothing where it is not measured
+  std::optional<PredictedSharded> sharded;     // if asked for; its periods are whole steps
   std::vector<HookTuning> hooks;               // those asked for
   Decision decision;                           // among `raced`; the gain from `gain`, which did not choose
   std::vector<std::string> notes;              // what was left out, shared or not kept apart, one sentence each
@@ -98,6 +99,9 @@ const CapPrediction& choice_of(const Tuning& tuning);
 
 // Predicts the step with the hook, and chooses its cap. conversion_s_per_byte: to its type and back.
 HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conversion_s_per_byte);
+
+// After is_clear(): sets `sharded`, by halves_of() the calibrated all-reduce. `trained`: as of predict_sharded().
+void tune_sharded(Tuning& tuning, const TrainedMemory& trained);
 
 // After `gain`: what the choice is worth, and notes on what is no test of the model and on a machine that has changed. Throws
 // std::invalid_argument as decide() of plan/, and where the chosen cap was not measured.

@@ -71,6 +71,8 @@ class Usage(unittest.TestCase):
             (["buckets", "--cap", "0MiB", "--model", "xl"], "--cap 0MiB: expected a size"),
             (["buckets", "--model", "huge"], "expected demo, small"),
             (["buckets", "--tensors", "missing.csv"], "missing.csv"),
+            (["buckets", "--memory", "--optimizer", "lamb"], "optimizer lamb: expected adamw"),
+            (["buckets", "--memory", "--list"], "--list: cannot be combined with --memory"),
             (["buckets", "--tensors", "tensors.csv", "--model", "xl"], "--model: cannot be combined with --tensors"),
             (["buckets", "--tensors", "tensors.csv", "--dtype", "bf16"], "--dtype: cannot be combined with --tensors"),
             (["report", "missing.json"], "missing.json: cannot be read"),
@@ -120,6 +122,23 @@ class Buckets(unittest.TestCase):
         self.assertEqual(answer["counts"], [435, 339, 98, 8])
         self.assertEqual([cap["buckets"] for cap in answer["caps"]], [435, 339, 98, 8])
         self.assertEqual(answer["gradient_bytes"], 4 * 1_998_235_200)
+
+    def test_memory_of_all_models_of_one_and_of_a_file(self):
+        answer = json.loads(firkin("models", "--memory", "--json").stdout)
+        model = next(model for model in answer["models"] if model["source"] == "gpt2-large")
+        self.assertEqual(model["plain"]["total_bytes"], 16 * 774_030_080)  # parameters, gradients, two moments
+        self.assertEqual([row["ranks"] for row in model["sharded"]], [1 << i for i in range(11)])
+        self.assertEqual(model["sharded"][3]["optimizer_bytes"], 774_030_080)
+        totals = [row["total_bytes"] for row in model["sharded"][1:]]
+        self.assertEqual(totals, sorted(totals, reverse=True))
+        bf16 = firkin("buckets", "--model", "gpt2-large", "--memory", "--dtype", "bf16").stdout.splitlines()
+        self.assertEqual(bf16[3].split()[0], "plain")
+        self.assertEqual(len(bf16), 4 + 11)
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "tensors.csv"
+            file.write_text("name,bytes,ready_s\na,400,0.1\n")
+            rows = json.loads(firkin("buckets", "--tensors", str(file), "--memory", "--optimizer", "sgd", "--json").stdout)["models"][0]
+        self.assertEqual((rows["parameters"], rows["plain"]["total_bytes"]), (100, 800))
 
     def test_a_tensors_file_is_taken_in_its_own_order(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -181,6 +200,17 @@ class Tune(unittest.TestCase):
         low, high = answer["decision"]["lowest_cap_mib"], answer["decision"].get("highest_cap_mib", float("inf"))
         self.assertTrue(any(low <= point["cap_mib"] <= high for point in answer["curve"]), answer["decision"])
         self.assertGreater(answer["decision"]["measured_s"], 0)
+
+    def test_sharded_is_predicted_and_measured_where_asked(self):
+        process = self.start(*TINY_RUN, "--sharded", "--settings")
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+        self.assertEqual(process.returncode, 0, stderr)
+        self.assertIn("With AdamW a rank then holds", " ".join(stdout.split()))
+        self.assertIn("--overlap-param-gather", stdout)
+        answer = json.loads((self.out / "results.json").read_text())
+        self.assertIn("sharded", [row["strategy"] for row in answer["strategies"]])
+        self.assertGreater(answer["sharded_over_best_cap"]["ratio"], 0)
+        self.assertGreater(answer["sharded"]["period_s"], 0)
 
     def test_an_older_result_is_kept_beside_the_new_one(self):
         for run in range(2):

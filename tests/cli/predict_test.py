@@ -286,6 +286,35 @@ class Predict(WithFolder):
         self.assertIn("With the strategy ordered, which also overlaps the next forward pass, a step takes", " ".join(text.split()))
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
+    def test_sharded_says_time_and_memory_and_what_it_assumes(self):
+        self.add_forward()
+        self.slow_table()
+        halves = self.predict("--sharded")["sharded"]
+        self.assertTrue(halves["halves"])
+        self.assertGreaterEqual(halves["period_s"], halves["bound_s"])
+        self.assertAlmostEqual(halves["gain"], 1 - halves["period_s"] / halves["bucketed_period_s"])
+        self.assertEqual(halves["sharded_memory"]["optimizer_bytes"] * 8, halves["plain_memory"]["optimizer_bytes"])
+        collectives = self.out / "collectives.csv"
+        lines = [f"{name},{size},{1e-4 + size / 1e11}" for name in ("all_reduce", "reduce_scatter", "all_gather") for size in (4096, 64 * MIB)]
+        collectives.write_text("\n".join(["collective,bytes,seconds", *lines]) + "\n")
+        measured = self.predict("--sharded", "--collectives", collectives)["sharded"]
+        self.assertFalse(measured["halves"])
+        self.assertLess(measured["communication_s"], halves["communication_s"])
+        text = " ".join(firkin("predict", *self.inputs(), "--sharded", "--settings").stdout.split())
+        for said in ("With the strategy sharded and buckets of", "With AdamW a rank then holds", "taken as half an all-reduce each",
+                     f"--overlap-param-gather --ddp-bucket-size {halves['ddp_bucket_size']}",
+                     f'"allgather_bucket_size": {4 * 774_030_080 // 4}'):
+            self.assertIn(said, text)
+
+    def test_sharded_needs_the_forward_pass_and_a_measured_world(self):
+        self.assertNotIn("sharded", self.predict())
+        self.assert_rejected("predict", *self.inputs(), "--sharded", mentions="sharded: the profile has no column needed_s; expected one")
+        self.assert_rejected("predict", *self.inputs(), "--collectives", "c.csv", mentions="--collectives requires --sharded")
+        self.add_forward()
+        (self.out / "c.csv").write_text("collective,bytes,seconds\nreduce_scatter,8,1\nall_gather,8,1\n")
+        words = [*self.inputs(), "--sharded", "--collectives", self.out / "c.csv", "--world", 64]
+        self.assert_rejected("predict", *words, mentions="collectives for 64 ranks, of which no all-reduce was measured")
+
     def test_without_the_forward_pass_nothing_is_said_of_ordered(self):
         self.assertNotIn("ordered", self.predict())
         self.assert_rejected("predict", *self.inputs(), "--forward-ms", 3, mentions="tensors.csv has no column needed_s")

@@ -50,6 +50,16 @@ struct CommCosts {
 // of a(x); the rest of a(x) and g(x) is latency.
 CommCosts scaled(const CommCosts& costs, double latency_factor, double byte_factor = 1);
 
+// The collectives of the strategy `sharded`, as functions of a whole bucket's bytes: the parts of all ranks together.
+struct ShardedCosts {
+  CommCosts reduce_scatter;
+  CommCosts all_gather;
+};
+
+// Half an all-reduce each: a ring's all-reduce is a reduce-scatter and then an all-gather, of as many steps and bytes (Thakur,
+// Rabenseifner, Gropp 2005). An assumption, for where the two were not measured.
+ShardedCosts halves_of(const CommCosts& all_reduce);
+
 // time = alpha_s + bytes * beta_s_per_byte, fitted with relative weights (an unweighted fit is far off at small sizes).
 struct AlphaBeta {
   double alpha_s = 0;          // at least 0

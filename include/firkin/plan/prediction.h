@@ -16,6 +16,7 @@
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/cost_curve.h"
 #include "firkin/plan/ordered_plan.h"
+#include "firkin/plan/sharded_plan.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/plan/uncertainty.h"
 
@@ -123,6 +124,8 @@ struct PredictionInputs {
   std::vector<std::vector<double>> rank_times = {};
   std::vector<Compression> hooks = {};  // to compare
   bool sensitivity = false;
+  bool sharded = false;                          // of a profile that knows its forward pass
+  std::optional<ShardedCosts> collectives = {};  // measured, at world_size; none: halves_of() the all-reduce
 };
 
 struct Prediction {
@@ -137,6 +140,7 @@ struct Prediction {
   std::optional<SensitivityPrediction> sensitivity;
   std::optional<PredictedOrdered> ordered;  // of a profile that knows its forward pass
   std::vector<PredictedHook> hooks;         // those asked for
+  std::optional<PredictedSharded> sharded;  // if asked for
 };
 
 // Throws InputError if the inputs fail the checks of the functions it combines, or take no time at all. Thread-safe.

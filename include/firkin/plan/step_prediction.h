@@ -65,6 +65,8 @@ std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOption
 
 // Seconds of a whole step under the strategy ordered. The profile must know its forward pass.
 double predict_ordered_step(const StepModel& model, const BucketPlan& plan);
+// The same of a simulated steady step of `ordered` or `sharded`.
+double step_of_period(const StepModel& model, double period_s);
 // Its buckets worth racing, the best first: the plan of a search, and equal caps from 0.25 MiB on, as far as the simulation puts them
 // within 5 % of a step of the best. None has more than `most_buckets`; at most three. Each with a launch order by need.
 std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets);

@@ -1,5 +1,5 @@
 // The timeline of a bucket plan: one backward pass, or a steady step in which communication also overlaps the next forward pass (the
-// strategy `ordered`).
+// strategies `ordered` and `sharded`).
 //
 //   simulate(profile, plan, costs).exposed_s;           // what communication adds to the backward pass
 //   simulate_pipeline(profile, plan, costs).period_s;   // from one step's start to the next one's
@@ -79,11 +79,12 @@ struct Pipeline {
   double backward_end_s = 0;   // with its launches
   double computation_s = 0;    // forward, backward, updates and launches, without waits and slowdowns
   double communication_s = 0;  // g(x) of all buckets
-  double waited_s = 0;         // the length of all waits
+  double waited_s = 0;         // the length of all waits; under `sharded` of the one after backward too
 
   std::vector<BucketSpan> buckets;      // of this step, in launch order: one that ends after period_s ends in the next step's forward
-  std::vector<PipelineWait> waits;      // for buckets of the step before
-  std::vector<PipelineUpdate> updates;  // on buckets of the step before
+  std::vector<BucketSpan> gathers;      // `sharded`: likewise; each is ready when its part has been stepped
+  std::vector<PipelineWait> waits;      // of forward, for buckets of the step before
+  std::vector<PipelineUpdate> updates;  // on buckets of the step before; none under `sharded`, which steps between backward and forward
 };
 
 // Backward is that of simulate(). When it ends the ranks agree, and the next forward begins. At a tensor's needed_s forward waits for its
@@ -99,8 +100,18 @@ struct Pipeline {
 Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
                            const PipelineOptions& options = {});
 
+// The strategy `sharded`, among `ranks`: during backward a bucket's reduce-scatter is launched as an all-reduce would be. When backward has
+// ended the ranks agree, and wait for all sums. Then each steps its part of one bucket after another (1 / ranks of update_s), in the order
+// in which forward needs them, of those needed at once the one that is ready last first, and launches the bucket's all-gather; forward
+// begins behind the last of them, and waits for a bucket where simulate_pipeline() does. Every gather has arrived when backward begins.
+//
+// As simulate_pipeline(). Throws InputError for a plan that splits a tensor, and unless `ranks` is positive.
+Pipeline simulate_sharded(const TensorProfile& profile, const BucketPlan& plan, const ShardedCosts& costs, int64_t ranks,
+                          const PipelineOptions& options = {});
+
 // No plan has a shorter period: the larger of what one step computes, and of all its bytes at the best rate that any bucket may have (the
 // least of a(x) / x and g(x) / x).
 double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options = {});
+double sharded_bound_s(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const PipelineOptions& options = {});
 
 }  // namespace firkin

@@ -1,0 +1,107 @@
+// Buckets for the strategy `sharded`, one cap for reduce-scatter and all-gather, and what it takes in time and memory.
+//
+//   const ShardedCosts costs = read_collectives_csv("collectives.csv");
+//   predict_sharded(profile, costs, {.ranks = 8}, bucketed_backward_s).cap_bytes;
+//   sharded_memory({.elements = 774030080}, 8).total();  // bytes on each rank
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "firkin/plan/best_plan.h"
+#include "firkin/plan/timeline.h"
+
+namespace firkin {
+
+// collectives.csv: `collective,bytes,seconds`, where collective is all_reduce, reduce_scatter or all_gather, and bytes are the whole
+// bucket's, the parts of all ranks together; other columns are ignored. Throws InputError with file and line for every malformed input, and
+// unless both of the last two are there.
+ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file);  // `file`: the name used in errors
+ShardedCosts read_collectives_csv(const std::filesystem::path& path);
+
+// Of queued calls the measured file says nothing: they take less than single ones by as much as all-reduces do (an assumption).
+ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce);
+
+// ---- Memory.
+
+// The optimiser's numbers for each parameter: 2 for adam and adamw, 1 for sgd-momentum, rmsprop and adagrad, 0 for sgd. Throws InputError,
+// which lists the names, for any other.
+int64_t optimizer_states(std::string_view optimizer);
+
+struct TrainedMemory {
+  int64_t elements = 0;       // of all parameters
+  int64_t element_bytes = 4;  // of a parameter and its gradient
+  int64_t states = 2;         // optimizer_states()
+  bool masters = false;       // float32 copies are stepped, and the state is in float32 as well
+};
+
+// Bytes of tensors on one rank, activations and padding aside.
+struct RankMemory {
+  int64_t parameters = 0;
+  int64_t gradients = 0;  // in their buckets
+  int64_t received = 0;   // during a step: slices from other ranks; later, where masters are stepped, the part's gradient in float32
+  int64_t optimizer = 0;  // its state
+  int64_t masters = 0;
+
+  int64_t total() const { return parameters + gradients + received + optimizer + masters; }
+};
+
+RankMemory plain_memory(const TrainedMemory& trained);
+// What depends on the ranks is that of the largest part. Throws InputError unless `ranks` is positive.
+RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks);
+
+// ---- Time.
+
+struct ShardedSearch {
+  int64_t ranks = 2;
+  CapOptions rule = {};  // its cap is not used
+  SearchOptions search = {};
+  double agreement_s = 0;  // as of PipelineOptions
+  int64_t most_buckets = std::numeric_limits<int64_t>::max();
+};
+
+struct ShardedCap {
+  int64_t cap_bytes = 0;  // the roundest of those that make these buckets
+  CapInterval caps;
+  BucketPlan plan;
+  Pipeline pipeline;
+};
+
+// Simulates every distinct partition that a uniform cap can make (those of distinct_plans()), for both collectives at once. Of those within
+// search.tolerance of the shortest period, one with the fewest buckets. Throws InputError if profile or options fail their checks, or no
+// cap meets the limits.
+ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options);
+
+struct PredictedSharded {
+  int64_t cap_bytes = 0;
+  int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // make the same buckets
+  int64_t buckets = 0;
+  double bucketed_period_s = 0;  // forward, backward with the best uniform cap, and the optimiser
+  double period_s = 0;
+  double gain = 0;                               // 1 - period_s / bucketed_period_s; below 0 where sharded is slower
+  std::optional<double> gain_over_ordered = {};  // where that is known
+  double bound_s = 0;                            // no plan has a shorter period
+  double waited_s = 0;
+  double computation_s = 0;
+  double communication_s = 0;
+  double agreement_s = 0;
+  bool halves = false;  // costs are halves_of() an all-reduce
+
+  // Megatron-LM's size, and DeepSpeed's: there the gather follows the step with nothing to hide behind, so the best cap for the
+  // reduce-scatter alone, and one gather of everything. Elements.
+  int64_t ddp_bucket_size = 0, reduce_bucket_size = 0, allgather_bucket_size = 0;
+  RankMemory plain, sharded;
+};
+
+// bucketed_backward_s: as of predict_ordered(). `trained`: only its number of elements is not used, which is the profile's. Leaves
+// gain_over_ordered and halves alone. Throws InputError as find_sharded_cap().
+PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,
+                                 double bucketed_backward_s, TrainedMemory trained = {});
+
+// Sets period_s, and the gains that follow from it.
+void set_period(double period_s, double bucketed_period_s, const std::optional<double>& ordered_period_s, PredictedSharded& sharded);
+
+}  // namespace firkin
