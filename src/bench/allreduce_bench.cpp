@@ -388,4 +388,37 @@ std::vector<double> ratios_to(const MixedQueues& queues, const CommCosts& costs)
   return ratios;
 }
 
+AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series) {
+  AllReduceSamples samples;
+  for (const AllReduceSeries& size : series) {
+    samples.bytes.push_back(size.bytes);
+    samples.isolated_s.push_back(size.isolated_s);
+    samples.gap_s.push_back(size.gap_s);
+  }
+  return samples;
+}
+
+std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series) {
+  constexpr std::array<const char*, kCollectives.size()> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
+  std::vector<CollectiveRow> rows;
+  const AllReduceSeries* all_reduce = nullptr;
+  for (const AllReduceSeries& one : series) {
+    rows.push_back({.collective = kNames[static_cast<size_t>(one.collective)],
+                    .bytes = one.bytes,
+                    .seconds = median(one.isolated_s),
+                    .ci_s = series_interval(one.isolated_s),
+                    .samples = std::ssize(one.isolated_s),
+                    .calls_per_sample = one.calls_per_sample,
+                    .wrong = one.wrong});
+    if (one.collective == Collective::kAllReduce) {
+      all_reduce = &one;
+      continue;
+    }
+    const PairedRatio ratio = paired_ratio(one.block_s, all_reduce->block_s);
+    rows.back().ratio_to_allreduce = ratio.ratio;
+    rows.back().ratio_to_allreduce_ci = ratio.interval;
+  }
+  return rows;
+}
+
 }  // namespace firkin

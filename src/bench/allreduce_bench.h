@@ -19,6 +19,7 @@
 
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/allreduce_table.h"
+#include "results/results.h"
 
 namespace firkin {
 
@@ -70,8 +71,10 @@ double time_calls(const ProcessGroup& group, Collective collective, const at::Te
 // What a sample of gap_s is made of: all-reduces of all buffers, queued together after a barrier. Seconds of all on this rank. Collective.
 double time_queue(const ProcessGroup& group, std::span<const at::Tensor> buffers);
 
-// The rows of allreduce.csv.
+// The rows of allreduce.csv, the samples of a result, and the rows of collectives.csv: of each size the all-reduce first.
 AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size);
+AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series);
+std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series);
 
 // ---- Sums that are known
 

@@ -129,6 +129,26 @@ std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksB
   return ChunksBench(group, options).run();
 }
 
+std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ranks) {
+  std::vector<ChunksRow> rows;
+  for (const ChunksPoint& point : points) {
+    const Summary total = summarize(point.total_s);
+    rows.push_back({.chunk_bytes = point.chunk_bytes,
+                    .world_size = ranks,
+                    .calls = point.calls,
+                    .total_s = total.median,
+                    .total_ci_s = series_interval(point.total_s),
+                    .gap_s = point.gap_s,
+                    .mean_s = total.mean,
+                    .stdev_s = total.stdev,
+                    .min_s = total.min,
+                    .max_s = total.max,
+                    .samples = static_cast<int64_t>(total.count),
+                    .wrong = point.wrong});
+  }
+  return rows;
+}
+
 int64_t set_gaps(AllReduceTable& table, int64_t world_size, const std::vector<ChunksPoint>& points) {
   if (std::ranges::none_of(table, [&](const AllReduceRow& row) { return row.world_size == world_size; })) return 0;
   const CostCurve isolated = comm_costs(table, world_size).isolated;

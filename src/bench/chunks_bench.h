@@ -12,6 +12,7 @@
 
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/allreduce_table.h"
+#include "results/results.h"
 
 namespace firkin {
 
@@ -49,6 +50,9 @@ std::vector<int64_t> chunk_sizes(const std::vector<int64_t>& sizes, int64_t elem
 // gets the same points, in the order of options.chunk_bytes. Memory per rank: the data once. Throws InputError as chunk_count, and for no
 // sizes or seconds that are not positive.
 std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksBenchOptions& options);
+
+// The rows of chunks.csv.
+std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ranks);
 
 // Sets gap_s (queued_gap_s, with the table's time of one call) of the table's rows of this world size that lie between the smallest and the
 // largest chunk of which several made up the data, interpolated as CostCurve does. Returns the number of rows set; 0 when no point had

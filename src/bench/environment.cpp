@@ -19,9 +19,8 @@ namespace {
 
 std::vector<Host> hosts_of(const ProcessGroup& group) {
   std::vector<Host> of_ranks;
-  for (const std::string& text : gather_texts(group, dump_json(host_json(this_host())))) {
-    const auto document = nlohmann::json::parse(text);
-    of_ranks.push_back(read_host(JsonFields(document, "")));
+  for (const std::string& text : gather_texts(group, dump_json(json_of(this_host())))) {
+    of_ranks.push_back(from_json<Host>(nlohmann::json::parse(text), ""));
   }
   return by_host(of_ranks);
 }

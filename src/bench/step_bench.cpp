@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "firkin/base/error.h"
+#include "firkin/stats/block_fit.h"
+#include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
 #include "workload/workload.h"
 
@@ -111,6 +113,54 @@ double median_of_slowest_rank(const std::vector<std::vector<double>>& by_step) {
   std::vector<double> slowest;
   for (const auto& ranks : by_step) slowest.push_back(*std::ranges::max_element(ranks));
   return median(slowest);
+}
+
+// ---- Rows of a result.
+
+// Median over the steps of how much longer the slowest rank took than the fastest, as a share of the slowest's time.
+double rank_spread(const std::vector<std::vector<double>>& by_step) {
+  std::vector<double> spreads;
+  for (const auto& ranks : by_step) {
+    const auto [fastest, slowest] = std::ranges::minmax(ranks);
+    spreads.push_back((slowest - fastest) / slowest);
+  }
+  return median(spreads);
+}
+
+// The share of the communication that backward hid, in percent (OSU's definition): max(0, 100 (1 - exposed / communication)).
+void add_overlap(const StepSetting& setting, double communication_s, StrategyRow& row) {
+  if (setting.options.strategy.launch != Launch::kWhenReady || communication_s <= 0) return;
+  row.communication_s = communication_s;
+  row.overlap_percent = std::clamp(100 * (1 - *row.exposed_s / communication_s), 0.0, 100.0);
+}
+
+StrategyRow row_of(const StepSetting& setting, const StepBenchResult& result, const BlockFit& fit, size_t i, const ModelDescription& model,
+                   int world_size) {
+  constexpr double kMicro = 1e6;
+  StrategyRow row{.strategy = std::string(setting.options.strategy.name),
+                  .cap_mib = setting.cap_mib,
+                  .buckets = result.buckets[i],
+                  .measured_s = fit[i].median};
+  row.measured_ci_s = fit[i].interval;
+  row.exposed_s = fit[0].median * (paired_ratio(result.step_s[i], result.step_s[0]).ratio - 1);
+  row.comm_s = median(result.comm_s[i]);
+  row.comm_share = *row.comm_s / row.measured_s;
+  row.rank_spread = rank_spread(result.raw_step_s[i]);
+  row.per_tensor_us = *row.exposed_s / static_cast<double>(model.tensors.value_or(1)) * kMicro;
+  add_overlap(setting, median(result.communication_s[i]), row);
+  if (model.batch_size) row.tokens_per_s = static_cast<double>(world_size * *model.batch_size * *model.sequence_length) / row.measured_s;
+  return row;
+}
+
+// `bucketed` beside `torch` under the same cap.
+void add_ratio_to_torch(const std::vector<StepSetting>& settings, const StepBenchResult& result, size_t i, StrategyRow& row) {
+  if (settings[i].options.strategy.name != "bucketed") return;
+  const auto peer = std::ranges::find_if(
+      settings, [&](const StepSetting& other) { return other.options.strategy.name == "torch" && other.cap_mib == settings[i].cap_mib; });
+  if (peer == settings.end()) return;
+  const PairedRatio ratio = paired_ratio(result.step_s[i], result.step_s[static_cast<size_t>(peer - settings.begin())]);
+  row.ratio_to_torch = ratio.ratio;
+  row.ratio_to_torch_ci = ratio.interval;
 }
 
 }  // namespace
@@ -216,6 +266,17 @@ StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, con
     if (options.is_enough && options.is_enough(result)) break;
   }
   return result;
+}
+
+std::vector<StrategyRow> strategy_rows(const std::vector<StepSetting>& settings, const StepBenchResult& result,
+                                       const ModelDescription& model, int world_size) {
+  const BlockFit fit = fit_blocks(result.step_s);
+  std::vector<StrategyRow> rows;
+  for (size_t i = 0; i < settings.size(); ++i) {
+    rows.push_back(row_of(settings[i], result, fit, i, model, world_size));
+    add_ratio_to_torch(settings, result, i, rows.back());
+  }
+  return rows;
 }
 
 }  // namespace firkin

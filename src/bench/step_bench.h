@@ -16,6 +16,7 @@
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
+#include "results/results.h"
 #include "workload/workload.h"
 
 namespace firkin {
@@ -65,7 +66,8 @@ class StepRunner {
 
 struct StepSetting {
   std::string name;
-  DataParallelOptions options;  // the strategy torch too: see StepRunner
+  DataParallelOptions options;         // the strategy torch too: see StepRunner
+  std::optional<double> cap_mib = {};  // where the cap is part of what is compared
 };
 
 struct StepBenchResult {
@@ -87,10 +89,15 @@ struct StepBenchOptions {
   int steps_per_block = 2;           // timed
   uint64_t seed = 0;                 // of the order; the same on every rank
   bool communication_alone = false;  // after each block, time once what the setting sends, with nothing to hide behind
-  std::function<void(const std::string& done)> on_progress;  // called after each setting of each block; may be empty
+  std::function<void(const std::string& done)> on_progress = {};  // called after each setting of each block; may be empty
   // Asked after each block on every rank, which must all answer alike: whether the blocks so far suffice; may be empty. Other ranks wait.
   std::function<bool(const StepBenchResult& so_far)> is_enough = {};
 };
+
+// A row for every setting. The first is `none`: what a step takes longer than its is exposed communication. options.communication_alone
+// must have been set.
+std::vector<StrategyRow> strategy_rows(const std::vector<StepSetting>& settings, const StepBenchResult& result,
+                                       const ModelDescription& model, int world_size);
 
 // Runs all settings inside one process group, in randomised blocks, a barrier before every step. Collective: every rank gets the same
 // result. Throws what StepRunner throws.

@@ -3,12 +3,16 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <iterator>
 
-#include "bench/step_bench.h"
+#include "bench/allreduce_bench.h"
+#include "bench/ready_profile.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
+#include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/launch_order.h"
-#include "trace/trace.h"
+#include "firkin/plan/ordered_plan.h"
+#include "firkin/plan/timeline.h"
 
 namespace firkin {
 
@@ -55,6 +59,20 @@ StepTrace trace_steps(const ProcessGroup& group, Workload& workload, const DataP
   return result;
 }
 
+std::vector<TracedStep> traced_steps(const std::vector<Span>& spans) {
+  std::vector<TracedStep> steps;
+  for (const Period& period : steps_in(spans)) {
+    steps.push_back({period, overlap_of(spans_cut_to(spans, period.start_ns, period.end_ns))});
+  }
+  return steps;
+}
+
+// ---- A trace as a row of a result.
+
+namespace {
+
+// The share of backward in which the link was idle although a bucket was ready and had not been launched: the price of a launch order that
+// expects gradients too early. Nothing where no bucket says when it was ready (the strategy torch).
 std::optional<double> idle_though_ready(const std::vector<BucketStats>& buckets) {
   std::vector<double> ready_s;
   std::vector<double> launch_s;
@@ -69,12 +87,137 @@ std::optional<double> idle_though_ready(const std::vector<BucketStats>& buckets)
   return idle_though_ready_s(ready_s, launch_s, end_s, backward_s) / backward_s;
 }
 
-std::vector<TracedStep> traced_steps(const std::vector<Span>& spans) {
-  std::vector<TracedStep> steps;
-  for (const Period& period : steps_in(spans)) {
-    steps.push_back({period, overlap_of(spans_cut_to(spans, period.start_ns, period.end_ns))});
+TraceFigures figures_of(const std::vector<Span>& spans) {
+  TraceFigures figures;
+  for (const TracedStep& step : traced_steps(spans)) {
+    figures.step_s.push_back(seconds_of(step.period));
+    figures.compute_s.push_back(step.overlap.compute_s);
+    figures.communication_s.push_back(step.overlap.communication_s);
+    figures.overlapped_s.push_back(step.overlap.overlapped_s);
   }
-  return steps;
+  return figures;
+}
+
+// The last step: when it computed, communicated, waited in forward and ran the optimiser, in seconds since it began. Gaps too short to be
+// seen are closed.
+std::vector<BusyPeriod> timeline_of(const std::vector<Span>& spans) {
+  constexpr int64_t kGapsPerStep = 500;  // shorter ones are closed
+  const Period step = traced_steps(spans).back().period;
+  const int64_t least_gap_ns = (step.end_ns - step.start_ns) / kGapsPerStep;
+  const std::vector<Span> last = spans_cut_to(spans, step.start_ns, step.end_ns);
+  const auto since_start = [&step](int64_t time_ns) { return seconds_of({step.start_ns, time_ns}); };
+  std::vector<BusyPeriod> timeline;
+  const auto add = [&](const std::vector<Span>& of, Activity activity, const char* name) {
+    for (const Period& period : busy_periods(of, activity, least_gap_ns)) {
+      timeline.push_back({name, since_start(period.start_ns), since_start(period.end_ns)});
+    }
+  };
+  add(last, Activity::kOperator, kComputeActivity);
+  add(last, Activity::kCollective, kCommunicationActivity);
+  for (const auto& [phase, name] : {std::pair{kForwardWaitPhase, kForwardWaitActivity}, {kOptimizerPhase, kOptimizerActivity}}) {
+    std::vector<Span> of_phase;
+    std::ranges::copy_if(last, std::back_inserter(of_phase), [&](const Span& span) { return span.name == phase; });
+    add(of_phase, Activity::kPhase, name);
+  }
+  return timeline;
+}
+
+// When the last step's backward began, in seconds since the step did.
+double backward_start(const std::vector<Span>& spans) {
+  const Period step = traced_steps(spans).back().period;
+  for (const Span& span : spans_between(spans, step.start_ns, step.end_ns)) {
+    if (span.activity == Activity::kPhase && span.name == kBackwardPhase) return seconds_of({step.start_ns, span.start_ns});
+  }
+  return 0;
+}
+
+}  // namespace
+
+TraceRow row_of(const StepTrace& trace, const StepSetting& setting) {
+  TraceRow row{.strategy = std::string(setting.options.strategy.name), .name = setting.name, .cap_mib = setting.cap_mib, .file = {}};
+  for (const auto& rank : trace.ranks) row.ranks.push_back(figures_of(rank));
+  row.timeline = timeline_of(trace.ranks[0]);
+  if (setting.options.strategy.launch == Launch::kWhenReady) row.idle_share = idle_though_ready(trace.buckets);
+  return row;
+}
+
+// ---- The same step as the model sees it.
+
+namespace {
+
+BucketPlan plan_of(const TensorProfile& profile, const DataParallelOptions& options) {
+  CapOptions cap = options.cap;
+  if (options.strategy.grouping == Grouping::kOneTensorPerBucket) cap = {.cap_bytes = 1, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
+  if (options.strategy.grouping == Grouping::kOneBucket)
+    cap = {.cap_bytes = INT64_MAX / 2, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
+  return assign_buckets(profile.bytes, cap);
+}
+
+// Periods of one activity that overlap or touch become one.
+void add_period(const char* activity, double start_s, double end_s, std::vector<BusyPeriod>& periods) {
+  if (end_s <= start_s) return;
+  if (!periods.empty() && periods.back().activity == activity && start_s <= periods.back().end_s) {
+    periods.back().end_s = std::max(periods.back().end_s, end_s);
+  } else {
+    periods.push_back({activity, start_s, end_s});
+  }
+}
+
+// What ends after the step has its end at the next one's start, and so at this one's.
+std::vector<BusyPeriod> ordered_timeline(const TensorProfile& profile, const CommCosts& costs, BucketPlan plan) {
+  const PipelineOptions options = pipeline_options(costs, {});
+  plan.launch_order = launch_order_by_need(profile, plan, costs, options);
+  const Pipeline step = simulate_pipeline(profile, plan, costs, options);
+  std::vector<BusyPeriod> periods;
+  double computed_until_s = 0;
+  for (const PipelineWait& wait : step.waits) {
+    add_period(kComputeActivity, computed_until_s, wait.start_s, periods);
+    computed_until_s = wait.end_s;
+  }
+  add_period(kComputeActivity, computed_until_s, step.backward_end_s, periods);
+  for (const PipelineWait& wait : step.waits) add_period(kForwardWaitActivity, wait.start_s, wait.end_s, periods);
+  for (const PipelineUpdate& update : step.updates) add_period(kOptimizerActivity, update.start_s, update.end_s, periods);
+  for (const BucketSpan& span : step.buckets) {
+    add_period(kCommunicationActivity, std::max(0.0, span.start_s - step.period_s), span.end_s - step.period_s, periods);
+  }
+  for (const BucketSpan& span : step.buckets) {
+    add_period(kCommunicationActivity, span.start_s, std::min(span.end_s, step.period_s), periods);
+  }
+  return periods;
+}
+
+}  // namespace
+
+ModelInputs measure_model_inputs(const ProcessGroup& group, Workload& workload, double seconds, uint64_t seed) {
+  constexpr int kProfileSteps = 8;
+  ModelInputs inputs;
+  inputs.profile = measure_ready_profile(group, workload, {.steps = kProfileSteps, .on_progress = {}}).profile.tensors;
+  const int64_t total = inputs.profile.total_bytes();
+  inputs.allreduce = allreduce_table(
+      measure_allreduce(group, {.sizes = allreduce_sizes(total), .seconds = seconds, .seed = seed, .on_progress = {}}), group.size);
+  return inputs;
+}
+
+std::vector<BusyPeriod> predicted_timeline(const ModelInputs& inputs, int world_size, const DataParallelOptions& options,
+                                           const StepTrace& trace) {
+  TensorProfile profile = inputs.profile;
+  CommCosts costs = comm_costs(inputs.allreduce, world_size);
+  if (options.strategy.shards) return {};
+  if (options.strategy.wait == Wait::kAtFirstUse && profile.knows_forward()) {
+    return ordered_timeline(profile, costs, plan_of(profile, options));
+  }
+  const double backward_start_s = backward_start(trace.ranks[0]);
+  std::vector<BusyPeriod> periods = {{kComputeActivity, 0, backward_start_s + profile.backward_s}};
+  if (options.strategy.launch == Launch::kNever) return periods;
+  if (options.strategy.launch == Launch::kAfterBackward) {
+    std::ranges::fill(profile.ready_s, profile.backward_s);
+    costs.gap = costs.isolated;  // one blocking call after another
+  }
+  const Timeline timeline = simulate(profile, plan_of(profile, options), costs, {});
+  for (const BucketSpan& span : timeline.buckets) {
+    add_period(kCommunicationActivity, backward_start_s + span.start_s, backward_start_s + span.end_s, periods);
+  }
+  return periods;
 }
 
 }  // namespace firkin

@@ -4,11 +4,14 @@
 //   write_file_atomically("trace.json", chrome_trace(trace.ranks).dump());
 #pragma once
 
-#include <optional>
 #include <vector>
 
+#include "bench/step_bench.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
+#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/tensor_profile.h"
+#include "results/results.h"
 #include "trace/trace.h"
 #include "workload/workload.h"
 
@@ -29,10 +32,6 @@ struct StepTrace {
 // Collective. One at a time in a process. Throws what StepRunner throws.
 StepTrace trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options, const StepTraceOptions& trace);
 
-// The share of backward in which the link was idle although a bucket was ready and had not been launched: the price of a launch order that
-// expects gradients too early. Nothing where no bucket says when it was ready (the strategy torch).
-std::optional<double> idle_though_ready(const std::vector<BucketStats>& buckets);
-
 // One recorded step of one rank.
 struct TracedStep {
   Period period;
@@ -41,5 +40,23 @@ struct TracedStep {
 
 // In the order in which they ran. `spans`: of one rank, by start.
 std::vector<TracedStep> traced_steps(const std::vector<Span>& spans);
+
+// Every rank's figures, and the last step of rank 0; without a file, and without a prediction.
+TraceRow row_of(const StepTrace& trace, const StepSetting& setting);
+
+// What a step is predicted from.
+struct ModelInputs {
+  TensorProfile profile;
+  AllReduceTable allreduce;
+};
+
+// Steps the workload a few times and spends `seconds` on all-reduces. Collective: every rank gets the same.
+ModelInputs measure_model_inputs(const ProcessGroup& group, Workload& workload, double seconds, uint64_t seed);
+
+// When the step computes and communicates, in seconds since it began, whose backward begins when that of the last one traced did; of the
+// strategy ordered, forward is predicted as well. Uncalibrated: an idle processor beside an idle link. Nothing for the strategy sharded,
+// which sends no all-reduce.
+std::vector<BusyPeriod> predicted_timeline(const ModelInputs& inputs, int world_size, const DataParallelOptions& options,
+                                           const StepTrace& trace);
 
 }  // namespace firkin

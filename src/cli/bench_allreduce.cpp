@@ -11,9 +11,6 @@
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/device.h"
-#include "firkin/stats/interval.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
 #include "job.h"
 #include "ranks.h"
 #include "results/results.h"
@@ -70,23 +67,11 @@ void check_sums(const std::vector<AllReduceSeries>& series) {
 
 constexpr double kMixedShare = 0.1;  // of the time, for queues of mixed sizes
 
-struct AllReduceFlags {
-  CommonFlags common;
-  RankFlags ranks;
+struct AllReduceFlags : RunFlags {
   SizeFlags sizes = {.begin = "4", .end = "64M", .factor = 4};
   double seconds = 10;
   bool cold = false;
 };
-
-AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series) {
-  AllReduceSamples samples;
-  for (const AllReduceSeries& size : series) {
-    samples.bytes.push_back(size.bytes);
-    samples.isolated_s.push_back(size.isolated_s);
-    samples.gap_s.push_back(size.gap_s);
-  }
-  return samples;
-}
 
 void add_mixed_queues(const AllReduceFlags& flags, const ProcessGroup& group, double seconds, Results& results) {
   const MixedQueues queues =
@@ -116,9 +101,7 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
 
 // ---- firkin bench collectives: all-reduces beside what takes their place under the strategy sharded.
 
-struct CollectivesFlags {
-  CommonFlags common;
-  RankFlags ranks;
+struct CollectivesFlags : RunFlags {
   SizeFlags sizes = {.begin = "4K", .end = "64M", .factor = 4};
   double seconds = 30;
   std::optional<int64_t> memory_limit_bytes;  // per rank
@@ -146,29 +129,6 @@ int64_t fitting_sizes(const CollectivesFlags& flags, const std::vector<int64_t>&
   throw InputError(fmt::format("--begin {}: expected at most a third of the memory of a rank, {}", flags.sizes.begin, format_bytes(limit)));
 }
 
-std::vector<CollectiveRow> rows_of(const std::vector<AllReduceSeries>& series) {
-  constexpr std::array<const char*, kCollectives.size()> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
-  std::vector<CollectiveRow> rows;
-  const AllReduceSeries* all_reduce = nullptr;
-  for (const AllReduceSeries& one : series) {
-    rows.push_back({.collective = kNames[static_cast<size_t>(one.collective)],
-                    .bytes = one.bytes,
-                    .seconds = median(one.isolated_s),
-                    .ci_s = series_interval(one.isolated_s),
-                    .samples = std::ssize(one.isolated_s),
-                    .calls_per_sample = one.calls_per_sample,
-                    .wrong = one.wrong});
-    if (one.collective == Collective::kAllReduce) {
-      all_reduce = &one;
-      continue;
-    }
-    const PairedRatio ratio = paired_ratio(one.block_s, all_reduce->block_s);
-    rows.back().ratio_to_allreduce = ratio.ratio;
-    rows.back().ratio_to_allreduce_ci = ratio.interval;
-  }
-  return rows;
-}
-
 // fitting: of the sizes, on this rank.
 void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t fitting, const ProcessGroup& group) {
   Results results;
@@ -187,7 +147,7 @@ void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t
                                                        .on_progress = {}},
                                                       group);
   if (group.rank != 0) return;
-  results.collectives = rows_of(series);
+  results.collectives = collective_rows(series);
   for (const AllReduceSeries& one : series) results.collective_samples_s.push_back(one.isolated_s);
   mark_sample_shapes(results);
   finish_run(flags.common, results, {{"collectives.csv", collectives_csv(results.collectives)}});
@@ -196,9 +156,7 @@ void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t
 
 // ---- firkin bench chunks: a fixed amount of data in chunks of varying size, and g(x).
 
-struct ChunksFlags {
-  CommonFlags common;
-  RankFlags ranks;
+struct ChunksFlags : RunFlags {
   SizeFlags sizes = {.begin = "16K", .end = "256M", .factor = 4};
   int64_t elements = 60'000'000;
   double seconds = 60;
@@ -228,26 +186,6 @@ ChunksInput checked_input(const ChunksFlags& flags) {
   return input;
 }
 
-std::vector<ChunksRow> rows_of(const std::vector<ChunksPoint>& points, int ranks) {
-  std::vector<ChunksRow> rows;
-  for (const ChunksPoint& point : points) {
-    const Summary total = summarize(point.total_s);
-    rows.push_back({.chunk_bytes = point.chunk_bytes,
-                    .world_size = ranks,
-                    .calls = point.calls,
-                    .total_s = total.median,
-                    .total_ci_s = series_interval(point.total_s),
-                    .gap_s = point.gap_s,
-                    .mean_s = total.mean,
-                    .stdev_s = total.stdev,
-                    .min_s = total.min,
-                    .max_s = total.max,
-                    .samples = static_cast<int64_t>(total.count),
-                    .wrong = point.wrong});
-  }
-  return rows;
-}
-
 std::vector<ChunksPoint> measure(const ChunksFlags& flags, const ChunksInput& input, const ProcessGroup& group) {
   const int total = std::max(1, static_cast<int>(flags.seconds));  // progress counts seconds
   int shown = 0;
@@ -267,7 +205,7 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
   const std::vector<ChunksPoint> points = measure(flags, input, group);
   if (group.rank != 0) return;
   results.elements = flags.elements;
-  results.chunks = rows_of(points, group.size);
+  results.chunks = chunk_rows(points, group.size);
   for (const ChunksPoint& point : points) results.chunk_totals_s.push_back(point.total_s);
   mark_sample_shapes(results);
   std::vector<OutputFile> files = {{"chunks.csv", chunks_csv(results.chunks)}};
@@ -299,16 +237,14 @@ Run declare_bench_allreduce(CLI::App& app) {
       "  firkin bench allreduce --ranks 2            4 B to 64 MiB\n"
       "  firkin bench allreduce --ranks 2 --cold     buffers that no cache holds\n"
       "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --time 2m\n");
-  add_common_flags(app, flags->common, "bench-allreduce");
-  add_rank_flags(app, flags->ranks);
+  add_run_flags(app, *flags, "bench-allreduce");
   add_size_flags(app, flags->sizes);
   add_seconds_flag(app, flags->seconds);
   app.add_flag("--cold", flags->cold, "give every call a buffer that no cache holds");
   return [flags] {
     check_seconds(flags->seconds);
     const std::vector<int64_t> sizes = checked_sizes(flags->sizes);
-    claim_output_folder(flags->common, writes_results());
-    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, sizes, group); });
+    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, sizes, group); });
   };
 }
 
@@ -330,8 +266,7 @@ Run declare_bench_collectives(CLI::App& app) {
       "  firkin bench collectives --ranks 2                 4 KiB to 64 MiB\n"
       "  firkin bench collectives --ranks 2 -b 1M -e 16M -f 2 --time 1m\n"
       "  firkin bench collectives --ranks 4 --link 1gbit    over a modelled link\n");
-  add_common_flags(app, flags->common, "bench-collectives");
-  add_rank_flags(app, flags->ranks);
+  add_run_flags(app, *flags, "bench-collectives");
   add_size_flags(app, flags->sizes);
   add_seconds_flag(app, flags->seconds);
   add_memory_flag(app, flags->memory_limit_bytes);
@@ -339,8 +274,7 @@ Run declare_bench_collectives(CLI::App& app) {
     check_seconds(flags->seconds);
     const std::vector<int64_t> sizes = sliced_sizes(*flags);
     const int64_t fitting = fitting_sizes(*flags, sizes);
-    claim_output_folder(flags->common, writes_results());
-    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, sizes, fitting, group); });
+    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, sizes, fitting, group); });
   };
 }
 
@@ -357,8 +291,7 @@ Run declare_bench_chunks(CLI::App& app) {
       "  firkin bench allreduce --ranks 2 --out run\n"
       "  firkin bench chunks --ranks 2 --allreduce run/allreduce.csv --out run\n"
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
-  add_common_flags(app, flags->common, "bench-chunks");
-  add_rank_flags(app, flags->ranks);
+  add_run_flags(app, *flags, "bench-chunks");
   add_size_flags(app, flags->sizes);
   app.add_option("--elements", flags->elements, "float32 elements of the data")->capture_default_str();
   add_seconds_flag(app, flags->seconds);
@@ -366,8 +299,7 @@ Run declare_bench_chunks(CLI::App& app) {
   return [flags] {
     check_seconds(flags->seconds);
     const ChunksInput input = checked_input(*flags);
-    claim_output_folder(flags->common, writes_results());
-    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, input, group); });
+    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, input, group); });
   };
 }
 

@@ -14,9 +14,7 @@
 namespace firkin::cli {
 namespace {
 
-struct LayersFlags {
-  CommonFlags common;
-  RankFlags ranks;
+struct LayersFlags : RunFlags {
   JobFlags job;
   int steps = 20;
   bool keeps_perturbed = false;
@@ -82,17 +80,14 @@ Run declare_bench_layers(CLI::App& app) {
       "  firkin bench layers --ranks 1 --model gpt2 --batch 1\n"
       "  firkin bench layers --ranks 2 --out run      then\n"
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
-  add_common_flags(app, flags->common, "bench-layers");
-  add_rank_flags(app, flags->ranks);
+  add_run_flags(app, *flags, "bench-layers");
   add_job_flags(app, flags->job);
   app.add_option("--steps", flags->steps, "steps with clocks, and as many without")->capture_default_str()->check(CLI::Range(4, 100000));
   app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if clocks slow the step");
   app.add_flag("--force", flags->keeps_perturbed)->group("");  // its old name
   return [flags] {
-    check_job_flags(flags->job);
-    check_memory(estimate_job_memory(flags->job), flags->job.memory_limit_bytes, flags->ranks);
-    claim_output_folder(flags->common, writes_results());
-    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, group); });
+    check_job(flags->job, flags->ranks);
+    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, group); });
   };
 }
 

@@ -18,9 +18,6 @@
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/rank_info.h"
-#include "firkin/stats/block_fit.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
 #include "job.h"
 #include "report/report.h"
 #include "results/results.h"
@@ -29,9 +26,7 @@
 namespace firkin::cli {
 namespace {
 
-struct StepFlags {
-  CommonFlags common;
-  RankFlags ranks;
+struct StepFlags : RunFlags {
   JobFlags job;  // what all configurations share
   RuleFlags rule;
   std::vector<std::string> models = {"demo"};
@@ -41,9 +36,7 @@ struct StepFlags {
   std::vector<int64_t> caps = {kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB};
   int64_t synthetic_tensors = 0;  // instead of models, when positive
   int64_t synthetic_bytes = 10240;
-  int blocks = 20;
-  int warmup = 1;
-  int steps = 2;
+  StepBenchOptions steps = {.blocks = 20, .warmup_steps = 1, .steps_per_block = 2, .communication_alone = true};
   bool resume = false;
 };
 
@@ -64,11 +57,11 @@ Configuration synthetic_configuration(const StepFlags& flags) {
 }
 
 // `none` is always there, and first: the others are compared with it.
-std::vector<Cell> make_cells(const StepFlags& flags) {
+std::vector<StepSetting> make_settings(const StepFlags& flags) {
   std::vector<std::string> strategies = flags.strategies;
   std::erase(strategies, "none");
   strategies.insert(strategies.begin(), "none");
-  return make_cells(strategies, flags.caps, flags.rule);
+  return make_settings(strategies, flags.caps, flags.rule);
 }
 
 // In the order in which they are measured. Checks each. Throws InputError.
@@ -112,59 +105,14 @@ std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) 
   return std::move(found.configurations);
 }
 
-// Median over the steps of how much longer the slowest rank took than the fastest, as a share of the slowest's time.
-double rank_spread(const std::vector<std::vector<double>>& by_step) {
-  std::vector<double> spreads;
-  for (const auto& ranks : by_step) {
-    const auto [fastest, slowest] = std::ranges::minmax(ranks);
-    spreads.push_back((slowest - fastest) / slowest);
-  }
-  return median(spreads);
-}
-
-// The share of the communication that backward hid, in percent (OSU's definition): max(0, 100 (1 - exposed / communication)).
-void add_overlap(const Cell& cell, double communication_s, StrategyRow& row) {
-  if (cell.setting.options.strategy.launch != Launch::kWhenReady || communication_s <= 0) return;
-  row.communication_s = communication_s;
-  row.overlap_percent = std::clamp(100 * (1 - *row.exposed_s / communication_s), 0.0, 100.0);
-}
-
-StrategyRow row_of(const Cell& cell, const StepBenchResult& result, const BlockFit& fit, size_t i, const ModelDescription& model,
-                   int world_size) {
-  constexpr double kMicro = 1e6;
-  StrategyRow row{.strategy = cell.strategy, .cap_mib = cell.cap_mib, .buckets = result.buckets[i], .measured_s = fit[i].median};
-  row.measured_ci_s = fit[i].interval;
-  row.exposed_s = fit[0].median * (paired_ratio(result.step_s[i], result.step_s[0]).ratio - 1);
-  row.comm_s = median(result.comm_s[i]);
-  row.comm_share = *row.comm_s / row.measured_s;
-  row.rank_spread = rank_spread(result.raw_step_s[i]);
-  row.per_tensor_us = *row.exposed_s / static_cast<double>(model.tensors.value_or(1)) * kMicro;
-  add_overlap(cell, median(result.communication_s[i]), row);
-  if (model.batch_size) row.tokens_per_s = static_cast<double>(world_size * *model.batch_size * *model.sequence_length) / row.measured_s;
-  return row;
-}
-
-// `bucketed` beside `torch` under the same cap.
-void add_ratio_to_torch(const std::vector<Cell>& cells, const StepBenchResult& result, size_t i, StrategyRow& row) {
-  if (cells[i].strategy != "bucketed") return;
-  const auto peer = std::ranges::find_if(cells, [&](const Cell& c) { return c.strategy == "torch" && c.cap_mib == cells[i].cap_mib; });
-  if (peer == cells.end()) return;
-  const PairedRatio ratio = paired_ratio(result.step_s[i], result.step_s[static_cast<size_t>(peer - cells.begin())]);
-  row.ratio_to_torch = ratio.ratio;
-  row.ratio_to_torch_ci = ratio.interval;
-}
-
-// memory: one per cell. `none` is the first cell: what a step takes longer than its is exposed communication.
-StepConfiguration measured_configuration(const Configuration& configuration, const std::vector<Cell>& cells, const StepBenchResult& result,
-                                         const std::vector<StepMemory>& memory, int world_size) {
+// memory: one per setting.
+StepConfiguration measured_configuration(const Configuration& configuration, const std::vector<StepSetting>& settings,
+                                         const StepBenchResult& result, const std::vector<StepMemory>& memory, int world_size) {
   StepConfiguration measured{.model = configuration.description, .status = "measured", .reason = {}, .strategies = {}, .samples = {}};
-  const BlockFit fit = fit_blocks(result.step_s);
-  for (size_t i = 0; i < cells.size(); ++i) {
-    StrategyRow row = row_of(cells[i], result, fit, i, configuration.description, world_size);
-    row.peak_memory_bytes = memory[i].peak_bytes;
-    row.memory_between_steps_bytes = memory[i].between_steps_bytes;
-    add_ratio_to_torch(cells, result, i, row);
-    measured.strategies.push_back(std::move(row));
+  measured.strategies = strategy_rows(settings, result, configuration.description, world_size);
+  for (size_t i = 0; i < settings.size(); ++i) {
+    measured.strategies[i].peak_memory_bytes = memory[i].peak_bytes;
+    measured.strategies[i].memory_between_steps_bytes = memory[i].between_steps_bytes;
   }
   measured.samples.step_s = result.step_s;
   measured.samples.comm_s = result.comm_s;
@@ -177,7 +125,7 @@ StepConfiguration measured_configuration(const Configuration& configuration, con
 struct MatrixRun {
   const StepFlags& flags;
   const ProcessGroup& group;
-  std::vector<Cell> cells;
+  std::vector<StepSetting> settings;
   int64_t memory_limit;  // bytes for this rank
   std::unique_ptr<Progress> progress;
 };
@@ -244,23 +192,16 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
   std::optional<Workload> workload;
   if (reason.empty()) reason = try_configuration(run, configuration, workload);
   if (!reason.empty()) {
-    for (size_t i = 0; i < run.cells.size() * static_cast<size_t>(run.flags.blocks); ++i) run.progress->advance("out of memory");
+    for (size_t i = 0; i < run.settings.size() * static_cast<size_t>(run.flags.steps.blocks); ++i) run.progress->advance("out of memory");
     return out_of_memory(configuration, reason);
   }
-  std::vector<StepSetting> settings;
   std::vector<StepMemory> memory;
-  for (const Cell& cell : run.cells) {
-    settings.push_back(cell.setting);
-    memory.push_back(measure_step_memory(run.group, *workload, cell.setting.options));
-  }
-  const StepBenchResult result = measure_steps(run.group, *workload, settings,
-                                               {.blocks = run.flags.blocks,
-                                                .warmup_steps = run.flags.warmup,
-                                                .steps_per_block = run.flags.steps,
-                                                .seed = run.flags.common.seed,
-                                                .communication_alone = true,
-                                                .on_progress = [&run](const std::string& done) { run.progress->advance(done); }});
-  return measured_configuration(configuration, run.cells, result, memory, run.group.size);
+  for (const StepSetting& setting : run.settings) memory.push_back(measure_step_memory(run.group, *workload, setting.options));
+  StepBenchOptions options = run.flags.steps;
+  options.seed = run.flags.common.seed;
+  options.on_progress = [&run](const std::string& done) { run.progress->advance(done); };
+  const StepBenchResult result = measure_steps(run.group, *workload, run.settings, options);
+  return measured_configuration(configuration, run.settings, result, memory, run.group.size);
 }
 
 // The one of `before` that is this configuration; null when there is none, or when it did not fit: another limit, or a machine with less
@@ -287,11 +228,11 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   const std::vector<bool> done = done_before(group, configurations, before);
   MatrixRun run{.flags = flags,
                 .group = group,
-                .cells = make_cells(flags),
+                .settings = make_settings(flags),
                 .memory_limit = memory_limit_of(flags, group.device),
                 .progress = nullptr};
-  const auto cells_to_measure = std::ranges::count(done, false) * static_cast<int64_t>(run.cells.size());
-  run.progress = std::make_unique<Progress>("measuring steps", static_cast<int>(cells_to_measure) * flags.blocks, group.rank == 0);
+  const auto blocks_to_measure = std::ranges::count(done, false) * static_cast<int64_t>(run.settings.size());
+  run.progress = std::make_unique<Progress>("measuring steps", static_cast<int>(blocks_to_measure) * flags.steps.blocks, group.rank == 0);
   for (size_t i = 0; i < configurations.size(); ++i) {
     StepConfiguration configuration = done[i] && group.rank == 0 ? *measured_before(before, configurations[i])
                                       : done[i]                  ? StepConfiguration()
@@ -331,15 +272,6 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   app.add_flag("--resume", flags.resume, "continue an interrupted run in --out");
 }
 
-void add_measuring_flags(CLI::App& app, StepFlags& flags) {
-  const char* const group = "Measuring";
-  const CLI::Range some(1, 100000);
-  add_value(app, "--blocks", flags.blocks, "blocks; each runs all settings once", group)->check(CLI::Range(4, 100000));
-  add_value(app, "--warmup", flags.warmup, "untimed steps after each change of setting", group)->check(some);
-  CLI::Option* steps = app.add_option("--steps-per-block", flags.steps, "timed steps per block and setting");
-  add_old_name(app, "--steps", steps->capture_default_str()->check(some)->group(group));
-}
-
 }  // namespace
 
 Run declare_bench_step(CLI::App& app) {
@@ -356,23 +288,22 @@ Run declare_bench_step(CLI::App& app) {
              "  firkin bench step --ranks 2 --model small,medium --resume\n"
              "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n"
              "  firkin bench step --ranks 2 --synthetic-tensors 500\n");
-  add_common_flags(app, flags->common, "bench-step");
-  add_rank_flags(app, flags->ranks);
+  add_run_flags(app, *flags, "bench-step");
   add_matrix_flags(app, *flags);
   add_model_detail_flags(app, flags->job.model);
   add_training_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
-  add_measuring_flags(app, *flags);
+  add_block_flags(app, flags->steps, "blocks; each runs all settings once");
   return [flags, &app] {
     check_replay_alone(app);
     check_alone(app, "--synthetic-tensors", model_flag_names());
     check_alone(app, "--synthetic-tensors", {"--batch", "--sequence", "--data", "--learning-rate", "--replay"});
-    make_cells(*flags);
+    make_settings(*flags);
     make_configurations(*flags);
     claim_output_folder(flags->common, writes_results());
     resumable_configurations(*flags);
     if (flags->resume && flags->common.folder) flags->common.folder->older_result_is_kept = true;  // what is there goes on
-    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, group); });
+    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, group); });
   };
 }
 

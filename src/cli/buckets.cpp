@@ -117,7 +117,7 @@ int list_models(const BucketsFlags& flags) {
   }
   for (const NamedModel& named : named_models()) {
     const ModelDescription model = describe_model({.model = std::string(named.name), .sizes = {}, .dtype = flags.model.dtype});
-    rows.push_back(model_json(model));
+    rows.push_back(json_of(model));
     rows.back()["description"] = named.description;
     if (flags.json) continue;
     fmt::print("{:<12} {:>14} {:>8} {:>10}   {} x {}, {}\n", model.name, *model.parameters, *model.tensors,
@@ -142,9 +142,9 @@ nlohmann::json memory_of(const BucketsFlags& flags, const std::string& source, i
                                  .element_bytes = bytes,
                                  .states = optimizer_states(flags.optimizer),
                                  .masters = bytes < kFloatBytes && !flags.no_master_weights};
-  nlohmann::json json = {{"source", source}, {"parameters", elements}, {"plain", memory_json(plain_memory(trained))}};
+  nlohmann::json json = {{"source", source}, {"parameters", elements}, {"plain", json_of(plain_memory(trained))}};
   for (int64_t ranks = 1; ranks <= kMostRanks; ranks *= 2) {
-    json["sharded"].push_back(memory_json(sharded_memory(trained, ranks)));
+    json["sharded"].push_back(json_of(sharded_memory(trained, ranks)));
     json["sharded"].back()["ranks"] = ranks;
   }
   return json;

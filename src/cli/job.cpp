@@ -53,15 +53,6 @@ ModelDescription describe_replay(const JobFlags& flags) {
   return model;
 }
 
-template <typename T>
-void check_each_once(const char* flag, const std::vector<T>& values) {
-  if (values.empty()) throw InputError(fmt::format("{}: expected at least one value", flag));
-  for (auto value = values.begin(); value != values.end(); ++value) {
-    if (std::find(values.begin(), value, *value) != value)
-      throw InputError(fmt::format("{}: {} is given twice; expected each value once", flag, *value));
-  }
-}
-
 }  // namespace
 
 void add_model_flags(CLI::App& app, ModelFlags& flags) {
@@ -224,6 +215,11 @@ void check_job_flags(const JobFlags& flags) {
   }
 }
 
+void check_job(const JobFlags& flags, const RankFlags& ranks) {
+  check_job_flags(flags);
+  check_memory(estimate_job_memory(flags), flags.memory_limit_bytes, ranks);
+}
+
 MemoryEstimate estimate_job_memory(const JobFlags& flags) {
   if (flags.replay.empty()) {
     return estimate_training_memory(model_config(flags.model), flags.batch_size, flags.sequence_length, element_bytes(flags.model));
@@ -272,6 +268,15 @@ const char* const kStrategiesInHelp =
     "sharded lets each rank sum and step its part of every bucket.\n"
     "torch is PyTorch's own engine (c10d::Reducer) under the same caps.\n\n";
 
+void add_block_flags(CLI::App& app, StepBenchOptions& steps, const char* blocks_in_help) {
+  const char* const group = "Measuring";
+  const CLI::Range some(1, 100000);
+  add_value(app, "--blocks", steps.blocks, blocks_in_help, group)->check(CLI::Range(4, 100000));
+  add_value(app, "--warmup", steps.warmup_steps, "untimed steps after each change of setting", group)->check(some);
+  add_old_name(app, "--steps",
+               add_value(app, "--steps-per-block", steps.steps_per_block, "timed steps per block and setting", group)->check(some));
+}
+
 void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<int64_t>& caps) {
   std::vector<std::string> names;
   for (const Strategy& strategy : kStrategies) {
@@ -295,9 +300,10 @@ double cap_in_mib(int64_t bytes) {
   return in_mib;
 }
 
-std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps, const RuleFlags& rule) {
+std::vector<StepSetting> make_settings(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps,
+                                       const RuleFlags& rule) {
   check_list("--strategies", strategies);
-  std::vector<Cell> cells;
+  std::vector<StepSetting> settings;
   for (const std::string& name : strategies) {
     DataParallelOptions options;
     options.strategy = find_strategy(name);
@@ -308,24 +314,16 @@ std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const s
     if (options.strategy.grouping == Grouping::kPlan) throw InputError("--strategies planned: expected a strategy that needs no plan");
     options.cap = cap_options(rule);
     if (options.strategy.grouping != Grouping::kCap) {
-      cells.push_back({name, std::nullopt, {name, options}});
+      settings.push_back({name, options});
       continue;
     }
     for (const int64_t bytes : caps) {
       options.cap.cap_bytes = bytes;
       const double cap_mib = cap_in_mib(bytes);
-      cells.push_back({name, cap_mib, {fmt::format("{} {} MiB", name, cap_mib), options}});
+      settings.push_back({fmt::format("{} {} MiB", name, cap_mib), options, cap_mib});
     }
   }
-  return cells;
-}
-
-void check_list(const char* flag, const std::vector<std::string>& values) {
-  check_each_once(flag, values);
-}
-
-void check_list(const char* flag, const std::vector<int64_t>& values) {
-  check_each_once(flag, values);
+  return settings;
 }
 
 }  // namespace firkin::cli

@@ -3,6 +3,9 @@
 
 #include <ATen/core/ScalarType.h>
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -11,6 +14,7 @@
 
 #include "bench/step_bench.h"
 #include "command.h"
+#include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 #include "model/memory_estimate.h"
 #include "model/transformer_config.h"
@@ -87,8 +91,9 @@ void add_replay_flags(CLI::App& app, JobFlags& flags);
 // Throws InputError when a flag of the model stands beside --replay.
 void check_replay_alone(const CLI::App& app);
 
-// Reads the text and checks everything that can be checked before ranks start. Throws InputError.
+// Reads the text and checks everything that can be checked before ranks start; check_job(): and the memory. Throw InputError.
 void check_job_flags(const JobFlags& flags);
+void check_job(const JobFlags& flags, const RankFlags& ranks);
 
 // What tensors will hold on one rank.
 MemoryEstimate estimate_job_memory(const JobFlags& flags);
@@ -101,27 +106,29 @@ Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t see
 
 // ---- under which strategies
 
+// --blocks, --warmup and --steps-per-block.
+void add_block_flags(CLI::App& app, StepBenchOptions& steps, const char* blocks_in_help);
+
 // --strategies, with the names that it takes, and --cap.
 void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<int64_t>& caps);
 
 // A cap as it was typed: 0.05 for 52429 bytes.
 double cap_in_mib(int64_t bytes);
 
-// One line of a table.
-struct Cell {
-  std::string strategy;
-  std::optional<double> cap_mib;
-  StepSetting setting;
-};
-
 // One per strategy, or per strategy and cap where a strategy takes caps. Throws InputError.
-std::vector<Cell> make_cells(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps, const RuleFlags& rule);
+std::vector<StepSetting> make_settings(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps, const RuleFlags& rule);
 
 // What "none", "naive" and so on are, for --help.
 extern const char* const kStrategiesInHelp;
 
 // Throws InputError when a list's flag has no value, or one twice.
-void check_list(const char* flag, const std::vector<std::string>& values);
-void check_list(const char* flag, const std::vector<int64_t>& values);
+template <typename T>
+void check_list(const char* flag, const std::vector<T>& values) {
+  if (values.empty()) throw InputError(fmt::format("{}: expected at least one value", flag));
+  for (auto value = values.begin(); value != values.end(); ++value) {
+    if (std::find(values.begin(), value, *value) != value)
+      throw InputError(fmt::format("{}: {} is given twice; expected each value once", flag, *value));
+  }
+}
 
 }  // namespace firkin::cli

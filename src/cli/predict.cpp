@@ -16,41 +16,22 @@ namespace firkin::cli {
 namespace {
 
 struct PredictFlags {
+  PredictionInputs given;  // what needs no file; world_size: 0: the only one in the table
   std::string tensors, allreduce, stragglers, collectives;
-  int64_t world = 0;           // 0: the only one in the table
-  int64_t nodes = 0;           // 0: not given
-  int64_t ranks_per_node = 0;  // 0: not known
+  int64_t nodes = 0;  // 0: not given
   RuleFlags rule;
-  std::vector<int64_t> caps;
-  double overhead_s = 0;
-  double compute_slowdown = 1;
-  double comm_slowdown = 1;
-  double latency_factor = 1;
-  std::optional<double> residual;
   std::optional<int64_t> largest_bucket_bytes;
   double forward_s = 0;  // 0: not given
   std::vector<std::string> hooks;
   double conversion_s_per_gib = 0;
-  bool sensitivity = false;
-  bool sharded = false;
   CommonFlags common;  // --out: empty: nothing is written
 };
-
-SearchOptions search_options(const PredictFlags& flags) {
-  SearchOptions search;
-  search.simulation.overhead_s = flags.overhead_s;
-  search.simulation.compute_slowdown = flags.compute_slowdown;
-  search.simulation.comm_slowdown = flags.comm_slowdown;
-  check_options(search.simulation);
-  if (flags.largest_bucket_bytes) search.largest_bucket_bytes = *flags.largest_bucket_bytes;
-  return search;
-}
 
 // The one that is asked for, or the only one that was measured.
 int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
   const std::vector<int64_t> worlds = world_sizes(table);
-  if (flags.world != 0) return flags.world;
-  if (flags.nodes != 0) return flags.nodes * flags.ranks_per_node;
+  if (flags.given.world_size != 0) return flags.given.world_size;
+  if (flags.nodes != 0) return flags.nodes * flags.given.ranks_per_node;
   if (worlds.size() == 1) return worlds[0];
   throw InputError(fmt::format("{}: several world sizes; expected --world with one of {}, or with another to extrapolate to",
                                flags.allreduce, fmt::join(worlds, ", ")));
@@ -68,12 +49,10 @@ void set_forward(const PredictFlags& flags, TensorProfile& profile) {
 }
 
 PredictionInputs read_inputs(const PredictFlags& flags) {
-  PredictionInputs inputs;
+  PredictionInputs inputs = flags.given;
   inputs.rule = cap_options(flags.rule);
-  inputs.search = search_options(flags);
-  inputs.latency_factor = flags.latency_factor;
-  inputs.caps = flags.caps;
-  inputs.residual = flags.residual;
+  check_options(inputs.search.simulation);
+  if (flags.largest_bucket_bytes) inputs.search.largest_bucket_bytes = *flags.largest_bucket_bytes;
   inputs.profile = read_tensors_csv(flags.tensors);
   set_forward(flags, inputs.profile);
   for (const std::string& hook : flags.hooks) {
@@ -81,10 +60,7 @@ PredictionInputs read_inputs(const PredictFlags& flags) {
   }
   inputs.table = read_allreduce_csv(flags.allreduce);
   inputs.world_size = world_size(flags, inputs.table);
-  inputs.ranks_per_node = flags.ranks_per_node;
   if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);
-  inputs.sensitivity = flags.sensitivity;
-  inputs.sharded = flags.sharded;
   if (!flags.collectives.empty()) inputs.collectives = read_collectives_csv(flags.collectives);
   return inputs;
 }
@@ -122,27 +98,29 @@ Run declare_predict(CLI::App& app) {
       "    --collectives collectives.csv\n");
   app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order")->required();
   app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,...")->required();
+  PredictionInputs& inputs = flags->given;
   const CLI::Range ranks(int64_t{1}, kLargestWorld);
-  CLI::Option* world = app.add_option("--world", flags->world, "number of ranks; extrapolates if not measured")->check(ranks);
+  CLI::Option* world = app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")->check(ranks);
   CLI::Option* per_node =
-      app.add_option("--ranks-per-node", flags->ranks_per_node, "with --nodes: extrapolate from worlds that span nodes");
+      app.add_option("--ranks-per-node", inputs.ranks_per_node, "with --nodes: extrapolate from worlds that span nodes");
   per_node->check(ranks);
   app.add_option("--nodes", flags->nodes, "with --ranks-per-node: sets --world to the product")
       ->check(ranks)
       ->needs(per_node)
       ->excludes(world);
   app.add_option("--stragglers", flags->stragglers, "per-rank times: a column 'seconds', or results.json");
-  CLI::Option* caps = add_sizes(app, "--cap", flags->caps, "caps of the curve: 1MiB,25MiB (default: powers of two)");
+  CLI::Option* caps = add_sizes(app, "--cap", inputs.caps, "caps of the curve: 1MiB,25MiB (default: powers of two)");
   add_old_name(app, "--cap-mib", caps, "MiB");
   add_old_name(app, "--cap-mb", caps, "MB");
   add_rule_flags(app, flags->rule);
   const char* const group = "Performance model";
-  CLI::Option* overhead = add_time(app, "--overhead", flags->overhead_s, "cost per call on the computing thread: 20us");
+  SimulationOptions& simulation = inputs.search.simulation;
+  CLI::Option* overhead = add_time(app, "--overhead", simulation.overhead_s, "cost per call on the computing thread: 20us");
   add_old_name(app, "--overhead-us", overhead->group(group), "us");
-  add_value(app, "--compute-slowdown", flags->compute_slowdown, "slowdown of backward during communication", group);
-  add_value(app, "--comm-slowdown", flags->comm_slowdown, "slowdown of all-reduces during computation", group);
-  add_value(app, "--latency-factor", flags->latency_factor, "all-reduce latency during backward, over that of an\nidle link", group);
-  app.add_option("--residual", flags->residual, "residual of the calibration (default: not calibrated)")
+  add_value(app, "--compute-slowdown", simulation.compute_slowdown, "slowdown of backward during communication", group);
+  add_value(app, "--comm-slowdown", simulation.comm_slowdown, "slowdown of all-reduces during computation", group);
+  add_value(app, "--latency-factor", inputs.latency_factor, "all-reduce latency during backward, over that of an\nidle link", group);
+  app.add_option("--residual", inputs.residual, "residual of the calibration (default: not calibrated)")
       ->check(CLI::Range(0.0, 1.0))
       ->group(group);
   CLI::Option* largest = add_size(app, "--max-bucket", flags->largest_bucket_bytes, "largest bucket of several tensors");
@@ -151,8 +129,8 @@ Run declare_predict(CLI::App& app) {
   add_old_name(app, "--forward-ms", forward->group(group), "ms");
   app.add_option("--hooks", flags->hooks, "wire formats to predict: none,bf16")->delimiter(',')->group(group);
   add_value(app, "--conversion-seconds-per-gib", flags->conversion_s_per_gib, "cost of converting gradients to bf16 and back", group);
-  app.add_flag("--sensitivity", flags->sensitivity, "multiply each input by 1/8 to 8; heat maps with --out");
-  CLI::Option* sharded = app.add_flag("--sharded", flags->sharded, "also predict the strategy sharded: time and memory");
+  app.add_flag("--sensitivity", inputs.sensitivity, "multiply each input by 1/8 to 8; heat maps with --out");
+  CLI::Option* sharded = app.add_flag("--sharded", inputs.sharded, "also predict the strategy sharded: time and memory");
   app.add_option("--collectives", flags->collectives, "with --sharded: collective,bytes,seconds (default: half an\nall-reduce each)")
       ->needs(sharded);
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");

@@ -2,12 +2,8 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <ctime>
-#include <fstream>
 #include <tuple>
 #include <vector>
 
@@ -56,8 +52,6 @@ std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
   return parse_link(*flags.link, flags.link_world.value_or(ranks));
 }
 
-}  // namespace
-
 void add_rank_flags(CLI::App& app, RankFlags& flags) {
   flags.ranks_option = app.add_option("--ranks", flags.ranks, "ranks to start on this machine, without a launcher");
   flags.ranks_option->capture_default_str();
@@ -70,6 +64,13 @@ void add_rank_flags(CLI::App& app, RankFlags& flags) {
   add_value(app, "--backend", flags.backend, "c10d backend for gradients; auto: nccl if each rank\nhas a GPU of its own, else gloo", group)
       ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
   add_value(app, "--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share", group);
+}
+
+}  // namespace
+
+void add_run_flags(CLI::App& app, RunFlags& flags, const std::string& command) {
+  add_common_flags(app, flags.common, command);
+  add_rank_flags(app, flags.ranks);
 }
 
 bool uses_gpus(const RankFlags& flags) {
@@ -91,7 +92,9 @@ bool writes_results() {
   return !info || info->rank == 0;
 }
 
-int run_on_ranks(const RankFlags& flags, const std::function<void(const ProcessGroup&)>& body) {
+int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& body) {
+  if (!run.common.folder) claim_output_folder(run.common, writes_results());
+  const RankFlags& flags = run.ranks;
   check_rank_flags(flags);
   const auto info = rank_info_from_environment();
   const std::optional<ModelledLink> link = link_of(flags, info ? info->world_size : flags.ranks);
@@ -135,56 +138,6 @@ std::string difference_from(const RunHead& earlier, const CommonFlags& common, c
       return fmt::format("{} {}, now {}", name, before.empty() ? "(not given)" : before, after.empty() ? "(not given)" : after);
   }
   return "";
-}
-
-namespace {
-
-sigset_t wishes() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set, signal);
-  return set;
-}
-
-// Of the main thread, which starts the ranks. Empty where the kernel does not say.
-std::vector<pid_t> children() {
-  std::ifstream in(fmt::format("/proc/self/task/{}/children", getpid()));
-  std::vector<pid_t> found;
-  for (pid_t child = 0; in >> child;) found.push_back(child);
-  return found;
-}
-
-void wait_for_signals(const std::stop_token& stop) {
-  const sigset_t set = wishes();
-  bool passed = false;
-  while (!stop.stop_requested()) {
-    const timespec patience{.tv_sec = 0, .tv_nsec = 200'000'000};
-    const int signal = sigtimedwait(&set, nullptr, &patience);
-    if (signal < 0) continue;
-    const std::vector<pid_t> ranks = children();
-    if (passed || ranks.empty()) {
-      pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-      kill(getpid(), signal);
-      return;
-    }
-    fmt::print(stderr, "\nfirkin: {}; the ranks finish the current step\n", strsignal(signal));
-    for (const pid_t rank : ranks) kill(rank, SIGUSR1);
-    passed = true;
-  }
-}
-
-}  // namespace
-
-PassedSignals::PassedSignals() {
-  const sigset_t set = wishes();
-  pthread_sigmask(SIG_BLOCK, &set, &previous_);
-  waiter_ = std::jthread(wait_for_signals);
-}
-
-PassedSignals::~PassedSignals() {
-  waiter_.request_stop();
-  waiter_.join();
-  pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
 }
 
 }  // namespace firkin::cli

@@ -1,6 +1,6 @@
 // The subcommands that run on several ranks: their flags, the way into the ranks, and how a run of several begins.
 //
-//   return run_on_ranks(flags.ranks, [&](const ProcessGroup& group) {
+//   return run_on_ranks(flags, [&](const ProcessGroup& group) {
 //     Results results;
 //     results.run = begin_run("tune", flags.common, group);   // on every rank, before anything is measured
 //     ...
@@ -8,13 +8,10 @@
 //   });
 #pragma once
 
-#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <stop_token>
 #include <string>
-#include <thread>
 
 #include "command.h"
 #include "firkin/comm/process_group.h"
@@ -31,7 +28,13 @@ struct RankFlags {
   std::optional<std::string> link;    // of parse_link()
   std::optional<int64_t> link_world;  // without: as many as there are ranks
 };
-void add_rank_flags(CLI::App& app, RankFlags& flags);
+
+// What every subcommand that runs on ranks takes.
+struct RunFlags {
+  CommonFlags common;
+  RankFlags ranks;
+};
+void add_run_flags(CLI::App& app, RunFlags& flags, const std::string& command);
 
 // Whether ranks are on GPUs.
 bool uses_gpus(const RankFlags& flags);
@@ -43,30 +46,15 @@ int local_ranks(const RankFlags& flags);
 // Whether this process writes the result: it is rank 0, or the one that starts the ranks.
 bool writes_results();
 
-// Runs `body` in every rank: here, when a launcher (torchrun, mpirun, srun, or --ranks itself) started this process as a rank; otherwise it
-// starts --ranks processes of this program, which come back here as ranks. Returns the exit code. Check all input before: then bad input is
-// reported once, and before any rank starts.
-int run_on_ranks(const RankFlags& flags, const std::function<void(const ProcessGroup&)>& body);
+// Claims --out unless it is claimed, and runs `body` in every rank: here, when a launcher (torchrun, mpirun, srun, or --ranks itself)
+// started this process as a rank; otherwise it starts --ranks processes of this program, which come back here as ranks. Returns the exit
+// code. Check all input before: then bad input is reported once, and before any rank starts.
+int run_on_ranks(RunFlags& flags, const std::function<void(const ProcessGroup&)>& body);
 
 // start_run(), and the machines of all ranks. Collective.
 RunHead begin_run(const std::string& command, const CommonFlags& common, const ProcessGroup& group);
 
 // What differs between an earlier run and one that these flags would start here: "batch 4, now 2", "host a, now b"; empty: nothing.
 std::string difference_from(const RunHead& earlier, const CommonFlags& common, const RankFlags& ranks);
-
-// While it lives, the first SIGINT, SIGTERM or SIGUSR1 to this process, which starts the ranks of a training, is a wish that they end well:
-// it becomes a SIGUSR1 to each of its children (StopSignals of train/); the next one does what it would have done. Make it before any other
-// thread is started: it blocks these signals in those to come, and in children, who unblock them when they are ready.
-class PassedSignals {
- public:
-  PassedSignals();
-  ~PassedSignals();
-  PassedSignals(const PassedSignals&) = delete;
-  PassedSignals& operator=(const PassedSignals&) = delete;
-
- private:
-  sigset_t previous_{};
-  std::jthread waiter_;
-};
 
 }  // namespace firkin::cli

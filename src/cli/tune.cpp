@@ -15,47 +15,28 @@
 namespace firkin::cli {
 namespace {
 
-struct TuneFlags {
-  CommonFlags common;
-  RankFlags ranks;
+struct TuneFlags : RunFlags {
   JobFlags job;
   RuleFlags rule;
-  std::vector<int64_t> caps;
-  std::vector<std::string> hooks;
-  int blocks = 20;
-  int race_blocks = 10;
-  bool compare = false;
-  bool sharded = false;
-  int warmup = 1;
-  int steps = 2;
-  int profile_steps = 20;
-  double allreduce_seconds = 10;
-  std::optional<double> seconds;  // for all of it
+  TuneOptions options = {.steps = {.blocks = 20, .warmup_steps = 1, .steps_per_block = 2}};  // as the flags are, before checked_options()
+  std::optional<double> seconds;                                                             // for all of it
 };
 
 TuneOptions checked_options(const TuneFlags& flags) {
-  if (!(flags.allreduce_seconds >= 0.1 && flags.allreduce_seconds <= 1e6)) {
-    throw InputError(fmt::format("--allreduce-time {}: expected 100ms to 11 days", format_seconds(flags.allreduce_seconds)));
+  TuneOptions options = flags.options;
+  if (!(options.allreduce_seconds >= 0.1 && options.allreduce_seconds <= 1e6)) {
+    throw InputError(fmt::format("--allreduce-time {}: expected 100ms to 11 days", format_seconds(options.allreduce_seconds)));
   }
-  TuneOptions options;
-  options.caps = flags.caps;
   options.rule = cap_options(flags.rule);
-  for (const std::string& hook : flags.hooks) {
+  options.hooks.clear();
+  for (const std::string& hook : flags.options.hooks) {
     find_compression(hook, 0);
     if (hook != kNoHook && std::ranges::find(options.hooks, hook) == options.hooks.end()) options.hooks.push_back(hook);
   }
   constexpr double kSeconds = 120;
-  options.seconds = flags.seconds.value_or(flags.compare ? options.seconds : kSeconds);
-  options.profile_steps = flags.profile_steps;
-  options.allreduce_seconds = flags.allreduce_seconds;
+  options.seconds = flags.seconds.value_or(options.compare ? options.seconds : kSeconds);
   options.seed = flags.common.seed;
-  options.steps.blocks = flags.blocks;
-  options.race_blocks = flags.race_blocks;
-  options.compare = flags.compare;
-  options.sharded = flags.sharded;
-  options.calibration_blocks = std::max(4, flags.blocks / 2);
-  options.steps.warmup_steps = flags.warmup;
-  options.steps.steps_per_block = flags.steps;
+  options.calibration_blocks = std::max(4, options.steps.blocks / 2);
   return options;
 }
 
@@ -107,38 +88,31 @@ Run declare_tune(CLI::App& app) {
       "  torchrun --nproc-per-node 2 --no-python firkin tune\n\n"
       "--rule at-most: a tensor that would exceed the cap starts a new bucket;\n"
       "close-when-full: a bucket closes once it reaches the cap, as PyTorch's do.\n");
-  add_common_flags(app, flags->common, "tune");
+  add_run_flags(app, *flags, "tune");
   add_settings_flag(app, flags->common);
-  add_rank_flags(app, flags->ranks);
   add_job_flags(app, flags->job);
   add_replay_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
-  app.add_flag("--sharded", flags->sharded, "consider the strategy sharded too: time and memory")->group("Measuring");
-  app.add_flag("--compare", flags->compare, "also measure naive, flat, overlap and more caps")->group("Measuring");
-  CLI::Option* caps = add_sizes(app, "--cap", flags->caps, "also race these: 1MiB,25MiB; with --compare, the\ncaps to compare");
+  TuneOptions& options = flags->options;
+  app.add_flag("--sharded", options.sharded, "consider the strategy sharded too: time and memory")->group("Measuring");
+  app.add_flag("--compare", options.compare, "also measure naive, flat, overlap and more caps")->group("Measuring");
+  CLI::Option* caps = add_sizes(app, "--cap", options.caps, "also race these: 1MiB,25MiB; with --compare, the\ncaps to compare");
   add_old_name(app, "--cap-mib", caps->group("Buckets"), "MiB");
-  app.add_option("--hooks", flags->hooks, "compare these wire formats: none,bf16")->delimiter(',')->group("Buckets");
+  app.add_option("--hooks", options.hooks, "compare these wire formats: none,bf16")->delimiter(',')->group("Buckets");
   const char* const measuring = "Measuring";
-  const CLI::Range some(1, 100000);
-  const CLI::Range at_least_4(4, 100000);
-  add_value(app, "--race-blocks", flags->race_blocks, "at most this many blocks in the race", measuring)->check(some);
-  add_value(app, "--blocks", flags->blocks, "blocks that measure the gain; each runs all settings", measuring)->check(at_least_4);
-  add_value(app, "--warmup", flags->warmup, "untimed steps after each change of setting", measuring)->check(some);
-  CLI::Option* steps = app.add_option("--steps-per-block", flags->steps, "timed steps per block and setting");
-  add_old_name(app, "--steps", steps->capture_default_str()->check(some)->group(measuring));
+  add_value(app, "--race-blocks", options.race_blocks, "at most this many blocks in the race", measuring)->check(CLI::Range(1, 100000));
+  add_block_flags(app, options.steps, "blocks that measure the gain; each runs all settings");
   CLI::Option* all = add_time(app, "--time", flags->seconds,
                               "budget for the whole run; slow steps run fewer times\n(default: 2m; with --compare no limit)");
   add_old_name(app, "--seconds", all->group(measuring), "s");
-  add_value(app, "--profile-steps", flags->profile_steps, "backward passes to profile", measuring)->check(at_least_4);
-  CLI::Option* time = add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for the all-reduce table: 10s");
+  add_value(app, "--profile-steps", options.profile_steps, "backward passes to profile", measuring)->check(CLI::Range(4, 100000));
+  CLI::Option* time = add_time(app, "--allreduce-time", options.allreduce_seconds, "budget for the all-reduce table: 10s");
   add_old_name(app, "--allreduce-seconds", time->group(measuring), "s");
   return [flags, &app] {
     check_replay_alone(app);
-    const TuneOptions options = checked_options(*flags);
-    check_job_flags(flags->job);
-    check_memory(estimate_job_memory(flags->job), flags->job.memory_limit_bytes, flags->ranks);
-    claim_output_folder(flags->common, writes_results());
-    return run_on_ranks(flags->ranks, [&](const ProcessGroup& group) { run_rank(*flags, options, group); });
+    const TuneOptions checked = checked_options(*flags);
+    check_job(flags->job, flags->ranks);
+    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, checked, group); });
   };
 }
 

@@ -1,4 +1,4 @@
-// A result in words: heading, how sure it is, key figures, settings to paste.
+// A result in words: heading, how sure it is, settings to paste.
 #pragma once
 
 #include <string>
@@ -8,12 +8,6 @@
 
 namespace firkin {
 
-struct KeyFigure {
-  std::string label;
-  std::string value;
-  std::string note;
-};
-
 // All plain text.
 struct Answer {
   std::string kicker;                  // what was run, where and when
@@ -21,9 +15,8 @@ struct Answer {
   std::string certainty;               // how sure it is, and what the measurement cannot tell; may be empty
   std::vector<std::string> warnings;   // what limits it
   std::vector<PasteSetting> settings;  // what to do with it; the first is PyTorch's
-  std::vector<KeyFigure> figures;
-  std::vector<std::string> lead;   // paragraphs: the reasons
-  std::vector<std::string> notes;  // what was noticed on the way
+  std::vector<std::string> lead;       // paragraphs: the reasons
+  std::vector<std::string> notes;      // what was noticed on the way
 };
 
 Answer put_in_words(const Results& results);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "firkin/base/units.h"
@@ -86,7 +87,7 @@ std::optional<Chart> allreduce_chart(const Results& results) {
 std::optional<Chart> chunks_chart(const Results& results) {
   const std::vector<ChunksRow>& chunks = results.chunks;
   if (chunks.empty()) return std::nullopt;
-  nlohmann::json rows = nlohmann::json::array();
+  json rows = json::array();
   for (const ChunksRow& row : chunks) {
     rows.push_back({{"bytes", row.chunk_bytes},
                     {"size", format_bytes(row.chunk_bytes)},
@@ -114,7 +115,7 @@ std::optional<Chart> chunks_chart(const Results& results) {
 std::optional<Chart> ready_chart(const Results& results) {
   if (!results.profile || results.profile->tensors.names.empty()) return std::nullopt;
   const TensorProfile& profile = results.profile->tensors;
-  nlohmann::json tensors = nlohmann::json::array({{{"ready_s", 0}, {"mib", 0}}});  // at first nothing is ready
+  json tensors = json::array({{{"ready_s", 0}, {"mib", 0}}});  // at first nothing is ready
   int64_t total = 0;
   for (size_t i = 0; i < profile.names.size(); ++i) {
     total += profile.bytes[i];
@@ -136,8 +137,8 @@ std::optional<Chart> ready_chart(const Results& results) {
   chart.summary =
       fmt::format("{} gradients, {} in all, become ready during a backward pass of {}; the last after {}.", profile.names.size(),
                   format_bytes(total), display_seconds(profile.backward_s), display_seconds(profile.ready_s.back()));
-  const nlohmann::json end = {{"ready_s", profile.backward_s}, {"label", "end of backward"}};
-  chart.spec = filled_chart("ready", {{"tensors", tensors}, {"end", nlohmann::json::array({end})}});
+  const json end = {{"ready_s", profile.backward_s}, {"label", "end of backward"}};
+  chart.spec = filled_chart("ready", {{"tensors", tensors}, {"end", json::array({end})}});
   return chart;
 }
 
@@ -172,10 +173,10 @@ std::optional<Chart> layers_chart(const Results& results) {
 
 // ---- The strategies side by side: computation, and the communication that it does not hide.
 
-nlohmann::json strategy_bar(const StrategyRow& row, bool split) {
+json strategy_bar(const StrategyRow& row, bool split) {
   // Noise can make a step shorter than one without communication; nothing is exposed then.
   const double exposed_s = std::clamp(row.exposed_s.value_or(0), 0.0, row.measured_s);
-  nlohmann::json bar = {{"strategy", row.strategy}, {"measured", display_seconds(row.measured_s)}};
+  json bar = {{"strategy", row.strategy}, {"measured", display_seconds(row.measured_s)}};
   bar[split ? "computation" : "step"] = row.measured_s - exposed_s;
   bar["exposed"] = split ? display_seconds(exposed_s) : "–";
   if (split) bar["exposed communication"] = exposed_s;
@@ -188,7 +189,7 @@ std::optional<Chart> strategy_chart(const Results& results) {
   if (results.strategies.empty()) return std::nullopt;
   const std::vector<StrategyRow> rows = compared_strategies(results);
   const bool split = std::ranges::any_of(rows, [](const StrategyRow& row) { return row.exposed_s.has_value(); });
-  nlohmann::json bars = nlohmann::json::array();
+  json bars = json::array();
   for (const StrategyRow& row : rows) bars.push_back(strategy_bar(row, split));
   const auto fastest =
       std::ranges::min_element(rows, {}, [](const StrategyRow& row) { return row.strategy == "none" ? HUGE_VAL : row.measured_s; });
@@ -200,7 +201,7 @@ std::optional<Chart> strategy_chart(const Results& results) {
   chart.summary = fmt::format("Step times of {} strategies; the fastest that communicates is {} at {}.", rows.size(), fastest->strategy,
                               display_seconds(fastest->measured_s));
   chart.spec = filled_chart("strategies", {{"strategies", bars}});
-  set_param(chart.spec, "key", split ? nlohmann::json{"computation", "exposed communication"} : nlohmann::json{"step"});
+  set_param(chart.spec, "key", split ? json{"computation", "exposed communication"} : json{"step"});
   return chart;
 }
 
@@ -252,19 +253,7 @@ std::optional<Chart> step_matrix_chart(const Results& results) {
 
 // ---- Two runs compared: the time of B over that of A, setting by setting.
 
-const char* words_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kFaster:
-      return "B is faster";
-    case Verdict::kSlower:
-      return "B is slower";
-    case Verdict::kSame:
-      return "cannot be told apart";
-    case Verdict::kUnknown:
-      break;
-  }
-  return "unknown";
-}
+constexpr std::array kVerdictWords = {"B is faster", "B is slower", "cannot be told apart", "unknown"};  // in the order of Verdict
 
 using NameParts = std::vector<std::string>;
 
@@ -296,15 +285,15 @@ NameParts parts_of_all(const std::vector<ComparedSetting>& settings) {
   return common;
 }
 
-nlohmann::json ratio_mark(const ComparedSetting& setting, const NameParts& in_all) {
-  nlohmann::json mark = {{"setting", label_of(setting, in_all)},
-                         {"ratio", setting.ratio},
-                         {"end", setting.ratio},
-                         {"change", display_percent(setting.ratio - 1, true)},
-                         {"verdict", words_of(setting.verdict)},
-                         {"interval", "–"},
-                         {"a", display_seconds(setting.a_s)},
-                         {"b", display_seconds(setting.b_s)}};
+json ratio_mark(const ComparedSetting& setting, const NameParts& in_all) {
+  json mark = {{"setting", label_of(setting, in_all)},
+               {"ratio", setting.ratio},
+               {"end", setting.ratio},
+               {"change", display_percent(setting.ratio - 1, true)},
+               {"verdict", kVerdictWords[static_cast<size_t>(setting.verdict)]},
+               {"interval", "–"},
+               {"a", display_seconds(setting.a_s)},
+               {"b", display_seconds(setting.b_s)}};
   if (!setting.ratio_interval) return mark;
   const Interval& interval = *setting.ratio_interval;
   mark.update({{"low", interval.low},
@@ -317,25 +306,24 @@ nlohmann::json ratio_mark(const ComparedSetting& setting, const NameParts& in_al
 std::optional<Chart> ratios_chart(const Results& results) {
   if (!results.comparison || results.comparison->settings.empty()) return std::nullopt;
   const std::vector<ComparedSetting>& settings = results.comparison->settings;
-  nlohmann::json marks = nlohmann::json::array();
+  json marks = json::array();
   const NameParts in_all = parts_of_all(settings);
   for (const ComparedSetting& setting : settings) marks.push_back(ratio_mark(setting, in_all));
   const auto count = [&settings](Verdict verdict) { return std::ranges::count(settings, verdict, &ComparedSetting::verdict); };
-  Chart chart;
-  chart.id = "ratios";
-  chart.title = "Time of run B over time of run A";
-  chart.caption =
-      "Left of the dashed line B takes less time, right of it more. An interval (95 %) that contains 1 cannot tell the two apart; a pale "
-      "point has none.";
-  chart.summary = fmt::format("Of {} settings B is faster in {}, slower in {}; {} cannot be told apart.", settings.size(),
-                              count(Verdict::kFaster), count(Verdict::kSlower), count(Verdict::kSame));
-  chart.spec = filled_chart("ratios", {{"settings", marks}});
-  return chart;
+  return Chart{.id = "ratios",
+               .title = "Time of run B over time of run A",
+               .caption =
+                   "Left of the dashed line B takes less time, right of it more. An interval (95 %) that contains 1 cannot tell the two "
+                   "apart; a pale "
+                   "point has none.",
+               .summary = fmt::format("Of {} settings B is faster in {}, slower in {}; {} cannot be told apart.", settings.size(),
+                                      count(Verdict::kFaster), count(Verdict::kSlower), count(Verdict::kSame)),
+               .spec = filled_chart("ratios", {{"settings", marks}})};
 }
 
 // ---- When a step computed and when it communicated, setting by setting: as measured, and as predicted.
 
-void add_periods(nlohmann::json& rows, const std::string& setting, const std::vector<BusyPeriod>& periods, const std::string& prefix) {
+void add_periods(json& rows, const std::string& setting, const std::vector<BusyPeriod>& periods, const std::string& prefix) {
   for (const BusyPeriod& period : periods) {
     rows.push_back({{"setting", setting},
                     {"kind", prefix + (period.activity == kComputeActivity ? "computation" : period.activity)},
@@ -349,7 +337,7 @@ void add_periods(nlohmann::json& rows, const std::string& setting, const std::ve
 std::optional<Chart> timeline_chart(const Results& results) {
   const std::vector<TraceRow>& rows = results.traces;
   if (rows.empty()) return std::nullopt;
-  nlohmann::json periods = nlohmann::json::array();
+  json periods = json::array();
   for (const TraceRow& row : rows) {
     add_periods(periods, row.name, row.timeline, "");
     add_periods(periods, row.name, row.predicted, "predicted ");
@@ -398,13 +386,12 @@ Chart losses_chart(const std::vector<NamedTraining>& trainings) {
   for (const NamedTraining& one : trainings) {
     if (one.training->last_loss) ends.push_back(fmt::format("{} at {:.4f}", one.name, *one.training->last_loss));
   }
-  Chart chart;
-  chart.id = "losses";
-  chart.title = trainings.size() == 1 ? "Loss" : "Losses";
-  chart.caption = "Mean cross-entropy in nats per token. Lines: of each step's samples, before the update; points: of held-out data.";
-  chart.summary = fmt::format("Losses of {} trainings, which end: {}.", trainings.size(), fmt::join(ends, ", "));
-  chart.spec = with_key_of_runs(filled_chart("losses", {{"losses", losses}, {"held", held}}), trainings.size());
-  return chart;
+  return Chart{
+      .id = "losses",
+      .title = trainings.size() == 1 ? "Loss" : "Losses",
+      .caption = "Mean cross-entropy in nats per token. Lines: of each step's samples, before the update; points: of held-out data.",
+      .summary = fmt::format("Losses of {} trainings, which end: {}.", trainings.size(), fmt::join(ends, ", ")),
+      .spec = with_key_of_runs(filled_chart("losses", {{"losses", losses}, {"held", held}}), trainings.size())};
 }
 
 Chart speeds_chart(const std::vector<NamedTraining>& trainings) {
@@ -416,13 +403,11 @@ Chart speeds_chart(const std::vector<NamedTraining>& trainings) {
   for (const NamedTraining& one : trainings) {
     if (one.training->tokens_per_s) means.push_back(fmt::format("{} {:.0f}", one.name, *one.training->tokens_per_s));
   }
-  Chart chart;
-  chart.id = "speeds";
-  chart.title = "Tokens per second";
-  chart.caption = "Of all ranks together, step by step.";
-  chart.summary = fmt::format("Tokens per second of {} trainings: {}.", trainings.size(), fmt::join(means, ", "));
-  chart.spec = with_key_of_runs(filled_chart("speeds", {{"speeds", speeds}}), trainings.size());
-  return chart;
+  return Chart{.id = "speeds",
+               .title = "Tokens per second",
+               .caption = "Of all ranks together, step by step.",
+               .summary = fmt::format("Tokens per second of {} trainings: {}.", trainings.size(), fmt::join(means, ", ")),
+               .spec = with_key_of_runs(filled_chart("speeds", {{"speeds", speeds}}), trainings.size())};
 }
 
 }  // namespace

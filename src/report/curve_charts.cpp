@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "firkin/base/units.h"
+#include "firkin/stats/summary.h"
 #include "report/charts.h"
 
 namespace firkin {
@@ -130,6 +131,17 @@ std::string curve_summary(const std::vector<CurveRow>& rows, const std::optional
                             display_seconds(*answer->best_measured.measured_s));
 }
 
+// How far the prediction was off; nothing unless caps were both predicted and measured.
+std::string error_text(const std::vector<CurveRow>& curve) {
+  std::vector<double> errors;
+  for (const CurveRow& row : curve) {
+    if (row.predicted_s && row.measured_s) errors.push_back(std::abs(*row.predicted_s / *row.measured_s - 1));
+  }
+  if (errors.empty()) return "";
+  return fmt::format(" Prediction error: {} in the median of {} caps, {} at worst.", display_percent(median(errors)), errors.size(),
+                     display_percent(std::ranges::max(errors)));
+}
+
 std::string curve_caption(const Levels& levels, bool has_measured, bool has_range) {
   std::string text = has_measured ? "Line: the model's prediction. Points: medians of real steps with 95 % intervals; filled points are "
                                     "as good as the best, as far as this measurement can tell."
@@ -224,7 +236,7 @@ std::optional<Chart> curve_chart(const Results& results) {
   Chart chart;
   chart.id = "curve";
   chart.title = measured.empty() ? "Step time over bucket size: predicted" : "Step time over bucket size: predicted and measured";
-  chart.caption = curve_caption(levels, !measured.empty(), line.front().predicted_range_s.has_value());
+  chart.caption = curve_caption(levels, !measured.empty(), line.front().predicted_range_s.has_value()) + error_text(results.curve);
   chart.summary = curve_summary(line, results.answer);
   chart.spec = filled_chart("curve", {{"predicted", predicted_points(line)},
                                       {"measured", measured},

@@ -9,27 +9,18 @@
 
 #include "answer.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/summary.h"
 
 namespace firkin {
 namespace {
 
 // ---- The answer of `firkin tune`.
 
-// "8, 16 and 25"
-std::string enumerated(const std::vector<std::string>& items) {
-  if (items.size() < 2) return items.empty() ? "" : items[0];
-  return fmt::format("{} and {}", fmt::join(items.begin(), items.end() - 1, ", "), items.back());
-}
-
-std::vector<std::string> cap_texts(const std::vector<double>& caps_mib) {
+// "8, 16 and 25"; at least one.
+std::string enumerated(const std::vector<double>& caps_mib) {
   std::vector<std::string> texts;
   for (const double cap : caps_mib) texts.push_back(display_cap(cap));
-  return texts;
-}
-
-bool excludes_no_gain(const Gain& gain) {
-  return gain.ratio_ci.high < 1;
+  if (texts.size() == 1) return texts[0];
+  return fmt::format("{} and {}", fmt::join(texts.begin(), texts.end() - 1, ", "), texts.back());
 }
 
 // "28.4 % less time than PyTorch's default (95 % interval 26.1 to 30.2 %)"
@@ -48,19 +39,13 @@ std::string against(const Gain& gain, const std::string& other) {
                      other, display_percent(low), display_percent(high));
 }
 
-constexpr const char* kTorchDefault = "PyTorch's default";
-
-std::string against_default(const Gain& gain) {
-  return against(gain, kTorchDefault);
-}
-
 std::string ordered_sentence(const TuneAnswer& answer) {
   const std::string takes = against(*answer.ordered_over_best_cap, "the best cap");
-  if (!excludes_no_gain(*answer.ordered_over_best_cap)) {
+  if (answer.ordered_over_best_cap->ratio_ci.high >= 1) {
     return fmt::format("The strategy ordered, which hides communication behind the next forward pass too, takes {}.", takes);
   }
   const std::string over_default =
-      answer.ordered_over_default ? fmt::format(", and {}", against_default(*answer.ordered_over_default)) : "";
+      answer.ordered_over_default ? fmt::format(", and {}", against(*answer.ordered_over_default, "PyTorch's default")) : "";
   return fmt::format("Recommended: the strategy ordered, which hides communication behind the next forward pass too. It takes {}{}.", takes,
                      over_default);
 }
@@ -90,25 +75,12 @@ std::string hook_sentence(const HookGain& hook) {
       hook.hook, display_cap(hook.cap_mib), display_seconds(hook.predicted_s), against(gain, "without"));
 }
 
-std::string interval_text(const Interval& saved) {
-  return fmt::format("95 % interval {} to {}", display_percent(saved.low), display_percent(saved.high));
-}
-
 std::string bounds_sentence(const DecisionSection& decision) {
   if (!decision.lowest_cap_mib) return "";
   if (!decision.highest_cap_mib)
     return fmt::format(" Every cap from {} MiB on makes the same buckets.", display_cap(*decision.lowest_cap_mib));
   return fmt::format(" Every cap from {} to {} MiB makes the same buckets.", display_cap(*decision.lowest_cap_mib),
                      display_cap(*decision.highest_cap_mib));
-}
-
-KeyFigure error_figure(const std::vector<CurveRow>& curve) {
-  std::vector<double> errors;
-  for (const CurveRow& row : curve) {
-    if (row.predicted_s && row.measured_s) errors.push_back(std::abs(*row.predicted_s / *row.measured_s - 1));
-  }
-  return {"Prediction error", display_percent(median(errors)),
-          fmt::format("median over {} caps; worst {}", errors.size(), display_percent(std::ranges::max(errors)))};
 }
 
 std::string tune_heading(const DecisionSection& decision) {
@@ -132,8 +104,8 @@ std::string tune_certainty(const DecisionSection& decision) {
   const auto add = [&text](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
   if (const auto& gain = decision.over_default; gain && !has_outcome(decision, Outcome::kSameBuckets)) {
     if (has_outcome(decision, Outcome::kGain) && std::isfinite(gain->ratio_ci.high)) {
-      add(fmt::format("{}, from blocks that had no part in choosing the cap.",
-                      interval_text({1 - gain->ratio_ci.high, 1 - gain->ratio_ci.low})));
+      add(fmt::format("95 % interval {} to {}, from blocks that had no part in choosing the cap.", display_percent(1 - gain->ratio_ci.high),
+                      display_percent(1 - gain->ratio_ci.low)));
     } else {
       add(fmt::format("Measured with {} MiB, a step takes {}.", display_cap(decision.cap_mib), against(*gain, "with PyTorch's default")));
     }
@@ -141,7 +113,7 @@ std::string tune_certainty(const DecisionSection& decision) {
   if (has_outcome(decision, Outcome::kNotShown)) add("More blocks would settle it.");
   std::vector<double> others = decision.tied_mib;
   std::erase(others, decision.cap_mib);
-  if (!others.empty()) add(fmt::format("{} MiB may be as fast: this measurement cannot tell.", enumerated(cap_texts(others))));
+  if (!others.empty()) add(fmt::format("{} MiB may be as fast: this measurement cannot tell.", enumerated(others)));
   return text;
 }
 
@@ -187,29 +159,6 @@ std::vector<std::string> tune_lead(const Results& results) {
   return lead;
 }
 
-std::vector<KeyFigure> tune_figures(const Results& results) {
-  const DecisionSection& decision = results.answer->decision;
-  std::vector<KeyFigure> figures = {{"Best cap", display_cap(decision.cap_mib) + " MiB", decision.outcome}};
-  if (decision.over_default && !has_outcome(decision, Outcome::kSameBuckets)) {
-    const Gain& gain = *decision.over_default;
-    figures.push_back({"Against PyTorch's default", display_percent(gain.ratio - 1, true),
-                       std::isfinite(gain.ratio_ci.high) ? interval_text({gain.ratio_ci.low - 1, gain.ratio_ci.high - 1}) : ""});
-  }
-  if (decision.predicted_s && decision.measured_s) {
-    figures.push_back({"Step time", display_seconds(*decision.measured_s), display_seconds(*decision.predicted_s) + " predicted"});
-  }
-  figures.push_back({"Equally good", fmt::format("{} of {} caps", decision.tied_mib.size(), results.curve.size()),
-                     fmt::format("{} MiB, as far as measured", fmt::join(cap_texts(decision.tied_mib), ", "))});
-  figures.push_back(error_figure(results.curve));
-  const auto naive = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy);
-  if (naive != results.strategies.end() && decision.measured_s) {
-    figures.push_back(
-        {"Against naive", fmt::format("{:.2f} ×", naive->measured_s / *decision.measured_s),
-         fmt::format("as fast: {} instead of {}", display_seconds(*decision.measured_s), display_seconds(naive->measured_s))});
-  }
-  return figures;
-}
-
 std::vector<PasteSetting> with_sharded(std::vector<PasteSetting> settings, const std::optional<PredictedSharded>& sharded) {
   if (sharded) std::ranges::move(sharded_settings(*sharded), std::back_inserter(settings));
   return settings;
@@ -242,10 +191,6 @@ std::string buckets_text(auto count) {
 }
 
 constexpr double kLeastGainShown = 5e-4;
-
-std::string gain_text(double gain) {
-  return gain < kLeastGainShown ? "gains nothing" : fmt::format("gains {}", display_percent(gain));
-}
 
 // What was not measured.
 void add_extrapolated(const Prediction& prediction, std::vector<std::string>& lead) {
@@ -347,29 +292,10 @@ std::string sharded_text(const PredictedSharded& sharded) {
 
 std::string prediction_heading(const Prediction& prediction) {
   const PredictedBucketing& best = prediction.best_uniform;
+  const double gain = prediction.best_plan.gain;
   return fmt::format("Set bucket_cap_mb={} ({}): backward is predicted to take {}, {} of it exposed; the best plan of unequal buckets {}.",
                      exact_cap(best.cap_bytes), buckets_text(best.buckets), display_seconds(best.backward_s),
-                     display_seconds(best.exposed_s), gain_text(prediction.best_plan.gain));
-}
-
-std::vector<KeyFigure> prediction_figures(const Prediction& prediction) {
-  const PredictedBucketing& best = prediction.best_uniform;
-  const PredictedPlan& plan = prediction.best_plan;
-  std::vector<KeyFigure> figures = {
-      {"Cap", exact_cap(best.cap_bytes) + " MiB", buckets_text(best.buckets)},
-      {"Backward with it", display_seconds(best.backward_s), display_seconds(best.exposed_s) + " of it exposed"},
-      {"Best plan", display_seconds(plan.backward_s), fmt::format("{}, {}", buckets_text(plan.buckets.size()), gain_text(plan.gain))}};
-  if (const auto& ordered = prediction.ordered) {
-    figures.push_back({"Step, ordered", display_seconds(ordered->period_s), gain_text(ordered->gain) + " over that cap"});
-  }
-  if (!prediction.sensitivity) return figures;
-  const std::vector<SensitivityPoint>& points = prediction.sensitivity->points;
-  const SensitivityPoint& now = *std::ranges::find(points, 1.0, &SensitivityPoint::factor);
-  figures.push_back({"Caps within 1 %", fmt::format("{} – {}", display_cap(mib(now.near_low_bytes)), display_cap(mib(now.near_high_bytes))),
-                     "MiB, around the best"});
-  figures.push_back({"Keeping it costs at most", display_percent(cost_of_keeping(*std::ranges::max_element(points, {}, cost_of_keeping))),
-                     "if one input is 1/8 to 8 times as large"});
-  return figures;
+                     display_seconds(best.exposed_s), gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain));
 }
 
 std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
@@ -387,7 +313,6 @@ void recommend(const Results& results, Answer& answer) {
     answer.heading = tune_heading(decision);
     answer.certainty = tune_certainty(decision);
     answer.lead = tune_lead(results);
-    answer.figures = tune_figures(results);
     answer.settings = tune_settings(results);
   } else {
     const Prediction& prediction = results.prediction.value();
@@ -396,7 +321,6 @@ void recommend(const Results& results, Answer& answer) {
     answer.lead = {prediction_inputs(prediction)};
     if (prediction.ordered) answer.lead.push_back(ordered_text(*prediction.ordered));
     if (prediction.sharded) answer.lead.push_back(sharded_text(*prediction.sharded));
-    answer.figures = prediction_figures(prediction);
     answer.settings = prediction_settings(prediction);
     add_extrapolated(prediction, answer.warnings);
   }

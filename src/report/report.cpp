@@ -27,32 +27,21 @@ constexpr const char* kPageFile = "report.html";
 
 // ---- HTML from plain text: whatever the text holds, it stays text.
 
+std::string with_replaced(std::string_view text, const std::map<char, std::string_view>& replacements) {
+  std::string replaced;
+  replaced.reserve(text.size());
+  for (const char c : text) {
+    const auto found = replacements.find(c);
+    replaced += found == replacements.end() ? std::string_view(&c, 1) : found->second;
+  }
+  return replaced;
+}
+
 // Escapes & < > " ' so that the text can stand in an element or a quoted attribute.
 std::string escape_html(std::string_view text) {
-  std::string escaped;
-  escaped.reserve(text.size());
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      case '\'':
-        escaped += "&#39;";
-        break;
-      default:
-        escaped += c;
-    }
-  }
-  return escaped;
+  static const std::map<char, std::string_view> kEntities = {
+      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
+  return with_replaced(text, kEntities);
 }
 
 // Of lines in large letters: "14.6 %" does not wrap.
@@ -64,17 +53,8 @@ std::string heading_html(std::string_view text) {
 
 // JSON for a <script type="application/json"> element: no content can end the element. Strings that are not UTF-8 are repaired with U+FFFD.
 std::string json_for_script(const nlohmann::json& value) {
-  const std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  std::string safe;
-  safe.reserve(text.size());
-  for (const char c : text) {
-    if (c == '<') {  // JSON has it only within strings, where an escape means the same
-      safe += "\\u003c";
-    } else {
-      safe += c;
-    }
-  }
-  return safe;
+  return with_replaced(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+                       {{'<', "\\u003c"}});  // JSON has it only within strings, where an escape means the same
 }
 
 std::string element(std::string_view name, std::string_view text) {
@@ -150,16 +130,6 @@ std::string shell_words(const std::vector<std::string>& words) {
   return line;
 }
 
-std::string figures_html(const std::vector<KeyFigure>& figures) {
-  if (figures.empty()) return "";
-  std::string html = "<dl class=\"figures\">\n";
-  for (const KeyFigure& figure : figures) {
-    html += fmt::format("<div><dt>{}</dt><dd class=\"value\">{}</dd><dd class=\"note\">{}</dd></div>\n", escape_html(figure.label),
-                        escape_html(figure.value), escape_html(figure.note));
-  }
-  return html + "</dl>\n";
-}
-
 std::string charts_html(const std::vector<Chart>& charts) {
   std::string html;
   for (const Chart& chart : charts) html += chart_html(chart);
@@ -226,13 +196,14 @@ Table remarked_curve(const Results& results) {
 
 std::string tables_html(const Results& results) {
   std::string html;
+  const auto add = [&html](const std::vector<Table>& tables) {
+    for (const Table& table : tables) html += html_table(table);
+  };
   if (results.comparison) {
-    html += html_table(difference_table(*results.comparison));
-    for (const Comparison& part : by_configuration(*results.comparison)) html += html_table(comparison_table(part, kPage));
+    add({difference_table(*results.comparison)});
+    for (const Comparison& part : by_configuration(*results.comparison)) add({comparison_table(part, kPage)});
   }
-  if (results.prediction) {
-    for (const Table& table : prediction_tables(*results.prediction, kPage)) html += html_table(table);
-  }
+  if (results.prediction) add(prediction_tables(*results.prediction, kPage));
   if (!results.curve.empty()) html += html_table(remarked_curve(results));
   if (!results.strategies.empty()) html += html_table(strategy_table(compared_strategies(results), kPage));
   for (const StepConfiguration& configuration : results.configurations) {
@@ -241,11 +212,7 @@ std::string tables_html(const Results& results) {
     table.caption = name_of(configuration.model);
     html += html_table(table);
   }
-  if (!results.traces.empty()) html += html_table(traces_table(results.traces, kPage));
-  if (results.layers) html += html_table(layers_table(*results.layers, kPage));
-  if (results.training) html += html_table(training_table(*results.training, kPage));
-  if (!results.chunks.empty()) html += html_table(chunks_table(results.chunks, kPage));
-  if (!results.collectives.empty()) html += html_table(collectives_table(results.collectives, kPage));
+  add(section_tables(results, kPage));
   if (!results.allreduce.empty()) {
     const std::string table = html_table(allreduce_table(results.allreduce, kPage));
     html += html.empty() ? table : folded(fmt::format("All-reduce times ({} sizes)", results.allreduce.size()), table);
@@ -277,8 +244,8 @@ std::string regret_text(double regret) {
 }
 
 std::string lead_html(const Answer& answer) {
-  if (answer.lead.empty() && answer.figures.empty()) return "";
-  return "<section class=\"lead\">" + figures_html(answer.figures) + paragraphs(answer.lead) + "</section>\n";
+  if (answer.lead.empty()) return "";
+  return "<section class=\"lead\">" + paragraphs(answer.lead) + "</section>\n";
 }
 
 // One of several results: its answer above its charts.

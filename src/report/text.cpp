@@ -54,11 +54,14 @@ std::string captioned_in_text(const Table& table) {
   return wrapped("", table.caption) + terminal_table(table, remarks);
 }
 
-std::vector<std::string> prediction_in_text(const Prediction& prediction) {
-  const std::vector<Table> narrow = prediction_tables(prediction, kFirstTable), wide = prediction_tables(prediction, kWideTable);
+// Several tables, each as wide as it fits.
+template <class Section>
+std::vector<std::string> all_fitted(std::vector<Table> (*tables)(const Section& section, unsigned shown), const Section& section,
+                                    const std::function<std::string(const Table&)>& text_of) {
+  const std::vector<Table> narrow = tables(section, kFirstTable), wide = tables(section, kWideTable);
   std::vector<std::string> texts;
   for (size_t i = 0; i < narrow.size(); ++i) {
-    texts.push_back(as_wide_as_the_terminal([&](unsigned shown) { return captioned_in_text(shown == kWideTable ? wide[i] : narrow[i]); }));
+    texts.push_back(as_wide_as_the_terminal([&](unsigned shown) { return text_of(shown == kWideTable ? wide[i] : narrow[i]); }));
   }
   return texts;
 }
@@ -154,16 +157,13 @@ std::string results_in_text(const Results& results, bool with_settings) {
     return text + range_in_text(results.curve);
   }
   if (results.prediction) {
-    for (const std::string& table : prediction_in_text(*results.prediction)) add(table);
+    for (const std::string& table : all_fitted(prediction_tables, *results.prediction, captioned_in_text)) add(table);
   }
   if (!results.curve.empty()) add(curve_in_text(results) + range_in_text(results.curve));
   if (!results.strategies.empty()) add(fitted(strategy_table, results.strategies));
   for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));
-  if (!results.traces.empty()) add(fitted(traces_table, results.traces));
-  if (results.layers) add(fitted(layers_table, *results.layers));
-  if (results.training) add(fitted(training_table, *results.training));
-  if (!results.chunks.empty()) add(fitted(chunks_table, results.chunks));
-  if (!results.collectives.empty()) add(fitted(collectives_table, results.collectives));
+  const auto without_caption = [](const Table& table) { return terminal_table(table); };
+  for (const std::string& table : all_fitted(section_tables, results, without_caption)) add(table);
   if (!results.allreduce.empty() && text.empty()) add(fitted(allreduce_table, results.allreduce));
   if (results.comparison) add(comparison_in_text(*results.comparison));
   add(answer_in_text(results, with_settings));

@@ -102,21 +102,15 @@ std::string influence_name(Influence influence) {
   return std::string(name_of(influence));
 }
 
-template <class Row>
-void take_influence(Row& row, std::string name) {
+void take_influence(SensitivityPoint& point, std::string name) {
   const auto found = std::ranges::find(kInfluences, name, influence_name);
-  if (found != kInfluences.end()) row.influence = *found;
-}
-
-template <class Row>
-void check_influence(Row& row, const JsonFields& fields) {
-  const auto name = fields.get<std::string>("influence");
-  if (influence_name(row.influence) != name)
-    fields.fail("influence", fmt::format("\"{}\"", name), "\"latency\", or another input of the model");
+  if (found != kInfluences.end()) point.influence = *found;
 }
 
 void check_point(SensitivityPoint& point, const JsonFields& fields) {
-  check_influence(point, fields);
+  const auto name = fields.get<std::string>("influence");
+  if (influence_name(point.influence) != name)
+    fields.fail("influence", fmt::format("\"{}\"", name), "\"latency\", or another input of the model");
   fields.get<double>(kCapKey, Unit::kMib);
 }
 
@@ -129,19 +123,18 @@ void check_sensitivity(SensitivityPrediction& sensitivity, const JsonFields& fie
 }  // namespace
 
 template <>
-constexpr auto kFields<SensitivityPoint> =
-    std::tuple(Field(
-                   "influence", +[](const SensitivityPoint& row) { return influence_name(row.influence); },
-                   take_influence<SensitivityPoint>, Unit::kText, "influence"),
-               Field("factor", &SensitivityPoint::factor, Unit::kPlain, "factor"),
-               Field(kCapKey, &SensitivityPoint::cap_bytes, Unit::kBytesAsMib, "cap MiB"),
-               Field("within_1_percent_from_mib", &SensitivityPoint::near_low_bytes, Unit::kBytesAsMib, "within 1 % from", kPage),
-               Field("within_1_percent_to_mib", &SensitivityPoint::near_high_bytes, Unit::kBytesAsMib, "to MiB", kPage),
-               Field("buckets", &SensitivityPoint::buckets, Unit::kCount, "buckets"),
-               Field(kBackwardKey, &SensitivityPoint::backward_s, Unit::kSeconds, "backward"),
-               Field("exposed_s", &SensitivityPoint::exposed_s, Unit::kDifference, "exposed"),
-               Field("kept_backward_s", &SensitivityPoint::kept_backward_s, Unit::kSeconds, "", kHidden),
-               Field("", cost_of_keeping, Unit::kChange, "keep cap", kTables));
+constexpr auto kFields<SensitivityPoint> = std::tuple(
+    Field(
+        "influence", +[](const SensitivityPoint& row) { return influence_name(row.influence); }, take_influence, Unit::kText, "influence"),
+    Field("factor", &SensitivityPoint::factor, Unit::kPlain, "factor"),
+    Field(kCapKey, &SensitivityPoint::cap_bytes, Unit::kBytesAsMib, "cap MiB"),
+    Field("within_1_percent_from_mib", &SensitivityPoint::near_low_bytes, Unit::kBytesAsMib, "within 1 % from", kPage),
+    Field("within_1_percent_to_mib", &SensitivityPoint::near_high_bytes, Unit::kBytesAsMib, "to MiB", kPage),
+    Field("buckets", &SensitivityPoint::buckets, Unit::kCount, "buckets"),
+    Field(kBackwardKey, &SensitivityPoint::backward_s, Unit::kSeconds, "backward"),
+    Field("exposed_s", &SensitivityPoint::exposed_s, Unit::kDifference, "exposed"),
+    Field("kept_backward_s", &SensitivityPoint::kept_backward_s, Unit::kSeconds, "", kHidden),
+    Field("", cost_of_keeping, Unit::kChange, "keep cap", kTables));
 template <>
 constexpr void (*kCheck<SensitivityPoint>)(SensitivityPoint&, const JsonFields&) = check_point;
 
@@ -228,19 +221,6 @@ constexpr auto kFields<PredictedHook> = std::tuple(
     Field("exposed_s", &PredictedHook::exposed_s, Unit::kDifference, "exposed"),
     Field("bucketed_period_s", &PredictedHook::bucketed_period_s, Unit::kDifference, "step, bucketed"),
     Field("ordered_period_s", &PredictedHook::ordered_period_s, Unit::kDifference, "step, ordered"));
-
-template <>
-constexpr auto kFields<RankMemory> = std::tuple(Field("parameters_bytes", &RankMemory::parameters, Unit::kCount),
-                                                Field("gradients_bytes", &RankMemory::gradients, Unit::kCount),
-                                                Field("received_bytes", &RankMemory::received, Unit::kCount),
-                                                Field("optimizer_bytes", &RankMemory::optimizer, Unit::kCount),
-                                                Field("masters_bytes", &RankMemory::masters, Unit::kCount),
-                                                Field(
-                                                    "total_bytes", +[](const RankMemory& memory) { return memory.total(); }, Unit::kCount));
-
-json memory_json(const RankMemory& memory) {
-  return json_of(memory);
-}
 
 template <>
 constexpr auto kFields<PredictedSharded> = std::tuple(

@@ -151,11 +151,6 @@ template <>
 constexpr void (*kCheck<TuneAnswer>)(TuneAnswer&, const JsonFields&) = check_answer;
 
 template <>
-constexpr auto kFields<SimulationOptions> = std::tuple(Field("overhead_s", &SimulationOptions::overhead_s, Unit::kDifference),
-                                                       Field("compute_slowdown", &SimulationOptions::compute_slowdown, Unit::kRatio),
-                                                       Field("comm_slowdown", &SimulationOptions::comm_slowdown, Unit::kRatio));
-
-template <>
 constexpr auto kFields<CalibrationRun> = std::tuple(Field("name", &CalibrationRun::name),
                                                     Field("buckets", &CalibrationRun::buckets, Unit::kCount),
                                                     Field("measured_s", &CalibrationRun::measured_s, Unit::kSeconds));
@@ -297,11 +292,6 @@ constexpr auto kFields<AllReduceRow> = std::tuple(
     Field("outliers", &AllReduceRow::outliers, Unit::kCount, "outliers", kPage),
     Field("modes_s", &AllReduceRow::modes_s, Unit::kSeconds, "two modes", kPage),
     Field("wrong", &AllReduceRow::wrong, Unit::kCount, "#wrong"));
-
-template <>
-constexpr auto kFields<AlphaBeta> = std::tuple(Field("alpha_s", &AlphaBeta::alpha_s, Unit::kDifference),
-                                               Field("beta_s_per_byte", &AlphaBeta::beta_s_per_byte, Unit::kPlain),
-                                               Field("median_relative_error", &AlphaBeta::median_relative_error, Unit::kChange));
 
 template <>
 constexpr auto kFields<AllReduceSamples> = std::tuple(
@@ -613,22 +603,6 @@ Results read_results(const std::filesystem::path& path) {
   return parse_results(read_text_file(path, kLongestJsonLine, kExpected), path.string());
 }
 
-void write_object(const SimulationOptions& options, json& object) {
-  write_by_table(options, object);
-}
-
-void read_object(const JsonFields& fields, SimulationOptions& options) {
-  read_by_table(fields, options);
-}
-
-void write_object(const AlphaBeta& fit, json& object) {
-  write_by_table(fit, object);
-}
-
-void read_object(const JsonFields& fields, AlphaBeta& fit) {
-  read_by_table(fields, fit);
-}
-
 // ---- Tables and files.
 
 Table curve_table(const std::vector<CurveRow>& curve, unsigned shown) {
@@ -643,29 +617,24 @@ Table allreduce_table(const AllReduceTable& table, unsigned shown) {
   return table_of(table, shown, "Time of an all-reduce by size (median a(x), gap g(x); bandwidths in GB/s)");
 }
 
-Table chunks_table(const std::vector<ChunksRow>& rows, unsigned shown) {
-  return table_of(rows, shown, "The same data by the size of its chunks");
-}
-
-Table collectives_table(const std::vector<CollectiveRow>& rows, unsigned shown) {
-  return table_of(rows, shown, "Time of each collective by the size of the bucket");
-}
-
-Table layers_table(const LayersSection& section, unsigned shown) {
-  std::vector<LayerRow> rows = section.layers;
-  LayerRow all{.name = "all", .parameters = 0, .forward_s = section.forward_s, .backward_s = section.backward_s};
-  for (const LayerRow& row : rows) all.parameters += row.parameters;
-  rows.push_back(std::move(all));
-  return table_of(rows, shown, "Median time of every layer");
-}
-
-Table traces_table(const std::vector<TraceRow>& traces, unsigned shown) {
-  return table_of(traces, shown, "Rank 0, medians over the recorded steps");
-}
-
-Table training_table(const TrainingSection& section, unsigned shown) {
+std::vector<Table> section_tables(const Results& results, unsigned shown) {
+  std::vector<Table> tables;
+  const auto add = [&](const auto& rows, const char* caption) {
+    if (!rows.empty()) tables.push_back(table_of(rows, shown, caption));
+  };
+  add(results.traces, "Rank 0, medians over the recorded steps");
+  if (results.layers) {
+    std::vector<LayerRow> rows = results.layers->layers;
+    LayerRow all{.name = "all", .forward_s = results.layers->forward_s, .backward_s = results.layers->backward_s};
+    for (const LayerRow& row : rows) all.parameters += row.parameters;
+    rows.push_back(std::move(all));
+    add(rows, "Median time of every layer");
+  }
   constexpr size_t kRowsOfATable = 20;
-  return table_of(thinned(section.rows, kRowsOfATable), shown, "Steps of the training");
+  if (results.training) tables.push_back(table_of(thinned(results.training->rows, kRowsOfATable), shown, "Steps of the training"));
+  add(results.chunks, "The same data by the size of its chunks");
+  add(results.collectives, "Time of each collective by the size of the bucket");
+  return tables;
 }
 
 Table trainings_table(const std::vector<std::string>& names, const std::vector<TrainingSection>& sections, unsigned shown) {

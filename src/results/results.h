@@ -361,7 +361,6 @@ struct Results {
 };
 
 nlohmann::json results_json(const Results& results);
-nlohmann::json memory_json(const RankMemory& memory);
 
 // Throws FieldError naming the field that is missing or malformed ("results: curve[2].measured_s: missing; expected a positive number");
 // the sections of an answer must be there when a complete run of `tune` is read.
@@ -412,11 +411,10 @@ Table curve_table(const std::vector<CurveRow>& curve, unsigned shown);
 Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
 Table profile_table(const TensorProfile& profile);  // one row per tensor, with the bytes that are ready so far
 Table allreduce_table(const AllReduceTable& table, unsigned shown);
-Table chunks_table(const std::vector<ChunksRow>& rows, unsigned shown);
-Table collectives_table(const std::vector<CollectiveRow>& rows, unsigned shown);
-Table layers_table(const LayersSection& section, unsigned shown);         // layers, then the whole model
-Table traces_table(const std::vector<TraceRow>& traces, unsigned shown);  // rank 0's medians
-Table training_table(const TrainingSection& section, unsigned shown);
+
+// Of the sections that are shown alike everywhere, those that there are: traces (rank 0's medians), layers (then the whole model),
+// training, chunks, collectives.
+std::vector<Table> section_tables(const Results& results, unsigned shown);
 
 // One row for each of several trainings, under its name.
 Table trainings_table(const std::vector<std::string>& names, const std::vector<TrainingSection>& sections, unsigned shown);
@@ -433,9 +431,22 @@ void write_object(const Prediction& prediction, nlohmann::json& document);
 void read_object(const JsonFields& document, Prediction& prediction);
 void write_object(const PredictedSharded& sharded, nlohmann::json& object);
 void read_object(const JsonFields& fields, PredictedSharded& sharded);
-void write_object(const SimulationOptions& options, nlohmann::json& object);
-void read_object(const JsonFields& fields, SimulationOptions& options);
-void write_object(const AlphaBeta& fit, nlohmann::json& object);
-void read_object(const JsonFields& fields, AlphaBeta& fit);
+template <>
+inline constexpr auto kFields<SimulationOptions> = std::tuple(Field("overhead_s", &SimulationOptions::overhead_s, Unit::kDifference),
+                                                              Field("compute_slowdown", &SimulationOptions::compute_slowdown, Unit::kRatio),
+                                                              Field("comm_slowdown", &SimulationOptions::comm_slowdown, Unit::kRatio));
+
+template <>
+inline constexpr auto kFields<AlphaBeta> = std::tuple(Field("alpha_s", &AlphaBeta::alpha_s, Unit::kDifference),
+                                                      Field("beta_s_per_byte", &AlphaBeta::beta_s_per_byte, Unit::kPlain),
+                                                      Field("median_relative_error", &AlphaBeta::median_relative_error, Unit::kChange));
+
+template <>
+inline constexpr auto kFields<RankMemory> =
+    std::tuple(Field("parameters_bytes", &RankMemory::parameters, Unit::kCount),
+               Field("gradients_bytes", &RankMemory::gradients, Unit::kCount), Field("received_bytes", &RankMemory::received, Unit::kCount),
+               Field("optimizer_bytes", &RankMemory::optimizer, Unit::kCount), Field("masters_bytes", &RankMemory::masters, Unit::kCount),
+               Field(
+                   "total_bytes", +[](const RankMemory& memory) { return memory.total(); }, Unit::kCount));
 
 }  // namespace firkin

@@ -10,15 +10,6 @@ namespace firkin {
 using nlohmann::json;
 
 template <>
-constexpr auto kFields<Host> = std::tuple(Field("host", &Host::host, Unit::kText, "host"), Field("cpu", &Host::cpu, Unit::kText, "cpu"),
-                                          Field("os", &Host::os, Unit::kText, "os"), Field("cores", &Host::cores, Unit::kCount, "cores"),
-                                          Field("usable_cores", &Host::usable_cores, Unit::kCount, "usable cores"),
-                                          Field("cpu_quota", &Host::cpu_quota, Unit::kPlain, "cpu quota (cores)"),
-                                          Field("governor", &Host::governor, Unit::kText, "governor"),
-                                          Field("load", &Host::load, Unit::kPlain, "load at start"),
-                                          Field("ranks", &Host::ranks, Unit::kCount, "ranks"));
-
-template <>
 constexpr auto kFields<Environment> = std::tuple(
     Field("link", &Environment::link, Unit::kText, "link"), Field("world_size", &Environment::world_size, Unit::kCount, "world size"),
     Field("threads_per_rank", &Environment::threads_per_rank, Unit::kCount, "threads per rank"),
@@ -65,7 +56,7 @@ void write_object(const ModelDescription& model, json& object) {
 
 void read_object(const JsonFields& fields, ModelDescription& model) {
   read_by_table(fields, model);
-  const json known = model_json(model);
+  const json known = json_of(model);
   for (const auto& [name, value] : fields.whole().items()) {
     if (!known.contains(name) && value.is_number_integer()) model.sizes.emplace(name, fields.get<int64_t>(name));
   }
@@ -74,7 +65,7 @@ void read_object(const JsonFields& fields, ModelDescription& model) {
 void write_object(const RunHead& run, json& document) {
   document["schema"] = kSchema;
   write_by_table(run, document);
-  if (run.model) document["model"] = model_json(*run.model);
+  if (run.model) document["model"] = json_of(*run.model);
   if (!run.settings.is_null()) document["settings"] = run.settings;
 }
 
@@ -84,20 +75,6 @@ void read_object(const JsonFields& document, RunHead& run) {
   read_by_table(document, run);
   if (run.command != kPredictCommand) run.model = document.maybe<ModelDescription>("model");
   if (const json* settings = document.find("settings")) run.settings = JsonFields(*settings, document.path_of("settings")).whole();
-}
-
-json host_json(const Host& host) {
-  return json_of(host);
-}
-
-Host read_host(const JsonFields& fields) {
-  Host host;
-  read_fields(fields, host);
-  return host;
-}
-
-json model_json(const ModelDescription& model) {
-  return json_of(model);
 }
 
 std::vector<Host> by_host(const std::vector<Host>& of_ranks) {

@@ -29,6 +29,16 @@ struct Host {
   std::vector<int64_t> ranks = {};
 };
 
+template <>
+inline constexpr auto kFields<Host> = std::tuple(Field("host", &Host::host, Unit::kText, "host"),
+                                                 Field("cpu", &Host::cpu, Unit::kText, "cpu"), Field("os", &Host::os, Unit::kText, "os"),
+                                                 Field("cores", &Host::cores, Unit::kCount, "cores"),
+                                                 Field("usable_cores", &Host::usable_cores, Unit::kCount, "usable cores"),
+                                                 Field("cpu_quota", &Host::cpu_quota, Unit::kPlain, "cpu quota (cores)"),
+                                                 Field("governor", &Host::governor, Unit::kText, "governor"),
+                                                 Field("load", &Host::load, Unit::kPlain, "load at start"),
+                                                 Field("ranks", &Host::ranks, Unit::kCount, "ranks"));
+
 struct Environment {
   std::string firkin;  // version
   std::optional<std::string> libtorch = {}, backend = {}, device = {}, cpu = {}, os = {};
@@ -66,10 +76,6 @@ RunHead begin_head(const std::string& command);
 
 // Every rank's machine, by rank -> every machine once, with its ranks. The first rank's figures count.
 std::vector<Host> by_host(const std::vector<Host>& of_ranks);
-
-nlohmann::json host_json(const Host& host);
-Host read_host(const JsonFields& fields);
-nlohmann::json model_json(const ModelDescription& model);
 
 // For field.h. A head reads and writes its fields among those of the document.
 void write_object(const RunHead& run, nlohmann::json& document);

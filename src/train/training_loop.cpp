@@ -10,7 +10,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <exception>
+#include <fstream>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -137,6 +139,40 @@ namespace {
 std::atomic<bool> received_one = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : kStopSignals) sigaddset(&set, signal);
+  return set;
+}
+
+// Of the main thread, which starts the ranks. Empty where the kernel does not say.
+std::vector<pid_t> children() {
+  std::ifstream in(fmt::format("/proc/self/task/{}/children", getpid()));
+  std::vector<pid_t> found;
+  for (pid_t child = 0; in >> child;) found.push_back(child);
+  return found;
+}
+
+void wait_for_signals(const std::stop_token& stop) {
+  const sigset_t set = stop_signals();
+  bool passed = false;
+  while (!stop.stop_requested()) {
+    const timespec patience{.tv_sec = 0, .tv_nsec = 200'000'000};
+    const int signal = sigtimedwait(&set, nullptr, &patience);
+    if (signal < 0) continue;
+    const std::vector<pid_t> ranks = children();
+    if (passed || ranks.empty()) {
+      pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+      kill(getpid(), signal);
+      return;
+    }
+    fmt::print(stderr, "\nfirkin: {}; the ranks finish the current step\n", strsignal(signal));
+    for (const pid_t rank : ranks) kill(rank, SIGUSR1);
+    passed = true;
+  }
+}
+
 }  // namespace
 
 StopSignals::StopSignals() {
@@ -144,21 +180,29 @@ StopSignals::StopSignals() {
   struct sigaction action {};
   action.sa_handler = [](int) { received_one = true; };
   action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
-  sigset_t set;
-  sigemptyset(&set);
-  for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], &action, &previous_[i]);
-    sigaddset(&set, kSignals[i]);
-  }
+  for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], &action, &previous_[i]);
+  const sigset_t set = stop_signals();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 StopSignals::~StopSignals() {
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous_[i], nullptr);
+  for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], &previous_[i], nullptr);
 }
 
 bool StopSignals::received() const {
   return received_one;
+}
+
+PassedSignals::PassedSignals() {
+  const sigset_t set = stop_signals();
+  pthread_sigmask(SIG_BLOCK, &set, &previous_);
+  waiter_ = std::jthread(wait_for_signals);
+}
+
+PassedSignals::~PassedSignals() {
+  waiter_.request_stop();
+  waiter_.join();
+  pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
 }
 
 namespace {

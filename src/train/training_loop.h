@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "results/results.h"
@@ -81,6 +82,7 @@ std::string text_of(const RunId& run);
 RunId run_id_from(const std::string& text);
 
 // SIGTERM, SIGINT and SIGUSR1 (Slurm's --signal) as a wish: finish the step, write a checkpoint, end.
+inline constexpr std::array kStopSignals = {SIGTERM, SIGINT, SIGUSR1};
 
 // While it lives, the first of each of these signals is remembered, and the next ends the process. Who started this process may have
 // blocked them, so that none is lost before: they are unblocked in this thread. One at a time.
@@ -94,8 +96,22 @@ class StopSignals {
   bool received() const;
 
  private:
-  static constexpr std::array kSignals = {SIGTERM, SIGINT, SIGUSR1};
-  std::array<struct sigaction, kSignals.size()> previous_{};
+  std::array<struct sigaction, kStopSignals.size()> previous_{};
+};
+
+// The same in the process that starts the ranks: while it lives, the first of these signals becomes a SIGUSR1 to each of its children, so
+// that they end well; the next one does what it would have done. Make it before any other thread is started: it blocks these signals in
+// those to come, and in children.
+class PassedSignals {
+ public:
+  PassedSignals();
+  ~PassedSignals();
+  PassedSignals(const PassedSignals&) = delete;
+  PassedSignals& operator=(const PassedSignals&) = delete;
+
+ private:
+  sigset_t previous_{};
+  std::jthread waiter_;
 };
 
 // The loop of `firkin train`: steps, evaluations, checkpoints, and what is said about them.

@@ -21,22 +21,22 @@ struct TuneOptions {
   // For all of it, about: where steps are slow there are fewer of them, but at least what a calibration, a race and an interval of 95 %
   // need.
   double seconds = std::numeric_limits<double>::infinity();
-  std::vector<int64_t> caps;       // bytes, to be raced with the best predicted; with `compare` the caps of the comparison
-  bool sharded = false;            // consider the strategy
-  bool compare = false;            // measure naive, flat, overlap and default_caps() too
-  int race_blocks = 10;            // at most, as those that follow
-  CapOptions rule;                 // how buckets are filled; its cap is not used
-  std::vector<std::string> hooks;  // names of find_compression(), to compare with gradients as they are
-  int calibration_blocks = 8;      // of the steps that calibrate the model
+  std::vector<int64_t> caps = {};       // bytes, to be raced with the best predicted; with `compare` the caps of the comparison
+  bool sharded = false;                 // consider the strategy
+  bool compare = false;                 // measure naive, flat, overlap and default_caps() too
+  int race_blocks = 10;                 // at most, as those that follow
+  CapOptions rule = {};                 // how buckets are filled; its cap is not used
+  std::vector<std::string> hooks = {};  // names of find_compression(), to compare with gradients as they are
+  int calibration_blocks = 8;           // of the steps that calibrate the model
   int profile_steps = 20;
   double allreduce_seconds = 10;  // for the whole table
-  StepBenchOptions steps;
+  StepBenchOptions steps = {};
   uint64_t seed = 0;
   // Called as work goes on: what is done now, how many units of it there are, and which unit ended.
-  std::function<void(const std::string& phase, int units, const std::string& done)> on_progress;
+  std::function<void(const std::string& phase, int units, const std::string& done)> on_progress = {};
   // Called with what is known so far, on every rank: after the profile, after the all-reduce table, after the calibration, after the race,
   // and up to a dozen times between blocks of steps. Other ranks wait meanwhile. The complete result is returned, not passed here.
-  std::function<void(const Tuning& so_far)> on_partial;
+  std::function<void(const Tuning& so_far)> on_partial = {};
 };
 
 // Progress lines on standard error, if `enabled`; the last line is ended when options.on_progress goes.
