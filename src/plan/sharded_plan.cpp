@@ -62,8 +62,8 @@ double updates_s(const TensorProfile& profile) {
 
 // Of the plans within a thousandth of the least time, one with the fewest buckets.
 const DistinctPlan& best_of(const std::vector<DistinctPlan>& plans, const std::vector<double>& seconds) {
-  constexpr double kNoDifference = 1e-3;
-  const double limit_s = std::ranges::min(seconds) * (1 + kNoDifference);
+  constexpr double kAThousandth = 1e-3;
+  const double limit_s = std::ranges::min(seconds) * (1 + kAThousandth);
   const auto rank = [&](const DistinctPlan& each) {
     const double time_s = seconds[static_cast<size_t>(&each - plans.data())];
     return std::tuple(time_s > limit_s, each.plan.buckets.size(), time_s);
