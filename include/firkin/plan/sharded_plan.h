@@ -68,10 +68,11 @@ struct ShardedCap {
   CapInterval caps;
   BucketPlan plan;
   Pipeline pipeline;
+  int64_t reduce_cap_bytes = 0;  // the best for backward and the sums alone
 };
 
 // Simulates every distinct partition that a uniform cap can make (those of distinct_plans()), for both collectives at once. Of those within
-// search.tolerance of the shortest period, one with the fewest buckets. Throws InputError if profile or options fail their checks, or no
+// a thousandth of the shortest period, one with the fewest buckets. Throws InputError if profile or options fail their checks, or no
 // cap meets the limits.
 ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options);
 
