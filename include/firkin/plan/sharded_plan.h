@@ -49,8 +49,9 @@ struct RankMemory {
   int64_t total() const { return parameters + gradients + received + optimizer + masters; }
 };
 
+// Without the strategy, whatever the number of ranks; and with it: what depends on the ranks is that of the largest part. Throws InputError
+// unless `ranks` is positive.
 RankMemory plain_memory(const TrainedMemory& trained);
-// What depends on the ranks is that of the largest part. Throws InputError unless `ranks` is positive.
 RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks);
 
 // ---- Time.
