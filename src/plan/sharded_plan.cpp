@@ -60,6 +60,17 @@ double updates_s(const TensorProfile& profile) {
   return std::accumulate(profile.update_s.begin(), profile.update_s.end(), 0.0);
 }
 
+// Of the plans within a thousandth of the least time, one with the fewest buckets.
+const DistinctPlan& best_of(const std::vector<DistinctPlan>& plans, const std::vector<double>& seconds) {
+  constexpr double kAThousandth = 1e-3;
+  const double limit_s = std::ranges::min(seconds) * (1 + kAThousandth);
+  const auto rank = [&](const DistinctPlan& each) {
+    const double time_s = seconds[static_cast<size_t>(&each - plans.data())];
+    return std::tuple(time_s > limit_s, each.plan.buckets.size(), time_s);
+  };
+  return *std::ranges::min_element(plans, {}, rank);
+}
+
 PipelineOptions pipeline_options(const ShardedSearch& options) {
   return {.simulation = options.search.simulation, .agreement_s = options.agreement_s};
 }
@@ -119,34 +130,31 @@ ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& co
   constexpr int64_t kEffort = 1000000;  // buckets
   const PipelineOptions pipeline = pipeline_options(options);
   check_options(pipeline);
-  DistinctPlans distinct = distinct_plans(profile, options.rule, options.search, std::max(kEffort, 2 * std::ssize(profile.bytes)));
-  std::erase_if(distinct.plans, [&](const DistinctPlan& each) { return std::ssize(each.plan.buckets) > options.most_buckets; });
-  if (distinct.plans.empty()) throw InputError(fmt::format("no cap makes at most {} buckets; expected more", options.most_buckets));
+  std::vector<DistinctPlan> plans =
+      distinct_plans(profile, options.rule, options.search, std::max<int64_t>(kEffort, 2 * std::ssize(profile.bytes))).plans;
+  std::erase_if(plans, [&](const DistinctPlan& each) { return std::ssize(each.plan.buckets) > options.most_buckets; });
+  if (plans.empty()) throw InputError(fmt::format("no cap makes at most {} buckets; expected more", options.most_buckets));
   Simulator simulator(profile, costs, options.ranks, pipeline);
-  std::vector<double> period_s;
+  std::vector<double> period_s, backward_s;
   std::vector<int64_t> order;
-  for (const DistinctPlan& each : distinct.plans) {
+  for (const DistinctPlan& each : plans) {
     simulator.set_buckets(each.plan.buckets);
     order.resize(each.plan.buckets.size());
     std::iota(order.begin(), order.end(), int64_t{0});
     period_s.push_back(simulator.period_s(order));
+    backward_s.push_back(simulator.end_s(each.plan.buckets));
   }
-  const double limit_s = std::ranges::min(period_s) * (1 + options.search.tolerance);
-  const auto rank = [&](const DistinctPlan& each) {
-    const double period = period_s[static_cast<size_t>(&each - distinct.plans.data())];
-    return std::tuple(period > limit_s, each.plan.buckets.size(), period);
-  };
-  DistinctPlan& best = *std::ranges::min_element(distinct.plans, {}, rank);
+  const DistinctPlan& best = best_of(plans, period_s);
   return {.cap_bytes = roundest_cap(best.caps),
           .caps = best.caps,
           .plan = best.plan,
-          .pipeline = simulate_sharded(profile, best.plan, costs, options.ranks, pipeline)};
+          .pipeline = simulate_sharded(profile, best.plan, costs, options.ranks, pipeline),
+          .reduce_cap_bytes = roundest_cap(best_of(plans, backward_s).caps)};
 }
 
 PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,
                                  double bucketed_backward_s, TrainedMemory trained) {
   const ShardedCap best = find_sharded_cap(profile, costs, options);
-  const UniformCap under_backward = find_best_uniform_cap(profile, costs.reduce_scatter, options.rule, options.search);
   const auto elements = [&](int64_t bytes) { return std::max<int64_t>(1, bytes / trained.element_bytes); };
   trained.elements = profile.total_bytes() / trained.element_bytes;
   PredictedSharded result{.cap_bytes = best.cap_bytes,
@@ -159,7 +167,7 @@ PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCost
                           .communication_s = best.pipeline.communication_s,
                           .agreement_s = options.agreement_s,
                           .ddp_bucket_size = elements(best.cap_bytes),
-                          .reduce_bucket_size = elements(under_backward.cap_bytes),
+                          .reduce_bucket_size = elements(best.reduce_cap_bytes),
                           .allgather_bucket_size = elements(profile.total_bytes()),
                           .plain = plain_memory(trained),
                           .sharded = sharded_memory(trained, options.ranks)};

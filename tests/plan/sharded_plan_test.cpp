@@ -136,7 +136,7 @@ TEST(SimulateSharded, ContentionNeverMakesItFaster) {
   }
 }
 
-TEST(FindShardedCap, NoCapIsFasterAndItMakesThePlan) {
+TEST(FindShardedCap, NoCapIsAThousandthFasterAndItMakesThePlan) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     RandomInstance random(seed);
     const TensorProfile profile = random.profile_with_forward(random.integer(1, 12));
@@ -149,7 +149,7 @@ TEST(FindShardedCap, NoCapIsFasterAndItMakesThePlan) {
     EXPECT_EQ(assign_buckets(profile.bytes, rule), best.plan) << "seed " << seed;
     for (rule.cap_bytes = 1; rule.cap_bytes < 3 * profile.total_bytes() + 2; rule.cap_bytes += 1 + rule.cap_bytes / 3) {
       const Pipeline other = simulate_sharded(profile, assign_buckets(profile.bytes, rule), costs, 4, {.agreement_s = 1e-3});
-      EXPECT_LE(best.pipeline.period_s, other.period_s * (1 + 1e-5)) << "seed " << seed << ", cap " << rule.cap_bytes;
+      EXPECT_LE(best.pipeline.period_s, other.period_s * (1 + 1.01e-3)) << "seed " << seed << ", cap " << rule.cap_bytes;
     }
   }
 }
