@@ -161,10 +161,10 @@ Work start_or(const ProcessGroup& group, at::Tensor bytes);
 // errors known by then.
 //
 // what: completes the sentence "rank 1 (gpu07) did not reach ...", for example "bucket 3 of step 17"; called only after a failure. Throws
-// GroupError if the collective failed, timed out, or another rank gave up, which is noticed within about a second. Finding the
-// missing ranks then takes less than four seconds. After a throw the backend may use the tensor until its own timeout. With group.place,
-// ranks that step wrapped modules in different orders, and so wait for each other, all throw a GroupError naming both modules within about
-// two seconds.
+// GroupError if the collective failed, timed out, or another rank gave up, which is noticed within about a second. Finding out who is
+// missing then takes less than four seconds. After a throw the backend may use the tensor until its own timeout. With group.place, ranks
+// that step wrapped modules in different orders, and so wait for each other, all throw a GroupError naming both modules within about two
+// seconds.
 void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::string()> what);
 void wait(const ProcessGroup& group, const Work& work, const char* what);
 
