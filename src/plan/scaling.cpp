@@ -366,7 +366,7 @@ double expected_max(const Matrix& rows, double draws_each) {
   return expectation;
 }
 
-// E[max of `draws`], more than there are samples, if these go on as an exponential tail.
+// E[max of `draws`], more than there are samples, if an exponential tail continues these.
 double tail_expected_max(std::vector<double> samples, double draws) {
   constexpr size_t kTailShare = 10;  // the tail is a tenth of the samples
   std::ranges::sort(samples);

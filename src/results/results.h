@@ -328,7 +328,7 @@ std::vector<TrainingRow> thinned(const std::vector<TrainingRow>& rows, size_t mo
 
 struct Results {
   RunHead run;
-  bool complete = true;  // false: the run was interrupted, or is still going on
+  bool complete = true;  // false: the run was interrupted, or is still running
   // tune
   std::optional<ProfileSection> profile = {};  // and bench layers
   AllReduceTable allreduce;                    // and bench allreduce

@@ -157,7 +157,7 @@ class TuneRun {
     tell();
   }
 
-  // Their caps are rank 0's, and so is who leads.
+  // Their caps are rank 0's, and so is the leading one.
   void race_caps() {
     choose_race(tuning_, options_.compare ? std::vector<int64_t>() : options_.caps);
     const std::vector<int64_t> caps = numbers_of_rank_0(group_, bytes_of(tuning_.raced));
