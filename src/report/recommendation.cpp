@@ -6,7 +6,6 @@
 #include <cmath>
 #include <iterator>
 #include <string_view>
-#include <utility>
 
 #include "answer.h"
 #include "firkin/base/units.h"
@@ -145,19 +144,20 @@ std::string tune_certainty(const DecisionSection& decision) {
   return text;
 }
 
-// The cluster of the map whose all-reduces are nearest in latency and bandwidth, if one is near: a sentence.
+// The cluster of the map whose all-reduces of a small and of a default bucket take most nearly as long: a sentence.
 std::string nearest_network(const AlphaBeta& fit) {
-  constexpr double kNear = 2;  // as much or as little, of either
-  constexpr double kLeastLatency = 1e-6;
-  const auto apart = [&](const MappedNetwork& network) {
-    return std::pair(std::abs(std::log(std::max(fit.alpha_s, kLeastLatency) / network.alpha_s)),
-                     std::abs(std::log(fit.beta_s_per_byte / network.beta_s_per_byte)));
+  constexpr double kNear = 2;  // times as long, or half as long
+  const auto distance = [&fit](const MappedNetwork& network) {
+    double farther = 0;
+    for (const double bytes : {1.0 * kMiB, 25.0 * kMiB}) {
+      const double here_s = fit.alpha_s + fit.beta_s_per_byte * bytes, there_s = network.alpha_s + network.beta_s_per_byte * bytes;
+      farther = std::max(farther, std::abs(std::log(here_s / there_s)));
+    }
+    return farther;
   };
-  const auto distance = [&](const MappedNetwork& network) { return std::hypot(apart(network).first, apart(network).second); };
-  if (!(fit.beta_s_per_byte > 0)) return "";
   const MappedNetwork& nearest = *std::ranges::min_element(kMappedNetworks, {}, distance);
-  if (std::max(apart(nearest).first, apart(nearest).second) > std::log(kNear)) return " All-reduces are like those of no cluster there.";
-  return fmt::format(" All-reduces are most like {} ranks of \"{}\".", nearest.ranks, nearest.cluster);
+  if (distance(nearest) > std::log(kNear)) return "All-reduces are like those of no cluster there.";
+  return fmt::format("All-reduces are most like those of {} ranks of \"{}\".", nearest.ranks, nearest.cluster);
 }
 
 // Which of three worlds a workload lies in (docs/where_it_matters.md), from a(x) as latency and bandwidth.
@@ -175,7 +175,7 @@ std::string place_on_the_map(int64_t gradient_bytes, double backward_s, const Al
                                  : all_s > backward_s         ? "bandwidth-bound: no bucket size hides all communication behind backward"
                                                               : "in between: buckets of the right size hide most communication";
   return fmt::format(
-      "On the map of clusters (docs/where_it_matters.md), communication here is {}.{} All gradients ({}) in one "
+      "On the map of clusters (docs/where_it_matters.md), communication here is {}. {} All gradients ({}) in one "
       "all-reduce take {}, {} of backward; buckets of {} reach {} of that rate.",
       world, nearest_network(fit), format_bytes(gradient_bytes), display_seconds(all_s), display_percent(all_s / backward_s),
       format_bytes(std::llround(bucket)), display_percent(rate));
