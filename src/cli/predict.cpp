@@ -150,7 +150,9 @@ Run declare_predict(CLI::App& app) {
   CLI::Option* forward = add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0: the largest needed_s)");
   add_old_name(app, "--forward-ms", forward->group(group), "ms");
   app.add_option("--hooks", flags->hooks, "wire formats to predict: none,bf16")->delimiter(',')->group(group);
-  add_value(app, "--conversion-seconds-per-gib", flags->conversion_s_per_gib, "cost of converting gradients to bf16 and back", group);
+  CLI::Option* conversion =
+      add_time(app, "--conversion-time", flags->conversion_s_per_gib, "to bf16 and back, per GiB of gradients: 300ms");
+  add_old_name(app, "--conversion-seconds-per-gib", conversion->group(group), "s");
   app.add_flag("--sensitivity", flags->sensitivity, "multiply each input by 1/8 to 8; heat maps with --out");
   CLI::Option* sharded = app.add_flag("--sharded", flags->sharded, "also predict the strategy sharded: time and memory");
   app.add_option("--collectives", flags->collectives, "with --sharded: collective,bytes,seconds (default:\nhalf an all-reduce each)")

@@ -176,15 +176,22 @@ Vector own_effects(const Fit& fit, const Vector& x) {
   return effects;
 }
 
+// What a parameter says, to those who do not know the model.
+std::string in_words(std::string_view parameter) {
+  if (parameter == kLatencyFactor) return "how much longer an all-reduce takes to start during backward";
+  if (parameter == kCallOverhead) return "what each all-reduce costs the thread that computes";
+  return "how much communication slows computation down";
+}
+
 // The residual, the standard errors and the warning. `residuals`: at `x`.
 void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, Calibration& result) {
   const Vector effects = own_effects(fit, x);
   std::vector<std::string> undetermined;
   for (size_t i = 0; i < x.size(); ++i) {
-    if (effects[i] == 0) undetermined.emplace_back(fit.parameters()[i].name);
+    if (effects[i] == 0) undetermined.push_back(in_words(fit.parameters()[i].name));
   }
   if (!undetermined.empty()) {
-    result.warning = fmt::format("the measured runs do not determine {}; measure plans with more, and with fewer, buckets",
+    result.warning = fmt::format("these runs cannot tell {}, so predicted times may be off; runs with more, and with fewer, buckets could",
                                  fmt::join(undetermined, " or "));
   }
   if (residuals.size() <= x.size()) return;

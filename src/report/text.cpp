@@ -29,9 +29,8 @@ std::string fitted(Table (*table)(const Rows& rows, unsigned shown), const Rows&
 // Few letters: the widest rows leave a dozen columns.
 std::string short_remark(const TuneAnswer& answer, double cap_mib) {
   const std::string remark = remark_on(answer, cap_mib);
-  if (!remark.ends_with("best")) return "";
-  if (remark.starts_with("predicted and")) return "< best";
-  return "< " + remark.substr(0, remark.find(' '));
+  if (remark.empty() || remark == "as good") return "";
+  return "< " + (remark.find(',') == std::string::npos ? remark.substr(0, remark.find(' ')) : "best");
 }
 
 std::string curve_in_text(const Results& results) {
@@ -116,6 +115,7 @@ std::string answer_in_text(const Results& results, bool with_settings) {
   if (!answer.certainty.empty()) text += wrapped("", answer.certainty);
   if (!answer.settings.empty()) text += wrapped("  paste     ", answer.settings[0].setting);
   if (results.answer) text += wrapped("  worth it  ", worth(results.answer->decision));
+  if (!answer.own_engine.empty()) text += wrapped("  firkin    ", answer.own_engine);
   if (!answer.settings.empty()) text += '\n';
   for (const std::string& warning : answer.warnings) text += wrapped("Warning: ", warning);
   for (const std::string& paragraph : answer.lead) text += wrapped("", paragraph);
@@ -144,6 +144,7 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
 }
 
 std::string results_in_text(const Results& results, bool with_settings) {
+  const std::string heading = wrapped("", put_in_words(results).heading);  // stands first and last, for either may have left the screen
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "\n") + part; };
   if (results.answer) {
@@ -151,7 +152,9 @@ std::string results_in_text(const Results& results, bool with_settings) {
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
     if (compared || results.strategies.empty()) add(curve_in_text(results));
     if (!results.strategies.empty()) add(fitted(strategy_table, results.strategies));
-    return text + range_in_text(results.curve);
+    text += range_in_text(results.curve);
+    add(heading);
+    return text;
   }
   if (results.prediction) {
     for (const std::string& table : prediction_in_text(*results.prediction)) add(table);
@@ -166,8 +169,9 @@ std::string results_in_text(const Results& results, bool with_settings) {
   if (!results.collectives.empty()) add(fitted(collectives_table, results.collectives));
   if (!results.allreduce.empty() && text.empty()) add(fitted(allreduce_table, results.allreduce));
   if (results.comparison) add(comparison_in_text(*results.comparison));
+  const bool has_tables = !text.empty();
   add(answer_in_text(results, with_settings));
-  return text;
+  return has_tables ? heading + "\n" + text : text;
 }
 
 }  // namespace firkin

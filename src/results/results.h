@@ -162,7 +162,10 @@ struct CalibrationSection {
 // Whether the measurement cannot tell a cap from the best one.
 bool is_tied(const TuneAnswer& answer, double cap_mib);
 
-// "predicted best", "measured best", "as good", or nothing.
+// Of the cap that the decision names: "chosen", for a race chose it; in older results "predicted best".
+const char* name_of_choice(const TuneAnswer& answer);
+
+// "chosen", "measured best", "chosen, measured best", "as good", or nothing.
 std::string remark_on(const TuneAnswer& answer, double cap_mib);
 
 // ---- When each gradient became ready.

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Where bucket size matters: predictions on published all-reduces, the charts, and the page docs/where_it_matters.md.
+"""Where bucket size matters: predictions on published all-reduces, the charts, the page docs/where_it_matters.md, and the map that
+`tune` and `predict` place a result on.
 
   .venv/bin/python studies/worth/worth.py build/firkin      every cell of the map, the published sweeps, results.csv, results.json, page
-  .venv/bin/python studies/worth/worth.py --page            charts and page anew from results.json
+  .venv/bin/python studies/worth/worth.py --page            charts, page and src/report/map.h anew from results.json
 
 A step is forward and backward with its communication, without the optimiser. All times are what `firkin predict` says.
 """
@@ -59,6 +60,36 @@ def cell(firkin, cluster, ranks, model):
     }  # fmt: skip
 
 
+def network(firkin, cluster, ranks):
+    """All-reduces of a cluster as latency and bandwidth, fitted as `predict` fits a result's own."""
+    fit = predict(firkin, "name,bytes,ready_s\nw,1048576,1\n", cluster.allreduce_csv(ranks), ranks)["alpha_beta"]
+    return {"cluster": cluster.title, "ranks": ranks, "alpha_s": fit["alpha_s"], "beta_s_per_byte": fit["beta_s_per_byte"]}
+
+
+MAP_HEADER = """\
+// All-reduces on the map of docs/where_it_matters.md, as latency and bandwidth. Written by studies/worth/worth.py.
+#pragma once
+
+namespace firkin {
+
+struct MappedNetwork {
+  const char* cluster;
+  int ranks;
+  double alpha_s, beta_s_per_byte;
+};
+
+inline constexpr MappedNetwork kMappedNetworks[] = {
+%s};
+
+}  // namespace firkin
+"""
+
+
+def map_header(result):
+    fields = ((one["cluster"].removesuffix(", A40"), one["ranks"], one["alpha_s"], one["beta_s_per_byte"]) for one in result["networks"])
+    return MAP_HEADER % "".join('    {"%s", %d, %.4g, %.4g},\n' % row for row in fields)
+
+
 def write_csv(path, cells):
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -96,13 +127,15 @@ def main():
         wanted = [(flags.firkin, cluster, ranks, model) for cluster in clusters.all_clusters() for ranks in cluster.table for model in models.all_models()]
         with concurrent.futures.ThreadPoolExecutor(flags.jobs) as pool:
             cells = list(pool.map(lambda one: cell(*one), wanted))
+            networks = list(pool.map(lambda one: network(flags.firkin, *one), ((c, ranks) for c in clusters.all_clusters() for ranks in c.table)))
             sweeps = list(pool.map(lambda sweep: published.judge(flags.firkin, sweep), published.sweeps()))
         write_csv(HERE / "results.csv", cells)
-        write_json(kept, {"cells": cells, "published": sweeps})
+        write_json(kept, {"cells": cells, "networks": networks, "published": sweeps})
         print(f"{len(cells)} cells and {len(sweeps)} published sweeps in {time.monotonic() - start:.0f} s")
     result = json.loads(kept.read_text())
     chart.write(result["cells"], ROOT / "docs" / "images")
     (ROOT / "docs" / "where_it_matters.md").write_text(page.text(result))
+    (ROOT / "src" / "report" / "map.h").write_text(map_header(result))
 
 
 if __name__ == "__main__":

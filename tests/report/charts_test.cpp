@@ -107,7 +107,8 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
   const json& best = spec["datasets"]["best"];
   ASSERT_EQ(best.size(), 2);
   EXPECT_EQ(best[0]["cap_mib"], results.answer->best_measured.cap_mib);
-  EXPECT_EQ(best[1]["cap_mib"], results.answer->best_predicted.cap_mib);
+  EXPECT_EQ(best[1]["cap_mib"], results.answer->decision.cap_mib);
+  EXPECT_EQ(best[1]["label"], "predicted best: 0.5 MiB");  // of a result without a race
   EXPECT_NE(best[0]["row"], best[1]["row"]);
   const json& domain = spec["encoding"]["y"]["scale"]["domain"];
   for (const char* dataset : {"predicted", "measured", "levels", "best"}) {
@@ -116,6 +117,20 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
       EXPECT_LT(row["time_s"], domain[1]) << dataset;
     }
   }
+}
+
+TEST(Charts, TheCapThatARaceChoseIsNotCalledThePredictedBest) {
+  Results results = tune_results();
+  DecisionSection& decision = results.answer->decision;
+  decision.inferred = false;
+  decision.cap_mib = 16;  // the predicted line is lower elsewhere
+  decision.predicted_s = 0.370726;
+  EXPECT_EQ(rows_of(results, "curve", "best")[1]["label"], "chosen: 16 MiB");
+  EXPECT_THAT(chart_of(results, "curve").summary, HasSubstr("Chosen: 16 MiB, predicted at 371 ms."));
+  EXPECT_EQ(remark_on(*results.answer, 16), "chosen");
+  EXPECT_EQ(remark_on(*results.answer, 4), "measured best");
+  decision.cap_mib = 4;
+  EXPECT_EQ(remark_on(*results.answer, 4), "chosen, measured best");
 }
 
 TEST(Charts, AnIntervalWithoutAnUpperEndIsNotDrawn) {
