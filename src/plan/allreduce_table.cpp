@@ -17,18 +17,15 @@
 namespace firkin {
 namespace {
 
-using Names = AllReduceColumns;
-
 const CsvColumns& table_columns() {
-  static const CsvColumns kColumns = {
-      .required = {Names::kBytes, Names::kWorldSize},
-      .optional = {Names::kMedian, "time_s", Names::kGap, Names::kMean, Names::kStdev, Names::kMin, Names::kMax, Names::kSamples}};
+  static const CsvColumns kColumns = {.required = {"bytes", "world_size"},
+                                      .optional = {"median_s", "time_s", "gap_s", "mean_s", "stdev_s", "min_s", "max_s", "samples"}};
   return kColumns;
 }
 
 // The column that holds a(x): a median where there is one, else the file's only other time column.
 std::string time_column(const CsvTable& table) {
-  for (const char* name : {Names::kMedian, "time_s", Names::kMean, Names::kMin, Names::kMax}) {
+  for (const char* name : {"median_s", "time_s", "mean_s", "min_s", "max_s"}) {
     if (table.has(name)) return name;
   }
   table.fail_at_end("no time column; expected median_s (or one of time_s, mean_s, min_s, max_s)");
@@ -38,12 +35,6 @@ double positive(const CsvTable& table, size_t row, const std::string& column) {
   const double value = table.number(row, column);
   if (const char* expected = expected_of_measured(value)) table.fail(row, fmt::format("{} is {}; expected {}", column, value, expected));
   return value;
-}
-
-// An empty field means: not measured.
-std::optional<double> positive_or_absent(const CsvTable& table, size_t row, const std::string& column) {
-  if (!table.has(column) || table.empty(row, column)) return std::nullopt;
-  return positive(table, row, column);
 }
 
 int64_t at_least_one(const CsvTable& table, size_t row, const std::string& column) {
@@ -57,27 +48,23 @@ AllReduceTable from_csv(const CsvTable& table) {
   if (table.rows() == 0) table.fail_at_end("no measurements; expected lines of bytes,world_size," + time);
   AllReduceTable rows;
   for (size_t i = 0; i < table.rows(); ++i) {
-    AllReduceRow row;
-    row.bytes = at_least_one(table, i, Names::kBytes);
-    row.world_size = at_least_one(table, i, Names::kWorldSize);
+    const auto is_known = [&](const char* column) { return table.has(column) && !table.empty(i, column); };
+    const auto if_known = [&](const char* column) { return is_known(column) ? std::optional(positive(table, i, column)) : std::nullopt; };
+    AllReduceRow& row = rows.emplace_back();
+    row.bytes = at_least_one(table, i, "bytes");
+    row.world_size = at_least_one(table, i, "world_size");
     row.median_s = positive(table, i, time);
-    row.gap_s = positive_or_absent(table, i, Names::kGap);
-    row.mean_s = positive_or_absent(table, i, Names::kMean);
-    row.min_s = positive_or_absent(table, i, Names::kMin);
-    row.max_s = positive_or_absent(table, i, Names::kMax);
-    if (table.has(Names::kStdev) && !table.empty(i, Names::kStdev)) {
-      row.stdev_s = table.number(i, Names::kStdev);
+    row.gap_s = if_known("gap_s");
+    row.mean_s = if_known("mean_s");
+    row.min_s = if_known("min_s");
+    row.max_s = if_known("max_s");
+    if (is_known("stdev_s")) {
+      row.stdev_s = table.number(i, "stdev_s");
       if (*row.stdev_s < 0) table.fail(i, fmt::format("stdev_s is {}; expected at least 0", *row.stdev_s));
     }
-    if (table.has(Names::kSamples) && !table.empty(i, Names::kSamples)) row.samples = at_least_one(table, i, Names::kSamples);
-    rows.push_back(row);
+    if (is_known("samples")) row.samples = at_least_one(table, i, "samples");
   }
   return rows;
-}
-
-template <typename Number>
-std::string field(const std::optional<Number>& value) {
-  return value ? fmt::format("{}", *value) : std::string();
 }
 
 }  // namespace
@@ -91,6 +78,7 @@ AllReduceTable read_allreduce_csv(const std::filesystem::path& path) {
 }
 
 std::string allreduce_csv(const AllReduceTable& table) {
+  const auto field = [](const auto& value) { return value ? fmt::format("{}", *value) : std::string(); };
   std::string text = "bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples\n";
   for (const AllReduceRow& row : table) {
     fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{},{},{},{}\n", row.bytes, row.world_size, row.median_s, field(row.gap_s),

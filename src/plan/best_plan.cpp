@@ -14,10 +14,10 @@
 #include "simulator.h"
 
 namespace firkin {
-
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kAnyCap = std::numeric_limits<int64_t>::max();
 
 void check_search(const SearchOptions& options) {
   if (!std::isfinite(options.tolerance) || options.tolerance < 0) {
@@ -133,11 +133,7 @@ BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, 
   std::vector<double> end_s;
   for (const BucketPlan& plan : starts) end_s.push_back(simulator.end_s(plan.buckets));
   const double limit = std::ranges::min(end_s) * (1 + options.tolerance);
-  size_t best = starts.size();
-  for (size_t i = 0; i < starts.size(); ++i) {
-    if (end_s[i] <= limit && (best == starts.size() || starts[i].buckets.size() < starts[best].buckets.size())) best = i;
-  }
-  return std::move(starts[best]);
+  return starts[with_fewest_buckets(end_s, limit, [&](size_t i) { return starts[i].buckets.size(); })];
 }
 
 }  // namespace
@@ -158,8 +154,6 @@ PlannedBuckets find_best_plan(const TensorProfile& profile, const CommCosts& cos
 }
 
 namespace {
-
-constexpr int64_t kAnyCap = std::numeric_limits<int64_t>::max();
 
 // Calls `visit` with the plan of each cap from 1 on, each larger than the one before by at least the factor 1 + step, once for each
 // distinct plan that respects the limit; false when that takes more than `effort`.
@@ -212,8 +206,8 @@ DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& opt
   return result;
 }
 
-UniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
-                                 const SearchOptions& search, int64_t effort) {
+BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
+                                     const SearchOptions& search, int64_t effort) {
   check_profile(profile);
   check_options(search.simulation);
   struct Candidate {
@@ -223,27 +217,22 @@ UniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& 
   };
   std::vector<Candidate> candidates;
   Simulator simulator(profile, costs, {.simulation = search.simulation});
-  double best_s = std::numeric_limits<double>::infinity();
+  double best_s = kInfinity;
   const auto consider = [&](const CapInterval& caps, const BucketPlan& plan) {
     const double end_s = simulator.end_s(plan.buckets, best_s * (1 + search.tolerance));
     best_s = std::min(best_s, end_s);
     candidates.push_back({end_s, plan.buckets.size(), caps});
   };
-  UniformCap result;
-  result.exhaustive = for_each_plan(profile, options, search, 0, effort, consider);
-  if (!result.exhaustive) for_each_plan(profile, options, search, thinning_step(profile, effort), kAnyCap, consider);
+  BestUniformCap best;
+  best.exhaustive = for_each_plan(profile, options, search, 0, effort, consider);
+  if (!best.exhaustive) for_each_plan(profile, options, search, thinning_step(profile, effort), kAnyCap, consider);
   if (candidates.empty()) fail_limit(search);
   const double limit = best_s * (1 + search.tolerance);
   const auto rank = [&](const Candidate& c) { return std::tuple(c.end_s > limit, c.buckets, c.end_s); };
-  const CapInterval caps = std::ranges::min_element(candidates, {}, rank)->caps;
-  result.lowest_cap_bytes = caps.lowest_cap_bytes;
-  result.highest_cap_bytes = caps.highest_cap_bytes;
-  result.cap_bytes = roundest_cap(caps);
-  CapOptions chosen = options;
-  chosen.cap_bytes = result.cap_bytes;
-  result.plan = assign_buckets(profile.bytes, chosen);
-  result.timeline = simulate(profile, result.plan, costs, search.simulation);
-  return result;
+  best.caps = std::ranges::min_element(candidates, {}, rank)->caps;
+  best.plan = assign_buckets(profile.bytes, with_cap(options, best.caps.lowest_cap_bytes));
+  best.timeline = simulate(profile, best.plan, costs, search.simulation);
+  return best;
 }
 
 BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated) {
@@ -251,7 +240,7 @@ BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated)
   BucketPlan plan;
   Bucket open;
   double open_bytes = 0;
-  double previous_end_s = -std::numeric_limits<double>::infinity();
+  double previous_end_s = -kInfinity;
   for (size_t i = 0; i < profile.bytes.size(); ++i) {
     ++open.count;
     open_bytes += static_cast<double>(profile.bytes[i]);
@@ -268,16 +257,12 @@ BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated)
 }
 
 std::vector<Baseline> baselines(const TensorProfile& profile, const CommCosts& costs) {
-  const auto tensors = static_cast<int64_t>(profile.bytes.size());
-  BucketPlan one_bucket, one_per_tensor;
-  if (tensors > 0) one_bucket.buckets = {{0, tensors}};
-  for (int64_t i = 0; i < tensors; ++i) one_per_tensor.buckets.push_back({i, 1});
-  const CapOptions pytorch = {.cap_bytes = 25 * kMiB, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = 1 * kMiB};
+  const size_t tensors = profile.bytes.size();
   const CapOptions horovod = {.cap_bytes = 128 * kMiB, .rule = CapRule::kAtMost};
-  return {{"pytorch", "25 MiB, close-when-full, first bucket 1 MiB", assign_buckets(profile.bytes, pytorch)},
+  return {{"pytorch", "25 MiB, close-when-full, first bucket 1 MiB", assign_buckets(profile.bytes, kTorchDefaultCaps)},
           {"horovod", "128 MiB, at-most (without its cycle time)", assign_buckets(profile.bytes, horovod)},
-          {"one_bucket", "all gradients together", std::move(one_bucket)},
-          {"one_per_tensor", "each gradient alone", std::move(one_per_tensor)},
+          {"one_bucket", "all gradients together", one_bucket(tensors)},
+          {"one_per_tensor", "each gradient alone", one_tensor_per_bucket(tensors)},
           {"mg_wfbp", "merged while waiting costs less than a start-up", mg_wfbp_plan(profile, costs.isolated)}};
 }
 

@@ -1,6 +1,7 @@
 #include "firkin/plan/decision.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 #include <stdexcept>
@@ -16,6 +17,11 @@ namespace {
 constexpr double kNoDifference = 1e-3;  // of a step: less is not worth a bucket
 constexpr double kNoise = 0.03;         // of a block, as a share of a step, until blocks say otherwise
 constexpr double kNoiseBlocks = 4;      // as much as so many of them would
+
+// By Outcome.
+constexpr std::array<std::string_view, 7> kOutcomes = {
+    "gain",          "gain not shown", "default not measured", "same buckets as the default", "communication hidden", "nothing to gain",
+    "default faster"};
 
 // What blocks say of caps beside one another: means over the caps are 0.
 struct Measured {
@@ -123,7 +129,9 @@ std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions
   for (size_t i = 0; i < options.wanted.size(); ++i) add(predicted[i]);
   std::vector<CapPrediction> rest(predicted.begin() + static_cast<std::ptrdiff_t>(options.wanted.size()), predicted.end());
   std::ranges::stable_sort(rest, {}, [](const CapPrediction& cap) { return cap.expected_regret; });
-  const auto within = [](int64_t a, int64_t b) { return static_cast<double>(std::max(a, b)) < kApart * static_cast<double>(std::min(a, b)); };
+  const auto within = [](int64_t a, int64_t b) {
+    return static_cast<double>(std::max(a, b)) < kApart * static_cast<double>(std::min(a, b));
+  };
   const auto lowest = [&](const CapPrediction& cap) { return std::max(cap.lowest_cap_bytes, options.smallest_cap_bytes); };
   // By all caps that make their buckets: of two wide intervals the roundest caps may be neighbours.
   const auto is_near = [&](const CapPrediction& a, const CapPrediction& b) {
@@ -142,30 +150,13 @@ std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions
 }
 
 std::string_view name_of(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::kGain:
-      return "gain";
-    case Outcome::kNotShown:
-      return "gain not shown";
-    case Outcome::kNotMeasured:
-      return "default not measured";
-    case Outcome::kSameBuckets:
-      return "same buckets as the default";
-    case Outcome::kHidden:
-      return "communication hidden";
-    case Outcome::kNothingToGain:
-      return "nothing to gain";
-    case Outcome::kDefaultFaster:
-      return "default faster";
-  }
-  return "";
+  return kOutcomes.at(static_cast<size_t>(outcome));
 }
 
 std::optional<Outcome> outcome_named(std::string_view name) {
-  for (int i = 0; i <= static_cast<int>(Outcome::kDefaultFaster); ++i) {
-    if (name_of(static_cast<Outcome>(i)) == name) return static_cast<Outcome>(i);
-  }
-  return std::nullopt;
+  const auto found = std::ranges::find(kOutcomes, name);
+  if (found == kOutcomes.end()) return std::nullopt;
+  return static_cast<Outcome>(found - kOutcomes.begin());
 }
 
 bool keeps_default(Outcome outcome) {

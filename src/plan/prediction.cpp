@@ -128,11 +128,8 @@ PredictedBucketing least_regret(const PredictionModel& model) {
 
 std::vector<PredictedBucketing> predicted_curve(const PredictionModel& model, const std::vector<int64_t>& caps) {
   std::vector<PredictedBucketing> rows;
-  CapOptions options = model.rule;
   for (const int64_t cap : caps) {
-    options.cap_bytes = cap;
-    const BucketPlan plan = assign_buckets(model.profile.bytes, options);
-    rows.push_back(predicted_cap(model, plan));
+    rows.push_back(predicted_cap(model, assign_buckets(model.profile.bytes, with_cap(model.rule, cap))));
     rows.back().cap_bytes = cap;
   }
   return rows;
@@ -223,9 +220,9 @@ Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& mo
   Extrapolation extrapolation{.fitted_worlds = scaling.fitted_worlds(), .forms = {}};
   for (const FormFit& fit : scaling.fits()) {
     const CommCosts costs = scaled(scaling.costs(fit.form, world), model.latency_factor);
-    const UniformCap best = find_best_uniform_cap(model.profile, costs, model.rule, model.search);
+    const BestUniformCap best = find_best_uniform_cap(model.profile, costs, model.rule, model.search);
     PredictedBucketing row = bucketing(best.plan, best.timeline);
-    set_caps({best.lowest_cap_bytes, best.highest_cap_bytes}, best.exhaustive, row);
+    set_caps(best.caps, best.exhaustive, row);
     extrapolation.forms.push_back({name_of(fit.form), fit.left_out_error, fit.weight, row,
                                    simulate(model.profile, model.odds->least_regret().plan, costs, model.search.simulation).end_s});
   }

@@ -218,17 +218,8 @@ std::vector<double> local_errors(const std::map<int64_t, std::vector<double>>& e
 }  // namespace
 
 std::string name_of(ScalingForm form) {
-  switch (form) {
-    case ScalingForm::kRing:
-      return "ring";
-    case ScalingForm::kTree:
-      return "tree";
-    case ScalingForm::kPipelinedTree:
-      return "pipelined tree";
-    case ScalingForm::kTwoTrees:
-      return "two trees";
-  }
-  return "";
+  constexpr std::array kNames = {"ring", "tree", "pipelined tree", "two trees"};
+  return kNames.at(static_cast<size_t>(form));
 }
 
 WorldRange worlds_alike(int64_t world, int64_t ranks_per_node) {

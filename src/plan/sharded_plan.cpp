@@ -115,55 +115,52 @@ RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks) {
           .masters = of_part.masters};
 }
 
-ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options) {
+UniformCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options) {
   constexpr int64_t kEffort = 1000000;  // buckets
   const PipelineOptions pipeline = pipeline_options(options);
   check_options(pipeline);
   DistinctPlans distinct = distinct_plans(profile, options.rule, options.search, std::max(kEffort, 2 * std::ssize(profile.bytes)));
-  std::erase_if(distinct.plans, [&](const DistinctPlan& each) { return std::ssize(each.plan.buckets) > options.most_buckets; });
+  std::erase_if(distinct.plans, [&](const UniformCap& each) { return std::ssize(each.plan.buckets) > options.most_buckets; });
   if (distinct.plans.empty()) throw InputError(fmt::format("no cap makes at most {} buckets; expected more", options.most_buckets));
   Simulator simulator(profile, costs, options.ranks, pipeline);
   std::vector<double> period_s;
   std::vector<int64_t> order;
-  for (const DistinctPlan& each : distinct.plans) {
+  for (const UniformCap& each : distinct.plans) {
     simulator.set_buckets(each.plan.buckets);
     order.resize(each.plan.buckets.size());
     std::iota(order.begin(), order.end(), int64_t{0});
     period_s.push_back(simulator.period_s(order));
   }
   const double limit_s = std::ranges::min(period_s) * (1 + options.search.tolerance);
-  const auto rank = [&](const DistinctPlan& each) {
+  const auto rank = [&](const UniformCap& each) {
     const double period = period_s[static_cast<size_t>(&each - distinct.plans.data())];
     return std::tuple(period > limit_s, each.plan.buckets.size(), period);
   };
-  DistinctPlan& best = *std::ranges::min_element(distinct.plans, {}, rank);
-  return {.cap_bytes = roundest_cap(best.caps),
-          .caps = best.caps,
-          .plan = best.plan,
-          .pipeline = simulate_sharded(profile, best.plan, costs, options.ranks, pipeline)};
+  return std::move(*std::ranges::min_element(distinct.plans, {}, rank));
 }
 
 PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,
                                  double bucketed_backward_s, TrainedMemory trained) {
-  const ShardedCap best = find_sharded_cap(profile, costs, options);
+  const UniformCap best = find_sharded_cap(profile, costs, options);
   const UniformCap under_backward = find_best_uniform_cap(profile, costs.reduce_scatter, options.rule, options.search);
+  const Pipeline step = simulate_sharded(profile, best.plan, costs, options.ranks, pipeline_options(options));
   const auto elements = [&](int64_t bytes) { return std::max<int64_t>(1, bytes / trained.element_bytes); };
   trained.elements = profile.total_bytes() / trained.element_bytes;
-  PredictedSharded result{.cap_bytes = best.cap_bytes,
+  PredictedSharded result{.cap_bytes = roundest_cap(best.caps),
                           .lowest_cap_bytes = best.caps.lowest_cap_bytes,
                           .highest_cap_bytes = best.caps.highest_cap_bytes,
                           .buckets = std::ssize(best.plan.buckets),
                           .bound_s = sharded_bound_s(profile, costs, options.ranks, pipeline_options(options)),
-                          .waited_s = best.pipeline.waited_s,
-                          .computation_s = best.pipeline.computation_s,
-                          .communication_s = best.pipeline.communication_s,
+                          .waited_s = step.waited_s,
+                          .computation_s = step.computation_s,
+                          .communication_s = step.communication_s,
                           .agreement_s = options.agreement_s,
-                          .ddp_bucket_size = elements(best.cap_bytes),
-                          .reduce_bucket_size = elements(under_backward.cap_bytes),
+                          .ddp_bucket_size = elements(roundest_cap(best.caps)),
+                          .reduce_bucket_size = elements(roundest_cap(under_backward.caps)),
                           .allgather_bucket_size = elements(profile.total_bytes()),
                           .plain = plain_memory(trained),
                           .sharded = sharded_memory(trained, options.ranks)};
-  set_period(best.pipeline.period_s, profile.forward_s + bucketed_backward_s + updates_s(profile), std::nullopt, result);
+  set_period(step.period_s, profile.forward_s + bucketed_backward_s + updates_s(profile), std::nullopt, result);
   return result;
 }
 

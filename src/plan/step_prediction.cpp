@@ -76,11 +76,6 @@ double step_of_backward(const StepModel& model, double backward_s) {
   return rest_of_step_s(model) + backward_s;
 }
 
-CapOptions with_cap(CapOptions rule, int64_t cap) {
-  rule.cap_bytes = cap;
-  return rule;
-}
-
 }  // namespace
 
 std::vector<ModelError> model_errors(const std::optional<double>& residual) {
@@ -243,17 +238,6 @@ bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan&
 BucketPlan best_plan(const StepModel& model) {
   constexpr double kNoDifference = 1e-3;
   return find_best_plan(model.profile, model.costs, {.tolerance = kNoDifference, .simulation = model.simulation}).plan;
-}
-
-BucketPlan one_tensor_per_bucket(size_t tensors) {
-  BucketPlan plan;
-  for (size_t i = 0; i < tensors; ++i) plan.buckets.push_back({static_cast<int64_t>(i), 1});
-  return plan;
-}
-
-BucketPlan one_bucket(size_t tensors) {
-  if (tensors == 0) return {};
-  return {{{0, static_cast<int64_t>(tensors)}}, {}};
 }
 
 }  // namespace firkin

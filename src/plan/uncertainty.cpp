@@ -140,19 +140,14 @@ PlanOdds CapOdds::of(const BucketPlan& plan) const {
   return odds(end_s);
 }
 
-const DistinctPlan& CapOdds::least_regret() const {
+const UniformCap& CapOdds::least_regret() const {
   constexpr double kNoDifference = 1e-3;
   constexpr double kSameShare = 0.25;  // where much is uncertain, so is the expected regret
   std::vector<double> regret;
   for (const std::vector<double>& end_s : end_s_) regret.push_back(odds(end_s).expected_regret);
   const double least = std::ranges::min(regret);
   const double limit = least + std::max(kNoDifference, kSameShare * least);
-  size_t chosen = regret.size();
-  for (size_t cap = 0; cap < regret.size(); ++cap) {
-    if (regret[cap] > limit) continue;
-    if (chosen == regret.size() || caps_.plans[cap].plan.buckets.size() < caps_.plans[chosen].plan.buckets.size()) chosen = cap;
-  }
-  return caps_.plans[chosen];
+  return caps_.plans[with_fewest_buckets(regret, limit, [&](size_t cap) { return caps_.plans[cap].plan.buckets.size(); })];
 }
 
 namespace {
@@ -172,17 +167,13 @@ CostCurve scale_curve(const CostCurve& curve, Influence influence, double factor
 }
 
 // The best of these plans under one set of inputs, and the caps around it that are within 1 % of it.
-SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<DistinctPlan>& plans, double tolerance) {
+SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<UniformCap>& plans, double tolerance) {
   constexpr double kNear = 1.01;
   Simulator simulator(inputs.profile, inputs.costs, {.simulation = inputs.options});
   std::vector<double> end_s;
-  for (const DistinctPlan& plan : plans) end_s.push_back(simulator.end_s(plan.plan.buckets));
+  for (const UniformCap& plan : plans) end_s.push_back(simulator.end_s(plan.plan.buckets));
   const double least_s = std::ranges::min(end_s), limit_s = least_s * (1 + tolerance);
-  size_t best = plans.size();
-  for (size_t p = 0; p < plans.size(); ++p) {
-    if (end_s[p] > limit_s) continue;
-    if (best == plans.size() || plans[p].plan.buckets.size() < plans[best].plan.buckets.size()) best = p;
-  }
+  const size_t best = with_fewest_buckets(end_s, limit_s, [&](size_t p) { return plans[p].plan.buckets.size(); });
   size_t low = best, high = best;
   while (low > 0 && end_s[low - 1] <= kNear * least_s) --low;
   while (high + 1 < plans.size() && end_s[high + 1] <= kNear * least_s) ++high;
@@ -198,19 +189,8 @@ SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<Distin
 }  // namespace
 
 std::string name_of(Influence influence) {
-  switch (influence) {
-    case Influence::kTotalBytes:
-      return "total bytes";
-    case Influence::kLatency:
-      return "latency";
-    case Influence::kBandwidth:
-      return "bandwidth";
-    case Influence::kBackward:
-      return "backward time";
-    case Influence::kContention:
-      return "contention";
-  }
-  return "";
+  constexpr std::array kNames = {"total bytes", "latency", "bandwidth", "backward time", "contention"};
+  return kNames.at(static_cast<size_t>(influence));
 }
 
 ScaledInputs scale_inputs(const ScaledInputs& inputs, Influence influence, double factor) {
@@ -240,9 +220,8 @@ std::vector<SensitivityPoint> sensitivity_table(const TensorProfile& profile, co
                                                 const SearchOptions& search) {
   check_options(search.simulation);
   const ScaledInputs inputs = {profile, costs, search.simulation};
-  const std::vector<DistinctPlan> plans = distinct_plans(profile, options, search).plans;  // they depend on the sizes alone
-  CapOptions kept = options;
-  kept.cap_bytes = best_point(inputs, plans, search.tolerance).cap_bytes;
+  const std::vector<UniformCap> plans = distinct_plans(profile, options, search).plans;  // they depend on the sizes alone
+  const CapOptions kept = with_cap(options, best_point(inputs, plans, search.tolerance).cap_bytes);
   std::vector<SensitivityPoint> points;
   for (const Influence influence : kInfluences) {
     const bool is_contended = search.simulation.compute_slowdown > 1 || search.simulation.comm_slowdown > 1;

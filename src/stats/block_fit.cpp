@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "firkin/stats/summary.h"
-#include "series.h"
 
 namespace firkin {
 

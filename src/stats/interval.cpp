@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "firkin/stats/summary.h"
-#include "series.h"
 
 namespace firkin {
 
@@ -79,15 +78,6 @@ double neighbour_correlation(const std::vector<double>& values) {
 }
 
 }  // namespace
-
-std::vector<double> medians_of_stretches(std::span<const double> series, size_t most) {
-  const size_t length = (series.size() + most - 1) / most;
-  std::vector<double> medians;
-  for (size_t first = 0; first < series.size(); first += length) {
-    medians.push_back(median(series.subspan(first, std::min(length, series.size() - first))));
-  }
-  return medians;
-}
 
 Interval median_interval(std::span<const double> samples, double confidence) {
   require_samples(samples, confidence);

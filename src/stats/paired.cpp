@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "firkin/stats/summary.h"
-#include "series.h"
 
 namespace firkin {
 

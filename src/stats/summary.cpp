@@ -41,6 +41,15 @@ double quantile(std::span<const double> values, double q) {
   return select_quantile(reordered, q);
 }
 
+std::vector<double> medians_of_stretches(std::span<const double> series, size_t most) {
+  const size_t length = (series.size() + most - 1) / most;
+  std::vector<double> medians;
+  for (size_t first = 0; first < series.size(); first += length) {
+    medians.push_back(median(series.subspan(first, std::min(length, series.size() - first))));
+  }
+  return medians;
+}
+
 std::vector<double> column_medians(const std::vector<std::vector<double>>& rows) {
   std::vector<double> medians, column(rows.size());
   for (size_t i = 0; i < rows[0].size(); ++i) {

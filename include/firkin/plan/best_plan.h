@@ -3,7 +3,7 @@
 //   const PlannedBuckets best = find_best_plan(profile, costs);
 //   best.timeline.exposed_s;    // no other plan of contiguous buckets exposes less in that order
 //   const UniformCap cap = find_best_uniform_cap(profile, costs, {.rule = CapRule::kAtMost});
-//   cap.cap_bytes;  // any cap from cap.lowest_cap_bytes to cap.highest_cap_bytes makes the same buckets
+//   roundest_cap(cap.caps);  // any other of cap.caps makes the same buckets
 #pragma once
 
 #include <cstdint>
@@ -48,39 +48,34 @@ PlannedBuckets find_best_plan(const TensorProfile& profile, const CommCosts& cos
 // The plan that would be best without the slowdowns of options.simulation. Checks nothing.
 BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options);
 
+// One partition that a uniform cap makes, and all caps that make it; roundest_cap(caps) is the one to name.
 struct UniformCap {
-  int64_t cap_bytes = 0;  // the roundest of the caps that make these buckets
-  int64_t lowest_cap_bytes = 0;
-  int64_t highest_cap_bytes = 0;
-  BucketPlan plan;
-  Timeline timeline;
-  bool exhaustive = true;  // every distinct partition was tried; else some caps that differ little were skipped
-};
-
-// One partition that a uniform cap makes, and the caps that make it.
-struct DistinctPlan {
   CapInterval caps;
   BucketPlan plan;
 };
 
 struct DistinctPlans {
-  std::vector<DistinctPlan> plans;  // by rising cap
-  bool exhaustive = true;           // else caps that differ by little were skipped
+  std::vector<UniformCap> plans;  // by rising cap
+  bool exhaustive = true;         // else caps that differ by little were skipped
 };
 
-// Every distinct partition that a uniform cap can make, with the limits and the effort of find_best_uniform_cap.
+// Every distinct partition that a uniform cap can make: from each cap to the next at which a bucket changes. options.cap_bytes is ignored.
+// Partitions with a bucket of several tensors above search.largest_bucket_bytes are left out.
+//
+// There are at most L^2 / 2 partitions. When they hold more than `effort` buckets in all, caps that differ by less than a few per mille are
+// skipped; the default suffices for about 500 tensors of all different sizes, or thousands of a few sizes. Throws InputError when the
+// profile or the options do not pass their checks, or no partition respects the limit.
 DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search = {},
                              int64_t effort = 4000000);
 
-// Tries every distinct partition that a uniform cap can make: from each cap to the next at which a bucket changes. options.cap_bytes is
-// ignored. Of plans within search.tolerance of the best, one with the fewest buckets. Partitions with a bucket of several tensors above
-// search.largest_bucket_bytes are left out.
-//
-// There are at most L^2 / 2 partitions. When they hold more than `effort` buckets in all, caps that differ by less than a few per mille are
-// skipped and `exhaustive` is false; the default suffices for about 500 tensors of all different sizes, or thousands of a few sizes.
-// Throws InputError when the profile or the options do not pass their checks, or no partition respects the limit.
-UniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
-                                 const SearchOptions& search = {}, int64_t effort = 4000000);
+struct BestUniformCap : UniformCap {
+  Timeline timeline;
+  bool exhaustive = true;  // as of DistinctPlans
+};
+
+// Of the distinct partitions within search.tolerance of the best, one with the fewest buckets.
+BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
+                                     const SearchOptions& search = {}, int64_t effort = 4000000);
 
 struct Baseline {
   std::string name;

@@ -45,6 +45,8 @@ void check_plan(const BucketPlan& plan, int64_t tensor_count);
 
 // The plan of whole tensors with so many in each bucket. Not checked.
 BucketPlan plan_of_counts(std::span<const int64_t> counts);
+BucketPlan one_tensor_per_bucket(size_t tensors);
+BucketPlan one_bucket(size_t tensors);
 
 // Whether a tensor is split over several buckets.
 bool has_parts(const BucketPlan& plan);
@@ -65,6 +67,12 @@ struct CapOptions {
   CapRule rule = CapRule::kCloseWhenFull;
   std::optional<int64_t> first_cap_bytes = std::nullopt;  // cap of the first bucket, so that communication starts early (PyTorch: 1 MiB)
 };
+
+// The default of PyTorch's DistributedDataParallel (bucket_cap_mb=None).
+inline constexpr CapOptions kTorchDefaultCaps = {.cap_bytes = 25 * kMiB, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = 1 * kMiB};
+
+// The same rule with another cap.
+CapOptions with_cap(CapOptions rule, int64_t cap_bytes);
 
 // Groups tensors, given in gradient-ready order, into buckets.
 //

@@ -63,17 +63,10 @@ struct ShardedSearch {
   int64_t most_buckets = std::numeric_limits<int64_t>::max();
 };
 
-struct ShardedCap {
-  int64_t cap_bytes = 0;  // the roundest of those that make these buckets
-  CapInterval caps;
-  BucketPlan plan;
-  Pipeline pipeline;
-};
-
 // Simulates every distinct partition that a uniform cap can make (those of distinct_plans()), for both collectives at once. Of those within
 // search.tolerance of the shortest period, one with the fewest buckets. Throws InputError if profile or options fail their checks, or no
 // cap meets the limits.
-ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options);
+UniformCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options);
 
 struct PredictedSharded {
   int64_t cap_bytes = 0;

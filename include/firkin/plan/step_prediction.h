@@ -20,9 +20,6 @@
 
 namespace firkin {
 
-// The default of PyTorch's DistributedDataParallel (bucket_cap_mb=None).
-inline constexpr CapOptions kTorchDefaultCaps = {.cap_bytes = 25 * kMiB, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = 1 * kMiB};
-
 // A step is the step without communication, plus the excess of the simulated backward over the bare backward.
 struct StepModel {
   const TensorProfile& profile;
@@ -103,9 +100,5 @@ bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan&
 
 // The best of all plans, within a thousandth of backward.
 BucketPlan best_plan(const StepModel& model);
-
-// The two ends of the scale.
-BucketPlan one_tensor_per_bucket(size_t tensors);
-BucketPlan one_bucket(size_t tensors);
 
 }  // namespace firkin

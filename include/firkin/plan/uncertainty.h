@@ -59,7 +59,7 @@ class CapOdds {
 
   // The caps of least expected regret; of those within a thousandth of a step of it, or a quarter of it where that
   // is more, the ones with the fewest buckets.
-  const DistinctPlan& least_regret() const;
+  const UniformCap& least_regret() const;
 
   bool exhaustive() const { return caps_.exhaustive; }
 

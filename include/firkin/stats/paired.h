@@ -6,6 +6,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "firkin/stats/interval.h"
 
@@ -26,6 +27,9 @@ struct PairedRatio {
 // Throws std::invalid_argument if they are empty or of different length, contain a value that is not positive and finite, or confidence is
 // not between 0 and 1.
 PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference, double confidence = 0.95);
+
+// The means of every two values, each with itself as well: their median is Hodges and Lehmann's estimate (1963) of the middle.
+std::vector<double> pairwise_means(std::span<const double> values);
 
 // A median and its interval as stated in a file without samples.
 struct StatedMedian {
