@@ -56,10 +56,6 @@ int64_t part_of(int64_t elements, int64_t ranks) {
   return (elements + ranks - 1) / ranks;
 }
 
-double updates_s(const TensorProfile& profile) {
-  return std::accumulate(profile.update_s.begin(), profile.update_s.end(), 0.0);
-}
-
 PipelineOptions pipeline_options(const ShardedSearch& options) {
   return {.simulation = options.search.simulation, .agreement_s = options.agreement_s};
 }
@@ -160,7 +156,7 @@ PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCost
                           .allgather_bucket_size = elements(profile.total_bytes()),
                           .plain = plain_memory(trained),
                           .sharded = sharded_memory(trained, options.ranks)};
-  set_period(step.period_s, profile.forward_s + bucketed_backward_s + updates_s(profile), std::nullopt, result);
+  set_period(step.period_s, profile.forward_s + bucketed_backward_s + profile.updates_s(), std::nullopt, result);
   return result;
 }
 

@@ -133,6 +133,9 @@ class Simulator {
   // The period of the buckets in this launch order: backward, agreement, forward. With `pipeline`, it is filled as well, but for bytes.
   double period_s(std::span<const int64_t> order, Pipeline* pipeline = nullptr);
 
+  // All of it, in the plan's order.
+  Pipeline pipeline(const BucketPlan& plan);
+
  private:
   struct Piece {  // a bucket
     CallCost cost;

@@ -142,8 +142,7 @@ double predict_ordered_step(const StepModel& model, const BucketPlan& plan) {
 }
 
 double step_of_period(const StepModel& model, double period_s) {
-  const double updates_s = std::accumulate(model.profile.update_s.begin(), model.profile.update_s.end(), 0.0);
-  return step_of_backward(model, period_s - model.profile.forward_s - updates_s);
+  return step_of_backward(model, period_s - model.profile.forward_s - model.profile.updates_s());
 }
 
 std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets) {

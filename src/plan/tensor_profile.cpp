@@ -74,6 +74,10 @@ int64_t TensorProfile::total_bytes() const {
   return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
 }
 
+double TensorProfile::updates_s() const {
+  return std::accumulate(update_s.begin(), update_s.end(), 0.0);
+}
+
 TensorProfile with_forward(TensorProfile profile, double forward_s) {
   profile.forward_s = forward_s;
   profile.needed_s.clear();

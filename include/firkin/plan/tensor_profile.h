@@ -25,6 +25,7 @@ struct TensorProfile {
 
   bool knows_forward() const { return !needed_s.empty(); }
   int64_t total_bytes() const;  // of all gradients
+  double updates_s() const;     // of all tensors
 };
 
 // The columns of tensors.csv, and the fields of a tensor in results.json.
