@@ -231,16 +231,17 @@ Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vect
   Fit fit(profile, costs, runs, known);
   const auto compute = [](const Calibration& c) { return c.options.compute_slowdown; };
   if (times < 4) {
-    fit.add({kSlowdown, 0, kLargestLogSlowdown, 0,
+    fit.add({"the slowdown", 0, kLargestLogSlowdown, 0,
              [](Calibration& c, double v) { c.options.compute_slowdown = c.options.comm_slowdown = v; }, compute});
   } else {
-    fit.add({kComputeSlowdown, 0, kLargestLogSlowdown, 0, [](Calibration& c, double v) { c.options.compute_slowdown = v; }, compute});
-    fit.add({kLatencyFactor, -kLargestLogLatency, kLargestLogLatency, 0, [](Calibration& c, double v) { c.latency_factor = v; },
+    fit.add({"the slowdown of computation", 0, kLargestLogSlowdown, 0, [](Calibration& c, double v) { c.options.compute_slowdown = v; },
+             compute});
+    fit.add({"the latency factor", -kLargestLogLatency, kLargestLogLatency, 0, [](Calibration& c, double v) { c.latency_factor = v; },
              [](const Calibration& c) { return c.latency_factor; }});
   }
   if (times >= 3) {
-    fit.add({kCallOverhead, 0, 1, longest_s / static_cast<double>(most_buckets), [](Calibration& c, double v) { c.options.overhead_s = v; },
-             [](const Calibration& c) { return c.options.overhead_s; }});
+    fit.add({"the overhead per call", 0, 1, longest_s / static_cast<double>(most_buckets),
+             [](Calibration& c, double v) { c.options.overhead_s = v; }, [](const Calibration& c) { return c.options.overhead_s; }});
   }
   return fit;
 }

@@ -31,21 +31,16 @@ struct PlannedBuckets {
   bool exact = false;  // the best of all plans in ready order; otherwise the best of a few
 };
 
-// Exact for any two curves without contention, among plans launched in ready order (other orders and split tensors may do better but are
-// not searched): with e(i, j) the bucket of tensors i .. j - 1 and o the overhead per call,
+// Exact for any two curves without contention, among plans of whole tensors launched in ready order: with e(i, j) the bucket of tensors
+// i .. j - 1 and o the overhead per call, the earliest end of the communication of the first j tensors in n buckets is
 //
 //   F(j, n) = min over i < j of max(ready_j + n o + a(e(i, j)), F(i, n - 1) + g(e(i, j)))
 //
-// is the earliest end of the communication of the first j tensors in n buckets (an earlier end never hurts: the recursion is monotone in
-// F(i, n - 1)). O(L^2) pairs, each for every number of buckets that gains something.
-//
-// With contention: the best of a few starts, judged by the simulation: plans that are exact without contention, of costs and ready times
-// slowed down to several degrees, and the best uniform caps.
-//
-// Throws InputError when the profile or the options do not pass their checks.
+// With contention: the best of a few starts, judged by the simulation: plans that are exact for costs and ready times slowed down to
+// several degrees, and the best uniform caps. Throws InputError when the profile or the options do not pass their checks.
 PlannedBuckets find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
 
-// The plan that would be best without the slowdowns of options.simulation. Checks nothing.
+// The plan that would be best without contention. Checks nothing.
 BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options);
 
 // One partition that a uniform cap makes, and all caps that make it; roundest_cap(caps) is the one to name.
@@ -87,9 +82,8 @@ struct Baseline {
 // time), one_bucket, one_per_tensor, mg_wfbp.
 std::vector<Baseline> baselines(const TensorProfile& profile, const CommCosts& costs);
 
-// MG-WFBP (Shi, Chu, Li: INFOCOM 2019): from the first gradient on, a bucket takes the next tensor too when that becomes ready less than
-// one start-up time after the bucket could have been sent: waiting then costs less than a second start-up. The start-up time is the alpha
-// of fit_alpha_beta on a(x), and the time to send is a(x). O(n).
+// MG-WFBP (Shi, Chu, Li: INFOCOM 2019): a bucket takes the next tensor too when that becomes ready less than one start-up time (the alpha
+// of fit_alpha_beta on a(x)) after the bucket could have been sent: waiting then costs less than a second start-up. O(n).
 BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated);
 
 }  // namespace firkin

@@ -18,8 +18,8 @@
 
 namespace firkin {
 
-// The standard error of a predicted difference between two caps, as a share of a step. On two studies of 18 regimes, choosing among four
-// caps by ten blocks had the least regret, in the mean and at worst, when shrunk to the prediction with this error.
+// The standard error of a predicted difference between two caps, as a share of a step: with it choosing by ten blocks had the least regret
+// in two studies of 18 regimes (docs/validation.md).
 inline constexpr double kPredictionError = 0.02;
 
 // What predictions and measurements together say about some caps.
@@ -83,9 +83,7 @@ struct Decision {
   Outcome outcome = Outcome::kNotMeasured;
   std::optional<double> predicted_to_default = {};  // step of the choice over the default's
   std::optional<PairedRatio> to_default = {};       // the same, measured by the confirmation
-  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed, and all predicted times
-  // are off by that factor; comparisons are not.
-  std::optional<double> level = {};
+  std::optional<double> level = {};  // a step without communication, confirmed over predicted: all predicted times are off by this factor
 };
 
 // Throws like weigh().

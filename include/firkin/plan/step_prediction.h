@@ -37,14 +37,13 @@ struct CapPrediction {
   int64_t buckets = 0;
   double step_s = 0;
   double low_s = 0, high_s = 0;  // of 95 % of measured caps, by the study (docs/validation.md)
-  // The cap's mean cost over the best of those predicted with it, as a share of a step, when the model errs in the latency of a call, the
-  // time of its bytes, or that of backward. One late large bucket costs more than one call too many, so a cap next to a cliff has more
-  // regret than its step_s suggests.
+  // The cap's mean cost over the best of those predicted with it, as a share of a step, under model_errors(): next to a cliff it is more
+  // than step_s suggests, since one late large bucket costs more than one call too many.
   double expected_regret = 0;
 };
 
-// Errors the model may have, one at a time: factors on the latency of a call, the time of its bytes, and backward. The first is
-// no error. Half as large for a calibrated model.
+// Errors the model may have, one at a time: factors on the latency of a call, the time of its bytes, and backward; the first is none. Half
+// as large for a calibrated model.
 struct ModelError {
   double latency = 1, bytes = 1, compute = 1;
 };
@@ -86,16 +85,13 @@ DistinctCaps distinct_caps(std::vector<int64_t> caps, std::span<const int64_t> s
 int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t> sizes, const CapOptions& rule);
 
 // Four plans to calibrate on, one more than the parameters they determine: buckets of a sixtieth, a twentieth, a sixth and a third of all
-// bytes. Each plan is adjusted as little as possible until no cap under `rule` makes it and `verified` does not contain it: no cap is
-// calibrated on and then measured. With very few tensors there may be no such plan (five tensors nearly always suffice, one never does);
-// then a plan of `verified` is used, and calibrated_on() reports it.
+// bytes, adjusted as little as possible until no cap under `rule` makes them and `verified` does not contain them: nothing is calibrated on
+// and then measured. Where too few tensors allow no such plan, calibrated_on() tells.
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified);
 
-// The largest number of buckets in any calibration plan. Beyond it the cost per call is extrapolated: a plan with several times as many
-// buckets may look best only because of that error.
+// The largest number of buckets in any calibration plan: beyond it the cost per call is extrapolated.
 int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration);
 
-// Whether `plan` is one of `calibration`.
 bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan);
 
 // The best of all plans, within a thousandth of backward.

@@ -81,13 +81,10 @@ struct Pipeline {
   std::vector<PipelineSpan> updates;  // on buckets of the step before; none under `sharded`, which steps between backward and forward
 };
 
-// Backward is that of simulate(). When it ends the ranks agree, and the next forward begins. At a tensor's needed_s forward waits for its
-// bucket (of a split tensor, for all parts), and then the optimiser runs on it; while forward is blocked, the optimiser runs on other
-// buckets, in order of arrival, one at a time and each to its end. Contention is that of simulate(), in forward and in the optimiser as
-// well.
-//
-// Every bucket has been awaited when backward begins, so the link is idle then and every step takes equally long: one backward with the
-// next forward is the whole cycle.
+// Backward is that of simulate(), and so is contention. When it ends the ranks agree, and the next forward begins. At a tensor's needed_s
+// forward waits for its bucket (of a split tensor, for all parts), and then the optimiser runs on it; while forward is blocked, the
+// optimiser runs on other buckets, in order of arrival, one at a time and each to its end. Every bucket has been awaited when backward
+// begins, so every step takes equally long.
 //
 // A profile that does not know its forward pass needs every tensor at 0; one without update_s takes updates for free. Profile and plan must
 // have passed check_profile and check_plan. Throws InputError when the options do not pass check_options. O(n log n).

@@ -17,9 +17,8 @@ struct PairedRatio {
   Interval interval;
 };
 
-// The Hodges-Lehmann estimate (1963) of log(a / reference), that is the median of the means of all pairs of blocks, each block with itself
-// included, exponentiated; with the interval of Wilcoxon's signed ranks (Tukey 1949). Whatever affects both settings in a block (a slow
-// machine, drift, a neighbour's load) cancels. Blocks run their settings in random order, so for two equal settings either sign of a
+// The Hodges-Lehmann estimate (1963) of log(a / reference), exponentiated, with the interval of Wilcoxon's signed ranks (Tukey 1949).
+// Whatever affects both settings in a block cancels. Blocks run their settings in random order, so for two equal settings either sign of a
 // block's difference is as likely, and the interval excludes 1 in at most 5 %, whatever the noise.
 //
 // a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both. More than 100 blocks
