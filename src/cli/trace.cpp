@@ -7,7 +7,7 @@
 
 #include "bench/allreduce_bench.h"
 #include "bench/ready_profile.h"
-#include "bench/step_trace.h"
+#include "bench/step_bench.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"

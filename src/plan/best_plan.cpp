@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "firkin/base/error.h"
-#include "firkin/plan/bucket_plan.h"
 #include "simulator.h"
 
 namespace firkin {

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "firkin/base/error.h"
-#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {

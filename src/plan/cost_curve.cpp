@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "firkin/base/error.h"
 #include "firkin/stats/summary.h"

@@ -6,7 +6,6 @@
 #include <numbers>
 #include <stdexcept>
 #include <tuple>
-#include <utility>
 
 #include "firkin/plan/best_plan.h"
 #include "firkin/stats/summary.h"

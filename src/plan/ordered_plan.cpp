@@ -4,15 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <iterator>
-#include <limits>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "firkin/base/error.h"
-#include "firkin/plan/best_plan.h"
 #include "firkin/plan/bucket_plan.h"
 #include "simulator.h"
 

@@ -3,72 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
-#include "firkin/base/csv.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/bucket_plan.h"
 #include "simulator.h"
 
 namespace firkin {
 namespace {
-
-constexpr const char* kCollective = "collective";
-constexpr const char* kBytes = "bytes";
-constexpr const char* kSeconds = "seconds";
-constexpr std::array kCollectives = {"all_reduce", "reduce_scatter", "all_gather"};
-
-const CsvColumns& collectives_columns() {
-  static const CsvColumns kColumns = {.required = {kCollective, kBytes, kSeconds}, .others_allowed = true};
-  return kColumns;
-}
-
-ShardedCosts costs_from_csv(const CsvTable& table) {
-  std::map<std::string, std::vector<CostPoint>> points;
-  for (size_t row = 0; row < table.rows(); ++row) {
-    const std::string& name = table.text(row, kCollective);
-    if (std::ranges::find(kCollectives, name) == kCollectives.end()) {
-      table.fail(row, fmt::format("{} is {}; expected all_reduce, reduce_scatter or all_gather", kCollective, name));
-    }
-    const CostPoint point = {table.integer(row, kBytes), table.number(row, kSeconds)};
-    if (point.bytes < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", kBytes, point.bytes));
-    if (const char* expected = expected_of_measured(point.seconds)) {
-      table.fail(row, fmt::format("{} is {}; expected {}", kSeconds, point.seconds, expected));
-    }
-    points[name].push_back(point);
-  }
-  const auto costs_of = [&](const char* name) {
-    if (!points.contains(name)) table.fail_at_end(fmt::format("no {}; expected both reduce_scatter and all_gather", name));
-    const CostCurve curve(points[name]);
-    return CommCosts{curve, curve};
-  };
-  return {costs_of("reduce_scatter"), costs_of("all_gather")};
-}
-
-int64_t part_of(int64_t elements, int64_t ranks) {
-  return (elements + ranks - 1) / ranks;
-}
 
 PipelineOptions pipeline_options(const ShardedSearch& options) {
   return {.simulation = options.search.simulation, .agreement_s = options.agreement_s};
 }
 
 }  // namespace
-
-ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file) {
-  return costs_from_csv(parse_csv(text, file, collectives_columns()));
-}
-
-ShardedCosts read_collectives_csv(const std::filesystem::path& path) {
-  return costs_from_csv(read_csv(path, collectives_columns()));
-}
 
 ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce) {
   const auto with_gaps = [&](const CostCurve& isolated) {
@@ -101,7 +53,7 @@ RankMemory plain_memory(const TrainedMemory& trained) {
 RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks) {
   if (ranks < 1) throw InputError(fmt::format("memory of {} ranks; expected at least 1", ranks));
   TrainedMemory part = trained;
-  part.elements = part_of(trained.elements, ranks);
+  part.elements = (trained.elements + ranks - 1) / ranks;
   const RankMemory of_part = plain_memory(part);
   const int64_t bytes = trained.elements * trained.element_bytes;
   return {.parameters = bytes,

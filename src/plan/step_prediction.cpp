@@ -7,7 +7,6 @@
 #include <cmath>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <set>
 #include <stdexcept>

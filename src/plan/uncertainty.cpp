@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
-#include <string>
 #include <utility>
 
 #include "firkin/base/error.h"
