@@ -113,11 +113,8 @@ class Recursion {
 BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
   std::vector<BucketPlan> starts;
   for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
-    TensorProfile slowed = profile;
-    for (double& ready_s : slowed.ready_s) ready_s *= std::pow(options.simulation.compute_slowdown, part);
-    slowed.backward_s *= std::pow(options.simulation.compute_slowdown, part);
-    const double factor = std::pow(options.simulation.comm_slowdown, part);
-    starts.push_back(exact_plan(slowed, scaled(costs, factor, factor), options));
+    const double compute = std::pow(options.simulation.compute_slowdown, part), comm = std::pow(options.simulation.comm_slowdown, part);
+    starts.push_back(exact_plan(slowed(profile, compute), scaled(costs, comm, comm), options));
   }
   for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
     try {

@@ -96,6 +96,15 @@ TensorProfile with_forward(TensorProfile profile, double forward_s) {
   return profile;
 }
 
+TensorProfile slowed(TensorProfile profile, double factor) {
+  for (std::vector<double>* times : {&profile.ready_s, &profile.needed_s, &profile.update_s}) {
+    for (double& seconds : *times) seconds *= factor;
+  }
+  profile.backward_s *= factor;
+  profile.forward_s *= factor;
+  return profile;
+}
+
 void check_profile(const TensorProfile& profile) {
   const size_t count = profile.names.size();
   if (profile.bytes.size() != count || profile.ready_s.size() != count) {

@@ -41,15 +41,6 @@ std::vector<int64_t> caps_of(const PredictionInputs& inputs, int64_t total_bytes
   return caps;
 }
 
-// All of its computation takes longer by this factor.
-TensorProfile slower(const TensorProfile& profile, const CommCosts& costs, double factor) {
-  TensorProfile result = scale_inputs({profile, costs, {}}, Influence::kBackward, factor).profile;
-  for (double& needed_s : result.needed_s) needed_s *= factor;
-  for (double& update_s : result.update_s) update_s *= factor;
-  result.forward_s *= factor;
-  return result;
-}
-
 // A standard error of the slowest measured rank's time, as a fraction, from its steps.
 double compute_error(const std::vector<std::vector<double>>& rank_times) {
   constexpr double kOfMedian = 1.2533;  // sqrt(pi / 2), over that of a mean
@@ -172,7 +163,7 @@ PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed
   PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search);
   std::vector<double> periods;
   for (const InputDraw& draw : model.draws) {
-    const TensorProfile profile = slower(model.profile, draw.costs, draw.compute_factor);
+    const TensorProfile profile = slowed(model.profile, draw.compute_factor);
     periods.push_back(simulate_pipeline(profile, ordered.plan, draw.costs, pipeline_options(draw.costs, draw.simulation)).period_s);
   }
   constexpr double kOutside = 0.025;
@@ -228,18 +219,6 @@ Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& mo
   return extrapolation;
 }
 
-PredictedWorkload workload_of(const PredictionModel& model, int64_t world) {
-  PredictedWorkload workload;
-  workload.world_size = world;
-  workload.tensors = static_cast<int64_t>(model.profile.names.size());
-  workload.gradient_bytes = model.profile.total_bytes();
-  workload.backward_s = model.profile.backward_s;
-  workload.rule = name_of(model.rule.rule);
-  workload.first_cap_bytes = model.rule.first_cap_bytes;
-  workload.simulation = model.search.simulation;
-  return workload;
-}
-
 }  // namespace
 
 Prediction predict(PredictionInputs inputs) {
@@ -259,7 +238,6 @@ Prediction predict(PredictionInputs inputs) {
   PredictionModel model{
       std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.latency_factor, inputs.residual};
   Prediction result;
-  result.workload.world_size = world;
   if (!inputs.rank_times.empty()) {
     const Straggler slowest = expected_straggler(inputs.rank_times, world);
     const auto measured_ranks = static_cast<int64_t>(inputs.rank_times.size());
@@ -271,16 +249,22 @@ Prediction predict(PredictionInputs inputs) {
                          .tail_factor = slowest.tail_factor,
                          .beyond_samples = slowest.beyond_samples,
                          .measured_backward_s = model.profile.backward_s};
-    model.profile = slower(model.profile, model.costs, slowest.factor);
+    model.profile = slowed(std::move(model.profile), slowest.factor);
   }
   model.draws = draws_of(inputs, scaling, model, result.stragglers);
   model.draws_growth = scaling.has_value();
   model.weigh_caps();
-  result.workload = workload_of(model, world);
-  if (inputs.latency_factor != 1) result.workload.latency_factor = inputs.latency_factor;
-  result.workload.extrapolated = scaling || (result.stragglers && result.stragglers->beyond_samples);
-  result.workload.gap_measured =
-      std::ranges::any_of(inputs.table, [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); });
+  const auto has_gap = [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); };
+  result.workload = {.world_size = world,
+                     .extrapolated = scaling || (result.stragglers && result.stragglers->beyond_samples),
+                     .tensors = std::ssize(model.profile.names),
+                     .gradient_bytes = model.profile.total_bytes(),
+                     .backward_s = model.profile.backward_s,
+                     .rule = name_of(model.rule.rule),
+                     .first_cap_bytes = model.rule.first_cap_bytes,
+                     .gap_measured = std::ranges::any_of(inputs.table, has_gap),
+                     .simulation = model.search.simulation,
+                     .latency_factor = inputs.latency_factor != 1 ? std::optional(inputs.latency_factor) : std::nullopt};
   result.alpha_beta = fit_alpha_beta(model.costs.isolated.points());
   result.best_uniform = least_regret(model);
   result.curve = predicted_curve(model, caps_of(inputs, result.workload.gradient_bytes));

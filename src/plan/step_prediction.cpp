@@ -118,9 +118,7 @@ std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOption
   }
   const std::vector<ModelError> errors = model_errors(model.residual);
   for (const ModelError& wrong : errors) {
-    TensorProfile profile{.names = {}, .bytes = model.profile.bytes, .ready_s = model.profile.ready_s};
-    for (double& ready_s : profile.ready_s) ready_s *= wrong.compute;
-    profile.backward_s = model.profile.backward_s * wrong.compute;
+    const TensorProfile profile = slowed(model.profile, wrong.compute);
     const CommCosts costs = scaled(model.costs, wrong.latency, wrong.bytes);
     Simulator evaluator(profile, costs, {.simulation = model.simulation});
     std::vector<double> step_s;

@@ -21,14 +21,6 @@ namespace {
 constexpr int64_t kEffort = 4000000;          // buckets
 constexpr int64_t kContendedEffort = 400000;  // buckets of timelines
 
-// Without names, which no time depends on.
-TensorProfile scaled_profile(const TensorProfile& measured, double factor) {
-  TensorProfile profile{.names = {}, .bytes = measured.bytes, .ready_s = measured.ready_s, .backward_s = measured.backward_s};
-  for (double& ready : profile.ready_s) ready *= factor;
-  profile.backward_s *= factor;
-  return profile;
-}
-
 // Of the logarithm of a row's median; 0 where nothing is known. Samples are taken for log-normal: one call that took a hundred times as
 // long as the others makes a wide interval, not one of many orders of magnitude.
 double standard_error(const AllReduceRow& row) {
@@ -89,8 +81,10 @@ std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const Inp
 Interval drawn_times(const TensorProfile& profile, const std::vector<InputDraw>& draws, const BucketPlan& plan) {
   constexpr double kOutside = 0.025;  // on either side
   std::vector<double> end_s;
+  TensorProfile nameless = profile;
+  nameless.names.clear();
   for (const InputDraw& draw : draws) {
-    end_s.push_back(simulate(scaled_profile(profile, draw.compute_factor), plan, draw.costs, draw.simulation).end_s);
+    end_s.push_back(simulate(slowed(nameless, draw.compute_factor), plan, draw.costs, draw.simulation).end_s);
   }
   return {quantile(end_s, kOutside), quantile(end_s, 1 - kOutside)};
 }
@@ -104,9 +98,11 @@ CapOdds::CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, con
   const int64_t least_effort = 2 * static_cast<int64_t>(profile.bytes.size());
   caps_ = distinct_plans(profile, options, search, std::max(least_effort, (contended ? kContendedEffort : kEffort) / count));
   end_s_.resize(caps_.plans.size());
+  TensorProfile nameless = profile;
+  nameless.names.clear();
   for (const InputDraw& draw : draws_) {
     check_options(draw.simulation);
-    const TensorProfile& drawn = profiles_.emplace_back(scaled_profile(profile, draw.compute_factor));
+    const TensorProfile& drawn = profiles_.emplace_back(slowed(nameless, draw.compute_factor));
     Simulator simulator(drawn, draw.costs, {.simulation = draw.simulation});
     double best_s = std::numeric_limits<double>::infinity();
     for (size_t cap = 0; cap < caps_.plans.size(); ++cap) {
@@ -203,8 +199,7 @@ ScaledInputs scale_inputs(const ScaledInputs& inputs, Influence influence, doubl
       scaled.costs = {scale_curve(inputs.costs.isolated, influence, factor), scale_curve(inputs.costs.gap, influence, factor)};
       break;
     case Influence::kBackward:
-      for (double& ready : scaled.profile.ready_s) ready *= factor;
-      scaled.profile.backward_s *= factor;
+      scaled.profile = slowed(inputs.profile, factor);
       break;
     case Influence::kContention:
       scaled.options.compute_slowdown = 1 + (inputs.options.compute_slowdown - 1) * factor;

@@ -39,6 +39,9 @@ inline constexpr const char* kTensorUpdate = "update_s";
 // mirror backward's.
 TensorProfile with_forward(TensorProfile profile, double forward_s);
 
+// All of its computation takes `factor` times as long.
+TensorProfile slowed(TensorProfile profile, double factor);
+
 // Throws InputError unless the vectors agree in length, names are distinct, times are finite and not negative, ready_s does not decrease,
 // and no time lies behind the end of its pass.
 void check_profile(const TensorProfile& profile);

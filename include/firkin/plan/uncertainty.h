@@ -77,7 +77,7 @@ enum class Influence {
   kTotalBytes,  // bytes of every gradient; computation takes as long as before
   kLatency,     // the part of a(x) and g(x) that even the smallest size takes: the least time in the table
   kBandwidth,   // the rest of a(x) and g(x) is divided by the factor
-  kBackward,    // every ready time and the end of backward
+  kBackward,    // the profile's computation
   kContention,  // the excess of the two slowdowns over 1
 };
 
