@@ -13,7 +13,7 @@
 #include "ddp/ready_order.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/device.h"
-#include "firkin/plan/step_prediction.h"
+#include "firkin/plan/bucket_plan.h"
 #include "firkin/stats/summary.h"
 
 #include <torch/csrc/autograd/graph_task.h>

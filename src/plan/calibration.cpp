@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <limits>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "firkin/base/error.h"
@@ -246,6 +249,50 @@ Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vect
   return fit;
 }
 
+// [i]: a bucket ends between tensor i and the next.
+using Cuts = std::vector<bool>;
+
+Cuts cuts_of(const BucketPlan& plan) {
+  if (plan.buckets.empty()) return {};
+  Cuts cuts(static_cast<size_t>(plan.buckets.back().first + plan.buckets.back().count) - 1, false);
+  for (size_t k = 1; k < plan.buckets.size(); ++k) cuts[static_cast<size_t>(plan.buckets[k].first) - 1] = true;
+  return cuts;
+}
+
+BucketPlan plan_of(const Cuts& cuts) {
+  BucketPlan plan{{{0, 1}}, {}};
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    if (cuts[i]) {
+      plan.buckets.push_back({static_cast<int64_t>(i) + 1, 1});
+    } else {
+      ++plan.buckets.back().count;
+    }
+  }
+  return plan;
+}
+
+// `wanted`, or the plan that differs from it in the fewest cuts, for which `is_free` holds. Nothing when there is none (or, with more than
+// a dozen tensors, none among several thousand).
+std::optional<BucketPlan> nearest_plan(const BucketPlan& wanted, const std::function<bool(const BucketPlan&)>& is_free) {
+  constexpr size_t kMostTried = 5000;
+  if (wanted.buckets.empty()) return std::nullopt;
+  std::set<Cuts> seen{cuts_of(wanted)};
+  std::deque<Cuts> to_try{cuts_of(wanted)};
+  for (size_t tried = 0; !to_try.empty() && tried < kMostTried; ++tried) {
+    Cuts cuts = std::move(to_try.front());
+    to_try.pop_front();
+    if (BucketPlan plan = plan_of(cuts); is_free(plan)) return plan;
+    const size_t middle = cuts.size() / 2;
+    for (size_t step = 0; step < cuts.size() && seen.size() <= kMostTried; ++step) {  // the cuts in the middle first
+      const size_t i = step % 2 == 0 ? middle + step / 2 : middle - 1 - step / 2;
+      cuts[i].flip();
+      if (seen.insert(cuts).second) to_try.push_back(cuts);
+      cuts[i].flip();
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 CommCosts calibrated(const CommCosts& costs, const Calibration& calibration) {
@@ -267,6 +314,29 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   for (const Parameter& parameter : fit.parameters()) result.fitted.emplace_back(parameter.name);
   add_uncertainty(fit, x, residuals, result);
   return result;
+}
+
+std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified) {
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  std::vector<BucketPlan> plans;
+  for (const int64_t parts : {60, 20, 6, 3}) {
+    const BucketPlan wanted = assign_buckets(sizes, with_cap(rule, std::max<int64_t>(total / parts, 1)));
+    const auto is_free = [&](const BucketPlan& plan) {
+      return !calibrated_on(verified, plan) && !calibrated_on(plans, plan) && !is_made_by_a_cap(plan, sizes, rule);
+    };
+    plans.push_back(nearest_plan(wanted, is_free).value_or(wanted));
+  }
+  return plans;
+}
+
+int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration) {
+  size_t most = 0;
+  for (const BucketPlan& plan : calibration) most = std::max(most, plan.buckets.size());
+  return static_cast<int64_t>(most);
+}
+
+bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan) {
+  return std::ranges::find(calibration, plan) != calibration.end();
 }
 
 }  // namespace firkin

@@ -9,7 +9,6 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/scaling.h"
-#include "firkin/plan/step_prediction.h"
 #include "firkin/stats/summary.h"
 
 namespace firkin {

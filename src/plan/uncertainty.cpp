@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "firkin/base/error.h"
-#include "firkin/plan/step_prediction.h"
 #include "firkin/stats/summary.h"
 #include "random_normal.h"
 #include "simulator.h"
@@ -65,6 +64,24 @@ std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOpti
   std::vector<InputDraw> draws;
   for (CommCosts& drawn : costs) draws.push_back({std::exp(compute_error * random_normal(random)), std::move(drawn), simulation});
   return draws;
+}
+
+std::vector<ModelError> model_errors(const std::optional<double>& residual) {
+  const double spread = residual ? 0.5 : 1;
+  const double latency = std::exp2(spread), bytes = std::exp(0.15 * spread), compute = std::exp(0.1 * spread);
+  return {{},
+          {.latency = latency},
+          {.latency = 1 / latency},
+          {.bytes = bytes},
+          {.bytes = 1 / bytes},
+          {.compute = compute},
+          {.compute = 1 / compute}};
+}
+
+double model_range(const std::optional<double>& residual) {
+  // Of 36 regimes of two studies, each judged by the others.
+  constexpr double kQuantile = 2.74, kFloor = 0.02, kUncalibrated = 0.06;
+  return std::exp(kQuantile * std::hypot(kFloor, residual.value_or(kUncalibrated)));
 }
 
 std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const InputDraw& nominal, const std::optional<double>& residual) {

@@ -1,5 +1,6 @@
 // What tune calibrates on and recommends, from given numbers: nothing is measured here.
-#include "firkin/plan/step_prediction.h"
+#include "firkin/plan/calibration.h"
+#include "firkin/plan/decision.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -42,6 +42,16 @@ struct Calibration {
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
                       const SimulationOptions& known = {});
 
+// Four plans to calibrate on, one more than the parameters they determine: buckets of a sixtieth, a twentieth, a sixth and a third of all
+// bytes, adjusted as little as possible until no cap under `rule` makes them and `verified` does not contain them: nothing is calibrated on
+// and then measured. Where too few tensors allow no such plan, calibrated_on() tells.
+std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified);
+
+// The largest number of buckets in any calibration plan: beyond it the cost per call is extrapolated.
+int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration);
+
+bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan);
+
 // The costs during backward.
 CommCosts calibrated(const CommCosts& costs, const Calibration& calibration);
 
