@@ -27,9 +27,8 @@ struct Parameter {
   double least, limit;
   double unit;  // of its values; 0: they are factors, and the search runs over their logarithm
   std::function<void(Calibration&, double)> assign;
-  std::function<double(const Calibration&)> read;
 
-  void set(Calibration& calibration, double x) const { assign(calibration, unit > 0 ? x * unit : std::exp(x)); }
+  double value(double x) const { return unit > 0 ? x * unit : std::exp(x); }
 };
 
 class Fit {
@@ -42,7 +41,7 @@ class Fit {
 
   Calibration at(const Vector& x) const {
     Calibration result = known_;
-    for (size_t i = 0; i < x.size(); ++i) parameters_[i].set(result, x[i]);
+    for (size_t i = 0; i < x.size(); ++i) parameters_[i].assign(result, parameters_[i].value(x[i]));
     return result;
   }
 
@@ -194,10 +193,8 @@ void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, C
   result.residual = norm(residuals) / std::sqrt(static_cast<double>(residuals.size() - x.size()));
   for (size_t i = 0; i < x.size() && undetermined.empty(); ++i) {
     constexpr double kStep = 1e-6;
-    Vector moved = x;
-    moved[i] += kStep;
-    const auto& value = fit.parameters()[i].read;
-    const double per_x = (value(fit.at(moved)) - value(fit.at(x))) / kStep;
+    const Parameter& parameter = fit.parameters()[i];
+    const double per_x = (parameter.value(x[i] + kStep) - parameter.value(x[i])) / kStep;
     result.standard_errors.push_back(per_x * *result.residual / effects[i]);
   }
 }
@@ -232,19 +229,18 @@ Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vect
   }
 
   Fit fit(profile, costs, runs, known);
-  const auto compute = [](const Calibration& c) { return c.options.compute_slowdown; };
   if (times < 4) {
-    fit.add({"the slowdown", 0, kLargestLogSlowdown, 0,
-             [](Calibration& c, double v) { c.options.compute_slowdown = c.options.comm_slowdown = v; }, compute});
+    const auto both = [](Calibration& c, double v) { c.options.compute_slowdown = c.options.comm_slowdown = v; };
+    fit.add({"the slowdown", 0, kLargestLogSlowdown, 0, both});
   } else {
-    fit.add({"the slowdown of computation", 0, kLargestLogSlowdown, 0, [](Calibration& c, double v) { c.options.compute_slowdown = v; },
-             compute});
-    fit.add({"the latency factor", -kLargestLogLatency, kLargestLogLatency, 0, [](Calibration& c, double v) { c.latency_factor = v; },
-             [](const Calibration& c) { return c.latency_factor; }});
+    const auto computation = [](Calibration& c, double v) { c.options.compute_slowdown = v; };
+    const auto latency = [](Calibration& c, double v) { c.latency_factor = v; };
+    fit.add({"the slowdown of computation", 0, kLargestLogSlowdown, 0, computation});
+    fit.add({"the latency factor", -kLargestLogLatency, kLargestLogLatency, 0, latency});
   }
   if (times >= 3) {
-    fit.add({"the overhead per call", 0, 1, longest_s / static_cast<double>(most_buckets),
-             [](Calibration& c, double v) { c.options.overhead_s = v; }, [](const Calibration& c) { return c.options.overhead_s; }});
+    const auto overhead = [](Calibration& c, double v) { c.options.overhead_s = v; };
+    fit.add({"the overhead per call", 0, 1, longest_s / static_cast<double>(most_buckets), overhead});
   }
   return fit;
 }

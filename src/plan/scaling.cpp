@@ -123,9 +123,7 @@ std::vector<double> terms(ScalingForm form, int64_t world, double bytes) {
 
 double evaluate(const FormFit& fit, int64_t world, double bytes) {
   const std::vector<double> values = terms(fit.form, world, bytes);
-  double seconds = 0;
-  for (size_t t = 0; t < values.size(); ++t) seconds += fit.coefficients[t] * values[t];
-  return seconds;
+  return std::inner_product(values.begin(), values.end(), fit.coefficients.begin(), 0.0);
 }
 
 std::vector<int64_t> worlds_to_fit(const AllReduceTable& table, WorldRange range) {

@@ -167,9 +167,7 @@ constexpr std::array kFactors = {0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0};
 
 CostCurve scale_curve(const CostCurve& curve, Influence influence, double factor) {
   std::vector<CostPoint> points = curve.points();
-  const auto least =
-      std::min_element(points.begin(), points.end(), [](const CostPoint& a, const CostPoint& b) { return a.seconds < b.seconds; });
-  const double latency_s = least->seconds;
+  const double latency_s = std::ranges::min_element(points, {}, &CostPoint::seconds)->seconds;
   for (CostPoint& point : points) {
     const double rest_s = point.seconds - latency_s;
     point.seconds = influence == Influence::kLatency ? factor * latency_s + rest_s : latency_s + rest_s / factor;
