@@ -147,13 +147,8 @@ PlannedBuckets find_best_plan(const TensorProfile& profile, const CommCosts& cos
   return result;
 }
 
-namespace {
-
-// Calls `visit` with the plan of each cap from 1 on, each larger than the one before by at least the factor 1 + step, once for each
-// distinct plan that respects the limit; false when that takes more than `effort`.
-template <typename Visit>
-bool for_each_plan(const TensorProfile& profile, CapOptions options, const SearchOptions& search, double step, int64_t effort,
-                   const Visit& visit) {
+DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search, int64_t effort) {
+  check_profile(profile);
   const auto respects_limit = [&](const BucketPlan& plan) {
     const std::vector<int64_t> bytes = bucket_bytes(plan, profile.bytes);
     for (size_t k = 0; k < bytes.size(); ++k) {
@@ -161,70 +156,50 @@ bool for_each_plan(const TensorProfile& profile, CapOptions options, const Searc
     }
     return true;
   };
-  int64_t buckets_made = 0;
-  for (int64_t cap = 1;;) {
-    options.cap_bytes = cap;
-    BucketPlan plan = assign_buckets(profile.bytes, options);
-    const CapInterval interval = caps_with_same_buckets(profile.bytes, options, plan);
-    buckets_made += static_cast<int64_t>(plan.buckets.size());
-    if (buckets_made > effort) return false;
-    if (respects_limit(plan)) visit(interval, std::move(plan));
-    if (interval.highest_cap_bytes == kAnyCap) return true;
-    const double next = static_cast<double>(cap) * (1 + step);
-    if (next >= static_cast<double>(kAnyCap)) return true;
-    cap = std::max(interval.highest_cap_bytes + 1, static_cast<int64_t>(next));
+  DistinctPlans result;
+  // The plan of each cap from 1 on, each larger than the one before by at least the factor 1 + step; false when they hold too many buckets.
+  const auto collect = [&](double step, int64_t most_buckets) {
+    for (int64_t cap = 1, buckets = 0;;) {
+      BucketPlan plan = assign_buckets(profile.bytes, with_cap(options, cap));
+      const CapInterval caps = caps_with_same_buckets(profile.bytes, with_cap(options, cap), plan);
+      buckets += std::ssize(plan.buckets);
+      if (buckets > most_buckets) return false;
+      if (respects_limit(plan)) result.plans.push_back({caps, std::move(plan)});
+      const double next = static_cast<double>(cap) * (1 + step);
+      if (caps.highest_cap_bytes == kAnyCap || next >= static_cast<double>(kAnyCap)) return true;
+      cap = std::max(caps.highest_cap_bytes + 1, static_cast<int64_t>(next));
+    }
+  };
+  result.exhaustive = collect(0, effort);
+  if (!result.exhaustive) {
+    result.plans.clear();
+    collect(2 * static_cast<double>(profile.bytes.size()) / static_cast<double>(effort), kAnyCap);  // about effort / 2 buckets
   }
-}
-
-// The buckets of all caps, each larger by this factor less one than the one before, are about `effort` / 2.
-double thinning_step(const TensorProfile& profile, int64_t effort) {
-  return 2 * static_cast<double>(profile.bytes.size()) / static_cast<double>(effort);
-}
-
-[[noreturn]] void fail_limit(const SearchOptions& search) {
+  if (!result.plans.empty()) return result;
   throw InputError(fmt::format("no uniform cap keeps all buckets of several tensors within {} bytes", search.largest_bucket_bytes));
 }
 
-}  // namespace
-
-DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search, int64_t effort) {
-  check_profile(profile);
-  DistinctPlans result;
-  const auto keep = [&](const CapInterval& caps, BucketPlan plan) { result.plans.push_back({caps, std::move(plan)}); };
-  result.exhaustive = for_each_plan(profile, options, search, 0, effort, keep);
-  if (!result.exhaustive) {
-    result.plans.clear();
-    for_each_plan(profile, options, search, thinning_step(profile, effort), kAnyCap, keep);
-  }
-  if (result.plans.empty()) fail_limit(search);
-  return result;
+UniformCap best_of(std::vector<UniformCap> caps, const std::vector<double>& seconds, double tolerance) {
+  const double limit_s = std::ranges::min(seconds) * (1 + tolerance);
+  const auto rank = [&](const UniformCap& each) {
+    const double time_s = seconds[static_cast<size_t>(&each - caps.data())];
+    return std::tuple(time_s > limit_s, each.plan.buckets.size(), time_s);
+  };
+  return std::move(*std::ranges::min_element(caps, {}, rank));
 }
 
 BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                      const SearchOptions& search, int64_t effort) {
-  check_profile(profile);
   check_options(search.simulation);
-  struct Candidate {
-    double end_s = 0;
-    size_t buckets = 0;
-    CapInterval caps;
-  };
-  std::vector<Candidate> candidates;
+  DistinctPlans distinct = distinct_plans(profile, options, search, effort);
   Simulator simulator(profile, costs, {.simulation = search.simulation});
-  double best_s = kInfinity;
-  const auto consider = [&](const CapInterval& caps, const BucketPlan& plan) {
-    const double end_s = simulator.end_s(plan.buckets, best_s * (1 + search.tolerance));
-    best_s = std::min(best_s, end_s);
-    candidates.push_back({end_s, plan.buckets.size(), caps});
-  };
-  BestUniformCap best;
-  best.exhaustive = for_each_plan(profile, options, search, 0, effort, consider);
-  if (!best.exhaustive) for_each_plan(profile, options, search, thinning_step(profile, effort), kAnyCap, consider);
-  if (candidates.empty()) fail_limit(search);
-  const double limit = best_s * (1 + search.tolerance);
-  const auto rank = [&](const Candidate& c) { return std::tuple(c.end_s > limit, c.buckets, c.end_s); };
-  best.caps = std::ranges::min_element(candidates, {}, rank)->caps;
-  best.plan = assign_buckets(profile.bytes, with_cap(options, best.caps.lowest_cap_bytes));
+  std::vector<double> end_s;
+  double least_s = kInfinity;
+  for (const UniformCap& each : distinct.plans) {
+    end_s.push_back(simulator.end_s(each.plan.buckets, least_s * (1 + search.tolerance)));
+    least_s = std::min(least_s, end_s.back());
+  }
+  BestUniformCap best{best_of(std::move(distinct.plans), end_s, search.tolerance), {}, distinct.exhaustive};
   best.timeline = simulate(profile, best.plan, costs, search.simulation);
   return best;
 }

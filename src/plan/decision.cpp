@@ -207,7 +207,6 @@ int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t
 }
 
 BucketPlan best_plan(const StepModel& model) {
-  constexpr double kNoDifference = 1e-3;
   return find_best_plan(model.profile, model.costs, {.tolerance = kNoDifference, .simulation = model.simulation}).plan;
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -72,19 +71,11 @@ UniformCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& co
   if (distinct.plans.empty()) throw InputError(fmt::format("no cap makes at most {} buckets; expected more", options.most_buckets));
   Simulator simulator(profile, costs, options.ranks, pipeline);
   std::vector<double> period_s;
-  std::vector<int64_t> order;
   for (const UniformCap& each : distinct.plans) {
     simulator.set_buckets(each.plan.buckets);
-    order.resize(each.plan.buckets.size());
-    std::iota(order.begin(), order.end(), int64_t{0});
-    period_s.push_back(simulator.period_s(order));
+    period_s.push_back(simulator.period_s(order_of(each.plan)));
   }
-  const double limit_s = std::ranges::min(period_s) * (1 + options.search.tolerance);
-  const auto rank = [&](const UniformCap& each) {
-    const double period = period_s[static_cast<size_t>(&each - distinct.plans.data())];
-    return std::tuple(period > limit_s, each.plan.buckets.size(), period);
-  };
-  return std::move(*std::ranges::min_element(distinct.plans, {}, rank));
+  return best_of(std::move(distinct.plans), period_s, options.search.tolerance);
 }
 
 PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,
