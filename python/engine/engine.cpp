@@ -41,26 +41,44 @@ std::pair<std::string, std::string> split_path(const std::string& path) {
   return {path.substr(0, dot), path.substr(dot + 1)};
 }
 
-torch::nn::Module& make_path(torch::nn::Module& root, const std::string& path) {
-  if (path.empty()) return root;
-  const auto [parent_path, name] = split_path(path);
-  torch::nn::Module& parent = make_path(root, parent_path);
-  if (const auto* known = parent.named_children().find(name)) return **known;
-  return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
-}
-
 // A LibTorch module in the shape of a Python one: under the same names, with the same tensors in the same order, which is what DataParallel
 // and await_parameters() need. Names are paths, "layers.0.weight"; tied tensors come under each of their names.
-std::shared_ptr<torch::nn::Module> mirror_module(const NamedTensors& parameters, const NamedTensors& buffers) {
-  auto root = std::make_shared<torch::nn::Module>("module");
-  for (const auto& [full_name, tensor] : parameters) {
-    const auto [path, name] = split_path(full_name);
-    make_path(*root, path).register_parameter(name, tensor, tensor.requires_grad());
+class MirroredModule final : public torch::nn::Module {
+ public:
+  using Module::Module;
+
+  // Modules stay for good, also those that hold nothing any more.
+  void hold(const NamedTensors& parameters, const NamedTensors& buffers) {
+    forget();
+    for (const auto& [full_name, tensor] : parameters) {
+      const auto [path, name] = split_path(full_name);
+      part(path).register_parameter(name, tensor, tensor.requires_grad());
+    }
+    for (const auto& [full_name, tensor] : buffers) {
+      const auto [path, name] = split_path(full_name);
+      part(path).register_buffer(name, tensor);
+    }
   }
-  for (const auto& [full_name, tensor] : buffers) {
-    const auto [path, name] = split_path(full_name);
-    make_path(*root, path).register_buffer(name, tensor);
+
+ private:
+  MirroredModule& part(const std::string& path) {
+    if (path.empty()) return *this;
+    const auto [parent_path, name] = split_path(path);
+    MirroredModule& parent = part(parent_path);
+    if (const auto* known = parent.children_.find(name)) return static_cast<MirroredModule&>(**known);
+    return *parent.register_module(name, std::make_shared<MirroredModule>(name));
   }
+
+  void forget() {
+    parameters_.clear();
+    buffers_.clear();
+    for (const auto& child : children_) static_cast<MirroredModule&>(*child.value()).forget();
+  }
+};
+
+std::shared_ptr<MirroredModule> mirror_module(const NamedTensors& parameters, const NamedTensors& buffers) {
+  auto root = std::make_shared<MirroredModule>("module");
+  root->hold(parameters, buffers);
   return root;
 }
 
@@ -85,6 +103,7 @@ DataParallelOptions data_parallel_options(const py::kwargs& given) {
   result.finish_with_backward = py::cast<bool>(given["finish_with_backward"]);
   result.find_unused_parameters = py::cast<bool>(given["find_unused_parameters"]);
   result.broadcast_buffers = py::cast<bool>(given["broadcast_buffers"]);
+  result.audit_every = py::cast<int64_t>(given["audit_every"]);
   if (py::cast<bool>(given["automatic"])) {
     result.buckets = automatic(
         {.plan_file = py::cast<std::string>(given["plan_file"]), .log = py::cast<std::function<void(const std::string&)>>(given["log"])});
@@ -106,7 +125,7 @@ using WithoutGil = std::unique_ptr<T, DeleteWithoutGil>;
 
 // The module of a DataParallel, made before it, and by path the modules in it.
 struct Mirror {
-  std::shared_ptr<torch::nn::Module> root;
+  std::shared_ptr<MirroredModule> root;
   torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>> parts = root->named_modules();
 };
 
@@ -115,6 +134,9 @@ class Engine : private Mirror, public DataParallel {
  public:
   Engine(const NamedTensors& parameters, const NamedTensors& buffers, ProcessGroup group, DataParallelOptions options)
       : Mirror{mirror_module(parameters, buffers)}, DataParallel(*root, std::move(group), std::move(options)) {}
+
+  // The Python module holds others now. Between steps; the next one notices.
+  void follow(const NamedTensors& parameters, const NamedTensors& buffers) { root->hold(parameters, buffers); }
 
   // A Python module that will await its parameters, under all its names. Returns what await_module() takes.
   size_t add_awaiting(const std::vector<std::string>& paths) {
@@ -238,6 +260,16 @@ std::unique_ptr<torch::optim::Optimizer> wrap_optimizer(py::object optimizer) {
   return wrapped;
 }
 
+// tensors: returns (name, tensor) pairs.
+void audit_tensors(Engine& engine, py::object tensors) {
+  engine.audit_tensors([held = hold(std::move(tensors))] {
+    const py::gil_scoped_acquire gil;
+    std::vector<NamedTensor> result;
+    for (auto& [name, tensor] : py::cast<NamedTensors>((*held)())) result.push_back({name, tensor});
+    return result;
+  });
+}
+
 struct Wrapped {
   std::unique_ptr<torch::optim::Optimizer> wrapped;
 };
@@ -290,6 +322,10 @@ void bind_engine(py::module_& module) {
       .def("finish", &Engine::finish_gradient_synchronization, Released())
       .def("set_gradient_synchronization", &Engine::set_gradient_synchronization, Released())
       .def("abandon", &Engine::abandon_step, Released())
+      .def("follow", &Engine::follow, Released())
+      .def("parameters_changed", &Engine::parameters_changed, Released())
+      .def("audit", &Engine::audit, Released())
+      .def("audit_tensors", &audit_tensors)
       .def("drain", &Engine::drain, Released())
       .def("add_awaiting", &Engine::add_awaiting)
       .def("await_module", &Engine::await_module, Released())
@@ -325,6 +361,8 @@ bool set_error(std::exception_ptr error) {
     raise("firkin._native", "StepError", py::make_tuple(step.what(), failure.rank, failure.step, failure.reason));
   } catch (const GroupError& group) {
     raise("firkin._native", "GroupError", py::str(group.what()));
+  } catch (const AuditError& audit) {
+    raise("firkin._native", "AuditError", py::str(audit.what()));
   } catch (...) {
     return false;
   }
@@ -340,7 +378,7 @@ void throw_as_pythons() {
   throw error;
 }
 
-// firkin.InputError, firkin.StepError and firkin.GroupError for the errors of those names, out of calls and out of backward().
+// firkin.InputError, firkin.StepError, firkin.GroupError and firkin.AuditError for the errors of those names, out of calls and out of backward().
 void translate_errors() {
   set_autograd_error_translation(throw_as_pythons);
   py::register_exception_translator([](std::exception_ptr error) {

@@ -23,7 +23,7 @@ from firkin._core import version as __version__
 if TYPE_CHECKING:
     from firkin._allreduce import measure_all_reduce
     from firkin._data_parallel import DataParallel, DistributedDataParallel
-    from firkin._native import GroupError, StepError
+    from firkin._native import AuditError, GroupError, StepError
     from firkin._ordered import OverlappedOptimizer
     from firkin._plan import Plan
     from firkin._profile import profile
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from firkin._tune import tune
 
 __all__ = [
-    "AllReduceRow", "AllReduceTable", "DataParallel", "DistributedDataParallel", "GroupError", "InputError", "OverlappedOptimizer", "Plan",
-    "PredictedCap", "PredictedPlan", "Prediction", "Profile", "ShardedOptimizer", "StepError", "TuneResult", "__version__", "assign_buckets",
-    "load", "measure_all_reduce", "predict", "profile", "tune",
+    "AllReduceRow", "AllReduceTable", "AuditError", "DataParallel", "DistributedDataParallel", "GroupError", "InputError",
+    "OverlappedOptimizer", "Plan", "PredictedCap", "PredictedPlan", "Prediction", "Profile", "ShardedOptimizer", "StepError", "TuneResult",
+    "__version__", "assign_buckets", "load", "measure_all_reduce", "predict", "profile", "tune",
 ]  # fmt: skip
 
 # What needs PyTorch is imported at its first use, and with it what it uses: planning alone works without.

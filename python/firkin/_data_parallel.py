@@ -56,8 +56,8 @@ class DistributedDataParallel(torch.nn.Module):
     rank 0 saves that choice; later runs start with it if it fits. strategy: "bucketed" (with a plan, "planned"), "ordered" (see
     OverlappedOptimizer) or "sharded" (see ShardedOptimizer). compression: the type on the wire for float32 gradients, "none", "bf16" or
     "fp16". process_group: None is the default group. The engine's own messages use Gloo, which it connects itself if the group has only NCCL
-    (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). experiment: for experiments
-    only: {"link": "200mbit,1ms"} models that link, and the other strategies of docs/data_parallel.md are accepted.
+    (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). audit_every: steps between
+    audits, which compare all ranks' parameters and raise an AuditError; 0 for none. experiment: for experiments only: {"link": "200mbit,1ms"} models that link, and the other strategies of docs/data_parallel.md are accepted.
 
     Raises InputError, on every rank, for unsupported arguments, modules or groups, and if these differ between ranks.
     """
@@ -80,6 +80,7 @@ class DistributedDataParallel(torch.nn.Module):
         broadcast_buffers: bool = True,
         gradient_as_bucket_view: bool = True,
         finish_with_backward: bool = True,
+        audit_every: int = 100,
         process_group: dist.ProcessGroup | None = None,
         experiment: Mapping[str, Any] | None = None,
         **of_pytorch: Any,
@@ -123,6 +124,7 @@ class DistributedDataParallel(torch.nn.Module):
                 "find_unused_parameters": find_unused_parameters,
                 "broadcast_buffers": broadcast_buffers,
                 "finish_with_backward": finish_with_backward,
+                "audit_every": audit_every,
                 "link": tried.get("link"),
             }
 
@@ -133,14 +135,13 @@ class DistributedDataParallel(torch.nn.Module):
         """Collective."""
         self._ranks = Ranks(self._group)
         group = dist.group.WORLD if self._group is None else self._group
-        named = (self.module.named_parameters(remove_duplicate=False), self.module.named_buffers(remove_duplicate=False))
-        ignored = _ddp.ignored(self.module)
-        parameters, buffers = ([(name, tensor) for name, tensor in each if name not in ignored] for each in named)
+        parameters, buffers = _named_tensors(self.module)
         engine = load_engine().Engine(parameters, buffers, group, timeout_s=_timeout_s(group), **self._settings)
         running = Arrivals(engine, [p for _, p in parameters])
         if self.strategy in _AWAITED:
             self._leave = weakref.finalize(self, running.install(self.module))
         self._running = running
+        self._held = _Held(self)
 
     @property
     def _arrivals(self) -> Arrivals:
@@ -158,7 +159,7 @@ class DistributedDataParallel(torch.nn.Module):
         if self._group not in (None, dist.group.WORLD):
             raise InputError("DataParallel: cannot copy with another process group; expected the default one, as in PyTorch, or a copy of .module")
         self.drain()
-        ours = ("_group", "_leave", "_ranks", "_running")
+        ours = ("_group", "_held", "_leave", "_ranks", "_running")
         return {name: value for name, value in self.__dict__.items() if name not in ours}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -171,11 +172,48 @@ class DistributedDataParallel(torch.nn.Module):
         running = self._arrivals if torch.is_grad_enabled() else self._running
         if running is None:
             return self.module(*args, **kwargs)
+        if torch.is_grad_enabled() and self._held.has_changed():
+            self._follow_module()
         running.in_forward = True
         try:
             return self.module(*args, **kwargs)
         finally:
             running.in_forward = False
+
+    def _follow_module(self) -> None:
+        if self.strategy in _AWAITED:
+            reason = (
+                f"the module holds other parameters than before, and strategy {self.strategy} cannot follow in Python; expected a new"
+                " DistributedDataParallel and optimiser after such a change"
+            )
+            self.abandon_step(reason)
+            raise InputError(f"DataParallel: {reason}")
+        self._engine.follow(*_named_tensors(self.module))
+        self._held = _Held(self)
+
+    def parameters_changed(self) -> None:
+        """After parameters were thawed, frozen, added or replaced, on every rank alike: new ones get rank 0's values. Collective.
+
+        Without this call the next step notices; if values differ between ranks, it raises a StepError on all of them, and the step after it
+        works. Raises InputError under "ordered" and "sharded" where the module holds other parameters than before.
+        """
+        if self._held.has_changed():
+            self._follow_module()
+        self._engine.parameters_changed()
+
+    def audit(self) -> None:
+        """Between steps: raises an AuditError on every rank if parameters, or audited optimisers' states, differ between ranks. Collective."""
+        self._engine.audit()
+
+    def audit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Audits include this optimiser's state from now on; on every rank. Not for a ShardedOptimizer, whose state differs by design."""
+        names = {p: name for name, p in self.module.named_parameters()}
+
+        def tensors() -> list[tuple[str, torch.Tensor]]:
+            states = [(names.get(p, "a parameter"), optimizer.state.get(p, {})) for group in optimizer.param_groups for p in group["params"]]
+            return [(f"{key} of {name}", value) for name, state in states for key, value in state.items() if torch.is_tensor(value)]
+
+        self._engine.audit_tensors(tensors)
 
     def register_comm_hook(self, state: Any, hook: Callable[..., Any]) -> None:
         """Takes PyTorch's fp16_compress_hook, bf16_compress_hook or allreduce_hook, like compression="fp16", "bf16" or "none". Collective.
@@ -256,6 +294,28 @@ class DistributedDataParallel(torch.nn.Module):
 
 
 DataParallel = DistributedDataParallel  # reads as nn.DataParallel
+
+
+class _Held:
+    """The modules and parameters in a module, by which to see that a program has added, replaced or removed some. Microseconds."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        of_each = [held for part in module.modules() for held in (part._parameters, part._modules)]
+        self._then: list[tuple[dict[str, Any], dict[str, Any]]] = [(held, dict(held)) for held in of_each]
+
+    def has_changed(self) -> bool:
+        return any(len(now) != len(then) or any(now.get(name) is not each for name, each in then.items()) for now, then in self._then)
+
+
+_NamedTensors: TypeAlias = "list[tuple[str, torch.Tensor]]"
+
+
+def _named_tensors(module: torch.nn.Module) -> tuple[_NamedTensors, _NamedTensors]:
+    """Parameters and buffers, under all their names."""
+    ignored = _ddp.ignored(module)
+    named = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    parameters, buffers = ([(name, tensor) for name, tensor in each if name not in ignored] for each in named)
+    return parameters, buffers
 
 
 def _say(line: str) -> None:

@@ -29,6 +29,10 @@ class GroupError(RuntimeError):
     """A collective failed and the process group is lost: create it, and everything made with it, again. Names the missing ranks."""
 
 
+class AuditError(RuntimeError):
+    """Ranks hold different parameters or audited optimiser states. Raised by every rank; names the first tensor that differs."""
+
+
 def check_built_for(built_for: str) -> None:
     """Raises InputError unless the engine was built for this version of PyTorch, in any build."""
     if built_for.split("+")[0] != torch.__version__.split("+")[0]:

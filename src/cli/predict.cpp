@@ -153,7 +153,7 @@ Run declare_predict(CLI::App& app) {
   add_value(app, "--conversion-seconds-per-gib", flags->conversion_s_per_gib, "cost of converting gradients to bf16 and back", group);
   app.add_flag("--sensitivity", flags->sensitivity, "multiply each input by 1/8 to 8; heat maps with --out");
   CLI::Option* sharded = app.add_flag("--sharded", flags->sharded, "also predict the strategy sharded: time and memory");
-  app.add_option("--collectives", flags->collectives, "with --sharded: collective,bytes,seconds (default: half an\nall-reduce each)")
+  app.add_option("--collectives", flags->collectives, "with --sharded: collective,bytes,seconds (default:\nhalf an all-reduce each)")
       ->needs(sharded);
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
   add_settings_flag(app, flags->common);

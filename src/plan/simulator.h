@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "firkin/plan/best_plan.h"
 #include "firkin/plan/timeline.h"
 
 namespace firkin {
@@ -107,9 +106,6 @@ size_t with_fewest_buckets(const std::vector<double>& values, double limit, cons
   }
   return best;
 }
-
-// Of the caps within `tolerance` of the least time, one with the fewest buckets; seconds: of each.
-UniformCap best_of(std::vector<UniformCap> caps, const std::vector<double>& seconds, double tolerance);
 
 // The plan's launch order, spelled out where it is the ready order.
 std::vector<int64_t> order_of(const BucketPlan& plan);

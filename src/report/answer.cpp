@@ -97,12 +97,14 @@ std::string chunks_heading(const std::vector<ChunksRow>& chunks) {
 
 // Of the largest size: what the two that take an all-reduce's place take together.
 std::string collectives_heading(const std::vector<CollectiveRow>& rows) {
-  double all_reduce_s = 0, parts_s = 0;
+  double seconds = 0, ratio = 0;
   for (const CollectiveRow& row : rows) {
-    if (row.bytes == rows.back().bytes) (row.collective == "all_reduce" ? all_reduce_s : parts_s) += row.seconds;
+    if (row.bytes != rows.back().bytes || !row.ratio_to_allreduce) continue;
+    seconds += row.seconds;
+    ratio += *row.ratio_to_allreduce;
   }
   return fmt::format("Reduce-scatter and all-gather of {} take {} together, {:.2f} of an all-reduce.", format_bytes(rows.back().bytes),
-                     display_seconds(parts_s), parts_s / all_reduce_s);
+                     display_seconds(seconds), ratio);
 }
 
 std::string allreduce_heading(const std::vector<AllReduceRow>& sizes) {

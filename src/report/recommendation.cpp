@@ -67,9 +67,9 @@ std::string ordered_sentence(const TuneAnswer& answer) {
 
 // What a rank holds while it trains, activations aside.
 std::string memory_sentence(const PredictedSharded& sharded) {
-  return fmt::format("With AdamW a rank then holds {} of parameters, gradients, slices and state instead of {}: {} of state instead of {}.",
-                     format_bytes(sharded.sharded.total()), format_bytes(sharded.plain.total()), format_bytes(sharded.sharded.optimizer),
-                     format_bytes(sharded.plain.optimizer));
+  const RankMemory& memory = sharded.sharded;
+  return fmt::format("With AdamW a rank then keeps {} of parameters, gradients and state instead of {}, and {} more during a step.",
+                     format_bytes(memory.total() - memory.received), format_bytes(sharded.plain.total()), format_bytes(memory.received));
 }
 
 constexpr const char* kHalves = "Reduce-scatter and all-gather are taken as half an all-reduce each.";

@@ -205,7 +205,7 @@ class Tune(unittest.TestCase):
         process = self.start(*TINY_RUN, "--sharded", "--settings")
         stdout, stderr = process.communicate(timeout=DEADLINE_S)
         self.assertEqual(process.returncode, 0, stderr)
-        self.assertIn("With AdamW a rank then holds", " ".join(stdout.split()))
+        self.assertIn("With AdamW a rank then keeps", " ".join(stdout.split()))
         self.assertIn("--overlap-param-gather", stdout)
         answer = json.loads((self.out / "results.json").read_text())
         self.assertIn("sharded", [row["strategy"] for row in answer["strategies"]])

@@ -301,7 +301,7 @@ class Predict(WithFolder):
         self.assertFalse(measured["halves"])
         self.assertLess(measured["communication_s"], halves["communication_s"])
         text = " ".join(firkin("predict", *self.inputs(), "--sharded", "--settings").stdout.split())
-        for said in ("With the strategy sharded and buckets of", "With AdamW a rank then holds", "taken as half an all-reduce each",
+        for said in ("With the strategy sharded and buckets of", "With AdamW a rank then keeps", "taken as half an all-reduce each",
                      f"--overlap-param-gather --ddp-bucket-size {halves['ddp_bucket_size']}",
                      f'"allgather_bucket_size": {4 * 774_030_080 // 4}'):
             self.assertIn(said, text)

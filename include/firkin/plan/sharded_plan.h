@@ -49,8 +49,9 @@ struct RankMemory {
   int64_t total() const { return parameters + gradients + received + optimizer + masters; }
 };
 
+// Without the strategy, whatever the number of ranks; and with it: what depends on the ranks is that of the largest part. Throws InputError
+// unless `ranks` is positive.
 RankMemory plain_memory(const TrainedMemory& trained);
-// What depends on the ranks is that of the largest part. Throws InputError unless `ranks` is positive.
 RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks);
 
 // ---- Time.
@@ -63,10 +64,18 @@ struct ShardedSearch {
   int64_t most_buckets = std::numeric_limits<int64_t>::max();
 };
 
+struct ShardedCap {
+  int64_t cap_bytes = 0;  // the roundest of those that make these buckets
+  CapInterval caps;
+  BucketPlan plan;
+  Pipeline pipeline;
+  int64_t reduce_cap_bytes = 0;  // the best for backward and the sums alone
+};
+
 // Simulates every distinct partition that a uniform cap can make (those of distinct_plans()), for both collectives at once. Of those within
-// search.tolerance of the shortest period, one with the fewest buckets. Throws InputError if profile or options fail their checks, or no
+// a thousandth of the shortest period, one with the fewest buckets. Throws InputError if profile or options fail their checks, or no
 // cap meets the limits.
-UniformCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options);
+ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options);
 
 struct PredictedSharded {
   int64_t cap_bytes = 0;
