@@ -107,9 +107,6 @@ size_t with_fewest_buckets(const std::vector<double>& values, double limit, cons
   return best;
 }
 
-// The plan's launch order, spelled out where it is the ready order.
-std::vector<int64_t> order_of(const BucketPlan& plan);
-
 class Simulator {
  public:
   // Keeps references to the profile and the costs.

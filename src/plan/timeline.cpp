@@ -23,6 +23,14 @@ bool same_points(const CostCurve& a, const CostCurve& b) {
                             [](const CostPoint& p, const CostPoint& q) { return p.bytes == q.bytes && p.seconds == q.seconds; });
 }
 
+std::vector<int64_t> order_of(const BucketPlan& plan) {
+  std::vector<int64_t> order = plan.launch_order;
+  if (!order.empty()) return order;
+  order.resize(plan.buckets.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  return order;
+}
+
 // ranks: among which the optimiser's step is divided.
 double computation_s(const TensorProfile& profile, const SimulationOptions& options, size_t calls, double ranks = 1) {
   return profile.forward_s + profile.backward_s + profile.updates_s() / ranks + options.overhead_s * static_cast<double>(calls);
@@ -59,14 +67,6 @@ int64_t checked_ranks(int64_t ranks) {
 }
 
 }  // namespace
-
-std::vector<int64_t> order_of(const BucketPlan& plan) {
-  std::vector<int64_t> order = plan.launch_order;
-  if (!order.empty()) return order;
-  order.resize(plan.buckets.size());
-  std::iota(order.begin(), order.end(), int64_t{0});
-  return order;
-}
 
 CachedCosts::CachedCosts(const CommCosts& costs, bool many_plans)
     : costs_(costs), same_(many_plans && same_points(costs.isolated, costs.gap)), entries_(many_plans ? size_t{1} << kSlotBits : 0) {}

@@ -12,9 +12,6 @@ struct CostPoint {
   double seconds = 0;
 };
 
-// Sorted by bytes; sizes within 1 % of one another are one, with the median of their times.
-std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points);
-
 // A measured curve, linear between the points, because latency and bandwidth are linear in the size. Never assumed monotone or convex.
 //
 // The line continues beyond both ends, within bounds that keep one noisy point from making calls free or endless. Above the largest size it
@@ -23,8 +20,8 @@ std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points);
 // most equal to it. A single point extends as a constant below and proportionally above.
 class CostCurve {
  public:
-  // Points in any order; points of the same size are merged by their median. Throws InputError when there is no point, or a
-  // point's bytes or seconds is not positive and finite.
+  // Points in any order; sizes within 1 % of one another are one, with the median of their times. Throws InputError when there is no point,
+  // or a point's bytes or seconds is not positive and finite.
   explicit CostCurve(std::vector<CostPoint> points);
 
   // Seconds for an all-reduce of `bytes` (at least 0).
