@@ -50,6 +50,7 @@ std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const 
 // The largest number of buckets in any calibration plan: beyond it the cost per call is extrapolated.
 int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration);
 
+// Whether `plan` is one of `calibration`.
 bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan);
 
 // The costs during backward.
