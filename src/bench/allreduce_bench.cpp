@@ -14,7 +14,6 @@
 #include <numeric>
 #include <optional>
 #include <random>
-#include <span>
 
 #include "base/stopwatch.h"
 #include "comm/across_ranks.h"

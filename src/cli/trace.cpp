@@ -7,7 +7,7 @@
 
 #include "bench/allreduce_bench.h"
 #include "bench/ready_profile.h"
-#include "bench/step_trace.h"
+#include "bench/step_bench.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
@@ -53,13 +53,13 @@ std::vector<BusyPeriod> ordered_timeline(const TensorProfile& profile, const Com
   const Pipeline step = simulate_pipeline(profile, plan, costs, options);
   std::vector<BusyPeriod> periods;
   double computed_until_s = 0;
-  for (const PipelineWait& wait : step.waits) {
+  for (const PipelineSpan& wait : step.waits) {
     add_period(kComputeActivity, computed_until_s, wait.start_s, periods);
     computed_until_s = wait.end_s;
   }
   add_period(kComputeActivity, computed_until_s, step.backward_end_s, periods);
-  for (const PipelineWait& wait : step.waits) add_period(kForwardWaitActivity, wait.start_s, wait.end_s, periods);
-  for (const PipelineUpdate& update : step.updates) add_period(kOptimizerActivity, update.start_s, update.end_s, periods);
+  for (const PipelineSpan& wait : step.waits) add_period(kForwardWaitActivity, wait.start_s, wait.end_s, periods);
+  for (const PipelineSpan& update : step.updates) add_period(kOptimizerActivity, update.start_s, update.end_s, periods);
   for (const BucketSpan& span : step.buckets) {
     add_period(kCommunicationActivity, std::max(0.0, span.start_s - step.period_s), span.end_s - step.period_s, periods);
   }

@@ -56,15 +56,11 @@ int64_t part_of(int64_t elements, int64_t ranks) {
   return (elements + ranks - 1) / ranks;
 }
 
-double updates_s(const TensorProfile& profile) {
-  return std::accumulate(profile.update_s.begin(), profile.update_s.end(), 0.0);
-}
-
 // Of the plans within a thousandth of the least time, one with the fewest buckets.
-const DistinctPlan& best_of(const std::vector<DistinctPlan>& plans, const std::vector<double>& seconds) {
+const UniformCap& best_of(const std::vector<UniformCap>& plans, const std::vector<double>& seconds) {
   constexpr double kAThousandth = 1e-3;
   const double limit_s = std::ranges::min(seconds) * (1 + kAThousandth);
-  const auto rank = [&](const DistinctPlan& each) {
+  const auto rank = [&](const UniformCap& each) {
     const double time_s = seconds[static_cast<size_t>(&each - plans.data())];
     return std::tuple(time_s > limit_s, each.plan.buckets.size(), time_s);
   };
@@ -130,21 +126,21 @@ ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& co
   constexpr int64_t kEffort = 1000000;  // buckets
   const PipelineOptions pipeline = pipeline_options(options);
   check_options(pipeline);
-  std::vector<DistinctPlan> plans =
+  std::vector<UniformCap> plans =
       distinct_plans(profile, options.rule, options.search, std::max<int64_t>(kEffort, 2 * std::ssize(profile.bytes))).plans;
-  std::erase_if(plans, [&](const DistinctPlan& each) { return std::ssize(each.plan.buckets) > options.most_buckets; });
+  std::erase_if(plans, [&](const UniformCap& each) { return std::ssize(each.plan.buckets) > options.most_buckets; });
   if (plans.empty()) throw InputError(fmt::format("no cap makes at most {} buckets; expected more", options.most_buckets));
   Simulator simulator(profile, costs, options.ranks, pipeline);
   std::vector<double> period_s, backward_s;
   std::vector<int64_t> order;
-  for (const DistinctPlan& each : plans) {
+  for (const UniformCap& each : plans) {
     simulator.set_buckets(each.plan.buckets);
     order.resize(each.plan.buckets.size());
     std::iota(order.begin(), order.end(), int64_t{0});
     period_s.push_back(simulator.period_s(order));
     backward_s.push_back(simulator.end_s(each.plan.buckets));
   }
-  const DistinctPlan& best = best_of(plans, period_s);
+  const UniformCap& best = best_of(plans, period_s);
   return {.cap_bytes = roundest_cap(best.caps),
           .caps = best.caps,
           .plan = best.plan,
@@ -171,7 +167,7 @@ PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCost
                           .allgather_bucket_size = elements(profile.total_bytes()),
                           .plain = plain_memory(trained),
                           .sharded = sharded_memory(trained, options.ranks)};
-  set_period(best.pipeline.period_s, profile.forward_s + bucketed_backward_s + updates_s(profile), std::nullopt, result);
+  set_period(best.pipeline.period_s, profile.forward_s + bucketed_backward_s + profile.updates_s(), std::nullopt, result);
   return result;
 }
 

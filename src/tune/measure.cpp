@@ -22,7 +22,6 @@
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
-#include "workload/workload.h"
 
 namespace firkin {
 namespace {
@@ -283,8 +282,7 @@ class TuneRun {
 
   StepSetting cap_setting(int64_t cap) const {
     StepSetting bucketed = setting(cap_setting_name(cap), "bucketed");
-    bucketed.options.cap = options_.rule;
-    bucketed.options.cap.cap_bytes = cap;
+    bucketed.options.cap = with_cap(options_.rule, cap);
     return bucketed;
   }
 

@@ -49,9 +49,7 @@ BucketPlan default_plan(const Tuning& tuning) {
 }
 
 BucketPlan plan_under(const Tuning& tuning, int64_t cap_bytes) {
-  CapOptions options = tuning.rule;
-  options.cap_bytes = cap_bytes;
-  return assign_buckets(tuning.profile.tensors.bytes, options);
+  return assign_buckets(tuning.profile.tensors.bytes, with_cap(tuning.rule, cap_bytes));
 }
 
 // Of a setting of `gain` that is no cap of the curve.

@@ -22,7 +22,6 @@
 #include "firkin/plan/calibration.h"
 #include "firkin/plan/cost_curve.h"
 #include "firkin/plan/decision.h"
-#include "firkin/plan/step_prediction.h"
 #include "results/results.h"
 
 namespace firkin {

@@ -1,4 +1,4 @@
-#include "bench/step_trace.h"
+#include "bench/step_bench.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "firkin/plan/step_prediction.h"
 #include "firkin/stats/summary.h"
 #include "helpers.h"
 
