@@ -83,8 +83,8 @@ struct Decision {
   Outcome outcome = Outcome::kNotMeasured;
   std::optional<double> predicted_to_default = {};  // step of the choice over the default's
   std::optional<PairedRatio> to_default = {};       // the same, measured by the confirmation
-  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed, and all predicted times
-  // are off by that factor; comparisons are not.
+  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed: predicted times may be
+  // off by up to about that factor. What was compared within blocks is not affected.
   std::optional<double> level = {};
 };
 

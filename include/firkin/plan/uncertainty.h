@@ -27,8 +27,10 @@ struct InputDraw {
 inline constexpr int kDraws = 200;
 
 // a(x) and g(x) of this world size, kDraws times: each size's median with a normal error of its logarithm, 1.2533 stdev_s / sqrt(samples)
-// (the standard error of a median under normal noise), the same for a and g. Sizes without stdev_s or samples stay as they are. Empty if
-// none has both. Deterministic.
+// (the standard error of a median under normal noise), the same for a and g. Too narrow: samples come in series, in which neighbours
+// resemble each other, and g has an error of its own; a table keeps neither. Intervals of predictions are mostly the model's own error
+// (model_range()), but for caps of many small calls. Sizes without stdev_s or samples stay as they are. Empty if none has both.
+// Deterministic.
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size);
 
 // A draw for each of `costs`. `compute_error`: the standard error of ready times and the end of backward together, as a fraction.
@@ -43,7 +45,7 @@ std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const Inp
 Interval drawn_times(const TensorProfile& profile, const std::vector<InputDraw>& draws, const BucketPlan& plan);
 
 struct PlanOdds {
-  double near_best = 0;        // P(best): share of the draws in which no uniform cap is more than 1 % faster
+  double near_best = 0;        // share of the draws in which the plan is within 1 % of the best uniform cap; 0 to 1
   double expected_regret = 0;  // mean over the draws of T / (T of the best uniform cap) - 1, not below 0
 };
 
