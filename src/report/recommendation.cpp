@@ -274,7 +274,7 @@ std::string prediction_certainty(const Prediction& prediction) {
   const PredictedBucketing& best = prediction.best_uniform;
   std::vector<std::string> sentences;
   if (best.expected_regret) {  // older results have none
-    sentences.push_back(fmt::format("95 % of measured times should lie between {} and {}, given the errors of the model and of {}.",
+    sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
                                     display_seconds(best.low_s.value_or(best.backward_s)),
                                     display_seconds(best.high_s.value_or(best.backward_s)),
                                     prediction.extrapolation ? "the forms of growth" : "the measurements"));

@@ -39,7 +39,7 @@ constexpr auto kFields<PredictedBucketing> =
                Field("buckets", &PredictedBucketing::buckets, Unit::kCount, "buckets"),
                Field(kBackwardKey, &PredictedBucketing::backward_s, Unit::kSeconds, "backward"),
                Field("exposed_s", &PredictedBucketing::exposed_s, Unit::kDifference, "exposed"),
-               Field("regret", &PredictedBucketing::regret, Unit::kShare, "regret"), Field("", spread, Unit::kSeconds, "95 %", kPage),
+               Field("regret", &PredictedBucketing::regret, Unit::kShare, "regret"), Field("", spread, Unit::kSeconds, "interval", kPage),
                Field("near_best", &PredictedBucketing::near_best, Unit::kShare, "within 1 % of the best", kPage),
                Field("expected_regret", &PredictedBucketing::expected_regret, Unit::kShare, "exp. regret", kPage),
                Field("low_s", &PredictedBucketing::low_s, Unit::kSeconds, "", kHidden),
