@@ -61,8 +61,9 @@ class Figures:
         return keeps_default(self.outcome)
 
     @property
-    def errors(self):
-        return self.large_errors + self.small_errors
+    def median_signed_error(self):
+        errors = [error for _, error in self.large_errors + self.small_errors]
+        return statistics.median(errors) if errors else None
 
 
 def read_json(path):

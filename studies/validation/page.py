@@ -34,8 +34,8 @@ Firkin's own bars are missed, in {count} configurations: four workloads over eac
   fast as the cores. Hosts of replays [get two cores](emulated_links.md#small-messages-on-a-single-core), shared on a machine of two. The
   modelled link has the all-reduce times of {ranks} GH200s of Alps (`{alps}`, {setting}).
 - **Rules**: `tune` names the chosen cap after racing the best predicted ones; other blocks then measure it beside a grid of caps. The
-  recommendation is that cap, or PyTorch's default where `tune` says to keep it. PyTorch's default runs in its own engine, c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's prediction
-  where its buckets were not measured. Every timed step of every rank is in `studies/validation/data/`."""
+  recommendation is that cap, or PyTorch's default where `tune` says to keep it. PyTorch's default runs in its own engine, c10d::Reducer.
+  MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's prediction where its buckets were not measured. Every timed step of every rank is in `studies/validation/data/`."""
 
 
 def machine_text(figures):
@@ -70,8 +70,7 @@ def unsteady_text(figures):
     unsteady = [(regime, these) for regime, these in figures if not these.is_steady]
     if not unsteady:
         return ""
-    rows = [(regime.name, signed(these.level - 1), signed(1 / these.level - 1), signed(statistics.median(error for _, error in these.errors)),
-             f"{sum(these.covered)} of {len(these.covered)}") for regime, these in unsteady]
+    rows = [(regime.name, signed(these.level - 1), signed(1 / these.level - 1), signed(these.median_signed_error), f"{sum(these.covered)} of {len(these.covered)}") for regime, these in unsteady]
     return (f"**Steady**: without the {len(unsteady)} configurations in which a step without communication changed by more than "
             f"{percent(STEADY - 1, 0)} between calibration and measurement, as `tune` notes. Predicted times may be off by up to about that much there, and how "
             "much of an error is the machine's cannot be told: the column shows what is left without them. The column was added after the measurement; "
