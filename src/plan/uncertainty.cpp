@@ -134,12 +134,14 @@ PlanOdds CapOdds::odds(const std::vector<double>& end_s) const {
   constexpr double kNear = 0.01;
   PlanOdds result;
   const auto count = static_cast<double>(end_s.size());
+  int near = 0;
   for (size_t draw = 0; draw < end_s.size(); ++draw) {
     if (!(best_s_[draw] > 0)) continue;
     const double regret = end_s[draw] / best_s_[draw] - 1;
     result.expected_regret += std::max(0.0, regret) / count;
-    if (regret <= kNear) result.near_best += 1 / count;
+    if (regret <= kNear) ++near;
   }
+  result.near_best = near / count;  // of whole numbers: a sum of shares can exceed 1
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "firkin/base/units.h"
+#include "firkin/plan/uncertainty.h"
 #include "report/charts.h"
 
 namespace firkin {
@@ -137,7 +138,7 @@ std::string curve_caption(const Levels& levels, bool has_measured, bool has_rang
   std::string text = has_measured ? "Line: the model's prediction. Points: medians of real steps with 95 % intervals; filled points are "
                                     "as good as the best, as far as this measurement can tell."
                                   : "The model's prediction.";
-  if (has_range) text += " Band: 95 % of the validation study's caps were measured this close to their predictions.";
+  if (has_range) text += fmt::format(" Band: the interval of the prediction. {}", kRangeHeld);
   if (!levels.lines.empty()) text += " Dashed: the strategies that have no cap, as measured.";
   if (!levels.beyond.empty()) text += fmt::format(" Outside this axis: {}.", fmt::join(levels.beyond, ", "));
   return text;

@@ -293,7 +293,7 @@ std::string prediction_certainty(const Prediction& prediction) {
       "With {} backward takes {}, {} of it exposed communication; the best plan of unequal buckets {}.", buckets_text(best.buckets),
       display_seconds(best.backward_s), display_seconds(best.exposed_s), gain_text(prediction.best_plan.gain))};
   if (best.expected_regret) {  // older results have none
-    sentences.push_back(fmt::format("95 % of measured times should lie between {} and {}, given the errors of the model and of {}.",
+    sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
                                     display_seconds(best.low_s.value_or(best.backward_s)),
                                     display_seconds(best.high_s.value_or(best.backward_s)),
                                     prediction.extrapolation ? "the forms of growth" : "the measurements"));

@@ -7,6 +7,7 @@
 #include "answer.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
+#include "firkin/plan/uncertainty.h"
 #include "report/report.h"
 
 namespace firkin {
@@ -42,9 +43,9 @@ std::string curve_in_text(const Results& results) {
 // How far predictions may be off; nothing where that is not known.
 std::string range_in_text(const std::vector<CurveRow>& curve) {
   if (curve.empty() || !curve[0].predicted_s || !curve[0].predicted_range_s) return "";
-  return wrapped("", fmt::format("In the validation study, 95 % of caps took {} to {} more time than predicted.",
+  return wrapped("", fmt::format("Interval of each prediction: {} to {}. {}",
                                  display_percent(curve[0].predicted_range_s->low / *curve[0].predicted_s - 1, true),
-                                 display_percent(curve[0].predicted_range_s->high / *curve[0].predicted_s - 1, true)));
+                                 display_percent(curve[0].predicted_range_s->high / *curve[0].predicted_s - 1, true), kRangeHeld));
 }
 
 std::string captioned_in_text(const Table& table) {

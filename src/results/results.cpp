@@ -34,8 +34,8 @@ constexpr auto kFields<CurveRow> = std::tuple(Field(kCapKey, &CurveRow::cap_mib,
                                               Field("measured_s", &CurveRow::measured_s, Unit::kSeconds, "measured"),
                                               Field("measured_ci_s", &CurveRow::measured_ci_s, Unit::kSeconds, "95 % interval"),
                                               Field("error", &CurveRow::error, Unit::kChange, "error"),
-                                              Field("predicted_range_s", &CurveRow::predicted_range_s, Unit::kSeconds, "95 % of the study",
-                                                    kPage),
+                                              Field("predicted_range_s", &CurveRow::predicted_range_s, Unit::kSeconds,
+                                                    "interval of the prediction", kPage),
                                               Field("outliers", &CurveRow::outliers, Unit::kCount, "outliers", kPage),
                                               Field("modes_s", &CurveRow::modes_s, Unit::kSeconds, "two modes", kPage));
 

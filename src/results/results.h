@@ -36,7 +36,7 @@ struct CurveRow {
   std::optional<double> measured_s = {};
   std::optional<Interval> measured_ci_s = {};      // 95 %
   std::optional<double> error = {};                // predicted / measured - 1
-  std::optional<Interval> predicted_range_s = {};  // in which 95 % of the validation study's caps were measured (CapPrediction)
+  std::optional<Interval> predicted_range_s = {};  // the prediction's interval (CapPrediction)
   std::optional<int64_t> outliers = {};            // blocks that stand out
   std::optional<Interval> modes_s = {};            // where the samples have two modes: those
 };

@@ -76,6 +76,14 @@ TEST(CapOdds, OfOneDrawIsItsBestCapWithoutRegret) {
   EXPECT_EQ(odds.of(odds.least_regret().plan).near_best, 1);
 }
 
+TEST(CapOdds, OfAPlanThatIsAlwaysBestAreExactlyOne) {
+  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
+  for (const size_t draws : {9u, 10u, 49u}) {  // so many times its share, added up, is above 1, below and above
+    const CapOdds odds(profile, redraw(std::vector<CommCosts>(draws, linear_costs(0.25, 1.0 / 32)), {}), kAtMost);
+    EXPECT_EQ(odds.of(odds.least_regret().plan).near_best, 1) << draws;
+  }
+}
+
 TEST(CapOdds, WeighWhatIsLostByHowOftenItIs) {
   // Under the fast draw one bucket ends at 4 + 1.25, two at 4.75, four at 4.5; under the slow one (16 s a call) at 21, 35 and 66.
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "firkin/base/file.h"
+#include "firkin/plan/uncertainty.h"
 #include "report/charts.h"
 
 namespace firkin {
@@ -155,7 +156,7 @@ TEST(Charts, TheRangeOfPredictionsIsABandThatSaysWhatItIs) {
   Results results = tune_results();
   for (CurveRow& row : results.dense_curve) row.predicted_range_s = Interval{0.9 * *row.predicted_s, 1.1 * *row.predicted_s};
   const Chart chart = chart_of(results, "curve");
-  EXPECT_THAT(chart.caption, HasSubstr("95 % of the validation study's caps"));
+  EXPECT_THAT(chart.caption, HasSubstr(kRangeHeld));
   EXPECT_EQ(chart.spec["datasets"]["predicted"][0]["low"], results.dense_curve[0].predicted_range_s->low);
   EXPECT_THAT(chart_of(tune_results(), "curve").caption, Not(HasSubstr("Band")));
 }

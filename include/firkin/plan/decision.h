@@ -42,7 +42,7 @@ struct CapPrediction {
   int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // of the caps that make the same buckets; int64's largest: no cap changes anything
   int64_t buckets = 0;
   double step_s = 0;
-  double low_s = 0, high_s = 0;  // of 95 % of measured caps, by the study (docs/validation.md)
+  double low_s = 0, high_s = 0;  // the interval by model_range()
   // The cap's mean cost over the best of those predicted with it, as a share of a step, under model_errors(): next to a cliff it is more
   // than step_s suggests, since one late large bucket costs more than one call too many.
   double expected_regret = 0;
@@ -149,7 +149,9 @@ struct Decision {
   Outcome outcome = Outcome::kNotMeasured;
   std::optional<double> predicted_to_default = {};  // step of the choice over the default's
   std::optional<PairedRatio> to_default = {};       // the same, measured by the confirmation
-  std::optional<double> level = {};  // a step without communication, confirmed over predicted: all predicted times are off by this factor
+  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed: predicted times may be
+  // off by up to about that factor. What was compared within blocks is not affected.
+  std::optional<double> level = {};
 };
 
 // Throws like weigh().
