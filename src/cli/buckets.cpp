@@ -166,7 +166,7 @@ void print_memory(const nlohmann::json& model) {
 }
 
 void print_memories(const nlohmann::json& models) {
-  const std::vector<int64_t> shown = {2, 4, 8, 16, 64, 1024};
+  const std::vector<int64_t> shown = {2, 4, 8, 64, 1024};
   fmt::print("{:<12} {:>9}", "model", "plain");
   for (const int64_t ranks : shown) fmt::print(" {:>10}", fmt::format("{} ranks", ranks));
   fmt::print("\n");
