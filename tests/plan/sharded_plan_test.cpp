@@ -159,8 +159,8 @@ TEST(FindShardedCap, OfManyCapsThatMakeTheBucketsAHighOneIsNamed) {
   profile.needed_s = {2, 1, 0};
   profile.forward_s = 3;
   const ShardedCap best = find_sharded_cap(profile, halves_of(linear_costs(1e-9, 1e-6)), {});
-  EXPECT_EQ(best.plan.buckets.size(), 3U);
-  EXPECT_LE(best.caps.lowest_cap_bytes, 1024);
+  EXPECT_EQ(best.plan.buckets.size(), 2U);  // a bucket closes once it is full: of 1025 bytes, or of a MiB
+  EXPECT_EQ(best.caps.lowest_cap_bytes, 1025);
   EXPECT_GE(best.cap_bytes, 1 << 19);
   EXPECT_LE(best.cap_bytes, best.caps.highest_cap_bytes);
 }
