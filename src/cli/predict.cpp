@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -58,9 +59,10 @@ int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
 
 // tensors.csv does not say when forward ends.
 void set_forward(const PredictFlags& flags, TensorProfile& profile) {
-  if (flags.forward_s == 0) return;
-  const std::string given = "--forward " + format_seconds(flags.forward_s);
+  if (flags.forward_s == 0 && !flags.sharded) return;
+  const std::string given = flags.forward_s == 0 ? "--sharded" : "--forward " + format_seconds(flags.forward_s);
   if (!profile.knows_forward()) throw InputError(fmt::format("{}: {} has no column {}; expected one", given, flags.tensors, kTensorNeeded));
+  if (flags.forward_s == 0) return;
   if (flags.forward_s < profile.forward_s) {
     throw InputError(fmt::format("{}: expected at least the largest {}, {}", given, kTensorNeeded, format_seconds(profile.forward_s)));
   }
@@ -85,7 +87,12 @@ PredictionInputs read_inputs(const PredictFlags& flags) {
   if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);
   inputs.sensitivity = flags.sensitivity;
   inputs.sharded = flags.sharded;
-  if (!flags.collectives.empty()) inputs.collectives = read_collectives_csv(flags.collectives);
+  if (flags.collectives.empty()) return inputs;
+  if (const std::vector<int64_t> worlds = world_sizes(inputs.table); !std::ranges::binary_search(worlds, inputs.world_size)) {
+    throw InputError(fmt::format("--collectives {}: {} has no all-reduce of {} ranks; expected --world with one of {}", flags.collectives,
+                                 flags.allreduce, inputs.world_size, fmt::join(worlds, ", ")));
+  }
+  inputs.collectives = read_collectives_csv(flags.collectives, inputs.world_size);
   return inputs;
 }
 
@@ -154,8 +161,12 @@ Run declare_predict(CLI::App& app) {
       add_time(app, "--conversion-time", flags->conversion_s_per_gib, "to bf16 and back, per GiB of gradients: 300ms");
   add_old_name(app, "--conversion-seconds-per-gib", conversion->group(group), "s");
   app.add_flag("--sensitivity", flags->sensitivity, "multiply each input by 1/8 to 8; heat maps with --out");
-  CLI::Option* sharded = app.add_flag("--sharded", flags->sharded, "also predict the strategy sharded: time and memory");
-  app.add_option("--collectives", flags->collectives, "with --sharded: collective,bytes,seconds (default:\nhalf an all-reduce each)")
+  CLI::Option* sharded =
+      app.add_flag("--sharded", flags->sharded,
+                   "also predict the strategy sharded: time and memory;\n--tensors needs needed_s, and elements of 4 bytes");
+  app.add_option("--collectives", flags->collectives,
+                 "with --sharded: collective,bytes,seconds,world_size\n(optional: without it, taken as of these ranks);\ndefault: half an "
+                 "all-reduce each")
       ->needs(sharded);
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
   add_settings_flag(app, flags->common);

@@ -23,14 +23,15 @@ namespace {
 constexpr const char* kCollective = "collective";
 constexpr const char* kBytes = "bytes";
 constexpr const char* kSeconds = "seconds";
+constexpr const char* kWorldSize = "world_size";
 constexpr std::array kCollectives = {"all_reduce", "reduce_scatter", "all_gather"};
 
 const CsvColumns& collectives_columns() {
-  static const CsvColumns kColumns = {.required = {kCollective, kBytes, kSeconds}, .others_allowed = true};
+  static const CsvColumns kColumns = {.required = {kCollective, kBytes, kSeconds}, .optional = {kWorldSize}, .others_allowed = true};
   return kColumns;
 }
 
-ShardedCosts costs_from_csv(const CsvTable& table) {
+ShardedCosts costs_from_csv(const CsvTable& table, int64_t ranks) {
   std::map<std::string, std::vector<CostPoint>> points;
   for (size_t row = 0; row < table.rows(); ++row) {
     const std::string& name = table.text(row, kCollective);
@@ -38,6 +39,9 @@ ShardedCosts costs_from_csv(const CsvTable& table) {
       table.fail(row, fmt::format("{} is {}; expected all_reduce, reduce_scatter or all_gather", kCollective, name));
     }
     const CostPoint point = {table.integer(row, kBytes), table.number(row, kSeconds)};
+    if (const int64_t of = table.has(kWorldSize) ? table.integer(row, kWorldSize) : ranks; of != ranks) {
+      table.fail(row, fmt::format("{} is {}; expected {}, the number of ranks predicted for", kWorldSize, of, ranks));
+    }
     if (point.bytes < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", kBytes, point.bytes));
     if (const char* expected = expected_of_measured(point.seconds)) {
       table.fail(row, fmt::format("{} is {}; expected {}", kSeconds, point.seconds, expected));
@@ -67,18 +71,25 @@ const UniformCap& best_of(const std::vector<UniformCap>& plans, const std::vecto
   return *std::ranges::min_element(plans, {}, rank);
 }
 
+// Of a wide interval the upper half: a cap far below what it makes would be read as a wish for smaller buckets.
+int64_t cap_of(const CapInterval& caps) {
+  const bool limited = caps.highest_cap_bytes != std::numeric_limits<int64_t>::max();
+  return roundest_cap(
+      {limited ? std::max(caps.lowest_cap_bytes, caps.highest_cap_bytes / 2 + 1) : caps.lowest_cap_bytes, caps.highest_cap_bytes});
+}
+
 PipelineOptions pipeline_options(const ShardedSearch& options) {
   return {.simulation = options.search.simulation, .agreement_s = options.agreement_s};
 }
 
 }  // namespace
 
-ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file) {
-  return costs_from_csv(parse_csv(text, file, collectives_columns()));
+ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file, int64_t ranks) {
+  return costs_from_csv(parse_csv(text, file, collectives_columns()), ranks);
 }
 
-ShardedCosts read_collectives_csv(const std::filesystem::path& path) {
-  return costs_from_csv(read_csv(path, collectives_columns()));
+ShardedCosts read_collectives_csv(const std::filesystem::path& path, int64_t ranks) {
+  return costs_from_csv(read_csv(path, collectives_columns()), ranks);
 }
 
 ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce) {
@@ -131,21 +142,19 @@ ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& co
   std::erase_if(plans, [&](const UniformCap& each) { return std::ssize(each.plan.buckets) > options.most_buckets; });
   if (plans.empty()) throw InputError(fmt::format("no cap makes at most {} buckets; expected more", options.most_buckets));
   Simulator simulator(profile, costs, options.ranks, pipeline);
-  std::vector<double> period_s, backward_s;
+  std::vector<double> period_s;
   std::vector<int64_t> order;
   for (const UniformCap& each : plans) {
     simulator.set_buckets(each.plan.buckets);
     order.resize(each.plan.buckets.size());
     std::iota(order.begin(), order.end(), int64_t{0});
     period_s.push_back(simulator.period_s(order));
-    backward_s.push_back(simulator.end_s(each.plan.buckets));
   }
   const UniformCap& best = best_of(plans, period_s);
-  return {.cap_bytes = roundest_cap(best.caps),
+  return {.cap_bytes = cap_of(best.caps),
           .caps = best.caps,
           .plan = best.plan,
-          .pipeline = simulate_sharded(profile, best.plan, costs, options.ranks, pipeline),
-          .reduce_cap_bytes = roundest_cap(best_of(plans, backward_s).caps)};
+          .pipeline = simulate_sharded(profile, best.plan, costs, options.ranks, pipeline)};
 }
 
 PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,
@@ -163,8 +172,7 @@ PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCost
                           .communication_s = best.pipeline.communication_s,
                           .agreement_s = options.agreement_s,
                           .ddp_bucket_size = elements(best.cap_bytes),
-                          .reduce_bucket_size = elements(best.reduce_cap_bytes),
-                          .allgather_bucket_size = elements(profile.total_bytes()),
+                          .allgather_bucket_size = (elements(profile.total_bytes()) + 1) / 2 * 2,
                           .plain = plain_memory(trained),
                           .sharded = sharded_memory(trained, options.ranks)};
   set_period(best.pipeline.period_s, profile.forward_s + bucketed_backward_s + profile.updates_s(), std::nullopt, result);

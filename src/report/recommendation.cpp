@@ -224,8 +224,9 @@ std::vector<KeyFigure> tune_figures(const Results& results) {
   return figures;
 }
 
-std::vector<PasteSetting> with_sharded(std::vector<PasteSetting> settings, const std::optional<PredictedSharded>& sharded) {
-  if (sharded) std::ranges::move(sharded_settings(*sharded), std::back_inserter(settings));
+std::vector<PasteSetting> with_sharded(std::vector<PasteSetting> settings, const std::optional<PredictedSharded>& sharded,
+                                       int64_t cap_bytes, int64_t element_bytes) {
+  if (sharded) std::ranges::move(sharded_settings(*sharded, cap_bytes, element_bytes), std::back_inserter(settings));
   return settings;
 }
 
@@ -238,11 +239,12 @@ void put_default_first(std::vector<PasteSetting>& settings, std::string_view lef
 std::vector<PasteSetting> tune_settings(const Results& results) {
   const std::optional<ModelDescription>& model = results.run.model;
   const bool half = model && model->dtype && *model->dtype == "bf16";
+  const int64_t element_bytes = half ? 2 : 4;
   const DecisionSection& decision = results.answer->decision;
-  std::vector<PasteSetting> settings =
-      paste_settings(std::llround(decision.cap_mib * static_cast<double>(kMiB)), half ? 2 : 4, results.answer->plan_caps_mib);
+  const int64_t cap_bytes = std::llround(decision.cap_mib * static_cast<double>(kMiB));
+  std::vector<PasteSetting> settings = paste_settings(cap_bytes, element_bytes, results.answer->plan_caps_mib);
   if (keeps_default(decision)) put_default_first(settings, "bucket_cap_mb");
-  return with_sharded(std::move(settings), results.answer->sharded);
+  return with_sharded(std::move(settings), results.answer->sharded, cap_bytes, element_bytes);
 }
 
 // ---- The answer of `firkin predict`.
@@ -405,10 +407,11 @@ std::vector<KeyFigure> prediction_figures(const Prediction& prediction) {
 
 std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
   const PredictedPlan& plan = prediction.best_plan;
-  std::vector<PasteSetting> settings = paste_settings(std::max<int64_t>(1, prediction.best_uniform.cap_bytes.value_or(1)), kFloatBytes,
-                                                      plan.pytorch.reproduces_plan ? plan.pytorch.mib : std::vector<double>());
+  const int64_t cap_bytes = std::max<int64_t>(1, prediction.best_uniform.cap_bytes.value_or(1));
+  std::vector<PasteSetting> settings =
+      paste_settings(cap_bytes, kFloatBytes, plan.pytorch.reproduces_plan ? plan.pytorch.mib : std::vector<double>());
   if (keeps_default(prediction)) put_default_first(settings, "bucket_cap_mb=");
-  return with_sharded(std::move(settings), prediction.sharded);
+  return with_sharded(std::move(settings), prediction.sharded, cap_bytes, kFloatBytes);
 }
 
 }  // namespace

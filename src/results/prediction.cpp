@@ -256,7 +256,6 @@ constexpr auto kFields<PredictedSharded> = std::tuple(
     Field("communication_s", &PredictedSharded::communication_s, Unit::kDifference),
     Field("agreement_s", &PredictedSharded::agreement_s, Unit::kDifference), Field("halves", &PredictedSharded::halves),
     Field("ddp_bucket_size", &PredictedSharded::ddp_bucket_size, Unit::kCount),
-    Field("reduce_bucket_size", &PredictedSharded::reduce_bucket_size, Unit::kCount),
     Field("allgather_bucket_size", &PredictedSharded::allgather_bucket_size, Unit::kCount), Field("plain_memory", &PredictedSharded::plain),
     Field("sharded_memory", &PredictedSharded::sharded));
 

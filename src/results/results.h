@@ -220,6 +220,7 @@ std::string chunks_csv(const std::vector<ChunksRow>& rows);
 struct CollectiveRow {
   std::string collective;                         // all_reduce, reduce_scatter, all_gather
   int64_t bytes = 0;                              // of the bucket: all ranks' slices together
+  std::optional<int64_t> world_size = {};         // ranks
   double seconds = 0;                             // median
   std::optional<Interval> ci_s = {};              // 95 %
   std::optional<double> ratio_to_allreduce = {};  // paired
@@ -407,8 +408,8 @@ struct PasteSetting {
 // plan that is to be offered as well; may be empty. docs/frameworks.md names the sources and versions.
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib);
 
-// The same for the strategy `sharded`, in the tools that have it.
-std::vector<PasteSetting> sharded_settings(const PredictedSharded& sharded);
+// The same for the strategy `sharded`, in the tools that have it. cap_bytes: the best cap for all-reduces.
+std::vector<PasteSetting> sharded_settings(const PredictedSharded& sharded, int64_t cap_bytes, int64_t element_bytes);
 
 // Tables; `shown`: kFirstTable, kSecondTable or kWideTable for the terminal, kPage for a page.
 Table curve_table(const std::vector<CurveRow>& curve, unsigned shown);

@@ -44,7 +44,7 @@ def cell(firkin, cluster, ranks, model):
         result = predict(firkin, needed, allreduce, ranks, named.values(), closing, forward_s)
         steps |= dict(zip(named, (row["backward_s"] for row in result["curve"]), strict=True))
         if main:
-            best, plan, ordered = result["best_uniform"], result["best_plan"], result["ordered"]
+            best, plan, ordered, sharded = (result[name] for name in ("best_uniform", "best_plan", "ordered", "sharded"))
             steps |= baselines(result)
     gains = {}
     for factor in BATCHES:  # the same cell with another local batch: times scale, bytes do not
@@ -55,7 +55,8 @@ def cell(firkin, cluster, ranks, model):
         "cluster": cluster.title, "ranks": ranks, "gpu": cluster.gpu, "model": model.title, "gradient_mib": model.elements * models.BYTES / MIB,
         "forward_s": profile.forward_s, "backward_s": profile.backward_s, "best_cap_mib": best["cap_mib"], "best_buckets": best["buckets"],
         "best_s": profile.forward_s + best["backward_s"], "plan_s": profile.forward_s + plan["backward_s"],
-        "ordered_s": ordered["period_s"], "bound_s": ordered["bound_s"],
+        "ordered_s": ordered["period_s"], "bound_s": ordered["bound_s"], "sharded_s": sharded["period_s"],
+        "sharded_memory": sharded["sharded_memory"]["total_bytes"] / sharded["plain_memory"]["total_bytes"],
         "rules_s": {name: profile.forward_s + steps[name] for name in rules.TITLES}, "gain_at_batch": gains,
     }  # fmt: skip
 

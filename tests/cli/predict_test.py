@@ -308,12 +308,12 @@ class Predict(WithFolder):
 
     def test_sharded_needs_the_forward_pass_and_a_measured_world(self):
         self.assertNotIn("sharded", self.predict())
-        self.assert_rejected("predict", *self.inputs(), "--sharded", mentions="sharded: the profile has no column needed_s; expected one")
+        self.assert_rejected("predict", *self.inputs(), "--sharded", mentions=f"--sharded: {self.inputs()[1]} has no column needed_s; expected one")
         self.assert_rejected("predict", *self.inputs(), "--collectives", "c.csv", mentions="--collectives requires --sharded")
         self.add_forward()
         (self.out / "c.csv").write_text("collective,bytes,seconds\nreduce_scatter,8,1\nall_gather,8,1\n")
         words = [*self.inputs(), "--sharded", "--collectives", self.out / "c.csv", "--world", 64]
-        self.assert_rejected("predict", *words, mentions="collectives for 64 ranks, of which no all-reduce was measured")
+        self.assert_rejected("predict", *words, mentions=f"--collectives {self.out / 'c.csv'}: {self.inputs()[3]} has no all-reduce of 64 ranks; expected --world with one of")
 
     def test_without_the_forward_pass_nothing_is_said_of_ordered(self):
         self.assertNotIn("ordered", self.predict())
