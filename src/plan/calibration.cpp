@@ -19,6 +19,8 @@
 namespace firkin {
 namespace {
 
+constexpr const char *kLatencyFactor = "the latency factor", *kCallOverhead = "the overhead per call";
+
 using Vector = std::vector<double>;
 
 // One parameter in units in which 1 is large, searched from `least` to `limit`; 0 is none.
@@ -243,11 +245,11 @@ Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vect
     const auto computation = [](Calibration& c, double v) { c.options.compute_slowdown = v; };
     const auto latency = [](Calibration& c, double v) { c.latency_factor = v; };
     fit.add({"the slowdown of computation", 0, kLargestLogSlowdown, 0, computation});
-    fit.add({"the latency factor", -kLargestLogLatency, kLargestLogLatency, 0, latency});
+    fit.add({kLatencyFactor, -kLargestLogLatency, kLargestLogLatency, 0, latency});
   }
   if (times >= 3) {
     const auto overhead = [](Calibration& c, double v) { c.options.overhead_s = v; };
-    fit.add({"the overhead per call", 0, 1, longest_s / static_cast<double>(most_buckets), overhead});
+    fit.add({kCallOverhead, 0, 1, longest_s / static_cast<double>(most_buckets), overhead});
   }
   return fit;
 }
