@@ -19,8 +19,6 @@
 namespace firkin {
 namespace {
 
-constexpr const char *kLatencyFactor = "the latency factor", *kCallOverhead = "the overhead per call";
-
 using Vector = std::vector<double>;
 
 // One parameter in units in which 1 is large, searched from `least` to `limit`; 0 is none.
