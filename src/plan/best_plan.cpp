@@ -179,6 +179,15 @@ DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& opt
   throw InputError(fmt::format("no uniform cap keeps all buckets of several tensors within {} bytes", search.largest_bucket_bytes));
 }
 
+const UniformCap& best_of(const std::vector<UniformCap>& caps, const std::vector<double>& seconds, double tolerance) {
+  const double limit_s = std::ranges::min(seconds) * (1 + tolerance);
+  const auto rank = [&](const UniformCap& each) {
+    const double time_s = seconds[static_cast<size_t>(&each - caps.data())];
+    return std::tuple(time_s > limit_s, each.plan.buckets.size(), time_s);
+  };
+  return *std::ranges::min_element(caps, {}, rank);
+}
+
 BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                      const SearchOptions& search, int64_t effort) {
   check_options(search.simulation);
@@ -190,11 +199,7 @@ BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCos
     end_s.push_back(simulator.end_s(each.plan.buckets, least_s * (1 + search.tolerance)));
     least_s = std::min(least_s, end_s.back());
   }
-  const auto rank = [&](const UniformCap& each) {
-    const double time_s = end_s[static_cast<size_t>(&each - distinct.plans.data())];
-    return std::tuple(time_s > least_s * (1 + search.tolerance), each.plan.buckets.size(), time_s);
-  };
-  BestUniformCap best{std::move(*std::ranges::min_element(distinct.plans, {}, rank)), {}, distinct.exhaustive};
+  BestUniformCap best{best_of(distinct.plans, end_s, search.tolerance), {}, distinct.exhaustive};
   best.timeline = simulate(profile, best.plan, costs, search.simulation);
   return best;
 }

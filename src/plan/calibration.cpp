@@ -24,6 +24,7 @@ using Vector = std::vector<double>;
 // One parameter in units in which 1 is large, searched from `least` to `limit`; 0 is none.
 struct Parameter {
   const char* name;
+  const char* in_words;  // for those who do not know the model
   double least, limit;
   double unit;  // of its values; 0: they are factors, and the search runs over their logarithm
   std::function<void(Calibration&, double)> assign;
@@ -178,19 +179,12 @@ Vector own_effects(const Fit& fit, const Vector& x) {
   return effects;
 }
 
-// What a parameter says, to those who do not know the model.
-std::string in_words(std::string_view parameter) {
-  if (parameter == kLatencyFactor) return "how much longer an all-reduce takes to start during backward";
-  if (parameter == kCallOverhead) return "what each all-reduce costs the thread that computes";
-  return "how much communication slows computation down";
-}
-
 // The residual, the standard errors and the warning. `residuals`: at `x`.
 void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, Calibration& result) {
   const Vector effects = own_effects(fit, x);
   std::vector<std::string> undetermined;
   for (size_t i = 0; i < x.size(); ++i) {
-    if (effects[i] == 0) undetermined.push_back(in_words(fit.parameters()[i].name));
+    if (effects[i] == 0) undetermined.push_back(fit.parameters()[i].in_words);
   }
   if (!undetermined.empty()) {
     result.warning = fmt::format("these runs cannot tell {}, so predicted times may be off; runs with more, and with fewer, buckets could",
@@ -236,18 +230,21 @@ Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vect
   }
 
   Fit fit(profile, costs, runs, known);
+  const char* const slows = "how much communication slows computation down";
   if (times < 4) {
     const auto both = [](Calibration& c, double v) { c.options.compute_slowdown = c.options.comm_slowdown = v; };
-    fit.add({"the slowdown", 0, kLargestLogSlowdown, 0, both});
+    fit.add({"the slowdown", slows, 0, kLargestLogSlowdown, 0, both});
   } else {
     const auto computation = [](Calibration& c, double v) { c.options.compute_slowdown = v; };
     const auto latency = [](Calibration& c, double v) { c.latency_factor = v; };
-    fit.add({"the slowdown of computation", 0, kLargestLogSlowdown, 0, computation});
-    fit.add({"the latency factor", -kLargestLogLatency, kLargestLogLatency, 0, latency});
+    fit.add({"the slowdown of computation", slows, 0, kLargestLogSlowdown, 0, computation});
+    fit.add({"the latency factor", "how much longer an all-reduce takes to start during backward", -kLargestLogLatency, kLargestLogLatency,
+             0, latency});
   }
   if (times >= 3) {
     const auto overhead = [](Calibration& c, double v) { c.options.overhead_s = v; };
-    fit.add({"the overhead per call", 0, 1, longest_s / static_cast<double>(most_buckets), overhead});
+    fit.add({"the overhead per call", "what each all-reduce costs the thread that computes", 0, 1,
+             longest_s / static_cast<double>(most_buckets), overhead});
   }
   return fit;
 }

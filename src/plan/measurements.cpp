@@ -1,10 +1,11 @@
-// The files that predictions are made from: tensors.csv and allreduce.csv.
+// The files that predictions are made from: tensors.csv, allreduce.csv and collectives.csv.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <ranges>
@@ -16,6 +17,7 @@
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/sharded_plan.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/stats/summary.h"
 
@@ -219,6 +221,32 @@ AllReduceTable from_csv(const CsvTable& table) {
   return rows;
 }
 
+const CsvColumns& collectives_columns() {
+  static const CsvColumns kColumns = {.required = {"collective", "bytes", "seconds"}, .optional = {"world_size"}, .others_allowed = true};
+  return kColumns;
+}
+
+ShardedCosts costs_from_csv(const CsvTable& table, int64_t ranks) {
+  std::map<std::string, std::vector<CostPoint>> points = {{"all_reduce", {}}, {"reduce_scatter", {}}, {"all_gather", {}}};
+  for (size_t row = 0; row < table.rows(); ++row) {
+    const auto of_collective = points.find(table.text(row, "collective"));
+    if (of_collective == points.end()) {
+      table.fail(row, fmt::format("collective is {}; expected all_reduce, reduce_scatter or all_gather", table.text(row, "collective")));
+    }
+    if (const int64_t of = table.has("world_size") ? table.integer(row, "world_size") : ranks; of != ranks) {
+      table.fail(row, fmt::format("world_size is {}; expected {}, the number of ranks predicted for", of, ranks));
+    }
+    const int64_t bytes = at_least_one(table, row, "bytes");
+    of_collective->second.push_back({bytes, positive(table, row, "seconds")});
+  }
+  const auto costs_of = [&](const char* name) {
+    if (points[name].empty()) table.fail_at_end(fmt::format("no {}; expected both reduce_scatter and all_gather", name));
+    const CostCurve curve(points[name]);
+    return CommCosts{curve, curve};
+  };
+  return {costs_of("reduce_scatter"), costs_of("all_gather")};
+}
+
 }  // namespace
 
 AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& file) {
@@ -227,6 +255,14 @@ AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& fil
 
 AllReduceTable read_allreduce_csv(const std::filesystem::path& path) {
   return from_csv(read_csv(path, table_columns()));
+}
+
+ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file, int64_t ranks) {
+  return costs_from_csv(parse_csv(text, file, collectives_columns()), ranks);
+}
+
+ShardedCosts read_collectives_csv(const std::filesystem::path& path, int64_t ranks) {
+  return costs_from_csv(read_csv(path, collectives_columns()), ranks);
 }
 
 std::string allreduce_csv(const AllReduceTable& table) {

@@ -3,72 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <numeric>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "firkin/base/csv.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/bucket_plan.h"
 #include "simulator.h"
 
 namespace firkin {
 namespace {
 
-constexpr const char* kCollective = "collective";
-constexpr const char* kBytes = "bytes";
-constexpr const char* kSeconds = "seconds";
-constexpr const char* kWorldSize = "world_size";
-constexpr std::array kCollectives = {"all_reduce", "reduce_scatter", "all_gather"};
-
-const CsvColumns& collectives_columns() {
-  static const CsvColumns kColumns = {.required = {kCollective, kBytes, kSeconds}, .optional = {kWorldSize}, .others_allowed = true};
-  return kColumns;
-}
-
-ShardedCosts costs_from_csv(const CsvTable& table, int64_t ranks) {
-  std::map<std::string, std::vector<CostPoint>> points;
-  for (size_t row = 0; row < table.rows(); ++row) {
-    const std::string& name = table.text(row, kCollective);
-    if (std::ranges::find(kCollectives, name) == kCollectives.end()) {
-      table.fail(row, fmt::format("{} is {}; expected all_reduce, reduce_scatter or all_gather", kCollective, name));
-    }
-    const CostPoint point = {table.integer(row, kBytes), table.number(row, kSeconds)};
-    if (const int64_t of = table.has(kWorldSize) ? table.integer(row, kWorldSize) : ranks; of != ranks) {
-      table.fail(row, fmt::format("{} is {}; expected {}, the number of ranks predicted for", kWorldSize, of, ranks));
-    }
-    if (point.bytes < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", kBytes, point.bytes));
-    if (const char* expected = expected_of_measured(point.seconds)) {
-      table.fail(row, fmt::format("{} is {}; expected {}", kSeconds, point.seconds, expected));
-    }
-    points[name].push_back(point);
-  }
-  const auto costs_of = [&](const char* name) {
-    if (!points.contains(name)) table.fail_at_end(fmt::format("no {}; expected both reduce_scatter and all_gather", name));
-    const CostCurve curve(points[name]);
-    return CommCosts{curve, curve};
-  };
-  return {costs_of("reduce_scatter"), costs_of("all_gather")};
-}
-
 int64_t part_of(int64_t elements, int64_t ranks) {
   return (elements + ranks - 1) / ranks;
-}
-
-// Of the plans within a thousandth of the least time, one with the fewest buckets.
-const UniformCap& best_of(const std::vector<UniformCap>& plans, const std::vector<double>& seconds) {
-  constexpr double kAThousandth = 1e-3;
-  const double limit_s = std::ranges::min(seconds) * (1 + kAThousandth);
-  const auto rank = [&](const UniformCap& each) {
-    const double time_s = seconds[static_cast<size_t>(&each - plans.data())];
-    return std::tuple(time_s > limit_s, each.plan.buckets.size(), time_s);
-  };
-  return *std::ranges::min_element(plans, {}, rank);
 }
 
 // Of a wide interval the upper half: a cap far below what it makes would be read as a wish for smaller buckets.
@@ -83,14 +32,6 @@ PipelineOptions pipeline_options(const ShardedSearch& options) {
 }
 
 }  // namespace
-
-ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file, int64_t ranks) {
-  return costs_from_csv(parse_csv(text, file, collectives_columns()), ranks);
-}
-
-ShardedCosts read_collectives_csv(const std::filesystem::path& path, int64_t ranks) {
-  return costs_from_csv(read_csv(path, collectives_columns()), ranks);
-}
 
 ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce) {
   const auto with_gaps = [&](const CostCurve& isolated) {
@@ -135,6 +76,7 @@ RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks) {
 
 ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options) {
   constexpr int64_t kEffort = 1000000;  // buckets
+  constexpr double kAThousandth = 1e-3;
   const PipelineOptions pipeline = pipeline_options(options);
   check_options(pipeline);
   std::vector<UniformCap> plans =
@@ -150,7 +92,7 @@ ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& co
     std::iota(order.begin(), order.end(), int64_t{0});
     period_s.push_back(simulator.period_s(order));
   }
-  const UniformCap& best = best_of(plans, period_s);
+  const UniformCap& best = best_of(plans, period_s, kAThousandth);
   return {.cap_bytes = cap_of(best.caps),
           .caps = best.caps,
           .plan = best.plan,

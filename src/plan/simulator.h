@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "firkin/plan/best_plan.h"
 #include "firkin/plan/timeline.h"
 
 namespace firkin {
@@ -106,6 +107,9 @@ size_t with_fewest_buckets(const std::vector<double>& values, double limit, cons
   }
   return best;
 }
+
+// Of the caps within `tolerance` of the least time, one with the fewest buckets; seconds: of each cap.
+const UniformCap& best_of(const std::vector<UniformCap>& caps, const std::vector<double>& seconds, double tolerance);
 
 class Simulator {
  public:

@@ -246,6 +246,7 @@ class Tune(unittest.TestCase):
         self.assertNotIn("measuring", stderr)
         self.assertIn("\n  paste     DistributedDataParallel(model", stdout)
         self.assertIn("\n  worth it  ", stdout)
+        self.assertIn("\n  firkin    ordered", stdout)
         self.assertEqual(stdout.splitlines()[-1], f"open  {self.out}/report.html")
         settings = ["reduce_bucket_size", "--ddp-bucket-size", "HOROVOD_FUSION_THRESHOLD="]
         if "Keep PyTorch's default" not in stdout:
