@@ -21,7 +21,8 @@ import zipfile
 
 import vl_convert
 
-from assemble_report_page import NOTICES_OF_PAGES, VEGA_LITE
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src/report"))
+from assemble_report_page import NOTICES_OF_PAGES, VEGA_LITE  # noqa: E402
 
 INLINED = {"vega-embed": ["fast-json-patch", "semver"]}  # what a module's own build took into it
 WITHDRAWN = {"robust-predicates": "^3.0.0"}  # 3.0.0 is no longer there to be read

@@ -41,38 +41,33 @@ std::pair<std::string, std::string> split_path(const std::string& path) {
   return {path.substr(0, dot), path.substr(dot + 1)};
 }
 
+torch::nn::Module& make_path(torch::nn::Module& root, const std::string& path) {
+  if (path.empty()) return root;
+  const auto [parent_path, name] = split_path(path);
+  torch::nn::Module& parent = make_path(root, parent_path);
+  if (const auto* known = parent.named_children().find(name)) return **known;
+  return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
+}
+
 // A LibTorch module in the shape of a Python one: under the same names, with the same tensors in the same order, which is what DataParallel
 // and await_parameters() need. Names are paths, "layers.0.weight"; tied tensors come under each of their names.
 class MirroredModule final : public torch::nn::Module {
  public:
   using Module::Module;
 
-  // Modules stay for good, also those that hold nothing any more.
+  // In the place of what it held; modules in it are new. LibTorch lets no buffer go: those of the module itself stay.
   void hold(const NamedTensors& parameters, const NamedTensors& buffers) {
-    forget();
+    parameters_.clear();
+    for (const auto& child : named_children()) unregister_module(child.key());
     for (const auto& [full_name, tensor] : parameters) {
       const auto [path, name] = split_path(full_name);
-      part(path).register_parameter(name, tensor, tensor.requires_grad());
+      make_path(*this, path).register_parameter(name, tensor, tensor.requires_grad());
     }
     for (const auto& [full_name, tensor] : buffers) {
       const auto [path, name] = split_path(full_name);
-      part(path).register_buffer(name, tensor);
+      torch::nn::Module& part = make_path(*this, path);
+      if (!part.named_buffers(/*recurse=*/false).contains(name)) part.register_buffer(name, tensor);
     }
-  }
-
- private:
-  MirroredModule& part(const std::string& path) {
-    if (path.empty()) return *this;
-    const auto [parent_path, name] = split_path(path);
-    MirroredModule& parent = part(parent_path);
-    if (const auto* known = parent.children_.find(name)) return static_cast<MirroredModule&>(**known);
-    return *parent.register_module(name, std::make_shared<MirroredModule>(name));
-  }
-
-  void forget() {
-    parameters_.clear();
-    buffers_.clear();
-    for (const auto& child : children_) static_cast<MirroredModule&>(*child.value()).forget();
   }
 };
 
@@ -135,7 +130,7 @@ class Engine : private Mirror, public DataParallel {
   Engine(const NamedTensors& parameters, const NamedTensors& buffers, ProcessGroup group, DataParallelOptions options)
       : Mirror{mirror_module(parameters, buffers)}, DataParallel(*root, std::move(group), std::move(options)) {}
 
-  // The Python module holds others now. Between steps; the next one notices.
+  // The Python module holds others now. Between steps, of which the next one notices; not where modules are awaited.
   void follow(const NamedTensors& parameters, const NamedTensors& buffers) { root->hold(parameters, buffers); }
 
   // A Python module that will await its parameters, under all its names. Returns what await_module() takes.
@@ -378,7 +373,8 @@ void throw_as_pythons() {
   throw error;
 }
 
-// firkin.InputError, firkin.StepError, firkin.GroupError and firkin.AuditError for the errors of those names, out of calls and out of backward().
+// firkin.InputError, firkin.StepError, firkin.GroupError and firkin.AuditError for the errors of those names, out of calls and out of
+// backward().
 void translate_errors() {
   set_autograd_error_translation(throw_as_pythons);
   py::register_exception_translator([](std::exception_ptr error) {

@@ -45,6 +45,11 @@ void init_profile(ProfileSection* self, std::vector<std::string> names, std::vec
   new (self) ProfileSection(std::move(profile));
 }
 
+template <auto kMember>
+const auto& of_tensors(const ProfileSection& self) {
+  return self.tensors.*kMember;
+}
+
 void bind_profile(nb::module_& module) {
   nb::class_<ProfileSection>(module, "Profile",
                              "When each gradient becomes ready in the backward pass.\n\n"
@@ -58,16 +63,11 @@ void bind_profile(nb::module_& module) {
       .def(
           "write_csv", [](const ProfileSection& self, const std::filesystem::path& path) { write_tensors_csv(path, self.tensors); },
           "path"_a, "Writes a tensors.csv, whole or not at all. It does not hold the end of backward.")
-      .def_prop_ro(
-          "names", [](const ProfileSection& self) { return self.tensors.names; }, "Parameter names, in gradient-ready order.")
-      .def_prop_ro(
-          "bytes", [](const ProfileSection& self) { return self.tensors.bytes; }, "Bytes of each gradient.")
-      .def_prop_ro(
-          "ready_s", [](const ProfileSection& self) { return self.tensors.ready_s; },
-          "When each gradient is ready, seconds from the start of backward.")
-      .def_prop_ro(
-          "backward_s", [](const ProfileSection& self) { return self.tensors.backward_s; },
-          "Seconds of the backward pass without communication, with the profiling hooks.")
+      .def_prop_ro("names", &of_tensors<&TensorProfile::names>, "Parameter names, in gradient-ready order.")
+      .def_prop_ro("bytes", &of_tensors<&TensorProfile::bytes>, "Bytes of each gradient.")
+      .def_prop_ro("ready_s", &of_tensors<&TensorProfile::ready_s>, "When each gradient is ready, seconds from the start of backward.")
+      .def_prop_ro("backward_s", &of_tensors<&TensorProfile::backward_s>,
+                   "Seconds of the backward pass without communication, with the profiling hooks.")
       .def_ro("bare_backward_s", &ProfileSection::bare_backward_s, "Seconds of the backward pass without hooks; None: not measured.")
       .def_ro("hook_perturbation", &ProfileSection::hook_perturbation,
               "What the hooks cost, as a fraction of the bare backward; None: not measured.")

@@ -14,7 +14,6 @@
 #include <numeric>
 #include <optional>
 #include <random>
-#include <span>
 
 #include "base/stopwatch.h"
 #include "comm/across_ranks.h"
@@ -398,13 +397,14 @@ AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series) {
   return samples;
 }
 
-std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series) {
+std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series, int world_size) {
   constexpr std::array<const char*, kCollectives.size()> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
   std::vector<CollectiveRow> rows;
   const AllReduceSeries* all_reduce = nullptr;
   for (const AllReduceSeries& one : series) {
     rows.push_back({.collective = kNames[static_cast<size_t>(one.collective)],
                     .bytes = one.bytes,
+                    .world_size = world_size,
                     .seconds = median(one.isolated_s),
                     .ci_s = series_interval(one.isolated_s),
                     .samples = std::ssize(one.isolated_s),

@@ -74,7 +74,7 @@ double time_queue(const ProcessGroup& group, std::span<const at::Tensor> buffers
 // The rows of allreduce.csv, the samples of a result, and the rows of collectives.csv: of each size the all-reduce first.
 AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size);
 AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series);
-std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series);
+std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series, int world_size);
 
 // ---- Sums that are known
 

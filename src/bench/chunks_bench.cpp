@@ -20,8 +20,6 @@
 namespace firkin {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // All chunks, in order, at most kMostInFlight at a time. Seconds on this rank.
 double time_chunks(const ProcessGroup& group, const std::vector<at::Tensor>& chunks) {
   std::vector<Work> flying(std::min(chunks.size(), kMostInFlight));
@@ -35,69 +33,6 @@ double time_chunks(const ProcessGroup& group, const std::vector<at::Tensor>& chu
   for (const Work& work : flying) wait(group, work, "the all-reduce of a chunk");
   return seconds_between(started, device_now(group.device));
 }
-
-class ChunksBench {
- public:
-  ChunksBench(const ProcessGroup& group, const ChunksBenchOptions& options)
-      : group_(group),
-        options_(options),
-        random_(options.seed),
-        data_(at::zeros({options.elements}, at::TensorOptions(at::kFloat).device(group.device))) {
-    for (const int64_t bytes : options.chunk_bytes) {
-      points_.push_back({.chunk_bytes = bytes,
-                         .calls = chunk_count(options.elements, bytes),
-                         .full_chunks = static_cast<double>(options.elements * kFloatBytes) / static_cast<double>(bytes),
-                         .total_s = {}});
-    }
-  }
-
-  std::vector<ChunksPoint> run() {
-    for (ChunksPoint& point : points_) check(point);
-    while (measure_round()) {
-    }
-    for (ChunksPoint& point : points_) {
-      point.gap_s = median(point.total_s) / std::max(point.full_chunks, 1.0);
-    }
-    return std::move(points_);
-  }
-
- private:
-  // The same on every rank.
-  double seconds_left() const { return of_rank_0(group_, options_.seconds - seconds_since(started_)); }
-
-  std::vector<at::Tensor> chunks_of(const ChunksPoint& point) const { return data_.split(point.chunk_bytes / kFloatBytes); }
-
-  // Also the warm-up. Leaves zeros, which stay finite when they are summed again and again.
-  void check(ChunksPoint& point) {
-    fill_with_known_values(data_, group_.rank, group_.size);
-    time_chunks(group_, chunks_of(point));
-    point.wrong = std::llround(sum_over_ranks(group_, static_cast<double>(count_wrong(data_))));
-    data_.zero_();
-  }
-
-  // Each size once, in random order; what was measured before and no longer fits into the time is left out. Whether any fitted.
-  bool measure_round() {
-    std::vector<size_t> order(points_.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::ranges::shuffle(order, random_);
-    bool any = false;
-    for (const size_t index : order) {
-      ChunksPoint& point = points_[index];
-      if (!point.total_s.empty() && median(point.total_s) > seconds_left()) continue;
-      any = true;
-      point.total_s.push_back(max_over_ranks(group_, {time_chunks(group_, chunks_of(point))})[0]);
-      if (options_.on_progress) options_.on_progress(format_bytes(point.chunk_bytes), seconds_since(started_));
-    }
-    return any;
-  }
-
-  const ProcessGroup& group_;
-  const ChunksBenchOptions& options_;
-  Clock::time_point started_ = Clock::now();
-  std::mt19937_64 random_;
-  at::Tensor data_;
-  std::vector<ChunksPoint> points_;
-};
 
 }  // namespace
 
@@ -126,7 +61,38 @@ std::vector<int64_t> chunk_sizes(const std::vector<int64_t>& sizes, int64_t elem
 std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksBenchOptions& options) {
   if (options.chunk_bytes.empty() || !(options.seconds > 0)) throw InputError("chunk benchmark: expected sizes, and seconds above 0");
   for (const int64_t bytes : options.chunk_bytes) chunk_count(options.elements, bytes);
-  return ChunksBench(group, options).run();
+  const auto started = std::chrono::steady_clock::now();
+  const at::Tensor data = at::zeros({options.elements}, at::TensorOptions(at::kFloat).device(group.device));
+  const auto chunks_of = [&](const ChunksPoint& point) { return data.split(point.chunk_bytes / kFloatBytes); };
+  std::vector<ChunksPoint> points;
+  for (const int64_t bytes : options.chunk_bytes) {
+    ChunksPoint& point = points.emplace_back();
+    point.chunk_bytes = bytes;
+    point.calls = chunk_count(options.elements, bytes);
+    point.full_chunks = static_cast<double>(options.elements * kFloatBytes) / static_cast<double>(bytes);
+    fill_with_known_values(data, group.rank, group.size);
+    time_chunks(group, chunks_of(point));  // also the warm-up
+    point.wrong = std::llround(sum_over_ranks(group, static_cast<double>(count_wrong(data))));
+    data.zero_();  // zeros stay finite when they are summed again and again
+  }
+  // Rounds over all sizes in random order; what no longer fits into the time is left out, and none fits in the end.
+  std::vector<size_t> order(points.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 random(options.seed);
+  for (bool any_fits = true; any_fits;) {
+    any_fits = false;
+    std::ranges::shuffle(order, random);
+    for (const size_t index : order) {
+      ChunksPoint& point = points[index];
+      const auto seconds_left = [&] { return of_rank_0(group, options.seconds - seconds_since(started)); };  // the same on every rank
+      if (!point.total_s.empty() && median(point.total_s) > seconds_left()) continue;
+      any_fits = true;
+      point.total_s.push_back(max_over_ranks(group, {time_chunks(group, chunks_of(point))})[0]);
+      if (options.on_progress) options.on_progress(format_bytes(point.chunk_bytes), seconds_since(started));
+    }
+  }
+  for (ChunksPoint& point : points) point.gap_s = median(point.total_s) / std::max(point.full_chunks, 1.0);
+  return points;
 }
 
 std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ranks) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <random>
 
 #include "bench/ready_profile.h"
@@ -12,7 +11,6 @@
 #include "firkin/base/error.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/summary.h"
-#include "workload/workload.h"
 
 namespace firkin {
 namespace {

@@ -6,19 +6,15 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "comm/across_ranks.h"
 #include "ddp/ordered/ordered.h"
 #include "ddp/ready_order.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/device.h"
-#include "firkin/ddp/module_parameters.h"
-#include "firkin/plan/step_prediction.h"
+#include "firkin/plan/bucket_plan.h"
 #include "firkin/stats/summary.h"
-#include "workload/workload.h"
 
 #include <torch/csrc/autograd/graph_task.h>
 

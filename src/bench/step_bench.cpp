@@ -14,7 +14,6 @@
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
-#include "workload/workload.h"
 
 #include <torch/optim/sgd.h>
 

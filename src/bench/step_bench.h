@@ -28,8 +28,8 @@ struct StepTimes {
 };
 
 // Steps beyond the first until a setting works as it will. `ordered` chooses its launch order after two of these, and again after four,
-// from steps in such an order. Who learns the ready order in the first step makes its buckets anew in the second, in memory that nobody has
-// touched: some 5,000 page faults with the demo model.
+// from steps in such an order. A strategy that learns the ready order in the first step makes its buckets anew in the second, in untouched
+// memory: some 5,000 page faults with the demo model.
 inline int steps_to_learn(const DataParallelOptions& options) {
   constexpr int kUntilOrdered = 5;
   const Strategy& strategy = options.strategy;

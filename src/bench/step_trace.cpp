@@ -74,17 +74,15 @@ namespace {
 // The share of backward in which the link was idle although a bucket was ready and had not been launched: the price of a launch order that
 // expects gradients too early. Nothing where no bucket says when it was ready (the strategy torch).
 std::optional<double> idle_though_ready(const std::vector<BucketStats>& buckets) {
-  std::vector<double> ready_s;
-  std::vector<double> launch_s;
-  std::vector<double> end_s;
-  for (const BucketStats& bucket : buckets) {
-    ready_s.push_back(bucket.ready_s);
-    launch_s.push_back(bucket.launch_s);
-    end_s.push_back(bucket.end_s);
-  }
-  const double backward_s = ready_s.empty() ? 0 : *std::ranges::max_element(ready_s);
+  const auto times = [&](double BucketStats::*time) {
+    std::vector<double> of_buckets;
+    for (const BucketStats& bucket : buckets) of_buckets.push_back(bucket.*time);
+    return of_buckets;
+  };
+  const std::vector<double> ready_s = times(&BucketStats::ready_s);
+  const double backward_s = ready_s.empty() ? 0 : std::ranges::max(ready_s);
   if (backward_s <= 0) return std::nullopt;
-  return idle_though_ready_s(ready_s, launch_s, end_s, backward_s) / backward_s;
+  return idle_though_ready_s(ready_s, times(&BucketStats::launch_s), times(&BucketStats::end_s), backward_s) / backward_s;
 }
 
 TraceFigures figures_of(const std::vector<Span>& spans) {
@@ -170,13 +168,13 @@ std::vector<BusyPeriod> ordered_timeline(const TensorProfile& profile, const Com
   const Pipeline step = simulate_pipeline(profile, plan, costs, options);
   std::vector<BusyPeriod> periods;
   double computed_until_s = 0;
-  for (const PipelineWait& wait : step.waits) {
+  for (const PipelineSpan& wait : step.waits) {
     add_period(kComputeActivity, computed_until_s, wait.start_s, periods);
     computed_until_s = wait.end_s;
   }
   add_period(kComputeActivity, computed_until_s, step.backward_end_s, periods);
-  for (const PipelineWait& wait : step.waits) add_period(kForwardWaitActivity, wait.start_s, wait.end_s, periods);
-  for (const PipelineUpdate& update : step.updates) add_period(kOptimizerActivity, update.start_s, update.end_s, periods);
+  for (const PipelineSpan& wait : step.waits) add_period(kForwardWaitActivity, wait.start_s, wait.end_s, periods);
+  for (const PipelineSpan& update : step.updates) add_period(kOptimizerActivity, update.start_s, update.end_s, periods);
   for (const BucketSpan& span : step.buckets) {
     add_period(kCommunicationActivity, std::max(0.0, span.start_s - step.period_s), span.end_s - step.period_s, periods);
   }

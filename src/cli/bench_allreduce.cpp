@@ -126,7 +126,8 @@ int64_t fitting_sizes(const CollectivesFlags& flags, const std::vector<int64_t>&
   const int64_t limit = available_memory(flags.memory_limit_bytes, flags.ranks) / local_ranks(flags.ranks);
   const auto fits = [limit](int64_t bytes) { return bytes <= limit / kBuffersOfACollective; };
   if (fits(sizes.front())) return std::ranges::count_if(sizes, fits);
-  throw InputError(fmt::format("--begin {}: expected at most a third of the memory of a rank, {}", flags.sizes.begin, format_bytes(limit)));
+  throw InputError(fmt::format("--begin {}: expected at most {}, a third of the memory of a rank", flags.sizes.begin,
+                               format_bytes(limit / kBuffersOfACollective)));
 }
 
 // fitting: of the sizes, on this rank.
@@ -147,7 +148,7 @@ void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t
                                                        .on_progress = {}},
                                                       group);
   if (group.rank != 0) return;
-  results.collectives = collective_rows(series);
+  results.collectives = collective_rows(series, group.size);
   for (const AllReduceSeries& one : series) results.collective_samples_s.push_back(one.isolated_s);
   mark_sample_shapes(results);
   finish_run(flags.common, results, {{"collectives.csv", collectives_csv(results.collectives)}});
@@ -262,7 +263,7 @@ Run declare_bench_collectives(CLI::App& app) {
       "ratio: to the all-reduce, of turns beside each other. #wrong: elements that\n"
       "differ from the exact sum; exit code 1 if there are any. A size needs three\n"
       "times itself in memory on each rank; larger ones are skipped.\n"
-      "collectives.csv: collective,bytes,seconds.\n\n"
+      "collectives.csv: collective,bytes,world_size,seconds.\n\n"
       "  firkin bench collectives --ranks 2                 4 KiB to 64 MiB\n"
       "  firkin bench collectives --ranks 2 -b 1M -e 16M -f 2 --time 1m\n"
       "  firkin bench collectives --ranks 4 --link 1gbit    over a modelled link\n");

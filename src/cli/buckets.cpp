@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 
+#include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/sharded_plan.h"
@@ -165,14 +166,14 @@ void print_memory(const nlohmann::json& model) {
 }
 
 void print_memories(const nlohmann::json& models) {
-  const std::vector<int64_t> shown = {2, 4, 8, 16, 64, 1024};
+  const std::vector<int64_t> shown = {2, 4, 8, 64, 1024};
   fmt::print("{:<12} {:>9}", "model", "plain");
-  for (const int64_t ranks : shown) fmt::print(" {:>9}", ranks);
+  for (const int64_t ranks : shown) fmt::print(" {:>10}", fmt::format("{} ranks", ranks));
   fmt::print("\n");
   for (const nlohmann::json& model : models) {
     fmt::print("{:<12} {:>9}", model["source"].get<std::string>(), format_bytes(model["plain"]["total_bytes"]));
     for (const nlohmann::json& row : model["sharded"]) {
-      if (std::ranges::find(shown, row["ranks"].get<int64_t>()) != shown.end()) fmt::print(" {:>9}", format_bytes(row["total_bytes"]));
+      if (std::ranges::find(shown, row["ranks"].get<int64_t>()) != shown.end()) fmt::print(" {:>10}", format_bytes(row["total_bytes"]));
     }
     fmt::print("\n");
   }
@@ -202,6 +203,7 @@ int show_memory(const BucketsFlags& flags, bool all_models) {
   } else {
     print_memory(models[0]);
   }
+  fmt::print("\nReceived, in totals too, is there only during a step; between steps a rank keeps the rest.\n");
   return 0;
 }
 
@@ -212,13 +214,17 @@ Run declare_buckets(CLI::App& app) {
   app.footer(
       "Lists the named models unless --model or --tensors is given. Tensors are in\n"
       "gradient-ready order: the file's, or the reverse of a model's registration.\n\n"
+      "--memory, received: during a step, other ranks' slices of the gradients, as much\n"
+      "as these once more (so two ranks need as much as plain with AdamW in fp32), and\n"
+      "at least, where masters are stepped, the part's gradient in float32.\n\n"
       "  firkin buckets\n"
       "  firkin buckets --model xl --cap 1MiB,10MiB,100MiB,1000MiB --rule at-most\n"
       "  firkin buckets --tensors firkin-out/tune/tensors.csv --cap 4MiB --list\n"
       "  firkin buckets --model gpt2-xl --memory --dtype bf16\n");
   add_model_flags(app, flags->model);
   add_rule_flags(app, flags->rule);
-  app.add_option("--tensors", flags->tensors_file, "a tensors.csv (name,bytes,ready_s) instead of a model");
+  app.add_option("--tensors", flags->tensors_file,
+                 "a tensors.csv (name,bytes,ready_s) instead of a model;\nwith --memory, --dtype says what its bytes are");
   add_old_name(app, "--cap-mib", add_sizes(app, "--cap", flags->caps, "bucket caps: 1MiB,25MiB"), "MiB");
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
   CLI::Option* memory = app.add_flag("--memory", flags->memory, "memory of a rank, plain and sharded, for 1 to 1024 ranks");
@@ -228,8 +234,13 @@ Run declare_buckets(CLI::App& app) {
   app.add_flag("--no-master-weights", flags->no_master_weights, "with --memory and bf16: no float32 copies")->needs(memory);
   add_json_flag(app, flags->json);
   return [flags, &app] {
-    check_alone(app, "--tensors", model_flag_names());
-    check_alone(app, "--memory", {"--cap", "--list", "--rule", "--first-cap"});
+    std::vector<std::string> replaced = model_flag_names();
+    if (flags->memory) std::erase(replaced, "--dtype");  // of the file's bytes
+    check_alone(app, "--tensors", replaced);
+    check_alone(app, "--memory", {"--cap", "--list", "--rule", "--first-cap"}, "which is the same for all buckets");
+    if (flags->no_master_weights && element_bytes(flags->model) == kFloatBytes) {
+      throw InputError(fmt::format("--no-master-weights: expected --dtype bf16; {} has no other copies", flags->model.dtype));
+    }
     const bool all_models = app.count("--model") + app.count("--tensors") == 0;
     if (flags->memory) return show_memory(*flags, all_models);
     return all_models ? list_models(*flags) : run(*flags);

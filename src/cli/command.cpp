@@ -169,10 +169,10 @@ void add_old_name(CLI::App& app, const std::string& old_name, CLI::Option* optio
   app.add_option_function<Words>(old_name, pass_on)->delimiter(',')->trigger_on_parse()->group("");
 }
 
-void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others) {
+void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others, const std::string& why) {
   if (app.count(flag) == 0) return;
   for (const std::string& other : others) {
-    if (app.count(other) > 0) throw InputError(fmt::format("{}: cannot be combined with {}, which replaces it", other, flag));
+    if (app.count(other) > 0) throw InputError(fmt::format("{}: cannot be combined with {}, {}", other, flag, why));
   }
 }
 

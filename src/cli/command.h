@@ -65,8 +65,10 @@ CLI::Option* add_time(CLI::App& app, const std::string& name, std::optional<doub
 // The name that `option` had until 0.1, which is still taken and not shown; `unit` is what its plain numbers were in.
 void add_old_name(CLI::App& app, const std::string& old_name, CLI::Option* option, const std::string& unit = "");
 
-// Throws InputError when `flag` was given and one of `others` too, which it takes the place of. Names with their dashes.
-void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others);
+// Throws InputError when `flag` was given and one of `others` too; `why` continues "cannot be combined with FLAG, ". Names with their
+// dashes.
+void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others,
+                 const std::string& why = "which replaces it");
 
 // How buckets are filled: --rule and --first-cap.
 struct RuleFlags {

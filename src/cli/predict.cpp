@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -39,9 +40,10 @@ int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
 
 // tensors.csv does not say when forward ends.
 void set_forward(const PredictFlags& flags, TensorProfile& profile) {
-  if (flags.forward_s == 0) return;
-  const std::string given = "--forward " + format_seconds(flags.forward_s);
+  if (flags.forward_s == 0 && !flags.given.sharded) return;
+  const std::string given = flags.forward_s == 0 ? "--sharded" : "--forward " + format_seconds(flags.forward_s);
   if (!profile.knows_forward()) throw InputError(fmt::format("{}: {} has no column {}; expected one", given, flags.tensors, kTensorNeeded));
+  if (flags.forward_s == 0) return;
   if (flags.forward_s < profile.forward_s) {
     throw InputError(fmt::format("{}: expected at least the largest {}, {}", given, kTensorNeeded, format_seconds(profile.forward_s)));
   }
@@ -61,7 +63,12 @@ PredictionInputs read_inputs(const PredictFlags& flags) {
   inputs.table = read_allreduce_csv(flags.allreduce);
   inputs.world_size = world_size(flags, inputs.table);
   if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);
-  if (!flags.collectives.empty()) inputs.collectives = read_collectives_csv(flags.collectives);
+  if (flags.collectives.empty()) return inputs;
+  if (const std::vector<int64_t> worlds = world_sizes(inputs.table); !std::ranges::binary_search(worlds, inputs.world_size)) {
+    throw InputError(fmt::format("--collectives {}: {} has no all-reduce of {} ranks; expected --world with one of {}", flags.collectives,
+                                 flags.allreduce, inputs.world_size, fmt::join(worlds, ", ")));
+  }
+  inputs.collectives = read_collectives_csv(flags.collectives, inputs.world_size);
   return inputs;
 }
 
@@ -128,10 +135,16 @@ Run declare_predict(CLI::App& app) {
   CLI::Option* forward = add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0: the largest needed_s)");
   add_old_name(app, "--forward-ms", forward->group(group), "ms");
   app.add_option("--hooks", flags->hooks, "wire formats to predict: none,bf16")->delimiter(',')->group(group);
-  add_value(app, "--conversion-seconds-per-gib", flags->conversion_s_per_gib, "cost of converting gradients to bf16 and back", group);
+  CLI::Option* conversion =
+      add_time(app, "--conversion-time", flags->conversion_s_per_gib, "to bf16 and back, per GiB of gradients: 300ms");
+  add_old_name(app, "--conversion-seconds-per-gib", conversion->group(group), "s");
   app.add_flag("--sensitivity", inputs.sensitivity, "multiply each input by 1/8 to 8; heat maps with --out");
-  CLI::Option* sharded = app.add_flag("--sharded", inputs.sharded, "also predict the strategy sharded: time and memory");
-  app.add_option("--collectives", flags->collectives, "with --sharded: collective,bytes,seconds (default:\nhalf an all-reduce each)")
+  CLI::Option* sharded =
+      app.add_flag("--sharded", inputs.sharded,
+                   "also predict the strategy sharded: time and memory;\n--tensors needs needed_s, and elements of 4 bytes");
+  app.add_option("--collectives", flags->collectives,
+                 "with --sharded: collective,bytes,seconds,world_size\n(optional: without it, taken as of these ranks);\ndefault: half an "
+                 "all-reduce each")
       ->needs(sharded);
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
   add_settings_flag(app, flags->common);

@@ -55,7 +55,9 @@ std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
 void add_rank_flags(CLI::App& app, RankFlags& flags) {
   flags.ranks_option = app.add_option("--ranks", flags.ranks, "ranks to start on this machine, without a launcher");
   flags.ranks_option->capture_default_str();
-  app.add_option("--link", flags.link, "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long");
+  app.add_option("--link", flags.link,
+                 "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long (a\nreduce-scatter or "
+                 "all-gather half an all-reduce)");
   const char* const group = "Ranks";
   app.add_option("--link-world", flags.link_world, "model the link for this many ranks (default: --ranks)")->group(group);
   add_time(app, "--timeout", flags.timeout_s, "limit for a collective to complete: 90s, 5m")->group(group);

@@ -1,4 +1,4 @@
-// firkin train: trains a model, on any text or tokens, with checkpoints to go on from.
+// firkin train: trains a model, on any text or tokens, with checkpoints to continue from.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -329,7 +329,7 @@ std::optional<NewestCheckpoint> checkpoint_of_this_run(const TrainFlags& flags) 
     const CheckpointHead& head = newest->checkpoint.head;
     const std::optional<RunId> theirs = run_of(head);
     if (!theirs || !is_same_run(*theirs, *ours, restart_count())) return std::nullopt;
-    // A job that is started once more, under the name of one that is done or with a checkpoint to go on from, is another.
+    // A job started once more, under the name of one that is done or with a checkpoint to continue from, is another.
     const bool may_be_new = restart_count() == 0 && theirs->agent != ours->agent;
     if (may_be_new && (head.step >= flags.settings.schedule.steps || !flags.from.empty())) return std::nullopt;
   }
@@ -337,7 +337,7 @@ std::optional<NewestCheckpoint> checkpoint_of_this_run(const TrainFlags& flags) 
   return newest;
 }
 
-// What to go on from; nothing: from the beginning.
+// What to continue from; nothing: start from the beginning.
 std::optional<NewestCheckpoint> starting_point(const TrainFlags& flags, const nlohmann::json& about) {
   std::optional<NewestCheckpoint> start = checkpoint_of_this_run(flags);
   if (!start && flags.resume) {

@@ -127,7 +127,7 @@ class Gatherer {
     all_->set(waiting_key(arrival_.rank), token_);
     Gathering result = await_roster();
     if (!result.store) result.absent = find_absent();
-    if (result.complete) all_->deleteKey(waiting_key(arrival_.rank));  // who gives up was here: others may still ask
+    if (result.complete) all_->deleteKey(waiting_key(arrival_.rank));  // a rank that gives up was here: others may still ask
     return result;
   }
 

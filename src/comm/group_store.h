@@ -1,4 +1,4 @@
-// The store where ranks meet: calls to it that may never return, who has come, and who is missing.
+// The store where ranks meet: calls to it that may never return, which ranks have arrived, and which are missing.
 #pragma once
 
 #include <atomic>
@@ -72,10 +72,10 @@ class BoundedStore {
 // A store may outlive ranks: torchrun's agent keeps it over restarts, and a rank that is started again may find the others still in the old
 // group. So every group is a generation, with a part of the store of its own:
 //   1. Rank 0 opens it, under a number that none had before.
-//   2. Every rank that waits arrives there, with a token. Only who is alive now can: the generation is new.
+//   2. Every waiting rank arrives there, with a token. Only a rank that is alive now can: the generation is new.
 //   3. When all have arrived, rank 0 writes the roster: their tokens.
-//   4. Who finds its token in the roster goes on and connects. Who does not (another life of this rank arrived and died) waits for the next
-//      generation, and tells those who are connecting that this one will not do: they too begin again.
+//   4. A rank that finds its token in the roster connects. One that does not (another life of this rank arrived and died) waits for the
+//      next generation, and tells the connecting ranks that this one has failed: they begin again too.
 //
 // Keys, below the store's own prefix; G is the number of a generation:
 //   firkin/generations     how many were opened
@@ -120,8 +120,8 @@ std::string store_name(const c10::intrusive_ptr<c10d::Store>& store);
 // Its host; 127.0.0.1 for one that is not on the network.
 std::string store_address(const c10::intrusive_ptr<c10d::Store>& store);
 
-// Who is missing when a collective or a rendezvous has failed: every rank that fails leaves a mark in the group's store, and looks who
-// has left none.
+// Which ranks are missing when a collective or a rendezvous has failed: every rank that fails leaves a mark in the group's store, and
+// looks which ranks have left none.
 //
 // Keys, below the group's prefix:
 //   host/R      the host of rank R, from its arrival on

@@ -299,7 +299,10 @@ LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes) {
 }
 
 LinkTime share_time(const ModelledLink& link, int64_t bytes) {
-  if (link.table) return time_in(*link.table, bytes);
+  if (link.table) {
+    const LinkTime whole = time_in(*link.table, bytes);
+    return {whole.alone_s / 2, whole.gap_s / 2};
+  }
   const auto n = static_cast<double>(link.world);
   return time_over(link, n - 1, (n - 1) / n * static_cast<double>(bytes));
 }

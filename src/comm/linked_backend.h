@@ -29,8 +29,8 @@ class OwnWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   std::vector<at::Tensor> result() override { return tensors_; }
 
-  // Once. In Gloo's order: who has waited for the work finds the future complete. A callback of the future that throws does so on a thread
-  // where nobody would catch it, so that becomes the work's error.
+  // Once. In Gloo's order: a thread that has waited for the work finds the future complete. A callback of the future that throws
+  // does so on a thread where nobody would catch it, so that becomes the work's error.
   void complete(std::exception_ptr error) noexcept {
     try {
       if (error) {

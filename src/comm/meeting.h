@@ -1,4 +1,4 @@
-// How ranks meet, for a new group and for connections of its own: the store is asked with a deadline, and what fails says who is to blame.
+// How ranks meet, for a new group and for connections of its own: the store is asked with a deadline, and a failure names the rank.
 #pragma once
 
 #include <fmt/format.h>
@@ -67,8 +67,8 @@ auto meet(const Meeting& meeting, Call call) {
   return std::move(*result);
 }
 
-// Throws RuntimeError that says who has not arrived, or has arrived and not connected, by the marks in the group's store. backend_text:
-// Gloo's error, if any.
+// Throws RuntimeError that names the ranks that have not arrived, or have arrived and not connected, by the marks in the group's store.
+// backend_text: Gloo's error, if any.
 [[noreturn]] void fail_to_form(const Meeting& meeting, BoundedStore& store, const std::string& backend_text);
 
 [[noreturn]] void fail_to_form(const Meeting& meeting, const Gathering& gathering);

@@ -42,7 +42,7 @@ class BucketWriters {
 };
 
 // A point in the devices' work: what was queued on the streams that were current at set(), and on those of every set() before. A stream
-// that goes on from there calls follow() first. Not thread-safe.
+// that continues from there calls follow() first. Not thread-safe.
 class StreamMark {
  public:
   // Of the devices of these tensors, each once.

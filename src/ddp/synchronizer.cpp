@@ -377,7 +377,7 @@ void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
   has_unreported_failure_ = true;
 }
 
-// Empty when the next step can go on with these parameters. The same on every rank.
+// Empty when the next step can use these parameters. The same on every rank.
 std::string Synchronizer::why_not_renewed(const ParameterRenewal& renewal) const {
   if (!renewal.sets_differ.empty()) return renewal.sets_differ;
   if (renewal.parameters.empty()) return "the module has no trainable parameter left";

@@ -148,7 +148,7 @@ class Synchronizer {
   void forget_all_gradients();
   void forget_local_gradients();
   bool has_gradient(size_t parameter) const;
-  // The sentence "rank 1 did not reach ..." goes on with this.
+  // The end of the sentence "rank 1 did not reach ...".
   std::string where() const;
 
   mutable std::recursive_mutex mutex_;  // what audit_tensors() was given may ask this object

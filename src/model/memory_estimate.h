@@ -43,7 +43,7 @@ int64_t process_bytes(const MemoryEstimate& estimate);
 std::string parts_in_text(const MemoryEstimate& estimate);
 
 // Throws InputError, one line that says what is needed, what there is, and what to do, unless `local_ranks` ranks that train fit into
-// `available_bytes` together: the kernel kills who asks for more than there is, and does not say why.
+// `available_bytes` together: the kernel kills a process that asks for more than there is, and does not say why.
 void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int64_t available_bytes);
 
 }  // namespace firkin

@@ -4,20 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "firkin/base/error.h"
-#include "firkin/plan/bucket_plan.h"
 #include "simulator.h"
 
 namespace firkin {
-
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kAnyCap = std::numeric_limits<int64_t>::max();
 
 void check_search(const SearchOptions& options) {
   if (!std::isfinite(options.tolerance) || options.tolerance < 0) {
@@ -116,11 +113,8 @@ class Recursion {
 BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
   std::vector<BucketPlan> starts;
   for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
-    TensorProfile slowed = profile;
-    for (double& ready_s : slowed.ready_s) ready_s *= std::pow(options.simulation.compute_slowdown, part);
-    slowed.backward_s *= std::pow(options.simulation.compute_slowdown, part);
-    const double factor = std::pow(options.simulation.comm_slowdown, part);
-    starts.push_back(exact_plan(slowed, scaled(costs, factor, factor), options));
+    const double compute = std::pow(options.simulation.compute_slowdown, part), comm = std::pow(options.simulation.comm_slowdown, part);
+    starts.push_back(exact_plan(slowed(profile, compute), scaled(costs, comm, comm), options));
   }
   for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
     try {
@@ -133,11 +127,7 @@ BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, 
   std::vector<double> end_s;
   for (const BucketPlan& plan : starts) end_s.push_back(simulator.end_s(plan.buckets));
   const double limit = std::ranges::min(end_s) * (1 + options.tolerance);
-  size_t best = starts.size();
-  for (size_t i = 0; i < starts.size(); ++i) {
-    if (end_s[i] <= limit && (best == starts.size() || starts[i].buckets.size() < starts[best].buckets.size())) best = i;
-  }
-  return std::move(starts[best]);
+  return starts[with_fewest_buckets(end_s, limit, [&](size_t i) { return starts[i].buckets.size(); })];
 }
 
 }  // namespace
@@ -157,15 +147,8 @@ PlannedBuckets find_best_plan(const TensorProfile& profile, const CommCosts& cos
   return result;
 }
 
-namespace {
-
-constexpr int64_t kAnyCap = std::numeric_limits<int64_t>::max();
-
-// Calls `visit` with the plan of each cap from 1 on, each larger than the one before by at least the factor 1 + step, once for each
-// distinct plan that respects the limit; false when that takes more than `effort`.
-template <typename Visit>
-bool for_each_plan(const TensorProfile& profile, CapOptions options, const SearchOptions& search, double step, int64_t effort,
-                   const Visit& visit) {
+DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search, int64_t effort) {
+  check_profile(profile);
   const auto respects_limit = [&](const BucketPlan& plan) {
     const std::vector<int64_t> bytes = bucket_bytes(plan, profile.bytes);
     for (size_t k = 0; k < bytes.size(); ++k) {
@@ -173,77 +156,52 @@ bool for_each_plan(const TensorProfile& profile, CapOptions options, const Searc
     }
     return true;
   };
-  int64_t buckets_made = 0;
-  for (int64_t cap = 1;;) {
-    options.cap_bytes = cap;
-    BucketPlan plan = assign_buckets(profile.bytes, options);
-    const CapInterval interval = caps_with_same_buckets(profile.bytes, options, plan);
-    buckets_made += static_cast<int64_t>(plan.buckets.size());
-    if (buckets_made > effort) return false;
-    if (respects_limit(plan)) visit(interval, std::move(plan));
-    if (interval.highest_cap_bytes == kAnyCap) return true;
-    const double next = static_cast<double>(cap) * (1 + step);
-    if (next >= static_cast<double>(kAnyCap)) return true;
-    cap = std::max(interval.highest_cap_bytes + 1, static_cast<int64_t>(next));
+  DistinctPlans result;
+  // The plan of each cap from 1 on, each larger than the one before by at least the factor 1 + step; false when they hold too many buckets.
+  const auto collect = [&](double step, int64_t most_buckets) {
+    for (int64_t cap = 1, buckets = 0;;) {
+      BucketPlan plan = assign_buckets(profile.bytes, with_cap(options, cap));
+      const CapInterval caps = caps_with_same_buckets(profile.bytes, with_cap(options, cap), plan);
+      buckets += std::ssize(plan.buckets);
+      if (buckets > most_buckets) return false;
+      if (respects_limit(plan)) result.plans.push_back({caps, std::move(plan)});
+      const double next = static_cast<double>(cap) * (1 + step);
+      if (caps.highest_cap_bytes == kAnyCap || next >= static_cast<double>(kAnyCap)) return true;
+      cap = std::max(caps.highest_cap_bytes + 1, static_cast<int64_t>(next));
+    }
+  };
+  result.exhaustive = collect(0, effort);
+  if (!result.exhaustive) {
+    result.plans.clear();
+    collect(2 * static_cast<double>(profile.bytes.size()) / static_cast<double>(effort), kAnyCap);  // about effort / 2 buckets
   }
-}
-
-// The buckets of all caps, each larger by this factor less one than the one before, are about `effort` / 2.
-double thinning_step(const TensorProfile& profile, int64_t effort) {
-  return 2 * static_cast<double>(profile.bytes.size()) / static_cast<double>(effort);
-}
-
-[[noreturn]] void fail_limit(const SearchOptions& search) {
+  if (!result.plans.empty()) return result;
   throw InputError(fmt::format("no uniform cap keeps all buckets of several tensors within {} bytes", search.largest_bucket_bytes));
 }
 
-}  // namespace
-
-DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search, int64_t effort) {
-  check_profile(profile);
-  DistinctPlans result;
-  const auto keep = [&](const CapInterval& caps, BucketPlan plan) { result.plans.push_back({caps, std::move(plan)}); };
-  result.exhaustive = for_each_plan(profile, options, search, 0, effort, keep);
-  if (!result.exhaustive) {
-    result.plans.clear();
-    for_each_plan(profile, options, search, thinning_step(profile, effort), kAnyCap, keep);
-  }
-  if (result.plans.empty()) fail_limit(search);
-  return result;
+const UniformCap& best_of(const std::vector<UniformCap>& caps, const std::vector<double>& seconds, double tolerance) {
+  const double limit_s = std::ranges::min(seconds) * (1 + tolerance);
+  const auto rank = [&](const UniformCap& each) {
+    const double time_s = seconds[static_cast<size_t>(&each - caps.data())];
+    return std::tuple(time_s > limit_s, each.plan.buckets.size(), time_s);
+  };
+  return *std::ranges::min_element(caps, {}, rank);
 }
 
-UniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
-                                 const SearchOptions& search, int64_t effort) {
-  check_profile(profile);
+BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
+                                     const SearchOptions& search, int64_t effort) {
   check_options(search.simulation);
-  struct Candidate {
-    double end_s = 0;
-    size_t buckets = 0;
-    CapInterval caps;
-  };
-  std::vector<Candidate> candidates;
+  DistinctPlans distinct = distinct_plans(profile, options, search, effort);
   Simulator simulator(profile, costs, {.simulation = search.simulation});
-  double best_s = std::numeric_limits<double>::infinity();
-  const auto consider = [&](const CapInterval& caps, const BucketPlan& plan) {
-    const double end_s = simulator.end_s(plan.buckets, best_s * (1 + search.tolerance));
-    best_s = std::min(best_s, end_s);
-    candidates.push_back({end_s, plan.buckets.size(), caps});
-  };
-  UniformCap result;
-  result.exhaustive = for_each_plan(profile, options, search, 0, effort, consider);
-  if (!result.exhaustive) for_each_plan(profile, options, search, thinning_step(profile, effort), kAnyCap, consider);
-  if (candidates.empty()) fail_limit(search);
-  const double limit = best_s * (1 + search.tolerance);
-  const auto rank = [&](const Candidate& c) { return std::tuple(c.end_s > limit, c.buckets, c.end_s); };
-  const CapInterval caps = std::ranges::min_element(candidates, {}, rank)->caps;
-  result.lowest_cap_bytes = caps.lowest_cap_bytes;
-  result.highest_cap_bytes = caps.highest_cap_bytes;
-  result.cap_bytes = roundest_cap(caps);
-  CapOptions chosen = options;
-  chosen.cap_bytes = result.cap_bytes;
-  result.plan = assign_buckets(profile.bytes, chosen);
-  result.timeline = simulate(profile, result.plan, costs, search.simulation);
-  return result;
+  std::vector<double> end_s;
+  double least_s = kInfinity;
+  for (const UniformCap& each : distinct.plans) {
+    end_s.push_back(simulator.end_s(each.plan.buckets, least_s * (1 + search.tolerance)));
+    least_s = std::min(least_s, end_s.back());
+  }
+  BestUniformCap best{best_of(distinct.plans, end_s, search.tolerance), {}, distinct.exhaustive};
+  best.timeline = simulate(profile, best.plan, costs, search.simulation);
+  return best;
 }
 
 BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated) {
@@ -251,7 +209,7 @@ BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated)
   BucketPlan plan;
   Bucket open;
   double open_bytes = 0;
-  double previous_end_s = -std::numeric_limits<double>::infinity();
+  double previous_end_s = -kInfinity;
   for (size_t i = 0; i < profile.bytes.size(); ++i) {
     ++open.count;
     open_bytes += static_cast<double>(profile.bytes[i]);
@@ -268,16 +226,12 @@ BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated)
 }
 
 std::vector<Baseline> baselines(const TensorProfile& profile, const CommCosts& costs) {
-  const auto tensors = static_cast<int64_t>(profile.bytes.size());
-  BucketPlan one_bucket, one_per_tensor;
-  if (tensors > 0) one_bucket.buckets = {{0, tensors}};
-  for (int64_t i = 0; i < tensors; ++i) one_per_tensor.buckets.push_back({i, 1});
-  const CapOptions pytorch = {.cap_bytes = 25 * kMiB, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = 1 * kMiB};
+  const size_t tensors = profile.bytes.size();
   const CapOptions horovod = {.cap_bytes = 128 * kMiB, .rule = CapRule::kAtMost};
-  return {{"pytorch", "25 MiB, close-when-full, first bucket 1 MiB", assign_buckets(profile.bytes, pytorch)},
+  return {{"pytorch", "25 MiB, close-when-full, first bucket 1 MiB", assign_buckets(profile.bytes, kTorchDefaultCaps)},
           {"horovod", "128 MiB, at-most (without its cycle time)", assign_buckets(profile.bytes, horovod)},
-          {"one_bucket", "all gradients together", std::move(one_bucket)},
-          {"one_per_tensor", "each gradient alone", std::move(one_per_tensor)},
+          {"one_bucket", "all gradients together", one_bucket(tensors)},
+          {"one_per_tensor", "each gradient alone", one_tensor_per_bucket(tensors)},
           {"mg_wfbp", "merged while waiting costs less than a start-up", mg_wfbp_plan(profile, costs.isolated)}};
 }
 

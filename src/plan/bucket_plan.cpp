@@ -7,12 +7,11 @@
 #include <numeric>
 
 #include "firkin/base/error.h"
-#include "firkin/base/units.h"
-#include "firkin/plan/best_plan.h"
 
 namespace firkin {
-
 namespace {
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 // `part`: the part of tensor bucket.first that comes next.
 void check_parts(const Bucket& bucket, size_t k, int64_t part, int64_t parts) {
@@ -26,6 +25,48 @@ void check_parts(const Bucket& bucket, size_t k, int64_t part, int64_t parts) {
     throw InputError(fmt::format("bucket {} is part {} of {} of tensor {}; expected part {} of {}", k, bucket.part, bucket.parts,
                                  bucket.first, part, part > 0 ? parts : bucket.parts));
   }
+}
+
+void check_caps(std::span<const int64_t> sizes, const CapOptions& options) {
+  if (options.cap_bytes <= 0) throw InputError(fmt::format("the bucket cap is {} bytes; expected at least 1", options.cap_bytes));
+  if (options.first_cap_bytes && *options.first_cap_bytes <= 0) {
+    throw InputError(fmt::format("the first bucket's cap is {} bytes; expected at least 1", *options.first_cap_bytes));
+  }
+  int64_t total = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] < 0) throw InputError(fmt::format("gradient {} has {} bytes; expected at least 0", i, sizes[i]));
+    if (sizes[i] > kNoLimit - total) throw InputError(fmt::format("gradient {} brings the total above {} bytes", i, kNoLimit));
+    total += sizes[i];
+  }
+}
+
+// cap_of: of the bucket with this index.
+template <typename CapOf>
+BucketPlan filled_buckets(std::span<const int64_t> sizes, CapRule rule, const CapOf& cap_of) {
+  BucketPlan plan;
+  Bucket open;
+  int64_t open_bytes = 0;
+  const auto close = [&] {
+    plan.buckets.push_back(open);
+    open = {.first = open.first + open.count, .count = 0};
+    open_bytes = 0;
+  };
+  for (const int64_t size : sizes) {
+    const int64_t cap = cap_of(plan.buckets.size());
+    if (rule == CapRule::kAtMost && open_bytes > 0 && size > 0 && size > cap - open_bytes) close();
+    ++open.count;
+    open_bytes += size;
+    if (rule == CapRule::kCloseWhenFull && open_bytes >= cap) close();
+  }
+  if (open.count > 0) close();
+  return plan;
+}
+
+// A round number that a bucket of `bytes` reaches with its last tensor, of `last_bytes`, and not before; within a sixteenth of `bytes`.
+int64_t cap_that_closes(int64_t bytes, int64_t last_bytes) {
+  const int64_t lowest = std::max(bytes - last_bytes + 1, bytes - bytes / 16);
+  if (lowest > bytes || lowest < 1) return bytes;  // an empty tensor is last: nothing closes the bucket there
+  return roundest_cap({lowest, bytes});
 }
 
 }  // namespace
@@ -42,6 +83,14 @@ BucketPlan plan_of_counts(std::span<const int64_t> counts) {
     first += count;
   }
   return plan;
+}
+
+BucketPlan one_tensor_per_bucket(size_t tensors) {
+  return plan_of_counts(std::vector<int64_t>(tensors, 1));
+}
+
+BucketPlan one_bucket(size_t tensors) {
+  return tensors == 0 ? BucketPlan() : BucketPlan{{{0, static_cast<int64_t>(tensors)}}, {}};
 }
 
 void check_plan(const BucketPlan& plan, int64_t tensor_count) {
@@ -94,50 +143,19 @@ std::vector<int64_t> bucket_bytes(const BucketPlan& plan, std::span<const int64_
   return bytes;
 }
 
-namespace {
-
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-
-void check_caps(std::span<const int64_t> sizes, const CapOptions& options) {
-  if (options.cap_bytes <= 0) throw InputError(fmt::format("the bucket cap is {} bytes; expected at least 1", options.cap_bytes));
-  if (options.first_cap_bytes && *options.first_cap_bytes <= 0) {
-    throw InputError(fmt::format("the first bucket's cap is {} bytes; expected at least 1", *options.first_cap_bytes));
-  }
-  int64_t total = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] < 0) throw InputError(fmt::format("gradient {} has {} bytes; expected at least 0", i, sizes[i]));
-    if (sizes[i] > std::numeric_limits<int64_t>::max() - total) {
-      throw InputError(fmt::format("gradient {} brings the total above {} bytes", i, std::numeric_limits<int64_t>::max()));
-    }
-    total += sizes[i];
-  }
-}
-
-}  // namespace
-
 std::string name_of(CapRule rule) {
   return rule == CapRule::kAtMost ? "at-most" : "close-when-full";
 }
 
+CapOptions with_cap(CapOptions rule, int64_t cap_bytes) {
+  rule.cap_bytes = cap_bytes;
+  return rule;
+}
+
 BucketPlan assign_buckets(std::span<const int64_t> sizes, const CapOptions& options) {
   check_caps(sizes, options);
-  BucketPlan plan;
-  Bucket open;
-  int64_t open_bytes = 0;
-  const auto close = [&] {
-    plan.buckets.push_back(open);
-    open = {.first = open.first + open.count, .count = 0};
-    open_bytes = 0;
-  };
-  for (const int64_t size : sizes) {
-    const int64_t cap = plan.buckets.empty() ? options.first_cap_bytes.value_or(options.cap_bytes) : options.cap_bytes;
-    if (options.rule == CapRule::kAtMost && open_bytes > 0 && size > 0 && size > cap - open_bytes) close();
-    ++open.count;
-    open_bytes += size;
-    if (options.rule == CapRule::kCloseWhenFull && open_bytes >= cap) close();
-  }
-  if (open.count > 0) close();
-  return plan;
+  const int64_t first_cap = options.first_cap_bytes.value_or(options.cap_bytes);
+  return filled_buckets(sizes, options.rule, [&](size_t bucket) { return bucket == 0 ? first_cap : options.cap_bytes; });
 }
 
 CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOptions& options, const BucketPlan& plan) {
@@ -164,9 +182,7 @@ CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOpti
 
 bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, const CapOptions& rule) {
   // Were it made by a cap, it would be made by all caps of this interval.
-  CapOptions options = rule;
-  options.cap_bytes = caps_with_same_buckets(sizes, rule, plan).lowest_cap_bytes;
-  return assign_buckets(sizes, options) == plan;
+  return assign_buckets(sizes, with_cap(rule, caps_with_same_buckets(sizes, rule, plan).lowest_cap_bytes)) == plan;
 }
 
 int64_t roundest_cap(const CapInterval& interval) {
@@ -182,36 +198,16 @@ int64_t roundest_cap(const CapInterval& interval) {
   return low;
 }
 
-namespace {
-
-// A round number that a bucket of `bytes` reaches with its last tensor, of `last_bytes`, and not before; within a sixteenth of `bytes`.
-int64_t cap_that_closes(int64_t bytes, int64_t last_bytes) {
-  const int64_t lowest = std::max(bytes - last_bytes + 1, bytes - bytes / 16);
-  if (lowest > bytes || lowest < 1) return bytes;  // an empty tensor is last: nothing closes the bucket there
-  return roundest_cap({lowest, bytes});
-}
-
-}  // namespace
-
 BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<const int64_t> caps_bytes) {
   if (caps_bytes.empty()) throw InputError("the list of bucket caps is empty; expected at least one");
   for (const int64_t cap : caps_bytes) {
     if (cap < 0) throw InputError(fmt::format("a bucket cap is {} bytes; expected at least 0", cap));
   }
-  BucketPlan plan;
-  Bucket open;
-  int64_t open_bytes = 0;
   for (const int64_t size : sizes) {
     if (size < 0) throw InputError(fmt::format("a gradient has {} bytes; expected at least 0", size));
-    ++open.count;
-    open_bytes += size;
-    if (open_bytes < caps_bytes[std::min(plan.buckets.size(), caps_bytes.size() - 1)]) continue;
-    plan.buckets.push_back(open);
-    open = {.first = open.first + open.count, .count = 0};
-    open_bytes = 0;
   }
-  if (open.count > 0) plan.buckets.push_back(open);
-  return plan;
+  const auto cap_of = [&](size_t bucket) { return caps_bytes[std::min(bucket, caps_bytes.size() - 1)]; };
+  return filled_buckets(sizes, CapRule::kCloseWhenFull, cap_of);
 }
 
 PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes) {

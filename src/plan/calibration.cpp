@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <limits>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "firkin/base/error.h"
@@ -21,12 +24,12 @@ using Vector = std::vector<double>;
 // One parameter in units in which 1 is large, searched from `least` to `limit`; 0 is none.
 struct Parameter {
   const char* name;
+  const char* in_words;  // for those who do not know the model
   double least, limit;
   double unit;  // of its values; 0: they are factors, and the search runs over their logarithm
   std::function<void(Calibration&, double)> assign;
-  std::function<double(const Calibration&)> read;
 
-  void set(Calibration& calibration, double x) const { assign(calibration, unit > 0 ? x * unit : std::exp(x)); }
+  double value(double x) const { return unit > 0 ? x * unit : std::exp(x); }
 };
 
 class Fit {
@@ -39,7 +42,7 @@ class Fit {
 
   Calibration at(const Vector& x) const {
     Calibration result = known_;
-    for (size_t i = 0; i < x.size(); ++i) parameters_[i].set(result, x[i]);
+    for (size_t i = 0; i < x.size(); ++i) parameters_[i].assign(result, parameters_[i].value(x[i]));
     return result;
   }
 
@@ -181,20 +184,18 @@ void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, C
   const Vector effects = own_effects(fit, x);
   std::vector<std::string> undetermined;
   for (size_t i = 0; i < x.size(); ++i) {
-    if (effects[i] == 0) undetermined.emplace_back(fit.parameters()[i].name);
+    if (effects[i] == 0) undetermined.push_back(fit.parameters()[i].in_words);
   }
   if (!undetermined.empty()) {
-    result.warning = fmt::format("the measured runs do not determine {}; measure plans with more, and with fewer, buckets",
+    result.warning = fmt::format("these runs cannot tell {}, so predicted times may be off; runs with more, and with fewer, buckets could",
                                  fmt::join(undetermined, " or "));
   }
   if (residuals.size() <= x.size()) return;
   result.residual = norm(residuals) / std::sqrt(static_cast<double>(residuals.size() - x.size()));
   for (size_t i = 0; i < x.size() && undetermined.empty(); ++i) {
     constexpr double kStep = 1e-6;
-    Vector moved = x;
-    moved[i] += kStep;
-    const auto& value = fit.parameters()[i].read;
-    const double per_x = (value(fit.at(moved)) - value(fit.at(x))) / kStep;
+    const Parameter& parameter = fit.parameters()[i];
+    const double per_x = (parameter.value(x[i] + kStep) - parameter.value(x[i])) / kStep;
     result.standard_errors.push_back(per_x * *result.residual / effects[i]);
   }
 }
@@ -229,20 +230,67 @@ Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vect
   }
 
   Fit fit(profile, costs, runs, known);
-  const auto compute = [](const Calibration& c) { return c.options.compute_slowdown; };
+  const char* const slows = "how much communication slows computation down";
   if (times < 4) {
-    fit.add({kSlowdown, 0, kLargestLogSlowdown, 0,
-             [](Calibration& c, double v) { c.options.compute_slowdown = c.options.comm_slowdown = v; }, compute});
+    const auto both = [](Calibration& c, double v) { c.options.compute_slowdown = c.options.comm_slowdown = v; };
+    fit.add({"the slowdown", slows, 0, kLargestLogSlowdown, 0, both});
   } else {
-    fit.add({kComputeSlowdown, 0, kLargestLogSlowdown, 0, [](Calibration& c, double v) { c.options.compute_slowdown = v; }, compute});
-    fit.add({kLatencyFactor, -kLargestLogLatency, kLargestLogLatency, 0, [](Calibration& c, double v) { c.latency_factor = v; },
-             [](const Calibration& c) { return c.latency_factor; }});
+    const auto computation = [](Calibration& c, double v) { c.options.compute_slowdown = v; };
+    const auto latency = [](Calibration& c, double v) { c.latency_factor = v; };
+    fit.add({"the slowdown of computation", slows, 0, kLargestLogSlowdown, 0, computation});
+    fit.add({"the latency factor", "how much longer an all-reduce takes to start during backward", -kLargestLogLatency, kLargestLogLatency,
+             0, latency});
   }
   if (times >= 3) {
-    fit.add({kCallOverhead, 0, 1, longest_s / static_cast<double>(most_buckets), [](Calibration& c, double v) { c.options.overhead_s = v; },
-             [](const Calibration& c) { return c.options.overhead_s; }});
+    const auto overhead = [](Calibration& c, double v) { c.options.overhead_s = v; };
+    fit.add({"the overhead per call", "what each all-reduce costs the thread that computes", 0, 1,
+             longest_s / static_cast<double>(most_buckets), overhead});
   }
   return fit;
+}
+
+// [i]: a bucket ends between tensor i and the next.
+using Cuts = std::vector<bool>;
+
+Cuts cuts_of(const BucketPlan& plan) {
+  if (plan.buckets.empty()) return {};
+  Cuts cuts(static_cast<size_t>(plan.buckets.back().first + plan.buckets.back().count) - 1, false);
+  for (size_t k = 1; k < plan.buckets.size(); ++k) cuts[static_cast<size_t>(plan.buckets[k].first) - 1] = true;
+  return cuts;
+}
+
+BucketPlan plan_of(const Cuts& cuts) {
+  BucketPlan plan{{{0, 1}}, {}};
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    if (cuts[i]) {
+      plan.buckets.push_back({static_cast<int64_t>(i) + 1, 1});
+    } else {
+      ++plan.buckets.back().count;
+    }
+  }
+  return plan;
+}
+
+// `wanted`, or the plan that differs from it in the fewest cuts, for which `is_free` holds. Nothing when there is none (or, with more than
+// a dozen tensors, none among several thousand).
+std::optional<BucketPlan> nearest_plan(const BucketPlan& wanted, const std::function<bool(const BucketPlan&)>& is_free) {
+  constexpr size_t kMostTried = 5000;
+  if (wanted.buckets.empty()) return std::nullopt;
+  std::set<Cuts> seen{cuts_of(wanted)};
+  std::deque<Cuts> to_try{cuts_of(wanted)};
+  for (size_t tried = 0; !to_try.empty() && tried < kMostTried; ++tried) {
+    Cuts cuts = std::move(to_try.front());
+    to_try.pop_front();
+    if (BucketPlan plan = plan_of(cuts); is_free(plan)) return plan;
+    const size_t middle = cuts.size() / 2;
+    for (size_t step = 0; step < cuts.size() && seen.size() <= kMostTried; ++step) {  // the cuts in the middle first
+      const size_t i = step % 2 == 0 ? middle + step / 2 : middle - 1 - step / 2;
+      cuts[i].flip();
+      if (seen.insert(cuts).second) to_try.push_back(cuts);
+      cuts[i].flip();
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -266,6 +314,29 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   for (const Parameter& parameter : fit.parameters()) result.fitted.emplace_back(parameter.name);
   add_uncertainty(fit, x, residuals, result);
   return result;
+}
+
+std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified) {
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  std::vector<BucketPlan> plans;
+  for (const int64_t parts : {60, 20, 6, 3}) {
+    const BucketPlan wanted = assign_buckets(sizes, with_cap(rule, std::max<int64_t>(total / parts, 1)));
+    const auto is_free = [&](const BucketPlan& plan) {
+      return !calibrated_on(verified, plan) && !calibrated_on(plans, plan) && !is_made_by_a_cap(plan, sizes, rule);
+    };
+    plans.push_back(nearest_plan(wanted, is_free).value_or(wanted));
+  }
+  return plans;
+}
+
+int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration) {
+  size_t most = 0;
+  for (const BucketPlan& plan : calibration) most = std::max(most, plan.buckets.size());
+  return static_cast<int64_t>(most);
+}
+
+bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan) {
+  return std::ranges::find(calibration, plan) != calibration.end();
 }
 
 }  // namespace firkin

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "firkin/base/error.h"
 #include "firkin/stats/summary.h"
@@ -33,8 +32,7 @@ double slope(const CostPoint& a, const CostPoint& b) {
   return (b.seconds - a.seconds) / static_cast<double>(b.bytes - a.bytes);
 }
 
-}  // namespace
-
+// Sorted by bytes; sizes within 1 % of one another are one, with the median of their times.
 std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points) {
   std::sort(points.begin(), points.end(), [](const CostPoint& a, const CostPoint& b) { return a.bytes < b.bytes; });
   std::vector<CostPoint> merged;
@@ -48,6 +46,8 @@ std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points) {
   }
   return merged;
 }
+
+}  // namespace
 
 CostCurve::CostCurve(std::vector<CostPoint> points) {
   check_points(points);

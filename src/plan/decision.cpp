@@ -1,14 +1,23 @@
 #include "firkin/plan/decision.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
 
+#include "firkin/base/units.h"
 #include "firkin/plan/best_plan.h"
+#include "firkin/plan/ordered_plan.h"
+#include "firkin/plan/uncertainty.h"
 #include "firkin/stats/summary.h"
+#include "simulator.h"
 
 namespace firkin {
 namespace {
@@ -16,6 +25,11 @@ namespace {
 constexpr double kNoDifference = 1e-3;  // of a step: less is not worth a bucket
 constexpr double kNoise = 0.03;         // of a block, as a share of a step, until blocks say otherwise
 constexpr double kNoiseBlocks = 4;      // as much as so many of them would
+
+// By Outcome.
+constexpr std::array<std::string_view, 7> kOutcomes = {
+    "gain",          "gain not shown", "default not measured", "same buckets as the default", "communication hidden", "nothing to gain",
+    "default faster"};
 
 // What blocks say of caps beside one another: means over the caps are 0.
 struct Measured {
@@ -66,7 +80,135 @@ bool has_blocks(const std::vector<double>& a, const std::vector<double>& b) {
   return !a.empty() && a.size() == b.size();
 }
 
+// Of a step without communication, what is not backward: at least nothing, also where noise made the profiled backward longer than the
+// step.
+double rest_of_step_s(const StepModel& model, double backward_factor = 1) {
+  return std::max(0.0, model.none_step_s - model.bare_backward_s * backward_factor);
+}
+
+double step_of_backward(const StepModel& model, double backward_s) {
+  if (!(model.none_step_s > 0)) throw std::invalid_argument("predicted steps: expected the time of a step without communication");
+  return rest_of_step_s(model) + backward_s;
+}
+
 }  // namespace
+
+double predict_step(const StepModel& model, const BucketPlan& plan) {
+  return step_of_backward(model, simulate(model.profile, plan, model.costs, model.simulation).end_s);
+}
+
+std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps) {
+  std::vector<CapPrediction> predictions;
+  std::vector<BucketPlan> plans;
+  const double range = model_range(model.residual);
+  for (const int64_t cap : caps) {
+    const CapOptions options = with_cap(rule, cap);
+    const BucketPlan& plan = plans.emplace_back(assign_buckets(model.profile.bytes, options));
+    const CapInterval same = caps_with_same_buckets(model.profile.bytes, options, plan);
+    const double step_s = predict_step(model, plan);
+    predictions.push_back({.cap_bytes = cap,
+                           .lowest_cap_bytes = same.lowest_cap_bytes,
+                           .highest_cap_bytes = same.highest_cap_bytes,
+                           .buckets = std::ssize(plan.buckets),
+                           .step_s = step_s,
+                           .low_s = step_s / range,
+                           .high_s = step_s * range});
+  }
+  const std::vector<ModelError> errors = model_errors(model.residual);
+  for (const ModelError& wrong : errors) {
+    const TensorProfile profile = slowed(model.profile, wrong.compute);
+    const CommCosts costs = scaled(model.costs, wrong.latency, wrong.bytes);
+    Simulator evaluator(profile, costs, {.simulation = model.simulation});
+    std::vector<double> step_s;
+    for (const BucketPlan& plan : plans) {
+      step_s.push_back(rest_of_step_s(model, wrong.compute) + evaluator.end_s(plan.buckets));
+    }
+    const double best_s = step_s.empty() ? 0 : std::ranges::min(step_s);
+    for (size_t i = 0; i < step_s.size(); ++i) {
+      predictions[i].expected_regret += (step_s[i] / best_s - 1) / static_cast<double>(errors.size());
+    }
+  }
+  return predictions;
+}
+
+double predict_ordered_step(const StepModel& model, const BucketPlan& plan) {
+  const PipelineOptions options = pipeline_options(model.costs, model.simulation);
+  return step_of_period(model, simulate_pipeline(model.profile, plan, model.costs, options).period_s);
+}
+
+double step_of_period(const StepModel& model, double period_s) {
+  return step_of_backward(model, period_s - model.profile.forward_s - model.profile.updates_s());
+}
+
+std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets) {
+  constexpr size_t kMost = 3;
+  constexpr double kNotTold = 1.05;
+  const OrderedSearchOptions options = {.pipeline = pipeline_options(model.costs, model.simulation), .most_buckets = most_buckets};
+  std::vector<BucketPlan> plans = {find_ordered_plan(model.profile, model.costs, options).plan};
+  const int64_t total = model.profile.total_bytes();
+  for (int64_t cap = kMiB / 4; cap < total; cap *= 2) {
+    BucketPlan plan = assign_buckets(model.profile.bytes, {.cap_bytes = cap, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = {}});
+    if (static_cast<int64_t>(plan.buckets.size()) > most_buckets) continue;
+    plan.launch_order = launch_order_by_need(model.profile, plan, model.costs, options.pipeline);
+    if (std::ranges::find(plans, plan.buckets, &BucketPlan::buckets) == plans.end()) plans.push_back(std::move(plan));
+  }
+  std::ranges::stable_sort(plans, {}, [&](const BucketPlan& plan) { return predict_ordered_step(model, plan); });
+  const double limit_s = kNotTold * predict_ordered_step(model, plans[0]);
+  const auto told = std::ranges::find_if(plans, [&](const BucketPlan& plan) { return predict_ordered_step(model, plan) > limit_s; });
+  plans.erase(told, plans.end());
+  plans.resize(std::min(plans.size(), kMost));
+  return plans;
+}
+
+std::vector<int64_t> default_caps(std::span<const int64_t> sizes, const CapOptions& rule) {
+  constexpr int kCaps = 7;
+  const auto total = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+  std::vector<int64_t> caps;
+  BucketPlan last;
+  for (auto cap = static_cast<int64_t>(std::bit_ceil(total)); caps.size() < kCaps && cap > 0; cap /= 2) {
+    BucketPlan plan = assign_buckets(sizes, with_cap(rule, cap));
+    if (plan == last) continue;
+    caps.push_back(cap);
+    last = std::move(plan);
+  }
+  std::ranges::reverse(caps);
+  return caps;
+}
+
+std::vector<int64_t> dense_caps(int64_t smallest_cap, int64_t total_bytes) {
+  constexpr double kPerOctave = 8;
+  std::vector<int64_t> caps;
+  const double first = std::log2(static_cast<double>(smallest_cap)) - 2;
+  const double last = std::log2(static_cast<double>(std::max(total_bytes, smallest_cap))) + 1;
+  for (double exponent = std::max(first, 1.0); exponent <= last; exponent += 1 / kPerOctave) {
+    caps.push_back(std::llround(std::exp2(exponent)));
+  }
+  return caps;
+}
+
+DistinctCaps distinct_caps(std::vector<int64_t> caps, std::span<const int64_t> sizes, const CapOptions& rule) {
+  DistinctCaps result;
+  std::ranges::sort(caps);
+  for (const int64_t cap : caps) {
+    const int64_t measured = add_cap(result.caps, cap, sizes, rule);
+    if (measured == cap) continue;
+    result.notes.push_back(fmt::format("{} makes the same buckets as {}: measured once, as {}", format_bytes(cap), format_bytes(measured),
+                                       format_bytes(measured)));
+  }
+  return result;
+}
+
+int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t> sizes, const CapOptions& rule) {
+  const auto plan_under = [&](int64_t bytes) { return assign_buckets(sizes, with_cap(rule, bytes)); };
+  const auto same = std::ranges::find(caps, plan_under(cap), plan_under);
+  if (same != caps.end()) return *same;
+  caps.insert(std::ranges::upper_bound(caps, cap), cap);
+  return cap;
+}
+
+BucketPlan best_plan(const StepModel& model) {
+  return find_best_plan(model.profile, model.costs, {.tolerance = kNoDifference, .simulation = model.simulation}).plan;
+}
 
 Standing weigh(std::span<const CapPrediction> caps, const std::vector<std::vector<double>>& step_s) {
   check_series(caps.size(), step_s);
@@ -123,7 +265,9 @@ std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions
   for (size_t i = 0; i < options.wanted.size(); ++i) add(predicted[i]);
   std::vector<CapPrediction> rest(predicted.begin() + static_cast<std::ptrdiff_t>(options.wanted.size()), predicted.end());
   std::ranges::stable_sort(rest, {}, [](const CapPrediction& cap) { return cap.expected_regret; });
-  const auto within = [](int64_t a, int64_t b) { return static_cast<double>(std::max(a, b)) < kApart * static_cast<double>(std::min(a, b)); };
+  const auto within = [](int64_t a, int64_t b) {
+    return static_cast<double>(std::max(a, b)) < kApart * static_cast<double>(std::min(a, b));
+  };
   const auto lowest = [&](const CapPrediction& cap) { return std::max(cap.lowest_cap_bytes, options.smallest_cap_bytes); };
   // By all caps that make their buckets: of two wide intervals the roundest caps may be neighbours.
   const auto is_near = [&](const CapPrediction& a, const CapPrediction& b) {
@@ -142,30 +286,13 @@ std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions
 }
 
 std::string_view name_of(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::kGain:
-      return "gain";
-    case Outcome::kNotShown:
-      return "gain not shown";
-    case Outcome::kNotMeasured:
-      return "default not measured";
-    case Outcome::kSameBuckets:
-      return "same buckets as the default";
-    case Outcome::kHidden:
-      return "communication hidden";
-    case Outcome::kNothingToGain:
-      return "nothing to gain";
-    case Outcome::kDefaultFaster:
-      return "default faster";
-  }
-  return "";
+  return kOutcomes.at(static_cast<size_t>(outcome));
 }
 
 std::optional<Outcome> outcome_named(std::string_view name) {
-  for (int i = 0; i <= static_cast<int>(Outcome::kDefaultFaster); ++i) {
-    if (name_of(static_cast<Outcome>(i)) == name) return static_cast<Outcome>(i);
-  }
-  return std::nullopt;
+  const auto found = std::ranges::find(kOutcomes, name);
+  if (found == kOutcomes.end()) return std::nullopt;
+  return static_cast<Outcome>(found - kOutcomes.begin());
 }
 
 bool keeps_default(Outcome outcome) {

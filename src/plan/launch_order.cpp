@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <numeric>
 #include <span>
 #include <tuple>
@@ -15,7 +14,6 @@
 namespace firkin {
 namespace {
 
-constexpr double kNotReady = std::numeric_limits<double>::infinity();
 // About a fifth apart where it matters.
 constexpr std::array kSlacks = {0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 8.0};
 
@@ -27,34 +25,19 @@ void check_training(const ObservedTraining& training) {
   if (!agree) throw InputError(fmt::format("launch order: expected {} ready times per step and {} first uses", buckets, buckets));
 }
 
-std::vector<double> median_ready_s(const ObservedTraining& training) {
-  std::vector<double> medians;
-  std::vector<double> times(training.steps.size());
-  for (size_t i = 0; i < training.transfer_s.size(); ++i) {
-    std::ranges::transform(training.steps, times.begin(), [i](const ObservedStep& step) { return step.ready_s[i]; });
-    medians.push_back(median(times));
-  }
-  return medians;
-}
-
 std::vector<int64_t> order_of_slack(const std::vector<double>& ready_s, const ObservedTraining& training) {
   std::vector<int64_t> order;
   std::vector<bool> is_sent(ready_s.size(), false);
   double now = 0;
-  const auto urgency = [&](size_t i) { return std::tuple(training.needed_s[i], ready_s[i], i); };
   while (order.size() < ready_s.size()) {
-    double next_ready = kNotReady;
-    for (size_t i = 0; i < ready_s.size(); ++i) {
-      if (!is_sent[i]) next_ready = std::min(next_ready, ready_s[i]);
-    }
-    now = std::max(now, next_ready);
+    const auto rank = [&](size_t i) { return std::tuple(std::max(now, ready_s[i]), training.needed_s[i], ready_s[i], i); };
     size_t best = ready_s.size();
     for (size_t i = 0; i < ready_s.size(); ++i) {
-      if (!is_sent[i] && ready_s[i] <= now && (best == ready_s.size() || urgency(i) < urgency(best))) best = i;
+      if (!is_sent[i] && (best == ready_s.size() || rank(i) < rank(best))) best = i;
     }
     is_sent[best] = true;
     order.push_back(static_cast<int64_t>(best));
-    now += training.transfer_s[best];
+    now = std::max(now, ready_s[best]) + training.transfer_s[best];
   }
   return order;
 }
@@ -78,7 +61,9 @@ double observed_period_s(const ObservedStep& step, const ObservedTraining& train
 
 std::vector<LaunchOrder> orders_of(const ObservedTraining& training, std::span<const double> slacks) {
   check_training(training);
-  const std::vector<double> ready_s = median_ready_s(training);
+  std::vector<std::vector<double>> of_steps;
+  for (const ObservedStep& step : training.steps) of_steps.push_back(step.ready_s);
+  const std::vector<double> ready_s = column_medians(of_steps);
   std::vector<size_t> by_need(ready_s.size());
   std::iota(by_need.begin(), by_need.end(), size_t{0});
   std::ranges::stable_sort(by_need, {}, [&](size_t i) { return training.needed_s[i]; });

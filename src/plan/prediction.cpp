@@ -8,9 +8,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/best_plan.h"
 #include "firkin/plan/scaling.h"
-#include "firkin/plan/step_prediction.h"
 #include "firkin/stats/summary.h"
 
 namespace firkin {
@@ -40,15 +38,6 @@ std::vector<int64_t> caps_of(const PredictionInputs& inputs, int64_t total_bytes
   std::vector<int64_t> caps = {kMiB / 4};
   while (caps.back() < total_bytes) caps.push_back(2 * caps.back());
   return caps;
-}
-
-// All of its computation takes longer by this factor.
-TensorProfile slower(const TensorProfile& profile, const CommCosts& costs, double factor) {
-  TensorProfile result = scale_inputs({profile, costs, {}}, Influence::kBackward, factor).profile;
-  for (double& needed_s : result.needed_s) needed_s *= factor;
-  for (double& update_s : result.update_s) update_s *= factor;
-  result.forward_s *= factor;
-  return result;
 }
 
 // A standard error of the slowest measured rank's time, as a fraction, from its steps.
@@ -128,11 +117,8 @@ PredictedBucketing least_regret(const PredictionModel& model) {
 
 std::vector<PredictedBucketing> predicted_curve(const PredictionModel& model, const std::vector<int64_t>& caps) {
   std::vector<PredictedBucketing> rows;
-  CapOptions options = model.rule;
   for (const int64_t cap : caps) {
-    options.cap_bytes = cap;
-    const BucketPlan plan = assign_buckets(model.profile.bytes, options);
-    rows.push_back(predicted_cap(model, plan));
+    rows.push_back(predicted_cap(model, assign_buckets(model.profile.bytes, with_cap(model.rule, cap))));
     rows.back().cap_bytes = cap;
   }
   return rows;
@@ -176,7 +162,7 @@ PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed
   PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search);
   std::vector<double> periods;
   for (const InputDraw& draw : model.draws) {
-    const TensorProfile profile = slower(model.profile, draw.costs, draw.compute_factor);
+    const TensorProfile profile = slowed(model.profile, draw.compute_factor);
     periods.push_back(simulate_pipeline(profile, ordered.plan, draw.costs, pipeline_options(draw.costs, draw.simulation)).period_s);
   }
   constexpr double kOutside = 0.025;
@@ -223,25 +209,13 @@ Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& mo
   Extrapolation extrapolation{.fitted_worlds = scaling.fitted_worlds(), .forms = {}};
   for (const FormFit& fit : scaling.fits()) {
     const CommCosts costs = scaled(scaling.costs(fit.form, world), model.latency_factor);
-    const UniformCap best = find_best_uniform_cap(model.profile, costs, model.rule, model.search);
+    const BestUniformCap best = find_best_uniform_cap(model.profile, costs, model.rule, model.search);
     PredictedBucketing row = bucketing(best.plan, best.timeline);
-    set_caps({best.lowest_cap_bytes, best.highest_cap_bytes}, best.exhaustive, row);
+    set_caps(best.caps, best.exhaustive, row);
     extrapolation.forms.push_back({name_of(fit.form), fit.left_out_error, fit.weight, row,
                                    simulate(model.profile, model.odds->least_regret().plan, costs, model.search.simulation).end_s});
   }
   return extrapolation;
-}
-
-PredictedWorkload workload_of(const PredictionModel& model, int64_t world) {
-  PredictedWorkload workload;
-  workload.world_size = world;
-  workload.tensors = static_cast<int64_t>(model.profile.names.size());
-  workload.gradient_bytes = model.profile.total_bytes();
-  workload.backward_s = model.profile.backward_s;
-  workload.rule = name_of(model.rule.rule);
-  workload.first_cap_bytes = model.rule.first_cap_bytes;
-  workload.simulation = model.search.simulation;
-  return workload;
 }
 
 }  // namespace
@@ -263,7 +237,6 @@ Prediction predict(PredictionInputs inputs) {
   PredictionModel model{
       std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.latency_factor, inputs.residual};
   Prediction result;
-  result.workload.world_size = world;
   if (!inputs.rank_times.empty()) {
     const Straggler slowest = expected_straggler(inputs.rank_times, world);
     const auto measured_ranks = static_cast<int64_t>(inputs.rank_times.size());
@@ -275,16 +248,22 @@ Prediction predict(PredictionInputs inputs) {
                          .tail_factor = slowest.tail_factor,
                          .beyond_samples = slowest.beyond_samples,
                          .measured_backward_s = model.profile.backward_s};
-    model.profile = slower(model.profile, model.costs, slowest.factor);
+    model.profile = slowed(std::move(model.profile), slowest.factor);
   }
   model.draws = draws_of(inputs, scaling, model, result.stragglers);
   model.draws_growth = scaling.has_value();
   model.weigh_caps();
-  result.workload = workload_of(model, world);
-  if (inputs.latency_factor != 1) result.workload.latency_factor = inputs.latency_factor;
-  result.workload.extrapolated = scaling || (result.stragglers && result.stragglers->beyond_samples);
-  result.workload.gap_measured =
-      std::ranges::any_of(inputs.table, [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); });
+  const auto has_gap = [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); };
+  result.workload = {.world_size = world,
+                     .extrapolated = scaling || (result.stragglers && result.stragglers->beyond_samples),
+                     .tensors = std::ssize(model.profile.names),
+                     .gradient_bytes = model.profile.total_bytes(),
+                     .backward_s = model.profile.backward_s,
+                     .rule = name_of(model.rule.rule),
+                     .first_cap_bytes = model.rule.first_cap_bytes,
+                     .gap_measured = std::ranges::any_of(inputs.table, has_gap),
+                     .simulation = model.search.simulation,
+                     .latency_factor = inputs.latency_factor != 1 ? std::optional(inputs.latency_factor) : std::nullopt};
   result.alpha_beta = fit_alpha_beta(model.costs.isolated.points());
   result.best_uniform = least_regret(model);
   result.curve = predicted_curve(model, caps_of(inputs, result.workload.gradient_bytes));

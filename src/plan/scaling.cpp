@@ -6,15 +6,12 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <map>
 #include <numbers>
 #include <numeric>
-#include <optional>
 #include <random>
 #include <utility>
-#include <vector>
 
 #include "firkin/base/error.h"
 #include "firkin/stats/block_fit.h"
@@ -62,6 +59,16 @@ std::vector<double> fit_nonnegative_to_one(const std::vector<std::vector<double>
   }
   for (double& s : scale) s = std::sqrt(s);
 
+  Matrix normal(term_count, std::vector<double>(term_count, 0));
+  std::vector<double> right(term_count, 0);
+  for (const auto& equation : equations) {
+    for (size_t i = 0; i < term_count; ++i) {
+      const double term = equation[i] / scale[i];
+      right[i] += term;
+      for (size_t j = 0; j < term_count; ++j) normal[i][j] += term * equation[j] / scale[j];
+    }
+  }
+
   std::vector<double> best(term_count, 0);
   double best_loss = std::numeric_limits<double>::infinity();
   for (uint32_t subset = 1; subset < uint32_t{1} << term_count; ++subset) {
@@ -69,32 +76,22 @@ std::vector<double> fit_nonnegative_to_one(const std::vector<std::vector<double>
     for (size_t t = 0; t < term_count; ++t) {
       if ((subset >> t & 1) != 0) used.push_back(t);
     }
-    Matrix normal(used.size(), std::vector<double>(used.size(), 0));
-    std::vector<double> right(used.size(), 0);
-    bool determined = true;
-    for (size_t i = 0; i < used.size(); ++i) determined = determined && scale[used[i]] > 0;
-    if (!determined) continue;
-    for (const auto& equation : equations) {
-      for (size_t i = 0; i < used.size(); ++i) {
-        const double term = equation[used[i]] / scale[used[i]];
-        right[i] += term;
-        for (size_t j = 0; j < used.size(); ++j) normal[i][j] += term * equation[used[j]] / scale[used[j]];
-      }
+    if (std::ranges::any_of(used, [&](size_t t) { return !(scale[t] > 0); })) continue;
+    Matrix left;
+    std::vector<double> wanted;
+    for (const size_t i : used) {
+      wanted.push_back(right[i]);
+      left.emplace_back();
+      for (const size_t j : used) left.back().push_back(normal[i][j]);
     }
-    const auto x = solve(std::move(normal), std::move(right));
-    if (!x) continue;
+    const auto x = solve(std::move(left), std::move(wanted));
+    if (!x || std::ranges::any_of(*x, [](double value) { return !(value >= 0); })) continue;
     std::vector<double> candidate(term_count, 0);
-    bool allowed = true;
-    for (size_t i = 0; i < used.size(); ++i) {
-      candidate[used[i]] = (*x)[i] / scale[used[i]];
-      allowed = allowed && (*x)[i] >= 0;
-    }
-    if (!allowed) continue;
+    for (size_t i = 0; i < used.size(); ++i) candidate[used[i]] = (*x)[i] / scale[used[i]];
     double loss = 0;
     for (const auto& equation : equations) {
-      double sum = -1;
-      for (size_t t = 0; t < term_count; ++t) sum += equation[t] * candidate[t];
-      loss += sum * sum;
+      const double error = std::inner_product(equation.begin(), equation.end(), candidate.begin(), -1.0);
+      loss += error * error;
     }
     if (loss < best_loss) {
       best_loss = loss;
@@ -126,9 +123,7 @@ std::vector<double> terms(ScalingForm form, int64_t world, double bytes) {
 
 double evaluate(const FormFit& fit, int64_t world, double bytes) {
   const std::vector<double> values = terms(fit.form, world, bytes);
-  double seconds = 0;
-  for (size_t t = 0; t < values.size(); ++t) seconds += fit.coefficients[t] * values[t];
-  return seconds;
+  return std::inner_product(values.begin(), values.end(), fit.coefficients.begin(), 0.0);
 }
 
 std::vector<int64_t> worlds_to_fit(const AllReduceTable& table, WorldRange range) {
@@ -218,17 +213,8 @@ std::vector<double> local_errors(const std::map<int64_t, std::vector<double>>& e
 }  // namespace
 
 std::string name_of(ScalingForm form) {
-  switch (form) {
-    case ScalingForm::kRing:
-      return "ring";
-    case ScalingForm::kTree:
-      return "tree";
-    case ScalingForm::kPipelinedTree:
-      return "pipelined tree";
-    case ScalingForm::kTwoTrees:
-      return "two trees";
-  }
-  return "";
+  constexpr std::array kNames = {"ring", "tree", "pipelined tree", "two trees"};
+  return kNames.at(static_cast<size_t>(form));
 }
 
 WorldRange worlds_alike(int64_t world, int64_t ranks_per_node) {
@@ -326,8 +312,6 @@ std::vector<CommCosts> ScalingModel::redraw(int64_t world, int count) const {
 
 namespace {
 
-using Matrix = std::vector<std::vector<double>>;
-
 void check_times(const Matrix& times_by_rank, int64_t ranks) {
   if (times_by_rank.empty() || times_by_rank[0].empty()) throw InputError("no rank's time was measured; expected at least one");
   if (ranks < 1) throw InputError(fmt::format("the slowest of {} ranks; expected at least 1", ranks));
@@ -366,7 +350,7 @@ double expected_max(const Matrix& rows, double draws_each) {
   return expectation;
 }
 
-// E[max of `draws`], more than there are samples, if these go on as an exponential tail.
+// E[max of `draws`], more than there are samples, if an exponential tail continues these.
 double tail_expected_max(std::vector<double> samples, double draws) {
   constexpr size_t kTailShare = 10;  // the tail is a tenth of the samples
   std::ranges::sort(samples);

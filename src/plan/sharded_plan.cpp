@@ -3,72 +3,28 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <numeric>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "firkin/base/csv.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/bucket_plan.h"
 #include "simulator.h"
 
 namespace firkin {
 namespace {
 
-constexpr const char* kCollective = "collective";
-constexpr const char* kBytes = "bytes";
-constexpr const char* kSeconds = "seconds";
-constexpr std::array kCollectives = {"all_reduce", "reduce_scatter", "all_gather"};
-
-const CsvColumns& collectives_columns() {
-  static const CsvColumns kColumns = {.required = {kCollective, kBytes, kSeconds}, .others_allowed = true};
-  return kColumns;
-}
-
-ShardedCosts costs_from_csv(const CsvTable& table) {
-  std::map<std::string, std::vector<CostPoint>> points;
-  for (size_t row = 0; row < table.rows(); ++row) {
-    const std::string& name = table.text(row, kCollective);
-    if (std::ranges::find(kCollectives, name) == kCollectives.end()) {
-      table.fail(row, fmt::format("{} is {}; expected all_reduce, reduce_scatter or all_gather", kCollective, name));
-    }
-    const CostPoint point = {table.integer(row, kBytes), table.number(row, kSeconds)};
-    if (point.bytes < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", kBytes, point.bytes));
-    if (const char* expected = expected_of_measured(point.seconds)) {
-      table.fail(row, fmt::format("{} is {}; expected {}", kSeconds, point.seconds, expected));
-    }
-    points[name].push_back(point);
-  }
-  const auto costs_of = [&](const char* name) {
-    if (!points.contains(name)) table.fail_at_end(fmt::format("no {}; expected both reduce_scatter and all_gather", name));
-    const CostCurve curve(points[name]);
-    return CommCosts{curve, curve};
-  };
-  return {costs_of("reduce_scatter"), costs_of("all_gather")};
-}
-
 int64_t part_of(int64_t elements, int64_t ranks) {
   return (elements + ranks - 1) / ranks;
 }
 
-double updates_s(const TensorProfile& profile) {
-  return std::accumulate(profile.update_s.begin(), profile.update_s.end(), 0.0);
-}
-
-// Of the plans within a thousandth of the least time, one with the fewest buckets.
-const DistinctPlan& best_of(const std::vector<DistinctPlan>& plans, const std::vector<double>& seconds) {
-  constexpr double kAThousandth = 1e-3;
-  const double limit_s = std::ranges::min(seconds) * (1 + kAThousandth);
-  const auto rank = [&](const DistinctPlan& each) {
-    const double time_s = seconds[static_cast<size_t>(&each - plans.data())];
-    return std::tuple(time_s > limit_s, each.plan.buckets.size(), time_s);
-  };
-  return *std::ranges::min_element(plans, {}, rank);
+// Of a wide interval the upper half: a cap far below what it makes would be read as a wish for smaller buckets.
+int64_t cap_of(const CapInterval& caps) {
+  const bool limited = caps.highest_cap_bytes != std::numeric_limits<int64_t>::max();
+  return roundest_cap(
+      {limited ? std::max(caps.lowest_cap_bytes, caps.highest_cap_bytes / 2 + 1) : caps.lowest_cap_bytes, caps.highest_cap_bytes});
 }
 
 PipelineOptions pipeline_options(const ShardedSearch& options) {
@@ -76,14 +32,6 @@ PipelineOptions pipeline_options(const ShardedSearch& options) {
 }
 
 }  // namespace
-
-ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file) {
-  return costs_from_csv(parse_csv(text, file, collectives_columns()));
-}
-
-ShardedCosts read_collectives_csv(const std::filesystem::path& path) {
-  return costs_from_csv(read_csv(path, collectives_columns()));
-}
 
 ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce) {
   const auto with_gaps = [&](const CostCurve& isolated) {
@@ -128,28 +76,27 @@ RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks) {
 
 ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options) {
   constexpr int64_t kEffort = 1000000;  // buckets
+  constexpr double kAThousandth = 1e-3;
   const PipelineOptions pipeline = pipeline_options(options);
   check_options(pipeline);
-  std::vector<DistinctPlan> plans =
+  std::vector<UniformCap> plans =
       distinct_plans(profile, options.rule, options.search, std::max<int64_t>(kEffort, 2 * std::ssize(profile.bytes))).plans;
-  std::erase_if(plans, [&](const DistinctPlan& each) { return std::ssize(each.plan.buckets) > options.most_buckets; });
+  std::erase_if(plans, [&](const UniformCap& each) { return std::ssize(each.plan.buckets) > options.most_buckets; });
   if (plans.empty()) throw InputError(fmt::format("no cap makes at most {} buckets; expected more", options.most_buckets));
   Simulator simulator(profile, costs, options.ranks, pipeline);
-  std::vector<double> period_s, backward_s;
+  std::vector<double> period_s;
   std::vector<int64_t> order;
-  for (const DistinctPlan& each : plans) {
+  for (const UniformCap& each : plans) {
     simulator.set_buckets(each.plan.buckets);
     order.resize(each.plan.buckets.size());
     std::iota(order.begin(), order.end(), int64_t{0});
     period_s.push_back(simulator.period_s(order));
-    backward_s.push_back(simulator.end_s(each.plan.buckets));
   }
-  const DistinctPlan& best = best_of(plans, period_s);
-  return {.cap_bytes = roundest_cap(best.caps),
+  const UniformCap& best = best_of(plans, period_s, kAThousandth);
+  return {.cap_bytes = cap_of(best.caps),
           .caps = best.caps,
           .plan = best.plan,
-          .pipeline = simulate_sharded(profile, best.plan, costs, options.ranks, pipeline),
-          .reduce_cap_bytes = roundest_cap(best_of(plans, backward_s).caps)};
+          .pipeline = simulate_sharded(profile, best.plan, costs, options.ranks, pipeline)};
 }
 
 PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,
@@ -167,11 +114,10 @@ PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCost
                           .communication_s = best.pipeline.communication_s,
                           .agreement_s = options.agreement_s,
                           .ddp_bucket_size = elements(best.cap_bytes),
-                          .reduce_bucket_size = elements(best.reduce_cap_bytes),
-                          .allgather_bucket_size = elements(profile.total_bytes()),
+                          .allgather_bucket_size = (elements(profile.total_bytes()) + 1) / 2 * 2,
                           .plain = plain_memory(trained),
                           .sharded = sharded_memory(trained, options.ranks)};
-  set_period(best.pipeline.period_s, profile.forward_s + bucketed_backward_s + updates_s(profile), std::nullopt, result);
+  set_period(best.pipeline.period_s, profile.forward_s + bucketed_backward_s + profile.updates_s(), std::nullopt, result);
   return result;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "firkin/plan/best_plan.h"
 #include "firkin/plan/timeline.h"
 
 namespace firkin {
@@ -97,6 +98,19 @@ class Clock {
   std::vector<std::pair<double, double>> history_ = {{0, 0}};  // communication's clock and wall time
 };
 
+// Of the plans whose value is at most `limit`, the first with the fewest buckets; buckets_of(i): the number of plan i.
+template <typename BucketsOf>
+size_t with_fewest_buckets(const std::vector<double>& values, double limit, const BucketsOf& buckets_of) {
+  size_t best = values.size();
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] <= limit && (best == values.size() || buckets_of(i) < buckets_of(best))) best = i;
+  }
+  return best;
+}
+
+// Of the caps within `tolerance` of the least time, one with the fewest buckets; seconds: of each cap.
+const UniformCap& best_of(const std::vector<UniformCap>& caps, const std::vector<double>& seconds, double tolerance);
+
 class Simulator {
  public:
   // Keeps references to the profile and the costs.
@@ -122,6 +136,9 @@ class Simulator {
 
   // The period of the buckets in this launch order: backward, agreement, forward. With `pipeline`, it is filled as well, but for bytes.
   double period_s(std::span<const int64_t> order, Pipeline* pipeline = nullptr);
+
+  // All of it, in the plan's order.
+  Pipeline pipeline(const BucketPlan& plan);
 
  private:
   struct Piece {  // a bucket

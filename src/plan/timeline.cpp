@@ -33,8 +33,7 @@ std::vector<int64_t> order_of(const BucketPlan& plan) {
 
 // ranks: among which the optimiser's step is divided.
 double computation_s(const TensorProfile& profile, const SimulationOptions& options, size_t calls, double ranks = 1) {
-  return profile.forward_s + profile.backward_s + std::accumulate(profile.update_s.begin(), profile.update_s.end(), 0.0) / ranks +
-         options.overhead_s * static_cast<double>(calls);
+  return profile.forward_s + profile.backward_s + profile.updates_s() / ranks + options.overhead_s * static_cast<double>(calls);
 }
 
 // The least of a(x) / x for x up to `bytes`. Between the points and beyond them a line: the least is at a point or at the end.
@@ -49,6 +48,17 @@ double least_s_per_byte(const CostCurve& curve, double bytes) {
 
 double least_s_per_byte(const CommCosts& costs, double bytes) {
   return std::min(least_s_per_byte(costs.isolated, bytes), least_s_per_byte(costs.gap, bytes));
+}
+
+// start_s and end_s are on the communication's clock for now: their wall time is known when it has passed.
+BucketSpan launched_now(const Clock& clock, double link_free, double end, double ready_s, int64_t bucket) {
+  return {.ready_s = ready_s, .start_s = std::max(clock.comm(), link_free), .end_s = end, .launch_s = clock.wall(), .bucket = bucket};
+}
+
+template <typename SPerByte>
+double bound_s(const TensorProfile& profile, double computation_s, const SPerByte& s_per_byte) {
+  const auto bytes = static_cast<double>(profile.total_bytes());
+  return bytes > 0 ? std::max(computation_s, bytes * s_per_byte(bytes)) : computation_s;
 }
 
 int64_t checked_ranks(int64_t ranks) {
@@ -144,14 +154,9 @@ Timeline Simulator::backward(const BucketPlan& plan) {
   clock.record();
   const auto bucket = [&](size_t position) { return plan.buckets[static_cast<size_t>(order[position])]; };
   const auto piece = [&](size_t position) { return Piece{.cost = cost(bucket(position)), .ready_s = ready_s(bucket(position))}; };
-  // start_s and end_s are on the communication's clock for now: their wall time is known when it has passed.
   const double busy_until = launch_all(order.size(), clock, piece, [&](size_t position, double free, double end) {
-    timeline.buckets.push_back({.bytes = bytes(bucket(position)),
-                                .ready_s = ready_s(bucket(position)),
-                                .start_s = std::max(clock.comm(), free),
-                                .end_s = end,
-                                .launch_s = clock.wall(),
-                                .bucket = order[position]});
+    timeline.buckets.push_back(launched_now(clock, free, end, ready_s(bucket(position)), order[position]));
+    timeline.buckets.back().bytes = bytes(bucket(position));
     return true;
   });
   timeline.compute_end_s = clock.wall();
@@ -237,7 +242,7 @@ void Simulator::await(Unit& unit, Clock& clock, double busy_until, Pipeline* pip
     clock.wait_until(next.arrival);
     if (pipeline == nullptr) continue;
     const auto bucket = static_cast<int64_t>(unit.first_bucket);
-    std::vector<PipelineWait>& waits = pipeline->waits;
+    std::vector<PipelineSpan>& waits = pipeline->waits;
     if (!waits.empty() && waits.back().bucket == bucket && waits.back().end_s == start) {
       waits.back().end_s = clock.wall();  // another bucket has come, and it takes no time to update
     } else {
@@ -273,11 +278,7 @@ double Simulator::step_and_gather(Clock& clock, double busy_until, Pipeline* pip
     const double free = busy_until;
     busy_until = unit.arrival = std::max(clock.comm() + unit.gather.isolated_s, free + unit.gather.gap_s);
     if (pipeline == nullptr) continue;
-    pipeline->gathers.push_back({.ready_s = clock.wall(),
-                                 .start_s = std::max(clock.comm(), free),
-                                 .end_s = busy_until,
-                                 .launch_s = clock.wall(),
-                                 .bucket = static_cast<int64_t>(unit.first_bucket)});
+    pipeline->gathers.push_back(launched_now(clock, free, busy_until, clock.wall(), static_cast<int64_t>(unit.first_bucket)));
     pipeline->communication_s += unit.gather.gap_s;
   }
   return busy_until;
@@ -298,11 +299,7 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
     unit.arrival = end;  // first in, first out: its last part is the latest
     if (--unit.parts_left == 0) arrivals_.push_back(piece(position).unit);
     if (pipeline == nullptr) return true;
-    pipeline->buckets.push_back({.ready_s = piece(position).ready_s,
-                                 .start_s = std::max(clock.comm(), free),
-                                 .end_s = end,
-                                 .launch_s = clock.wall(),
-                                 .bucket = order[position]});
+    pipeline->buckets.push_back(launched_now(clock, free, end, piece(position).ready_s, order[position]));
     pipeline->communication_s += piece(position).cost.gap_s;
     return true;
   });
@@ -328,14 +325,21 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
     }
   }
   if (gather_costs_) pipeline->updates.clear();
-  for (PipelineWait& wait : pipeline->waits) {
-    wait = {wait.bucket, wait.start_s - forward_start, wait.end_s - forward_start};
-    pipeline->waited_s += wait.end_s - wait.start_s;
+  for (std::vector<PipelineSpan>* spans : {&pipeline->waits, &pipeline->updates}) {
+    for (PipelineSpan& span : *spans) span = {span.bucket, span.start_s - forward_start, span.end_s - forward_start};
   }
-  for (PipelineUpdate& update : pipeline->updates) {
-    update = {update.bucket, update.start_s - forward_start, update.end_s - forward_start};
-  }
+  for (const PipelineSpan& wait : pipeline->waits) pipeline->waited_s += wait.end_s - wait.start_s;
   return period;
+}
+
+Pipeline Simulator::pipeline(const BucketPlan& plan) {
+  set_buckets(plan.buckets);
+  Pipeline pipeline;
+  period_s(order_of(plan), &pipeline);
+  for (std::vector<BucketSpan>* spans : {&pipeline.buckets, &pipeline.gathers}) {
+    for (BucketSpan& span : *spans) span.bytes = bytes(plan.buckets[static_cast<size_t>(span.bucket)]);
+  }
+  return pipeline;
 }
 
 void check_options(const SimulationOptions& options) {
@@ -359,49 +363,30 @@ Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const Co
   return Simulator(profile, costs, {.simulation = options}, /*many_plans=*/false).backward(plan);
 }
 
-namespace {
-
-Pipeline pipeline_of(Simulator& simulator, const BucketPlan& plan) {
-  simulator.set_buckets(plan.buckets);
-  Pipeline pipeline;
-  simulator.period_s(order_of(plan), &pipeline);
-  for (std::vector<BucketSpan>* spans : {&pipeline.buckets, &pipeline.gathers}) {
-    for (BucketSpan& span : *spans) span.bytes = simulator.bytes(plan.buckets[static_cast<size_t>(span.bucket)]);
-  }
-  return pipeline;
-}
-
-}  // namespace
-
 Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const PipelineOptions& options) {
   check_options(options);
-  Simulator simulator(profile, costs, options, /*many_plans=*/false);
-  return pipeline_of(simulator, plan);
+  return Simulator(profile, costs, options, /*many_plans=*/false).pipeline(plan);
 }
 
 Pipeline simulate_sharded(const TensorProfile& profile, const BucketPlan& plan, const ShardedCosts& costs, int64_t ranks,
                           const PipelineOptions& options) {
   check_options(options);
   if (has_parts(plan)) throw InputError("the plan of sharded splits a tensor; expected whole tensors");
-  Simulator simulator(profile, costs, ranks, options, /*many_plans=*/false);
-  return pipeline_of(simulator, plan);
+  return Simulator(profile, costs, ranks, options, /*many_plans=*/false).pipeline(plan);
 }
 
 double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options) {
   check_options(options);
-  const double bytes = static_cast<double>(profile.total_bytes());
   const double computation = computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 1) + options.agreement_s;
-  return bytes > 0 ? std::max(computation, bytes * least_s_per_byte(costs, bytes)) : computation;
+  return bound_s(profile, computation, [&](double bytes) { return least_s_per_byte(costs, bytes); });
 }
 
 double sharded_bound_s(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const PipelineOptions& options) {
   check_options(options);
-  const double bytes = static_cast<double>(profile.total_bytes());
-  const double computation =
-      computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 2, static_cast<double>(checked_ranks(ranks)));
-  if (!(bytes > 0)) return computation + options.agreement_s;
-  const double s_per_byte = least_s_per_byte(costs.reduce_scatter, bytes) + least_s_per_byte(costs.all_gather, bytes);
-  return std::max(computation + options.agreement_s, bytes * s_per_byte);
+  const auto among = static_cast<double>(checked_ranks(ranks));
+  const double computation = computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 2, among) + options.agreement_s;
+  return bound_s(profile, computation,
+                 [&](double bytes) { return least_s_per_byte(costs.reduce_scatter, bytes) + least_s_per_byte(costs.all_gather, bytes); });
 }
 
 }  // namespace firkin

@@ -3,15 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
-#include <string>
 #include <utility>
 
 #include "firkin/base/error.h"
-#include "firkin/plan/step_prediction.h"
 #include "firkin/stats/summary.h"
 #include "random_normal.h"
 #include "simulator.h"
@@ -22,14 +19,6 @@ namespace {
 
 constexpr int64_t kEffort = 4000000;          // buckets
 constexpr int64_t kContendedEffort = 400000;  // buckets of timelines
-
-// Without names, which no time depends on.
-TensorProfile scaled_profile(const TensorProfile& measured, double factor) {
-  TensorProfile profile{.names = {}, .bytes = measured.bytes, .ready_s = measured.ready_s, .backward_s = measured.backward_s};
-  for (double& ready : profile.ready_s) ready *= factor;
-  profile.backward_s *= factor;
-  return profile;
-}
 
 // Of the logarithm of a row's median; 0 where nothing is known. Samples are taken for log-normal: one call that took a hundred times as
 // long as the others makes a wide interval, not one of many orders of magnitude.
@@ -77,6 +66,24 @@ std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOpti
   return draws;
 }
 
+std::vector<ModelError> model_errors(const std::optional<double>& residual) {
+  const double spread = residual ? 0.5 : 1;
+  const double latency = std::exp2(spread), bytes = std::exp(0.15 * spread), compute = std::exp(0.1 * spread);
+  return {{},
+          {.latency = latency},
+          {.latency = 1 / latency},
+          {.bytes = bytes},
+          {.bytes = 1 / bytes},
+          {.compute = compute},
+          {.compute = 1 / compute}};
+}
+
+double model_range(const std::optional<double>& residual) {
+  // Of 36 regimes of two studies, each judged by the others.
+  constexpr double kQuantile = 2.74, kFloor = 0.02, kUncalibrated = 0.06;
+  return std::exp(kQuantile * std::hypot(kFloor, residual.value_or(kUncalibrated)));
+}
+
 std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const InputDraw& nominal, const std::optional<double>& residual) {
   const std::vector<ModelError> errors = model_errors(residual);
   if (draws.empty()) draws.assign(errors.size(), nominal);
@@ -91,8 +98,10 @@ std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const Inp
 Interval drawn_times(const TensorProfile& profile, const std::vector<InputDraw>& draws, const BucketPlan& plan) {
   constexpr double kOutside = 0.025;  // on either side
   std::vector<double> end_s;
+  TensorProfile nameless = profile;
+  nameless.names.clear();
   for (const InputDraw& draw : draws) {
-    end_s.push_back(simulate(scaled_profile(profile, draw.compute_factor), plan, draw.costs, draw.simulation).end_s);
+    end_s.push_back(simulate(slowed(nameless, draw.compute_factor), plan, draw.costs, draw.simulation).end_s);
   }
   return {quantile(end_s, kOutside), quantile(end_s, 1 - kOutside)};
 }
@@ -106,9 +115,11 @@ CapOdds::CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, con
   const int64_t least_effort = 2 * static_cast<int64_t>(profile.bytes.size());
   caps_ = distinct_plans(profile, options, search, std::max(least_effort, (contended ? kContendedEffort : kEffort) / count));
   end_s_.resize(caps_.plans.size());
+  TensorProfile nameless = profile;
+  nameless.names.clear();
   for (const InputDraw& draw : draws_) {
     check_options(draw.simulation);
-    const TensorProfile& drawn = profiles_.emplace_back(scaled_profile(profile, draw.compute_factor));
+    const TensorProfile& drawn = profiles_.emplace_back(slowed(nameless, draw.compute_factor));
     Simulator simulator(drawn, draw.costs, {.simulation = draw.simulation});
     double best_s = std::numeric_limits<double>::infinity();
     for (size_t cap = 0; cap < caps_.plans.size(); ++cap) {
@@ -123,12 +134,14 @@ PlanOdds CapOdds::odds(const std::vector<double>& end_s) const {
   constexpr double kNear = 0.01;
   PlanOdds result;
   const auto count = static_cast<double>(end_s.size());
+  int near = 0;
   for (size_t draw = 0; draw < end_s.size(); ++draw) {
     if (!(best_s_[draw] > 0)) continue;
     const double regret = end_s[draw] / best_s_[draw] - 1;
     result.expected_regret += std::max(0.0, regret) / count;
-    if (regret <= kNear) result.near_best += 1 / count;
+    if (regret <= kNear) ++near;
   }
+  result.near_best = near / count;  // of whole numbers: a sum of shares can exceed 1
   return result;
 }
 
@@ -140,19 +153,14 @@ PlanOdds CapOdds::of(const BucketPlan& plan) const {
   return odds(end_s);
 }
 
-const DistinctPlan& CapOdds::least_regret() const {
+const UniformCap& CapOdds::least_regret() const {
   constexpr double kNoDifference = 1e-3;
   constexpr double kSameShare = 0.25;  // where much is uncertain, so is the expected regret
   std::vector<double> regret;
   for (const std::vector<double>& end_s : end_s_) regret.push_back(odds(end_s).expected_regret);
   const double least = std::ranges::min(regret);
   const double limit = least + std::max(kNoDifference, kSameShare * least);
-  size_t chosen = regret.size();
-  for (size_t cap = 0; cap < regret.size(); ++cap) {
-    if (regret[cap] > limit) continue;
-    if (chosen == regret.size() || caps_.plans[cap].plan.buckets.size() < caps_.plans[chosen].plan.buckets.size()) chosen = cap;
-  }
-  return caps_.plans[chosen];
+  return caps_.plans[with_fewest_buckets(regret, limit, [&](size_t cap) { return caps_.plans[cap].plan.buckets.size(); })];
 }
 
 namespace {
@@ -161,9 +169,7 @@ constexpr std::array kFactors = {0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0};
 
 CostCurve scale_curve(const CostCurve& curve, Influence influence, double factor) {
   std::vector<CostPoint> points = curve.points();
-  const auto least =
-      std::min_element(points.begin(), points.end(), [](const CostPoint& a, const CostPoint& b) { return a.seconds < b.seconds; });
-  const double latency_s = least->seconds;
+  const double latency_s = std::ranges::min_element(points, {}, &CostPoint::seconds)->seconds;
   for (CostPoint& point : points) {
     const double rest_s = point.seconds - latency_s;
     point.seconds = influence == Influence::kLatency ? factor * latency_s + rest_s : latency_s + rest_s / factor;
@@ -172,17 +178,13 @@ CostCurve scale_curve(const CostCurve& curve, Influence influence, double factor
 }
 
 // The best of these plans under one set of inputs, and the caps around it that are within 1 % of it.
-SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<DistinctPlan>& plans, double tolerance) {
+SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<UniformCap>& plans, double tolerance) {
   constexpr double kNear = 1.01;
   Simulator simulator(inputs.profile, inputs.costs, {.simulation = inputs.options});
   std::vector<double> end_s;
-  for (const DistinctPlan& plan : plans) end_s.push_back(simulator.end_s(plan.plan.buckets));
+  for (const UniformCap& plan : plans) end_s.push_back(simulator.end_s(plan.plan.buckets));
   const double least_s = std::ranges::min(end_s), limit_s = least_s * (1 + tolerance);
-  size_t best = plans.size();
-  for (size_t p = 0; p < plans.size(); ++p) {
-    if (end_s[p] > limit_s) continue;
-    if (best == plans.size() || plans[p].plan.buckets.size() < plans[best].plan.buckets.size()) best = p;
-  }
+  const size_t best = with_fewest_buckets(end_s, limit_s, [&](size_t p) { return plans[p].plan.buckets.size(); });
   size_t low = best, high = best;
   while (low > 0 && end_s[low - 1] <= kNear * least_s) --low;
   while (high + 1 < plans.size() && end_s[high + 1] <= kNear * least_s) ++high;
@@ -198,19 +200,8 @@ SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<Distin
 }  // namespace
 
 std::string name_of(Influence influence) {
-  switch (influence) {
-    case Influence::kTotalBytes:
-      return "total bytes";
-    case Influence::kLatency:
-      return "latency";
-    case Influence::kBandwidth:
-      return "bandwidth";
-    case Influence::kBackward:
-      return "backward time";
-    case Influence::kContention:
-      return "contention";
-  }
-  return "";
+  constexpr std::array kNames = {"total bytes", "latency", "bandwidth", "backward time", "contention"};
+  return kNames.at(static_cast<size_t>(influence));
 }
 
 ScaledInputs scale_inputs(const ScaledInputs& inputs, Influence influence, double factor) {
@@ -225,8 +216,7 @@ ScaledInputs scale_inputs(const ScaledInputs& inputs, Influence influence, doubl
       scaled.costs = {scale_curve(inputs.costs.isolated, influence, factor), scale_curve(inputs.costs.gap, influence, factor)};
       break;
     case Influence::kBackward:
-      for (double& ready : scaled.profile.ready_s) ready *= factor;
-      scaled.profile.backward_s *= factor;
+      scaled.profile = slowed(inputs.profile, factor);
       break;
     case Influence::kContention:
       scaled.options.compute_slowdown = 1 + (inputs.options.compute_slowdown - 1) * factor;
@@ -240,9 +230,8 @@ std::vector<SensitivityPoint> sensitivity_table(const TensorProfile& profile, co
                                                 const SearchOptions& search) {
   check_options(search.simulation);
   const ScaledInputs inputs = {profile, costs, search.simulation};
-  const std::vector<DistinctPlan> plans = distinct_plans(profile, options, search).plans;  // they depend on the sizes alone
-  CapOptions kept = options;
-  kept.cap_bytes = best_point(inputs, plans, search.tolerance).cap_bytes;
+  const std::vector<UniformCap> plans = distinct_plans(profile, options, search).plans;  // they depend on the sizes alone
+  const CapOptions kept = with_cap(options, best_point(inputs, plans, search.tolerance).cap_bytes);
   std::vector<SensitivityPoint> points;
   for (const Influence influence : kInfluences) {
     const bool is_contended = search.simulation.compute_slowdown > 1 || search.simulation.comm_slowdown > 1;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "firkin/base/units.h"
+#include "firkin/plan/uncertainty.h"
 #include "firkin/stats/summary.h"
 #include "report/charts.h"
 
@@ -78,22 +79,23 @@ json measured_points(const Results& results) {
   return points;
 }
 
-json best_mark(const std::string& kind, const CurveRow& row, double time_s, int label_row) {
+json best_mark(const std::string& kind, double cap_mib, double time_s, int label_row, const std::string& name) {
   return {{"kind", kind},
-          {"cap_mib", row.cap_mib},
+          {"cap_mib", cap_mib},
           {"time_s", time_s},
           {"row", label_row},
-          {"label", fmt::format("{} best: {} MiB", kind, display_cap(row.cap_mib))}};
+          {"label", fmt::format("{}: {} MiB", name, display_cap(cap_mib))}};
 }
 
 // Where both labels lie on the same side of their lines, the outer one's is written in the upper row, so that no line crosses a label.
 json best_marks(const TuneAnswer& answer, const CurveRange& caps) {
-  const double predicted = answer.best_predicted.cap_mib, measured = answer.best_measured.cap_mib;
-  const bool both_right = std::min(predicted, measured) > std::sqrt(caps.low * caps.high);
-  const bool prediction_first = predicted == measured || (predicted < measured) != both_right;
-  json marks = {best_mark("measured", answer.best_measured, *answer.best_measured.measured_s, prediction_first ? 1 : 0),
-                best_mark("predicted", answer.best_predicted, *answer.best_predicted.predicted_s, prediction_first ? 0 : 1)};
-  if (predicted == measured) marks[0]["label"] = "measured best: the same";
+  const double chosen = answer.decision.cap_mib, measured = answer.best_measured.cap_mib;
+  const bool both_right = std::min(chosen, measured) > std::sqrt(caps.low * caps.high);
+  const bool choice_first = chosen == measured || (chosen < measured) != both_right;
+  json marks = {best_mark("measured", measured, *answer.best_measured.measured_s, choice_first ? 1 : 0, "measured best")};
+  if (const auto& predicted_s = answer.decision.predicted_s)
+    marks.push_back(best_mark("predicted", chosen, *predicted_s, choice_first ? 0 : 1, name_of_choice(answer)));
+  if (chosen == measured) marks[0]["label"] = "measured best: the same";
   return marks;
 }
 
@@ -126,8 +128,10 @@ std::string curve_summary(const std::vector<CurveRow>& rows, const std::optional
   std::string text =
       fmt::format("Step time over bucket caps from {} to {} MiB.", display_cap(rows.front().cap_mib), display_cap(rows.back().cap_mib));
   if (!answer) return text;
-  return text + fmt::format(" Predicted best: {} MiB at {}. Measured best: {} MiB at {}.", display_cap(answer->best_predicted.cap_mib),
-                            display_seconds(*answer->best_predicted.predicted_s), display_cap(answer->best_measured.cap_mib),
+  if (const auto& predicted_s = answer->decision.predicted_s)
+    text += fmt::format(" {}: {} MiB, predicted at {}.", answer->decision.inferred ? "Predicted best" : "Chosen",
+                        display_cap(answer->decision.cap_mib), display_seconds(*predicted_s));
+  return text + fmt::format(" Measured best: {} MiB at {}.", display_cap(answer->best_measured.cap_mib),
                             display_seconds(*answer->best_measured.measured_s));
 }
 
@@ -146,7 +150,7 @@ std::string curve_caption(const Levels& levels, bool has_measured, bool has_rang
   std::string text = has_measured ? "Line: the model's prediction. Points: medians of real steps with 95 % intervals; filled points are "
                                     "as good as the best, as far as this measurement can tell."
                                   : "The model's prediction.";
-  if (has_range) text += " Band: 95 % of the validation study's caps were measured this close to their predictions.";
+  if (has_range) text += fmt::format(" Band: the interval of the prediction. {}", kRangeHeld);
   if (!levels.lines.empty()) text += " Dashed: the strategies that have no cap, as measured.";
   if (!levels.beyond.empty()) text += fmt::format(" Outside this axis: {}.", fmt::join(levels.beyond, ", "));
   return text;
@@ -172,10 +176,11 @@ Chart predicted_chart(const Prediction& prediction) {
   chart.summary =
       fmt::format("Predicted backward time over bucket caps from {} to {} MiB; least {} at {} MiB.", display_cap(curve.front().cap_mib),
                   display_cap(curve.back().cap_mib), display_seconds(*best.predicted_s), display_cap(best.cap_mib));
-  chart.spec = filled_chart("curve", {{"predicted", predicted_points(curve)},
-                                      {"measured", json::array()},
-                                      {"levels", {{{"strategy", "best plan"}, {"time_s", plan_s}, {"measured", display_seconds(plan_s)}}}},
-                                      {"best", json::array({best_mark("predicted", best, *best.predicted_s, 0)})}});
+  chart.spec =
+      filled_chart("curve", {{"predicted", predicted_points(curve)},
+                             {"measured", json::array()},
+                             {"levels", {{{"strategy", "best plan"}, {"time_s", plan_s}, {"measured", display_seconds(plan_s)}}}},
+                             {"best", json::array({best_mark("predicted", best.cap_mib, *best.predicted_s, 0, "predicted best")})}});
   set_time_axis(chart.spec, times, "backward, with communication");
   set_param(chart.spec, "key", {"predicted"});
   return chart;

@@ -14,7 +14,7 @@
 #include "report/charts.h"
 
 // The assembler includes the files as they are. FIRKIN_REPORT_PAGE: the page without its results, that is template, style, script, Vega's
-// JavaScript and its licences, made by tools/assemble_report_page.py; FIRKIN_NOTICES: THIRD_PARTY_NOTICES. From CMake.
+// JavaScript and its licences, made by src/report/assemble_report_page.py; FIRKIN_NOTICES: THIRD_PARTY_NOTICES. From CMake.
 asm(".section .rodata\n.global firkin_report_page_begin\n.global firkin_report_page_end\n.global firkin_notices_begin\n.global "
     "firkin_notices_end\nfirkin_report_page_begin:\n.incbin \"" FIRKIN_REPORT_PAGE
     "\"\nfirkin_report_page_end:\nfirkin_notices_begin:\n.incbin \"" FIRKIN_NOTICES "\"\nfirkin_notices_end:\n.previous\n");
@@ -189,7 +189,7 @@ Table remarked_curve(const Results& results) {
   for (size_t i = 0; i < table.rows.size(); ++i) {
     const std::string remark = remark_on(*results.answer, results.curve[i].cap_mib);
     table.rows[i].cells.push_back(remark);
-    table.rows[i].highlighted = remark.ends_with("best");
+    table.rows[i].highlighted = !remark.empty() && remark != "as good";
   }
   return table;
 }
@@ -238,7 +238,7 @@ std::string origin_html(const RunHead& run) {
   return facts_html("Environment", environment) + facts_html("Model", model) + command_html(run.command_line, run.started);
 }
 
-// What the predicted best cap costs over the measured best.
+// What the cap that the prediction alone favours costs over the measured best.
 std::string regret_text(double regret) {
   return regret > 0 ? display_percent(regret) + " longer" : "no longer";
 }
@@ -248,11 +248,19 @@ std::string lead_html(const Answer& answer) {
   return "<section class=\"lead\">" + paragraphs(answer.lead) + "</section>\n";
 }
 
+// How sure the answer is, and the best of Firkin's own engine.
+std::string certainty_html(const Answer& answer) {
+  std::string html;
+  const auto add = [&html](const std::string& text) { html += "<p class=\"certainty\">" + heading_html(text) + "</p>\n"; };
+  if (!answer.certainty.empty()) add(answer.certainty);
+  if (!answer.own_engine.empty()) add(fmt::format("The best with Firkin's own engine is {}.", answer.own_engine));
+  return html;
+}
+
 // One of several results: its answer above its charts.
 std::string answer_html(const Answer& answer) {
-  const std::string certainty = answer.certainty.empty() ? "" : element("p", answer.certainty);
-  return "<header class=\"run\"><p class=\"kicker\">" + escape_html(answer.kicker) + "</p>\n" + element("h2", answer.heading) + certainty +
-         warnings_html(answer) + paragraphs(answer.lead) + "</header>\n";
+  return "<header class=\"run\"><p class=\"kicker\">" + escape_html(answer.kicker) + "</p>\n" + element("h2", answer.heading) +
+         certainty_html(answer) + warnings_html(answer) + paragraphs(answer.lead) + "</header>\n";
 }
 
 // Several trainings, a row each.
@@ -273,7 +281,7 @@ std::string page_of(std::map<std::string, std::string> parts, const std::vector<
                                                  {"dark colours", colour_declarations(Scheme::kDark)},
                                                  {"charts island", json_for_script(charts_island(charts))},
                                                  {"results island", json_for_script(data)}});
-  for (const char* part : {"certainty", "warnings", "settings", "lead", "trust"}) parts.try_emplace(part);
+  for (const char* part : {"certainty", "warnings", "settings", "lead", "trust", "favoured"}) parts.try_emplace(part);
   parts.try_emplace("reading hidden", " hidden");
   return fill_page({firkin_report_page_begin, firkin_report_page_end}, parts);
 }
@@ -298,7 +306,7 @@ std::string render_report(const Results& results) {
   return page_of({{"title", escape_html(answer.kicker)},
                   {"kicker", escape_html(answer.kicker)},
                   {"heading", heading_html(answer.heading)},
-                  {"certainty", answer.certainty.empty() ? "" : "<p class=\"certainty\">" + heading_html(answer.certainty) + "</p>\n"},
+                  {"certainty", certainty_html(answer)},
                   {"warnings", warnings_html(answer)},
                   {"settings", settings_html(answer.settings)},
                   {"charts", charts_html(charts)},
@@ -306,6 +314,7 @@ std::string render_report(const Results& results) {
                   {"tables", tables_html(results)},
                   {"reading hidden", results.answer ? "" : " hidden"},
                   {"trust", results.answer ? regret_text(results.answer->regret) : ""},
+                  {"favoured", results.answer ? display_cap(results.answer->best_predicted.cap_mib) : ""},
                   {"origin", origin_html(results.run)}},
                  charts, results_json(results));
 }

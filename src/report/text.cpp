@@ -7,6 +7,7 @@
 #include "answer.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
+#include "firkin/plan/uncertainty.h"
 #include "report/report.h"
 
 namespace firkin {
@@ -29,9 +30,8 @@ std::string fitted(Table (*table)(const Rows& rows, unsigned shown), const Rows&
 // Few letters: the widest rows leave a dozen columns.
 std::string short_remark(const TuneAnswer& answer, double cap_mib) {
   const std::string remark = remark_on(answer, cap_mib);
-  if (!remark.ends_with("best")) return "";
-  if (remark.starts_with("predicted and")) return "< best";
-  return "< " + remark.substr(0, remark.find(' '));
+  if (remark.empty() || remark == "as good") return "";
+  return "< " + (remark.find(',') == std::string::npos ? remark.substr(0, remark.find(' ')) : "best");
 }
 
 std::string curve_in_text(const Results& results) {
@@ -43,9 +43,9 @@ std::string curve_in_text(const Results& results) {
 // How far predictions may be off; nothing where that is not known.
 std::string range_in_text(const std::vector<CurveRow>& curve) {
   if (curve.empty() || !curve[0].predicted_s || !curve[0].predicted_range_s) return "";
-  return wrapped("", fmt::format("In the validation study, 95 % of caps took {} to {} more time than predicted.",
+  return wrapped("", fmt::format("Interval of each prediction: {} to {}. {}",
                                  display_percent(curve[0].predicted_range_s->low / *curve[0].predicted_s - 1, true),
-                                 display_percent(curve[0].predicted_range_s->high / *curve[0].predicted_s - 1, true)));
+                                 display_percent(curve[0].predicted_range_s->high / *curve[0].predicted_s - 1, true), kRangeHeld));
 }
 
 std::string captioned_in_text(const Table& table) {
@@ -119,6 +119,7 @@ std::string answer_in_text(const Results& results, bool with_settings) {
   if (!answer.certainty.empty()) text += wrapped("", answer.certainty);
   if (!answer.settings.empty()) text += wrapped("  paste     ", answer.settings[0].setting);
   if (results.answer) text += wrapped("  worth it  ", worth(results.answer->decision));
+  if (!answer.own_engine.empty()) text += wrapped("  firkin    ", answer.own_engine);
   if (!answer.settings.empty()) text += '\n';
   for (const std::string& warning : answer.warnings) text += wrapped("Warning: ", warning);
   for (const std::string& paragraph : answer.lead) text += wrapped("", paragraph);
@@ -147,6 +148,7 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
 }
 
 std::string results_in_text(const Results& results, bool with_settings) {
+  const std::string heading = wrapped("", put_in_words(results).heading);  // stands first and last, for either may have left the screen
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "\n") + part; };
   if (results.answer) {
@@ -154,7 +156,9 @@ std::string results_in_text(const Results& results, bool with_settings) {
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
     if (compared || results.strategies.empty()) add(curve_in_text(results));
     if (!results.strategies.empty()) add(fitted(strategy_table, results.strategies));
-    return text + range_in_text(results.curve);
+    text += range_in_text(results.curve);
+    add(heading);
+    return text;
   }
   if (results.prediction) {
     for (const std::string& table : all_fitted(prediction_tables, *results.prediction, captioned_in_text)) add(table);
@@ -166,8 +170,9 @@ std::string results_in_text(const Results& results, bool with_settings) {
   for (const std::string& table : all_fitted(section_tables, results, without_caption)) add(table);
   if (!results.allreduce.empty() && text.empty()) add(fitted(allreduce_table, results.allreduce));
   if (results.comparison) add(comparison_in_text(*results.comparison));
+  const bool has_tables = !text.empty();
   add(answer_in_text(results, with_settings));
-  return text;
+  return has_tables ? heading + "\n" + text : text;
 }
 
 }  // namespace firkin

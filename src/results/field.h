@@ -91,7 +91,7 @@ class JsonFields;
 template <class T>
 constexpr void (*kCheck)(T&, const JsonFields&) = nullptr;
 
-// What reading throws: "results: PATH: PROBLEM; expected EXPECTED". Who has the text can look up the line of the path.
+// What reading throws: "results: PATH: PROBLEM; expected EXPECTED". A caller that has the text can look up the line of the path.
 class FieldError : public InputError {
  public:
   FieldError(const std::string& field_path, const std::string& message) : InputError(message), path_(field_path) {}

@@ -39,9 +39,9 @@ constexpr auto kFields<PredictedBucketing> =
                Field("buckets", &PredictedBucketing::buckets, Unit::kCount, "buckets"),
                Field(kBackwardKey, &PredictedBucketing::backward_s, Unit::kSeconds, "backward"),
                Field("exposed_s", &PredictedBucketing::exposed_s, Unit::kDifference, "exposed"),
-               Field("regret", &PredictedBucketing::regret, Unit::kShare, "regret"), Field("", spread, Unit::kSeconds, "95 %", kPage),
-               Field("near_best", &PredictedBucketing::near_best, Unit::kShare, "P(best)", kPage),
-               Field("expected_regret", &PredictedBucketing::expected_regret, Unit::kShare, "exp. regret", kPage),
+               Field("regret", &PredictedBucketing::regret, Unit::kShare, "regret"), Field("", spread, Unit::kSeconds, "interval", kPage),
+               Field("near_best", &PredictedBucketing::near_best, Unit::kShare, "within 1 % of the best", kPage),
+               Field("expected_regret", &PredictedBucketing::expected_regret, Unit::kShare, "expected cost", kPage),
                Field("low_s", &PredictedBucketing::low_s, Unit::kSeconds, "", kHidden),
                Field("high_s", &PredictedBucketing::high_s, Unit::kSeconds, "", kHidden),
                Field("description", &PredictedBucketing::description, Unit::kText, "what it is", kPage),
@@ -236,7 +236,6 @@ constexpr auto kFields<PredictedSharded> = std::tuple(
     Field("communication_s", &PredictedSharded::communication_s, Unit::kDifference),
     Field("agreement_s", &PredictedSharded::agreement_s, Unit::kDifference), Field("halves", &PredictedSharded::halves),
     Field("ddp_bucket_size", &PredictedSharded::ddp_bucket_size, Unit::kCount),
-    Field("reduce_bucket_size", &PredictedSharded::reduce_bucket_size, Unit::kCount),
     Field("allgather_bucket_size", &PredictedSharded::allgather_bucket_size, Unit::kCount), Field("plain_memory", &PredictedSharded::plain),
     Field("sharded_memory", &PredictedSharded::sharded));
 
@@ -294,7 +293,10 @@ Table predicted_curve_table(const Prediction& prediction, unsigned shown) {
     return row.buckets == best.buckets && display_cap(mib(cap_of(row))) == display_cap(mib(cap_of(best)));
   });
   if (chosen == rows.end()) chosen = rows.insert(std::ranges::upper_bound(rows, cap_of(best), {}, cap_of), best);
-  Table table = table_of(rows, shown, "Backward with its communication, by bucket cap");
+  std::string caption = "Backward with its communication, by bucket cap";
+  if (shown != kFirstTable && best.expected_regret)
+    caption += " (expected cost: over the best cap, on average over what model and measurements may have wrong)";
+  Table table = table_of(rows, shown, caption);
   table.rows[static_cast<size_t>(chosen - rows.begin())].highlighted = true;
   return table;
 }
@@ -349,7 +351,7 @@ std::vector<Table> prediction_tables(const Prediction& prediction, unsigned show
         table_of(prediction.extrapolation->forms, shown,
                  "How all-reduces may grow with the number of ranks: models, weighted by how well they predict worlds left out"));
   }
-  if (!prediction.baselines.empty()) tables.push_back(table_of(prediction.baselines, shown, "Baselines, against the best plan"));
+  if (!prediction.baselines.empty()) tables.push_back(table_of(prediction.baselines, shown, "Baselines (regret: over the best plan)"));
   if (prediction.sensitivity) tables.push_back(influences_table(prediction.sensitivity->points, shown));
   return tables;
 }

@@ -34,8 +34,8 @@ constexpr auto kFields<CurveRow> = std::tuple(Field(kCapKey, &CurveRow::cap_mib,
                                               Field("measured_s", &CurveRow::measured_s, Unit::kSeconds, "measured"),
                                               Field("measured_ci_s", &CurveRow::measured_ci_s, Unit::kSeconds, "95 % interval"),
                                               Field("error", &CurveRow::error, Unit::kChange, "error"),
-                                              Field("predicted_range_s", &CurveRow::predicted_range_s, Unit::kSeconds, "95 % of the study",
-                                                    kPage),
+                                              Field("predicted_range_s", &CurveRow::predicted_range_s, Unit::kSeconds,
+                                                    "interval of the prediction", kPage),
                                               Field("outliers", &CurveRow::outliers, Unit::kCount, "outliers", kPage),
                                               Field("modes_s", &CurveRow::modes_s, Unit::kSeconds, "two modes", kPage));
 
@@ -322,6 +322,7 @@ constexpr auto kFields<ChunksRow> = std::tuple(
 template <>
 constexpr auto kFields<CollectiveRow> = std::tuple(
     Field("collective", &CollectiveRow::collective, Unit::kText, "collective"), Field("bytes", &CollectiveRow::bytes, Unit::kBytes, "size"),
+    Field("world_size", &CollectiveRow::world_size, Unit::kCount, "ranks", kCsv),
     Field("seconds", &CollectiveRow::seconds, Unit::kSeconds, "median"),
     Field("ci_s", &CollectiveRow::ci_s, Unit::kSeconds, "95 % interval", kTables),
     Field("ratio_to_allreduce", &CollectiveRow::ratio_to_allreduce, Unit::kRatio, "ratio", kTables),

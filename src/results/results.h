@@ -36,7 +36,7 @@ struct CurveRow {
   std::optional<double> measured_s = {};
   std::optional<Interval> measured_ci_s = {};      // 95 %
   std::optional<double> error = {};                // predicted / measured - 1
-  std::optional<Interval> predicted_range_s = {};  // in which 95 % of the validation study's caps were measured (CapPrediction)
+  std::optional<Interval> predicted_range_s = {};  // the prediction's interval (CapPrediction)
   std::optional<int64_t> outliers = {};            // blocks that stand out
   std::optional<Interval> modes_s = {};            // where the samples have two modes: those
 };
@@ -162,7 +162,10 @@ struct CalibrationSection {
 // Whether the measurement cannot tell a cap from the best one.
 bool is_tied(const TuneAnswer& answer, double cap_mib);
 
-// "predicted best", "measured best", "as good", or nothing.
+// Of the cap that the decision names: "chosen", for a race chose it; in older results "predicted best".
+const char* name_of_choice(const TuneAnswer& answer);
+
+// "chosen", "measured best", "chosen, measured best", "as good", or nothing.
 std::string remark_on(const TuneAnswer& answer, double cap_mib);
 
 // ---- When each gradient became ready.
@@ -217,6 +220,7 @@ std::string chunks_csv(const std::vector<ChunksRow>& rows);
 struct CollectiveRow {
   std::string collective;                         // all_reduce, reduce_scatter, all_gather
   int64_t bytes = 0;                              // of the bucket: all ranks' slices together
+  std::optional<int64_t> world_size = {};         // ranks
   double seconds = 0;                             // median
   std::optional<Interval> ci_s = {};              // 95 %
   std::optional<double> ratio_to_allreduce = {};  // paired
@@ -328,7 +332,7 @@ std::vector<TrainingRow> thinned(const std::vector<TrainingRow>& rows, size_t mo
 
 struct Results {
   RunHead run;
-  bool complete = true;  // false: the run was interrupted, or is still going on
+  bool complete = true;  // false: the run was interrupted, or is still running
   // tune
   std::optional<ProfileSection> profile = {};  // and bench layers
   AllReduceTable allreduce;                    // and bench allreduce
@@ -403,8 +407,8 @@ struct PasteSetting {
 // plan that is to be offered as well; may be empty. docs/frameworks.md names the sources and versions.
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib);
 
-// The same for the strategy `sharded`, in the tools that have it.
-std::vector<PasteSetting> sharded_settings(const PredictedSharded& sharded);
+// The same for the strategy `sharded`, in the tools that have it. cap_bytes: the best cap for all-reduces.
+std::vector<PasteSetting> sharded_settings(const PredictedSharded& sharded, int64_t cap_bytes, int64_t element_bytes);
 
 // Tables; `shown`: kFirstTable, kSecondTable or kWideTable for the terminal, kPage for a page.
 Table curve_table(const std::vector<CurveRow>& curve, unsigned shown);

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 #include <random>
 #include <stdexcept>
 #include <utility>
 
 #include "firkin/stats/summary.h"
-#include "series.h"
 
 namespace firkin {
 

@@ -94,7 +94,7 @@ class Trainer {
   void release_optimizer();
   const DataParallel& data_parallel() const { return ddp_; }
 
-  // To go on from a checkpoint, whose tensors are in module and optimiser already.
+  // To continue from a checkpoint, whose tensors are in module and optimiser already.
   void continue_at(int64_t step) { next_step_ = step; }
 
  private:

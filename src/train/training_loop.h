@@ -37,7 +37,7 @@ class MetricsLog {
   // Those that stayed.
   const std::vector<TrainingRow>& earlier() const { return earlier_; }
 
-  // Why a line was not written, the first time; training goes on without.
+  // Why a line was not written, the first time; training continues without it.
   std::optional<std::string> append(const TrainingRow& row);
 
  private:
@@ -84,7 +84,7 @@ RunId run_id_from(const std::string& text);
 // SIGTERM, SIGINT and SIGUSR1 (Slurm's --signal) as a wish: finish the step, write a checkpoint, end.
 inline constexpr std::array kStopSignals = {SIGTERM, SIGINT, SIGUSR1};
 
-// While it lives, the first of each of these signals is remembered, and the next ends the process. Who started this process may have
+// While it lives, the first of each of these signals is remembered, and the next ends the process. The parent of this process may have
 // blocked them, so that none is lost before: they are unblocked in this thread. One at a time.
 class StopSignals {
  public:

@@ -22,7 +22,6 @@
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
-#include "workload/workload.h"
 
 namespace firkin {
 namespace {
@@ -157,7 +156,7 @@ class TuneRun {
     tell();
   }
 
-  // Their caps are rank 0's, and so is who leads.
+  // Their caps are rank 0's, and so is the leading one.
   void race_caps() {
     choose_race(tuning_, options_.compare ? std::vector<int64_t>() : options_.caps);
     const std::vector<int64_t> caps = numbers_of_rank_0(group_, bytes_of(tuning_.raced));
@@ -283,8 +282,7 @@ class TuneRun {
 
   StepSetting cap_setting(int64_t cap) const {
     StepSetting bucketed = setting(cap_setting_name(cap), "bucketed");
-    bucketed.options.cap = options_.rule;
-    bucketed.options.cap.cap_bytes = cap;
+    bucketed.options.cap = with_cap(options_.rule, cap);
     return bucketed;
   }
 

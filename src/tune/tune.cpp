@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <utility>
 
 #include "bench/environment.h"
@@ -93,12 +92,8 @@ ModuleTuning module_tuning(const Tuning& tuned, const Results& results) {
   ModuleTuning tuning;
   for (size_t i = 0; i < tuned.raced.size(); ++i) {
     const CurveRow& row = results.curve[i];
-    tuning.curve.push_back({.cap_bytes = tuned.raced[i].cap_bytes,
-                            .buckets = tuned.raced[i].buckets,
-                            .predicted_s = tuned.raced[i].step_s,
-                            .measured_s = row.measured_s.value(),
-                            .measured_ci_s = row.measured_ci_s.value(),
-                            .tied = std::ranges::find(tuned.decision.standing.tied, i) != tuned.decision.standing.tied.end()});
+    const bool tied = std::ranges::find(tuned.decision.standing.tied, i) != tuned.decision.standing.tied.end();
+    tuning.curve.push_back({tuned.raced[i], row.measured_s.value(), row.measured_ci_s.value(), tied});
   }
   tuning.decision = tuned.decision;
   tuning.cap_bytes = choice_of(tuned).cap_bytes;

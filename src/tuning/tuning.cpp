@@ -49,9 +49,7 @@ BucketPlan default_plan(const Tuning& tuning) {
 }
 
 BucketPlan plan_under(const Tuning& tuning, int64_t cap_bytes) {
-  CapOptions options = tuning.rule;
-  options.cap_bytes = cap_bytes;
-  return assign_buckets(tuning.profile.tensors.bytes, options);
+  return assign_buckets(tuning.profile.tensors.bytes, with_cap(tuning.rule, cap_bytes));
 }
 
 // Of a setting of `gain` that is no cap of the curve.
@@ -84,8 +82,8 @@ void note_level(Tuning& tuning) {
   const double level = tuning.decision.level.value_or(1);
   if (std::abs(level - 1) < kFar) return;
   tuning.notes.push_back(fmt::format(
-      "a step without communication took {:.0f} % {} than when the model was calibrated: all predicted times are off by that much, "
-      "but comparisons between them hold",
+      "a step without communication took {:.0f} % {} than when the model was calibrated: predicted times may be off by up to about that "
+      "much; what was compared in the same blocks is not affected",
       100 * std::abs(level - 1), level > 1 ? "longer" : "less"));
 }
 

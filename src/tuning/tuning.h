@@ -22,7 +22,6 @@
 #include "firkin/plan/calibration.h"
 #include "firkin/plan/cost_curve.h"
 #include "firkin/plan/decision.h"
-#include "firkin/plan/step_prediction.h"
 #include "results/results.h"
 
 namespace firkin {
@@ -91,7 +90,7 @@ StepModel model_of(const Tuning& tuning);
 void choose_race(Tuning& tuning, const std::vector<int64_t>& wanted = {}, int64_t smallest_cap_bytes = 1,
                  size_t count = RaceOptions().count);
 
-// Whether another block of the race is worth nothing. Keeps in `decision` who leads; to be called after the last block too.
+// Whether another block of the race is worth nothing. Keeps the leading cap in `decision`; call it after the last block too.
 bool is_clear(Tuning& tuning);
 
 // The cap that leads, after is_clear().

@@ -1,8 +1,9 @@
-// Steps under the strategies bucketed, ordered and sharded in turn, and what their optimisers keep on each rank.
+// Steps under the strategies bucketed, ordered and sharded in turn, what their optimisers keep on each rank, and a step's most memory.
 //
 //   cmake --preset release -DFIRKIN_BUILD_STUDIES=ON && cmake --build --preset release --target sharded_steps
 //   lab/run --rate 1gbit -- build/studies/sharded_steps
 //   build/studies/sharded_steps --ranks 2
+//   build/studies/sharded_steps --ranks 4 memory      the memory alone: no clock, so any load will do
 //
 // The demo model and AdamW, caps of 1 MiB. A block is some steps of one strategy until all its parameters are there; every strategy has its
 // own copy of the model. What is asked of sharded: over 1 Gbit/s at most 1.05 of ordered's time, without a limit 1.03 of bucketed's.
@@ -13,6 +14,8 @@
 #include <optional>
 #include <string>
 
+#include "bench/step_memory.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/run_ranks.h"
 #include "firkin/ddp/overlapped_optimizer.h"
@@ -85,10 +88,28 @@ class Training {
   std::optional<ShardedOptimizer> sharded_;
 };
 
-int measure(const ProcessGroup& group) {
-  at::set_num_threads(1);
+// Bytes of all tensors, on the rank with most: parameters, gradients, buckets, state, activations.
+void print_memory(const ProcessGroup& group, const std::string& strategy) {
+  TensorMemory memory;
   torch::manual_seed(0);
+  Training training(group, strategy);
+  training.run(kWarmUp);
+  const auto kept = static_cast<double>(memory.now_bytes());
+  memory.reset_peak();
+  training.run(kSteps);
+  const std::vector<double> most = max_over_ranks(group, {static_cast<double>(memory.peak_bytes()), kept, training.state_bytes()});
+  if (group.rank != 0) return;
+  fmt::print("{:9} {} ranks: at most {} in a step, {} between steps, of it {} of state\n", strategy, group.size,
+             format_bytes(static_cast<int64_t>(most[0])), format_bytes(static_cast<int64_t>(most[1])),
+             format_bytes(static_cast<int64_t>(most[2])));
+}
+
+int measure(const ProcessGroup& group, bool memory_alone) {
+  at::set_num_threads(1);
   const std::vector<std::string> strategies = {"bucketed", "ordered", "sharded"};
+  for (const std::string& strategy : strategies) print_memory(group, strategy);
+  if (memory_alone) return 0;
+  torch::manual_seed(0);
   std::vector<std::unique_ptr<Training>> trainings;
   std::vector<std::vector<double>> step_s(strategies.size());
   for (const std::string& strategy : strategies) {
@@ -118,5 +139,7 @@ int measure(const ProcessGroup& group) {
 
 int main(int argc, char** argv) {
   using namespace firkin;
-  return run_ranks(argc, argv, [](const ProcessGroup& group, const std::vector<std::string>&) { return measure(group); });
+  return run_ranks(argc, argv, [](const ProcessGroup& group, const std::vector<std::string>& words) {
+    return measure(group, !words.empty() && words[0] == "memory");
+  });
 }

@@ -1,6 +1,7 @@
 """What was asked of the program before the study was run, and whether it holds."""
 
 import dataclasses
+import math
 import statistics
 
 from figures import median_error, worst_error
@@ -18,10 +19,14 @@ class Bar:
 
 
 def at_most(text, value, limit):
-    if value is None:
-        return Bar(text, f"at most {percent(limit)}", "-", "no such configuration measured")
-    verdict = "met" if value <= limit else f"**missed** by {percent(value - limit)}"
-    return Bar(text, f"at most {percent(limit)}", percent(value), verdict)
+    """limit: infinity where nothing was asked."""
+    if limit == math.inf:
+        return Bar(text, "-", percent(value), "-")
+    return Bar(text, f"at most {percent(limit)}", percent(value), "no such configuration measured" if value is None else verdict(value - limit))
+
+
+def verdict(excess):
+    return "met" if excess <= 0 else f"**missed** by {100 * excess:.1f} points"
 
 
 def count_at_most(text, names, limit, of):
@@ -30,42 +35,46 @@ def count_at_most(text, names, limit, of):
 
 
 def error_bars(words, errors, median, worst):
-    bars = [at_most(f"error of T(b), {words}: median", median_error(errors), median)]
-    if worst is not None:
-        bars.append(at_most(f"error of T(b), {words}: worst", worst_error(errors), worst))
-    return bars
+    return [at_most(f"error of T(b), {words}: median", median_error(errors), median),
+            at_most(f"error of T(b), {words}: worst", worst_error(errors), worst)]
 
 
 def pooled(figures, errors, wanted):
     return [error for regime, these in figures if wanted(regime) for error in errors(these)]
 
 
+def regret_bars(figures, of):
+    regrets = [these.regrets[of].value for _, these in figures if of in these.regrets]
+    return [at_most(f"regret of the {of}: median", statistics.median(regrets) if regrets else None, 0.005),
+            at_most(f"regret of the {of}: worst", max(regrets, default=None), 0.02)]
+
+
+def coverage_bar(figures):
+    covered = [is_covered for _, these in figures for is_covered in these.covered]
+    share = sum(covered) / len(covered) if covered else None
+    return Bar("measured caps within the 95 % interval of their prediction", "90 to 99 %", f"{percent(share)} of {len(covered)}",
+               verdict(max(0.9 - share, share - 0.99)) if covered else "no interval")
+
+
 def all_bars(figures):
-    """figures: pairs of a Regime and its Figures."""
+    """figures: pairs of a Regime and its Figures. As many bars, in the same order, for any."""
     def large(these):
         return these.large_errors
 
-    steady = [(regime, these) for regime, these in figures if these.is_steady]  # elsewhere errors are the machine's
-    bars = error_bars("replay over links, caps of 1 MiB and more", pooled(steady, large, lambda r: r.replay and not r.loopback), 0.01, 0.04)
-    bars += error_bars("models over links, caps of 1 MiB and more", pooled(steady, large, lambda r: not r.replay and not r.loopback), 0.015, 0.05)
-    bars += error_bars("no limit, caps of 1 MiB and more", pooled(steady, large, lambda r: r.loopback), 0.03, 0.08)
-    bars += error_bars("caps below 1 MiB", pooled(steady, lambda these: these.small_errors, lambda r: True), 0.04, None)
+    bars = error_bars("replay over links, caps of 1 MiB and more", pooled(figures, large, lambda r: r.replay and not r.loopback), 0.01, 0.04)
+    bars += error_bars("models over links, caps of 1 MiB and more", pooled(figures, large, lambda r: not r.replay and not r.loopback), 0.015, 0.05)
+    bars += error_bars("no limit, caps of 1 MiB and more", pooled(figures, large, lambda r: r.loopback), 0.03, 0.08)
+    bars += error_bars("caps below 1 MiB", pooled(figures, lambda these: these.small_errors, lambda r: True), 0.04, math.inf)
     of = len(figures)
     told = [r.name for r, these in figures if not these.chosen_in_set]
     bars.append(count_at_most("configurations whose chosen cap can be told from the measured best", told, 1, of))
-    regrets = [these.regrets["chosen cap"].value for _, these in figures]
-    bars.append(at_most("regret of the chosen cap: median", statistics.median(regrets), 0.005))
-    bars.append(at_most("regret of the chosen cap: worst", max(regrets), 0.02))
+    bars += regret_bars(figures, "chosen cap") + regret_bars(figures, "recommendation")
     unshown = [r.name for r, these in figures if these.outcome == "gain" and not (these.over_default and (these.over_default.high or 0) < 0)]
     bars.append(count_at_most("configurations with a gain that the blocks which did not choose do not show", unshown, 0, of))
-    covered = [is_covered for _, these in steady for is_covered in these.covered]
-    if covered:
-        coverage = sum(covered) / len(covered)
-        bars.append(Bar("measured caps within the 95 % interval of their prediction", "90 to 99 %", f"{percent(coverage)} of {len(covered)}",
-                        "met" if 0.9 <= coverage <= 0.99 else f"**missed** by {percent(max(0.9 - coverage, coverage - 0.99))}"))
+    bars.append(coverage_bar(figures))
     shares = [these.measured_share for _, these in figures if these.measured_share is not None]
     bars.append(at_most("blocks that `tune` measures, of those of a grid: median", statistics.median(shares) if shares else None, 0.6))
-    ordered = [abs(these.ordered_error) for _, these in steady if these.ordered_error is not None]
+    ordered = [abs(these.ordered_error) for _, these in figures if these.ordered_error is not None]
     bars.append(at_most("error of the predicted step of `ordered`: median", statistics.median(ordered) if ordered else None, 0.03))
     bars.append(at_most("error of the predicted step of `ordered`: worst", max(ordered, default=None), 0.08))
     wide = [r.name for r, these in figures if these.too_wide]

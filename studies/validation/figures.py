@@ -15,7 +15,8 @@ from measure import MEASURED
 from paired import paired_ratio
 
 LARGE_MIB = 1  # caps from here on have bars of their own
-STEADY = 1.1  # a machine whose speed changed by more between calibration and measurement says nothing of predicted times
+STEADY = 1.1  # where the machine's speed changed by more between calibration and measurement, errors are shown apart
+TAKES_CAP = ("gain", "gain not shown", "default not measured")  # where keeps_default() of plan/decision.h is false
 
 
 class Broken(Exception):
@@ -54,6 +55,15 @@ class Figures:
     @property
     def is_steady(self):
         return self.level is None or 1 / STEADY <= self.level <= STEADY
+
+    @property
+    def keeps_default(self):
+        return keeps_default(self.outcome)
+
+    @property
+    def median_signed_error(self):
+        errors = [error for _, error in self.large_errors + self.small_errors]
+        return statistics.median(errors) if errors else None
 
 
 def read_json(path):
@@ -103,6 +113,10 @@ def over_best(result, series):
 def decision_of(result):
     """Results of before the race have none: they chose by prediction alone."""
     return result.get("decision") or {"cap_mib": result["best_predicted"]["cap_mib"], "outcome": "-"}
+
+
+def keeps_default(outcome):
+    return outcome not in (*TAKES_CAP, "-")
 
 
 def chosen_row(result):
@@ -170,6 +184,9 @@ def regrets_of(result, prediction):
     rules = [("chosen cap", chosen), ("predicted best", predicted), ("PyTorch's default", series.get("torch default")), ("one bucket", one_bucket_series(result))]
     regrets = {name: over_best(result, values) for name, values in rules if values}
     regrets["MG-WFBP"] = mg_wfbp_regret(result, prediction)
+    recommended = "PyTorch's default" if keeps_default(decision_of(result)["outcome"]) else "chosen cap"
+    if recommended in regrets:
+        regrets["recommendation"] = regrets[recommended]
     return regrets
 
 

@@ -11,7 +11,7 @@ from regimes import ALPS, ALPS_RANKS, ALPS_SETTING
 from section import report
 from words import cap_text, percent, reflowed, share_text, signed, table
 
-RULES = ["chosen cap", "predicted best", "PyTorch's default", "MG-WFBP", "one bucket"]
+RULES = ["chosen cap", "recommendation", "predicted best", "PyTorch's default", "MG-WFBP", "one bucket"]
 
 INTRODUCTION = """# Does the prediction hold? The validation study
 
@@ -33,9 +33,9 @@ Firkin's own bars are missed, in {count} configurations: four workloads over eac
 - **Links**: [`lab/run`](emulated_links.md#lab-a-network-on-one-machine) joins two hosts, one core and one rank each; "no limit" is as
   fast as the cores. Hosts of replays [get two cores](emulated_links.md#small-messages-on-a-single-core), shared on a machine of two. The
   modelled link has the all-reduce times of {ranks} GH200s of Alps (`{alps}`, {setting}).
-- **Rules**: `tune` names the chosen cap after racing the best predicted ones; other blocks then measure it beside a grid of caps.
-  PyTorch's default runs in its own engine, c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's prediction
-  where its buckets were not measured. Every timed step of every rank is in `studies/validation/data/`."""
+- **Rules**: `tune` names the chosen cap after racing the best predicted ones; other blocks then measure it beside a grid of caps. The
+  recommendation is that cap, or PyTorch's default where `tune` says to keep it. PyTorch's default runs in its own engine, c10d::Reducer.
+  MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's prediction where its buckets were not measured. Every timed step of every rank is in `studies/validation/data/`."""
 
 
 def machine_text(figures):
@@ -52,24 +52,30 @@ def machine_text(figures):
 
 
 def bars_text(figures):
-    rows = [(bar.text, bar.asked, bar.measured, bar.verdict) for bar in all_bars(figures)]
-    return ("## Bars, met and missed\n\nAbsolute errors, pooled over the caps of all configurations of a kind." + unsteady_text(figures) + "\n\n"
-            + table(("what", "asked", "measured", "verdict"), rows)
-            + "\n\n`ctest -L stats` checks on recorded noise how often intervals hold the true value; "
-              "[the model's page](performance_model.md#where-predictions-miss) says why bars are missed.")
+    steady = all_bars([(regime, these) for regime, these in figures if these.is_steady])
+    rows = [(bar.text, bar.asked, bar.measured, alone.measured, verdict_text(bar, alone)) for bar, alone in zip(all_bars(figures), steady, strict=True)]
+    parts = ["## Bars, met and missed", "Absolute errors, pooled over the caps of all configurations of a kind. Verdicts are on all of them.",
+             table(("what", "asked", "all", "steady", "verdict"), rows), unsteady_text(figures),
+             "`ctest -L stats` checks on recorded noise how often intervals hold the true value; "
+             "[the model's page](performance_model.md#where-predictions-miss) says why bars are missed."]
+    return "\n\n".join(filter(None, parts))
+
+
+def verdict_text(bar, alone):
+    return f"{bar.verdict}; steady: met" if alone.verdict == "met" != bar.verdict else bar.verdict
 
 
 def unsteady_text(figures):
-    """What is not counted, why, and what it comes to."""
+    """Which are not steady, what the change alone would do, and what was measured."""
     unsteady = [(regime, these) for regime, these in figures if not these.is_steady]
     if not unsteady:
         return ""
-    errors = [error for _, these in unsteady for error in these.large_errors + these.small_errors]
-    names = ", ".join(f"{regime.name} ({signed(these.level - 1)})" for regime, these in unsteady)
-    return (f"\n\n**Not counted in errors and coverage: {len(unsteady)} configurations** in which a step without communication changed by more than "
-            f"{percent(STEADY - 1, 0)} between calibration and measurement, as `tune` notes there: {names}. The machine's speed changed, and all predicted "
-            f"times with it; their errors have a median of {percent(median_error(errors))} and are {percent(worst_error(errors))} at worst. What compares "
-            "steps within blocks is not affected, and counts.")
+    rows = [(regime.name, signed(these.level - 1), signed(1 / these.level - 1), signed(these.median_signed_error), f"{sum(these.covered)} of {len(these.covered)}") for regime, these in unsteady]
+    return (f"**Steady**: without the {len(unsteady)} configurations in which a step without communication changed by more than "
+            f"{percent(STEADY - 1, 0)} between calibration and measurement, as `tune` notes. Predicted times may be off by up to about that much there, and how "
+            "much of an error is the machine's cannot be told: the column shows what is left without them. The column was added after the measurement; "
+            "the bars know no such exception. What compares steps within blocks is not affected.\n\n"
+            + table(("not steady", "change of that step", "errors, were they the change alone", "measured errors: median", "caps within their interval"), rows))
 
 
 def link_to(regime):
@@ -79,7 +85,7 @@ def link_to(regime):
 def configuration_row(regime, figures):
     errors = [percent(of(errors)) for errors in (figures.large_errors, figures.small_errors) for of in (median_error, worst_error)]
     chosen, best = (cap_text(cap) for cap in (figures.chosen["cap_mib"], figures.result["best_measured"]["cap_mib"]))
-    measured = [share_text(share) for share in (figures.regrets.get("chosen cap"), figures.over_default)]
+    measured = [share_text(share) for share in (figures.regrets["chosen cap"], figures.regrets.get("recommendation"), figures.over_default)]
     ordered = (signed(figures.ordered_predicted), share_text(figures.ordered_measured))
     return (link_to(regime), *errors, chosen if figures.chosen_in_set else f"**{chosen}**", best, *measured, figures.outcome, *ordered)
 
@@ -92,14 +98,15 @@ def regret_summary(figures):
 
 
 def overview_text(figures):
-    header = ("configuration", "error: median", "worst", "small caps: median", "worst", "chosen", "best", "regret", "over default", "answer",
+    header = ("configuration", "error: median", "worst", "small caps: median", "worst", "chosen", "best", "regret", "recommendation's", "over default", "answer",
               "`ordered`, predicted", "measured")  # fmt: skip
     told = any(not these.chosen_in_set for _, these in figures)
-    return ("## All configurations\n\nRegret of each rule over the configurations:\n\n" + table(("regret", *RULES), regret_summary(figures))
+    return ("## All configurations\n\nRegret of each rule over the configurations; in "
+            + f"{sum(these.keeps_default for _, these in figures)} of {len(figures)} `tune` recommends PyTorch's default:\n\n" + table(("regret", *RULES), regret_summary(figures))
             + "\n\nBy configuration: absolute errors of T(b) for caps of 1 MiB and more, and for smaller ones; the cap that `tune` chose and the "
               f"one measured best, in MiB ({'bold where the measurement tells them apart' if told else 'the measurement tells them apart in none'}); the "
-              "chosen cap's regret, its step over PyTorch's default, and [the answer](performance_model.md#the-decision) of `tune`; `ordered` over the "
-              "chosen cap. The linked reports have every cap, interval and rule.\n\n" + table(header, [configuration_row(regime, these) for regime, these in figures]))
+              "chosen cap's regret and the recommendation's, the chosen cap's step over PyTorch's default, and "
+              "[the answer](performance_model.md#the-decision) of `tune`; `ordered` over the chosen cap. The linked reports have every cap, interval and rule.\n\n" + table(header, [configuration_row(regime, these) for regime, these in figures]))
 
 
 def older_text(found):

@@ -9,7 +9,7 @@ MIB = 1 << 20
 
 
 def predict(firkin, tensors_csv, allreduce_csv, ranks, caps=(), rule="close-when-full", forward_s=None):
-    """The result of `firkin predict --json`; `caps` in bytes, in the order of the result's curve. The best cap and plan have no bucket
+    """The result of `firkin predict --json`, with sharded where forward is known; `caps` in bytes, in the order of the result's curve. The best cap and plan have no bucket
     larger than what was measured."""
     largest = max(int(line.partition(",")[0]) for line in allreduce_csv.splitlines()[1:])
     with tempfile.TemporaryDirectory() as folder:
@@ -22,7 +22,7 @@ def predict(firkin, tensors_csv, allreduce_csv, ranks, caps=(), rule="close-when
         if distinct:
             command += ["--cap", ",".join(f"{cap}B" for cap in distinct)]
         if forward_s is not None:
-            command += ["--forward", f"{forward_s!r}s"]
+            command += ["--forward", f"{forward_s!r}s", "--sharded"]
         result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         if distinct:
             result["curve"] = [result["curve"][distinct.index(round(cap))] for cap in caps]

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Where bucket size matters: predictions on published all-reduces, the charts, and the page docs/where_it_matters.md.
+"""Where bucket size matters: predictions on published all-reduces, the charts, the page docs/where_it_matters.md, and the map that
+`tune` and `predict` place a result on.
 
   .venv/bin/python studies/worth/worth.py build/firkin      every cell of the map, the published sweeps, results.csv, results.json, page
-  .venv/bin/python studies/worth/worth.py --page            charts and page anew from results.json
+  .venv/bin/python studies/worth/worth.py --page            charts, page and src/report/map.h anew from results.json
 
 A step is forward and backward with its communication, without the optimiser. All times are what `firkin predict` says.
 """
@@ -43,7 +44,7 @@ def cell(firkin, cluster, ranks, model):
         result = predict(firkin, needed, allreduce, ranks, named.values(), closing, forward_s)
         steps |= dict(zip(named, (row["backward_s"] for row in result["curve"]), strict=True))
         if main:
-            best, plan, ordered = result["best_uniform"], result["best_plan"], result["ordered"]
+            best, plan, ordered, sharded = (result[name] for name in ("best_uniform", "best_plan", "ordered", "sharded"))
             steps |= baselines(result)
     gains = {}
     for factor in BATCHES:  # the same cell with another local batch: times scale, bytes do not
@@ -54,9 +55,40 @@ def cell(firkin, cluster, ranks, model):
         "cluster": cluster.title, "ranks": ranks, "gpu": cluster.gpu, "model": model.title, "gradient_mib": model.elements * models.BYTES / MIB,
         "forward_s": profile.forward_s, "backward_s": profile.backward_s, "best_cap_mib": best["cap_mib"], "best_buckets": best["buckets"],
         "best_s": profile.forward_s + best["backward_s"], "plan_s": profile.forward_s + plan["backward_s"],
-        "ordered_s": ordered["period_s"], "bound_s": ordered["bound_s"],
+        "ordered_s": ordered["period_s"], "bound_s": ordered["bound_s"], "sharded_s": sharded["period_s"],
+        "sharded_memory": sharded["sharded_memory"]["total_bytes"] / sharded["plain_memory"]["total_bytes"],
         "rules_s": {name: profile.forward_s + steps[name] for name in rules.TITLES}, "gain_at_batch": gains,
     }  # fmt: skip
+
+
+def network(firkin, cluster, ranks):
+    """All-reduces of a cluster as latency and bandwidth, fitted as `predict` fits a result's own."""
+    fit = predict(firkin, "name,bytes,ready_s\nw,1048576,1\n", cluster.allreduce_csv(ranks), ranks)["alpha_beta"]
+    return {"cluster": cluster.title, "ranks": ranks, "alpha_s": fit["alpha_s"], "beta_s_per_byte": fit["beta_s_per_byte"]}
+
+
+MAP_HEADER = """\
+// All-reduces on the map of docs/where_it_matters.md, as latency and bandwidth. Written by studies/worth/worth.py.
+#pragma once
+
+namespace firkin {
+
+struct MappedNetwork {
+  const char* cluster;
+  int ranks;
+  double alpha_s, beta_s_per_byte;
+};
+
+inline constexpr MappedNetwork kMappedNetworks[] = {
+%s};
+
+}  // namespace firkin
+"""
+
+
+def map_header(result):
+    fields = ((one["cluster"].removesuffix(", A40"), one["ranks"], one["alpha_s"], one["beta_s_per_byte"]) for one in result["networks"])
+    return MAP_HEADER % "".join('    {"%s", %d, %.4g, %.4g},\n' % row for row in fields)
 
 
 def write_csv(path, cells):
@@ -96,13 +128,15 @@ def main():
         wanted = [(flags.firkin, cluster, ranks, model) for cluster in clusters.all_clusters() for ranks in cluster.table for model in models.all_models()]
         with concurrent.futures.ThreadPoolExecutor(flags.jobs) as pool:
             cells = list(pool.map(lambda one: cell(*one), wanted))
+            networks = list(pool.map(lambda one: network(flags.firkin, *one), ((c, ranks) for c in clusters.all_clusters() for ranks in c.table)))
             sweeps = list(pool.map(lambda sweep: published.judge(flags.firkin, sweep), published.sweeps()))
         write_csv(HERE / "results.csv", cells)
-        write_json(kept, {"cells": cells, "published": sweeps})
+        write_json(kept, {"cells": cells, "networks": networks, "published": sweeps})
         print(f"{len(cells)} cells and {len(sweeps)} published sweeps in {time.monotonic() - start:.0f} s")
     result = json.loads(kept.read_text())
     chart.write(result["cells"], ROOT / "docs" / "images")
     (ROOT / "docs" / "where_it_matters.md").write_text(page.text(result))
+    (ROOT / "src" / "report" / "map.h").write_text(map_header(result))
 
 
 if __name__ == "__main__":

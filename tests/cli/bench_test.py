@@ -68,7 +68,7 @@ class BadInput(InFolder):
             (["chunks", "--out", blocked / "out"], f"{blocked} is not a folder"),
             (["collectives", "-b", "6"], "--begin 6: expected a multiple of 4"),
             (["collectives", "--ranks", "1"], "--ranks 1: expected 2 or more"),
-            (["collectives", "-b", "1M", "--memory-limit", "1MiB"], "--begin 1M: expected at most a third of the memory of a rank, 1 MiB"),
+            (["collectives", "-b", "1M", "--memory-limit", "1MiB"], "--begin 1M: expected at most 341 KiB, a third of the memory of a rank"),
             (["layers", "--steps", "3"], "--steps"),
             (["layers", "--model", "huge"], "unknown model 'huge'"),
             (["layers", "--sequence", "0"], "--sequence 0: expected 1 to"),
@@ -169,7 +169,7 @@ class Collectives(InFolder):
             self.assertAlmostEqual(row["seconds"], statistics.median(samples))
             self.assertEqual("ratio_to_allreduce" in row, row["collective"] != "all_reduce")
         written = self.rows("collectives.csv")
-        self.assertEqual(list(written[0]), ["collective", "bytes", "seconds"])
+        self.assertEqual(list(written[0]), ["collective", "bytes", "world_size", "seconds"])
         self.assertEqual([(r["collective"], int(r["bytes"]), float(r["seconds"])) for r in written],
                          [(r["collective"], r["bytes"], r["seconds"]) for r in rows])  # fmt: skip
         self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)

@@ -133,12 +133,21 @@ class Buckets(unittest.TestCase):
         self.assertEqual(totals, sorted(totals, reverse=True))
         bf16 = firkin("buckets", "--model", "gpt2-large", "--memory", "--dtype", "bf16").stdout.splitlines()
         self.assertEqual(bf16[3].split()[0], "plain")
-        self.assertEqual(len(bf16), 4 + 11)
+        self.assertEqual(len(bf16), 4 + 11 + 2)
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "tensors.csv"
             file.write_text("name,bytes,ready_s\na,400,0.1\n")
             rows = json.loads(firkin("buckets", "--tensors", str(file), "--memory", "--optimizer", "sgd", "--json").stdout)["models"][0]
+            halves = json.loads(firkin("buckets", "--tensors", str(file), "--memory", "--dtype", "bf16", "--json").stdout)["models"][0]
         self.assertEqual((rows["parameters"], rows["plain"]["total_bytes"]), (100, 800))
+        self.assertEqual((halves["parameters"], halves["plain"]["total_bytes"]), (200, 400 + 400 + 3 * 800))
+
+    def test_memory_refuses_what_it_would_ignore(self):
+        for words, expected in [(["--cap", "1MiB"], "--cap: cannot be combined with --memory, which is the same for all buckets"),
+                                (["--no-master-weights"], "--no-master-weights: expected --dtype bf16; fp32 has no other copies")]:
+            result = firkin("buckets", "--memory", *words)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+            self.assertIn(expected, result.stderr)
 
     def test_a_tensors_file_is_taken_in_its_own_order(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -237,6 +246,7 @@ class Tune(unittest.TestCase):
         self.assertNotIn("measuring", stderr)
         self.assertIn("\n  paste     DistributedDataParallel(model", stdout)
         self.assertIn("\n  worth it  ", stdout)
+        self.assertIn("\n  firkin    ordered", stdout)
         self.assertEqual(stdout.splitlines()[-1], f"open  {self.out}/report.html")
         settings = ["reduce_bucket_size", "--ddp-bucket-size", "HOROVOD_FUSION_THRESHOLD="]
         if "Keep PyTorch's default" not in stdout:

@@ -308,12 +308,12 @@ class Predict(WithFolder):
 
     def test_sharded_needs_the_forward_pass_and_a_measured_world(self):
         self.assertNotIn("sharded", self.predict())
-        self.assert_rejected("predict", *self.inputs(), "--sharded", mentions="sharded: the profile has no column needed_s; expected one")
+        self.assert_rejected("predict", *self.inputs(), "--sharded", mentions=f"--sharded: {self.inputs()[1]} has no column needed_s; expected one")
         self.assert_rejected("predict", *self.inputs(), "--collectives", "c.csv", mentions="--collectives requires --sharded")
         self.add_forward()
         (self.out / "c.csv").write_text("collective,bytes,seconds\nreduce_scatter,8,1\nall_gather,8,1\n")
         words = [*self.inputs(), "--sharded", "--collectives", self.out / "c.csv", "--world", 64]
-        self.assert_rejected("predict", *words, mentions="collectives for 64 ranks, of which no all-reduce was measured")
+        self.assert_rejected("predict", *words, mentions=f"--collectives {self.out / 'c.csv'}: {self.inputs()[3]} has no all-reduce of 64 ranks; expected --world with one of")
 
     def test_without_the_forward_pass_nothing_is_said_of_ordered(self):
         self.assertNotIn("ordered", self.predict())
@@ -326,7 +326,8 @@ class Predict(WithFolder):
         none, bf16 = self.predict("--hooks", "none,bf16")["hooks"]
         self.assertEqual((none["hook"], bf16["hook"]), ("none", "bf16"))
         self.assertLess(bf16["backward_s"], 0.75 * none["backward_s"])
-        slow = self.predict("--hooks", "bf16", "--conversion-seconds-per-gib", 10)["hooks"][0]
+        slow = self.predict("--hooks", "bf16", "--conversion-time", "10s")["hooks"][0]
+        self.assertEqual(slow, self.predict("--hooks", "bf16", "--conversion-seconds-per-gib", 10)["hooks"][0])  # its name until 0.1
         self.assertGreater(slow["backward_s"], none["backward_s"])
         self.assertAlmostEqual(none["backward_s"], self.predict()["best_uniform"]["backward_s"])
         text = firkin("predict", *self.inputs(), "--hooks", "none,bf16").stdout
@@ -442,7 +443,7 @@ class OnATerminal(WithFolder):
             lines = self.shown(columns, "predict", *self.inputs())
             self.assertLessEqual(max(map(len, lines)), columns)
             (heading,) = (line for line in lines if line.startswith("cap MiB"))
-            self.assertEqual("exp. regret" in heading, has_all, heading)
+            self.assertEqual("expected cost" in heading, has_all, heading)
 
 
 class Help(unittest.TestCase):

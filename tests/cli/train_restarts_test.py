@@ -104,13 +104,16 @@ class Restarts(Training):
         return torchrun
 
     def test_torchrun_starts_killed_ranks_again_and_they_go_on(self):
-        self.train("--steps", 300, out=self.folder / "whole")
-        torchrun = self.torchrun("--nproc-per-node", 2, "--max-restarts", 2, steps=300)
-        torchrun.wait_for_step(20)
-        os.kill(torchrun.ranks()[-1], signal.SIGKILL)
-        self.assertEqual(torchrun.end(), 0, torchrun.text())
-        self.assertIn("continuing from", torchrun.text())
-        self.assertEqual(losses_of(self.out), losses_of(self.folder / "whole"))
+        for strategy in ("bucketed", "sharded"):
+            with self.subTest(strategy=strategy):
+                self.out, whole = self.folder / strategy, self.folder / f"{strategy}-whole"
+                self.train("--steps", 300, "--strategy", strategy, out=whole)
+                torchrun = self.torchrun("--nproc-per-node", 2, "--max-restarts", 2, steps=300, more=["--strategy", strategy])
+                torchrun.wait_for_step(20)
+                os.kill(torchrun.ranks()[-1], signal.SIGKILL)
+                self.assertEqual(torchrun.end(), 0, torchrun.text())
+                self.assertIn("continuing from", torchrun.text())
+                self.assertEqual(losses_of(self.out), losses_of(whole))
 
     def test_a_restart_does_not_go_on_from_another_run(self):
         """Killed before it has a checkpoint of its own, in a folder that another run has used."""
@@ -124,6 +127,12 @@ class Restarts(Training):
         self.assertTrue((self.out / "older" / "1" / "checkpoints" / "step-00000010.ckpt").exists())
 
     def test_a_run_goes_on_when_a_machine_joins_and_when_it_is_lost(self):
+        for strategy in ("bucketed", "sharded"):
+            with self.subTest(strategy=strategy):
+                self.out = self.folder / strategy
+                self.joins_and_is_lost(strategy)
+
+    def joins_and_is_lost(self, strategy):
         """Two torchruns stand for two machines."""
         port = free_port()
 
@@ -131,7 +140,7 @@ class Restarts(Training):
             times = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=8"
             words = ["--nproc-per-node", 1, "--max-restarts", 3, "--rdzv-id", "night", "--rdzv-conf", f"is_host={is_host},{times}"]
             own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-            return self.torchrun(*words, steps=1000000, nodes="1:2", port=port, more=["--schedule", "constant"], environment=own_store)
+            return self.torchrun(*words, steps=1000000, nodes="1:2", port=port, more=["--schedule", "constant", "--strategy", strategy], environment=own_store)
 
         first = node(is_host=True)
         self.wait_for_checkpoint(first)
@@ -146,8 +155,8 @@ class Restarts(Training):
         first.end()
         done = len(losses_of(self.out))
         self.assertFalse((self.out / "older").exists())
-        self.train("--steps", done, "--schedule", "constant", "--evaluate-every", 0, out=self.folder / "whole")
-        for ours, theirs in zip(losses_of(self.out), losses_of(self.folder / "whole"), strict=True):
+        self.train("--steps", done, "--schedule", "constant", "--evaluate-every", 0, out=self.folder / f"{strategy}-whole")
+        for ours, theirs in zip(losses_of(self.out), losses_of(self.folder / f"{strategy}-whole"), strict=True):
             self.assertAlmostEqual(ours, theirs, delta=1e-4)
 
     def wait_for_restart(self, torchrun, after=0):

@@ -93,6 +93,12 @@ TEST(ShareTime, IsHalfARing) {
   EXPECT_DOUBLE_EQ(share.gap_s, whole.gap_s / 2);
 }
 
+TEST_F(LinkTable, GivesAShareHalfOfItsAllReduce) {
+  const LinkTime share = share_time(parse_link(file_.string(), 2048), 3000);
+  EXPECT_DOUBLE_EQ(share.alone_s, 0.001);
+  EXPECT_DOUBLE_EQ(share.gap_s, 0.0005);
+}
+
 TEST_F(LinkTable, GivesTimesAndGapsAtItsWorldSize) {
   const ModelledLink link = parse_link(file_.string(), 2048);
   EXPECT_DOUBLE_EQ(all_reduce_time(link, 1000).alone_s, 0.001);

@@ -1,5 +1,5 @@
-"""The reference has every public header, with words for every free function, and every name of the Python package; and the fields that
-docs/results.md explains are those that the sources write.
+"""The reference has every public header, with words for every free function, and every name of the Python package; and docs/results.md
+explains the fields that the sources write, all of them and no others.
 
 Usage: reference_test.py REPOSITORY      prints what is missing; exit code 1 if anything is
 """
@@ -56,10 +56,27 @@ def unknown_fields(root: pathlib.Path) -> list[str]:
     return [f"docs/results.md: {name} is written by no source" for name in sorted(fields - written)] or ([] if fields else ["docs/results.md: no fields"])
 
 
+def undocumented_fields(root: pathlib.Path) -> list[str]:
+    """Fields of the tables in src/results, and what is written beside them, that stand nowhere in docs/results.md as code."""
+    texts = {file: file.read_text(encoding="utf-8") for folder in ("src", "include") for file in sorted((root / folder).rglob("*.[ch]*"))}
+    constants = dict(re.findall(r'\b(k\w+) = "(\w+)"', "\n".join(texts.values())))
+    page = (root / "docs/results.md").read_text(encoding="utf-8")
+    documented = {name for code in re.findall(r"`([^`]+)`", page) for name in re.findall(r"\w+", code)}
+    found = []
+    for file, text in texts.items():
+        if file.parent.name != "results":
+            continue
+        keys = [key or constants.get(constant, constant) for key, constant in re.findall(r'\bField\(\s*(?:"(\w+)"|(k\w+)),', text)]
+        keys += [key for chain in re.findall(r'\b(?:object|document)((?:\["\w+"\])+) = ', text) for key in re.findall(r"\w+", chain)]
+        found += [f"docs/results.md: {key} of {file.name} is not explained" for key in sorted({*keys} - documented)]
+    return found
+
+
 def main() -> int:
     root = pathlib.Path(sys.argv[1])
     headers = [file for file in sorted((root / "include/firkin").rglob("*.h")) if file.name not in NOT_INSTALLED]
-    found = missing_pages(root) + missing_names(root) + unknown_fields(root) + [f"{line} has no comment" for header in headers for line in without_words(header)]
+    found = missing_pages(root) + missing_names(root) + unknown_fields(root) + undocumented_fields(root)
+    found += [f"{line} has no comment" for header in headers for line in without_words(header)]
     print("\n".join(found) or f"{len(headers)} public headers are in the reference")
     return 1 if found or not headers else 0
 

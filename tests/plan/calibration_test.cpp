@@ -81,7 +81,7 @@ TEST(Calibrate, WarnsThatLatencyIsNotDeterminedWhereThereIsNone) {
     runs.push_back({plan_for(cap), simulate(steady_profile(), plan_for(cap), no_latency, {.compute_slowdown = 1.1}).end_s});
   }
   const Calibration calibration = calibrate(steady_profile(), no_latency, runs);
-  EXPECT_THAT(calibration.warning, HasSubstr("the latency factor"));
+  EXPECT_THAT(calibration.warning, HasSubstr("how much longer an all-reduce takes to start during backward"));
   EXPECT_TRUE(calibration.standard_errors.empty());
   EXPECT_LT(calibration.largest_relative_error, 1e-3);
 }
@@ -107,14 +107,16 @@ TEST(Calibrate, WarnsWhenTheRunsDoNotDetermineAParameter) {
   const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.2, .comm_slowdown = 1.2};
   const Calibration calibration =
       calibrate(steady_profile(), kCosts, {run_of(4000000, truth), run_of(4000000, truth), run_of(4000000, truth)});
-  EXPECT_THAT(calibration.warning, HasSubstr("the measured runs do not determine the"));
+  EXPECT_THAT(calibration.warning, HasSubstr("these runs cannot tell how much communication slows computation down"));
   EXPECT_LT(calibration.largest_relative_error, 1e-4);
 }
 
 TEST(Calibrate, WarnsWhenNothingOverlaps) {
   // One bucket starts when backward is over: its time says nothing about contention.
   const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(20000000, {})});
-  EXPECT_EQ(calibration.warning, "the measured runs do not determine the slowdown; measure plans with more, and with fewer, buckets");
+  EXPECT_EQ(calibration.warning,
+            "these runs cannot tell how much communication slows computation down, so predicted times may be off; runs with more, and with "
+            "fewer, buckets could");
   EXPECT_EQ(calibration.options, SimulationOptions{});
 }
 

@@ -149,7 +149,7 @@ TEST(Prediction, SamplesOfAllReducesWidenTheInterval) {
     const PredictedBucketing& point = prediction.curve[i];
     EXPECT_LT(*point.low_s, *exact.curve[i].low_s);
     EXPECT_GT(*point.high_s, *exact.curve[i].high_s);
-    EXPECT_TRUE(*point.near_best >= 0 && *point.near_best <= 1 + 1e-9);
+    EXPECT_TRUE(*point.near_best >= 0 && *point.near_best <= 1);
   }
 }
 

@@ -63,13 +63,13 @@ TEST(SensitivityTable, HasSevenFactorsOfEachInfluenceThatThereIs) {
 
 TEST(SensitivityTable, AtFactorOneIsTheBestUniformCap) {
   const ScaledInputs inputs = busy_link();
-  const UniformCap best = find_best_uniform_cap(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});
+  const BestUniformCap best = find_best_uniform_cap(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});
   for (const SensitivityPoint& point : sensitivity_table(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost})) {
     if (point.factor != 1) continue;
-    EXPECT_EQ(point.cap_bytes, best.cap_bytes);
+    EXPECT_EQ(point.cap_bytes, roundest_cap(best.caps));
     EXPECT_DOUBLE_EQ(point.backward_s, best.timeline.end_s);
-    EXPECT_LE(point.near_low_bytes, best.lowest_cap_bytes);
-    EXPECT_GE(point.near_high_bytes, best.lowest_cap_bytes);
+    EXPECT_LE(point.near_low_bytes, best.caps.lowest_cap_bytes);
+    EXPECT_GE(point.near_high_bytes, best.caps.lowest_cap_bytes);
   }
 }
 

@@ -154,6 +154,17 @@ TEST(FindShardedCap, NoCapIsAThousandthFasterAndItMakesThePlan) {
   }
 }
 
+TEST(FindShardedCap, OfManyCapsThatMakeTheBucketsAHighOneIsNamed) {
+  TensorProfile profile = make_profile({1024, 1 << 20, 1 << 20}, {1, 2, 3});
+  profile.needed_s = {2, 1, 0};
+  profile.forward_s = 3;
+  const ShardedCap best = find_sharded_cap(profile, halves_of(linear_costs(1e-9, 1e-6)), {});
+  EXPECT_EQ(best.plan.buckets.size(), 2U);  // a bucket closes once it is full: of 1025 bytes, or of a MiB
+  EXPECT_EQ(best.caps.lowest_cap_bytes, 1025);
+  EXPECT_GE(best.cap_bytes, 1 << 19);
+  EXPECT_LE(best.cap_bytes, best.caps.highest_cap_bytes);
+}
+
 TEST(PredictSharded, ComparesPeriodsAndCountsElements) {
   const PredictedSharded sharded = predict_sharded(two_tensors(), {kTwoSeconds, kOneSecond}, {.ranks = 2}, 6);
   EXPECT_DOUBLE_EQ(sharded.bucketed_period_s, 4 + 6 + 3);
@@ -197,13 +208,13 @@ TEST(OptimizerStates, AreNumbersAParameter) {
 
 TEST(CollectivesCsv, HasACurveForEach) {
   const ShardedCosts costs = parse_collectives_csv(
-      "collective,bytes,seconds,samples\nall_reduce,8,9,1\nreduce_scatter,8,2,1\nreduce_scatter,16,4,1\nall_gather,8,3,1\n", "c.csv");
+      "collective,bytes,seconds,samples\nall_reduce,8,9,1\nreduce_scatter,8,2,1\nreduce_scatter,16,4,1\nall_gather,8,3,1\n", "c.csv", 2);
   EXPECT_DOUBLE_EQ(costs.reduce_scatter.isolated(12), 3);
   EXPECT_DOUBLE_EQ(costs.all_gather.gap(16), 6);
 }
 
 TEST(CollectivesCsv, QueuedCallsGainWhatAllReducesGain) {
-  const ShardedCosts measured = parse_collectives_csv("collective,bytes,seconds\nreduce_scatter,8,2\nall_gather,8,3\n", "c.csv");
+  const ShardedCosts measured = parse_collectives_csv("collective,bytes,seconds\nreduce_scatter,8,2\nall_gather,8,3\n", "c.csv", 2);
   const ShardedCosts costs = with_gaps_like(measured, {linear_curve(8, 1), linear_curve(4, 0.5)});
   EXPECT_DOUBLE_EQ(costs.reduce_scatter.isolated(8), 2);
   EXPECT_NEAR(costs.reduce_scatter.gap(8), 1, 1e-12);
@@ -213,12 +224,19 @@ TEST(CollectivesCsv, QueuedCallsGainWhatAllReducesGain) {
 
 TEST(CollectivesCsv, NamesFileAndLineOfWhatIsWrong) {
   const auto error = [](const std::string& lines) {
-    return error_of([&] { parse_collectives_csv("collective,bytes,seconds\n" + lines, "c.csv"); });
+    return error_of([&] { parse_collectives_csv("collective,bytes,seconds\n" + lines, "c.csv", 2); });
   };
   EXPECT_EQ(error("broadcast,8,1\n"), "c.csv:2: collective is broadcast; expected all_reduce, reduce_scatter or all_gather");
   EXPECT_EQ(error("all_gather,0,1\n"), "c.csv:2: bytes is 0; expected at least 1");
   EXPECT_EQ(error("reduce_scatter,8,1\n"), "c.csv:2: no all_gather; expected both reduce_scatter and all_gather");
   EXPECT_NE(error("all_gather,8,-1\n").find("c.csv:2: seconds is -1; expected"), std::string::npos);
+}
+
+TEST(CollectivesCsv, OfAnotherNumberOfRanksIsRefusedWhereTheFileSaysIt) {
+  const std::string text = "collective,bytes,world_size,seconds\nreduce_scatter,8,2,1\nall_gather,8,2,1\n";
+  EXPECT_DOUBLE_EQ(parse_collectives_csv(text, "c.csv", 2).all_gather.isolated(8), 1);
+  EXPECT_EQ(error_of([&] { parse_collectives_csv(text, "c.csv", 8); }),
+            "c.csv:2: world_size is 2; expected 8, the number of ranks predicted for");
 }
 
 }  // namespace

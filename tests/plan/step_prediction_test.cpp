@@ -1,5 +1,6 @@
 // What tune calibrates on and recommends, from given numbers: nothing is measured here.
-#include "firkin/plan/step_prediction.h"
+#include "firkin/plan/calibration.h"
+#include "firkin/plan/decision.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -134,7 +135,7 @@ TEST(CalibrationPlans, AreOfNoCapAndNotVerified) {
     for (size_t i = 0; i < 4; ++i) EXPECT_EQ(std::ranges::count(plans, plans[i]), 1);
     for (const BucketPlan& plan : plans) check_plan(plan, static_cast<int64_t>(tensors));
     for (const BucketPlan& plan : verified) EXPECT_FALSE(calibrated_on(plans, plan)) << seed;
-    for (const DistinctPlan& of_cap : distinct_plans(profile, rule).plans) EXPECT_FALSE(calibrated_on(plans, of_cap.plan)) << seed;
+    for (const UniformCap& of_cap : distinct_plans(profile, rule).plans) EXPECT_FALSE(calibrated_on(plans, of_cap.plan)) << seed;
   }
 }
 
@@ -175,7 +176,7 @@ TEST(IsMadeByACap, KnowsWhatACapMakes) {
     const TensorProfile profile = random.profile(random.integer(1, 9));
     const CapOptions& rule = kBothRules[seed % 2];
     std::vector<BucketPlan> made;
-    for (const DistinctPlan& of_cap : distinct_plans(profile, rule).plans) made.push_back(of_cap.plan);
+    for (const UniformCap& of_cap : distinct_plans(profile, rule).plans) made.push_back(of_cap.plan);
     for (int i = 0; i < 50; ++i) {
       const BucketPlan plan = random.plan(static_cast<int64_t>(profile.bytes.size()));
       EXPECT_EQ(is_made_by_a_cap(plan, profile.bytes, rule), calibrated_on(made, plan));

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "firkin/plan/step_prediction.h"
 #include "firkin/stats/summary.h"
 #include "helpers.h"
 
@@ -75,6 +74,14 @@ TEST(CapOdds, OfOneDrawIsItsBestCapWithoutRegret) {
   EXPECT_EQ(odds.least_regret().plan, find_best_uniform_cap(profile, costs, kAtMost).plan);
   EXPECT_EQ(odds.of(odds.least_regret().plan).expected_regret, 0);
   EXPECT_EQ(odds.of(odds.least_regret().plan).near_best, 1);
+}
+
+TEST(CapOdds, OfAPlanThatIsAlwaysBestAreExactlyOne) {
+  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
+  for (const size_t draws : {9u, 10u, 49u}) {  // so many times its share, added up, is above 1, below and above
+    const CapOdds odds(profile, redraw(std::vector<CommCosts>(draws, linear_costs(0.25, 1.0 / 32)), {}), kAtMost);
+    EXPECT_EQ(odds.of(odds.least_regret().plan).near_best, 1) << draws;
+  }
 }
 
 TEST(CapOdds, WeighWhatIsLostByHowOftenItIs) {

@@ -85,11 +85,11 @@ TEST(BestUniformCap, EqualsTryingEveryCap) {
           fewest = plan.buckets.size();
         }
       }
-      const UniformCap found = find_best_uniform_cap(profile, costs, {.rule = rule}, {.tolerance = 1e-9});
+      const BestUniformCap found = find_best_uniform_cap(profile, costs, {.rule = rule}, {.tolerance = 1e-9});
       EXPECT_TRUE(found.exhaustive);
       EXPECT_NEAR(found.timeline.end_s, best, 1e-8 * best) << "seed " << seed;
       EXPECT_EQ(found.plan.buckets.size(), fewest) << "seed " << seed;
-      EXPECT_EQ(assign_buckets(sizes, {.cap_bytes = found.cap_bytes, .rule = rule}), found.plan) << "seed " << seed;
+      EXPECT_EQ(assign_buckets(sizes, {.cap_bytes = roundest_cap(found.caps), .rule = rule}), found.plan) << "seed " << seed;
     }
   }
 }
@@ -105,16 +105,16 @@ TEST(BestUniformCap, RespectsTheLimitOnBucketBytes) {
   const UniformCap best =
       find_best_uniform_cap(profile, linear_costs(100, 0.125), {.rule = CapRule::kAtMost}, {.largest_bucket_bytes = 20});
   EXPECT_EQ(best.plan.buckets.size(), 2u);
-  EXPECT_EQ(best.lowest_cap_bytes, 16);
-  EXPECT_EQ(best.highest_cap_bytes, 23);
+  EXPECT_EQ(best.caps.lowest_cap_bytes, 16);
+  EXPECT_EQ(best.caps.highest_cap_bytes, 23);
 }
 
 TEST(BestUniformCap, SkipsCapsThatDifferByLittleWhenThereAreTooMany) {
   RandomInstance random(1);
   const TensorProfile profile = random.profile(400);
   const CommCosts costs = linear_costs(1e-3, 1e-8);
-  const UniformCap all = find_best_uniform_cap(profile, costs, {.rule = CapRule::kAtMost});
-  const UniformCap some = find_best_uniform_cap(profile, costs, {.rule = CapRule::kAtMost}, {}, 100000);
+  const BestUniformCap all = find_best_uniform_cap(profile, costs, {.rule = CapRule::kAtMost});
+  const BestUniformCap some = find_best_uniform_cap(profile, costs, {.rule = CapRule::kAtMost}, {}, 100000);
   EXPECT_TRUE(all.exhaustive);
   EXPECT_FALSE(some.exhaustive);
   EXPECT_LE(all.timeline.end_s, some.timeline.end_s * (1 + 1e-6));

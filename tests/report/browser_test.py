@@ -81,6 +81,14 @@ class Page(unittest.TestCase):
         self.assertEqual(len(re.findall(r'<div data-tool="[^"]+">', section)), 1)  # the others are hidden
         self.assertNotRegex(section, r"<(label|button)[^>]* hidden")
 
+    def test_on_a_telephone_the_setting_to_paste_is_not_cut(self):
+        page = self.report()
+        measured = "document.body.dataset.cut = [...document.querySelectorAll('.paste pre')].filter(pre => pre.scrollWidth > pre.clientWidth).length"
+        text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
+        page.write_text(text.replace("</body>", f"<script>{measured}</script></body>"), encoding="utf-8")
+        document, _ = self.open(page, 390, 844)
+        self.assertIn('data-cut="0"', document)
+
     def test_several_results_share_a_page(self):
         page = self.folder / "several.html"
         files = [str(DATA / name) for name in ("tune.json", "bench-chunks.json", "bench-allreduce.json")]

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "firkin/base/file.h"
+#include "firkin/plan/uncertainty.h"
 #include "report/charts.h"
 
 namespace firkin {
@@ -107,7 +108,8 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
   const json& best = spec["datasets"]["best"];
   ASSERT_EQ(best.size(), 2);
   EXPECT_EQ(best[0]["cap_mib"], results.answer->best_measured.cap_mib);
-  EXPECT_EQ(best[1]["cap_mib"], results.answer->best_predicted.cap_mib);
+  EXPECT_EQ(best[1]["cap_mib"], results.answer->decision.cap_mib);
+  EXPECT_EQ(best[1]["label"], "predicted best: 0.5 MiB");  // of a result without a race
   EXPECT_NE(best[0]["row"], best[1]["row"]);
   const json& domain = spec["encoding"]["y"]["scale"]["domain"];
   for (const char* dataset : {"predicted", "measured", "levels", "best"}) {
@@ -116,6 +118,20 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
       EXPECT_LT(row["time_s"], domain[1]) << dataset;
     }
   }
+}
+
+TEST(Charts, TheCapThatARaceChoseIsNotCalledThePredictedBest) {
+  Results results = tune_results();
+  DecisionSection& decision = results.answer->decision;
+  decision.inferred = false;
+  decision.cap_mib = 16;  // the predicted line is lower elsewhere
+  decision.predicted_s = 0.370726;
+  EXPECT_EQ(rows_of(results, "curve", "best")[1]["label"], "chosen: 16 MiB");
+  EXPECT_THAT(chart_of(results, "curve").summary, HasSubstr("Chosen: 16 MiB, predicted at 371 ms."));
+  EXPECT_EQ(remark_on(*results.answer, 16), "chosen");
+  EXPECT_EQ(remark_on(*results.answer, 4), "measured best");
+  decision.cap_mib = 4;
+  EXPECT_EQ(remark_on(*results.answer, 4), "chosen, measured best");
 }
 
 TEST(Charts, AnIntervalWithoutAnUpperEndIsNotDrawn) {
@@ -140,7 +156,7 @@ TEST(Charts, TheRangeOfPredictionsIsABandThatSaysWhatItIs) {
   Results results = tune_results();
   for (CurveRow& row : results.dense_curve) row.predicted_range_s = Interval{0.9 * *row.predicted_s, 1.1 * *row.predicted_s};
   const Chart chart = chart_of(results, "curve");
-  EXPECT_THAT(chart.caption, HasSubstr("95 % of the validation study's caps"));
+  EXPECT_THAT(chart.caption, HasSubstr(kRangeHeld));
   EXPECT_EQ(chart.spec["datasets"]["predicted"][0]["low"], results.dense_curve[0].predicted_range_s->low);
   EXPECT_THAT(chart_of(tune_results(), "curve").caption, Not(HasSubstr("Band")));
 }

@@ -14,8 +14,7 @@ import unittest
 
 ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 sys.path.insert(0, str(ROOT / "tools"))
-from assemble_report_page import NOTICES_OF_PAGES  # noqa: E402
-from third_party_notices import INLINED, embedded_modules  # noqa: E402
+from third_party_notices import INLINED, NOTICES_OF_PAGES, embedded_modules  # noqa: E402
 
 FIRKIN = os.environ["FIRKIN"]
 NOTICES = (ROOT / "THIRD_PARTY_NOTICES").read_text(encoding="utf-8")

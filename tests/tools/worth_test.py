@@ -161,8 +161,10 @@ class Kept(unittest.TestCase):
     @unittest.skipUnless(vl_convert, "no vl_convert beside this Python")
     def test_the_page_follows_from_the_kept_results(self):
         import page
+        import worth
 
         self.assertEqual((ROOT / "docs/where_it_matters.md").read_text(), page.text(self.result))
+        self.assertEqual((ROOT / "src/report/map.h").read_text(), worth.map_header(self.result))
 
     @unittest.skipUnless(vl_convert, "no vl_convert beside this Python")
     def test_a_cell_and_a_sweep_are_what_this_program_predicts(self):
@@ -170,6 +172,8 @@ class Kept(unittest.TestCase):
 
         cell = worth.cell(os.environ["FIRKIN"], cluster("Alps"), 256, model("ResNet-50"))
         self.assert_close(cell, next(kept for kept in self.result["cells"] if all(kept[name] == cell[name] for name in ("cluster", "ranks", "model"))))
+        network = worth.network(os.environ["FIRKIN"], cluster("Alps"), 256)
+        self.assert_close(network, next(kept for kept in self.result["networks"] if (kept["cluster"], kept["ranks"]) == (network["cluster"], 256)))
         self.assert_close(published.judge(os.environ["FIRKIN"], published.sweeps()[0]), self.result["published"][0])
 
     def assert_close(self, made, kept):

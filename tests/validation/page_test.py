@@ -3,12 +3,14 @@
 import gzip
 import json
 import pathlib
+import re
+import statistics
 import tempfile
 import unittest
 
 import recorded
 from bars import all_bars
-from figures import Broken, cap_samples, chosen_row, read_figures, read_json
+from figures import TAKES_CAP, Broken, cap_samples, chosen_row, read_figures, read_json
 from paired import paired_ratio
 from regimes import all_regimes
 
@@ -28,6 +30,13 @@ def slow_down_the_chosen_cap(result, factor):
     best = next(index for index in range(len(series)) if index != chosen)
     result["best_measured"] = result["curve"][best]
     series[chosen][:] = [seconds * factor for seconds in series[best]]
+
+
+def change_the_machine(result):
+    """Every prediction is far off, and so is the step without communication."""
+    result["decision"]["level"] = 0.8
+    for row in result["curve"]:
+        row.update(error=0.51, predicted_range_s={"low": 8.0, "high": 9.0})
 
 
 class Study(unittest.TestCase):
@@ -74,7 +83,30 @@ class Page(Study):
         recorded.place(self.docs, REPLAY)
         worst = max(abs(row["error"]) for row in recorded.result()["curve"] if row["cap_mib"] >= 4)
         cells = row_of(self.page(), "error of T(b), replay over links, caps of 1 MiB and more: worst")
-        self.assertEqual(cells[1:], ["at most 4.0 %", f"{100 * worst:.1f} %", f"**missed** by {100 * (worst - 0.04):.1f} %"])
+        self.assertEqual(cells[1:], ["at most 4.0 %", *[f"{100 * worst:.1f} %"] * 2, f"**missed** by {100 * (worst - 0.04):.1f} points"])
+
+    def test_errors_on_a_machine_that_changed_count_and_are_shown_apart(self):
+        recorded.place(self.docs, REPLAY)
+        recorded.place(self.docs, "1gbit-compute", change_the_machine)
+        page = self.page()
+        text = "error of T(b), models over links, caps of 1 MiB and more: worst"
+        self.assertEqual(row_of(page, text)[2:4], ["51.0 %", "-"])
+        self.assertEqual(row_of(page, "measured caps within")[1:], ["90 to 99 %", "33.3 % of 6", "66.7 % of 3", "**missed** by 56.7 points"])
+        self.assertEqual(row_of(page, "1gbit-compute"), ["1gbit-compute", "-20.0 %", "+25.0 %", "+51.0 %", "0 of 3"])
+
+    def test_the_recommendation_is_the_default_where_tune_keeps_it(self):
+        def keep_the_default(result):
+            slow_down_the_chosen_cap(result, 1.01)
+            series = dict(zip(result["samples"]["settings"], result["samples"]["step_s"]))
+            best = next(index for index, row in enumerate(result["curve"]) if row is result["best_measured"])
+            series["torch default"][:] = [1.04 * seconds for seconds in cap_samples(result)[best]]
+            result["decision"]["outcome"] = "nothing to gain"
+
+        recorded.place(self.docs, REPLAY, keep_the_default)
+        page = self.page()
+        self.assertIn("in 1 of 1 `tune` recommends PyTorch's default", " ".join(page.split()))
+        self.assertEqual(row_of(page, "regret of the recommendation: worst")[2:], ["4.0 %", "4.0 %", "**missed** by 2.0 points"])
+        self.assertEqual(row_of(page, "**worst**")[1:3], ["+1.0 %", "+4.0 %"])
 
     def test_rules_are_summed_up_over_the_regimes(self):
         recorded.place(self.docs, REPLAY, lambda result: slow_down_the_chosen_cap(result, 1.03))
@@ -129,6 +161,22 @@ class Tutorial(unittest.TestCase):
             self.assertEqual(float(cells[2].split()[0]), round(1e3 * rows[name]["exposed_s"], 1), line)
             if name != "none":
                 self.assertIn(f"{rows[name]['buckets']} buckets", line)
+
+
+class WordsOfTheProgram(unittest.TestCase):
+    def test_what_intervals_held_is_what_the_kept_study_says(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        data = root / "studies" / "validation" / "data"
+        kept = [read_figures(data, regime.name) for regime in all_regimes()]
+        held = ["{:.0f} %".format(100 * statistics.mean(held for these in figures for held in these.covered))
+                for figures in (kept, [these for these in kept if these.is_steady])]
+        said = re.search(r'kRangeHeld =\s*"(.*?)"', (root / "include/firkin/plan/uncertainty.h").read_text())[1]
+        self.assertIn("{} in the newest ({} where the machine kept its speed)".format(*held), said)
+
+    def test_outcomes_have_its_names(self):
+        source = (pathlib.Path(__file__).resolve().parents[2] / "src/plan/decision.cpp").read_text()
+        for name in TAKES_CAP:
+            self.assertIn(f'"{name}"', source)
 
 
 class BrokenResults(Study):
@@ -228,7 +276,7 @@ class Bars(Study):
 
     def test_a_regret_above_its_bar_is_missed(self):
         verdicts = self.verdicts(lambda result: slow_down_the_chosen_cap(result, 1.031))
-        self.assertEqual(verdicts["regret of the chosen cap: worst"], "**missed** by 1.1 %")
+        self.assertEqual(verdicts["regret of the chosen cap: worst"], "**missed** by 1.1 points")
 
     def test_a_gain_is_claimed_only_where_other_blocks_show_it(self):
         text = "configurations with a gain that the blocks which did not choose do not show"
@@ -248,7 +296,7 @@ class Bars(Study):
             for row in result["curve"]:
                 row["predicted_range_s"] = {"low": 0.0, "high": 9.0}
 
-        self.assertEqual(self.verdicts(widen)[text], "**missed** by 1.0 %")  # all of them are more than 99 %
+        self.assertEqual(self.verdicts(widen)[text], "**missed** by 1.0 points")  # all of them are more than 99 %
 
     def test_blocks_of_a_grid_that_tune_need_not_measure(self):
         samples, figures = recorded.result()["samples"], self.figures()

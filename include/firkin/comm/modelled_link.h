@@ -58,7 +58,7 @@ LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes);
 LinkTime broadcast_time(const ModelledLink& link, int64_t bytes);
 
 // Of an all-to-all or an all-gather of `bytes` on every rank in all. With rate and latency: n-1 steps of x / n bytes and one latency each.
-// With a table: the time of an all-reduce, an upper bound.
+// With a table: half the time of an all-reduce, which consists of the two, as the planner takes it.
 LinkTime share_time(const ModelledLink& link, int64_t bytes);
 
 // Seconds for an agreement of all ranks (start_or()): ceil(log2 n) hops of all bytes and one latency each; with a table, the time of an

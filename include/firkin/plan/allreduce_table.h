@@ -30,19 +30,6 @@ struct AllReduceRow {
   std::optional<Interval> modes_s = std::nullopt;  // the two modes of the samples, if they have any
 };
 
-// The columns of allreduce.csv, and the fields of a size in results.json.
-struct AllReduceColumns {
-  static constexpr const char* kBytes = "bytes";
-  static constexpr const char* kWorldSize = "world_size";
-  static constexpr const char* kMedian = "median_s";
-  static constexpr const char* kGap = "gap_s";
-  static constexpr const char* kMean = "mean_s";
-  static constexpr const char* kStdev = "stdev_s";
-  static constexpr const char* kMin = "min_s";
-  static constexpr const char* kMax = "max_s";
-  static constexpr const char* kSamples = "samples";
-};
-
 using AllReduceTable = std::vector<AllReduceRow>;
 
 // Summarises the samples of one size, with the median gap if it was measured. Throws std::invalid_argument without isolated_s.
@@ -56,9 +43,8 @@ AllReduceTable read_allreduce_csv(const std::filesystem::path& path);
 std::string allreduce_csv(const AllReduceTable& table);  // the content of such a file
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table);
 
-// g(x), the time of one more queued call, from `calls` (more than 1) queued together and one call of that size alone: the slope between the
-// two queue lengths, (total_s - isolated_s) / (calls - 1). total_s / calls would include the latency of the first call; for two calls, half
-// of it. Noise makes no call free: the result is at least a hundredth of total_s / calls.
+// g(x), the time of one more queued call, from `calls` (more than 1) queued together and one alone: (total_s - isolated_s) / (calls - 1),
+// since total_s / calls would include the first call's latency. Noise makes no call free: at least a hundredth of total_s / calls.
 double queued_gap_s(double total_s, double isolated_s, double calls);
 
 // Sizes to measure: begin, begin * factor, ... up to `end`, like nccl-tests' -b, -e and -f. Throws InputError unless begin is a positive
@@ -78,9 +64,9 @@ std::vector<std::string> problems_of_table(const AllReduceTable& table);
 std::vector<int64_t> world_sizes(const AllReduceTable& table);
 
 // The curves at one world size; the gap curve from the rows with a gap, or equal to the isolated curve if there are none. A gap counts for
-// at most the slowest single call of that size or less: where transport threads compete for a core, an otherwise idle queue of calls takes
-// longer than single calls, and a training step does not. It counts for at least half of its bytes' time at the best rate of any single
-// call: on a busy machine a queue may seem to take no longer than one call. Throws InputError if the table has no row for this world size.
+// at most the slowest single call of that size or less (an idle queue whose transport threads compete for a core takes longer; a training
+// step does not), and at least half of its bytes' time at the best rate of any single call (on a busy machine a queue may seem to take no
+// longer than one call). Throws InputError if the table has no row for this world size.
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size);
 
 }  // namespace firkin

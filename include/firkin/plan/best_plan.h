@@ -3,7 +3,7 @@
 //   const PlannedBuckets best = find_best_plan(profile, costs);
 //   best.timeline.exposed_s;    // no other plan of contiguous buckets exposes less in that order
 //   const UniformCap cap = find_best_uniform_cap(profile, costs, {.rule = CapRule::kAtMost});
-//   cap.cap_bytes;  // any cap from cap.lowest_cap_bytes to cap.highest_cap_bytes makes the same buckets
+//   roundest_cap(cap.caps);  // any other of cap.caps makes the same buckets
 #pragma once
 
 #include <cstdint>
@@ -31,56 +31,46 @@ struct PlannedBuckets {
   bool exact = false;  // the best of all plans in ready order; otherwise the best of a few
 };
 
-// Exact for any two curves without contention, among plans launched in ready order (other orders and split tensors may do better but are
-// not searched): with e(i, j) the bucket of tensors i .. j - 1 and o the overhead per call,
+// Exact for any two curves without contention, among plans of whole tensors launched in ready order: with e(i, j) the bucket of tensors
+// i .. j - 1 and o the overhead per call, the earliest end of the communication of the first j tensors in n buckets is
 //
 //   F(j, n) = min over i < j of max(ready_j + n o + a(e(i, j)), F(i, n - 1) + g(e(i, j)))
 //
-// is the earliest end of the communication of the first j tensors in n buckets (an earlier end never hurts: the recursion is monotone in
-// F(i, n - 1)). O(L^2) pairs, each for every number of buckets that gains something.
-//
-// With contention: the best of a few starts, judged by the simulation: plans that are exact without contention, of costs and ready times
-// slowed down to several degrees, and the best uniform caps.
-//
-// Throws InputError when the profile or the options do not pass their checks.
+// With contention: the best of a few starts, judged by the simulation: plans that are exact for costs and ready times slowed down to
+// several degrees, and the best uniform caps. Throws InputError when the profile or the options do not pass their checks.
 PlannedBuckets find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
 
-// The plan that would be best without the slowdowns of options.simulation. Checks nothing.
+// The plan that would be best without contention. Checks nothing.
 BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options);
 
+// One partition that a uniform cap makes, and all caps that make it; roundest_cap(caps) is the one to name.
 struct UniformCap {
-  int64_t cap_bytes = 0;  // the roundest of the caps that make these buckets
-  int64_t lowest_cap_bytes = 0;
-  int64_t highest_cap_bytes = 0;
-  BucketPlan plan;
-  Timeline timeline;
-  bool exhaustive = true;  // every distinct partition was tried; else some caps that differ little were skipped
-};
-
-// One partition that a uniform cap makes, and the caps that make it.
-struct DistinctPlan {
   CapInterval caps;
   BucketPlan plan;
 };
 
 struct DistinctPlans {
-  std::vector<DistinctPlan> plans;  // by rising cap
-  bool exhaustive = true;           // else caps that differ by little were skipped
+  std::vector<UniformCap> plans;  // by rising cap
+  bool exhaustive = true;         // else caps that differ by little were skipped
 };
 
-// Every distinct partition that a uniform cap can make, with the limits and the effort of find_best_uniform_cap.
+// Every distinct partition that a uniform cap can make: from each cap to the next at which a bucket changes. options.cap_bytes is ignored.
+// Partitions with a bucket of several tensors above search.largest_bucket_bytes are left out.
+//
+// There are at most L^2 / 2 partitions. When they hold more than `effort` buckets in all, caps that differ by less than a few per mille are
+// skipped; the default suffices for about 500 tensors of all different sizes, or thousands of a few sizes. Throws InputError when the
+// profile or the options do not pass their checks, or no partition respects the limit.
 DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search = {},
                              int64_t effort = 4000000);
 
-// Tries every distinct partition that a uniform cap can make: from each cap to the next at which a bucket changes. options.cap_bytes is
-// ignored. Of plans within search.tolerance of the best, one with the fewest buckets. Partitions with a bucket of several tensors above
-// search.largest_bucket_bytes are left out.
-//
-// There are at most L^2 / 2 partitions. When they hold more than `effort` buckets in all, caps that differ by less than a few per mille are
-// skipped and `exhaustive` is false; the default suffices for about 500 tensors of all different sizes, or thousands of a few sizes.
-// Throws InputError when the profile or the options do not pass their checks, or no partition respects the limit.
-UniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
-                                 const SearchOptions& search = {}, int64_t effort = 4000000);
+struct BestUniformCap : UniformCap {
+  Timeline timeline;
+  bool exhaustive = true;  // as of DistinctPlans
+};
+
+// Of the distinct partitions within search.tolerance of the best, one with the fewest buckets.
+BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
+                                     const SearchOptions& search = {}, int64_t effort = 4000000);
 
 struct Baseline {
   std::string name;
@@ -92,9 +82,8 @@ struct Baseline {
 // time), one_bucket, one_per_tensor, mg_wfbp.
 std::vector<Baseline> baselines(const TensorProfile& profile, const CommCosts& costs);
 
-// MG-WFBP (Shi, Chu, Li: INFOCOM 2019): from the first gradient on, a bucket takes the next tensor too when that becomes ready less than
-// one start-up time after the bucket could have been sent: waiting then costs less than a second start-up. The start-up time is the alpha
-// of fit_alpha_beta on a(x), and the time to send is a(x). O(n).
+// MG-WFBP (Shi, Chu, Li: INFOCOM 2019): a bucket takes the next tensor too when that becomes ready less than one start-up time (the alpha
+// of fit_alpha_beta on a(x)) after the bucket could have been sent: waiting then costs less than a second start-up. O(n).
 BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated);
 
 }  // namespace firkin

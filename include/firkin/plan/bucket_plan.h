@@ -45,6 +45,8 @@ void check_plan(const BucketPlan& plan, int64_t tensor_count);
 
 // The plan of whole tensors with so many in each bucket. Not checked.
 BucketPlan plan_of_counts(std::span<const int64_t> counts);
+BucketPlan one_tensor_per_bucket(size_t tensors);
+BucketPlan one_bucket(size_t tensors);
 
 // Whether a tensor is split over several buckets.
 bool has_parts(const BucketPlan& plan);
@@ -66,11 +68,14 @@ struct CapOptions {
   std::optional<int64_t> first_cap_bytes = std::nullopt;  // cap of the first bucket, so that communication starts early (PyTorch: 1 MiB)
 };
 
-// Groups tensors, given in gradient-ready order, into buckets.
-//
-// sizes: bytes per gradient; zero is allowed and never closes a bucket.
-// Returns a plan that covers every tensor exactly once, in order. A tensor larger than the cap gets a bucket of its own
-// under kAtMost. O(n). Throws InputError if a cap is not positive or a size is negative.
+// The default of PyTorch's DistributedDataParallel (bucket_cap_mb=None).
+inline constexpr CapOptions kTorchDefaultCaps = {.cap_bytes = 25 * kMiB, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = 1 * kMiB};
+
+// The same rule with another cap.
+CapOptions with_cap(CapOptions rule, int64_t cap_bytes);
+
+// Groups tensors into buckets. sizes: bytes per gradient in gradient-ready order; zero is allowed and never closes a bucket. A tensor
+// larger than the cap gets a bucket of its own under kAtMost. O(n). Throws InputError if a cap is not positive or a size is negative.
 BucketPlan assign_buckets(std::span<const int64_t> sizes, const CapOptions& options);
 
 struct CapInterval {
@@ -89,15 +94,12 @@ bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, co
 int64_t roundest_cap(const CapInterval& interval);
 
 // PyTorch's own rule with a list: append, close bucket k once its size reaches caps_bytes[k]; the last cap is for all further buckets.
-// The list is in gradient-ready order once PyTorch has rebuilt its buckets, after the first backward.
-// Throws InputError when the list is empty, a cap is negative, or a size is negative.
+// Throws InputError when the list is empty, or a cap or a size is negative.
 BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<const int64_t> caps_bytes);
 
 struct PyTorchCaps {
-  std::vector<double> mib;  // bucket_cap_mb_list: for each bucket a round cap that it reaches with its last tensor; whole bytes
-  // Whether PyTorch's rule makes exactly the plan's buckets of it. False only when a bucket ends with, or consists of, tensors of zero
-  // bytes.
-  bool reproduces_plan = false;
+  std::vector<double> mib;       // bucket_cap_mb_list: for each bucket a round cap that it reaches with its last tensor; whole bytes
+  bool reproduces_plan = false;  // PyTorch's rule makes exactly these buckets of it, unless one ends with tensors of zero bytes
 };
 
 // Of the plan's buckets; its launch order has no counterpart in PyTorch. Throws InputError when the plan splits a tensor.

@@ -24,10 +24,6 @@ struct MeasuredRun {
   std::optional<double> compute_end_s = std::nullopt;  // median end of the backward computation, if measured
 };
 
-// The parameters, as Calibration::fitted names them.
-inline constexpr const char *kSlowdown = "the slowdown", *kComputeSlowdown = "the slowdown of computation",
-                            *kLatencyFactor = "the latency factor", *kCallOverhead = "the overhead per call";
-
 struct Calibration {
   SimulationOptions options = {};
   double latency_factor = 1;                 // latency during backward over latency alone; may be below 1
@@ -39,14 +35,23 @@ struct Calibration {
   std::string warning = {};                  // names those the runs do not determine, for which other values would fit as well; else empty
 };
 
-// Least squares of log(predicted / measured). The number of measured times decides how many parameters are fitted, always one fewer than
-// times: with one or two, a slowdown common to computation and communication; with three, also the overhead per call; with four or more,
-// the slowdown of computation, a factor on the latency of all-reduces, and the overhead. A parameter without influence on these runs stays
-// at "none". Standard errors are those of the model linearised at the fit. Deterministic; a few hundred simulations per parameter. `known`:
-// the values of parameters that are not fitted. Throws InputError if there is no run, a plan does not fit the profile, or a time is not
-// positive.
+// Least squares of log(predicted / measured). One or two measured times determine a slowdown common to computation and communication;
+// three, also the overhead per call; four or more, the slowdown of computation, a factor on the latency of all-reduces, and the overhead. A
+// parameter without influence on these runs stays at "none", others at `known`. Standard errors are those of the model linearised at the
+// fit. Deterministic. Throws InputError if there is no run, a plan does not fit the profile, or a time is not positive.
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
                       const SimulationOptions& known = {});
+
+// Four plans to calibrate on, one more than the parameters they determine: buckets of a sixtieth, a twentieth, a sixth and a third of all
+// bytes, adjusted as little as possible until no cap under `rule` makes them and `verified` does not contain them: nothing is calibrated on
+// and then measured. Where too few tensors allow no such plan, calibrated_on() tells.
+std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified);
+
+// The largest number of buckets in any calibration plan: beyond it the cost per call is extrapolated.
+int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration);
+
+// Whether `plan` is one of `calibration`.
+bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan);
 
 // The costs during backward.
 CommCosts calibrated(const CommCosts& costs, const Calibration& calibration);

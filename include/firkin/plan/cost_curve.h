@@ -12,20 +12,16 @@ struct CostPoint {
   double seconds = 0;
 };
 
-// Sorted by bytes; sizes within 1 % of one another are one, with the median of their times.
-std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points);
-
-// A measured curve, linear between and beyond the points, because latency and bandwidth are linear in the size. (Interpolating on
-// logarithmic axes overestimates a + b x by up to 6 % between sizes a factor of 4 apart.) Never assumed monotone or convex.
+// A measured curve, linear between the points, because latency and bandwidth are linear in the size. Never assumed monotone or convex.
 //
-// The line continues beyond both ends, within bounds that keep one noisy point from making calls free or endless. Above the largest
-// size it is the line through that size and one of at most two thirds of it; a byte costs at least half of its cost from a sixteenth of
-// that size on, and between a tenth and twice the largest size's time per byte. Below the smallest size, a time is at least a tenth of the
-// smallest size's and at most equal to it. A single point extends as a constant below and proportionally above.
+// The line continues beyond both ends, within bounds that keep one noisy point from making calls free or endless. Above the largest size it
+// is the line through that size and one of at most two thirds of it; a byte costs at least half of its cost from a sixteenth of that size
+// on, and between a tenth and twice the largest size's time per byte. Below the smallest, a time is at least a tenth of that size's and at
+// most equal to it. A single point extends as a constant below and proportionally above.
 class CostCurve {
  public:
-  // Points in any order; points of the same size are merged by their median. Throws InputError when there is no point, or a
-  // point's bytes or seconds is not positive and finite.
+  // Points in any order; sizes within 1 % of one another are one, with the median of their times. Throws InputError when there is no point,
+  // or a point's bytes or seconds is not positive and finite.
   explicit CostCurve(std::vector<CostPoint> points);
 
   // Seconds for an all-reduce of `bytes` (at least 0).
@@ -39,8 +35,8 @@ class CostCurve {
   double high_slope_ = 0;  // and above the last
 };
 
-// The two curves of the performance model: a(x), one all-reduce on an idle link, and g(x), the time per call when many are
-// queued back to back (latency and gap, as in LogGP, Alexandrov et al. 1995).
+// a(x), one all-reduce on an idle link, and g(x), the time per call when many are queued (latency and gap of LogGP, Alexandrov et al.
+// 1995).
 struct CommCosts {
   CostCurve isolated;  // a(x)
   CostCurve gap;       // g(x); equal to a(x) if it was not measured
@@ -56,8 +52,7 @@ struct ShardedCosts {
   CommCosts all_gather;
 };
 
-// Half an all-reduce each: a ring's all-reduce is a reduce-scatter and then an all-gather, of as many steps and bytes (Thakur,
-// Rabenseifner, Gropp 2005). An assumption, for where the two were not measured.
+// Half an all-reduce each, as of a ring (Thakur, Rabenseifner, Gropp 2005): an assumption, for where the two were not measured.
 ShardedCosts halves_of(const CommCosts& all_reduce);
 
 // time = alpha_s + bytes * beta_s_per_byte, fitted with relative weights (an unweighted fit is far off at small sizes).
@@ -80,8 +75,7 @@ struct Compression {
   double conversion_s_per_byte = 0;  // of the gradient, there and back
 };
 
-// "none" (converts nothing, whatever the conversion takes) or "bf16". Throws InputError, which lists the names, for any other, and when the
-// conversion's time is negative or not finite.
+// "none" or "bf16". Throws InputError, which lists the names, for any other, and when the time is negative or not finite.
 Compression find_compression(const std::string& name, double conversion_s_per_byte);
 
 // Both curves as functions of the gradient's bytes: a(x) becomes a(x * wire_fraction) + x * conversion_s_per_byte, as if the conversion

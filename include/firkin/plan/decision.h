@@ -1,5 +1,8 @@
-// Which cap to use, and what it gains: the one decision behind `firkin tune`, C++'s tune(), Python's firkin.tune() and automatic buckets.
+// Which cap to use, and what it gains: the one decision behind `firkin tune`, C++'s tune(), Python's firkin.tune() and automatic buckets;
+// and before it, what whole training steps are predicted to take.
 //
+//   const StepModel model{profile, costs, calibration.options, none_step_s, bare_backward_s, calibration.residual};
+//   predict_steps(model, rule, caps);                                       // one prediction for each cap
 //   const std::vector<CapPrediction> caps = caps_to_race(model, rule, {});  // the few best predicted
 //   while (!is_clear(weigh(caps, step_s))) ...                              // one more block of steps of each
 //   decide({.caps = caps, .race_s = step_s, .confirmation = ...});          // the gain, from blocks that did not choose
@@ -8,18 +11,81 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "firkin/plan/step_prediction.h"
+#include "firkin/plan/bucket_plan.h"
+#include "firkin/plan/cost_curve.h"
+#include "firkin/plan/tensor_profile.h"
+#include "firkin/plan/timeline.h"
 #include "firkin/stats/paired.h"
 
 namespace firkin {
 
-// The standard error of a predicted difference between two caps, as a share of a step. On two studies of 18 regimes, choosing among four
-// caps by ten blocks had the least regret, in the mean and at worst, when shrunk to the prediction with this error.
+// A step is the step without communication, plus the excess of the simulated backward over the bare backward.
+struct StepModel {
+  const TensorProfile& profile;
+  const CommCosts& costs;  // calibrated
+  SimulationOptions simulation;
+  double none_step_s = 0;               // measured, without communication: more than 0
+  double bare_backward_s = 0;           // measured, without hooks
+  std::optional<double> residual = {};  // of the calibration (calibration.h); none: not calibrated
+};
+
+// The predicted step time under one cap.
+struct CapPrediction {
+  int64_t cap_bytes = 0;
+  int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // of the caps that make the same buckets; int64's largest: no cap changes anything
+  int64_t buckets = 0;
+  double step_s = 0;
+  double low_s = 0, high_s = 0;  // the interval by model_range()
+  // The cap's mean cost over the best of those predicted with it, as a share of a step, under model_errors(): next to a cliff it is more
+  // than step_s suggests, since one late large bucket costs more than one call too many.
+  double expected_regret = 0;
+};
+
+// Seconds of a whole step under `plan`. Both throw std::invalid_argument if the step without communication is unknown: differences of
+// plans are judged as a share of a step, never of exposed communication, which may be close to zero.
+double predict_step(const StepModel& model, const BucketPlan& plan);
+// One per cap, in the order given. rule.cap_bytes is not used.
+std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps);
+
+// Seconds of a whole step under the strategy ordered. The profile must know its forward pass.
+double predict_ordered_step(const StepModel& model, const BucketPlan& plan);
+// The same of a simulated steady step of `ordered` or `sharded`.
+double step_of_period(const StepModel& model, double period_s);
+// Its buckets worth racing, the best first: the plan of a search, and equal caps from 0.25 MiB on, as far as the simulation puts them
+// within 5 % of a step of the best. None has more than `most_buckets`; at most three. Each with a launch order by need.
+std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets);
+
+// Powers of two down from the one that holds everything: the seven largest with different buckets, or fewer. Ascending.
+std::vector<int64_t> default_caps(std::span<const int64_t> sizes, const CapOptions& rule);
+
+// Evenly on a logarithmic axis, eight to an octave, from a quarter of the smallest wanted cap to twice the gradients' size.
+std::vector<int64_t> dense_caps(int64_t smallest_cap, int64_t total_bytes);
+
+struct DistinctCaps {
+  std::vector<int64_t> caps;       // ascending, each with other buckets
+  std::vector<std::string> notes;  // one per dropped cap, naming the cap that stands for it
+};
+
+// Keeps the smallest of the caps that make the same buckets. Throws InputError for a cap that is not positive.
+DistinctCaps distinct_caps(std::vector<int64_t> caps, std::span<const int64_t> sizes, const CapOptions& rule);
+
+// Adds `cap` to the ascending caps, unless one of them gives the same buckets. Returns the cap that stands for it.
+int64_t add_cap(std::vector<int64_t>& caps, int64_t cap, std::span<const int64_t> sizes, const CapOptions& rule);
+
+// The best of all plans, within a thousandth of backward.
+BucketPlan best_plan(const StepModel& model);
+
+// ---- The decision
+
+// The standard error of a predicted difference between two caps, as a share of a step: with it choosing by ten blocks had the least regret
+// in two studies of 18 regimes (docs/validation.md).
 inline constexpr double kPredictionError = 0.02;
 
 // What predictions and measurements together say about some caps.
@@ -83,8 +149,8 @@ struct Decision {
   Outcome outcome = Outcome::kNotMeasured;
   std::optional<double> predicted_to_default = {};  // step of the choice over the default's
   std::optional<PairedRatio> to_default = {};       // the same, measured by the confirmation
-  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed, and all predicted times
-  // are off by that factor; comparisons are not.
+  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed: predicted times may be
+  // off by up to about that factor. What was compared within blocks is not affected.
   std::optional<double> level = {};
 };
 

@@ -17,10 +17,9 @@
 
 namespace firkin {
 
-// The launch order of these buckets by the rule: whenever the link is free, of the buckets that are ready then, the one whose tensors the
-// next forward needs first (earliest due date of what has been released; Jackson 1955). During backward late layers go because nothing else
-// is ready, afterwards early layers come first. From simulated times, so that all ranks find the same order. Empty when it is the ready
-// order. The profile and the plan must have passed their checks; plan.launch_order is ignored. O(n log n).
+// The launch order by the rule: whenever the link is free, of the buckets that are ready, the one whose tensors the next forward needs
+// first (earliest due date; Jackson 1955). From simulated times, so that all ranks find the same. Empty when it is the ready order. The
+// profile and the plan must have passed their checks; plan.launch_order is ignored. O(n log n).
 std::vector<int64_t> launch_order_by_need(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
                                           const PipelineOptions& options = {});
 
@@ -30,8 +29,7 @@ struct OrderedSearchOptions {
   double tolerance = 1e-6;
   int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();  // no bucket of several tensors holds more
   int64_t most_buckets = std::numeric_limits<int64_t>::max();
-  // Limits for splitting a tensor: the number of parts, and their size.
-  int64_t most_parts = 64;
+  int64_t most_parts = 64;  // of a split tensor
   int64_t smallest_part_bytes = 64 * kKiB;
 };
 
@@ -42,13 +40,9 @@ struct OrderedPlan {
 };
 
 // A search, not exact: starts are the partitions of uniform caps, whole or with what is larger than the cap split, and the best plan for a
-// single backward pass, each launched by need; the best of them are improved by local moves (merge, move a boundary, cut a bucket, split a
-// tensor into more or fewer parts, move a bucket in the launch order), each judged by simulate_pipeline(). Deterministic.
-//
-// How good: on 5,000 random instances of up to 5 tensors, 13 results are more than 0.1 % above the best of all partitions, splits in two
-// and launch orders, the worst by 2.5 %. How fast: 436 tensors in half a second at most, 600 random ones as well.
-//
-// Throws InputError if the profile or the options fail their checks, or no plan meets the limits on the number and size of buckets.
+// single backward pass, each launched by need; the best are improved by local moves. Of 5,000 random instances of up to 5 tensors, 13 end
+// more than 0.1 % above the best of all partitions, splits in two and launch orders, the worst 2.5 %. 436 tensors take half a second at
+// most. Deterministic. Throws InputError if the profile or the options fail their checks, or no plan meets the limits.
 OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const OrderedSearchOptions& options = {});
 
 // Seconds from the start of backward; what ends after the end of backward runs under the next forward pass.

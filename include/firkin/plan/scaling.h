@@ -36,14 +36,14 @@ struct FormFit {
 
 inline constexpr int64_t kLargestWorld = 65536;
 
-// Limits of the measured worlds to fit; of those within, the three largest are used.
+// Limits of the measured worlds to fit.
 struct WorldRange {
   int64_t smallest = 2;
   int64_t largest = kLargestWorld;
 };
 
-// Worlds that span the same network as `world`: all within one node of `ranks_per_node` ranks, or all across nodes. Times within a node say
-// nothing about the network between nodes. 0 if the number is unknown: any world. Throws InputError if nodes would not be full.
+// Worlds that span the same network as `world`: all within one node of `ranks_per_node` ranks (0: unknown, so any world), or all across
+// nodes. Throws InputError if nodes would not be full.
 WorldRange worlds_alike(int64_t world, int64_t ranks_per_node);
 
 class ScalingModel {
@@ -66,7 +66,7 @@ class ScalingModel {
 
   // `count` draws: each of one form, drawn by its weight, with a normal error of the logarithm at each size: the root mean square of the
   // form's errors there and at the two neighbouring sizes when a world was left out, times the square root of the doublings from the
-  // nearest measured world. So only sizes at which a protocol changes, where all forms fail, are uncertain. Deterministic.
+  // nearest measured world. Deterministic.
   std::vector<CommCosts> redraw(int64_t world, int count) const;
 
  private:
@@ -91,13 +91,11 @@ struct Straggler {
 
 // E[max over P ranks] / E[max over the P0 measured ones], because a profile is already that of the slowest rank.
 //
-// Separates (fit_blocks) steps that are slow on all ranks, ranks that are slow in all steps, and residuals. The first make no rank wait
-// for another. Each measured rank stands for P / P0 of the P ranks at its level, so one slow rank of eight counts in the measured maximum
-// as in the predicted one. Residuals differ from rank to rank and step to step. With F_i the distribution of rank i's times in
-// a typical step, the maximum has the distribution prod F_i^(P / P0): its expectation is exact for the measured times. It is never above
-// the largest of them, so for more ranks than times a second figure treats the largest tenth of the residuals as the start of an
-// exponential tail (peaks over a threshold u with mean excess s: u + s (ln N + 0.577) for N draws above u). The two span a plausible range,
-// not a confidence interval.
+// Steps that are slow on all ranks make none wait and are taken out (fit_blocks). Each measured rank stands for P / P0 of the P ranks: with
+// F_i the distribution of rank i's times in a typical step, the maximum has the distribution prod F_i^(P / P0). Its expectation is never
+// above the largest measured time, so for more ranks than times a second figure treats the largest tenth of the residuals as the start of
+// an exponential tail (peaks over a threshold u with mean excess s: u + s (ln N + 0.577) for N draws above u). The two span a plausible
+// range, not a confidence interval.
 //
 // times_by_rank: seconds of a rank's backward or step, [rank][step], every step on every rank; of a single rank, its times alone.
 // Throws InputError when there is none, ranks differ in their number of steps, a time is not positive and finite, or ranks < 1.

@@ -1,6 +1,6 @@
 // Buckets for the strategy `sharded`, one cap for reduce-scatter and all-gather, and what it takes in time and memory.
 //
-//   const ShardedCosts costs = read_collectives_csv("collectives.csv");
+//   const ShardedCosts costs = read_collectives_csv("collectives.csv", 8);
 //   predict_sharded(profile, costs, {.ranks = 8}, bucketed_backward_s).cap_bytes;
 //   sharded_memory({.elements = 774030080}, 8).total();  // bytes on each rank
 #pragma once
@@ -17,10 +17,10 @@
 namespace firkin {
 
 // collectives.csv: `collective,bytes,seconds`, where collective is all_reduce, reduce_scatter or all_gather, and bytes are the whole
-// bucket's, the parts of all ranks together; other columns are ignored. Throws InputError with file and line for every malformed input, and
-// unless both of the last two are there.
-ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file);  // `file`: the name used in errors
-ShardedCosts read_collectives_csv(const std::filesystem::path& path);
+// bucket's, the parts of all ranks together. A column `world_size`, where there is one, must be `ranks` in every row; other columns are
+// ignored. Throws InputError with file and line for every malformed input, and unless both of the last two collectives are there.
+ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file, int64_t ranks);  // `file`: the name used in errors
+ShardedCosts read_collectives_csv(const std::filesystem::path& path, int64_t ranks);
 
 // Of queued calls the measured file says nothing: they take less than single ones by as much as all-reduces do (an assumption).
 ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce);
@@ -65,11 +65,10 @@ struct ShardedSearch {
 };
 
 struct ShardedCap {
-  int64_t cap_bytes = 0;  // the roundest of those that make these buckets
+  int64_t cap_bytes = 0;  // the roundest of those that make these buckets, of a wide interval of its upper half
   CapInterval caps;
   BucketPlan plan;
   Pipeline pipeline;
-  int64_t reduce_cap_bytes = 0;  // the best for backward and the sums alone
 };
 
 // Simulates every distinct partition that a uniform cap can make (those of distinct_plans()), for both collectives at once. Of those within
@@ -92,9 +91,9 @@ struct PredictedSharded {
   double agreement_s = 0;
   bool halves = false;  // costs are halves_of() an all-reduce
 
-  // Megatron-LM's size, and DeepSpeed's: there the gather follows the step with nothing to hide behind, so the best cap for the
-  // reduce-scatter alone, and one gather of everything. Elements.
-  int64_t ddp_bucket_size = 0, reduce_bucket_size = 0, allgather_bucket_size = 0;
+  // Elements. Megatron-LM's size, and DeepSpeed's for its gather, which follows the step with nothing to hide behind: all at once, rounded
+  // up to an even number, as it asks. Its `reduce_bucket_size` is the cap without the strategy, as it all-reduces buckets.
+  int64_t ddp_bucket_size = 0, allgather_bucket_size = 0;
   RankMemory plain, sharded;
 };
 

@@ -25,6 +25,7 @@ struct TensorProfile {
 
   bool knows_forward() const { return !needed_s.empty(); }
   int64_t total_bytes() const;  // of all gradients
+  double updates_s() const;     // of all tensors
 };
 
 // The columns of tensors.csv, and the fields of a tensor in results.json.
@@ -37,6 +38,9 @@ inline constexpr const char* kTensorUpdate = "update_s";
 // Adds a forward pass of that length to a profile without one: parameters are needed in reverse gradient-ready order, at times that
 // mirror backward's.
 TensorProfile with_forward(TensorProfile profile, double forward_s);
+
+// All of its computation takes `factor` times as long.
+TensorProfile slowed(TensorProfile profile, double factor);
 
 // Throws InputError unless the vectors agree in length, names are distinct, times are finite and not negative, ready_s does not decrease,
 // and no time lies behind the end of its pass.

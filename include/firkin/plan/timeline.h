@@ -60,15 +60,9 @@ struct Timeline {
 // The profile and the plan must have passed check_profile and check_plan. Throws InputError when the options do not pass check_options.
 Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options = {});
 
-// A wait of the forward pass for a bucket.
-struct PipelineWait {
+// A wait of the forward pass for a bucket, or the optimiser's run on its tensors.
+struct PipelineSpan {
   int64_t bucket = 0;  // its index in the plan; of a split tensor, the first part's
-  double start_s = 0, end_s = 0;
-};
-
-// The optimiser's run on a bucket's tensors, or on a split tensor.
-struct PipelineUpdate {
-  int64_t bucket = 0;  // as above
   double start_s = 0, end_s = 0;
 };
 
@@ -81,19 +75,16 @@ struct Pipeline {
   double communication_s = 0;  // g(x) of all buckets
   double waited_s = 0;         // the length of all waits; under `sharded` of the one after backward too
 
-  std::vector<BucketSpan> buckets;      // of this step, in launch order: one that ends after period_s ends in the next step's forward
-  std::vector<BucketSpan> gathers;      // `sharded`: likewise; each is ready when its part has been stepped
-  std::vector<PipelineWait> waits;      // of forward, for buckets of the step before
-  std::vector<PipelineUpdate> updates;  // on buckets of the step before; none under `sharded`, which steps between backward and forward
+  std::vector<BucketSpan> buckets;    // of this step, in launch order: one that ends after period_s ends in the next step's forward
+  std::vector<BucketSpan> gathers;    // `sharded`: likewise; each is ready when its part has been stepped
+  std::vector<PipelineSpan> waits;    // of forward, for buckets of the step before
+  std::vector<PipelineSpan> updates;  // on buckets of the step before; none under `sharded`, which steps between backward and forward
 };
 
-// Backward is that of simulate(). When it ends the ranks agree, and the next forward begins. At a tensor's needed_s forward waits for its
-// bucket (of a split tensor, for all parts), and then the optimiser runs on it; while forward is blocked, the optimiser runs on other
-// buckets, in order of arrival, one at a time and each to its end. Contention is that of simulate(), in forward and in the optimiser as
-// well.
-//
-// Every bucket has been awaited when backward begins, so the link is idle then and every step takes equally long: one backward with the
-// next forward is the whole cycle.
+// Backward is that of simulate(), and so is contention. When it ends the ranks agree, and the next forward begins. At a tensor's needed_s
+// forward waits for its bucket (of a split tensor, for all parts), and then the optimiser runs on it; while forward is blocked, the
+// optimiser runs on other buckets, in order of arrival, one at a time and each to its end. Every bucket has been awaited when backward
+// begins, so every step takes equally long.
 //
 // A profile that does not know its forward pass needs every tensor at 0; one without update_s takes updates for free. Profile and plan must
 // have passed check_profile and check_plan. Throws InputError when the options do not pass check_options. O(n log n).

@@ -4,14 +4,10 @@
 //   fit[3].median;    // 0.085: seconds of a step in a typical block
 //   fit[3].interval;  // {0.079, 0.092}
 //
-// The logarithm of a time is modelled as setting + block + noise and fitted by median polish (Tukey 1977): a slow block slows all settings,
-// and no single time moves the fit far. The other settings tell how slow a block was, which gives a setting's times in a typical block;
-// the interval comes from the order statistics of these (interval.h). A single setting has no blocks to remove, and gets the interval of
-// its series. Equal settings share the median of all their samples.
-//
-// On recorded noise (tests/stats/data; 6 to 30 blocks) 95 % intervals of eight settings hold the true median in 93 to 96 %, those of four
-// in 91 to 94 % (once 84), of two in 87 to 93 % (once 79): few settings tell less about the level they all share, on which no comparison
-// depends.
+// The logarithm of a time is modelled as setting + block + noise and fitted by median polish (Tukey 1977). The other settings tell how slow
+// a block was, which gives a setting's times in a typical block; the interval comes from the order statistics of these (interval.h). A
+// single setting gets the interval of its series. On recorded noise (tests/stats/data; 6 to 30 blocks) 95 % intervals of eight settings
+// hold the true median in 93 to 96 %, those of four in 91 to 94 % (once 84), of two in 87 to 93 % (once 79).
 #pragma once
 
 #include <cstddef>
@@ -27,12 +23,9 @@ namespace firkin {
 // The modified z-score of Iglewicz and Hoaglin (1993), who recommend this threshold.
 inline constexpr double kOutlierThreshold = 3.5;
 
-// Indices, ascending, of the values whose distance from the median exceeds `threshold` standard deviations, where the standard deviation is
-// 1.4826 times the median absolute deviation (its value for normal noise), which outliers hardly move. When more than
-// half of the values are equal, that deviation is zero, and 1.2533 times the mean absolute deviation takes its place; when all are equal
-// there is no outlier.
-//
-// Throws std::invalid_argument when `values` is empty or holds a value that is not finite, or when threshold is not positive.
+// Indices, ascending, of the values farther from the median than `threshold` standard deviations: 1.4826 times the median absolute
+// deviation (its value for normal noise), or, when that is zero, 1.2533 times the mean absolute deviation. Throws std::invalid_argument
+// when `values` is empty or holds a value that is not finite, or when threshold is not positive.
 std::vector<size_t> find_outliers(std::span<const double> values, double threshold = kOutlierThreshold);
 
 // Two groups of values with almost none between them.
@@ -43,10 +36,9 @@ struct TwoModes {
 };
 
 // Splits the values at the widest gap, with at least a fifth of them (and three) on either side; a twentieth on either side may lie in
-// the gap. There are two modes if the gap is kModeGap times as wide as the average distance of values from their group's median, and there
-// are at least kFewestForModes values. Of 2,000 normal series of 12 to 20 values one in 250 passes for two modes, of 2,000 of 40 none;
-// of calls of 2 or 7 ms, each with 10 % of noise, 91 and 100 %. Throws std::invalid_argument when `values` is empty or holds a value that
-// is not finite.
+// the gap. There are two modes if it is kModeGap times as wide as the average distance of values from their group's median, and there are
+// at least kFewestForModes values: one normal series of 12 to 20 values in 250 passes for two modes. Throws std::invalid_argument when
+// `values` is empty or holds a value that is not finite.
 inline constexpr size_t kFewestForModes = 12;
 inline constexpr double kModeGap = 5;
 std::optional<TwoModes> find_two_modes(std::span<const double> values);
@@ -74,12 +66,10 @@ struct IndifferenceSet {
 
 // Best is the setting with the lowest median of fit_blocks(); the first of equals. A member is a setting whose interval reaches down to 1.
 //
-// The best of several equal settings is also the luckiest. So differences are compared with those of luck alone: residuals
-// are shuffled among the settings of each block, and in 97.5 % of 1,000 shuffles a setting lies no further above the luckiest than the
-// distance c (multiple comparisons with the best, one-sided: Hsu 1984). The truly best setting is left out in at most 2.5 % of
-// measurements, however many settings there are, and two that are both truly best are told apart in at most 5 %. This assumes that
-// their noise is alike; in case one is noisier, the pair's own interval (paired.h) must exclude 1 as well. An interval here reaches from
-// the ratio to the farther of the two ends on either side.
+// The best of several equal settings is also the luckiest, so differences are compared with those of luck alone: residuals are shuffled
+// among the settings of each block, and in 97.5 % of 1,000 shuffles a setting lies no further above the luckiest than the distance c
+// (multiple comparisons with the best, one-sided: Hsu 1984). This assumes that their noise is alike; in case one is noisier, the pair's own
+// interval (paired.h) must exclude 1 as well. An interval here reaches from the ratio to the farther of the two ends on either side.
 //
 // settings_by_block: [setting][block], seconds; block b was measured in the same stretch of time for every setting, in random order. With
 // fewer than kFewestSamples blocks every setting is a member. Deterministic. O(1000 * settings * blocks^2): 0.06 s for 8 settings and 30

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "firkin/stats/interval.h"
 
@@ -16,9 +17,8 @@ struct PairedRatio {
   Interval interval;
 };
 
-// The Hodges-Lehmann estimate (1963) of log(a / reference), that is the median of the means of all pairs of blocks, each block with itself
-// included, exponentiated; with the interval of Wilcoxon's signed ranks (Tukey 1949). Whatever affects both settings in a block (a slow
-// machine, drift, a neighbour's load) cancels. Blocks run their settings in random order, so for two equal settings either sign of a
+// The Hodges-Lehmann estimate (1963) of log(a / reference), exponentiated, with the interval of Wilcoxon's signed ranks (Tukey 1949).
+// Whatever affects both settings in a block cancels. Blocks run their settings in random order, so for two equal settings either sign of a
 // block's difference is as likely, and the interval excludes 1 in at most 5 %, whatever the noise.
 //
 // a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both. More than 100 blocks
@@ -26,6 +26,9 @@ struct PairedRatio {
 // Throws std::invalid_argument if they are empty or of different length, contain a value that is not positive and finite, or confidence is
 // not between 0 and 1.
 PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference, double confidence = 0.95);
+
+// The means of every two values, each with itself as well: their median is Hodges and Lehmann's estimate (1963) of the middle.
+std::vector<double> pairwise_means(std::span<const double> values);
 
 // A median and its interval as stated in a file without samples.
 struct StatedMedian {

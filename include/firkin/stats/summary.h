@@ -30,6 +30,9 @@ double median(std::span<const double> values);
 // Throws std::invalid_argument unless 0 <= q <= 1.
 double quantile(std::span<const double> values, double q);
 
+// The medians of at most `most` stretches of neighbours, of equal length but for the last; of a series that is no longer, the series.
+std::vector<double> medians_of_stretches(std::span<const double> series, size_t most);
+
 // Per column of rows of equal length.
 std::vector<double> column_medians(const std::vector<std::vector<double>>& rows);
 

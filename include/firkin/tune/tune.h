@@ -47,11 +47,9 @@ struct ModuleTuningOptions {
   bool progress = true;           // lines on rank 0's standard error
 };
 
-struct TunedCap {
-  int64_t cap_bytes = 0;
-  int64_t buckets = 0;
-  double predicted_s = 0;  // a step
-  double measured_s = 0;   // a step, in a typical block
+// A raced cap: its prediction, and seconds of a measured step in a typical block.
+struct TunedCap : CapPrediction {
+  double measured_s = 0;
   Interval measured_ci_s;  // 95 %
   bool tied = false;       // not distinguishable from the chosen cap
 };

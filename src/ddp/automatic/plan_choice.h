@@ -47,7 +47,7 @@ PlanKey plan_key(const StepSetup& setup);
 // difference and both values), or its plan does not cover the parameters.
 CommunicationPlan read_plan_file(const std::filesystem::path& path, const PlanKey& key, const std::vector<NamedTensor>& parameters);
 
-// why: for who reads the file. Throws RuntimeError when it cannot be written; the file is then as it was.
+// why: a sentence in the file, for its reader. Throws RuntimeError when the file cannot be written; it is then unchanged.
 void write_plan_file(const std::filesystem::path& path, const PlanKey& key, const CommunicationPlan& plan, const std::string& why);
 
 // A plan as one line, and back. What is no such line throws nlohmann::json::exception.
