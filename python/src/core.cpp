@@ -204,6 +204,7 @@ Prediction predict_workload(const ProfileSection& profile, const MeasuredAllRedu
 Results results_of(const Prediction& prediction) {
   Results results;
   results.run = begin_head("predict");
+  results.notes = prediction.notes;
   results.prediction = prediction;
   return results;
 }
@@ -252,6 +253,7 @@ void bind_prediction(nb::module_& module) {
       .def_ro("curve", &Prediction::curve, "One PredictedCap per cap, ascending.")
       .def_ro("best_cap", &Prediction::best_uniform, "The best of all uniform caps.")
       .def_ro("best_plan", &Prediction::best_plan)
+      .def_ro("notes", &Prediction::notes, "What table and profile cannot say, or may have in another unit; one line each.")
       .def(
           "to_json", [](const Prediction& self) { return results_text(results_of(self)); },
           "Everything, as `firkin predict --json` prints it (docs/results.md).")

@@ -43,12 +43,14 @@ void for_known_sums(const at::Tensor& buffer, int64_t first_index, Body body) {
 
 void reduce_scatter(const ProcessGroup& group, const at::Tensor& bucket) {
   const auto slices = std::make_shared<ExchangedSlices>();
-  wait(group, exchange_slices(slices).start(group, bucket).work, "a reduce-scatter");
+  const BucketReduction reduction = exchange_slices(slices).start(group, bucket);
+  if (reduction.finish) reduction.finish();
+  wait(group, reduction.work, "a reduce-scatter");
   sum_slices(group, bucket, *slices);
 }
 
 void gather(const ProcessGroup& group, const at::Tensor& bucket) {
-  wait(group, start_all_gather(group, bucket, slice_of(group, bucket)), "an all-gather");
+  SlicesGather(group, bucket).wait(group, [] { return std::string("an all-gather"); });
 }
 
 void fill_own_slice(const ProcessGroup& group, const at::Tensor& bucket) {

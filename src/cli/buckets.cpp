@@ -203,7 +203,7 @@ int show_memory(const BucketsFlags& flags, bool all_models) {
   } else {
     print_memory(models[0]);
   }
-  fmt::print("\nReceived, in totals too, is there only during a step; between steps a rank keeps the rest.\n");
+  fmt::print("\nReceived, in totals too, is there only during a step.\n");
   return 0;
 }
 

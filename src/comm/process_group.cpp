@@ -281,6 +281,14 @@ Work start_all_gather(const ProcessGroup& group, at::Tensor output, at::Tensor i
   return start_on(group, input.device().type(), [&](c10d::Backend& backend) { return backend._allgather_base(output, input, options); });
 }
 
+Work start_all_gather_rows(const ProcessGroup& group, const at::Tensor& output, at::Tensor input) {
+  std::vector<std::vector<at::Tensor>> rows{output.unbind(0)};
+  std::vector<at::Tensor> inputs{std::move(input)};
+  c10d::AllgatherOptions options;
+  if (group.timeout) options.timeout = *group.timeout;
+  return start_on(group, output.device().type(), [&](c10d::Backend& backend) { return backend.allgather(rows, inputs, options); });
+}
+
 void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::string()> what) {
   std::string error;
   if (is_stream_work(work)) {

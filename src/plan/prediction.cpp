@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
@@ -234,9 +235,11 @@ Prediction predict(PredictionInputs inputs) {
   if (!measured) scaling.emplace(inputs.table, worlds_alike(world, inputs.ranks_per_node));
   if (!(inputs.latency_factor > 0)) throw InputError(fmt::format("the latency factor is {}; expected more than 0", inputs.latency_factor));
   const CommCosts alone = measured ? comm_costs(inputs.table, world) : scaling->costs(world);
+  Prediction result;
+  result.notes = problems_of_table(inputs.table);
+  std::ranges::move(problems_of_profile(inputs.profile), std::back_inserter(result.notes));
   PredictionModel model{
       std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.latency_factor, inputs.residual};
-  Prediction result;
   if (!inputs.rank_times.empty()) {
     const Straggler slowest = expected_straggler(inputs.rank_times, world);
     const auto measured_ranks = static_cast<int64_t>(inputs.rank_times.size());

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "../comm/thread_ranks.h"
+#include "ddp/sharded/sharded.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "layered_net.h"
@@ -513,6 +514,25 @@ TEST(Sharded, RefusesInOneLineWhatItDoesNotSupport) {
     EXPECT_THAT(message_of<InputError>([&] { overlapped.step(); }), HasSubstr("expected a ShardedOptimizer"));
     net->forward(batch_of(1, 0, at::kDouble)).mean().backward();
     sharded.step();
+  });
+}
+
+TEST(Slices, OfALargeBucketTravelInPiecesAndAddUp) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    const at::Tensor expected = at::arange(3 * 1'000'003, at::kInt).to(at::kFloat);  // two pieces of unequal length
+    const at::Tensor bucket = expected * std::vector<double>{0.5, 0.25, 0.25}[static_cast<size_t>(group.rank)];
+    const auto slices = std::make_shared<ExchangedSlices>();
+    const BucketReduction reduction = exchange_slices(slices).start(group, bucket);
+    ASSERT_TRUE(reduction.finish);
+    reduction.finish();
+    wait(group, reduction.work, "slices");
+    sum_slices(group, bucket, *slices, 2);
+    EXPECT_TRUE(at::equal(slice_of(group, bucket), 2 * slice_of(group, expected)));
+    const at::Tensor own = slice_of(group, bucket).clone();
+    bucket.zero_();
+    slice_of(group, bucket).copy_(own);
+    SlicesGather(group, bucket).wait(group, [] { return std::string("slices"); });
+    EXPECT_TRUE(at::equal(bucket, 2 * expected));
   });
 }
 

@@ -193,6 +193,11 @@ class Predict(unittest.TestCase):
             self.assertEqual(ours[section], said[section])
         self.assertEqual(prediction.world_size, 2)
 
+    def test_notes_what_a_table_cannot_say(self):
+        self.assertEqual(firkin.predict(small_profile(), small_curve()).notes, [])
+        of_one_size = firkin.AllReduceTable([firkin.AllReduceRow(MIB, 2, 0.002)])
+        self.assertTrue(firkin.predict(small_profile(), of_one_size).notes)
+
     def test_the_best_plan_covers_every_tensor_in_order(self):
         prediction = firkin.predict(small_profile(), small_curve())
         self.assertEqual(sum(prediction.best_plan.buckets, []), ["head", "middle", "first"])

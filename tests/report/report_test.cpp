@@ -178,7 +178,7 @@ TEST(Report, TheAnswerOfTuneNamesTheBestOfFirkinsOwnEngineAboveTheCharts) {
   EXPECT_THAT(put_in_words(results).own_engine, HasSubstr(engine));
   EXPECT_THAT(answer_in_text(results), HasSubstr("\n  firkin    ordered (recommended), which"));
   const std::string page = render_report(results);
-  EXPECT_LT(page.find("The best with Firkin's own engine is ordered"), page.find("class=\"charts\""));
+  EXPECT_LT(page.find("own engine is ordered"), page.find("class=\"charts\""));
   results.answer->ordered_over_best_cap = Gain{.ratio = 0.99, .ratio_ci = {0.95, 1.03}};
   EXPECT_THAT(put_in_words(results).own_engine, HasSubstr("179 ms per step, as long as the best cap, as far as this measurement can tell"));
   EXPECT_THAT(put_in_words(results).own_engine, Not(HasSubstr("recommended")));

@@ -152,6 +152,10 @@ Work start_all_to_all(const ProcessGroup& group, at::Tensor output, at::Tensor i
 // slice of `output`. Otherwise like start_all_to_all().
 Work start_all_gather(const ProcessGroup& group, at::Tensor output, at::Tensor input);
 
+// The same into the rows of `output`, of the world size times input's length; each row is contiguous, and they may lie apart. Not over a
+// modelled link.
+Work start_all_gather_rows(const ProcessGroup& group, const at::Tensor& output, at::Tensor input);
+
 // Starts replacing `bytes` (kByte, contiguous, on the CPU, of equal length on every rank) by the bitwise OR over all ranks, in ceil(log2 W)
 // hops: what ranks have to agree on. Otherwise like start_all_reduce(). Differing lengths are an error naming both. Only for connections of
 // a companion or of Connections: its messages cannot be told apart from c10d's own send and recv.

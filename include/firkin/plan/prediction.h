@@ -141,6 +141,7 @@ struct Prediction {
   std::optional<PredictedOrdered> ordered;  // of a profile that knows its forward pass
   std::vector<PredictedHook> hooks;         // those asked for
   std::optional<PredictedSharded> sharded;  // if asked for
+  std::vector<std::string> notes;           // what the table and the profile cannot say, or may have in another unit, one line each
 };
 
 // Throws InputError if the inputs fail the checks of the functions it combines, or take no time at all. Thread-safe.

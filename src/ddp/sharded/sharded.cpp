@@ -19,6 +19,7 @@
 
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -45,6 +46,33 @@ at::Tensor run_of(const ParameterPart& part) {
   return run_of(part.parameter, part.begin, part.count);
 }
 
+// Where both directions of a connection are full, Gloo's large calls leave a slow link idle, and small ones cost a fast link's host time: a
+// bucket travels in pieces of about this size, all of them under way. docs/decisions.md has the times.
+constexpr int64_t kPieceBytes = 4 * kMiB;
+
+// Of a slice's elements; the same of every rank's slice is a piece of the bucket. A modelled link has no such limit.
+struct SliceRun {
+  int64_t first = 0, count = 0;
+};
+
+std::vector<SliceRun> runs_of(const ProcessGroup& group, const at::Tensor& bucket) {
+  const int64_t slice = bucket.numel() / group.size;
+  const int64_t pieces = group.link.empty() ? std::max<int64_t>(1, static_cast<int64_t>(bucket.nbytes()) / kPieceBytes) : 1;
+  const int64_t most = (slice + pieces - 1) / pieces;
+  std::vector<SliceRun> runs;
+  for (int64_t first = 0; first < slice; first += most) runs.push_back({first, std::min(most, slice - first)});
+  return runs;
+}
+
+// Rank by rank: a run of every slice of a bucket; and a piece, in memory that holds one after another.
+at::Tensor in_slices(const ProcessGroup& group, const at::Tensor& bucket, const SliceRun& run) {
+  return bucket.view({group.size, -1}).narrow(1, run.first, run.count);
+}
+
+at::Tensor in_pieces(const ProcessGroup& group, const at::Tensor& pieces, const SliceRun& run) {
+  return pieces.narrow(0, group.size * run.first, group.size * run.count).view({group.size, run.count});
+}
+
 }  // namespace
 
 GradientHook exchange_slices(std::shared_ptr<ExchangedSlices> slices) {
@@ -52,7 +80,19 @@ GradientHook exchange_slices(std::shared_ptr<ExchangedSlices> slices) {
     if (group.size == 1 || bucket.numel() == 0) return {};
     at::Tensor& received = (*kept)[bucket.data_ptr()];
     received = at::empty_like(bucket);
-    return {start_all_to_all(group, received, bucket), {}};
+    const std::vector<SliceRun> runs = runs_of(group, bucket);
+    if (runs.size() == 1) return {start_all_to_all(group, received, bucket), {}};
+    const at::NoGradGuard no_grad;
+    for (const SliceRun& run : runs) in_pieces(group, received, run).copy_(in_slices(group, bucket, run));
+    std::vector<Work> calls;
+    for (const SliceRun& run : runs) {
+      calls.push_back(start_all_to_all(group, in_pieces(group, bucket, run).view(-1), in_pieces(group, received, run).view(-1)));
+    }
+    const Work last = calls.back();
+    calls.pop_back();
+    return {last, [group, calls = std::move(calls)] {
+              for (const Work& call : calls) wait(group, call, "a piece of a bucket");
+            }};
   };
   return {.name = "slices", .start = start};
 }
@@ -66,11 +106,34 @@ void sum_slices(const ProcessGroup& group, const at::Tensor& bucket, ExchangedSl
   const at::NoGradGuard no_grad;
   at::Tensor sum = slice_of(group, bucket);
   if (auto received = slices.extract(bucket.data_ptr()); !received.empty()) {
-    const at::Tensor by_rank = received.mapped().view({group.size, -1});
-    at::add_out(sum, by_rank[0], by_rank[1]);
-    for (int64_t rank = 2; rank < group.size; ++rank) sum.add_(by_rank[rank]);
+    const std::vector<SliceRun> runs = runs_of(group, bucket);
+    const at::Tensor& from = runs.size() == 1 ? received.mapped() : bucket;
+    const at::Tensor whole = runs.size() == 1 ? sum : received.mapped().narrow(0, 0, sum.numel());
+    for (const SliceRun& run : runs) {
+      const at::Tensor by_rank = in_pieces(group, from, run);
+      at::Tensor of_run = whole.narrow(0, run.first, run.count);
+      at::add_out(of_run, by_rank[0], by_rank[1]);
+      for (int64_t rank = 2; rank < group.size; ++rank) of_run.add_(by_rank[rank]);
+    }
+    if (runs.size() > 1) sum.copy_(whole);
   }
   if (scale != 1) sum.mul_(scale);
+}
+
+SlicesGather::SlicesGather(const ProcessGroup& group, const at::Tensor& bucket) {
+  const std::vector<SliceRun> runs = runs_of(group, bucket);
+  const at::Tensor slice = slice_of(group, bucket);
+  if (runs.size() == 1) {
+    calls_.push_back(start_all_gather(group, bucket, slice));
+    return;
+  }
+  for (const SliceRun& run : runs) {
+    calls_.push_back(start_all_gather_rows(group, in_slices(group, bucket, run), slice.narrow(0, run.first, run.count)));
+  }
+}
+
+void SlicesGather::wait(const ProcessGroup& group, c10::function_ref<std::string()> what) {
+  for (const Work& call : std::exchange(calls_, {})) firkin::wait(group, call, what);
 }
 
 void check_sharded(const DataParallelOptions& options) {
@@ -125,7 +188,7 @@ void Sharded::renewed() {
   modules_.emplace(*setup.module, setup.parameters);
   take_up(divide());
   first_use_.clear();
-  gathers_.assign(static_cast<size_t>(transport().buckets()->bucket_count()), Work());
+  gathers_.assign(static_cast<size_t>(transport().buckets()->bucket_count()), SlicesGather());
   is_late_.assign(setup.parameters.size(), false);
   listening_.emplace(*setup.module, [this](const torch::nn::Module& module) { module_awaits(module); });
 }
@@ -268,7 +331,7 @@ void Sharded::step() {
   } catch (const std::exception& error) {
     synchronizer_.lose_group(error);  // the others wait for its parameters
   }
-  for (size_t i = 0; i < trained(); ++i) is_late_[i] = gathers_[static_cast<size_t>(parts_[i].bucket)] != nullptr;
+  for (size_t i = 0; i < trained(); ++i) is_late_[i] = gathers_[static_cast<size_t>(parts_[i].bucket)].is_under_way();
 }
 
 void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients) {
@@ -295,16 +358,17 @@ void Sharded::gather(int64_t bucket) {
     if (group.size == 1 && part.has_master()) run_of(part).copy_(part.run.tensor);
   }
   if (group.size == 1) return;
-  gathers_[static_cast<size_t>(bucket)] = start_all_gather(group, flat(bucket), slice_of(group, flat(bucket)));
+  gathers_[static_cast<size_t>(bucket)] = SlicesGather(group, flat(bucket));
   anything_late_ = true;
 }
 
 void Sharded::receive(int64_t bucket) {
-  const Work work = std::exchange(gathers_[static_cast<size_t>(bucket)], {});
-  if (work == nullptr) return;
-  wait(synchronizer_.setup().group, work,
-       [&] { return fmt::format("the parameters of {} after step {}", transport().describe(bucket), synchronizer_.steps_finished() - 1); });
+  SlicesGather gather = std::exchange(gathers_[static_cast<size_t>(bucket)], {});
+  if (!gather.is_under_way()) return;
   const at::NoGradGuard no_grad;
+  gather.wait(synchronizer_.setup().group, [&] {
+    return fmt::format("the parameters of {} after step {}", transport().describe(bucket), synchronizer_.steps_finished() - 1);
+  });
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> values;
   for (const ParameterPart& part : parts_) {
@@ -313,7 +377,7 @@ void Sharded::receive(int64_t bucket) {
     values.push_back(transport().buckets()->view(part.position));
   }
   at::_foreach_copy_(parameters, values);
-  anything_late_ = std::ranges::any_of(gathers_, [](const Work& each) { return each != nullptr; });
+  anything_late_ = std::ranges::any_of(gathers_, [](const SlicesGather& each) { return each.is_under_way(); });
 }
 
 void Sharded::receive_all() {

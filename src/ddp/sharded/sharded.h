@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -22,12 +23,24 @@ namespace firkin {
 // By the memory of a bucket: what the ranks have sent of this rank's part of it, slice by slice in their order.
 using ExchangedSlices = std::unordered_map<const void*, at::Tensor>;
 
-// Sends every rank its slice of a bucket. What comes is kept in `slices`, to be summed when it is there: half the bytes of an all-reduce,
-// which Gloo's own reduce-scatter is underneath.
+// Sends every rank its slice of a bucket. What comes is kept in `slices`, or, of a bucket that goes in pieces, in its own memory, to be
+// summed when it is there: half the bytes of an all-reduce, which Gloo's own reduce-scatter is underneath.
 GradientHook exchange_slices(std::shared_ptr<ExchangedSlices> slices);
 
 // Of W ranks, rank r has the r-th of W equal slices of each bucket, a view.
 at::Tensor slice_of(const ProcessGroup& group, const at::Tensor& bucket);
+
+// An all-gather of a bucket's slices on its way.
+class SlicesGather {
+ public:
+  SlicesGather() = default;                                           // of nothing
+  SlicesGather(const ProcessGroup& group, const at::Tensor& bucket);  // starts it
+  bool is_under_way() const { return !calls_.empty(); }
+  void wait(const ProcessGroup& group, c10::function_ref<std::string()> what);  // until the bucket has the slices of all
+
+ private:
+  std::vector<Work> calls_;
+};
 
 // Makes this rank's slice of a bucket the sum of what came for it, if anything did, times `scale`. In the order of ranks: with two of them
 // the sum is an all-reduce's to the last bit.
@@ -134,8 +147,8 @@ class Sharded final : public StepExtension {
   std::optional<AwaitingModules> modules_;
   std::vector<double> first_use_;  // by parameter, the same on every rank; empty before the first step
   double uses_ = 0;
-  std::vector<Work> gathers_;  // by bucket, while it is on its way
-  std::vector<bool> is_late_;  // parameter: it was on its way when the last step ended
+  std::vector<SlicesGather> gathers_;  // by bucket
+  std::vector<bool> is_late_;          // parameter: it was on its way when the last step ended
   std::atomic<bool> anything_late_ = false;
   bool has_gradients_ = false;   // of a step that succeeded, and nobody has stepped them
   bool steps_are_lost_ = false;  // nobody ever has
