@@ -77,9 +77,8 @@ int run(PredictFlags& flags) {
   if (!flags.common.out.empty()) claim_output_folder(flags.common);
   Results results;
   results.run = start_run(std::string(kPredictCommand), flags.common);
-  results.notes = problems_of_table(inputs.table);
-  for (std::string& problem : problems_of_profile(inputs.profile)) results.notes.push_back(std::move(problem));
   results.prediction = predict(inputs);
+  results.notes = results.prediction->notes;
   if (flags.common.out.empty()) {
     fmt::print("{}", flags.common.json ? results_text(results) : results_in_text(results, flags.common.settings));
     return 0;
