@@ -30,8 +30,8 @@ inline constexpr int kDraws = 200;
 // a(x) and g(x) of this world size, kDraws times: each size's median with a normal error of its logarithm, 1.2533 stdev_s / sqrt(samples)
 // (the standard error of a median under normal noise), the same for a and g. Too narrow: samples come in series, in which neighbours
 // resemble each other, and g has an error of its own; a table keeps neither. Intervals of predictions are mostly the model's own error
-// (model_range()), but for caps of many small calls over slow links. Sizes without stdev_s or samples stay as they are. Empty if none has both.
-// Deterministic.
+// (model_range()), but for caps of many small calls over slow links. Sizes without stdev_s or samples stay as they are. Empty if none has
+// both. Deterministic.
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size);
 
 // A draw for each of `costs`. `compute_error`: the standard error of ready times and the end of backward together, as a fraction.
