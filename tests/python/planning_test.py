@@ -194,7 +194,8 @@ class Predict(unittest.TestCase):
         self.assertEqual(prediction.world_size, 2)
 
     def test_notes_what_a_table_cannot_say(self):
-        self.assertEqual(firkin.predict(small_profile(), small_curve()).notes, [])
+        of_all_sizes = firkin.AllReduceTable([firkin.AllReduceRow(n, 2, 1e-4 + n / 1e9) for n in (1024, MIB, 16 * MIB)])
+        self.assertEqual(firkin.predict(small_profile(), of_all_sizes).notes, [])
         of_one_size = firkin.AllReduceTable([firkin.AllReduceRow(MIB, 2, 0.002)])
         self.assertTrue(firkin.predict(small_profile(), of_one_size).notes)
 
