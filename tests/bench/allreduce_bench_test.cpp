@@ -128,6 +128,7 @@ TEST(MixedQueues, AreNotMeasuredWithoutTwoSizesWithAGap) {
     EXPECT_THAT(measure_mixed_queues(group, rows_of({4, 64, kMiB}, 1e-3), {}).seconds, testing::IsEmpty());
     EXPECT_THAT(measure_mixed_queues(group, rows_of({32 * kKiB, kMiB}, std::nullopt), {}).seconds, testing::IsEmpty());
     EXPECT_THAT(measure_mixed_queues(group, rows_of({32 * kKiB, kMiB}, 1e-3), {.seconds = 1e-3}).seconds, testing::IsEmpty());
+    barrier(group);  // so that no rank is gone before the other has connected
   });
 }
 
