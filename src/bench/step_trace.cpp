@@ -8,6 +8,7 @@
 #include "bench/allreduce_bench.h"
 #include "bench/ready_profile.h"
 #include "comm/across_ranks.h"
+#include "comm/agreement.h"
 #include "firkin/base/error.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/launch_order.h"
@@ -85,6 +86,16 @@ std::optional<double> idle_though_ready(const std::vector<BucketStats>& buckets)
   return idle_though_ready_s(ready_s, times(&BucketStats::launch_s), times(&BucketStats::end_s), backward_s) / backward_s;
 }
 
+// Of the last step. Nothing where ranks have nothing to agree on: one rank, the strategy torch.
+std::optional<double> agreement_of(const std::vector<Span>& spans) {
+  const Period step = traced_steps(spans).back().period;
+  std::optional<double> seconds;
+  for (const Span& span : spans_cut_to(spans, step.start_ns, step.end_ns)) {
+    if (span.name == kAgreementCollective) seconds = seconds.value_or(0) + seconds_of({span.start_ns, span.end_ns});
+  }
+  return seconds;
+}
+
 TraceFigures figures_of(const std::vector<Span>& spans) {
   TraceFigures figures;
   for (const TracedStep& step : traced_steps(spans)) {
@@ -135,6 +146,7 @@ TraceRow row_of(const StepTrace& trace, const StepSetting& setting) {
   TraceRow row{.strategy = std::string(setting.options.strategy.name), .name = setting.name, .cap_mib = setting.cap_mib, .file = {}};
   for (const auto& rank : trace.ranks) row.ranks.push_back(figures_of(rank));
   row.timeline = timeline_of(trace.ranks[0]);
+  row.agreement_s = agreement_of(trace.ranks[0]);
   if (setting.options.strategy.launch == Launch::kWhenReady) row.idle_share = idle_though_ready(trace.buckets);
   return row;
 }

@@ -257,7 +257,7 @@ void OrRounds::leave() {
 }
 
 Work OrRounds::start(at::Tensor bytes, std::chrono::milliseconds timeout) {
-  auto work = c10::make_intrusive<OwnWork>(0, c10d::OpType::ALLREDUCE, "gloo:or", std::vector<at::Tensor>{bytes});
+  auto work = c10::make_intrusive<OwnWork>(0, c10d::OpType::ALLREDUCE, kAgreementCollective, std::vector<at::Tensor>{bytes});
   if (rounds_->is_alone()) {
     work->complete(nullptr);
     return work;

@@ -14,6 +14,8 @@
 
 namespace firkin {
 
+inline constexpr const char* kAgreementCollective = "gloo:or";  // how a trace names start_or()
+
 // The rounds of one set of connections, on a thread of their own: waiting for a message with a short timeout would close Gloo's
 // connections, so somebody has to wait for long. The thread starts with the first call. One thread at a time may use this.
 class OrRounds {

@@ -479,6 +479,7 @@ constexpr auto kFields<TraceRow> = std::tuple(
     Field("", first_rank<&TraceFigures::communication_s>, Unit::kDifference, "communication", kTables),
     Field("", overlapped_share_of_first, Unit::kShare, "overlapped", kTables),
     Field("", exposed_of_first, Unit::kDifference, "exposed", kTables), Field("idle_share", &TraceRow::idle_share, Unit::kShare, "idle"),
+    Field("agreement_s", &TraceRow::agreement_s, Unit::kDifference, "agreement", kPage),
     Field("ranks", figures_of_ranks, take_ranks, Unit::kText, "", kIfAny),
     Field("timeline", &TraceRow::timeline, Unit::kText, "", kRequired),
     Field("predicted_timeline", &TraceRow::predicted, Unit::kText, "", kIfAny));

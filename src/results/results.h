@@ -280,8 +280,9 @@ struct TraceRow {
   std::string strategy;
   std::string name;  // "bucketed 4 MiB"
   std::optional<double> cap_mib = {};
-  std::string file;                       // the Chrome trace
-  std::optional<double> idle_share = {};  // of the last step's backward: the link idle though a bucket was ready
+  std::string file;                        // the Chrome trace
+  std::optional<double> idle_share = {};   // of the last step's backward: the link idle though a bucket was ready
+  std::optional<double> agreement_s = {};  // of the last step: from the start of the ranks' agreement to its end
   std::vector<TraceFigures> ranks = {};
   std::vector<BusyPeriod> timeline = {};   // of the last step
   std::vector<BusyPeriod> predicted = {};  // the same plan as the model sees it; empty where nothing was predicted

@@ -60,6 +60,8 @@ class Trace(unittest.TestCase):
                 self.assertLessEqual(rank["overlapped_s"], rank["communication_s"])
                 self.assertLess(rank["compute_s"], rank["step_s"])
                 self.assertEqual(rank["communication_s"] > 0, one["strategy"] != "none")
+            if one["strategy"] == "bucketed":  # whose ranks agree on every step
+                self.assertTrue(0 < one["agreement_s"] < one["ranks"][0]["samples"]["step_s"][-1])
         self.assertIn("chart-timeline", (self.out / "report.html").read_text())
 
     def test_a_replay_under_ordered_shows_forward_waits_and_the_optimiser(self):
