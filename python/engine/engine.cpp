@@ -131,7 +131,10 @@ class Engine : private Mirror, public DataParallel {
       : Mirror{mirror_module(parameters, buffers)}, DataParallel(*root, std::move(group), std::move(options)) {}
 
   // The Python module holds others now. Between steps, of which the next one notices; not where modules are awaited.
-  void follow(const NamedTensors& parameters, const NamedTensors& buffers) { root->hold(parameters, buffers); }
+  void follow(const NamedTensors& parameters, const NamedTensors& buffers) {
+    root->hold(parameters, buffers);
+    parts = root->named_modules();  // the old ones would keep dropped parameters in memory
+  }
 
   // A Python module that will await its parameters, under all its names. Returns what await_module() takes.
   size_t add_awaiting(const std::vector<std::string>& paths) {
