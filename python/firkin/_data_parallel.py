@@ -57,7 +57,8 @@ class DistributedDataParallel(torch.nn.Module):
     OverlappedOptimizer) or "sharded" (see ShardedOptimizer). compression: the type on the wire for float32 gradients, "none", "bf16" or
     "fp16". process_group: None is the default group. The engine's own messages use Gloo, which it connects itself if the group has only NCCL
     (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). audit_every: steps between
-    audits, which compare all ranks' parameters and raise an AuditError; 0 for none. experiment: for experiments only: {"link": "200mbit,1ms"} models that link, and the other strategies of docs/data_parallel.md are accepted.
+    audits, which compare all ranks' parameters and raise an AuditError; 0 for none. experiment: for experiments only:
+    {"link": "200mbit,1ms"} models that link, and the other strategies of docs/data_parallel.md are accepted.
 
     Raises InputError, on every rank, for unsupported arguments, modules or groups, and if these differ between ranks.
     """
