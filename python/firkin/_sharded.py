@@ -81,8 +81,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             before = counts[: dist.get_rank(model._group)]  # parts are in the order of ranks
             self._parts = [_part(named[name], run, sum(of_rank[i] for of_rank in before)) for i, (name, run) in enumerate(runs)]
             self._groups = _as_groups(params, self._parts)
-            run_of = {id(part.parameter): part.run for part in self._parts}
-            self.optimizer = self._make([{**group, "params": [run_of[id(p)] for p in group["params"]]} for group in self._groups])
+            self.optimizer = self._make(_over(self._groups, {id(part.parameter): part.run for part in self._parts}))
             return as_the_engine_sees_it(self.optimizer)
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights)
@@ -167,8 +166,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         [group] = _as_groups([param_group], self._parts)
         if any(id(p) in known for p in group["params"]):
             raise InputError("ShardedOptimizer: a parameter is in another group already; expected it in one")
-        run_of = {id(part.parameter): part.run for part in self._parts}
-        self.optimizer.add_param_group({**group, "params": [run_of[id(p)] for p in group["params"]]})
+        [of_runs] = _over([group], {id(part.parameter): part.run for part in self._parts})
+        self.optimizer.add_param_group(of_runs)
         self._groups.append(group)
 
     def _overflowed(self) -> bool:
@@ -191,8 +190,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _whole(self) -> torch.optim.Optimizer:
         """A plain optimizer_class, in whose format checkpoints are: no state, current options."""
-        stand_in = {id(part.parameter): part.whole for part in self._parts}
-        whole = self._make([{**group, "params": [stand_in[id(p)] for p in group["params"]]} for group in self._groups])
+        whole = self._make(_over(self._groups, {id(part.parameter): part.whole for part in self._parts}))
         whole.state.clear()
         for mine, its in zip(self.optimizer.param_groups, whole.param_groups):
             its.update(_options(mine))
@@ -222,6 +220,11 @@ def _as_groups(params: Any, parts: list[_Part]) -> list[dict[str, Any]]:
             if id(p) not in trained:
                 raise InputError(f"ShardedOptimizer: a parameter of shape {list(p.shape)} that the model does not train; expected the model's")
     return groups
+
+
+def _over(groups: list[dict[str, Any]], tensors: dict[int, torch.Tensor]) -> list[dict[str, Any]]:
+    """The groups with other tensors, by the id of each parameter."""
+    return [{**group, "params": [tensors[id(p)] for p in group["params"]]} for group in groups]
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
