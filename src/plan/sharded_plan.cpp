@@ -33,14 +33,14 @@ PipelineOptions pipeline_options(const ShardedSearch& options) {
 
 }  // namespace
 
-ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce) {
+ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduce, double latency_factor) {
   const auto with_gaps = [&](const CostCurve& isolated) {
     std::vector<CostPoint> gaps = isolated.points();
     for (CostPoint& point : gaps) {
       const auto bytes = static_cast<double>(point.bytes);
       point.seconds *= std::min(1.0, all_reduce.gap(bytes) / all_reduce.isolated(bytes));
     }
-    return CommCosts{isolated, CostCurve(std::move(gaps))};
+    return scaled({isolated, CostCurve(std::move(gaps))}, latency_factor);
   };
   return {with_gaps(measured.reduce_scatter.isolated), with_gaps(measured.all_gather.isolated)};
 }
