@@ -27,8 +27,11 @@ int64_t cap_of(const CapInterval& caps) {
       {limited ? std::max(caps.lowest_cap_bytes, caps.highest_cap_bytes / 2 + 1) : caps.lowest_cap_bytes, caps.highest_cap_bytes});
 }
 
+// What a call costs the host is calibrated on all-reduces, and each of the two collectives is half of one.
 PipelineOptions pipeline_options(const ShardedSearch& options) {
-  return {.simulation = options.search.simulation, .agreement_s = options.agreement_s};
+  PipelineOptions pipeline{.simulation = options.search.simulation, .agreement_s = options.agreement_s};
+  pipeline.simulation.overhead_s /= 2;
+  return pipeline;
 }
 
 }  // namespace
