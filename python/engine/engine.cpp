@@ -319,7 +319,17 @@ void bind_engine(py::module_& module) {
       .def(py::init(&make_engine), py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("timeout_s"), py::arg("link"))
       .def("finish", &Engine::finish_gradient_synchronization, Released())
       .def("set_gradient_synchronization", &Engine::set_gradient_synchronization, Released())
-      .def("abandon", &Engine::abandon_step, Released())
+      .def(
+          "abandon",
+          [](Engine& engine, const std::string& reason, bool is_another) {
+            if (!is_another) return engine.abandon_step(reason);
+            try {
+              throw std::runtime_error(reason);  // C++ sees no Python exception that is handled
+            } catch (const std::runtime_error&) {
+              engine.abandon_step(reason);
+            }
+          },
+          Released())
       .def("follow", &Engine::follow, Released())
       .def("parameters_changed", &Engine::parameters_changed, Released())
       .def("audit", &Engine::audit, Released())

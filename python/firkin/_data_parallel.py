@@ -6,13 +6,14 @@ import contextlib
 import inspect
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from firkin import _ddp
 from firkin._core import InputError
-from firkin._native import load_engine
+from firkin._native import StepError, load_engine
 from firkin._ordered import Arrivals
 from firkin._plan import Plan
 from firkin._ranks import Ranks
@@ -187,8 +188,9 @@ class DistributedDataParallel(torch.nn.Module):
                 f"the module holds other parameters than before, and strategy {self.strategy} cannot follow in Python; expected a new"
                 " DistributedDataParallel and optimiser after such a change"
             )
-            self.abandon_step(reason)
-            raise InputError(f"DataParallel: {reason}")
+            error = InputError(f"DataParallel: {reason}")
+            self._abandon(reason, error)
+            raise error
         self._engine.follow(*_named_tensors(self.module))
         self._held = _Held(self)
 
@@ -274,8 +276,18 @@ class DistributedDataParallel(torch.nn.Module):
             self._running.engine.drain()
 
     def abandon_step(self, reason: str = "the step was abandoned") -> None:
-        """Call it if this rank cannot do the others' step, for example because its forward raised: every rank raises a StepError."""
-        self._engine.abandon(reason)
+        """Call it if this rank cannot do the others' step, for example because its forward raised: every rank raises a StepError.
+
+        Called in the handler itself (inside except) and for every exception that a step raises, it does nothing where the step has failed
+        already, and tells of two bad batches in a row.
+        """
+        self._abandon(reason, sys.exc_info()[1])
+
+    def _abandon(self, reason: str, error: BaseException | None) -> None:
+        is_another = error is not None and not isinstance(error, StepError) and getattr(error, "_firkin_abandoned_by", None) != id(self)
+        if error is not None:
+            error._firkin_abandoned_by = id(self)  # type: ignore[attr-defined]
+        self._engine.abandon(reason, is_another)
 
     def stats(self) -> Any:
         """Statistics of the last finished step: buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s, steps,

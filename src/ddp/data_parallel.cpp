@@ -210,7 +210,7 @@ torch::nn::Module& DataParallel::module() {
 }
 
 void DataParallel::abandon_step(const std::string& reason) {
-  if (parts_->synchronizer) parts_->synchronizer->abandon(reason);
+  if (parts_->synchronizer) parts_->synchronizer->abandon(reason, std::current_exception());
 }
 
 const std::optional<StepFailure>& DataParallel::last_failure() const {

@@ -37,6 +37,17 @@ void check_not_capturing(const std::vector<NamedTensor>& parameters) {
   throw RuntimeError("DataParallel: backward during a graph capture; expected forward, backward and step outside a capture");
 }
 
+// What this library throws out of a step that another rank has failed too.
+bool is_error_of_a_step(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const StepError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 StepError::StepError(StepFailure failure)
@@ -188,6 +199,7 @@ void Synchronizer::on_backward_failed(const std::string& reason) {
     open_->failure = reason;
     send(RankState::kFailed);
     complete();
+    owes_exception_ = true;
   } catch (...) {  // backward() is throwing already; the next call says that the group is lost
   }
 }
@@ -213,16 +225,25 @@ void Synchronizer::finish() {
   throw_if_failed();
 }
 
-void Synchronizer::abandon(const std::string& reason) {
+// A handler may call it for a step that has failed already, and several times. An exception of its own that this rank has not abandoned a
+// step for is another step's, if no gradient tells.
+void Synchronizer::abandon(const std::string& reason, std::exception_ptr handled) {
   const auto held = enter();
   lose_unfinished_step();
+  const bool is_another = handled && !is_error_of_a_step(handled) && handled != abandoned_for_;
+  const bool is_in_handler = handled != nullptr;
+  if (is_in_handler) abandoned_for_ = std::move(handled);
   if (!open_) {
-    if (last_failure_ && !has_gradient_since_failure_) return;
+    if (last_failure_ && !has_gradient_since_failure_) {
+      const bool owed = std::exchange(owes_exception_, owes_exception_ && !is_in_handler);
+      if (owed || !is_another) return;
+    }
     begin_step();
   }
   if (!open_->failure) open_->failure = reason;
   send(RankState::kFailed);
   complete();
+  owes_exception_ = false;
 }
 
 bool Synchronizer::take_part_without_data() {
@@ -375,6 +396,7 @@ void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
   last_error_ = std::move(error);
   has_gradient_since_failure_ = false;
   has_unreported_failure_ = true;
+  owes_exception_ = last_error_ != nullptr;
 }
 
 // Empty when the next step can use these parameters. The same on every rank.

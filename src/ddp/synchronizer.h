@@ -88,7 +88,8 @@ class Synchronizer {
   void remove_hooks();
 
   void finish();
-  void abandon(const std::string& reason);
+  // handled: the exception whose handler calls it; null outside of handlers.
+  void abandon(const std::string& reason, std::exception_ptr handled);
   // One step of the ranks that have data, on a rank that has none. False when no rank has.
   bool take_part_without_data();
   bool set_gradient_synchronization(bool on);
@@ -175,9 +176,11 @@ class Synchronizer {
   bool has_unreported_failure_ = false;  // a step failed since finish() was called last
   std::optional<StepFailure> last_failure_;
   bool has_gradient_since_failure_ = false;
-  std::exception_ptr last_error_;    // of this rank, in a step that failed
-  std::optional<std::string> lost_;  // why the group is of no use any more
-  int64_t step_ = 0;                 // failed ones count
+  bool owes_exception_ = false;       // this rank's own left its backward in the last failure, and no handler has spoken of it
+  std::exception_ptr abandoned_for_;  // when abandon() was called last
+  std::exception_ptr last_error_;     // of this rank, in a step that failed
+  std::optional<std::string> lost_;   // why the group is of no use any more
+  int64_t step_ = 0;                  // failed ones count
   int64_t steps_finished_ = 0;
   std::chrono::steady_clock::time_point wait_started_;
   double exposed_wait_s_ = 0;

@@ -12,15 +12,6 @@
 namespace firkin {
 namespace {
 
-// abandon_step() does nothing when the last step failed and no gradient has come since: it cannot know that a handler speaks of the next
-// step already, and then the other ranks wait. What a rank may do in the step after one that failed:
-enum class AbandonAfterFailure {
-  kNever,                 // only what DataParallel notices without abandon_step()
-  kOnceAGradientHasCome,  // one that no_sync() kept on this rank counts: what the header promises
-  kAlways,                // what a user may expect
-};
-constexpr auto kAbandonAfterFailure = AbandonAfterFailure::kOnceAGradientHasCome;
-
 class Draw {
  public:
   explicit Draw(uint64_t seed) : random_(seed) {}
@@ -78,6 +69,7 @@ void draw_options(Draw& draw, ChaosPlan& plan) {
   if (draw.one_in(4)) plan.clip_norm = draw.one_in(2) ? 0.02 : 1.0;
   plan.clips_by_hand = !plan.clip_norm && draw.one_in(6);
   plan.keeps_average = draw.one_in(3);
+  plan.abandons_in_handlers = draw.one_in(2);
   if (plan.modules == 2 && draw.one_in(8)) plan.straying_rank = draw.below(plan.ranks);
   if (!find_strategy(plan.strategy).shards) return;
   plan.compresses = false;
@@ -221,18 +213,13 @@ void StepDraw::add_fault(ChaosAction& action, ChaosFault fault) {
     action.pass.throw_at = draw_.between(0, plan_.model.depth + 1);
     if (plan_.model.checkpointing != Checkpointing::kNone && draw_.one_in(3)) action.pass.throw_at = kThrowInCheckpoint;
   }
-  if (last_may_have_failed_ && kAbandonAfterFailure != AbandonAfterFailure::kAlways) make_abandoning_effective(action);
+  if (last_may_have_failed_ && !plan_.abandons_in_handlers) make_abandoning_effective(action);
   if (needs_abandon(action)) action.abandons = draw_.between(1, 2);
 }
 
-// Lets a gradient come first.
+// Outside of a handler abandon_step() does nothing when the last step failed and no gradient has come since (one that no_sync() kept on
+// this rank counts): it cannot know that it is called for the next step already, and then the other ranks wait. Lets a gradient come first.
 void StepDraw::make_abandoning_effective(ChaosAction& action) const {
-  if (kAbandonAfterFailure == AbandonAfterFailure::kNever && needs_abandon(action)) {
-    action.fault = ChaosFault::kBackward;
-    action.fault_micro = action.micro_batches - 1;
-    action.pass.throw_at = plan_.model.depth;
-    return;
-  }
   if (action.fault == ChaosFault::kAbandon) action.fault = ChaosFault::kForward;
   if (action.fault == ChaosFault::kForward) {
     action.micro_batches = std::max(action.micro_batches, 2);

@@ -82,9 +82,10 @@ struct ChaosPlan {
   bool find_unused_parameters = false;
   bool broadcast_buffers = true;
   bool finish_with_backward = true;
-  bool compresses = false;  // bf16
-  bool adam = false;        // AdamW, else SGD with momentum
-  int modules = 1;          // of the same size, wrapped on the same group
+  bool abandons_in_handlers = false;  // abandon_step() is called within the handler, and for every exception but a StepError
+  bool compresses = false;            // bf16
+  bool adam = false;                  // AdamW, else SGD with momentum
+  int modules = 1;                    // of the same size, wrapped on the same group
   int64_t audit_every = 0;
   std::optional<double> clip_norm;  // by OverlappedOptions
   bool clips_by_hand = false;       // or after drain()

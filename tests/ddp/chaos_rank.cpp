@@ -133,7 +133,7 @@ bool ChaosRank::run_step(const ChaosStep& step) {
     if (waits_in_forward) alone = self.gradients_alone(step, action);  // only now the parameters are complete that forward has used
     self.step_optimizer(step.number);
   } else {
-    recover(step, action, fate.own_fault);
+    recover(step, action, fate);
     self.ddp().drain();
   }
   ChaosReport report = report_on(step, succeeded);
@@ -151,7 +151,7 @@ ChaosRank::Fate ChaosRank::attempt(const ChaosStep& step, const ChaosAction& act
   try {
     train(step, action);
   } catch (const OnPurpose& thrown) {
-    return {.error = thrown.what(), .own_fault = true};
+    return {.error = thrown.what(), .own_fault = true, .exception = std::current_exception()};
   } catch (const StepError& failed) {
     if (trainee(step.module).ddp().last_failure() != failed.failure()) {
       throw std::logic_error("last_failure() is not what was thrown: " + std::string(failed.what()));
@@ -162,7 +162,7 @@ ChaosRank::Fate ChaosRank::attempt(const ChaosStep& step, const ChaosAction& act
     return {.error = differs.what(), .audited = true};
   } catch (const RuntimeError& refused) {
     if (!may_be_refused(action, refused.what())) throw;
-    return {.error = refused.what()};
+    return {.error = refused.what(), .exception = std::current_exception()};
   }
   return {};
 }
@@ -202,11 +202,22 @@ void ChaosRank::micro_batch(const ChaosStep& step, const ChaosAction& action, in
 }
 
 // What the handler of an exception does: nothing, or abandon_step() once or more, whether that is needed or not.
-void ChaosRank::recover(const ChaosStep& step, const ChaosAction& action, bool own_fault) {
+void ChaosRank::recover(const ChaosStep& step, const ChaosAction& action, const Fate& fate) {
   DataParallel& ddp = trainee(step.module).ddp();
-  const bool backward_told = own_fault && action.fault == ChaosFault::kBackward && action.abandons == 0;
+  const bool in_handler = plan_.abandons_in_handlers && fate.exception;
+  const bool backward_told = fate.own_fault && action.fault == ChaosFault::kBackward && action.abandons == 0 && !in_handler;
   if (backward_told && !plan_.finish_with_backward && action.finishes_twice) finish_again(ddp);
-  for (int i = 0; i < action.abandons; ++i) ddp.abandon_step(fault_text(step));
+  for (int i = 0; i < (in_handler ? std::max(action.abandons, 1) : action.abandons); ++i) {
+    if (!in_handler) {
+      ddp.abandon_step(fault_text(step));
+      continue;
+    }
+    try {
+      std::rethrow_exception(fate.exception);
+    } catch (const std::exception&) {
+      ddp.abandon_step(fault_text(step));
+    }
+  }
   ddp.set_gradient_synchronization(true);
 }
 

@@ -25,6 +25,7 @@ class ChaosRank {
     std::string error;  // empty: all is well
     bool own_fault = false;
     bool audited = false;
+    std::exception_ptr exception = {};  // that of `error`, if it is this rank's own
   };
 
   ChaosTrainee& trainee(int module) { return *trainees_[static_cast<size_t>(module)]; }
@@ -37,7 +38,7 @@ class ChaosRank {
   void train(const ChaosStep& step, const ChaosAction& action);
   void micro_batch(const ChaosStep& step, const ChaosAction& action, int micro);
   bool may_be_refused(const ChaosAction& action, const std::string& what) const;
-  void recover(const ChaosStep& step, const ChaosAction& action, bool own_fault);
+  void recover(const ChaosStep& step, const ChaosAction& action, const Fate& fate);
   void finish_again(DataParallel& ddp);
 
   std::string fault_text(const ChaosStep& step) const;

@@ -149,6 +149,34 @@ TEST(StepFailure, AbandoningUnderFindUnusedParametersIsAnErrorOnTheOtherRanks) {
   });
 }
 
+// In every iteration that throws, a handler abandons: forwards that throw in a row, on one rank or on two, behind a backward that threw
+// and behind a step that another rank failed. Calling it twice changes nothing.
+TEST(StepFailure, BatchesThatThrowInARowAreAbandonedOneByOne) {
+  on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
+    Parameters net;
+    DataParallel ddp(net, group, options);
+    const std::vector<std::vector<int>> forward_throws_on = {{}, {1}, {1}, {}, {0}, {1}, {0, 1}, {1}, {}, {1}, {}};
+    const std::vector<std::vector<int>> backward_throws_on = {{}, {}, {}, {1}, {}, {}, {}, {}, {1}, {}, {}};
+    const auto is_in = [&](const std::vector<int>& ranks) { return std::ranges::find(ranks, group.rank) != ranks.end(); };
+    for (size_t step = 0; step < forward_throws_on.size(); ++step) {
+      const bool fails = !forward_throws_on[step].empty() || !backward_throws_on[step].empty();
+      net.zero_grad();
+      try {
+        if (is_in(forward_throws_on[step])) throw std::runtime_error("a bad batch");
+        synchronise(ddp, is_in(backward_throws_on[step]) ? net.broken_loss() : net.loss(rank_value(group)));
+        EXPECT_FALSE(fails) << step;
+        expect_gradients(net, kMean);
+      } catch (const std::exception& error) {
+        EXPECT_TRUE(fails) << step;
+        for (int i = 0; i < 2; ++i) ddp.abandon_step(error.what());
+        ASSERT_TRUE(ddp.last_failure());
+        EXPECT_EQ(ddp.last_failure()->step, static_cast<int64_t>(step));
+      }
+    }
+    EXPECT_EQ(ddp.stats().steps, 2);
+  });
+}
+
 TEST(StepFailure, ABackwardThatThrowsUnderNoSyncIsToldByAbandoning) {
   on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
     Parameters net;

@@ -201,8 +201,9 @@ class DataParallel {
 
   // Call it if this rank cannot do the step the others are in, for example because its forward threw. The rank takes part as failed: every
   // rank throws a StepError with this reason from that step and drops its gradients. Does nothing if the last step failed already and no
-  // gradient has arrived since, so a handler may always call it; hence a second forward in a row that throws is not reported. Throws
-  // GroupError if a collective fails.
+  // gradient has arrived since, so a handler may always call it. Called in the handler itself (inside catch), and for every exception that
+  // a step throws, it also tells when another exception comes before any gradient: two bad batches in a row. Throws GroupError if a
+  // collective fails.
   void abandon_step(const std::string& reason = "the step was abandoned");
 
   // The last step's failure; nothing if it succeeded. The same on every rank.
