@@ -113,10 +113,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Waits for parameters in flight."""
         self._engine.drain()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The whole state, as a plain optimizer_class would hold it; the same on every rank. Collective."""
+    def state_dict(self, to: int | None = None) -> dict[str, Any]:
+        """The whole state, as a plain optimizer_class would hold it: on every rank, or on rank `to` alone. Collective.
+
+        The other ranks then hold one tensor of it at a time, and return a state_dict without state.
+        """
         self.drain()
         group = self._model._group
+        is_kept = to is None or to == dist.get_rank(group)
         whole = self._whole()
         copies: list[Any] = [None] * dist.get_world_size(group)
         mine = [self._state_of(part) for part in self._parts]
@@ -125,10 +129,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             states = [copy[i] for copy in copies if copy[i]]
             if not states:
                 continue  # no rank has stepped it
-            whole.state[part.whole] = {
-                key: _gathered(mine[i].get(key), value, part, group) if isinstance(value, torch.dtype) else value
-                for key, value in states[0].items()
-            }
+            for key, value in states[0].items():
+                if isinstance(value, torch.dtype):
+                    value = _gathered(mine[i].get(key), value, part, group)
+                if is_kept:
+                    whole.state[part.whole][key] = value
         return whole.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

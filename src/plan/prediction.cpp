@@ -175,10 +175,7 @@ PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed
 PredictedSharded predicted_sharded(const PredictionModel& model, const PredictionInputs& inputs, const PredictedBucketing& best,
                                    double ordered_period_s) {
   const CommCosts& all_reduce = model.costs;
-  ShardedCosts costs = inputs.collectives ? with_gaps_like(*inputs.collectives, all_reduce) : halves_of(all_reduce);
-  if (inputs.collectives) {
-    for (CommCosts* each : {&costs.reduce_scatter, &costs.all_gather}) *each = scaled(*each, model.latency_factor);
-  }
+  const ShardedCosts costs = inputs.collectives ? calibrated(*inputs.collectives, all_reduce, model.latency_factor) : halves_of(all_reduce);
   const ShardedSearch search = {.ranks = inputs.world_size,
                                 .rule = model.rule,
                                 .search = model.search,

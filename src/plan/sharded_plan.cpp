@@ -27,20 +27,23 @@ int64_t cap_of(const CapInterval& caps) {
       {limited ? std::max(caps.lowest_cap_bytes, caps.highest_cap_bytes / 2 + 1) : caps.lowest_cap_bytes, caps.highest_cap_bytes});
 }
 
+// What a call costs the host is calibrated on all-reduces, and each of the two collectives is half of one.
 PipelineOptions pipeline_options(const ShardedSearch& options) {
-  return {.simulation = options.search.simulation, .agreement_s = options.agreement_s};
+  PipelineOptions pipeline{.simulation = options.search.simulation, .agreement_s = options.agreement_s};
+  pipeline.simulation.overhead_s /= 2;
+  return pipeline;
 }
 
 }  // namespace
 
-ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce) {
+ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduce, double latency_factor) {
   const auto with_gaps = [&](const CostCurve& isolated) {
     std::vector<CostPoint> gaps = isolated.points();
     for (CostPoint& point : gaps) {
       const auto bytes = static_cast<double>(point.bytes);
       point.seconds *= std::min(1.0, all_reduce.gap(bytes) / all_reduce.isolated(bytes));
     }
-    return CommCosts{isolated, CostCurve(std::move(gaps))};
+    return scaled({isolated, CostCurve(std::move(gaps))}, latency_factor);
   };
   return {with_gaps(measured.reduce_scatter.isolated), with_gaps(measured.all_gather.isolated)};
 }

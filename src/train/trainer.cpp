@@ -62,8 +62,8 @@ TrainingAdamW& Trainer::optimizer() {
 
 void Trainer::gather_optimizer() {
   if (!sharded_) return;
-  sharded_->gather_into(optimizer());
-  const std::vector<NamedTensor> masters = sharded_->gather_masters();
+  sharded_->gather_into(optimizer(), 0);
+  const std::vector<NamedTensor> masters = sharded_->gather_masters(0);
   for (const auto& [name, parameter] : trainable_parameters(*module_)) {
     const auto master = std::ranges::find(masters, name, &NamedTensor::name);
     if (master != masters.end()) optimizer().set_stepped(parameter, master->tensor);

@@ -209,8 +209,26 @@ class TuneRun {
     tuning_.ordered = candidates[fastest];
   }
 
+  // In turns with all-reduces, at the sizes of `bench collectives` up to all gradients in one.
+  void measure_collectives() {
+    if (!group_.device.is_cpu() || group_.size == 1) return;
+    const at::ScalarType dtype = trainable_parameters(*workload_.module)[0].tensor.scalar_type();
+    const int64_t step = group_.size * kFloatBytes;
+    AllReduceBenchOptions options{.sizes = {},
+                                  .collectives = {kCollectives.begin(), kCollectives.end()},
+                                  .dtype = dtype,
+                                  .seconds = std::min(options_.allreduce_seconds, options_.seconds / 10),
+                                  .seed = options_.seed,
+                                  .on_progress = phase_progress("measuring reduce-scatter and all-gather", kMostRounds)};
+    const int64_t most = (tensors().total_bytes() + step - 1) / step * step;
+    for (int64_t bytes = 4 * kKiB; bytes < most; bytes *= 4) options.sizes.push_back((bytes + step - 1) / step * step);
+    options.sizes.push_back(most);
+    tuning_.collectives = collective_rows(measure_allreduce(group_, options), group_.size);
+  }
+
   void choose_sharded() {
     if (!options_.sharded) return;
+    measure_collectives();
     const auto bytes = static_cast<int64_t>(trainable_parameters(*workload_.module)[0].tensor.element_size());
     tune_sharded(tuning_, {.element_bytes = bytes, .masters = bytes < kFloatBytes});
     tuning_.sharded->cap_bytes = numbers_of_rank_0(group_, {tuning_.sharded->cap_bytes})[0];
@@ -359,6 +377,7 @@ std::vector<OutputFile> tables_of(const Tuning& tuning) {
   std::vector<OutputFile> files;
   if (!tuning.profile.tensors.names.empty()) files.push_back({"tensors.csv", tensors_csv(tuning.profile.tensors)});
   if (!tuning.allreduce.empty()) files.push_back({"allreduce.csv", allreduce_csv(tuning.allreduce)});
+  if (!tuning.collectives.empty()) files.push_back({"collectives.csv", collectives_csv(tuning.collectives)});
   return files;
 }
 

@@ -47,6 +47,7 @@ struct Tuning {
   ProfileSection profile;            // with bare_backward_s
   std::vector<int64_t> ready_order;  // the profile's, as DataParallelOptions::ready_order takes it; empty: not needed
   AllReduceTable allreduce;
+  std::vector<CollectiveRow> collectives;  // what takes an all-reduce's place under sharded; empty: half of it each
   int64_t world_size = 0;
   CapOptions rule = {.rule = CapRule::kCloseWhenFull};  // how buckets are filled; its cap is not used
 
@@ -99,7 +100,7 @@ const CapPrediction& choice_of(const Tuning& tuning);
 // Predicts the step with the hook, and chooses its cap. conversion_s_per_byte: to its type and back.
 HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conversion_s_per_byte);
 
-// After is_clear(): sets `sharded`, by halves_of() the calibrated all-reduce. `trained`: as of predict_sharded().
+// After is_clear(): sets `sharded`, by `collectives`, calibrated as the all-reduce. `trained`: as of predict_sharded().
 void tune_sharded(Tuning& tuning, const TrainedMemory& trained);
 
 // After `gain`: what the choice is worth, and notes on what is no test of the model and on a machine that has changed. Throws

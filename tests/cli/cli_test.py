@@ -216,6 +216,9 @@ class Tune(unittest.TestCase):
         self.assertEqual(process.returncode, 0, stderr)
         self.assertIn("With AdamW a rank then keeps", " ".join(stdout.split()))
         self.assertIn("--overlap-param-gather", stdout)
+        self.assertNotIn("half an all-reduce", " ".join(stdout.split()))  # they were measured
+        collectives = {line.split(",")[0] for line in (self.out / "collectives.csv").read_text().splitlines()[1:]}
+        self.assertEqual(collectives, {"all_reduce", "reduce_scatter", "all_gather"})
         answer = json.loads((self.out / "results.json").read_text())
         self.assertIn("sharded", [row["strategy"] for row in answer["strategies"]])
         self.assertGreater(answer["sharded_over_best_cap"]["ratio"], 0)

@@ -382,8 +382,12 @@ Tensors train_in_two_runs(int ranks_before, const std::string& before, int ranks
     for (auto& each : place.training->optimizer().param_groups()) each.options().set_lr(0.03);
     train_four(place, 0);
     const auto whole = make_named_optimizer(optimizer, trainable_parameters(place.training->ddp.module()));
-    if (place.training->sharded) place.training->sharded->gather_into(*whole);
-    if (group.rank != group.size - 1) return;
+    const int last = group.size - 1;
+    if (place.training->sharded) {
+      place.training->sharded->gather_into(*whole, group.size == 2 ? std::nullopt : std::optional(last));
+      EXPECT_EQ(whole->state().empty(), group.size > 2 && group.rank != last);
+    }
+    if (group.rank != last) return;
     saved = place.parameters();
     std::ostringstream file;
     torch::save(place.training->sharded ? *whole : *place.training->plain, file);

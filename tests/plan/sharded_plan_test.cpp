@@ -215,11 +215,11 @@ TEST(CollectivesCsv, HasACurveForEach) {
 
 TEST(CollectivesCsv, QueuedCallsGainWhatAllReducesGain) {
   const ShardedCosts measured = parse_collectives_csv("collective,bytes,seconds\nreduce_scatter,8,2\nall_gather,8,3\n", "c.csv", 2);
-  const ShardedCosts costs = with_gaps_like(measured, {linear_curve(8, 1), linear_curve(4, 0.5)});
+  const ShardedCosts costs = calibrated(measured, {linear_curve(8, 1), linear_curve(4, 0.5)}, 1);
   EXPECT_DOUBLE_EQ(costs.reduce_scatter.isolated(8), 2);
   EXPECT_NEAR(costs.reduce_scatter.gap(8), 1, 1e-12);
   EXPECT_NEAR(costs.all_gather.gap(8), 1.5, 1e-12);
-  EXPECT_DOUBLE_EQ(with_gaps_like(measured, {linear_curve(4, 1), linear_curve(9, 1)}).all_gather.gap(8), 3);
+  EXPECT_DOUBLE_EQ(calibrated(measured, {linear_curve(4, 1), linear_curve(9, 1)}, 1).all_gather.gap(8), 3);
 }
 
 TEST(CollectivesCsv, NamesFileAndLineOfWhatIsWrong) {

@@ -56,6 +56,7 @@ def trains_alike(rank):
             schedule.step()
             train(model, optimizer, range(STEPS))
             reached[strategy] = parameters_of(model), optimizer.state_dict(), optimizer.state
+        alone = optimizer.state_dict(to=1)
         (plain, whole, all_of_it), (sharded, gathered, part_of_it) = reached.values()
         elements = [sum(v.numel() for state in each.values() for v in state.values() if torch.is_tensor(v) and v.dim() > 0)
                     for each in (part_of_it, all_of_it)]  # fmt: skip
@@ -65,6 +66,7 @@ def trains_alike(rank):
                 torch.equal(v, gathered["state"][i][k]) for i, state in whole["state"].items() for k, v in state.items() if torch.is_tensor(v)
             ),
             "share": elements[0] / elements[1],
+            "alone": (len(alone["state"]), len(alone["param_groups"])) == (len(gathered["state"]) if rank == 1 else 0, len(gathered["param_groups"])),
             "late": model.stats().awaited_bytes > 0,
         }  # fmt: skip
     return found
@@ -305,7 +307,7 @@ class Sharded(unittest.TestCase):
         for found in with_ranks(2, trains_alike):
             for name, facts in found.items():
                 with self.subTest(name):
-                    self.assertTrue(facts["parameters"] and facts["state"] and facts["late"], facts)
+                    self.assertTrue(facts["parameters"] and facts["state"] and facts["late"] and facts["alone"], facts)
                     self.assertAlmostEqual(facts["share"], 1 / 2, delta=0.02)
 
     def test_a_checkpoint_of_three_ranks_goes_on_with_two_and_one(self):

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "firkin/ddp/data_parallel.h"
@@ -67,15 +68,16 @@ class ShardedOptimizer {
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
 
   // Copies the whole state and the options into `whole`, an optimiser of the same class over the module's parameters in the same groups;
-  // torch::save(whole, ...) then writes what a plain optimiser would. Collective; every rank gets all of it. Throws InputError if `whole`
-  // does not fit, GroupError if a collective failed.
-  void gather_into(torch::optim::Optimizer& whole);
+  // torch::save(whole, ...) then writes what a plain optimiser would. Collective; every rank gets all of it, or rank `to` alone: the others
+  // hold one tensor of it at a time, and their `whole` has the options only. Throws InputError if `whole` does not fit, GroupError if a
+  // collective failed.
+  void gather_into(torch::optim::Optimizer& whole, std::optional<int> to = {});
   // The reverse: this rank's parts of the state, for any number of ranks. Not collective. Throws InputError if `whole` does not fit.
   void load_from(const torch::optim::Optimizer& whole);
 
   // The masters in float32, under their parameters' names and in their shapes, for a checkpoint: parameters alone are rounded. Collective;
-  // every rank gets all of them. Throws GroupError if a collective failed.
-  std::vector<NamedTensor> gather_masters();
+  // every rank gets all of them, or rank `to` alone, and the others none. Throws GroupError if a collective failed.
+  std::vector<NamedTensor> gather_masters(std::optional<int> to = {});
   // The reverse, after the parameters themselves. Not collective. Throws InputError for a name or a shape that is not there.
   void load_masters(const std::vector<NamedTensor>& masters);
 

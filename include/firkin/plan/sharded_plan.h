@@ -22,8 +22,9 @@ namespace firkin {
 ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file, int64_t ranks);  // `file`: the name used in errors
 ShardedCosts read_collectives_csv(const std::filesystem::path& path, int64_t ranks);
 
-// Of queued calls the measured file says nothing: they take less than single ones by as much as all-reduces do (an assumption).
-ShardedCosts with_gaps_like(const ShardedCosts& measured, const CommCosts& all_reduce);
+// Single calls were measured alone: queued ones take less by as much as all-reduces do, and latency during backward changes by their
+// calibration's factor (assumptions). all_reduce: calibrated.
+ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduce, double latency_factor);
 
 // ---- Memory.
 

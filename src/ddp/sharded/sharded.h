@@ -97,9 +97,9 @@ class Sharded final : public StepExtension {
   // These do what ShardedOptimizer and DataParallel promise.
   void step();
   double clip_gradients(double max_norm);
-  void gather_into(torch::optim::Optimizer& whole);
+  void gather_into(torch::optim::Optimizer& whole, std::optional<int> to);
   void load_from(const torch::optim::Optimizer& whole);
-  std::vector<NamedTensor> gather_masters();
+  std::vector<NamedTensor> gather_masters(std::optional<int> to);
   void load_masters(const std::vector<NamedTensor>& masters);
   void drain();
   void add_to(DataParallelStats& stats) const;

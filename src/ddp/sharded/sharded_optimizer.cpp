@@ -205,15 +205,17 @@ void Sharded::regroup(const std::vector<ParameterPart>& parts) {
   }
 }
 
-void Sharded::gather_into(Optimizer& whole) {
+void Sharded::gather_into(Optimizer& whole, std::optional<int> to) {
   const auto held = synchronizer_.enter();
   const at::NoGradGuard no_grad;
+  const int rank = synchronizer_.setup().group.rank;
   for_each_pair(*optimizer_, whole, parts_, [&](size_t p, OptimizerParamGroup& here, OptimizerParamGroup& there) {
     assign(there.options(), here.options());
     whole.state().erase(parts_[p].parameter.unsafeGetTensorImpl());
   });
   try {
     gather_states([&](size_t p, State state) {
+      if (to.value_or(rank) != rank) return;
       const at::Tensor& parameter = parts_[p].parameter;
       for (const auto& [name, tensor] : fields_of(*state).tensors) {
         if (tensor->defined()) *tensor = tensor->as_strided(parameter.sizes(), parameter.strides()).variable_data();
@@ -243,14 +245,16 @@ void Sharded::load_from(const Optimizer& whole) {
   replace_states(*optimizer_, std::move(states));
 }
 
-std::vector<NamedTensor> Sharded::gather_masters() {
+std::vector<NamedTensor> Sharded::gather_masters(std::optional<int> to) {
   const auto held = synchronizer_.enter();
   const at::NoGradGuard no_grad;
   std::vector<NamedTensor> masters;
   try {
     for (const ParameterPart& part : parts_) {
       if (!part.has_master()) continue;
-      const at::Tensor whole = gather_runs(synchronizer_.setup().group, part.count > 0 ? part.run.tensor : at::Tensor(), part);
+      const ProcessGroup& group = synchronizer_.setup().group;
+      const at::Tensor whole = gather_runs(group, part.count > 0 ? part.run.tensor : at::Tensor(), part);
+      if (to.value_or(group.rank) != group.rank) continue;
       masters.push_back({part.run.name, whole.as_strided(part.parameter.sizes(), part.parameter.strides()).variable_data()});
     }
   } catch (const std::exception& error) {
@@ -294,16 +298,16 @@ double ShardedOptimizer::clip_gradients(double max_norm) {
   return sharded_->clip_gradients(max_norm);
 }
 
-void ShardedOptimizer::gather_into(Optimizer& whole) {
-  sharded_->gather_into(whole);
+void ShardedOptimizer::gather_into(Optimizer& whole, std::optional<int> to) {
+  sharded_->gather_into(whole, to);
 }
 
 void ShardedOptimizer::load_from(const Optimizer& whole) {
   sharded_->load_from(whole);
 }
 
-std::vector<NamedTensor> ShardedOptimizer::gather_masters() {
-  return sharded_->gather_masters();
+std::vector<NamedTensor> ShardedOptimizer::gather_masters(std::optional<int> to) {
+  return sharded_->gather_masters(to);
 }
 
 void ShardedOptimizer::load_masters(const std::vector<NamedTensor>& masters) {
