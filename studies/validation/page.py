@@ -102,7 +102,7 @@ def regret_summary(figures):
 
 def overview_text(figures):
     errors = ("configuration", "error: median", "worst", "small caps: median", "worst", "`ordered`, predicted", "measured")
-    choices = ("configuration", "chosen", "best", "regret", "recommendation's", "over default", "answer")
+    choices = ("configuration", "chosen", "best", "regret", "advised", "over default", "answer")
     told = any(not these.chosen_in_set for _, these in figures)
     parts = ["## All configurations", "Regret of each rule over the configurations; in "
              f"{sum(these.keeps_default for _, these in figures)} of {len(figures)} `tune` recommends PyTorch's default:", table(("regret", *RULES), regret_summary(figures)),
@@ -110,7 +110,7 @@ def overview_text(figures):
              "reports have every cap, interval and rule.", table(errors, [error_row(regime, these) for regime, these in figures]),
              "**Choices**: the cap that `tune` chose and the one measured best, in MiB "
              f"({'bold where the measurement tells them apart' if told else 'the measurement tells them apart in none'}); the regret of the chosen cap and of the "
-             "recommendation; the chosen cap's step over PyTorch's default; and [the answer](performance_model.md#the-decision) of `tune`.",
+             "recommendation (advised); the chosen cap's step over PyTorch's default; and [the answer](performance_model.md#the-decision) of `tune`.",
              table(choices, [choice_row(regime, these) for regime, these in figures])]  # fmt: skip
     return "\n\n".join(parts)
 
