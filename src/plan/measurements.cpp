@@ -19,6 +19,7 @@
 #include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/sharded_plan.h"
 #include "firkin/plan/tensor_profile.h"
+#include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
 
 namespace firkin {
@@ -172,8 +173,9 @@ void write_tensors_csv(const std::filesystem::path& path, const TensorProfile& p
 namespace {
 
 const CsvColumns& table_columns() {
-  static const CsvColumns kColumns = {.required = {"bytes", "world_size"},
-                                      .optional = {"median_s", "time_s", "gap_s", "mean_s", "stdev_s", "min_s", "max_s", "samples"}};
+  static const CsvColumns kColumns = {
+      .required = {"bytes", "world_size"},
+      .optional = {"median_s", "time_s", "gap_s", "mean_s", "stdev_s", "min_s", "max_s", "samples", "stderr_s", "gap_stderr_s"}};
   return kColumns;
 }
 
@@ -212,10 +214,15 @@ AllReduceTable from_csv(const CsvTable& table) {
     row.mean_s = if_known("mean_s");
     row.min_s = if_known("min_s");
     row.max_s = if_known("max_s");
-    if (is_known("stdev_s")) {
-      row.stdev_s = table.number(i, "stdev_s");
-      if (*row.stdev_s < 0) table.fail(i, fmt::format("stdev_s is {}; expected at least 0", *row.stdev_s));
-    }
+    const auto spread = [&](const char* column) -> std::optional<double> {
+      if (!is_known(column)) return std::nullopt;
+      const double value = table.number(i, column);
+      if (value < 0) table.fail(i, fmt::format("{} is {}; expected at least 0", column, value));
+      return value;
+    };
+    row.stdev_s = spread("stdev_s");
+    row.stderr_s = spread("stderr_s");
+    row.gap_stderr_s = spread("gap_stderr_s");
     if (is_known("samples")) row.samples = at_least_one(table, i, "samples");
   }
   return rows;
@@ -267,10 +274,11 @@ ShardedCosts read_collectives_csv(const std::filesystem::path& path, int64_t ran
 
 std::string allreduce_csv(const AllReduceTable& table) {
   const auto field = [](const auto& value) { return value ? fmt::format("{}", *value) : std::string(); };
-  std::string text = "bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples\n";
+  std::string text = "bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples,stderr_s,gap_stderr_s\n";
   for (const AllReduceRow& row : table) {
-    fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{},{},{},{}\n", row.bytes, row.world_size, row.median_s, field(row.gap_s),
-                   field(row.mean_s), field(row.stdev_s), field(row.min_s), field(row.max_s), field(row.samples));
+    fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{},{},{},{},{},{}\n", row.bytes, row.world_size, row.median_s,
+                   field(row.gap_s), field(row.mean_s), field(row.stdev_s), field(row.min_s), field(row.max_s), field(row.samples),
+                   field(row.stderr_s), field(row.gap_stderr_s));
   }
   return text;
 }
@@ -278,6 +286,18 @@ std::string allreduce_csv(const AllReduceTable& table) {
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table) {
   write_file_atomically(path, allreduce_csv(table));
 }
+
+namespace {
+
+// Of the median of a series; nothing for too few samples.
+std::optional<double> standard_error(std::span<const double> samples) {
+  constexpr double kOf95Percent = 2 * 1.96;
+  if (samples.size() < kFewestSamples) return std::nullopt;
+  const Interval interval = series_interval(samples);
+  return (interval.high - interval.low) / kOf95Percent;
+}
+
+}  // namespace
 
 AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, std::span<const double> isolated_s, std::span<const double> gap_s) {
   const Summary isolated = summarize(isolated_s);
@@ -289,6 +309,8 @@ AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, std::span<const d
                    .min_s = isolated.min,
                    .max_s = isolated.max,
                    .samples = isolated.count,
+                   .stderr_s = standard_error(isolated_s),
+                   .gap_stderr_s = standard_error(gap_s),
                    .p99_s = isolated.p99};
   if (!gap_s.empty()) row.gap_s = median(gap_s);
   return row;

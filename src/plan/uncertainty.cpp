@@ -20,10 +20,11 @@ namespace {
 constexpr int64_t kEffort = 4000000;          // buckets
 constexpr int64_t kContendedEffort = 400000;  // buckets of timelines
 
-// Of the logarithm of a row's median; 0 where nothing is known. Samples are taken for log-normal: one call that took a hundred times as
-// long as the others makes a wide interval, not one of many orders of magnitude.
+// Of the logarithm of a row's median; 0 where nothing is known. Where the row does not say its error, samples are taken for independent and
+// log-normal: one call that took a hundred times as long as the others makes a wide interval, not one of many orders of magnitude.
 double standard_error(const AllReduceRow& row) {
   constexpr double kOfMedian = 1.2533;  // sqrt(pi / 2), over that of a mean
+  if (row.stderr_s) return std::log1p(*row.stderr_s / row.median_s);
   if (!row.stdev_s || !row.samples || *row.samples < 2) return 0;
   const double mean_s = row.mean_s.value_or(row.median_s);
   if (!(mean_s > 0)) return 0;
@@ -52,7 +53,8 @@ std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_s
     for (AllReduceRow& row : drawn) {
       const double factor = redrawn_factor(row, random);
       row.median_s *= factor;
-      if (row.gap_s) *row.gap_s *= factor;
+      if (!row.gap_s) continue;
+      *row.gap_s *= row.gap_stderr_s ? std::exp(std::log1p(*row.gap_stderr_s / *row.gap_s) * random_normal(random)) : factor;
     }
     draws.push_back(comm_costs(drawn, world_size));
   }

@@ -279,6 +279,8 @@ constexpr auto kFields<AllReduceRow> = std::tuple(
     Field("p99_s", &AllReduceRow::p99_s, Unit::kSeconds, "p99"), Field("cv", variation, Unit::kShare, "cv"),
     Field("mean_s", &AllReduceRow::mean_s, Unit::kSeconds, "mean", kHidden),
     Field("stdev_s", &AllReduceRow::stdev_s, Unit::kDifference, "deviation", kHidden),
+    Field("stderr_s", &AllReduceRow::stderr_s, Unit::kDifference, "standard error", kHidden),
+    Field("gap_stderr_s", &AllReduceRow::gap_stderr_s, Unit::kDifference, "standard error", kHidden),
     Field("min_s", &AllReduceRow::min_s, Unit::kSeconds, "least", kPage),
     Field("max_s", &AllReduceRow::max_s, Unit::kSeconds, "greatest", kPage),
     Field("algbw_bytes_per_s", algorithm_bandwidth, Unit::kPlain, "", kHidden),

@@ -20,9 +20,9 @@ std::string parse_error(const std::string& text) {
 
 TEST(AllReduceCsv, HoldsTheMeasuredTimes) {
   const AllReduceTable table = parse_allreduce_csv(
-      "bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples\n"
-      "1024,2,0.5,0.25,0.6,0,0.4,0.9,7\n"
-      "2048,2,1,,,,,,\n",
+      "bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples,stderr_s,gap_stderr_s\n"
+      "1024,2,0.5,0.25,0.6,0,0.4,0.9,7,0.01,0\n"
+      "2048,2,1,,,,,,,,\n",
       "a.csv");
   ASSERT_EQ(table.size(), 2u);
   EXPECT_EQ(table[0].bytes, 1024);
@@ -31,6 +31,8 @@ TEST(AllReduceCsv, HoldsTheMeasuredTimes) {
   EXPECT_EQ(table[0].gap_s, 0.25);
   EXPECT_EQ(table[0].stdev_s, 0);
   EXPECT_EQ(table[0].samples, 7);
+  EXPECT_EQ(table[0].stderr_s, 0.01);
+  EXPECT_EQ(table[0].gap_stderr_s, 0);
   EXPECT_FALSE(table[1].gap_s || table[1].mean_s || table[1].stdev_s || table[1].min_s || table[1].max_s || table[1].samples);
 }
 
@@ -44,6 +46,8 @@ TEST(AllReduceCsv, IsReadBackExactlyAsItWasWritten) {
   AllReduceTable table(2);
   table[0] = {
       .bytes = 4, .world_size = 2, .median_s = 0.1, .gap_s = 1.0 / 3, .mean_s = 2, .stdev_s = 0, .min_s = 1, .max_s = 3, .samples = 9};
+  table[0].stderr_s = 0.5;
+  table[0].gap_stderr_s = 0.25;
   table[1] = {.bytes = 8, .world_size = 4, .median_s = 0.2};
   const auto path = std::filesystem::path(testing::TempDir()) / "allreduce_table_test.csv";
   write_allreduce_csv(path, table);
@@ -51,6 +55,8 @@ TEST(AllReduceCsv, IsReadBackExactlyAsItWasWritten) {
   ASSERT_EQ(again.size(), 2u);
   EXPECT_EQ(again[0].gap_s, 1.0 / 3);
   EXPECT_EQ(again[0].samples, 9);
+  EXPECT_EQ(again[0].stderr_s, 0.5);
+  EXPECT_EQ(again[0].gap_stderr_s, 0.25);
   EXPECT_FALSE(again[1].gap_s);
   EXPECT_EQ(again[1].median_s, 0.2);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../stats/synthetic_noise.h"
 #include "firkin/stats/summary.h"
 #include "helpers.h"
 
@@ -30,6 +31,31 @@ TEST(RedrawCosts, SpreadAsTheStandardErrorOfAMedian) {
   }
   EXPECT_NEAR(stdev(logs), 0.025, 0.005);
   EXPECT_NEAR(mean(logs), 0, 0.01);
+}
+
+TEST(RedrawCosts, SpreadAsMuchAsASeriesThatWandersWasWrong) {
+  // Two hundred series of an all-reduce that stays slow or fast for a while: what their medians say, and what each expects of itself.
+  SyntheticNoise noise(1);
+  std::vector<double> medians, expected;
+  for (int series = 0; series < 200; ++series) {
+    std::vector<double> samples;
+    double level = noise.normal();
+    for (int i = 0; i < 60; ++i) {
+      level = 0.8 * level + 0.6 * noise.normal();
+      samples.push_back(std::exp(0.1 * level));
+    }
+    const AllReduceRow row = row_of_samples(kMiB, 4, samples, samples);
+    medians.push_back(std::log(row.median_s));
+    std::vector<double> isolated, gaps;
+    for (const CommCosts& draw : redraw_costs({row}, 4)) {
+      isolated.push_back(std::log(draw.isolated(kMiB)));
+      gaps.push_back(std::log(draw.gap(kMiB)));
+    }
+    expected.push_back(stdev(isolated));
+    EXPECT_NE(isolated, gaps);  // a queue has an error of its own
+  }
+  EXPECT_GT(median(expected) / stdev(medians), 0.7);  // of independent samples it is 0.4
+  EXPECT_LT(median(expected) / stdev(medians), 1.8);
 }
 
 TEST(RedrawCosts, OfCallsOfWhichOneTookAThousandTimesAsLongStayNearTheMedian) {

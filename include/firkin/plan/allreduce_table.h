@@ -22,6 +22,7 @@ struct AllReduceRow {
   std::optional<double> gap_s = std::nullopt;  // when queued back to back; none: not measured
   std::optional<double> mean_s = std::nullopt, stdev_s = std::nullopt, min_s = std::nullopt, max_s = std::nullopt;
   std::optional<int64_t> samples = std::nullopt;
+  std::optional<double> stderr_s = std::nullopt, gap_stderr_s = std::nullopt;  // standard errors of median_s and gap_s
   // Not in allreduce.csv:
   std::optional<double> p99_s = std::nullopt;
   std::optional<int64_t> calls_per_sample = std::nullopt;
@@ -32,12 +33,13 @@ struct AllReduceRow {
 
 using AllReduceTable = std::vector<AllReduceRow>;
 
-// Summarises the samples of one size, with the median gap if it was measured. Throws std::invalid_argument without isolated_s.
+// Summarises the samples of one size, in the order measured, with the median gap if it was measured. Neighbouring samples resemble each
+// other, so standard errors are those of a series (stats/interval.h). Throws std::invalid_argument without isolated_s.
 AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, std::span<const double> isolated_s, std::span<const double> gap_s);
 
-// Columns: bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples. A file with only bytes, world_size and one time column is
-// accepted: median_s, or else the first present of time_s, mean_s, min_s, max_s. An empty field means not measured. Throws InputError with
-// file and line for every malformed input; nothing is dropped.
+// Columns: bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples,stderr_s,gap_stderr_s. A file with only bytes, world_size and
+// one time column is accepted: median_s, or else the first present of time_s, mean_s, min_s, max_s. An empty field means not measured.
+// Throws InputError with file and line for every malformed input; nothing is dropped.
 AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& file);  // `file`: the name used in errors
 AllReduceTable read_allreduce_csv(const std::filesystem::path& path);
 std::string allreduce_csv(const AllReduceTable& table);  // the content of such a file
