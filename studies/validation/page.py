@@ -73,8 +73,8 @@ def unsteady_text(figures):
     rows = [(regime.name, signed(these.level - 1), signed(1 / these.level - 1), signed(these.median_signed_error), f"{sum(these.covered)} of {len(these.covered)}") for regime, these in unsteady]
     return (f"**Steady**: without the {len(unsteady)} configurations in which a step without communication changed by more than "
             f"{percent(STEADY - 1, 0)} between calibration and measurement, as `tune` notes. Predicted times may be off by up to about that much there, and how "
-            "much of an error is the machine's cannot be told: the column shows what is left without them. The column was added after the measurement; "
-            "the bars know no such exception. What compares steps within blocks is not affected.\n\n"
+            "much of an error is the machine's cannot be told. The column shows what is left without them. It was added after the measurement; "
+            "the bars make no such exception. Comparisons within blocks are not affected.\n\n"
             + table(("not steady", "change of that step", "errors, were they the change alone", "measured errors: median", "caps within their interval"), rows))
 
 
@@ -82,12 +82,15 @@ def link_to(regime):
     return f"[{regime.name}](validation/{regime.name}/report.md)"
 
 
-def configuration_row(regime, figures):
+def error_row(regime, figures):
     errors = [percent(of(errors)) for errors in (figures.large_errors, figures.small_errors) for of in (median_error, worst_error)]
+    return (link_to(regime), *errors, signed(figures.ordered_predicted), share_text(figures.ordered_measured))
+
+
+def choice_row(regime, figures):
     chosen, best = (cap_text(cap) for cap in (figures.chosen["cap_mib"], figures.result["best_measured"]["cap_mib"]))
     measured = [share_text(share) for share in (figures.regrets["chosen cap"], figures.regrets.get("recommendation"), figures.over_default)]
-    ordered = (signed(figures.ordered_predicted), share_text(figures.ordered_measured))
-    return (link_to(regime), *errors, chosen if figures.chosen_in_set else f"**{chosen}**", best, *measured, figures.outcome, *ordered)
+    return (link_to(regime), chosen if figures.chosen_in_set else f"**{chosen}**", best, *measured, figures.outcome)
 
 
 def regret_summary(figures):
@@ -98,15 +101,18 @@ def regret_summary(figures):
 
 
 def overview_text(figures):
-    header = ("configuration", "error: median", "worst", "small caps: median", "worst", "chosen", "best", "regret", "recommendation's", "over default", "answer",
-              "`ordered`, predicted", "measured")  # fmt: skip
+    errors = ("configuration", "error: median", "worst", "small caps: median", "worst", "`ordered`, predicted", "measured")
+    choices = ("configuration", "chosen", "best", "regret", "advised", "over default", "answer")
     told = any(not these.chosen_in_set for _, these in figures)
-    return ("## All configurations\n\nRegret of each rule over the configurations; in "
-            + f"{sum(these.keeps_default for _, these in figures)} of {len(figures)} `tune` recommends PyTorch's default:\n\n" + table(("regret", *RULES), regret_summary(figures))
-            + "\n\nBy configuration: absolute errors of T(b) for caps of 1 MiB and more, and for smaller ones; the cap that `tune` chose and the "
-              f"one measured best, in MiB ({'bold where the measurement tells them apart' if told else 'the measurement tells them apart in none'}); the "
-              "chosen cap's regret and the recommendation's, the chosen cap's step over PyTorch's default, and "
-              "[the answer](performance_model.md#the-decision) of `tune`; `ordered` over the chosen cap. The linked reports have every cap, interval and rule.\n\n" + table(header, [configuration_row(regime, these) for regime, these in figures]))
+    parts = ["## All configurations", "Regret of each rule over the configurations; in "
+             f"{sum(these.keeps_default for _, these in figures)} of {len(figures)} `tune` recommends PyTorch's default:", table(("regret", *RULES), regret_summary(figures)),
+             "**Errors**: absolute errors of T(b), for caps of 1 MiB and more and for smaller ones; then the step of `ordered` over the chosen cap's. The linked "
+             "reports have every cap, interval and rule.", table(errors, [error_row(regime, these) for regime, these in figures]),
+             "**Choices**: the cap that `tune` chose and the one measured best, in MiB "
+             f"({'bold where the measurement tells them apart' if told else 'the measurement tells them apart in none'}); the regret of the chosen cap and of the "
+             "recommendation (advised); the chosen cap's step over PyTorch's default; and [the answer](performance_model.md#the-decision) of `tune`.",
+             table(choices, [choice_row(regime, these) for regime, these in figures])]  # fmt: skip
+    return "\n\n".join(parts)
 
 
 def older_text(found):
