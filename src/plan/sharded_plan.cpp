@@ -96,10 +96,7 @@ ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& co
     period_s.push_back(simulator.period_s(order));
   }
   const UniformCap& best = best_of(plans, period_s, kAThousandth);
-  return {.cap_bytes = cap_of(best.caps),
-          .caps = best.caps,
-          .plan = best.plan,
-          .pipeline = simulate_sharded(profile, best.plan, costs, options.ranks, pipeline)};
+  return {best, cap_of(best.caps), simulate_sharded(profile, best.plan, costs, options.ranks, pipeline)};
 }
 
 PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,

@@ -65,10 +65,8 @@ struct ShardedSearch {
   int64_t most_buckets = std::numeric_limits<int64_t>::max();
 };
 
-struct ShardedCap {
+struct ShardedCap : UniformCap {
   int64_t cap_bytes = 0;  // the roundest of those that make these buckets, of a wide interval of its upper half
-  CapInterval caps;
-  BucketPlan plan;
   Pipeline pipeline;
 };
 
