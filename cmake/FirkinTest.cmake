@@ -1,5 +1,8 @@
 # How the tests of a module become a program and its ctest entries.
 #
+# COST: seconds, of those tests that take half a minute and more. ctest starts the longest first, by what it measured before, in a new build
+# folder by these.
+#
 #   firkin_test(plan SOURCES timeline_test.cpp)                               -> build/tests/plan_test, one ctest entry: plan
 #   firkin_test(ddp TORCH SOURCES join_test.cpp)                              -> one ctest entry a file: ddp.join
 

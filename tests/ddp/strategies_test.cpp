@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <span>
+
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/data_parallel.h"
@@ -88,16 +91,19 @@ DataParallelOptions options_for(std::string_view strategy, const torch::nn::Modu
   return options;
 }
 
-std::vector<Trained> train_on_ranks(int world_size, const std::string& strategy, const RunSetup& setup) {
-  std::vector<Trained> result(static_cast<size_t>(world_size));
+// For each of `strategies` what each rank trained: all on one group, because making it takes longer than training.
+std::vector<std::vector<Trained>> train_on_ranks(int world_size, std::span<const char* const> strategies, const RunSetup& setup) {
+  std::vector<std::vector<Trained>> result(strategies.size(), std::vector<Trained>(static_cast<size_t>(world_size)));
   run_ranks(world_size, [&](const ProcessGroup& group) {
-    TestModel model = make_test_model(setup.model, setup.dtype);
-    if (group.rank != 0) {
-      for (at::Tensor& p : model.module->parameters()) p.detach().zero_();  // rank 0's values must arrive
+    for (size_t i = 0; i < strategies.size(); ++i) {
+      TestModel model = make_test_model(setup.model, setup.dtype);
+      if (group.rank != 0) {
+        for (at::Tensor& p : model.module->parameters()) p.detach().zero_();  // rank 0's values must arrive
+      }
+      DataParallel ddp(*model.module, group, options_for(strategies[i], *model.module));
+      result[i][static_cast<size_t>(group.rank)] =
+          train(model, setup.optimizer, group.rank, group.size, [&ddp] { ddp.finish_gradient_synchronization(); });
     }
-    DataParallel ddp(*model.module, group, options_for(strategy, *model.module));
-    result[static_cast<size_t>(group.rank)] =
-        train(model, setup.optimizer, group.rank, group.size, [&ddp] { ddp.finish_gradient_synchronization(); });
   });
   return result;
 }
@@ -109,10 +115,11 @@ TEST_P(EveryStrategy, TrainsAsOneProcessOnTheWholeBatch) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     const RunSetup setup{.model = model, .optimizer = optimizer, .dtype = dtype};
     const Trained alone = train_alone(setup);
-    const Trained naive = train_on_ranks(world_size, "naive", setup)[0];
-    for (const char* strategy : kStrategies) {
-      SCOPED_TRACE(fmt::format("{} {}", strategy, c10::toString(dtype)));
-      const std::vector<Trained> ranks = train_on_ranks(world_size, strategy, setup);
+    const std::vector<std::vector<Trained>> trained = train_on_ranks(world_size, kStrategies, setup);
+    const Trained& naive = trained[0][0];
+    for (size_t i = 0; i < kStrategies.size(); ++i) {
+      SCOPED_TRACE(fmt::format("{} {}", kStrategies[i], c10::toString(dtype)));
+      const std::vector<Trained>& ranks = trained[i];
       EXPECT_LE(relative_difference(ranks[0].parameters, alone.parameters), setup.tolerance());
       EXPECT_LE(relative_difference(ranks[0].first_gradients, naive.first_gradients), 1e-6);
       for (const Trained& rank : ranks) EXPECT_TRUE(same_bits(rank.parameters, ranks[0].parameters));
@@ -136,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(Models, EveryStrategy,
                          });
 
 TEST(Strategies, NoneLeavesEachRankToItself) {
-  const std::vector<Trained> ranks = train_on_ranks(2, "none", {.model = "mlp", .optimizer = "SGD"});
+  const std::vector<Trained> ranks = train_on_ranks(2, std::array{"none"}, {.model = "mlp", .optimizer = "SGD"})[0];
   EXPECT_FALSE(same_bits(ranks[0].parameters, ranks[1].parameters));
 }
 
