@@ -1,9 +1,6 @@
 """Ranks for tests: processes of this machine that meet over Gloo on the loopback interface.
 
     with_ranks(2, worker, argument)     runs worker(rank, argument) on each, returns what each returned, and fails where one raised or hung
-
-Each call has processes of its own. They come from one that has imported PyTorch and done nothing else: importing it takes longer than most
-workers do. start="spawn": each rank is a Python of its own, with the environment of now.
 """
 
 import os
@@ -14,7 +11,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-IMPORTED = ["torch", "torch._dynamo", "torch.nn.parallel", "firkin", "firkin._data_parallel", "firkin._tune"]
 TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
 
 
@@ -42,9 +38,8 @@ def _rank(rank, size, port, worker, arguments, results):
     os._exit(0)  # a thread of Gloo that still has a tensor to let go of would abort an interpreter that ends
 
 
-def with_ranks(size, worker, *arguments, start="forkserver"):
-    context = mp.get_context(start)
-    context.set_forkserver_preload(IMPORTED)
+def with_ranks(size, worker, *arguments):
+    context = mp.get_context("spawn")
     results = context.Queue()
     port = _free_port()
     processes = [
