@@ -287,18 +287,6 @@ void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable
   write_file_atomically(path, allreduce_csv(table));
 }
 
-namespace {
-
-// Of the median of a series; nothing for too few samples.
-std::optional<double> standard_error(std::span<const double> samples) {
-  constexpr double kOf95Percent = 2 * 1.96;
-  if (samples.size() < kFewestSamples) return std::nullopt;
-  const Interval interval = series_interval(samples);
-  return (interval.high - interval.low) / kOf95Percent;
-}
-
-}  // namespace
-
 AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, std::span<const double> isolated_s, std::span<const double> gap_s) {
   const Summary isolated = summarize(isolated_s);
   AllReduceRow row{.bytes = bytes,
@@ -309,8 +297,8 @@ AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, std::span<const d
                    .min_s = isolated.min,
                    .max_s = isolated.max,
                    .samples = isolated.count,
-                   .stderr_s = standard_error(isolated_s),
-                   .gap_stderr_s = standard_error(gap_s),
+                   .stderr_s = series_error(isolated_s),
+                   .gap_stderr_s = series_error(gap_s),
                    .p99_s = isolated.p99};
   if (!gap_s.empty()) row.gap_s = median(gap_s);
   return row;

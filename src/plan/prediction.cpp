@@ -10,6 +10,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/scaling.h"
+#include "firkin/stats/interval.h"
 #include "firkin/stats/summary.h"
 
 namespace firkin {
@@ -48,6 +49,7 @@ double compute_error(const std::vector<std::vector<double>>& rank_times) {
   for (const std::vector<double>& times : rank_times) {
     for (size_t step = 0; step < slowest.size(); ++step) slowest[step] = std::max(slowest[step], times[step]);
   }
+  if (const std::optional<double> error = series_error(slowest)) return *error / median(slowest);
   return kOfMedian * stdev(slowest) / std::sqrt(static_cast<double>(slowest.size())) / median(slowest);
 }
 

@@ -3,6 +3,7 @@
 #include <limits>
 #include <numbers>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -172,6 +173,13 @@ Interval series_interval(std::span<const double> samples, double confidence) {
   const Interval interval = at_depth(values, std::max(1.0, depth));
   const double middle = median(samples);
   return {std::min(interval.low, middle), std::max(interval.high, middle)};
+}
+
+std::optional<double> series_error(std::span<const double> samples) {
+  constexpr double kOf95Percent = 2 * 1.96;
+  if (samples.size() < kFewestSamples) return std::nullopt;
+  const Interval interval = series_interval(samples);
+  return (interval.high - interval.low) / kOf95Percent;
 }
 
 namespace {

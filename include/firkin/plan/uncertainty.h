@@ -27,11 +27,10 @@ struct InputDraw {
 
 inline constexpr int kDraws = 200;
 
-// a(x) and g(x) of this world size, kDraws times: each size's median with a normal error of its logarithm, 1.2533 stdev_s / sqrt(samples)
-// (the standard error of a median under normal noise), the same for a and g. Too narrow: samples come in series, in which neighbours
-// resemble each other, and g has an error of its own; a table keeps neither. Intervals of predictions are mostly the model's own error
-// (model_range()), but for caps of many small calls over slow links. Sizes without stdev_s or samples stay as they are. Empty if none has
-// both. Deterministic.
+// a(x) and g(x) of this world size, kDraws times: each size's median and gap with normal errors of their logarithms, of stderr_s and
+// gap_stderr_s. Where a table lacks these, 1.2533 stdev_s / sqrt(samples) (the standard error of a median of independent normal samples),
+// the same for a and g. Intervals of predictions are mostly the model's own error (model_range()), but for caps of many small calls over
+// slow links. Sizes with neither stay as they are. Empty if all are such. Deterministic.
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size);
 
 // A draw for each of `costs`. `compute_error`: the standard error of ready times and the end of backward together, as a fraction.

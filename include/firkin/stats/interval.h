@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 namespace firkin {
@@ -31,5 +32,8 @@ Interval median_interval(std::span<const double> samples, double confidence = 0.
 // A short series cannot show a long memory: of normal series with a correlation of 0.6, a 95 % interval held the true median in 77 % with
 // 6 samples, 87 with 10, 93 with 20 and 96 with 100. Compare settings within blocks (block_fit.h), where what they share cancels.
 Interval series_interval(std::span<const double> samples, double confidence = 0.95);
+
+// The standard error of the median of a series, by the width of its interval; nothing for fewer than kFewestSamples. Throws as above.
+std::optional<double> series_error(std::span<const double> samples);
 
 }  // namespace firkin
