@@ -15,6 +15,18 @@ target_precompile_headers(firkin_test_main PRIVATE <gmock/gmock.h> <fmt/format.h
 set(firkin_test_options $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow>)
 target_compile_options(firkin_test_main PRIVATE ${firkin_test_options})
 
+# LibTorch's for tests: what uses a precompiled header is optimised as that header was, whatever its own -O says. A third less time a file.
+if(FIRKIN_WITH_TORCH)
+  add_library(firkin_torch_test_pch OBJECT ${PROJECT_BINARY_DIR}/torch_pch.cpp)
+  target_link_libraries(firkin_torch_test_pch PRIVATE firkin_libtorch firkin_fmt)
+  target_compile_options(firkin_torch_test_pch PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_precompile_headers(firkin_torch_test_pch PRIVATE <torch/torch.h> <torch/csrc/distributed/c10d/ProcessGroup.hpp>)
+endif()
+function(firkin_torch_test_options target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_precompile_headers(${target} REUSE_FROM firkin_torch_test_pch)
+endfunction()
+
 # Of a test program: GoogleTest, and one ctest entry for the whole of it, or with EACH_FILE one for each of its files NAME_test.cpp. The tests
 # of one file share a process.
 function(firkin_test_program target prefix)
@@ -45,7 +57,7 @@ function(firkin_test name)
     target_link_libraries(${name}_test PRIVATE firkin_${module})
   endforeach()
   if(arg_TORCH)
-    target_precompile_headers(${name}_test REUSE_FROM firkin_torch_pch)
+    firkin_torch_test_options(${name}_test)
     firkin_test_program(${name}_test ${name} EACH_FILE LABELS ${name})
   else()
     target_compile_definitions(${name}_test PRIVATE FIRKIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
