@@ -370,7 +370,8 @@ void Synchronizer::forget_failure() {
 void Synchronizer::receive_means(bool all) {
   std::vector<bool> wanted(used_.size());
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = agreement_->is_used(i) && setup_.parameters[i].tensor.requires_grad();
-  transport_->receive(wanted, scale_of_sums(), all, [this] { return where(); });
+  const double scale = setup_.options.strategy.shards ? 1 : scale_of_sums();  // those of sharded are no sums yet
+  transport_->receive(wanted, scale, all, [this] { return where(); });
 }
 
 // Of the mean over the ranks that have data, where the buckets hold one over all.

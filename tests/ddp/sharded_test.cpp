@@ -421,6 +421,31 @@ TEST(Sharded, ACheckpointContinuesOnAnyNumberOfRanksAndInPlainTraining) {
   }
 }
 
+// Where some ranks have no data, also of a bucket that travels in pieces.
+TEST(Sharded, TheMeanIsOverTheRanksThatHaveData) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    for (const int64_t width : {8, 1600}) {  // 256 bytes; 10 MB
+      std::vector<Tensors> trained;
+      for (const char* strategy : {"bucketed", "sharded"}) {
+        torch::manual_seed(1);
+        torch::nn::Linear net(torch::nn::LinearOptions(width, width).bias(false));
+        ShardedTraining training(*net, group, options_for(strategy, /*cap_bytes=*/1 << 30), "Plain");
+        {
+          auto join = training.ddp.join();
+          for (int step = 0; step < (group.rank == 0 ? 3 : 1); ++step) {
+            if (training.plain) training.zero_grad();
+            net->forward(at::full({1, width}, 0.1 * (step + 1))).pow(2).mean().backward();
+            training.step();
+          }
+          join.finish([&] { training.step(); });
+        }
+        trained.push_back(copies(training.ddp.module().parameters()));
+      }
+      EXPECT_TRUE(same_bits(trained[0], trained[1])) << width;
+    }
+  });
+}
+
 TEST(Sharded, AParameterMayGetOtherMemory) {
   expect_as_bucketed([](Place& place) {
     for (int step = 0; step < 6; ++step) {
