@@ -11,6 +11,7 @@ from firkin._ordered import as_the_engine_sees_it
 from firkin._torch import dist, torch
 
 _COUNTED = "step"  # the one tensor in an optimiser's state that may have a parameter's shape and is none of its elements
+_NOT_BY_ELEMENT = ("Adafactor", "LBFGS", "Muon")  # of torch.optim
 _MASTER = "master"  # in a whole state: what the parameter is the rounding of
 
 
@@ -42,7 +43,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     Parameters have no grad afterwards, so torch.nn.utils.clip_grad_norm_ finds nothing to clip: use clip_grad_norm_() of this class.
 
     model: a firkin.DistributedDataParallel before its first backward; one ShardedOptimizer per model. optimizer_class: any that works element
-    by element, as SGD, Adam(W), RMSprop and Adagrad do; constructed with **options over 1-d views of this rank's parts (see param_groups).
+    by element, as SGD, Adam(W), RMSprop and Adagrad do (of PyTorch's own others are refused); constructed with **options over 1-d views of this rank's parts (see param_groups).
     params: the parameters or groups to step, as optimizer_class takes them; None: all trained parameters.
     master_weights: steps parameters in low precision (bf16) on float32 copies of this rank's part, with float32 state: 4 bytes a parameter
     for the copies, divided by the number of ranks. state_dict() has them as "master". Without them, updates below half the distance to a
@@ -81,11 +82,18 @@ class ShardedOptimizer(torch.optim.Optimizer):
             before = counts[: dist.get_rank(model._group)]  # parts are in the order of ranks
             self._parts = [_part(named[name], run, sum(of_rank[i] for of_rank in before)) for i, (name, run) in enumerate(runs)]
             self._groups = _as_groups(params, self._parts)
-            self.optimizer = self._make(_over(self._groups, {id(part.parameter): part.run for part in self._parts}))
+            self.optimizer = self._made(_over(self._groups, {id(part.parameter): part.run for part in self._parts}))
             return as_the_engine_sees_it(self.optimizer)
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights)
         super().__setstate__({})  # what an Optimizer has beside parameters
+
+    def _made(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        optimizer = self._make(groups)
+        for name in _NOT_BY_ELEMENT:
+            if isinstance(optimizer, getattr(torch.optim, name, ())):
+                raise InputError(f"ShardedOptimizer: {name} looks at whole parameters; expected an optimiser that works element by element")
+        return optimizer
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Collective. Returns the result of closure(). Does nothing after a failed step; skips one that overflowed, by the scaler's count.

@@ -183,6 +183,27 @@ def fail_on_one_rank(rank):
     return errors
 
 
+def bad_batches_in_a_row(rank):
+    """What the handler of each iteration saw: rank 1's forward raises in four, two and two in a row, its backward in another."""
+    model = firkin.DistributedDataParallel(seeded(two_linear_layers), cap_mib=1)
+    seen = []
+    for i, where in enumerate(["", "forward", "forward", "", "backward", "forward", "forward", ""]):
+        try:
+            model.zero_grad()
+            if rank == 1 and where == "forward":
+                raise ValueError(f"bad {i}")
+            y = model(torch.full((1, 16), 1.0 + rank, dtype=torch.float64))
+            if rank == 1 and where == "backward":
+                y.register_hook(lambda _, i=i: (_ for _ in ()).throw(ValueError(f"bad {i}")))
+            y.sum().backward()
+            seen.append("")
+        except Exception as error:
+            model.abandon_step(str(error))
+            model.abandon_step(str(error))
+            seen.append(str(error))
+    return seen, model.stats().steps
+
+
 def bad_input(rank):
     good = seeded(two_linear_layers)
     sizes = {name: p.numel() * p.element_size() for name, p in good.named_parameters()}
@@ -334,6 +355,14 @@ class Engine(unittest.TestCase):
         for errors in (first, second):
             self.assertEqual(errors[1], [True] * 4)
             self.assertTrue(errors[2])
+
+    def test_bad_batches_in_a_row_fail_their_own_steps(self):
+        (others, steps), (own, own_steps) = with_ranks(2, bad_batches_in_a_row)
+        self.assertEqual((steps, own_steps), (3, 3))
+        self.assertEqual([i for i, said in enumerate(own) if said], [1, 2, 4, 5, 6])
+        for i, said in enumerate(own):
+            self.assertIn(f"bad {i}" if said else "", others[i])
+            self.assertEqual(bool(said), bool(others[i]))
 
     def test_bad_input_is_one_line_on_every_rank(self):
         expected = {
