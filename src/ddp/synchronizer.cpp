@@ -509,9 +509,28 @@ void Synchronizer::equalize_joined(const ParameterRenewal& renewal) {
   broadcast_tensors(setup_.group, joined, 0);
 }
 
+// For what looks at places a call is a step of a wrapper of its own.
+Synchronizer::Call::Call(Synchronizer& synchronizer, std::string_view name)
+    : synchronizer_(synchronizer), group_(synchronizer.setup_.group.place), control_(synchronizer.setup_.control.place) {
+  constexpr int64_t kWrappers = int64_t{1} << 32;
+  const auto number = static_cast<int64_t>(std::hash<std::string_view>{}(name) % static_cast<size_t>(kWrappers / 4));
+  WaitPlace place;
+  place.wrapper = -1 - control_->wrapper - number * kWrappers;
+  place.step = ++synchronizer.calls_.try_emplace(std::string(name), -1).first->second;
+  place.name = fmt::format("{} on {}", name, control_->name);
+  synchronizer.setup_.group.place = synchronizer.setup_.control.place = place;
+  note_step(synchronizer.setup_.control, place.wrapper, place.step);
+}
+
+Synchronizer::Call::~Call() {
+  synchronizer_.setup_.group.place = group_;
+  synchronizer_.setup_.control.place = control_;
+}
+
 void Synchronizer::parameters_changed() {
   const auto held = enter();
   if (open_) throw RuntimeError("parameters_changed() called within a step; expected between steps");
+  const Call call(*this, "parameters_changed()");
   std::string objection;
   try {
     objection = take_up_changes();
@@ -524,6 +543,7 @@ void Synchronizer::parameters_changed() {
 void Synchronizer::audit() {
   const auto held = enter();
   if (open_) throw RuntimeError("audit() called within a step; expected between steps");
+  const Call call(*this, "audit()");
   std::string difference;
   try {
     const auto ranks = gather_hashes(setup_.control, {audit_.checksum()});

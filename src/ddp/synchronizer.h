@@ -4,11 +4,13 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agreement.h"
@@ -115,6 +117,20 @@ class Synchronizer {
   // What this rank owes the others it cannot give any more. Throws GroupError.
   [[noreturn]] void lose_group(const std::exception& error);
 
+  // While one lives, waits are for a collective that the program calls itself between steps. Where ranks wait for each other in different
+  // ones, or in one and in a step, all hear of both (comm/group_failure.h) and do not wait for the timeout.
+  class Call {
+   public:
+    Call(Synchronizer& synchronizer, std::string_view name);  // the same names in the same order on every rank
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    Synchronizer& synchronizer_;
+    std::optional<WaitPlace> group_, control_;  // as before
+  };
+
  private:
   struct OpenStep {
     bool is_backward_over = false;
@@ -181,6 +197,7 @@ class Synchronizer {
   std::exception_ptr last_error_;     // of this rank, in a step that failed
   std::optional<std::string> lost_;   // why the group is of no use any more
   int64_t step_ = 0;                  // failed ones count
+  std::map<std::string, int64_t, std::less<>> calls_;  // by the name of a Call: its last one
   int64_t steps_finished_ = 0;
   std::chrono::steady_clock::time_point wait_started_;
   double exposed_wait_s_ = 0;

@@ -2,7 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
 #include <functional>
+#include <utility>
 
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
@@ -175,6 +180,33 @@ TEST(StepFailure, BatchesThatThrowInARowAreAbandonedOneByOne) {
     }
     EXPECT_EQ(ddp.stats().steps, 2);
   });
+}
+
+// Not after the timeout of minutes.
+TEST(StepFailure, ACollectiveThatOneRankCallsAloneIsAnErrorThatNamesBothWaits) {
+  using Call = std::function<void(DataParallel&)>;
+  const Call audits = [](DataParallel& ddp) { ddp.audit(); };
+  const Call changes = [](DataParallel& ddp) { ddp.parameters_changed(); };
+  for (const auto& [name, call] : {std::pair("audit()", audits), std::pair("parameters_changed()", changes)}) {
+    run_ranks(2, [&](const ProcessGroup& group) {
+      Parameters net;
+      DataParallel ddp(net, group, {});
+      for (int i = 0; i < 2; ++i) {  // in the same places both work
+        synchronise(ddp, net.loss(rank_value(group)));
+        call(ddp);
+      }
+      const auto started = std::chrono::steady_clock::now();
+      std::string heard;
+      try {
+        if (group.rank == 0) call(ddp);
+        synchronise(ddp, net.loss(rank_value(group)));
+      } catch (const GroupError& error) {
+        heard = error.what();
+      }
+      EXPECT_THAT(heard, testing::HasSubstr(fmt::format("rank 0 waits in step 2 of {} on module 0, rank 1 in step 2 of module 0", name)));
+      EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(30));
+    });
+  }
 }
 
 TEST(StepFailure, ABackwardThatThrowsUnderNoSyncIsToldByAbandoning) {

@@ -420,6 +420,7 @@ double Sharded::clip_gradients(double max_norm) {
     if (part.run.tensor.grad().defined()) sum += std::pow(part.run.tensor.grad().norm().item<double>(), 2);
   }
   double norm = 0;
+  const Synchronizer::Call call(synchronizer_, "clip_gradients()");
   try {
     norm = std::sqrt(sum_over_ranks(synchronizer_.setup().control, sum));
   } catch (const std::exception& error) {

@@ -209,6 +209,7 @@ void Sharded::gather_into(Optimizer& whole, std::optional<int> to) {
   const auto held = synchronizer_.enter();
   const at::NoGradGuard no_grad;
   const int rank = synchronizer_.setup().group.rank;
+  const Synchronizer::Call call(synchronizer_, "gather_into()");
   for_each_pair(*optimizer_, whole, parts_, [&](size_t p, OptimizerParamGroup& here, OptimizerParamGroup& there) {
     assign(there.options(), here.options());
     whole.state().erase(parts_[p].parameter.unsafeGetTensorImpl());
@@ -247,6 +248,7 @@ void Sharded::load_from(const Optimizer& whole) {
 
 std::vector<NamedTensor> Sharded::gather_masters(std::optional<int> to) {
   const auto held = synchronizer_.enter();
+  const Synchronizer::Call call(synchronizer_, "gather_masters()");
   const at::NoGradGuard no_grad;
   std::vector<NamedTensor> masters;
   try {
