@@ -285,8 +285,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _abandon(self, reason: str, error: BaseException | None) -> None:
         is_another = error is not None and not isinstance(error, StepError) and getattr(error, "_firkin_abandoned_by", None) != id(self)
-        if error is not None:
-            error._firkin_abandoned_by = id(self)  # type: ignore[attr-defined]
+        with contextlib.suppress(AttributeError):  # of an exception that takes none, or of None
+            error._firkin_abandoned_by = id(self)  # type: ignore[union-attr]
         self._engine.abandon(reason, is_another)
 
     def stats(self) -> Any:
