@@ -145,7 +145,7 @@ def refused(rank):
         said[name] = raised(lambda: firkin.tune(model, step, **QUICK, **arguments))
 
     model = layers()
-    short, optimizer = itertools.islice(batches(), 30), torch.optim.SGD(model.parameters(), lr=0.1)
+    short, optimizer = itertools.islice(batches(), 10), torch.optim.SGD(model.parameters(), lr=0.1)  # fewer than a slow machine needs
 
     def loads(model):
         optimizer.zero_grad()
@@ -153,8 +153,8 @@ def refused(rank):
         optimizer.step()
 
     before = [p.detach().clone() for p in model.parameters()]
-    says("30 batches", model, loads)
-    said["30 batches, put back"] = all(map(torch.equal, before, model.parameters()))
+    says("10 batches", model, loads)
+    said["10 batches, put back"] = all(map(torch.equal, before, model.parameters()))
     says("no no_sync", model, accumulating(model, optimizer, no_sync=False))
     data = batches()
     outer = plain(model)
@@ -301,8 +301,8 @@ class Refuses(unittest.TestCase):
             self.assertNotIn("\n", said)
 
     def test_a_loader_that_ends(self):
-        self.says("30 batches", r"^step: its batches ended in call 31; expected one per call \(up to \d+, .* starts over$")
-        self.assertEqual([rank["30 batches, put back"] for rank in of(refused)], [True, True])
+        self.says("10 batches", r"^step: its batches ended in call 11; expected one per call \(up to \d+, .* starts over$")
+        self.assertEqual([rank["10 batches, put back"] for rank in of(refused)], [True, True])
 
     def test_accumulation_that_averages_every_time(self):
         self.says("no no_sync", r"step did 3 backward passes; expected one, and with gradient accumulation .*no_sync\(\):`$")
