@@ -337,6 +337,13 @@ std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const 
   return AllReduceBench(group, options).run(options.seed, options.on_progress);
 }
 
+std::vector<int64_t> sliced_sizes(std::vector<int64_t> sizes, int64_t ranks, at::ScalarType dtype) {
+  const int64_t step = ranks * std::max(kFloatBytes, static_cast<int64_t>(at::elementSize(dtype)));
+  for (int64_t& bytes : sizes) bytes = (bytes + step - 1) / step * step;
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  return sizes;
+}
+
 AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size) {
   AllReduceTable table;
   for (const AllReduceSeries& size : series) {

@@ -63,6 +63,9 @@ struct AllReduceSeries {
 // positive, and for slices on one rank.
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
 
+// `sizes`, ascending, rounded up to whole elements in every rank's slice, as the strategy sharded fills its buckets; equal ones once.
+std::vector<int64_t> sliced_sizes(std::vector<int64_t> sizes, int64_t ranks, at::ScalarType dtype = at::kFloat);
+
 inline constexpr int64_t kBuffersOfACollective = 3;  // itself, what is received, and the transport's copy
 
 // What a sample of isolated_s is made of: `calls` of the collective, one after another. Seconds per call on this rank. Collective.

@@ -107,18 +107,13 @@ struct CollectivesFlags : RunFlags {
   std::optional<int64_t> memory_limit_bytes;  // per rank
 };
 
-// Ascending, each a slice of whole elements for every rank, rounded up as the strategy fills its buckets.
-std::vector<int64_t> sliced_sizes(const CollectivesFlags& flags) {
+std::vector<int64_t> sizes_of(const CollectivesFlags& flags) {
   const int64_t ranks = world_size(flags.ranks);
   if (ranks < 2) throw InputError(fmt::format("--ranks {}: expected 2 or more, because one has nothing to scatter or gather", ranks));
   if (uses_gpus(flags.ranks) && device_count() > 0) {
     throw InputError(fmt::format("--device {}: expected cpu, where the strategy sharded runs", flags.ranks.device));
   }
-  std::vector<int64_t> sizes = checked_sizes(flags.sizes);
-  const int64_t step = ranks * kFloatBytes;
-  for (int64_t& bytes : sizes) bytes = (bytes + step - 1) / step * step;
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  return sizes;
+  return sliced_sizes(checked_sizes(flags.sizes), ranks);
 }
 
 // How many of them, the smallest first, fit into this rank's memory. Throws InputError if none does.
@@ -273,7 +268,7 @@ Run declare_bench_collectives(CLI::App& app) {
   add_memory_flag(app, flags->memory_limit_bytes);
   return [flags] {
     check_seconds(flags->seconds);
-    const std::vector<int64_t> sizes = sliced_sizes(*flags);
+    const std::vector<int64_t> sizes = sizes_of(*flags);
     const int64_t fitting = fitting_sizes(*flags, sizes);
     return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, sizes, fitting, group); });
   };

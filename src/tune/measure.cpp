@@ -209,20 +209,18 @@ class TuneRun {
     tuning_.ordered = candidates[fastest];
   }
 
-  // In turns with all-reduces, at the sizes of `bench collectives` up to all gradients in one.
+  // In turns with all-reduces, from the smallest size of `bench collectives` to all gradients in one.
   void measure_collectives() {
     if (!group_.device.is_cpu() || group_.size == 1) return;
     const at::ScalarType dtype = trainable_parameters(*workload_.module)[0].tensor.scalar_type();
-    const int64_t step = group_.size * kFloatBytes;
-    AllReduceBenchOptions options{.sizes = {},
-                                  .collectives = {kCollectives.begin(), kCollectives.end()},
-                                  .dtype = dtype,
-                                  .seconds = std::min(options_.allreduce_seconds, options_.seconds / 10),
-                                  .seed = options_.seed,
-                                  .on_progress = phase_progress("measuring reduce-scatter and all-gather", kMostRounds)};
-    const int64_t most = (tensors().total_bytes() + step - 1) / step * step;
-    for (int64_t bytes = 4 * kKiB; bytes < most; bytes *= 4) options.sizes.push_back((bytes + step - 1) / step * step);
-    options.sizes.push_back(most);
+    std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
+    std::erase_if(sizes, [largest = sizes.back()](int64_t bytes) { return bytes < 4 * kKiB && bytes != largest; });
+    const AllReduceBenchOptions options{.sizes = sliced_sizes(std::move(sizes), group_.size, dtype),
+                                        .collectives = {kCollectives.begin(), kCollectives.end()},
+                                        .dtype = dtype,
+                                        .seconds = std::min(options_.allreduce_seconds, options_.seconds / 10),
+                                        .seed = options_.seed,
+                                        .on_progress = phase_progress("measuring reduce-scatter and all-gather", kMostRounds)};
     tuning_.collectives = collective_rows(measure_allreduce(group_, options), group_.size);
   }
 

@@ -138,5 +138,11 @@ TEST(MixedQueues, AreComparedWithAGapForEveryCallButTheFirst) {
   EXPECT_THAT(ratios_to(queues, costs), ElementsAre(testing::DoubleEq(1), testing::DoubleEq(2)));
 }
 
+TEST(SlicedSizes, GiveEveryRankWholeElementsAndAreDistinct) {
+  EXPECT_THAT(sliced_sizes({4, 8, 4096, 4100}, 3), testing::ElementsAre(12, 4104));
+  EXPECT_THAT(sliced_sizes({4096, 4104}, 2, at::kDouble), testing::ElementsAre(4096, 4112));
+  EXPECT_THAT(sliced_sizes({6}, 2, at::kBFloat16), testing::ElementsAre(8));
+}
+
 }  // namespace
 }  // namespace firkin
