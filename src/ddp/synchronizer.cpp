@@ -230,13 +230,12 @@ void Synchronizer::finish() {
 void Synchronizer::abandon(const std::string& reason, std::exception_ptr handled) {
   const auto held = enter();
   lose_unfinished_step();
-  const bool is_another = handled && !is_error_of_a_step(handled) && handled != abandoned_for_;
   const bool is_in_handler = handled != nullptr;
+  const bool is_another = is_in_handler && !is_error_of_a_step(handled) && handled != abandoned_for_;
   if (is_in_handler) abandoned_for_ = std::move(handled);
   if (!open_) {
     if (last_failure_ && !has_gradient_since_failure_) {
-      const bool owed = std::exchange(owes_exception_, owes_exception_ && !is_in_handler);
-      if (owed || !is_another) return;
+      if (!is_in_handler || std::exchange(owes_exception_, false) || !is_another) return;
     }
     begin_step();
   }
@@ -511,20 +510,19 @@ void Synchronizer::equalize_joined(const ParameterRenewal& renewal) {
 
 // For what looks at places a call is a step of a wrapper of its own.
 Synchronizer::Call::Call(Synchronizer& synchronizer, std::string_view name)
-    : synchronizer_(synchronizer), group_(synchronizer.setup_.group.place), control_(synchronizer.setup_.control.place) {
+    : synchronizer_(synchronizer), before_(*synchronizer.setup_.control.place) {
   constexpr int64_t kWrappers = int64_t{1} << 32;
   const auto number = static_cast<int64_t>(std::hash<std::string_view>{}(name) % static_cast<size_t>(kWrappers / 4));
   WaitPlace place;
-  place.wrapper = -1 - control_->wrapper - number * kWrappers;
+  place.wrapper = -1 - before_.wrapper - number * kWrappers;
   place.step = ++synchronizer.calls_.try_emplace(std::string(name), -1).first->second;
-  place.name = fmt::format("{} on {}", name, control_->name);
+  place.name = fmt::format("{} on {}", name, before_.name);
   synchronizer.setup_.group.place = synchronizer.setup_.control.place = place;
   note_step(synchronizer.setup_.control, place.wrapper, place.step);
 }
 
 Synchronizer::Call::~Call() {
-  synchronizer_.setup_.group.place = group_;
-  synchronizer_.setup_.control.place = control_;
+  synchronizer_.setup_.group.place = synchronizer_.setup_.control.place = before_;
 }
 
 void Synchronizer::parameters_changed() {

@@ -128,7 +128,7 @@ class Synchronizer {
 
    private:
     Synchronizer& synchronizer_;
-    std::optional<WaitPlace> group_, control_;  // as before
+    WaitPlace before_;  // of both groups
   };
 
  private:

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <span>
+#include <string_view>
 
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
@@ -116,6 +117,7 @@ TEST_P(EveryStrategy, TrainsAsOneProcessOnTheWholeBatch) {
     const RunSetup setup{.model = model, .optimizer = optimizer, .dtype = dtype};
     const Trained alone = train_alone(setup);
     const std::vector<std::vector<Trained>> trained = train_on_ranks(world_size, kStrategies, setup);
+    static_assert(std::string_view(kStrategies[0]) == "naive");
     const Trained& naive = trained[0][0];
     for (size_t i = 0; i < kStrategies.size(); ++i) {
       SCOPED_TRACE(fmt::format("{} {}", kStrategies[i], c10::toString(dtype)));
