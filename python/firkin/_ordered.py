@@ -153,8 +153,9 @@ class OverlappedOptimizer(torch.optim.Optimizer):
 
     Every module waits for its own parameters when its forward is called, so the model needs no change; parameters used outside any
     module's forward are complete when the step ends. Groups and state are those of `optimizer`: schedulers and checkpoints take either
-    object, step() and GradScaler take this one. Parameters and gradients obtained from parameters(), state_dict() or a copy of the model are complete,
-    and until step() those of param_groups; call drain() before you read, clip or change others. Under other strategies step() is optimizer.step().
+    object, step() and GradScaler take this one. Parameters and gradients obtained from parameters(), state_dict() or a copy of the model are
+    complete, and until step() those of param_groups; call drain() before you read, clip or change others. Under other strategies step() is
+    optimizer.step().
 
     optimizer: any that skips parameters without a gradient; its groups must be complete. Raises InputError for L-BFGS.
     """

@@ -43,7 +43,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     Parameters have no grad afterwards, so torch.nn.utils.clip_grad_norm_ finds nothing to clip: use clip_grad_norm_() of this class.
 
     model: a firkin.DistributedDataParallel before its first backward; one ShardedOptimizer per model. optimizer_class: any that works element
-    by element, as SGD, Adam(W), RMSprop and Adagrad do (of PyTorch's own others are refused); constructed with **options over 1-d views of this rank's parts (see param_groups).
+    by element, as SGD, Adam(W), RMSprop and Adagrad do (of PyTorch's own, Adafactor, LBFGS and Muon are refused); constructed with **options
+    over 1-d views of this rank's parts (see param_groups).
     params: the parameters or groups to step, as optimizer_class takes them; None: all trained parameters.
     master_weights: steps parameters in low precision (bf16) on float32 copies of this rank's part, with float32 state: 4 bytes a parameter
     for the copies, divided by the number of ranks. state_dict() has them as "master". Without them, updates below half the distance to a
@@ -82,18 +83,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
             before = counts[: dist.get_rank(model._group)]  # parts are in the order of ranks
             self._parts = [_part(named[name], run, sum(of_rank[i] for of_rank in before)) for i, (name, run) in enumerate(runs)]
             self._groups = _as_groups(params, self._parts)
-            self.optimizer = self._made(_over(self._groups, {id(part.parameter): part.run for part in self._parts}))
+            self.optimizer = self._make(_over(self._groups, {id(part.parameter): part.run for part in self._parts}))
+            _check_works_by_element(self.optimizer)
             return as_the_engine_sees_it(self.optimizer)
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights)
         super().__setstate__({})  # what an Optimizer has beside parameters
-
-    def _made(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        optimizer = self._make(groups)
-        for name in _NOT_BY_ELEMENT:
-            if isinstance(optimizer, getattr(torch.optim, name, ())):
-                raise InputError(f"ShardedOptimizer: {name} looks at whole parameters; expected an optimiser that works element by element")
-        return optimizer
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Collective. Returns the result of closure(). Does nothing after a failed step; skips one that overflowed, by the scaler's count.
@@ -209,7 +204,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
             its.update(_options(mine))
         return whole
 
-
     def _state_of(self, part: _Part) -> dict[str, Any]:
         """Of this rank, with the master where it is more than its parameter says."""
         state = dict(self.optimizer.state.get(part.run, {}))
@@ -221,6 +215,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
 def _part(parameter: torch.Tensor, run: torch.Tensor, begin: int) -> _Part:
     whole = parameter if run.dtype == parameter.dtype else torch.zeros((), dtype=run.dtype, device=run.device).expand(parameter.shape)
     return _Part(parameter, run, begin, whole)
+
+
+def _check_works_by_element(optimizer: torch.optim.Optimizer) -> None:
+    for name in _NOT_BY_ELEMENT:
+        if isinstance(optimizer, getattr(torch.optim, name, ())):
+            raise InputError(f"ShardedOptimizer: {name} looks at whole parameters; expected an optimiser that works element by element")
 
 
 def _as_groups(params: Any, parts: list[_Part]) -> list[dict[str, Any]]:
