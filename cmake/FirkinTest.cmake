@@ -17,10 +17,8 @@ target_compile_options(firkin_test_main PRIVATE ${firkin_test_options})
 
 # LibTorch's for tests: what uses a precompiled header is optimised as that header was, whatever its own -O says. A third less time a file.
 if(FIRKIN_WITH_TORCH)
-  add_library(firkin_torch_test_pch OBJECT ${PROJECT_BINARY_DIR}/torch_pch.cpp)
-  target_link_libraries(firkin_torch_test_pch PRIVATE firkin_libtorch firkin_fmt)
+  firkin_torch_precompiled(firkin_torch_test_pch)
   target_compile_options(firkin_torch_test_pch PRIVATE $<$<CONFIG:Release>:-O1>)
-  target_precompile_headers(firkin_torch_test_pch PRIVATE <torch/torch.h> <torch/csrc/distributed/c10d/ProcessGroup.hpp>)
 endif()
 function(firkin_torch_test_options target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)

@@ -2,6 +2,9 @@
 
 # torch/torch.h costs about 25 s to compile; every module that uses LibTorch shares this one precompiled header.
 file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/torch_pch.cpp CONTENT "// Only the precompiled header of this target is used.\n")
-add_library(firkin_torch_pch OBJECT ${PROJECT_BINARY_DIR}/torch_pch.cpp)
-target_link_libraries(firkin_torch_pch PRIVATE firkin_libtorch firkin_fmt)
-target_precompile_headers(firkin_torch_pch PRIVATE <torch/torch.h> <torch/csrc/distributed/c10d/ProcessGroup.hpp>)
+function(firkin_torch_precompiled target)
+  add_library(${target} OBJECT ${PROJECT_BINARY_DIR}/torch_pch.cpp)
+  target_link_libraries(${target} PRIVATE firkin_libtorch firkin_fmt)
+  target_precompile_headers(${target} PRIVATE <torch/torch.h> <torch/csrc/distributed/c10d/ProcessGroup.hpp>)
+endfunction()
+firkin_torch_precompiled(firkin_torch_pch)
