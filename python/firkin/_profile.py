@@ -261,9 +261,10 @@ def profile(
 
 def measured_profile(
     ranks: Ranks, model: torch.nn.Module, step: Step, *, steps: int, warmup: int, find_unused_parameters: bool, seconds: float = math.inf,
-    zeroed: Sequence[torch.Tensor] = (), on_progress: Callable[[str], None] = lambda _: None,
+    zeroed: Sequence[torch.Tensor] = (), before_step: Callable[[], None] = lambda: None, on_progress: Callable[[str], None] = lambda _: None,
 ) -> Profile:  # fmt: skip
-    """As profile(). seconds: fewer steps, at least one, where all would take longer. zeroed: whose gradients are zero after a backward."""
+    """As profile(). seconds: fewer steps, at least one, where all would take longer. zeroed: whose gradients are zero after a backward.
+    before_step: local work."""
 
     def checked() -> Parameters:
         CountedStep(step)
@@ -284,6 +285,7 @@ def measured_profile(
         return done == 0 or took_s * (done + 1) / done <= share * seconds
 
     def everywhere(work: Callable[[], Any]) -> Any:
+        before_step()
         ranks.barrier()
         return ranks.attempt(work)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import sys
@@ -206,6 +207,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         profile = measured_profile(
             ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
             find_unused_parameters=job.unused_allowed, zeroed=state.parameters, on_progress=job.progress.at,
+            before_step=functools.partial(state.put_back, schedules_only=True) if job.restore else lambda: None,
         )  # fmt: skip
     for parameter in state.parameters:
         parameter.grad = None  # the all-reduce is measured in the memory of gradients and buckets

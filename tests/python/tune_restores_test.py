@@ -37,7 +37,7 @@ class Everywhere:
         self.model = Everything()
         self.frozen = self.model.inner[0].bias.requires_grad_(False)
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=1e-3)
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=0.1, total_steps=20)  # which raises at its end
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=0.1, total_steps=3 + 5)  # which raises at its end
         self.scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=2)
         self.average = torch.optim.swa_utils.AveragedModel(self.model)
         self.data, self.fails_at = batches(), None
