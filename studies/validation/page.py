@@ -71,7 +71,8 @@ def unsteady_text(figures):
     if not unsteady:
         return ""
     rows = [(regime.name, signed(these.level - 1), signed(1 / these.level - 1), signed(these.median_signed_error), f"{sum(these.covered)} of {len(these.covered)}") for regime, these in unsteady]
-    return (f"**Steady**: without the {len(unsteady)} configurations in which a step without communication changed by more than "
+    which = "configuration" if len(unsteady) == 1 else f"{len(unsteady)} configurations"
+    return (f"**Steady**: without the {which} in which a step without communication changed by more than "
             f"{percent(STEADY - 1, 0)} between calibration and measurement, as `tune` notes. Predicted times may be off by up to about that much there, and how "
             "much of an error is the machine's cannot be told. The column shows what is left without them. It was added after the measurement; "
             "the bars make no such exception. Comparisons within blocks are not affected.\n\n"
