@@ -101,7 +101,7 @@ class TuneResult:
         nothing = {"ratio": 1.0, "ratio_ci": {"low": 1.0, "high": 1.0}}
         profile, curve = _core.profile_and_curve(results_json)
         return cls(
-            choice, plan, results["decision"]["cap_mib"], chosen["measured_s"], chosen["predicted_s"],
+            choice, plan, _typed(results["decision"]["cap_mib"]), chosen["measured_s"], chosen["predicted_s"],
             Speedup.of_gain(nothing if keeps else results["decision"]["over_default"]), tuple(results.get("notes", ())),
             profile, curve, results["environment"]["world_size"], results_json, ddp_options, group,
         )  # fmt: skip
@@ -239,7 +239,7 @@ class TuneResult:
     def _sentence(self) -> str:
         if self.choice == "torch default":
             return f"keep PyTorch's default: {self.step_s * 1e3:.4g} ms a step"
-        return f"bucket_cap_mb={self.cap_mib:.3g}: {self.step_s * 1e3:.4g} ms a step, {self.speedup} times as fast as PyTorch's default"
+        return f"bucket_cap_mb={self.cap_mib:.6g}: {self.step_s * 1e3:.4g} ms a step, {self.speedup} times as fast as PyTorch's default"
 
     def __repr__(self) -> str:
         return f"TuneResult({self._sentence()}; {len(self.plan.buckets)} buckets, {self.world_size} ranks)"
@@ -264,6 +264,12 @@ class TuneResult:
         head = "".join(f"<th>{name}</th>" for name in ("buckets by", "how many", "step, ms", "95 % interval", "predicted"))
         body = "".join('<tr align="right">' + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in cells)
         return f"<p>{escape(self._sentence())}</p><table><tr align='right'>{head}</tr>{body}</table>{_drawn(results)}"
+
+
+def _typed(cap_mib: float) -> float:
+    """As a person writes it, where that is the same number of bytes."""
+    short = float(f"{cap_mib:.6g}")
+    return short if round(short * _ddp.MIB) == round(cap_mib * _ddp.MIB) else cap_mib
 
 
 def _points(results: Mapping[str, Any]) -> tuple[list[dict[str, float]], ...]:

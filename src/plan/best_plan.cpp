@@ -136,11 +136,11 @@ BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, cons
   return Recursion(profile, costs, options).run();
 }
 
-PlannedBuckets find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
+BestPlan find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
   check_profile(profile);
   check_search(options);
   const SimulationOptions& simulation = options.simulation;
-  PlannedBuckets result;
+  BestPlan result;
   result.exact = simulation.compute_slowdown == 1 && simulation.comm_slowdown == 1;
   result.plan = result.exact ? exact_plan(profile, costs, options) : best_of_starts(profile, costs, options);
   result.timeline = simulate(profile, result.plan, costs, simulation);

@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <string>
 
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -185,17 +189,39 @@ bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, co
   return assign_buckets(sizes, with_cap(rule, caps_with_same_buckets(sizes, rule, plan).lowest_cap_bytes)) == plan;
 }
 
+namespace {
+
+bool is_short_in_mib(int64_t cap_bytes) {
+  return std::stod(fmt::format("{:.4g}", mib(cap_bytes))) == mib(cap_bytes);
+}
+
+// With the fewest decimals; of those with as many, a multiple of 5. PyTorch rounds its bytes down.
+std::optional<int64_t> shortest_in_mib(int64_t low, int64_t high) {
+  constexpr double kMostPerMib = 1e6;
+  for (double per_mib = 1; per_mib <= kMostPerMib; per_mib *= 10) {
+    for (const double step : {5.0, 1.0}) {
+      const double bytes = std::ceil(mib(low) * per_mib / step) * step / per_mib * static_cast<double>(kMiB);
+      if (std::floor(bytes) >= static_cast<double>(low) && std::llround(bytes) <= high) return std::llround(bytes);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 int64_t roundest_cap(const CapInterval& interval) {
   constexpr int kLargestPower = 62;
+  constexpr int64_t kSmallestTyped = 16 * kKiB;  // of less, no fraction of a MiB is short
   const bool all_alone = interval.lowest_cap_bytes == 1 && interval.highest_cap_bytes != kNoLimit;  // only the upper end says something
   const int64_t low = all_alone ? (interval.highest_cap_bytes + 1) / 2 : interval.lowest_cap_bytes;
   const int64_t high = low > kNoLimit / 2 ? interval.highest_cap_bytes : std::min(interval.highest_cap_bytes, 2 * low);
-  for (int power = kLargestPower; power > 0; --power) {
+  int64_t cap = low;
+  for (int power = kLargestPower; power > 0 && cap == low; --power) {
     const int64_t unit = int64_t{1} << power;
     const int64_t beyond = low % unit == 0 ? 0 : unit - low % unit;  // from low to the next multiple
-    if (beyond <= high - low) return low + beyond;
+    if (beyond <= high - low) cap = low + beyond;
   }
-  return low;
+  return low < kSmallestTyped || is_short_in_mib(cap) ? cap : shortest_in_mib(low, high).value_or(cap);
 }
 
 BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<const int64_t> caps_bytes) {

@@ -139,7 +139,7 @@ std::vector<PredictedBucketing> predicted_baselines(const PredictionModel& model
 }
 
 PredictedPlan predicted_plan(const PredictionModel& model, double uniform_s) {
-  PlannedBuckets best = find_best_plan(model.profile, model.costs, model.search);
+  BestPlan best = find_best_plan(model.profile, model.costs, model.search);
   if (best.timeline.end_s > uniform_s) {  // under contention, or by less than the search's tolerance
     best.plan = model.odds->least_regret().plan;
     best.timeline = simulate(model.profile, best.plan, model.costs, model.search.simulation);

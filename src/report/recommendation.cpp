@@ -80,12 +80,21 @@ std::string hook_sentence(const HookGain& hook) {
       hook.hook, display_cap(hook.cap_mib), display_seconds(hook.predicted_s), against(gain, "without"));
 }
 
+// To be typed: as it is in the settings.
+std::string exact_cap(double cap_mib) {
+  return fmt::format("{:.6g}", cap_mib);
+}
+
+std::string exact_cap(const std::optional<int64_t>& cap_bytes) {
+  return exact_cap(mib(cap_bytes.value_or(0)));
+}
+
 std::string bounds_sentence(const DecisionSection& decision) {
   if (!decision.lowest_cap_mib) return "";
   if (!decision.highest_cap_mib)
-    return fmt::format(" Every cap from {} MiB on makes the same buckets.", display_cap(*decision.lowest_cap_mib));
-  return fmt::format(" Every cap from {} to {} MiB makes the same buckets.", display_cap(*decision.lowest_cap_mib),
-                     display_cap(*decision.highest_cap_mib));
+    return fmt::format(" Every cap from {} MiB on makes the same buckets.", exact_cap(*decision.lowest_cap_mib));
+  return fmt::format(" Every cap from {} to {} MiB makes the same buckets.", exact_cap(*decision.lowest_cap_mib),
+                     exact_cap(*decision.highest_cap_mib));
 }
 
 std::string tune_heading(const DecisionSection& decision) {
@@ -94,7 +103,7 @@ std::string tune_heading(const DecisionSection& decision) {
     return "Keep PyTorch's default: its communication is hidden, so steps take as long as without any.";
   if (has_outcome(decision, Outcome::kDefaultFaster)) return "Keep PyTorch's default: no other cap was faster.";
   if (has_outcome(decision, Outcome::kNothingToGain)) return "Keep PyTorch's default: no other cap shows a measurable gain.";
-  const std::string set = fmt::format("Set bucket_cap_mb={}", display_cap(decision.cap_mib));
+  const std::string set = fmt::format("Set bucket_cap_mb={}", exact_cap(decision.cap_mib));
   if (has_outcome(decision, Outcome::kGain) && decision.over_default)
     return fmt::format("{}: steps take {} less time than with PyTorch's default.", set, display_percent(1 - decision.over_default->ratio));
   if (!decision.predicted_to_default) return fmt::format("{}. PyTorch's default was not measured.", set);
@@ -207,10 +216,6 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
 constexpr double kSlowRank = 0.05;  // above the median rank in every step: worth a sentence
 
 // As it can be typed: a rounder cap may make other buckets.
-std::string exact_cap(const std::optional<int64_t>& cap_bytes) {
-  return fmt::format("{:.6g}", mib(cap_bytes.value_or(0)));
-}
-
 std::string buckets_text(auto count) {
   return count == 1 ? "1 bucket" : fmt::format("{} buckets", count);
 }
@@ -243,10 +248,10 @@ std::string in_sentences(const std::vector<std::string>& sentences) {
 std::string prediction_certainty(const Prediction& prediction) {
   const PredictedBucketing& best = prediction.best_uniform;
   const double gain = prediction.best_plan.gain;
-  std::vector<std::string> sentences = {
-      fmt::format("With {} backward takes {}, {} of it exposed communication; the best plan of unequal buckets {}.",
-                  buckets_text(best.buckets), display_seconds(best.backward_s), display_seconds(best.exposed_s),
-                  gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
+  std::vector<std::string> sentences = {fmt::format("With {} backward takes {}, {} of it exposed communication; the best plan {}.",
+                                                    buckets_text(best.buckets), display_seconds(best.backward_s),
+                                                    display_seconds(best.exposed_s),
+                                                    gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
   if (best.expected_regret) {  // older results have none
     sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
                                     display_seconds(best.low_s.value_or(best.backward_s)),

@@ -62,7 +62,7 @@ def text(result):
     sharded = [[name, *(spread([cell["sharded_s"] / cell[other] - 1 for cell in mine]) for other in ("best_s", "ordered_s")),
                 " to ".join(dict.fromkeys(percent(pick(cell["sharded_memory"] for cell in mine), 0) for pick in (max, min)))]
                for name, mine in groups.items()]  # fmt: skip
-    plan = ["best unequal buckets", *(spread([cell["plan_s"] / cell["best_s"] - 1 for cell in mine]) for mine in groups.values())]
+    plan = ["best plan", *(spread([cell["plan_s"] / cell["best_s"] - 1 for cell in mine]) for mine in groups.values())]
     return reflowed(TEXT.format(
         cells=len(cells), nothing=sum(value < 0.005 for value in gains), some=sum(value >= 0.05 for value in gains),
         much=sum(value >= 0.2 for value in gains),

@@ -154,7 +154,7 @@ TEST(PlanChoice, OfTheBestFindsNothingBetter) {
   EXPECT_NEAR(again.step_s / again.in_use_s, 1, 2e-3);
 }
 
-// The model of `tune` without a calibration; unequal buckets may be better still.
+// The model of `tune` without a calibration; the best plan may be better still.
 TEST(PlanChoice, IsAsGoodAsTheCapThatTuneDecidesOn) {
   Training training;
   training.times.step_s = 0.400;

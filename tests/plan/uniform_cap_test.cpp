@@ -61,6 +61,12 @@ TEST(RoundestCap, IsAMultipleOfTheLargestPowerOfTwo) {
   EXPECT_EQ(roundest_cap({1, 1000}), 512);
   EXPECT_EQ(roundest_cap({1, 1}), 1);
   EXPECT_EQ(roundest_cap({100, kNoLimit}), 128);
+  EXPECT_EQ(roundest_cap({kMiB * 7 / 10, kMiB * 8 / 10}), kMiB * 3 / 4);
+  const auto bytes = [](double mib) { return std::llround(mib * kMiB); };
+  EXPECT_EQ(roundest_cap({kMiB / 2 + 1, kMiB / 2 + kKiB}), bytes(0.5005));
+  EXPECT_EQ(roundest_cap({bytes(2.9199), bytes(2.9232)}), bytes(2.92));
+  EXPECT_EQ(roundest_cap({bytes(17.78), bytes(17.83)}), bytes(17.8));
+  EXPECT_EQ(roundest_cap({629'000, 629'000}), 629'000);
 }
 
 TEST(BestUniformCap, EqualsTryingEveryCap) {

@@ -104,14 +104,14 @@ GradientHook fp16_compression();
 //
 //   DataParallel ddp(*net, group, {.buckets = automatic({.plan_file = "buckets.json"})});
 //   ...                                                            // train as before
-//   // firkin: 7 buckets (largest 2.4 MiB, of unequal size) instead of 25 MiB caps (1 bucket): step 226 ms -> 222 ms (-1.8 %, ...
+//   // firkin: 7 buckets (largest 2.4 MiB, best plan) instead of 25 MiB caps (1 bucket): step 226 ms -> 222 ms (-1.8 %, ...
 //
 // Apart from all-reduces between steps, only the training itself is timed, in this order. Failed steps, and steps in which a rank had no
 // data, do not count.
 //   - Warm-up: a few steps with DataParallelOptions::cap.
 //   - Profiling: profile_steps more, in which hooks record when each gradient is ready.
 //   - Measuring: between steps, all-reduces by size, on separate tensors of at most 64 MiB, a quarter of a second at a time, until budget_s
-//     is spent or there is nothing more to learn. Then rank 0 predicts every cap and the best plan of unequal buckets.
+//     is spent or there is nothing more to learn. Then rank 0 predicts every cap and the best plan.
 //   - Trying: if the best of these is predicted to gain half a percent of a step, blocks of steps alternate between it and the
 //     buckets in use.
 //   - Settled: the new plan stays unless it is slower; a line says what was chosen and what it gains.

@@ -1,6 +1,6 @@
 // The best buckets of all plans in gradient-ready order, the best that a uniform cap makes, and the rules of other libraries and papers.
 //
-//   const PlannedBuckets best = find_best_plan(profile, costs);
+//   const BestPlan best = find_best_plan(profile, costs);
 //   best.timeline.exposed_s;    // no other plan of contiguous buckets exposes less in that order
 //   const UniformCap cap = find_best_uniform_cap(profile, costs, {.rule = CapRule::kAtMost});
 //   roundest_cap(cap.caps);  // any other of cap.caps makes the same buckets
@@ -25,7 +25,7 @@ struct SearchOptions {
   SimulationOptions simulation = {};
 };
 
-struct PlannedBuckets {
+struct BestPlan {
   BucketPlan plan;
   Timeline timeline;   // of that plan, under the same options
   bool exact = false;  // the best of all plans in ready order; otherwise the best of a few
@@ -38,7 +38,7 @@ struct PlannedBuckets {
 //
 // With contention: the best of a few starts, judged by the simulation: plans that are exact for costs and ready times slowed down to
 // several degrees, and the best uniform caps. Throws InputError when the profile or the options do not pass their checks.
-PlannedBuckets find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
+BestPlan find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
 
 // The plan that would be best without contention. Checks nothing.
 BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options);

@@ -90,6 +90,7 @@ CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOpti
 bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, const CapOptions& rule);
 
 // The number of the interval that is a multiple of the largest power of two, so 26 MiB rather than 25.39 MiB; at most twice the lowest.
+// Where that takes more than four digits in MiB, the one with the fewest decimals: 0.5005 MiB rather than 0.5009765625.
 // From 1 byte on, where every tensor is alone, at least half the highest instead, since 2 bytes would mean nothing to a reader.
 int64_t roundest_cap(const CapInterval& interval);
 

@@ -3,7 +3,7 @@
 //   const Prediction prediction = predict({.profile = read_tensors_csv("tensors.csv"), .table = read_allreduce_csv("allreduce.csv"),
 //                                          .world_size = 8});
 //   prediction.best_uniform.cap_bytes;  // the cap to use
-//   prediction.best_plan.gain;          // of unequal buckets, over that
+//   prediction.best_plan.gain;          // over that
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ struct TrainingTimes {
 
 struct PlanChoice {
   CommunicationPlan plan;
-  std::string name;     // "3 MiB caps", "of unequal size"
+  std::string name;     // "3 MiB caps", "best plan"
   double step_s = 0;    // predicted
   double in_use_s = 0;  // predicted of the plan in use: as measured, unless that is less than the model holds possible
 };
