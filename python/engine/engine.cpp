@@ -279,13 +279,14 @@ class EngineOptimizer : private Wrapped, public OverlappedOptimizer {
 };
 
 // make: of the (name, part) of every trained parameter, a Python optimiser of parts.
-WithoutGil<ShardedOptimizer> make_sharded_optimizer(Engine& engine, const py::function& make, bool master_weights) {
+WithoutGil<ShardedOptimizer> make_sharded_optimizer(Engine& engine, const py::function& make, bool master_weights, bool whole_parameters) {
   const auto make_of_parts = [&make](const std::vector<NamedTensor>& parts) {
     py::list named;
     for (const NamedTensor& part : parts) named.append(py::make_tuple(part.name, part.tensor));
     return wrap_optimizer(make(named));
   };
-  return WithoutGil<ShardedOptimizer>(new ShardedOptimizer(engine, make_of_parts, {.master_weights = master_weights}));
+  const ShardedOptions options{.master_weights = master_weights, .whole_parameters = whole_parameters};
+  return WithoutGil<ShardedOptimizer>(new ShardedOptimizer(engine, make_of_parts, options));
 }
 
 // ---- Bindings.

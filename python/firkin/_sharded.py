@@ -11,13 +11,13 @@ from firkin._ordered import as_the_engine_sees_it
 from firkin._torch import dist, torch
 
 _COUNTED = "step"  # the one tensor in an optimiser's state that may have a parameter's shape and is none of its elements
-_NOT_BY_ELEMENT = ("Adafactor", "LBFGS", "Muon")  # of torch.optim
+_BY_PARAMETER = tuple(getattr(torch.optim, name) for name in ("Adafactor", "Muon") if hasattr(torch.optim, name))
 _MASTER = "master"  # in a whole state: what the parameter is the rounding of
 
 
 class _Part(NamedTuple):
     parameter: torch.Tensor
-    run: torch.Tensor  # one dimension: this rank's elements, in the order of the parameter's memory, or a copy of them in float32
+    run: torch.Tensor  # this rank's elements: of one dimension, or in the parameter's shape; with a master a copy of them in float32
     begin: int  # of the run in the parameter's memory, in elements
     whole: torch.Tensor  # what an optimiser without ranks has in its place: the parameter, or a tensor of its shape without memory
 
@@ -25,8 +25,12 @@ class _Part(NamedTuple):
     def has_master(self) -> bool:
         return self.run.dtype != self.parameter.dtype
 
+    def within(self, memory: torch.Tensor) -> torch.Tensor:
+        """The run's elements in a tensor that has all of the parameter's, laid out like it; a view."""
+        return memory.as_strided(self.run.shape, self.run.stride(), memory.storage_offset() + self.begin)
+
     def elements(self) -> torch.Tensor:
-        return self.parameter.detach().as_strided((self.run.numel(),), (1,), self.parameter.storage_offset() + self.begin)
+        return self.within(self.parameter.detach())
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -42,9 +46,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
     own. On two ranks parameters equal those of "bucketed" to the last bit. Every rank must call step() after every successful backward.
     Parameters have no grad afterwards, so torch.nn.utils.clip_grad_norm_ finds nothing to clip: use clip_grad_norm_() of this class.
 
-    model: a firkin.DistributedDataParallel before its first backward; one ShardedOptimizer per model. optimizer_class: any that works element
-    by element, as SGD, Adam(W), RMSprop and Adagrad do (of PyTorch's own, Adafactor, LBFGS and Muon are refused); constructed with **options
-    over 1-d views of this rank's parts (see param_groups).
+    model: a firkin.DistributedDataParallel before its first backward; one ShardedOptimizer per model. optimizer_class: constructed with
+    **options over views of this rank's parts (see param_groups), for which it must be written: not LBFGS, which looks at all of them at once.
+    whole_parameters: False divides every bucket evenly, and an optimiser gets 1-d views of elements: for those that work element by element,
+    as SGD, Adam(W), RMSprop and Adagrad do. True gives every parameter to one rank, in its shape: for all others, such as LAMB. Ranks' shares
+    are then as even as whole parameters allow, and large buckets travel in one piece. None: True for PyTorch's Adafactor and Muon only.
     params: the parameters or groups to step, as optimizer_class takes them; None: all trained parameters.
     master_weights: steps parameters in low precision (bf16) on float32 copies of this rank's part, with float32 state: 4 bytes a parameter
     for the copies, divided by the number of ranks. state_dict() has them as "master". Without them, updates below half the distance to a
@@ -70,8 +76,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         params: Iterable[torch.Tensor] | Iterable[dict[str, Any]] | None = None,
         *,
         master_weights: bool = False,
+        whole_parameters: bool | None = None,
         **options: Any,
     ) -> None:
+        if whole_parameters is None:
+            whole_parameters = isinstance(optimizer_class, type) and issubclass(optimizer_class, _BY_PARAMETER)
         self._model = model
         self._engine = model._arrivals.engine
         named = dict(model.module.named_parameters(remove_duplicate=False))
@@ -80,14 +89,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
             counts: list[list[int]] = [[]] * dist.get_world_size(model._group)
             dist.all_gather_object(counts, [run.numel() for _, run in runs], group=model._group)
+            if any(sum(of_ranks) != named[name].numel() for (name, _), of_ranks in zip(runs, zip(*counts))):
+                raise InputError("ShardedOptimizer: whole_parameters differs between ranks; expected the same on every rank")
             before = counts[: dist.get_rank(model._group)]  # parts are in the order of ranks
             self._parts = [_part(named[name], run, sum(of_rank[i] for of_rank in before)) for i, (name, run) in enumerate(runs)]
             self._groups = _as_groups(params, self._parts)
             self.optimizer = self._make(_over(self._groups, {id(part.parameter): part.run for part in self._parts}))
-            _check_works_by_element(self.optimizer)
+            _check_fits(self.optimizer, whole_parameters)
             return as_the_engine_sees_it(self.optimizer)
 
-        self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights)
+        self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, whole_parameters)
         super().__setstate__({})  # what an Optimizer has beside parameters
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -217,10 +228,12 @@ def _part(parameter: torch.Tensor, run: torch.Tensor, begin: int) -> _Part:
     return _Part(parameter, run, begin, whole)
 
 
-def _check_works_by_element(optimizer: torch.optim.Optimizer) -> None:
-    for name in _NOT_BY_ELEMENT:
-        if isinstance(optimizer, getattr(torch.optim, name, ())):
-            raise InputError(f"ShardedOptimizer: {name} looks at whole parameters; expected an optimiser that works element by element")
+def _check_fits(optimizer: torch.optim.Optimizer, whole_parameters: bool) -> None:
+    name = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InputError(f"ShardedOptimizer: {name} looks at all parameters at once; expected an optimiser that looks at one at most")
+    if isinstance(optimizer, _BY_PARAMETER) and not whole_parameters:
+        raise InputError(f"ShardedOptimizer: {name} looks at whole parameters; expected whole_parameters=True")
 
 
 def _as_groups(params: Any, parts: list[_Part]) -> list[dict[str, Any]]:
@@ -259,7 +272,7 @@ def _gathered(mine: torch.Tensor | None, dtype: torch.dtype, part: _Part, group:
     """Exact: the bytes of one rank are added to zeros of the others."""
     whole = torch.zeros(part.parameter.numel(), dtype=dtype, device=part.parameter.device)
     if mine is not None and mine.numel() > 0:
-        whole[part.begin : part.begin + part.run.numel()] = mine
+        part.within(whole).copy_(mine)
     dist.all_reduce(whole.view(torch.uint8), group=group)
     return whole.as_strided(part.parameter.shape, part.parameter.stride())
 
@@ -268,4 +281,4 @@ def _cut(key: str, value: Any, part: _Part) -> Any:
     if not _is_run(key, value, part.parameter.shape):
         return value
     laid_out = torch.empty_strided(part.parameter.shape, part.parameter.stride(), dtype=value.dtype, device=value.device).copy_(value)
-    return laid_out.as_strided((part.parameter.numel(),), (1,))[part.begin : part.begin + part.run.numel()].clone()
+    return part.within(laid_out).clone()

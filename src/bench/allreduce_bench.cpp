@@ -17,7 +17,7 @@
 
 #include "base/stopwatch.h"
 #include "comm/across_ranks.h"
-#include "ddp/sharded/sharded.h"
+#include "ddp/sharded/slices.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/timeline.h"
@@ -42,7 +42,7 @@ void for_known_sums(const at::Tensor& buffer, int64_t first_index, Body body) {
 }
 
 void reduce_scatter(const ProcessGroup& group, const at::Tensor& bucket) {
-  const auto slices = std::make_shared<ExchangedSlices>();
+  const auto slices = std::make_shared<SlicesOfBuckets>();
   const BucketReduction reduction = exchange_slices(slices).start(group, bucket);
   if (reduction.finish) reduction.finish();
   wait(group, reduction.work, "a reduce-scatter");

@@ -267,12 +267,11 @@ Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root) {
   return start_on(group, tensors[0].device().type(), [&](c10d::Backend& backend) { return backend.broadcast(tensors, options); });
 }
 
-Work start_all_to_all(const ProcessGroup& group, at::Tensor output, at::Tensor input) {
-  std::vector<int64_t> equally;
+Work start_all_to_all(const ProcessGroup& group, at::Tensor output, at::Tensor input, std::vector<int64_t> from, std::vector<int64_t> to) {
   c10d::AllToAllOptions options;
   if (group.timeout) options.timeout = *group.timeout;
   return start_on(group, input.device().type(),
-                  [&](c10d::Backend& backend) { return backend.alltoall_base(output, input, equally, equally, options); });
+                  [&](c10d::Backend& backend) { return backend.alltoall_base(output, input, from, to, options); });
 }
 
 Work start_all_gather(const ProcessGroup& group, at::Tensor output, at::Tensor input) {

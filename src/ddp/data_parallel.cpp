@@ -121,7 +121,7 @@ DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataPa
   const bool is_sharded = setup->options.strategy.shards;
   const bool is_ordered = setup->options.strategy.wait == Wait::kAtFirstUse && !is_sharded;
   const bool is_automatic = setup->options.buckets.has_value();
-  const auto slices = std::make_shared<ExchangedSlices>();
+  const auto slices = std::make_shared<SlicesOfBuckets>();
   if (is_sharded) setup->options.gradient_hook = exchange_slices(slices);
   parts_->connect(*setup);
   if (broadcasts) broadcast_state(group, module);

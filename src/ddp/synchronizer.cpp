@@ -113,12 +113,10 @@ void Synchronizer::begin_step() {
   open_.emplace();
   setup_.group.place->step = setup_.control.place->step = step_;
   note_step(setup_.control, setup_.control.place->wrapper, step_);
-  try {
+  or_lose_group([&] {  // there is nothing that this rank could send
     for (StepExtension* extension : extensions_) extension->begun();
     transport_->begin();
-  } catch (const std::exception& error) {
-    lose_group(error);  // there is nothing that this rank could send
-  }
+  });
   if (const std::string parameter = stepped_by_itself(); !parameter.empty()) open_->failure = fmt::format(kSteppedByItself, parameter);
   local_.clear();
 }
@@ -259,7 +257,7 @@ bool Synchronizer::take_part_without_data() {
 // Everything that this rank adds to the step is under way afterwards.
 void Synchronizer::send(RankState state) {
   wait_started_ = std::chrono::steady_clock::now();
-  try {
+  or_lose_group([&] {
     open_->parameters_changed = parameters_.has_changed();
     if (state == RankState::kWithData) note_missing_gradients();
     if (state != RankState::kWithData) used_.assign(used_.size(), false);
@@ -275,9 +273,7 @@ void Synchronizer::send(RankState state) {
                         .checksum = audit_.is_due(step_) ? audit_.checksum() : 0},
                        used_);
     buffers_->launch(0);
-  } catch (const std::exception& error) {
-    lose_group(error);
-  }
+  });
 }
 
 // A gradient that a step has left there (zeroed, perhaps) is none of this backward's.
@@ -314,7 +310,7 @@ void Synchronizer::note_missing_gradients() {
 
 void Synchronizer::complete() {
   const int64_t finished_before = steps_finished_;
-  try {
+  or_lose_group([&] {
     agreement_->wait([this] { return where(); });
     had_data_ = agreement_->ranks_with_data() > 0;
     const int first_failed = agreement_->first_failed();
@@ -333,9 +329,7 @@ void Synchronizer::complete() {
     if (steps_finished_ > finished_before) {
       for (StepExtension* extension : extensions_) extension->ended(*agreement_);
     }
-  } catch (const std::exception& error) {
-    lose_group(error);
-  }
+  });
   open_.reset();
   used_.assign(used_.size(), false);
   forget_local_gradients();
@@ -529,12 +523,7 @@ void Synchronizer::parameters_changed() {
   const auto held = enter();
   if (open_) throw RuntimeError("parameters_changed() called within a step; expected between steps");
   const Call call(*this, "parameters_changed()");
-  std::string objection;
-  try {
-    objection = take_up_changes();
-  } catch (const std::exception& error) {
-    lose_group(error);
-  }
+  const std::string objection = or_lose_group([&] { return take_up_changes(); });
   if (!objection.empty()) throw RuntimeError("DataParallel: " + objection);
 }
 
@@ -542,15 +531,13 @@ void Synchronizer::audit() {
   const auto held = enter();
   if (open_) throw RuntimeError("audit() called within a step; expected between steps");
   const Call call(*this, "audit()");
-  std::string difference;
-  try {
+  const std::string difference = or_lose_group([&] {
     const auto ranks = gather_hashes(setup_.control, {audit_.checksum()});
-    if (std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; })) return audit_.note_equal(step_);
-    difference = audit_.explain(setup_.control, step_);
-  } catch (const std::exception& error) {
-    lose_group(error);
-  }
-  throw AuditError("DataParallel: " + difference);
+    const bool are_equal = std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
+    return are_equal ? std::string() : audit_.explain(setup_.control, step_);
+  });
+  if (!difference.empty()) throw AuditError("DataParallel: " + difference);
+  audit_.note_equal(step_);
 }
 
 void Synchronizer::audit_tensors(Audit::Tensors tensors) {

@@ -114,7 +114,15 @@ class Synchronizer {
   BucketTransport& transport() { return *transport_; }
   const BucketTransport& transport() const { return *transport_; }
   int64_t steps_finished() const { return steps_finished_; }
-  // What this rank owes the others it cannot give any more. Throws GroupError.
+  // Work on which other ranks wait. If it throws, this rank cannot give them what it owes: the group is lost, and GroupError thrown.
+  template <typename Work>
+  auto or_lose_group(Work work) {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      lose_group(error);
+    }
+  }
   [[noreturn]] void lose_group(const std::exception& error);
 
   // While one lives, waits are for a collective that the program calls itself between steps. Where ranks wait for each other in different

@@ -72,6 +72,7 @@ void draw_options(Draw& draw, ChaosPlan& plan) {
   plan.abandons_in_handlers = draw.one_in(2);
   if (plan.modules == 2 && draw.one_in(8)) plan.straying_rank = draw.below(plan.ranks);
   if (!find_strategy(plan.strategy).shards) return;
+  plan.whole_parameters = draw.one_in(2);
   plan.compresses = false;
   plan.clips_by_hand = false;
 }

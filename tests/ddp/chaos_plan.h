@@ -82,6 +82,7 @@ struct ChaosPlan {
   bool find_unused_parameters = false;
   bool broadcast_buffers = true;
   bool finish_with_backward = true;
+  bool whole_parameters = false;      // how sharded divides buckets
   bool abandons_in_handlers = false;  // abandon_step() is called within the handler, and for every exception but a StepError
   bool compresses = false;            // bf16
   bool adam = false;                  // AdamW, else SGD with momentum

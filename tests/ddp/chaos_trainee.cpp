@@ -56,7 +56,8 @@ ChaosTrainee::ChaosTrainee(const ChaosPlan& plan, int module, const ProcessGroup
   ddp_ = std::make_unique<DataParallel>(*model_, group_, options());  // rank 0's parameters are broadcast
   if (shards) {
     sharded_ = std::make_unique<ShardedOptimizer>(
-        *ddp_, [&](const std::vector<NamedTensor>& parts) { return make_optimizer(plan_, tensors_of(parts)); });
+        *ddp_, [&](const std::vector<NamedTensor>& parts) { return make_optimizer(plan_, tensors_of(parts)); },
+        ShardedOptions{.whole_parameters = plan_.whole_parameters});
     return;
   }
   OverlappedOptions overlapped;

@@ -71,6 +71,7 @@ std::string describe(const ChaosPlan& plan) {
   add(plan.find_unused_parameters, "find_unused_parameters");
   add(!plan.broadcast_buffers, "no broadcast_buffers");
   add(!plan.finish_with_backward, "finish by hand");
+  add(plan.whole_parameters, "whole parameters");
   add(plan.abandons_in_handlers, "abandons in handlers");
   add(plan.compresses, "bf16");
   add(plan.adam, "AdamW");

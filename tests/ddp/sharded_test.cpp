@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <sstream>
 
 #include "../comm/thread_ranks.h"
@@ -25,9 +26,12 @@ using testing::HasSubstr;
 // Over which the test models' parameters are still on their way when the next forward begins.
 constexpr const char* kSlowLink = "8mbit,200us";
 
+constexpr const char* kWhole = "sharded, whole parameters";
+const std::array<std::string, 2> kSharded = {"sharded", kWhole};
+
 DataParallelOptions options_for(const std::string& strategy, int64_t cap_bytes = 1500) {
   DataParallelOptions options;
-  options.strategy = find_strategy(strategy);
+  options.strategy = find_strategy(strategy == kWhole ? "sharded" : strategy);
   options.cap = {.cap_bytes = cap_bytes, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
   return options;
 }
@@ -64,12 +68,12 @@ Trained train(const ProcessGroup& group, const std::string& strategy, const RunS
   if (group.rank != 0) {
     for (at::Tensor& parameter : model.module->parameters()) parameter.detach().zero_();  // rank 0's values must arrive
   }
-  ShardedTraining training(*model.module, group, options_for(strategy), setup.optimizer);
+  ShardedTraining training(*model.module, group, options_for(strategy), setup.optimizer, {.whole_parameters = strategy == kWhole});
   const int64_t local = kGlobalBatch / group.size / setup.micro_batches;
   Trained trained;
   for (int step = 0; step < setup.steps; ++step) {
     const int64_t first = group.rank * local * setup.micro_batches;
-    if (strategy != "sharded") training.zero_grad();
+    if (training.plain) training.zero_grad();
     for (int micro = 0; micro < setup.micro_batches; ++micro) {
       training.ddp.set_gradient_synchronization(micro == setup.micro_batches - 1);
       (model.loss(step, first + micro * local, local) / setup.micro_batches).backward();
@@ -110,10 +114,14 @@ TEST_P(Sharded50Steps, AreThoseOfBucketedToTheLastBitOnTwoRanks) {
     const std::vector<Trained> sharded = train_on_ranks(world_size, "sharded", setup);
     const std::vector<Trained> bucketed = train_on_ranks(world_size, "bucketed", setup);
     for (const Trained& rank : sharded) EXPECT_TRUE(same_bits(rank.parameters, sharded[0].parameters));
+    const std::vector<Trained> whole = train_on_ranks(world_size, kWhole, setup);
+    for (const Trained& rank : whole) EXPECT_TRUE(same_bits(rank.parameters, whole[0].parameters));
     if (world_size <= 2) {
+      EXPECT_TRUE(same_bits(whole[0].parameters, bucketed[0].parameters));
       EXPECT_TRUE(same_bits(sharded[0].parameters, bucketed[0].parameters));
     } else if (dtype == at::kDouble) {
       EXPECT_LE(relative_difference(sharded[0].parameters, bucketed[0].parameters), 1e-12);
+      EXPECT_LE(relative_difference(whole[0].parameters, bucketed[0].parameters), 1e-12);
     } else {
       EXPECT_LE(relative_difference(sharded[0].parameters, bucketed[0].parameters), optimizer == "SGD" ? 1e-5 : 1e-3);
     }
@@ -136,20 +144,23 @@ TEST(Sharded, EveryKnownOptimizerAndGroupsOfParametersTrainAsUnderBucketed) {
   for (const char* optimizer : {"Adam", "RMSprop", "Adagrad", "Groups"}) {
     SCOPED_TRACE(optimizer);
     const RunSetup setup{.optimizer = optimizer};
-    EXPECT_TRUE(same_bits(train_on_ranks(2, "sharded", setup)[1].parameters, train_on_ranks(2, "bucketed", setup)[0].parameters));
+    const Tensors bucketed = train_on_ranks(2, "bucketed", setup)[0].parameters;
+    for (const std::string& strategy : kSharded)
+      EXPECT_TRUE(same_bits(train_on_ranks(2, strategy, setup)[1].parameters, bucketed)) << strategy;
   }
 }
 
 TEST(Sharded, ParametersThatArriveBehindTheNextForwardAreThoseOfBucketed) {
   for (const char* optimizer : {"SGD", "AdamW"}) {
     const RunSetup setup{.optimizer = optimizer, .dtype = at::kFloat, .steps = 50, .link = kSlowLink};
-    const std::vector<Trained> sharded = train_on_ranks(2, "sharded", setup);
     const std::vector<Trained> bucketed = train_on_ranks(2, "bucketed", setup);
-    for (const Trained& rank : sharded) {
-      EXPECT_TRUE(same_bits(rank.parameters, bucketed[0].parameters));
-      EXPECT_GT(rank.late, 0) << "nothing was under way when a step ended: this test has shown nothing";
-      EXPECT_GT(rank.awaited_bytes, 0);
-      EXPECT_GT(rank.forward_wait_s, 0);
+    for (const std::string& strategy : kSharded) {
+      for (const Trained& rank : train_on_ranks(2, strategy, setup)) {
+        EXPECT_TRUE(same_bits(rank.parameters, bucketed[0].parameters));
+        EXPECT_GT(rank.late, 0) << "nothing was under way when a step ended: this test has shown nothing";
+        EXPECT_GT(rank.awaited_bytes, 0);
+        EXPECT_GT(rank.forward_wait_s, 0);
+      }
     }
   }
 }
@@ -171,15 +182,17 @@ TEST(Sharded, ClipsByTheGlobalNorm) {
 
 TEST(Sharded, ARankKeepsItsPartOfTheOptimizersState) {
   for (const char* optimizer : {"SGD", "AdamW"}) {
-    const int64_t plain = train_on_ranks(1, "bucketed", {.optimizer = optimizer})[0].state_elements;
+    const Trained alone = train_on_ranks(1, "bucketed", {.optimizer = optimizer})[0];
+    const int64_t plain = alone.state_elements, largest = std::ranges::max(alone.parameters, {}, &at::Tensor::numel).numel();
     for (const int world_size : {2, 4}) {
-      const std::vector<Trained> ranks = train_on_ranks(world_size, "sharded", {.optimizer = optimizer});
-      int64_t sum = 0;
-      for (const Trained& rank : ranks) {
-        EXPECT_LE(rank.state_elements, plain / world_size + 1500 / 8);  // a bucket's
-        sum += rank.state_elements;
+      for (const std::string& strategy : kSharded) {
+        int64_t sum = 0;
+        for (const Trained& rank : train_on_ranks(world_size, strategy, {.optimizer = optimizer})) {
+          EXPECT_LE(rank.state_elements, plain / world_size + (strategy == kWhole ? largest : 1500 / 8)) << strategy;  // a bucket's
+          sum += rank.state_elements;
+        }
+        EXPECT_EQ(sum, plain);
       }
-      EXPECT_EQ(sum, plain);
     }
   }
 }
@@ -191,7 +204,7 @@ struct Place {
       : group(process_group), net(at::TensorOptions(at::kDouble)) {
     DataParallelOptions options = options_for(strategy, 256);
     if (set) set(options);
-    training.emplace(*net, group, options, optimizer);
+    training.emplace(*net, group, options, optimizer, ShardedOptions{.whole_parameters = strategy == kWhole});
   }
   at::Tensor loss(int step) { return net->forward(batch_of(step, group.rank, at::kDouble)).pow(2).mean(); }
   void train(int step) {
@@ -223,9 +236,10 @@ std::vector<Tensors> run(const std::string& strategy, const Program& program, co
 
 void expect_as_bucketed(const Program& program, const std::string& optimizer = "SGD",
                         const std::function<void(DataParallelOptions&)>& set = {}) {
-  const std::vector<Tensors> sharded = run("sharded", program, optimizer, 2, set);
   const std::vector<Tensors> bucketed = run("bucketed", program, optimizer, 2, set);
-  for (const Tensors& rank : sharded) EXPECT_TRUE(same_bits(rank, bucketed[0]));
+  for (const std::string& strategy : kSharded) {
+    for (const Tensors& rank : run(strategy, program, optimizer, 2, set)) EXPECT_TRUE(same_bits(rank, bucketed[0])) << strategy;
+  }
 }
 
 TEST(Sharded, AFailedStepLeavesParametersAndStateAsTheyWereAndTheNextIsRight) {
@@ -416,6 +430,8 @@ TEST(Sharded, ACheckpointContinuesOnAnyNumberOfRanksAndInPlainTraining) {
     EXPECT_TRUE(same_bits(train_in_two_runs(2, "sharded", 2, "sharded", optimizer), plain));
     EXPECT_TRUE(same_bits(train_in_two_runs(2, "sharded", 2, "bucketed", optimizer), plain));
     EXPECT_TRUE(same_bits(train_in_two_runs(2, "bucketed", 2, "sharded", optimizer), plain));
+    EXPECT_TRUE(same_bits(train_in_two_runs(2, kWhole, 2, "sharded", optimizer), plain));
+    EXPECT_LE(relative_difference(train_in_two_runs(3, "sharded", 2, kWhole, optimizer), plain), 1e-12);
     EXPECT_LE(relative_difference(train_in_two_runs(4, "sharded", 2, "sharded", optimizer), plain), 1e-12);
     EXPECT_LE(relative_difference(train_in_two_runs(1, "sharded", 3, "sharded", optimizer), plain), 1e-12);
   }
@@ -427,8 +443,8 @@ TEST(Sharded, TheMeanIsOverTheRanksThatHaveData) {
     for (const int64_t width : {8, 1600}) {  // 256 bytes; 10 MB
       std::vector<Tensors> trained;
       for (const char* strategy : {"bucketed", "sharded"}) {
-        torch::manual_seed(1);
         torch::nn::Linear net(torch::nn::LinearOptions(width, width).bias(false));
+        seed_parameters(*net, 1);
         ShardedTraining training(*net, group, options_for(strategy, /*cap_bytes=*/1 << 30), "Plain");
         {
           auto join = training.ddp.join();
@@ -546,11 +562,30 @@ TEST(Sharded, RefusesInOneLineWhatItDoesNotSupport) {
   });
 }
 
+TEST(Slices, OfAnyLengthsTravelAndAddUp) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    const at::Tensor expected = at::arange(10, at::kDouble);
+    for (const SliceLengths& lengths : {SliceLengths{4, 2, 4}, SliceLengths{6, 0, 4}, SliceLengths{0, 10, 0}}) {
+      const at::Tensor bucket = expected / 4 * std::vector<double>{2, 1, 1}[static_cast<size_t>(group.rank)];
+      const auto slices = std::make_shared<SlicesOfBuckets>();
+      (*slices)[bucket.data_ptr()].lengths = lengths;
+      wait(group, exchange_slices(slices).start(group, bucket).work, "slices");
+      sum_slices(group, bucket, *slices, 2);
+      const at::Tensor own = slice_of(group, bucket, lengths).clone();
+      EXPECT_TRUE(at::equal(own, 2 * slice_of(group, expected, lengths)));
+      bucket.fill_(-1);
+      slice_of(group, bucket, lengths).copy_(own);
+      SlicesGather(group, bucket, lengths).wait(group, [] { return std::string("slices"); });
+      EXPECT_TRUE(at::equal(bucket, 2 * expected));
+    }
+  });
+}
+
 TEST(Slices, OfALargeBucketTravelInPiecesAndAddUp) {
   run_ranks(3, [](const ProcessGroup& group) {
     const at::Tensor expected = at::arange(3 * 1'000'003, at::kInt).to(at::kFloat);  // two pieces of unequal length
     const at::Tensor bucket = expected * std::vector<double>{0.5, 0.25, 0.25}[static_cast<size_t>(group.rank)];
-    const auto slices = std::make_shared<ExchangedSlices>();
+    const auto slices = std::make_shared<SlicesOfBuckets>();
     const BucketReduction reduction = exchange_slices(slices).start(group, bucket);
     ASSERT_TRUE(reduction.finish);
     reduction.finish();

@@ -33,10 +33,12 @@ inline std::unique_ptr<torch::optim::Optimizer> make_named_optimizer(const std::
 
 class ShardedTraining {
  public:
-  ShardedTraining(torch::nn::Module& module, const ProcessGroup& group, const DataParallelOptions& options, const std::string& optimizer)
+  ShardedTraining(torch::nn::Module& module, const ProcessGroup& group, const DataParallelOptions& options, const std::string& optimizer,
+                  const ShardedOptions& sharded_options = {})
       : ddp(module, group, options) {
     if (options.strategy.shards) {
-      sharded.emplace(ddp, [&](const std::vector<NamedTensor>& parts) { return make_named_optimizer(optimizer, parts); });
+      const auto make = [&](const std::vector<NamedTensor>& parts) { return make_named_optimizer(optimizer, parts); };
+      sharded.emplace(ddp, make, sharded_options);
     } else {
       plain = make_named_optimizer(optimizer, trainable_parameters(module));
     }

@@ -40,7 +40,7 @@ BruteForce try_every_plan(const TensorProfile& profile, const CommCosts& costs, 
 }
 
 void expect_equals_brute_force(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options, uint64_t seed) {
-  const PlannedBuckets found = find_best_plan(profile, costs, options);
+  const BestPlan found = find_best_plan(profile, costs, options);
   const BruteForce best = try_every_plan(profile, costs, options);
   ASSERT_TRUE(found.exact);
   ASSERT_NO_THROW(check_plan(found.plan, static_cast<int64_t>(profile.bytes.size())));
@@ -94,7 +94,7 @@ TEST(OptimalPlan, UnderContentionIsNeverWorseThanAnyUniformCapNorThePlanWithoutC
     const TensorProfile profile = random.profile(30);
     const CommCosts costs = random.costs();
     const SearchOptions options = {.simulation = {.compute_slowdown = random.uniform(1.01, 1.5), .comm_slowdown = random.uniform(1, 2)}};
-    const PlannedBuckets found = find_best_plan(profile, costs, options);
+    const BestPlan found = find_best_plan(profile, costs, options);
     EXPECT_FALSE(found.exact);
     const double limit = found.timeline.end_s * (1 - 2e-6);
     EXPECT_GE(simulate(profile, find_best_plan(profile, costs).plan, costs, options.simulation).end_s, limit) << "seed " << seed;
@@ -118,7 +118,7 @@ TEST(OptimalPlan, UnderContentionIsWithinTwoPercentOfBruteForce) {
 TEST(OptimalPlan, HidesAllButTheLastBucketWhereCommunicationIsFast) {
   // a(x) = 0.25 s + x / 32: the last tensor must travel alone, and two buckets are enough for that.
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
-  const PlannedBuckets best = find_best_plan(profile, linear_costs(0.25, 1.0 / 32));
+  const BestPlan best = find_best_plan(profile, linear_costs(0.25, 1.0 / 32));
   EXPECT_THAT(counts(best.plan), ElementsAre(3, 1));
   EXPECT_DOUBLE_EQ(best.timeline.end_s, 4.5);
 }

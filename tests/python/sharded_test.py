@@ -97,6 +97,61 @@ def saves(rank):
     return file.getvalue()
 
 
+class Lamb(torch.optim.Optimizer):
+    """Looks at whole parameters: each moves by a share of its own length. One state has another shape."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                moment = self.state[p].setdefault("moment", torch.zeros_like(p))
+                rows = self.state[p].setdefault("rows", torch.zeros(len(p), dtype=p.dtype))
+                moment.mul_(0.9).add_(p.grad)
+                rows.add_(p.grad.reshape(len(p), -1).square().sum(1))
+                p.sub_(moment * (group["lr"] * p.norm() / (moment.norm() + rows.norm() + 1e-9)))
+
+
+def over_parameters(model, name):
+    if name == "Muon":
+        weights = [p for p in model.module.parameters() if p.dim() == 2]
+        return firkin.ShardedOptimizer(model, torch.optim.Muon, weights) if model.strategy == "sharded" else torch.optim.Muon(weights)
+    return make(model, Lamb, lr=0.01, **({"whole_parameters": True} if model.strategy == "sharded" else {}))
+
+
+def steps_whole_parameters(rank, name, saved=None):
+    """From the saved state of another number of ranks on, if there is one: (parameters, state) by strategy, saved; this rank's share of moments."""
+    reached = []
+    for strategy in ("bucketed", "sharded"):
+        model = wrapped(strategy)
+        optimizer = over_parameters(model, name)
+        if saved is not None:
+            parameters, state = torch.load(io.BytesIO(saved))[1]
+            model.module.load_state_dict(parameters)
+            optimizer.load_state_dict(state)
+        train(model, optimizer, range(STEPS))
+        reached.append((copy.deepcopy(model.module.state_dict()), optimizer.state_dict()))
+    held = sum(v.numel() for state in optimizer.state.values() for v in state.values())
+    share = held / sum(v.numel() for state in reached[1][1]["state"].values() for v in state.values())
+    file = io.BytesIO()
+    torch.save(reached, file)
+    return file.getvalue(), share
+
+
+def difference(a, b):
+    """Of two states, the largest."""
+    if torch.is_tensor(a):
+        return float((a.double() - b.double()).abs().max())
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), (a.keys(), b.keys())
+        return max((difference(a[key], b[key]) for key in a), default=0.0)
+    return 0.0
+
+
 def in_groups(model):
     biases = [p for p in model.module.parameters() if p.dim() == 1]
     weights = [p for p in model.module.parameters() if p.dim() == 2]
@@ -222,7 +277,7 @@ def refusals(rank):
         "add_param_group": raised(lambda: optimizer.add_param_group({"params": [next(model.parameters())]})),
         "pickle": raised(lambda: copy.deepcopy(optimizer)),
         "whole parameters": raised(lambda: make(wrapped("sharded"), torch.optim.LBFGS)),
-        "whole matrices": raised(lambda: make(wrapped("sharded"), torch.optim.Adafactor)),
+        "whole matrices": raised(lambda: make(wrapped("sharded"), torch.optim.Adafactor, whole_parameters=False)),
         "compression": raised(lambda: wrapped("sharded", compression="bf16")),
         "no optimiser": raised(without_an_optimizer),
         "GradScaler": raised(scaled),
@@ -312,6 +367,23 @@ class Sharded(unittest.TestCase):
                     self.assertTrue(facts["parameters"] and facts["state"] and facts["late"] and facts["alone"], facts)
                     self.assertAlmostEqual(facts["share"], 1 / 2, delta=0.02)
 
+    def test_optimisers_that_look_at_whole_parameters_have_each_on_one_rank(self):
+        for name, most in (("Lamb", 0.75), ("Muon", 0.75)):
+            with self.subTest(name):
+                of_ranks = with_ranks(2, steps_whole_parameters, name)
+                for reached, held in of_ranks:
+                    bucketed, sharded = torch.load(io.BytesIO(reached))
+                    self.assertEqual(difference(bucketed[0], sharded[0]), 0)
+                    self.assertEqual(difference(bucketed[1]["state"], sharded[1]["state"]), 0)
+                    self.assertLess(held, most)
+                self.assertAlmostEqual(sum(held for _, held in of_ranks), 1)
+
+    def test_whole_parameters_of_three_ranks_go_on_with_two_and_one(self):
+        (saved, _), *_ = with_ranks(3, steps_whole_parameters, "Lamb")
+        for size in (1, 2, 4):
+            for reached, _ in with_ranks(size, steps_whole_parameters, "Lamb", saved):
+                self.assertLess(max(map(difference, *torch.load(io.BytesIO(reached)))), 1e-12)
+
     def test_a_checkpoint_of_three_ranks_goes_on_with_two_and_one(self):
         saved, *others = with_ranks(3, saves)
         for other in others:
@@ -337,8 +409,8 @@ class Sharded(unittest.TestCase):
             "strange parameters": "a parameter of shape [2] that the model does not train",
             "add_param_group": "in another group already",
             "pickle": "expected its state_dict()",
-            "whole parameters": "LBFGS looks at whole parameters",
-            "whole matrices": "Adafactor looks at whole parameters",
+            "whole parameters": "LBFGS looks at all parameters at once",
+            "whole matrices": "Adafactor looks at whole parameters; expected whole_parameters=True",
             "compression": "the strategy sharded takes no gradient hook",
             "no optimiser": "expected a ShardedOptimizer first",
             "GradScaler": "the scaler judged by each rank's own gradients",

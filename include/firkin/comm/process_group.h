@@ -144,9 +144,11 @@ Work start_all_reduce(const ProcessGroup& group, at::Tensor tensor);
 // Starts replacing `tensor` by rank `root`'s; otherwise like start_all_reduce().
 Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root);
 
-// Starts sending slice j of `input` to rank j, for every j; slice j of `output` becomes what rank j sent here. Both contiguous, 1-d, of the
-// same length, a multiple of the world size, on every rank; they must not overlap. Otherwise like start_all_reduce(). CPU tensors only.
-Work start_all_to_all(const ProcessGroup& group, at::Tensor output, at::Tensor input);
+// Starts sending slice j of `input` to rank j, for every j; slice j of `output` becomes what rank j sent here. Both contiguous, 1-d; they
+// must not overlap. from, to: elements of the slices of `output` and of `input`, by rank; empty: all slices of both have one length, on
+// every rank. Otherwise like start_all_reduce(). CPU tensors only.
+Work start_all_to_all(const ProcessGroup& group, at::Tensor output, at::Tensor input, std::vector<int64_t> from = {},
+                      std::vector<int64_t> to = {});
 
 // Starts filling slice j of `output` with rank j's `input`, for every j: of the world size times its length. `input` may be this rank's
 // slice of `output`. Otherwise like start_all_to_all().

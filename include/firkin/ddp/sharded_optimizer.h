@@ -27,12 +27,16 @@ struct ShardedOptions {
   // et al. 2018, "Mixed precision training", 3.1). Costs 4 bytes a parameter, divided by the number of ranks; the part's gradient and state
   // are in float32 too. A value that the program writes into a parameter reaches its master with the next step().
   bool master_weights = false;
+  // Divides buckets between parameters: each is stepped whole, in its shape, by one rank, for optimisers that do not work element by
+  // element (Muon, LAMB). Ranks' parts of a bucket then have unequal sizes, and a rank up to one largest parameter more than its share.
+  bool whole_parameters = false;
 };
 
-// Each bucket is divided evenly among the ranks. Backward gives every rank the averaged gradient of its part; step() steps the part, and
-// sends it to the others bucket by bucket, in the order in which the first forward used the parameters. A module that awaits its parameters
-// (await_parameters.h) lets this continue behind the layers before it; without awaits step() waits for all. The optimiser must work element
-// by element: LibTorch's SGD, Adam, AdamW, RMSprop or Adagrad. On two ranks parameters equal those of `bucketed` to the last bit.
+// Each bucket is divided among the ranks, evenly unless by whole parameters. Backward gives every rank the averaged gradient of its part;
+// step() steps the part, and sends it to the others bucket by bucket, in the order in which the first forward used the parameters. A module
+// that awaits its parameters (await_parameters.h) lets this continue behind the layers before it; without awaits step() waits for all. The
+// optimiser must work element by element: LibTorch's SGD, Adam, AdamW, RMSprop or Adagrad. On two ranks parameters equal those of
+// `bucketed` to the last bit.
 //
 // Parameters' gradients are undefined after every step; a rank has only part.tensor.grad(). A failed step leaves none. Every rank must call
 // step() after each successful step; otherwise the next one fails everywhere. If the optimiser throws on a rank, the
@@ -45,8 +49,8 @@ struct ShardedOptions {
 class ShardedOptimizer {
  public:
   // parts: one for every trained parameter, under its name and in the same order on every rank: a 1-d view of the elements, in memory
-  // order, that this rank steps (a copy of them with master weights); empty if it has none. They stay the same tensors. The optimiser may
-  // leave some out and put them in several groups, alike on every rank.
+  // order, that this rank steps (a copy of them with master weights), or a view of the parameter itself with whole_parameters; empty if it
+  // has none. They stay the same tensors. The optimiser may leave some out and put them in several groups, alike on every rank.
   using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(const std::vector<NamedTensor>& parts)>;
 
   // Call it before the first backward. Throws InputError under another strategy, if `ddp` already has one, and for an unsupported optimiser

@@ -236,11 +236,7 @@ void Ordered::drain() {
   const auto held = synchronizer_.enter();
   if (synchronizer_.is_step_open()) return;  // what is under way is this step's
   synchronizer_.transport().settled().follow();
-  try {
-    receive_rest();
-  } catch (const std::exception& error) {
-    synchronizer_.lose_group(error);
-  }
+  synchronizer_.or_lose_group([&] { receive_rest(); });
 }
 
 void Ordered::receive_rest() {
@@ -258,11 +254,7 @@ void Ordered::module_awaits(const torch::nn::Module& module) {
   const std::vector<int64_t> buckets = late_buckets_of(module);
   if (buckets.empty()) return;
   const auto started = std::chrono::steady_clock::now();
-  try {
-    receive_in_turn(buckets);
-  } catch (const std::exception& error) {
-    synchronizer_.lose_group(error);
-  }
+  synchronizer_.or_lose_group([&] { receive_in_turn(buckets); });
   forward_wait_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 

@@ -2,8 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/record_function.h>
@@ -19,7 +17,6 @@
 
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
-#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -37,104 +34,23 @@ RuntimeError no_optimizer() {
   return RuntimeError(std::string("DataParallel: ") + kNoOptimizer);
 }
 
-// In memory order; no view in autograd's books.
-at::Tensor run_of(const at::Tensor& parameter, int64_t begin, int64_t count) {
-  return parameter.variable_data().as_strided({count}, {1}, parameter.storage_offset() + begin).variable_data();
+// In the run's shape; no view in autograd's books.
+at::Tensor elements_of(const ParameterPart& part) {
+  return part.within(part.parameter.variable_data(), part.begin).variable_data();
 }
 
-at::Tensor run_of(const ParameterPart& part) {
-  return run_of(part.parameter, part.begin, part.count);
-}
-
-// Where both directions of a connection are full, Gloo's large calls leave a slow link idle, and small ones cost a fast link's host time: a
-// bucket travels in pieces of about this size, all of them under way. docs/decisions.md has the times.
-constexpr int64_t kPieceBytes = 4 * kMiB;
-
-// Of a slice's elements; the same of every rank's slice is a piece of the bucket. A modelled link has no such limit.
-struct SliceRun {
-  int64_t first = 0, count = 0;
-};
-
-std::vector<SliceRun> runs_of(const ProcessGroup& group, const at::Tensor& bucket) {
-  const int64_t slice = bucket.numel() / group.size;
-  const int64_t pieces = group.link.empty() ? std::max<int64_t>(1, static_cast<int64_t>(bucket.nbytes()) / kPieceBytes) : 1;
-  const int64_t most = (slice + pieces - 1) / pieces;
-  std::vector<SliceRun> runs;
-  for (int64_t first = 0; first < slice; first += most) runs.push_back({first, std::min(most, slice - first)});
-  return runs;
-}
-
-// Rank by rank: a run of every slice of a bucket; and a piece, in memory that holds one after another.
-at::Tensor in_slices(const ProcessGroup& group, const at::Tensor& bucket, const SliceRun& run) {
-  return bucket.view({group.size, -1}).narrow(1, run.first, run.count);
-}
-
-at::Tensor in_pieces(const ProcessGroup& group, const at::Tensor& pieces, const SliceRun& run) {
-  return pieces.narrow(0, group.size * run.first, group.size * run.count).view({group.size, run.count});
+at::Tensor first_run(const ParameterPart& part, const ShardedOptions& options) {
+  const at::Tensor parameter = part.parameter.variable_data();
+  at::Tensor run = parameter;
+  if (!options.whole_parameters) {
+    run = parameter.as_strided({part.count}, {1}, parameter.storage_offset() + part.begin).variable_data();
+  } else if (part.count == 0 && parameter.numel() > 0) {
+    run = (parameter.dim() == 0 ? parameter.view(1) : parameter).narrow(0, 0, 0).variable_data();
+  }
+  return options.master_weights && is_low_precision(parameter) ? run.to(at::kFloat) : run;
 }
 
 }  // namespace
-
-GradientHook exchange_slices(std::shared_ptr<ExchangedSlices> slices) {
-  const auto start = [kept = std::move(slices)](const ProcessGroup& group, const at::Tensor& bucket) -> BucketReduction {
-    if (group.size == 1 || bucket.numel() == 0) return {};
-    at::Tensor& received = (*kept)[bucket.data_ptr()];
-    received = at::empty_like(bucket);
-    const std::vector<SliceRun> runs = runs_of(group, bucket);
-    if (runs.size() == 1) return {start_all_to_all(group, received, bucket), {}};
-    const at::NoGradGuard no_grad;
-    for (const SliceRun& run : runs) in_pieces(group, received, run).copy_(in_slices(group, bucket, run));
-    std::vector<Work> calls;
-    for (const SliceRun& run : runs) {
-      calls.push_back(start_all_to_all(group, in_pieces(group, bucket, run).view(-1), in_pieces(group, received, run).view(-1)));
-    }
-    const Work last = calls.back();
-    calls.pop_back();
-    return {last, [group, calls = std::move(calls)] {
-              for (const Work& call : calls) wait(group, call, "a piece of a bucket");
-            }};
-  };
-  return {.name = "slices", .start = start};
-}
-
-at::Tensor slice_of(const ProcessGroup& group, const at::Tensor& bucket) {
-  const int64_t elements = bucket.numel() / group.size;
-  return bucket.narrow(0, group.rank * elements, elements);
-}
-
-void sum_slices(const ProcessGroup& group, const at::Tensor& bucket, ExchangedSlices& slices, double scale) {
-  const at::NoGradGuard no_grad;
-  at::Tensor sum = slice_of(group, bucket);
-  if (auto received = slices.extract(bucket.data_ptr()); !received.empty()) {
-    const std::vector<SliceRun> runs = runs_of(group, bucket);
-    const at::Tensor& from = runs.size() == 1 ? received.mapped() : bucket;
-    const at::Tensor whole = runs.size() == 1 ? sum : received.mapped().narrow(0, 0, sum.numel());
-    for (const SliceRun& run : runs) {
-      const at::Tensor by_rank = in_pieces(group, from, run);
-      at::Tensor of_run = whole.narrow(0, run.first, run.count);
-      at::add_out(of_run, by_rank[0], by_rank[1]);
-      for (int64_t rank = 2; rank < group.size; ++rank) of_run.add_(by_rank[rank]);
-    }
-    if (runs.size() > 1) sum.copy_(whole);
-  }
-  if (scale != 1) sum.mul_(scale);
-}
-
-SlicesGather::SlicesGather(const ProcessGroup& group, const at::Tensor& bucket) {
-  const std::vector<SliceRun> runs = runs_of(group, bucket);
-  const at::Tensor slice = slice_of(group, bucket);
-  if (runs.size() == 1) {
-    calls_.push_back(start_all_gather(group, bucket, slice));
-    return;
-  }
-  for (const SliceRun& run : runs) {
-    calls_.push_back(start_all_gather_rows(group, in_slices(group, bucket, run), slice.narrow(0, run.first, run.count)));
-  }
-}
-
-void SlicesGather::wait(const ProcessGroup& group, c10::function_ref<std::string()> what) {
-  for (const Work& call : std::exchange(calls_, {})) firkin::wait(group, call, what);
-}
 
 void check_sharded(const DataParallelOptions& options) {
   using Start = BucketReduction (*)(const ProcessGroup&, at::Tensor);
@@ -144,7 +60,7 @@ void check_sharded(const DataParallelOptions& options) {
   throw InputError("DataParallel: the strategy sharded takes no gradient hook, because it sums gradients itself; expected none");
 }
 
-Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<ExchangedSlices> slices)
+Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicesOfBuckets> slices)
     : synchronizer_(synchronizer), slices_(std::move(slices)) {
   renewed();
 }
@@ -161,32 +77,66 @@ std::vector<NamedTensor> Sharded::parts() const {
 }
 
 // The buckets in use among the ranks.
-std::vector<ParameterPart> Sharded::divide() const {
+void Sharded::divide() {
   const StepSetup& setup = synchronizer_.setup();
   const GradientBuckets& buckets = *transport().buckets();
+  slices_->clear();
+  if (options_.whole_parameters) {
+    std::vector<SliceLengths> lengths = lengths_of_whole_parameters();
+    for (size_t i = 0; i < lengths.size(); ++i) (*slices_)[flat(static_cast<int64_t>(i)).data_ptr()].lengths = std::move(lengths[i]);
+  }
   std::vector<ParameterPart> parts;
   for (size_t i = 0; i < setup.parameters.size(); ++i) {
     const auto& [name, parameter] = setup.parameters[i];
     ParameterPart part{.parameter = parameter, .run = {.name = name, .tensor = {}}};
     part.position = transport().position_of(i);
     part.bucket = buckets.bucket_of(part.position);
-    const int64_t slice = flat(part.bucket).numel() / setup.group.size;
+    const SliceRange slice = slice_range(setup.group, flat(part.bucket).numel(), lengths(part.bucket));
     const int64_t offset = buckets.offset(part.position);
-    part.begin = std::clamp<int64_t>(setup.group.rank * slice - offset, 0, parameter.numel());
-    part.count = std::clamp<int64_t>((setup.group.rank + 1) * slice - offset, 0, parameter.numel()) - part.begin;
+    part.begin = std::clamp<int64_t>(slice.begin - offset, 0, parameter.numel());
+    part.count = std::clamp<int64_t>(slice.begin + slice.count - offset, 0, parameter.numel()) - part.begin;
     part.in_bucket = offset + part.begin;
-    part.run.tensor = run_of(part);
-    if (keeps_masters_ && is_low_precision(parameter)) part.run.tensor = part.run.tensor.to(at::kFloat);
+    part.run.tensor = first_run(part, options_);
     parts.push_back(std::move(part));
   }
-  return parts;
+  take_up(std::move(parts));
+}
+
+// By bucket. A rank gets the parameters whose middle lies where the ranks' needs, one behind the other, have its own: what it lacks of an
+// even share of all buckets up to this one.
+std::vector<SliceLengths> Sharded::lengths_of_whole_parameters() const {
+  const GradientBuckets& buckets = *transport().buckets();
+  const auto ranks = static_cast<size_t>(synchronizer_.setup().group.size);
+  std::vector<SliceLengths> all;
+  std::vector<double> load(ranks, 0);
+  double total = 0;
+  for (const Bucket& bucket : buckets.plan().buckets) {
+    const int64_t elements = flat(static_cast<int64_t>(all.size())).numel();
+    total += static_cast<double>(elements);
+    std::vector<double> needs;
+    for (const double of_rank : load) needs.push_back(std::max(0.0, total / static_cast<double>(ranks) - of_rank));
+    const double per_element = std::accumulate(needs.begin(), needs.end(), 0.0) / static_cast<double>(elements);
+    SliceLengths lengths(ranks, 0);
+    size_t rank = 0;
+    double end_of_needs = needs[0];
+    for (int64_t position = bucket.first; position < bucket.first + bucket.count; ++position) {
+      const at::Tensor& gradient = buckets.view(position);
+      const double middle = static_cast<double>(buckets.offset(position)) + static_cast<double>(gradient.numel()) / 2;
+      while (rank + 1 < ranks && end_of_needs < middle * per_element) end_of_needs += needs[++rank];
+      lengths[rank] += gradient.numel();
+    }
+    lengths[rank] += elements - std::accumulate(lengths.begin(), lengths.end(), int64_t{0});  // the zeros at the end
+    for (size_t i = 0; i < ranks; ++i) load[i] += static_cast<double>(lengths[i]);
+    all.push_back(std::move(lengths));
+  }
+  return all;
 }
 
 void Sharded::renewed() {
   const StepSetup& setup = synchronizer_.setup();
   listening_.reset();
   modules_.emplace(*setup.module, setup.parameters);
-  take_up(divide());
+  divide();
   first_use_.clear();
   gathers_.assign(static_cast<size_t>(transport().buckets()->bucket_count()), SlicesGather());
   is_late_.assign(setup.parameters.size(), false);
@@ -199,11 +149,7 @@ void Sharded::begun() {
 
 void Sharded::settle() {
   const auto held = synchronizer_.enter();
-  try {
-    finish_round();
-  } catch (const std::exception& error) {
-    synchronizer_.lose_group(error);
-  }
+  synchronizer_.or_lose_group([&] { finish_round(); });
 }
 
 // All parameters are those of the last step afterwards, on every rank the same.
@@ -239,8 +185,7 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
   for (size_t i = 0; i < trained(); ++i) {
     const ParameterPart& part = parts_[i];
     if (part.count == 0 || !transport().is_wanted(i)) continue;
-    part.run.tensor.mutable_grad() =
-        flat(part.bucket).narrow(0, part.in_bucket, part.count).variable_data().to(part.run.tensor.scalar_type());
+    part.run.tensor.mutable_grad() = part.within(flat(part.bucket), part.in_bucket).variable_data().to(part.run.tensor.scalar_type());
   }
   has_gradients_ = true;
   is_late_.assign(is_late_.size(), false);
@@ -249,7 +194,7 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
 }
 
 void Sharded::dropped() {
-  slices_->clear();
+  for (auto& [bucket, slices] : *slices_) slices.received.reset();
   steps_are_lost_ = false;  // that step has failed, and the next one starts clean
   is_late_.assign(is_late_.size(), false);
   modules_->begin_forward();
@@ -297,7 +242,7 @@ void Sharded::follow_parameters() {
   const at::NoGradGuard no_grad;
   for (const ParameterPart& part : parts_) {
     if (part.has_master()) {
-      const at::Tensor now = run_of(part);
+      const at::Tensor now = elements_of(part);
       const at::Tensor is_new = now.ne(part.run.tensor.to(now.scalar_type()));
       if (is_new.any().item<bool>()) part.run.tensor.copy_(at::where(is_new, now.to(at::kFloat), part.run.tensor));
       continue;
@@ -305,7 +250,7 @@ void Sharded::follow_parameters() {
     const auto* memory =
         static_cast<const char*>(part.parameter.const_data_ptr()) + part.begin * static_cast<int64_t>(part.parameter.element_size());
     if (part.count == 0 || part.run.tensor.const_data_ptr() == memory) continue;
-    part.run.tensor.set_data(run_of(part));
+    part.run.tensor.set_data(elements_of(part));
   }
 }
 
@@ -319,7 +264,7 @@ void Sharded::step() {
   follow_parameters();
   std::vector<at::Tensor> gradients;  // hidden from the optimiser until it is their bucket's turn
   for (const ParameterPart& part : parts_) gradients.push_back(std::exchange(part.run.tensor.mutable_grad(), {}));
-  try {
+  synchronizer_.or_lose_group([&] {  // the others wait for its parameters
     const std::vector<int64_t> order = gather_order();
     for (const int64_t bucket : order) {
       step_bucket(bucket, gradients);
@@ -328,9 +273,7 @@ void Sharded::step() {
     for (const int64_t bucket : order) {
       if (!may_be_late(bucket)) receive(bucket);
     }
-  } catch (const std::exception& error) {
-    synchronizer_.lose_group(error);  // the others wait for its parameters
-  }
+  });
   for (size_t i = 0; i < trained(); ++i) is_late_[i] = gathers_[static_cast<size_t>(parts_[i].bucket)].is_under_way();
 }
 
@@ -354,11 +297,11 @@ void Sharded::gather(int64_t bucket) {
   const at::NoGradGuard no_grad;
   for (const ParameterPart& part : parts_) {
     if (part.bucket != bucket || part.count == 0) continue;
-    if (group.size > 1) flat(bucket).narrow(0, part.in_bucket, part.count).copy_(part.run.tensor);
-    if (group.size == 1 && part.has_master()) run_of(part).copy_(part.run.tensor);
+    if (group.size > 1) part.within(flat(bucket), part.in_bucket).copy_(part.run.tensor);
+    if (group.size == 1 && part.has_master()) elements_of(part).copy_(part.run.tensor);
   }
   if (group.size == 1) return;
-  gathers_[static_cast<size_t>(bucket)] = SlicesGather(group, flat(bucket));
+  gathers_[static_cast<size_t>(bucket)] = SlicesGather(group, flat(bucket), lengths(bucket));
   anything_late_ = true;
 }
 
@@ -391,23 +334,17 @@ void Sharded::module_awaits(const torch::nn::Module& module) {
   if (!anything_late_) return;
   synchronizer_.throw_if_lost();
   const auto started = std::chrono::steady_clock::now();
-  try {
+  synchronizer_.or_lose_group([&] {
     RECORD_USER_SCOPE("forward waits");
     for (const size_t parameter : modules_->parameters_of(module)) receive(parts_[parameter].bucket);
-  } catch (const std::exception& error) {
-    synchronizer_.lose_group(error);
-  }
+  });
   forward_wait_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 
 void Sharded::drain() {
   const auto held = synchronizer_.enter();
   if (synchronizer_.is_step_open()) return;
-  try {
-    receive_all();
-  } catch (const std::exception& error) {
-    synchronizer_.lose_group(error);
-  }
+  synchronizer_.or_lose_group([&] { receive_all(); });
   is_late_.assign(is_late_.size(), false);  // nothing that could be used too early
 }
 
@@ -419,13 +356,8 @@ double Sharded::clip_gradients(double max_norm) {
   for (const ParameterPart& part : parts_) {
     if (part.run.tensor.grad().defined()) sum += std::pow(part.run.tensor.grad().norm().item<double>(), 2);
   }
-  double norm = 0;
   const Synchronizer::Call call(synchronizer_, "clip_gradients()");
-  try {
-    norm = std::sqrt(sum_over_ranks(synchronizer_.setup().control, sum));
-  } catch (const std::exception& error) {
-    synchronizer_.lose_group(error);
-  }
+  const double norm = std::sqrt(synchronizer_.or_lose_group([&] { return sum_over_ranks(synchronizer_.setup().control, sum); }));
   constexpr double kEpsilon = 1e-6;  // as clip_grad_norm_()
   const double factor = max_norm / (norm + kEpsilon);
   if (factor >= 1) return norm;

@@ -15,36 +15,12 @@
 #include "ddp/awaiting_modules.h"
 #include "ddp/optimizer_state.h"
 #include "ddp/synchronizer.h"
+#include "firkin/ddp/sharded_optimizer.h"
+#include "slices.h"
 
 #include <torch/optim/optimizer.h>
 
 namespace firkin {
-
-// By the memory of a bucket: what the ranks have sent of this rank's part of it, slice by slice in their order.
-using ExchangedSlices = std::unordered_map<const void*, at::Tensor>;
-
-// Sends every rank its slice of a bucket. What comes is kept in `slices`, or, of a bucket that goes in pieces, in its own memory, to be
-// summed when it is there: half the bytes of an all-reduce, which Gloo's own reduce-scatter is underneath.
-GradientHook exchange_slices(std::shared_ptr<ExchangedSlices> slices);
-
-// Of W ranks, rank r has the r-th of W equal slices of each bucket, a view.
-at::Tensor slice_of(const ProcessGroup& group, const at::Tensor& bucket);
-
-// An all-gather of a bucket's slices on its way.
-class SlicesGather {
- public:
-  SlicesGather() = default;                                           // of nothing
-  SlicesGather(const ProcessGroup& group, const at::Tensor& bucket);  // starts it
-  bool is_under_way() const { return !calls_.empty(); }
-  void wait(const ProcessGroup& group, c10::function_ref<std::string()> what);  // until the bucket has the slices of all
-
- private:
-  std::vector<Work> calls_;
-};
-
-// Makes this rank's slice of a bucket the sum of what came for it, if anything did, times `scale`. In the order of ranks: with two of them
-// the sum is an all-reduce's to the last bit.
-void sum_slices(const ProcessGroup& group, const at::Tensor& bucket, ExchangedSlices& slices, double scale = 1);
 
 // Throws InputError for options that the strategy does not support.
 void check_sharded(const DataParallelOptions& options);
@@ -52,8 +28,8 @@ void check_sharded(const DataParallelOptions& options);
 // This rank's run of a parameter's elements: what its slice of the bucket has of them.
 struct ParameterPart {
   at::Tensor parameter;
-  // What is stepped, one tensor for good, whatever elements it shows; its gradient lies in the bucket. With master weights a copy in
-  // float32, as its gradient is.
+  // What is stepped, one tensor for good, whatever elements it shows; its gradient lies in the bucket. Of one dimension, or, where whole
+  // parameters are divided, in the parameter's shape. With master weights a copy in float32, as its gradient is.
   NamedTensor run;
   int64_t bucket = -1;   // that the parameter lies in; -1: it is frozen, and its state is kept for when it is thawed
   int64_t position = 0;  // of the parameter among the buckets' tensors
@@ -62,6 +38,10 @@ struct ParameterPart {
   int64_t in_bucket = 0;  // where the run begins there
 
   bool has_master() const { return run.tensor.scalar_type() != parameter.scalar_type(); }
+  // The run's elements in other memory, in its shape: `first` elements behind where `memory` begins.
+  at::Tensor within(const at::Tensor& memory, int64_t first) const {
+    return memory.as_strided(run.tensor.sizes(), run.tensor.strides(), memory.storage_offset() + first);
+  }
 };
 
 // A step, from its end on (synchronizer.h draws what comes before):
@@ -86,11 +66,11 @@ struct ParameterPart {
 class Sharded final : public StepExtension {
  public:
   // synchronizer: must outlive this. slices: its hook's.
-  Sharded(Synchronizer& synchronizer, std::shared_ptr<ExchangedSlices> slices);
+  Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicesOfBuckets> slices);
   ~Sharded() override;
 
   std::vector<NamedTensor> parts() const;
-  void keep_masters();  // before attach()
+  void set_options(const ShardedOptions& options);  // before attach()
   void attach(torch::optim::Optimizer& optimizer);
   void detach();
 
@@ -120,7 +100,8 @@ class Sharded final : public StepExtension {
  private:
   using State = std::unique_ptr<torch::optim::OptimizerParamState>;
 
-  std::vector<ParameterPart> divide() const;
+  void divide();
+  std::vector<SliceLengths> lengths_of_whole_parameters() const;
   void take_up(std::vector<ParameterPart> parts);
   void finish_round();
   void follow_parameters();
@@ -137,12 +118,13 @@ class Sharded final : public StepExtension {
   void regroup(const std::vector<ParameterPart>& parts);
   const BucketTransport& transport() const { return synchronizer_.transport(); }
   const at::Tensor& flat(int64_t bucket) const { return transport().buckets()->wire(bucket); }
+  const SliceLengths& lengths(int64_t bucket) const { return (*slices_)[flat(bucket).data_ptr()].lengths; }
   size_t trained() const { return is_late_.size(); }
 
   Synchronizer& synchronizer_;
-  std::shared_ptr<ExchangedSlices> slices_;
+  std::shared_ptr<SlicesOfBuckets> slices_;
   torch::optim::Optimizer* optimizer_ = nullptr;
-  bool keeps_masters_ = false;        // of parameters in low precision
+  ShardedOptions options_;
   std::vector<ParameterPart> parts_;  // of the trained parameters, in their order; then of frozen ones
   std::optional<AwaitingModules> modules_;
   std::vector<double> first_use_;  // by parameter, the same on every rank; empty before the first step

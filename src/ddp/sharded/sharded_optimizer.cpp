@@ -46,7 +46,7 @@ void replace_states(Optimizer& optimizer, std::unordered_map<void*, std::unique_
 // All elements of a tensor of which each rank holds a run, in order; exact, because bytes are added to zeros.
 at::Tensor gather_runs(const ProcessGroup& group, const at::Tensor& run, const ParameterPart& part) {
   at::Tensor whole = at::zeros({part.parameter.numel()}, part.run.tensor.options().requires_grad(false).memory_format(std::nullopt));
-  if (run.defined()) whole.narrow(0, part.begin, part.count).copy_(run);
+  if (run.defined()) part.within(whole, part.begin).copy_(run);
   if (whole.numel() > 0) all_reduce(group, whole.view(at::kByte));
   return whole;
 }
@@ -59,7 +59,7 @@ at::Tensor cut(const at::Tensor& tensor, const ParameterPart& part) {
                                  tensor.numel(), parameter.numel()));
   }
   at::Tensor laid_out = at::empty_strided(parameter.sizes(), parameter.strides(), part.run.tensor.options().requires_grad(false));
-  return laid_out.copy_(tensor).as_strided({part.count}, {1}, part.begin).clone();
+  return part.within(laid_out.copy_(tensor), part.begin).clone();
 }
 
 // Calls use(part, its group here, its group in `whole`) for every part that the optimiser steps, once all of them fit.
@@ -98,11 +98,11 @@ void Sharded::attach(Optimizer& optimizer) {
   optimizer_ = &optimizer;
 }
 
-void Sharded::keep_masters() {
+void Sharded::set_options(const ShardedOptions& options) {
   const auto held = synchronizer_.enter();
   if (optimizer_ != nullptr) return;  // attach() refuses a second one
-  keeps_masters_ = true;
-  take_up(divide());
+  options_ = options;
+  divide();
 }
 
 void Sharded::detach() {
@@ -170,7 +170,7 @@ void Sharded::take_up(std::vector<ParameterPart> parts) {
       const auto now = successor(parts_[p]);
       if (now == parts.end()) return;
       for (const auto& [name, tensor] : fields_of(*whole).tensors) {
-        if (tensor->defined()) *tensor = tensor->narrow(0, now->begin, now->count).clone();
+        if (tensor->defined()) *tensor = now->within(*tensor, now->begin).clone();
       }
       states[parts_[p].run.tensor.unsafeGetTensorImpl()] = std::move(whole);
     });
@@ -179,7 +179,7 @@ void Sharded::take_up(std::vector<ParameterPart> parts) {
     const auto now = successor(old);
     if (old.has_master()) {
       const at::Tensor whole = gather_runs(synchronizer_.setup().group, old.count > 0 ? old.run.tensor : at::Tensor(), old);
-      if (now != parts.end()) now->run.tensor = whole.narrow(0, now->begin, now->count).clone();
+      if (now != parts.end()) now->run.tensor = now->within(whole, now->begin).clone();
     }
     if (now == parts.end()) continue;
     old.run.tensor.set_data(now->run.tensor);
@@ -214,7 +214,7 @@ void Sharded::gather_into(Optimizer& whole, std::optional<int> to) {
     assign(there.options(), here.options());
     whole.state().erase(parts_[p].parameter.unsafeGetTensorImpl());
   });
-  try {
+  synchronizer_.or_lose_group([&] {
     gather_states([&](size_t p, State state) {
       if (to.value_or(rank) != rank) return;
       const at::Tensor& parameter = parts_[p].parameter;
@@ -223,9 +223,7 @@ void Sharded::gather_into(Optimizer& whole, std::optional<int> to) {
       }
       whole.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
     });
-  } catch (const std::exception& error) {
-    synchronizer_.lose_group(error);
-  }
+  });
 }
 
 void Sharded::load_from(const Optimizer& whole) {
@@ -251,7 +249,7 @@ std::vector<NamedTensor> Sharded::gather_masters(std::optional<int> to) {
   const Synchronizer::Call call(synchronizer_, "gather_masters()");
   const at::NoGradGuard no_grad;
   std::vector<NamedTensor> masters;
-  try {
+  synchronizer_.or_lose_group([&] {
     for (const ParameterPart& part : parts_) {
       if (!part.has_master()) continue;
       const ProcessGroup& group = synchronizer_.setup().group;
@@ -259,9 +257,7 @@ std::vector<NamedTensor> Sharded::gather_masters(std::optional<int> to) {
       if (to.value_or(group.rank) != group.rank) continue;
       masters.push_back({part.run.name, whole.as_strided(part.parameter.sizes(), part.parameter.strides()).variable_data()});
     }
-  } catch (const std::exception& error) {
-    synchronizer_.lose_group(error);
-  }
+  });
   return masters;
 }
 
@@ -277,7 +273,7 @@ void Sharded::load_masters(const std::vector<NamedTensor>& masters) {
 
 ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_optimizer, const ShardedOptions& options)
     : sharded_(&ddp.sharded()) {
-  if (options.master_weights) sharded_->keep_masters();
+  sharded_->set_options(options);
   optimizer_ = make_optimizer(sharded_->parts());
   if (optimizer_ == nullptr) throw InputError("ShardedOptimizer: make_optimizer returned nothing; expected an optimiser over the parts");
   sharded_->attach(*optimizer_);

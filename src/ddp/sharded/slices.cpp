@@ -1,0 +1,135 @@
+#include "slices.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "firkin/base/units.h"
+
+namespace firkin {
+namespace {
+
+// Where both directions of a connection are full, Gloo's large calls leave a slow link idle, and small ones cost a fast link's host time: a
+// bucket travels in pieces of about this size, all of them under way. docs/decisions.md has the times.
+constexpr int64_t kPieceBytes = 4 * kMiB;
+
+// Of a slice's elements; the same of every rank's slice is a piece of the bucket. A modelled link has no such limit.
+struct SliceRun {
+  int64_t first = 0, count = 0;
+};
+
+std::vector<SliceRun> runs_of(const ProcessGroup& group, const at::Tensor& bucket) {
+  const int64_t slice = bucket.numel() / group.size;
+  const int64_t pieces = group.link.empty() ? std::max<int64_t>(1, static_cast<int64_t>(bucket.nbytes()) / kPieceBytes) : 1;
+  const int64_t most = (slice + pieces - 1) / pieces;
+  std::vector<SliceRun> runs;
+  for (int64_t first = 0; first < slice; first += most) runs.push_back({first, std::min(most, slice - first)});
+  return runs;
+}
+
+// Rank by rank: a run of every slice of a bucket; and a piece, in memory that holds one after another.
+at::Tensor in_slices(const ProcessGroup& group, const at::Tensor& bucket, const SliceRun& run) {
+  return bucket.view({group.size, -1}).narrow(1, run.first, run.count);
+}
+
+at::Tensor in_pieces(const ProcessGroup& group, const at::Tensor& pieces, const SliceRun& run) {
+  return pieces.narrow(0, group.size * run.first, group.size * run.count).view({group.size, run.count});
+}
+
+// One rank's slice is so large that an all-reduce, of twice the bucket's bytes, is less to receive, and needs no memory.
+bool is_lopsided(const at::Tensor& bucket, const SliceLengths& lengths) {
+  return std::ranges::max(lengths) * static_cast<int64_t>(lengths.size()) > 2 * bucket.numel();
+}
+
+void sum_by_rank(const at::Tensor& sum, const at::Tensor& by_rank) {
+  at::Tensor out = sum;
+  at::add_out(out, by_rank[0], by_rank[1]);
+  for (int64_t rank = 2; rank < by_rank.size(0); ++rank) out.add_(by_rank[rank]);
+}
+
+BucketReduction start_exchange(const ProcessGroup& group, const at::Tensor& bucket, ExchangedSlices& slices) {
+  const at::NoGradGuard no_grad;
+  const SliceLengths& lengths = slices.lengths;
+  if (!lengths.empty() && is_lopsided(bucket, lengths)) return {start_all_reduce(group, bucket), {}};
+  const int64_t own = slice_range(group, bucket.numel(), lengths).count;
+  slices.received = at::empty({group.size * own}, bucket.options());
+  if (!lengths.empty()) return {start_all_to_all(group, slices.received, bucket, SliceLengths(lengths.size(), own), lengths), {}};
+  const std::vector<SliceRun> runs = runs_of(group, bucket);
+  if (runs.size() == 1) return {start_all_to_all(group, slices.received, bucket), {}};
+  for (const SliceRun& run : runs) in_pieces(group, slices.received, run).copy_(in_slices(group, bucket, run));
+  std::vector<Work> calls;
+  for (const SliceRun& run : runs) {
+    calls.push_back(start_all_to_all(group, in_pieces(group, bucket, run).view(-1), in_pieces(group, slices.received, run).view(-1)));
+  }
+  const Work last = calls.back();
+  calls.pop_back();
+  return {last, [group, calls = std::move(calls)] {
+            for (const Work& call : calls) wait(group, call, "a piece of a bucket");
+          }};
+}
+
+}  // namespace
+
+SliceRange slice_range(const ProcessGroup& group, int64_t elements, const SliceLengths& lengths) {
+  if (lengths.empty()) return {group.rank * (elements / group.size), elements / group.size};
+  const auto own = lengths.begin() + group.rank;
+  return {std::accumulate(lengths.begin(), own, int64_t{0}), *own};
+}
+
+at::Tensor slice_of(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths) {
+  const SliceRange range = slice_range(group, bucket.numel(), lengths);
+  return bucket.narrow(0, range.begin, range.count);
+}
+
+GradientHook exchange_slices(std::shared_ptr<SlicesOfBuckets> slices) {
+  const auto start = [kept = std::move(slices)](const ProcessGroup& group, const at::Tensor& bucket) -> BucketReduction {
+    if (group.size == 1 || bucket.numel() == 0) return {};
+    return start_exchange(group, bucket, (*kept)[bucket.data_ptr()]);
+  };
+  return {.name = "slices", .start = start};
+}
+
+void sum_slices(const ProcessGroup& group, const at::Tensor& bucket, SlicesOfBuckets& slices, double scale) {
+  const at::NoGradGuard no_grad;
+  ExchangedSlices& exchanged = slices[bucket.data_ptr()];
+  at::Tensor sum = slice_of(group, bucket, exchanged.lengths);
+  if (const at::Tensor received = std::exchange(exchanged.received, {}); received.defined()) {
+    const std::vector<SliceRun> runs = exchanged.lengths.empty() ? runs_of(group, bucket) : std::vector<SliceRun>(1);
+    if (runs.size() == 1) {
+      sum_by_rank(sum, received.view({group.size, sum.numel()}));
+    } else {
+      const at::Tensor whole = received.narrow(0, 0, sum.numel());
+      for (const SliceRun& run : runs) sum_by_rank(whole.narrow(0, run.first, run.count), in_pieces(group, bucket, run));
+      sum.copy_(whole);
+    }
+  }
+  if (scale != 1) sum.mul_(scale);
+}
+
+SlicesGather::SlicesGather(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths) {
+  int64_t begin = 0;
+  for (size_t rank = 0; rank < lengths.size(); ++rank) {  // Gloo's all-gather takes slices of one length only
+    if (lengths[rank] > 0) calls_.push_back(start_broadcast(group, bucket.narrow(0, begin, lengths[rank]), static_cast<int>(rank)));
+    begin += lengths[rank];
+  }
+  if (!lengths.empty()) return;
+  const at::Tensor slice = slice_of(group, bucket);
+  const std::vector<SliceRun> runs = runs_of(group, bucket);
+  if (runs.size() == 1) {
+    calls_.push_back(start_all_gather(group, bucket, slice));
+    return;
+  }
+  for (const SliceRun& run : runs) {
+    calls_.push_back(start_all_gather_rows(group, in_slices(group, bucket, run), slice.narrow(0, run.first, run.count)));
+  }
+}
+
+void SlicesGather::wait(const ProcessGroup& group, c10::function_ref<std::string()> what) {
+  for (const Work& call : std::exchange(calls_, {})) firkin::wait(group, call, what);
+}
+
+}  // namespace firkin
