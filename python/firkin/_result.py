@@ -125,8 +125,8 @@ class TuneResult:
         """Three lines: the gain, how sure it is, and the line to write."""
         results = json.loads(self.results_json)
         decision, blocks = results["decision"], len(results["samples"]["step_s"][0])
-        others = [f"{cap:.3g}" for cap in decision["tied_mib"] if cap != decision["cap_mib"]]
-        tied = f"; the measurement cannot tell {', '.join(others)} MiB from {decision['cap_mib']:.3g}" if others else ""
+        others = [f"{cap:.6g}" for cap in decision["tied_mib"] if cap != decision["cap_mib"]]
+        tied = f"; the measurement cannot tell {', '.join(others)} MiB from {decision['cap_mib']:.6g}" if others else ""
         return f"{self._sentence()}\n{decision['outcome']}, from {blocks} blocks of steps that had no part in the choice{tied}\n{self.line()}"
 
     def wrap(self, model: torch.nn.Module, **others: Any) -> DDP:

@@ -14,12 +14,21 @@
 namespace firkin {
 namespace {
 
+// To be typed: as it is in the settings.
+std::string exact_cap(double cap_mib) {
+  return fmt::format("{:.6g}", cap_mib);
+}
+
+std::string exact_cap(const std::optional<int64_t>& cap_bytes) {
+  return exact_cap(mib(cap_bytes.value_or(0)));
+}
+
 // ---- The answer of `firkin tune`.
 
 // "8, 16 and 25"; at least one.
 std::string enumerated(const std::vector<double>& caps_mib) {
   std::vector<std::string> texts;
-  for (const double cap : caps_mib) texts.push_back(display_cap(cap));
+  for (const double cap : caps_mib) texts.push_back(exact_cap(cap));
   if (texts.size() == 1) return texts[0];
   return fmt::format("{} and {}", fmt::join(texts.begin(), texts.end() - 1, ", "), texts.back());
 }
@@ -80,15 +89,6 @@ std::string hook_sentence(const HookGain& hook) {
       hook.hook, display_cap(hook.cap_mib), display_seconds(hook.predicted_s), against(gain, "without"));
 }
 
-// To be typed: as it is in the settings.
-std::string exact_cap(double cap_mib) {
-  return fmt::format("{:.6g}", cap_mib);
-}
-
-std::string exact_cap(const std::optional<int64_t>& cap_bytes) {
-  return exact_cap(mib(cap_bytes.value_or(0)));
-}
-
 std::string bounds_sentence(const DecisionSection& decision) {
   if (!decision.lowest_cap_mib) return "";
   if (!decision.highest_cap_mib)
@@ -121,7 +121,7 @@ std::string tune_certainty(const DecisionSection& decision) {
       add(fmt::format("95 % interval {} to {}, from blocks that had no part in choosing the cap.", display_percent(1 - gain->ratio_ci.high),
                       display_percent(1 - gain->ratio_ci.low)));
     } else {
-      add(fmt::format("Measured with {} MiB, a step takes {}.", display_cap(decision.cap_mib), against(*gain, "with PyTorch's default")));
+      add(fmt::format("Measured with {} MiB, a step takes {}.", exact_cap(decision.cap_mib), against(*gain, "with PyTorch's default")));
     }
   }
   if (has_outcome(decision, Outcome::kNotShown)) add("More blocks would settle it.");
@@ -171,7 +171,7 @@ std::string place_on_the_map(int64_t gradient_bytes, double backward_s, const Al
 std::vector<std::string> tune_lead(const Results& results) {
   const TuneAnswer& answer = *results.answer;
   const DecisionSection& decision = answer.decision;
-  std::string sure = fmt::format("With {} MiB", display_cap(decision.cap_mib));
+  std::string sure = fmt::format("With {} MiB", exact_cap(decision.cap_mib));
   if (decision.predicted_s) sure += fmt::format(" the model predicts {} per step", display_seconds(*decision.predicted_s));
   if (decision.measured_s) sure += fmt::format("; {} was measured", display_seconds(*decision.measured_s));
   sure += ".";
