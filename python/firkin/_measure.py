@@ -130,11 +130,10 @@ class StepBench:
     """
 
     def __init__(
-        self, ranks: Ranks, wrapping: Wrapping, step: Step, profile: Profile, state: State, restore: bool, timed_steps: int = 2
+        self, ranks: Ranks, wrapping: Wrapping, step: Step, profile: Profile, state: State, timed_steps: int = 2
     ) -> None:
         self._ranks, self._wrapping, self._step, self._profile = ranks, wrapping, step, profile
-        self._state, self._restore = state, restore
-        self.timed_steps = timed_steps
+        self._state, self.timed_steps = state, timed_steps
         self._clock = Clock(state.parameters[0].device)
         self.live: dict[str, _ddp.LiveBuckets] = {}  # by the setting's name: what PyTorch made of it
 
@@ -148,8 +147,7 @@ class StepBench:
 
     def visit(self, setting: Setting | None) -> float:
         """Seconds of a step, of the slowest rank; None: without communication."""
-        if self._restore:
-            self._state.put_back(schedules_only=True)
+        self._state.put_back(schedules_only=True)
         # A static graph's first step would communicate.
         model = self._wrapping(**({"static_graph": False} if setting is None else self.kwargs(setting)))
         ddp = _ddp.ddp_in(model, "wrap")

@@ -72,7 +72,7 @@ class State:
         self._digests = dict(self._digested())
 
     def put_back(self, *, schedules_only: bool = False) -> None:
-        """All that is kept, or learning rates and what moves them: tuning is not to run through a schedule that has an end."""
+        """All that was kept, if anything, or learning rates and what moves them: tuning is not to run through a schedule that has an end."""
         for put in self._schedule if schedules_only else self._all:
             put()
 

@@ -207,7 +207,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         profile = measured_profile(
             ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
             find_unused_parameters=job.unused_allowed, zeroed=state.parameters, on_progress=job.progress.at,
-            before_step=functools.partial(state.put_back, schedules_only=True) if job.restore else lambda: None,
+            before_step=functools.partial(state.put_back, schedules_only=True),
         )  # fmt: skip
     for parameter in state.parameters:
         parameter.grad = None  # the all-reduce is measured in the memory of gradients and buckets
@@ -241,7 +241,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     # A step with all of its communication exposed: by how much it is hidden is not known yet.
     step_s = ranks.max([step.seconds / step.calls])[0] + table.rows[-1].median_s
     effort = _calibration(job, step_s, left_s(), notes)
-    steps = StepBench(ranks, wrapping, step, profile, state, job.restore, effort.timed_steps)
+    steps = StepBench(ranks, wrapping, step, profile, state, effort.timed_steps)
 
     def new_tuner() -> Tuner:
         return Tuner(

@@ -123,7 +123,6 @@ class Synchronizer {
       lose_group(error);
     }
   }
-  [[noreturn]] void lose_group(const std::exception& error);
 
   // While one lives, waits are for a collective that the program calls itself between steps. Where ranks wait for each other in different
   // ones, or in one and in a step, all hear of both (comm/group_failure.h) and do not wait for the timeout.
@@ -158,6 +157,7 @@ class Synchronizer {
   void complete();
   void succeed();
   void fail(StepFailure failure, std::exception_ptr error);
+  [[noreturn]] void lose_group(const std::exception& error);
   void forget_failure();
   void receive_means(bool all);
   double scale_of_sums() const;

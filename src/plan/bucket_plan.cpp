@@ -191,6 +191,16 @@ bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, co
 
 namespace {
 
+int64_t multiple_of_largest_power_of_two(int64_t low, int64_t high) {
+  constexpr int kLargestPower = 62;
+  for (int power = kLargestPower; power > 0; --power) {
+    const int64_t unit = int64_t{1} << power;
+    const int64_t beyond = low % unit == 0 ? 0 : unit - low % unit;  // from low to the next multiple
+    if (beyond <= high - low) return low + beyond;
+  }
+  return low;
+}
+
 bool is_short_in_mib(int64_t cap_bytes) {
   return std::stod(fmt::format("{:.4g}", mib(cap_bytes))) == mib(cap_bytes);
 }
@@ -210,17 +220,11 @@ std::optional<int64_t> shortest_in_mib(int64_t low, int64_t high) {
 }  // namespace
 
 int64_t roundest_cap(const CapInterval& interval) {
-  constexpr int kLargestPower = 62;
   constexpr int64_t kSmallestTyped = 16 * kKiB;  // of less, no fraction of a MiB is short
   const bool all_alone = interval.lowest_cap_bytes == 1 && interval.highest_cap_bytes != kNoLimit;  // only the upper end says something
   const int64_t low = all_alone ? (interval.highest_cap_bytes + 1) / 2 : interval.lowest_cap_bytes;
   const int64_t high = low > kNoLimit / 2 ? interval.highest_cap_bytes : std::min(interval.highest_cap_bytes, 2 * low);
-  int64_t cap = low;
-  for (int power = kLargestPower; power > 0 && cap == low; --power) {
-    const int64_t unit = int64_t{1} << power;
-    const int64_t beyond = low % unit == 0 ? 0 : unit - low % unit;  // from low to the next multiple
-    if (beyond <= high - low) cap = low + beyond;
-  }
+  const int64_t cap = multiple_of_largest_power_of_two(low, high);
   return low < kSmallestTyped || is_short_in_mib(cap) ? cap : shortest_in_mib(low, high).value_or(cap);
 }
 

@@ -14,7 +14,7 @@
 namespace firkin {
 namespace {
 
-// To be typed: as it is in the settings.
+// As it can be typed: a rounder cap may make other buckets.
 std::string exact_cap(double cap_mib) {
   return fmt::format("{:.6g}", cap_mib);
 }
@@ -215,7 +215,6 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
 
 constexpr double kSlowRank = 0.05;  // above the median rank in every step: worth a sentence
 
-// As it can be typed: a rounder cap may make other buckets.
 std::string buckets_text(auto count) {
   return count == 1 ? "1 bucket" : fmt::format("{} buckets", count);
 }

@@ -154,7 +154,7 @@ std::vector<at::Tensor> ChaosTrainee::gathered_gradients() {
     at::Tensor parts = at::zeros({1});
     for (const at::Tensor& part : optimized()) {
       if (!part.grad().defined() || !part.is_alias_of(parameter)) continue;
-      whole.view(-1).narrow(0, part.storage_offset() - parameter.storage_offset(), part.numel()).copy_(part.grad().contiguous().view(-1));
+      whole.view(-1).narrow(0, part.storage_offset() - parameter.storage_offset(), part.numel()).copy_(part.grad().reshape(-1));
       parts.add_(1);
     }
     all_reduce(group_, whole);

@@ -61,6 +61,9 @@ TEST(RoundestCap, IsAMultipleOfTheLargestPowerOfTwo) {
   EXPECT_EQ(roundest_cap({1, 1000}), 512);
   EXPECT_EQ(roundest_cap({1, 1}), 1);
   EXPECT_EQ(roundest_cap({100, kNoLimit}), 128);
+}
+
+TEST(RoundestCap, HasFewDecimalsWhereNoShortMultipleOfAPowerOfTwoFits) {
   EXPECT_EQ(roundest_cap({kMiB * 7 / 10, kMiB * 8 / 10}), kMiB * 3 / 4);
   const auto bytes = [](double mib) { return std::llround(mib * kMiB); };
   EXPECT_EQ(roundest_cap({kMiB / 2 + 1, kMiB / 2 + kKiB}), bytes(0.5005));

@@ -368,17 +368,17 @@ class Sharded(unittest.TestCase):
                     self.assertAlmostEqual(facts["share"], 1 / 2, delta=0.02)
 
     def test_optimisers_that_look_at_whole_parameters_have_each_on_one_rank(self):
-        for name, most in (("Lamb", 0.75), ("Muon", 0.75)):
+        for name in ("Lamb", "Muon"):
             with self.subTest(name):
                 of_ranks = with_ranks(2, steps_whole_parameters, name)
                 for reached, held in of_ranks:
                     bucketed, sharded = torch.load(io.BytesIO(reached))
                     self.assertEqual(difference(bucketed[0], sharded[0]), 0)
                     self.assertEqual(difference(bucketed[1]["state"], sharded[1]["state"]), 0)
-                    self.assertLess(held, most)
+                    self.assertLess(held, 0.75)
                 self.assertAlmostEqual(sum(held for _, held in of_ranks), 1)
 
-    def test_whole_parameters_of_three_ranks_go_on_with_two_and_one(self):
+    def test_whole_parameters_of_three_ranks_go_on_with_one_two_and_four(self):
         (saved, _), *_ = with_ranks(3, steps_whole_parameters, "Lamb")
         for size in (1, 2, 4):
             for reached, _ in with_ranks(size, steps_whole_parameters, "Lamb", saved):

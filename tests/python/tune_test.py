@@ -61,7 +61,7 @@ def blocks_in_unequal_time(rank):
     model = seeded(Layers, [8, 8]).float()
     step = training_step(model)
     ranks = Ranks(None)
-    bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, firkin.profile(model, step, steps=3), State(model), False)
+    bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, firkin.profile(model, step, steps=3), State(model))
     samples = bench.blocks([None], fewest=1, most=4, seconds=1e-9 if rank else 1e9, seed=0, on_block=lambda _: None)
     return [len(series) for series in samples]
 

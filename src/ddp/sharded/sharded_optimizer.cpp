@@ -100,7 +100,8 @@ void Sharded::attach(Optimizer& optimizer) {
 
 void Sharded::set_options(const ShardedOptions& options) {
   const auto held = synchronizer_.enter();
-  if (optimizer_ != nullptr) return;  // attach() refuses a second one
+  if (optimizer_ != nullptr) return;                                 // attach() refuses a second one
+  if (!options.master_weights && !options.whole_parameters) return;  // buckets are divided so already
   options_ = options;
   divide();
 }

@@ -17,14 +17,16 @@ namespace {
 // bucket travels in pieces of about this size, all of them under way. docs/decisions.md has the times.
 constexpr int64_t kPieceBytes = 4 * kMiB;
 
-// Of a slice's elements; the same of every rank's slice is a piece of the bucket. A modelled link has no such limit.
+// Of a slice's elements; the same of every rank's slice is a piece of the bucket. A modelled link has no such limit, and slices of several
+// lengths no such pieces: then there is one run.
 struct SliceRun {
   int64_t first = 0, count = 0;
 };
 
-std::vector<SliceRun> runs_of(const ProcessGroup& group, const at::Tensor& bucket) {
-  const int64_t slice = bucket.numel() / group.size;
-  const int64_t pieces = group.link.empty() ? std::max<int64_t>(1, static_cast<int64_t>(bucket.nbytes()) / kPieceBytes) : 1;
+std::vector<SliceRun> runs_of(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths) {
+  const int64_t slice = slice_range(group, bucket.numel(), lengths).count;
+  const int64_t pieces = static_cast<int64_t>(bucket.nbytes()) / kPieceBytes;
+  if (pieces <= 1 || !group.link.empty() || !lengths.empty()) return {{0, slice}};
   const int64_t most = (slice + pieces - 1) / pieces;
   std::vector<SliceRun> runs;
   for (int64_t first = 0; first < slice; first += most) runs.push_back({first, std::min(most, slice - first)});
@@ -57,9 +59,8 @@ BucketReduction start_exchange(const ProcessGroup& group, const at::Tensor& buck
   if (!lengths.empty() && is_lopsided(bucket, lengths)) return {start_all_reduce(group, bucket), {}};
   const int64_t own = slice_range(group, bucket.numel(), lengths).count;
   slices.received = at::empty({group.size * own}, bucket.options());
-  if (!lengths.empty()) return {start_all_to_all(group, slices.received, bucket, SliceLengths(lengths.size(), own), lengths), {}};
-  const std::vector<SliceRun> runs = runs_of(group, bucket);
-  if (runs.size() == 1) return {start_all_to_all(group, slices.received, bucket), {}};
+  const std::vector<SliceRun> runs = runs_of(group, bucket, lengths);
+  if (runs.size() == 1) return {start_all_to_all(group, slices.received, bucket, SliceLengths(lengths.size(), own), lengths), {}};
   for (const SliceRun& run : runs) in_pieces(group, slices.received, run).copy_(in_slices(group, bucket, run));
   std::vector<Work> calls;
   for (const SliceRun& run : runs) {
@@ -98,7 +99,7 @@ void sum_slices(const ProcessGroup& group, const at::Tensor& bucket, SlicesOfBuc
   ExchangedSlices& exchanged = slices[bucket.data_ptr()];
   at::Tensor sum = slice_of(group, bucket, exchanged.lengths);
   if (const at::Tensor received = std::exchange(exchanged.received, {}); received.defined()) {
-    const std::vector<SliceRun> runs = exchanged.lengths.empty() ? runs_of(group, bucket) : std::vector<SliceRun>(1);
+    const std::vector<SliceRun> runs = runs_of(group, bucket, exchanged.lengths);
     if (runs.size() == 1) {
       sum_by_rank(sum, received.view({group.size, sum.numel()}));
     } else {
@@ -111,14 +112,15 @@ void sum_slices(const ProcessGroup& group, const at::Tensor& bucket, SlicesOfBuc
 }
 
 SlicesGather::SlicesGather(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths) {
-  int64_t begin = 0;
-  for (size_t rank = 0; rank < lengths.size(); ++rank) {  // Gloo's all-gather takes slices of one length only
-    if (lengths[rank] > 0) calls_.push_back(start_broadcast(group, bucket.narrow(0, begin, lengths[rank]), static_cast<int>(rank)));
-    begin += lengths[rank];
+  if (!lengths.empty()) {  // Gloo's all-gather takes slices of one length only
+    for (int64_t begin = 0, rank = 0; rank < group.size; begin += lengths[static_cast<size_t>(rank++)]) {
+      const at::Tensor slice = bucket.narrow(0, begin, lengths[static_cast<size_t>(rank)]);
+      if (slice.numel() > 0) calls_.push_back(start_broadcast(group, slice, static_cast<int>(rank)));
+    }
+    return;
   }
-  if (!lengths.empty()) return;
   const at::Tensor slice = slice_of(group, bucket);
-  const std::vector<SliceRun> runs = runs_of(group, bucket);
+  const std::vector<SliceRun> runs = runs_of(group, bucket, lengths);
   if (runs.size() == 1) {
     calls_.push_back(start_all_gather(group, bucket, slice));
     return;
