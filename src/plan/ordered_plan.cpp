@@ -9,6 +9,8 @@
 
 #include "firkin/base/error.h"
 #include "firkin/plan/bucket_plan.h"
+#include "firkin/plan/launch_order.h"
+#include "firkin/stats/summary.h"
 #include "simulator.h"
 
 namespace firkin {
@@ -360,13 +362,50 @@ PipelineOptions pipeline_options(const CommCosts& costs, const SimulationOptions
   return {.simulation = simulation, .agreement_s = std::max(0.0, costs.isolated(kAgreementBytes))};
 }
 
+std::vector<double> drawn_periods(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws) {
+  std::vector<double> periods;
+  for (const InputDraw& draw : draws) {
+    const PipelineOptions options = pipeline_options(draw.costs, draw.simulation);
+    periods.push_back(simulate_pipeline(slowed(profile, draw.compute_factor), plan, draw.costs, options).period_s);
+  }
+  return periods;
+}
+
+BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, const std::vector<InputDraw>& draws) {
+  if (!profile.knows_forward() || draws.empty()) return plan;
+  const size_t count = plan.buckets.size();
+  ObservedTraining training;
+  training.transfer_s.resize(count);
+  training.forward_s = profile.forward_s;
+  for (const InputDraw& draw : draws) {
+    const PipelineOptions options = pipeline_options(draw.costs, draw.simulation);
+    const Pipeline step = simulate_pipeline(slowed(profile, draw.compute_factor), plan, draw.costs, options);
+    ObservedStep& seen = training.steps.emplace_back();
+    seen.backward_s = step.backward_end_s - step.forward_end_s;
+    seen.ready_s.resize(count);
+    for (const BucketSpan& span : step.buckets) {
+      const auto bucket = static_cast<size_t>(span.bucket);
+      seen.ready_s[bucket] = span.ready_s - step.forward_end_s;
+      training.transfer_s[bucket] += draw.costs.gap(static_cast<double>(span.bytes)) / static_cast<double>(draws.size());
+    }
+  }
+  for (const Bucket& bucket : plan.buckets) {
+    const auto needed = profile.needed_s.begin() + bucket.first;
+    training.needed_s.push_back(*std::min_element(needed, needed + bucket.count));
+  }
+  BucketPlan robust = {plan.buckets, plan_order(robust_launch_order(training).order)};
+  const bool is_better = mean(drawn_periods(profile, robust, draws)) < mean(drawn_periods(profile, plan, draws));
+  return is_better ? robust : plan;
+}
+
 PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& costs, double bucketed_backward_s,
-                                 const SearchOptions& search) {
+                                 const SearchOptions& search, const std::vector<InputDraw>& draws) {
   const OrderedSearchOptions options = {.pipeline = pipeline_options(costs, search.simulation),
                                         .tolerance = search.tolerance,
                                         .largest_bucket_bytes = search.largest_bucket_bytes};
   OrderedPlan best = find_ordered_plan(profile, costs, options);
-  const Pipeline& step = best.pipeline;
+  best.plan = with_robust_order(profile, std::move(best.plan), draws);
+  const Pipeline step = simulate_pipeline(profile, best.plan, costs, options.pipeline);
   PredictedOrdered result;
   result.bucketed_period_s = profile.forward_s + bucketed_backward_s + profile.updates_s();
   result.period_s = step.period_s;

@@ -26,12 +26,15 @@ struct PredictionModel {
   std::optional<double> residual = {};
   std::vector<InputDraw> draws = {};  // none where nothing is known of the inputs' errors
   bool draws_growth = false;          // of a world that was not measured: forms of growth differ by more than the model errs
-  std::optional<CapOdds> odds = {};   // over the draws and what the model may be wrong in
+  std::optional<CapOdds> odds = {};   // over all_draws()
 
-  void weigh_caps() {
+  // With what the model may be wrong in.
+  std::vector<InputDraw> all_draws() const {
     const InputDraw nominal{.costs = costs, .simulation = search.simulation};
-    odds.emplace(profile, draws_growth ? draws : with_model_errors(draws, nominal, residual), rule, search);
+    return draws_growth ? draws : with_model_errors(draws, nominal, residual);
   }
+
+  void weigh_caps() { odds.emplace(profile, all_draws(), rule, search); }
 };
 
 // The caps asked for, or powers of two from 1/4 MiB until one holds everything.
@@ -162,12 +165,8 @@ PredictedPlan predicted_plan(const PredictionModel& model, double uniform_s) {
 }
 
 PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed_backward_s) {
-  PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search);
-  std::vector<double> periods;
-  for (const InputDraw& draw : model.draws) {
-    const TensorProfile profile = slowed(model.profile, draw.compute_factor);
-    periods.push_back(simulate_pipeline(profile, ordered.plan, draw.costs, pipeline_options(draw.costs, draw.simulation)).period_s);
-  }
+  PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search, model.all_draws());
+  std::vector<double> periods = drawn_periods(model.profile, ordered.plan, model.draws);
   constexpr double kOutside = 0.025;
   if (periods.empty()) periods = {ordered.period_s};
   set_interval(model, ordered.period_s, {quantile(periods, kOutside), quantile(periods, 1 - kOutside)}, ordered);
@@ -199,7 +198,7 @@ PredictedHook predicted_hook(PredictionModel model, const Compression& compressi
                      .backward_s = best.backward_s,
                      .exposed_s = best.exposed_s};
   if (!model.profile.knows_forward()) return hook;
-  const PredictedOrdered ordered = predict_ordered(model.profile, model.costs, best.backward_s, model.search);
+  const PredictedOrdered ordered = predict_ordered(model.profile, model.costs, best.backward_s, model.search, model.all_draws());
   hook.bucketed_period_s = ordered.bucketed_period_s;
   hook.ordered_period_s = ordered.period_s;
   return hook;

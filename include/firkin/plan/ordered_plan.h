@@ -14,6 +14,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/best_plan.h"
 #include "firkin/plan/timeline.h"
+#include "firkin/plan/uncertainty.h"
 
 namespace firkin {
 
@@ -74,8 +75,16 @@ struct PredictedOrdered {
 // The agreement after backward takes as long as an all-reduce of 64 bytes.
 PipelineOptions pipeline_options(const CommCosts& costs, const SimulationOptions& simulation);
 
-// `bucketed_backward_s`: backward with its communication under the best uniform cap. Throws InputError as find_ordered_plan().
+// Periods of the plan, one per draw.
+std::vector<double> drawn_periods(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws);
+
+// The plan with the launch order that ranks would choose in training (robust_launch_order()) had they seen the draws as steps, if its mean
+// period over them is less. Ready times that all err alike leave holes on the link in an order that is best for one of them.
+BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, const std::vector<InputDraw>& draws);
+
+// `bucketed_backward_s`: backward with its communication under the best uniform cap. The plan is find_ordered_plan()'s, in the order that
+// is robust in the draws. Throws InputError as find_ordered_plan().
 PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& costs, double bucketed_backward_s,
-                                 const SearchOptions& search = {});
+                                 const SearchOptions& search = {}, const std::vector<InputDraw>& draws = {});
 
 }  // namespace firkin
