@@ -18,12 +18,14 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/data_parallel.h"
+#include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
 
 #include <torch/torch.h>
@@ -43,6 +45,7 @@ enum class Phase {
   kOptimizer,   // the step is complete, the optimiser has not stepped
   kGather,      // under the strategy sharded: the optimiser has stepped, and parameters are on their way
   kDestructor,  // after the last step, before the DataParallel goes
+  kMoment,      // wherever it is so long after the constructor; the training does not end by itself
 };
 
 struct PhaseName {
@@ -54,7 +57,7 @@ constexpr PhaseName kPhaseNames[] = {
     {Phase::kForward, "forward"},       {Phase::kBackward, "backward"},
     {Phase::kBucket, "bucket"},         {Phase::kAgreement, "agreement"},
     {Phase::kOptimizer, "optimizer"},   {Phase::kGather, "gather"},
-    {Phase::kDestructor, "destructor"},
+    {Phase::kDestructor, "destructor"}, {Phase::kMoment, "moment"},
 };
 
 constexpr int kSteps = 5;
@@ -66,6 +69,7 @@ struct Flags {
   Phase phase = Phase::kNone;
   int signal = SIGKILL;
   std::string strategy = "bucketed";
+  std::optional<double> moment_s;
   double timeout_s = 3;
   std::optional<int> served_port;
 };
@@ -151,9 +155,17 @@ void wait_for_go() {
   std::getline(std::cin, line);
 }
 
-void train(Net& net, const ProcessGroup& group, const std::string& strategy, Fault& fault) {
+// On a thread of its own, which lives as long as the process.
+void reach_after(double seconds, const Fault& fault) {
+  std::thread([seconds, fault] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    fault.reach(Phase::kMoment);
+  }).detach();
+}
+
+void train(Net& net, const ProcessGroup& group, const Flags& flags, Fault& fault) {
   DataParallelOptions options;
-  options.strategy = find_strategy(strategy);
+  options.strategy = find_strategy(flags.strategy);
   options.cap = {.cap_bytes = kCapBytes, .rule = CapRule::kAtMost};
   if (!options.strategy.shards) options.gradient_hook = counting_all_reduce(fault);
   DataParallel ddp(net, group, options);
@@ -163,13 +175,17 @@ void train(Net& net, const ProcessGroup& group, const std::string& strategy, Fau
                     [](const std::vector<NamedTensor>& parts) { return std::make_unique<torch::optim::SGD>(tensors_of(parts), 0.01); });
   }
   torch::optim::SGD optimizer(net.parameters(), 0.01);
-  for (int step = 0; step < kSteps; ++step) {
+  std::optional<OverlappedOptimizer> overlapped;
+  if (flags.strategy == "ordered") overlapped.emplace(ddp, optimizer);
+  if (flags.moment_s) reach_after(*flags.moment_s, fault);
+  for (int step = 0; step < kSteps || flags.moment_s; ++step) {
     fault.begin_step(step, static_cast<int64_t>(ddp.plan().buckets.size()));
     optimizer.zero_grad();
     net.forward(torch::randn({kBatch, kInputs}), fault).pow(2).mean().backward();
     fault.reach_in_step(Phase::kOptimizer);
-    sharded ? sharded->step() : void(optimizer.step());
+    sharded ? sharded->step() : overlapped ? overlapped->step() : void(optimizer.step());
     fault.reach_in_step(Phase::kGather);
+    if (step >= kSteps) continue;  // nobody reads that much
     fmt::print("step {} of {}: {} buckets\n", step, kSteps, fault.launched);
     std::fflush(stdout);
   }
@@ -192,7 +208,7 @@ void run_rank(const RankInfo& info, const Flags& flags) {
   const ProcessGroup group = connect(info, {.timeout = timeout});
   barrier(group);  // so that nobody is in the rendezvous any more when the victim is in the next phase
   fault.reach(Phase::kConstruction);
-  train(net, group, flags.strategy, fault);
+  train(net, group, flags, fault);
   barrier(group);  // whoever lost a rank since the last step hears of it here
 }
 
@@ -241,6 +257,7 @@ int main(int argc, char** argv) {
   CLI::App app("One rank of a training in which a rank is killed or stopped.");
   app.add_option("--victim", flags.victim, "the rank that gets the signal; -1 for none")->capture_default_str();
   app.add_option("--phase", flags.phase, "where it gets it; those of a step are in step 2")->transform(CLI::CheckedTransformer(phases));
+  app.add_option("--moment-s", flags.moment_s, "of the phase moment: so long after the constructor; every rank must be told");
   app.add_option("--strategy", flags.strategy, "of the training")->capture_default_str();
   app.add_option("--signal", flags.signal, "which it gets")->transform(CLI::CheckedTransformer(signals));
   app.add_option("--timeout-s", flags.timeout_s, "of the rendezvous and of every collective")->capture_default_str();

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import random
 import re
 import select
 import signal
@@ -17,6 +18,9 @@ PROGRAM = os.environ["FAULT_RANKS"]
 # As fault_ranks knows them.
 PHASES = ("rendezvous", "construction", "forward", "backward", "bucket", "agreement", "optimizer", "destructor")
 SHARDED_PHASES = ("forward", "backward", "optimizer", "gather", "destructor")
+STRATEGIES = ("bucketed", "ordered", "sharded")  # that lose a rank at a random moment
+MOMENTS = 4  # of each
+LATEST_MOMENT_S = 0.2  # some fifty steps, or more
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 WORLDS = (2, 3, 4)
 CASES_AT_ONCE = 4
@@ -39,10 +43,12 @@ class Case:
     victim: int
     rank_0_hosts: bool  # the store; otherwise a process of its own does, as under torchrun
     strategy: str = "bucketed"
+    moment_s: float | None = None  # of the phase moment: after the constructor
 
     def __str__(self):
         host = "rank 0" if self.rank_0_hosts else "a launcher"
-        lost = f"rank {self.victim} gets {self.signal.name} in {self.phase}" if self.phase else "nobody is lost"
+        where = self.phase if self.moment_s is None else f"{self.phase} {self.moment_s:.4f} s"
+        lost = f"rank {self.victim} gets {self.signal.name} in {where}" if self.phase else "nobody is lost"
         return f"{self.strategy} on {self.world} ranks, {lost}, {host} hosts the store"
 
     @property
@@ -83,7 +89,13 @@ def cases():
     for strategy, phases in (("bucketed", PHASES), ("sharded", SHARDED_PHASES)):
         for (w, world), (p, phase), (s, number) in itertools.product(enumerate(WORLDS), enumerate(phases), enumerate(SIGNALS)):
             result.append(Case(world, phase, number, (p + s + p // 4) % world, rank_0_hosts=(p + w) % 2 == 0, strategy=strategy))
-    return result
+    return result + random_moments(random.Random())
+
+
+def random_moments(source):
+    """Wherever a rank happens to be; other moments in each run. A failure names its own."""
+    return [Case(source.choice(WORLDS[:-1]), "moment", SIGNALS[moment % len(SIGNALS)], source.randrange(WORLDS[0]), bool(moment // 2 % 2), strategy,
+                 source.uniform(0, LATEST_MOMENT_S)) for strategy in STRATEGIES for moment in range(MOMENTS)]
 
 
 def reserved_port(stack):
@@ -164,6 +176,7 @@ def start(stack, case):
     """The port of the store, and the ranks, which wait for go()."""
     port = reserved_port(stack) if case.rank_0_hosts else int(stack.enter_context(Process(["--serve-store", 0])).first_line())
     fault = ["--victim", case.victim, "--phase", case.phase, "--signal", case.signal.name.removeprefix("SIG")] if case.phase else []
+    fault += ["--moment-s", case.moment_s] if case.moment_s is not None else []
     words = ["--timeout-s", TIMEOUT_S, "--strategy", case.strategy, *fault]
     variables = {"WORLD_SIZE": case.world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     if not case.rank_0_hosts:

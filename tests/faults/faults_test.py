@@ -1,4 +1,4 @@
-"""A rank is killed or stopped in every phase of a training: the others end by themselves, in time, with an error that names it.
+"""A rank is killed or stopped in every phase of a training, and at random moments: the others end by themselves, in time, with an error that names it.
 
 FAULT_RANKS names the program. `faults_test.py --table` prints the outcomes as Markdown instead.
 """
@@ -41,19 +41,21 @@ class LostRank(unittest.TestCase):
                     check(outcome, ending)
 
     def test_there_is_a_case_for_every_phase_signal_and_world(self):
-        found = {(o.case.strategy, o.case.phase, o.case.signal, o.case.world) for o in self.outcomes}
+        found = {(o.case.strategy, o.case.phase, o.case.signal, o.case.world) for o in self.outcomes if o.case.moment_s is None}
         self.assertEqual(len(found), (len(faults.PHASES) + len(faults.SHARDED_PHASES)) * len(faults.SIGNALS) * len(faults.WORLDS))
 
     def test_each_rank_of_each_world_is_lost_under_either_host_of_the_store(self):
         for world in faults.WORLDS:
-            met = {(o.case.victim, o.case.rank_0_hosts) for o in self.outcomes if o.case.world == world}
+            met = {(o.case.victim, o.case.rank_0_hosts) for o in self.outcomes if o.case.world == world and o.case.moment_s is None}
             self.assertEqual(met, {(victim, hosts) for victim in range(world) for hosts in (False, True)})
 
     def test_the_victim_gets_its_signal_in_its_phase(self):
         for outcome in self.outcomes:
             with self.subTest(case=str(outcome.case)):
-                reached = (outcome.victims_output.splitlines() or ["nothing"])[-1]
-                self.assertEqual((outcome.victims_end, reached), (outcome.case.signal.name, f"reached {outcome.case.phase}"))
+                self.assertEqual(outcome.victims_end, outcome.case.signal.name)
+                said = outcome.victims_output.splitlines() or ["nothing"]
+                # A signal at a moment comes from a thread of its own: the training may print a step more.
+                self.assertIn(f"reached {outcome.case.phase}", said if outcome.case.moment_s is not None else said[-1:])
 
     def test_every_survivor_ends_by_itself_soon_after_the_timeout(self):
         def check(_, ending):
