@@ -89,8 +89,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
             counts: list[list[int]] = [[]] * dist.get_world_size(model._group)
             dist.all_gather_object(counts, [run.numel() for _, run in runs], group=model._group)
-            if any(sum(of_ranks) != named[name].numel() for (name, _), of_ranks in zip(runs, zip(*counts))):
-                raise InputError("ShardedOptimizer: whole_parameters differs between ranks; expected the same on every rank")
             before = counts[: dist.get_rank(model._group)]  # parts are in the order of ranks
             self._parts = [_part(named[name], run, sum(of_rank[i] for of_rank in before)) for i, (name, run) in enumerate(runs)]
             self._groups = _as_groups(params, self._parts)

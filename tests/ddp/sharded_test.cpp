@@ -562,6 +562,22 @@ TEST(Sharded, RefusesInOneLineWhatItDoesNotSupport) {
   });
 }
 
+// Slices of other lengths than the others expect would be added up as if they were the same elements.
+TEST(Sharded, RanksThatDivideDifferentlyAreToldSo) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    LayeredNet net(at::TensorOptions(at::kDouble));
+    DataParallel ddp(*net, group, options_for("sharded"));
+    const auto make = [](const std::vector<NamedTensor>& parts) { return make_named_optimizer("SGD", parts); };
+    const ShardedOptions whole = {.whole_parameters = group.rank == 1}, masters = {.master_weights = group.rank == 0};
+    EXPECT_THAT(message_of<InputError>([&] { ShardedOptimizer(ddp, make, whole); }),
+                HasSubstr("rank 0 has whole_parameters false; rank 1 has whole_parameters true"));
+    EXPECT_THAT(message_of<InputError>([&] { ShardedOptimizer(ddp, make, masters); }), HasSubstr("rank 0 has master_weights true"));
+    ShardedOptimizer sharded(ddp, make);
+    net->forward(batch_of(1, 0, at::kDouble)).mean().backward();
+    sharded.step();
+  });
+}
+
 TEST(Slices, OfAnyLengthsTravelAndAddUp) {
   run_ranks(3, [](const ProcessGroup& group) {
     const at::Tensor expected = at::arange(10, at::kDouble);

@@ -53,8 +53,8 @@ class ShardedOptimizer {
   // has none. They stay the same tensors. The optimiser may leave some out and put them in several groups, alike on every rank.
   using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(const std::vector<NamedTensor>& parts)>;
 
-  // Call it before the first backward. Throws InputError under another strategy, if `ddp` already has one, and for an unsupported optimiser
-  // or one with other tensors.
+  // Call it before the first backward, on every rank: collective. Throws InputError under another strategy, if `ddp` already has one, if
+  // ranks differ in the options, and for an unsupported optimiser or one with other tensors; GroupError if a rank did not call it.
   ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_optimizer, const ShardedOptions& options = {});
   // Waits for parameters in flight, unless the group is lost.
   ~ShardedOptimizer();

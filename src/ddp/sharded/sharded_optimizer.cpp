@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "comm/across_ranks.h"
+#include "ddp/agreement.h"
 #include "firkin/base/error.h"
 #include "sharded.h"
 
@@ -100,7 +101,12 @@ void Sharded::attach(Optimizer& optimizer) {
 
 void Sharded::set_options(const ShardedOptions& options) {
   const auto held = synchronizer_.enter();
-  if (optimizer_ != nullptr) return;                                 // attach() refuses a second one
+  if (optimizer_ != nullptr) return;  // attach() refuses a second one
+  const Synchronizer::Call call(synchronizer_, "ShardedOptimizer()");
+  const std::string difference = difference_between_ranks(
+      synchronizer_.setup().control,
+      {fmt::format("master_weights {}", options.master_weights), fmt::format("whole_parameters {}", options.whole_parameters)});
+  if (!difference.empty()) throw InputError(difference);
   if (!options.master_weights && !options.whole_parameters) return;  // buckets are divided so already
   options_ = options;
   divide();
