@@ -49,14 +49,8 @@ std::string text_of_rank(const ProcessGroup& group, const std::string& text, int
 }
 
 std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& text) {
-  const auto lengths = all_gather(group, {static_cast<double>(text.size())});
   std::vector<std::string> texts;
-  for (int rank = 0; rank < group.size; ++rank) {
-    at::Tensor bytes = at::empty({static_cast<int64_t>(lengths[static_cast<size_t>(rank)][0])}, at::kByte);
-    if (rank == group.rank) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-    broadcast(group, {bytes}, rank);
-    texts.emplace_back(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
-  }
+  for (int rank = 0; rank < group.size; ++rank) texts.push_back(text_of_rank(group, text, rank));
   return texts;
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "firkin/comm/process_group.h"
@@ -22,6 +24,16 @@ std::vector<std::vector<uint64_t>> gather_hashes(const ProcessGroup& group, cons
 
 // The text of rank `root`, on every rank. Collective.
 std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root);
+
+// The values of rank `root`, on every rank, which may have given other ones, and more or fewer. Collective.
+template <typename Value>
+std::vector<Value> list_of_rank(const ProcessGroup& group, const std::vector<Value>& values, int root) {
+  static_assert(std::is_trivially_copyable_v<Value>);
+  const std::string bytes = text_of_rank(group, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Value)}, root);
+  std::vector<Value> list(bytes.size() / sizeof(Value));
+  std::memcpy(list.data(), bytes.data(), bytes.size());
+  return list;
+}
 
 // Every rank's text, none empty, by rank, on every rank. Collective.
 std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& text);

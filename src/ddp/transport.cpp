@@ -1,6 +1,5 @@
 #include "transport.h"
 
-#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -237,16 +236,11 @@ std::vector<int64_t> BucketTransport::not_received() const {
 // The root's order becomes everybody's; its counts only those of a rank that had no backward of its own.
 void BucketTransport::learn(int root, bool we_had_data) {
   if (!sends_when_ready() || counter_.has_learned()) return;
-  at::Tensor roots_order = at::tensor(counter_.observed_order(), at::kLong);
-  at::Tensor roots_counts = at::tensor(counter_.received(), at::kLong);
-  broadcast(setup_.control, {roots_order, roots_counts}, root);
-  const auto list = [](const at::Tensor& tensor) {
-    const auto* first = tensor.const_data_ptr<int64_t>();
-    return std::vector<int64_t>(first, first + tensor.numel());
-  };
-  counter_.learn(we_had_data ? counter_.received() : list(roots_counts));
+  std::vector<int64_t> roots_order = list_of_rank(setup_.control, counter_.observed_order(), root);
+  const std::vector<int64_t> roots_counts = list_of_rank(setup_.control, counter_.received(), root);
+  counter_.learn(we_had_data ? counter_.received() : roots_counts);
   if (is_plan_final_ || setup_.options.strategy.shards || !setup_.options.ready_order.empty() || takes_plan(setup_.options)) return;
-  ready_order_ = list(roots_order);
+  ready_order_ = std::move(roots_order);
   CommunicationPlan communication = plan_communication(setup_.parameters, ready_order_, setup_.options);
   if (communication.order == communication_.order && communication.plan == communication_.plan) return;
   communication_ = std::move(communication);

@@ -3,13 +3,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
 #include <memory>
-#include <sstream>
 
 #include "base/stopwatch.h"
 #include "bench/allreduce_bench.h"
@@ -57,19 +54,8 @@ void check_input(const Workload& workload, const TuneOptions& options) {
 }
 
 // A rank whose library rounds otherwise must not choose otherwise.
-std::vector<int64_t> numbers_of_rank_0(const ProcessGroup& group, const std::vector<int64_t>& ours) {
-  std::istringstream text(text_of_rank(group, fmt::format("{} ", fmt::join(ours, " ")), 0));
-  return {std::istream_iterator<int64_t>(text), {}};
-}
-
 BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan) {
-  std::vector<int64_t> ours;
-  for (const Bucket& bucket : plan.buckets) ours.insert(ours.end(), {bucket.first, bucket.count, bucket.part, bucket.parts});
-  const std::vector<int64_t> theirs = numbers_of_rank_0(group, ours);
-  BucketPlan agreed;
-  for (size_t i = 0; i + 3 < theirs.size(); i += 4) agreed.buckets.push_back({theirs[i], theirs[i + 1], theirs[i + 2], theirs[i + 3]});
-  agreed.launch_order = numbers_of_rank_0(group, plan.launch_order);
-  return agreed;
+  return {list_of_rank(group, plan.buckets, 0), list_of_rank(group, plan.launch_order, 0)};
 }
 
 // Seconds per byte of float32 for the way to bfloat16 and back, on the slowest rank's device.
@@ -159,7 +145,7 @@ class TuneRun {
   // Their caps are rank 0's, and so is the leading one.
   void race_caps() {
     choose_race(tuning_, options_.compare ? std::vector<int64_t>() : options_.caps);
-    const std::vector<int64_t> caps = numbers_of_rank_0(group_, bytes_of(tuning_.raced));
+    const std::vector<int64_t> caps = list_of_rank<int64_t>(group_, bytes_of(tuning_.raced), 0);
     if (caps != bytes_of(tuning_.raced)) tuning_.raced = predict_steps(model_of(tuning_), options_.rule, caps);
     std::vector<StepSetting> settings;
     for (const CapPrediction& cap : tuning_.raced) settings.push_back(cap_setting(cap.cap_bytes));
@@ -229,7 +215,7 @@ class TuneRun {
     measure_collectives();
     const auto bytes = static_cast<int64_t>(trainable_parameters(*workload_.module)[0].tensor.element_size());
     tune_sharded(tuning_, {.element_bytes = bytes, .masters = bytes < kFloatBytes});
-    tuning_.sharded->cap_bytes = numbers_of_rank_0(group_, {tuning_.sharded->cap_bytes})[0];
+    tuning_.sharded->cap_bytes = list_of_rank<int64_t>(group_, {tuning_.sharded->cap_bytes}, 0)[0];
     if (!measures_sharded())
       tuning_.notes.emplace_back("sharded is not measured: it steps parameters on the CPU, by an optimiser of its own");
   }
@@ -241,7 +227,7 @@ class TuneRun {
     const double conversion_s = conversion_s_per_byte(group_);
     for (const std::string& name : options_.hooks) {
       HookTuning& hook = tuning_.hooks.emplace_back(tune_hook(tuning_, name, conversion_s));
-      hook.predicted.cap_bytes = numbers_of_rank_0(group_, {hook.predicted.cap_bytes})[0];
+      hook.predicted.cap_bytes = list_of_rank<int64_t>(group_, {hook.predicted.cap_bytes}, 0)[0];
     }
   }
 

@@ -1,6 +1,5 @@
 #include "ordered.h"
 
-#include <ATen/ops/tensor.h>
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -78,10 +77,7 @@ std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root, std
     training.steps.push_back({.ready_s = {row.begin(), row.begin() + static_cast<std::ptrdiff_t>(buckets)}, .backward_s = row[width - 3]});
   }
   const LaunchOrder chosen = slack ? launch_order_with_slack(training, *slack) : robust_launch_order(training);
-  at::Tensor order = at::tensor(chosen.order, at::kLong);
-  broadcast(group, {order}, root);  // machines may round differently
-  const auto* first = order.const_data_ptr<int64_t>();
-  return {first, first + order.numel()};
+  return list_of_rank(group, chosen.order, root);  // machines may round differently
 }
 
 Ordered::Ordered(Synchronizer& synchronizer) : synchronizer_(synchronizer) {

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
@@ -205,10 +204,7 @@ void Sharded::learn_use(int root) {
   modules_->learn();
   std::vector<double> first_use;
   for (size_t i = 0; i < trained(); ++i) first_use.push_back(modules_->first_use_s(i));
-  at::Tensor roots = at::tensor(first_use, at::kDouble);
-  broadcast(synchronizer_.setup().control, {roots}, root);
-  const auto* first = roots.const_data_ptr<double>();
-  first_use_.assign(first, first + roots.numel());
+  first_use_ = list_of_rank(synchronizer_.setup().control, first_use, root);
 }
 
 void Sharded::forget_gradients() {
