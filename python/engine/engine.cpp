@@ -14,7 +14,6 @@
 #include "ddp/backward_watch.h"
 #include "ddp/optimizer_state.h"
 #include "firkin/base/error.h"
-#include "firkin/comm/group_error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/data_parallel.h"

@@ -15,7 +15,6 @@
 #include <optional>
 #include <random>
 
-#include "base/stopwatch.h"
 #include "comm/across_ranks.h"
 #include "ddp/sharded/slices.h"
 #include "firkin/base/error.h"

@@ -9,7 +9,6 @@
 #include <numeric>
 #include <random>
 
-#include "base/stopwatch.h"
 #include "bench/allreduce_bench.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"

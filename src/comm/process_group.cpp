@@ -8,8 +8,8 @@
 #include <cctype>
 #include <sstream>
 
+#include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/comm/group_error.h"
 #include "group_failure.h"
 #include "group_state.h"
 #include "group_store.h"

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "comm/across_ranks.h"
+#include "firkin/base/error.h"
 #include "firkin/comm/device.h"
-#include "firkin/comm/group_error.h"
 
 namespace firkin {
 namespace {

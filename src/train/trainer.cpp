@@ -10,8 +10,8 @@
 #include <numeric>
 #include <utility>
 
-#include "base/stopwatch.h"
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "train/optimization.h"
 
 #include <torch/utils.h>

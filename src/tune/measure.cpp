@@ -8,7 +8,6 @@
 #include <chrono>
 #include <memory>
 
-#include "base/stopwatch.h"
 #include "bench/allreduce_bench.h"
 #include "bench/ready_profile.h"
 #include "bench/torch_peer.h"

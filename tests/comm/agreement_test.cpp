@@ -7,7 +7,6 @@
 
 #include "../../src/comm/group_store.h"
 #include "firkin/base/error.h"
-#include "firkin/comm/group_error.h"
 #include "thread_ranks.h"
 
 #include <torch/torch.h>

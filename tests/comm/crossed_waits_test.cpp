@@ -6,7 +6,7 @@
 
 #include <latch>
 
-#include "firkin/comm/group_error.h"
+#include "firkin/base/error.h"
 #include "thread_ranks.h"
 
 #include <torch/torch.h>

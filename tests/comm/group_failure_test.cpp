@@ -6,7 +6,7 @@
 
 #include "../../src/comm/group_state.h"
 #include "../../src/comm/group_store.h"
-#include "firkin/comm/group_error.h"
+#include "firkin/base/error.h"
 #include "thread_ranks.h"
 
 #include <torch/torch.h>

@@ -8,7 +8,6 @@
 
 #include "../../src/comm/linked_backend.h"
 #include "firkin/base/error.h"
-#include "firkin/comm/group_error.h"
 #include "firkin/comm/process_group.h"
 
 #include <torch/torch.h>

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "firkin/base/error.h"
-#include "firkin/comm/group_error.h"
 #include "thread_ranks.h"
 
 #include <torch/torch.h>

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "firkin/comm/group_error.h"
+#include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>

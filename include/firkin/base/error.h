@@ -1,4 +1,4 @@
-// The two kinds of errors in Firkin.
+// The kinds of errors in Firkin; the header of what throws it tells of others (data_parallel.h: StepError, AuditError).
 #pragma once
 
 #include <stdexcept>
@@ -15,6 +15,14 @@ class InputError : public std::runtime_error {
 class RuntimeError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// A collective failed or timed out: the group is lost, on this rank and soon on all others. The one-line message names the missing ranks:
+// "rank 1 (gpu07) did not reach an all-reduce [Gloo: Timed out waiting 2000ms for recv operation to complete]". Later collectives of this
+// group throw the same error at once; create a new group to continue.
+class GroupError : public RuntimeError {
+ public:
+  using RuntimeError::RuntimeError;
 };
 
 }  // namespace firkin

@@ -1,6 +1,7 @@
 // Bytes and seconds: constants, parsing, and human-readable formatting.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -40,6 +41,11 @@ std::string format_bytes(int64_t bytes);
 
 // Three significant digits and a unit: "0 s", "12.3 us", "4.56 ms", "1.2 s".
 std::string format_seconds(double seconds);
+
+// Seconds on the same clock.
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 // What a measured time should have been: nullptr if it is valid, else "seconds, more than 0" or, for values no clock measures and
 // arithmetic would not survive, "seconds, from 1e-12 to 1e9".

@@ -7,7 +7,7 @@
 // Every rank must call the same collectives in the same order. One thread at a time may use a group; its companions and its Connections may
 // each be used by their own thread.
 //
-// If a collective fails, the group is lost: GroupError (group_error.h) names the missing ranks on every surviving rank, and later
+// If a collective fails, the group is lost: GroupError (base/error.h) names the missing ranks on every surviving rank, and later
 // collectives throw the same.
 #pragma once
 

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "firkin/base/error.h"
-#include "firkin/comm/group_error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/ddp/options.h"

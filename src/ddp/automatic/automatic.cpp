@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/stopwatch.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
