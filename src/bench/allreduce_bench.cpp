@@ -40,16 +40,25 @@ void for_known_sums(const at::Tensor& buffer, int64_t first_index, Body body) {
   }
 }
 
-void reduce_scatter(const ProcessGroup& group, const at::Tensor& bucket) {
-  const auto slices = std::make_shared<SlicesOfBuckets>();
-  const BucketReduction reduction = exchange_slices(slices).start(group, bucket);
-  if (reduction.finish) reduction.finish();
-  wait(group, reduction.work, "a reduce-scatter");
-  sum_slices(group, bucket, *slices);
+using Finish = std::function<void()>;
+
+Finish start_summing(const ProcessGroup& group, const at::Tensor& buffer) {
+  return [&group, work = start_all_reduce(group, buffer)] { wait(group, work, "an all-reduce"); };
 }
 
-void gather(const ProcessGroup& group, const at::Tensor& bucket) {
-  SlicesGather(group, bucket).wait(group, [] { return std::string("an all-gather"); });
+Finish start_reduce_scatter(const ProcessGroup& group, const at::Tensor& bucket) {
+  const auto slices = std::make_shared<SlicesOfBuckets>();
+  return [&group, bucket, slices, reduction = exchange_slices(slices).start(group, bucket)] {
+    if (reduction.finish) reduction.finish();
+    wait(group, reduction.work, "a reduce-scatter");
+    sum_slices(group, bucket, *slices);
+  };
+}
+
+Finish start_gather(const ProcessGroup& group, const at::Tensor& bucket) {
+  return [&group, gather = std::make_shared<SlicesGather>(group, bucket)] {
+    gather->wait(group, [] { return std::string("an all-gather"); });
+  };
 }
 
 void fill_own_slice(const ProcessGroup& group, const at::Tensor& bucket) {
@@ -61,20 +70,20 @@ void fill_own_slice(const ProcessGroup& group, const at::Tensor& bucket) {
 
 struct Operation {
   void (*fill)(const ProcessGroup& group, const at::Tensor& buffer);  // with what has known sums
-  void (*run)(const ProcessGroup& group, const at::Tensor& buffer);
+  Finish (*start)(const ProcessGroup& group, const at::Tensor& buffer);
   int64_t (*wrong)(const ProcessGroup& group, const at::Tensor& buffer);
 };
 
 // By Collective.
 constexpr std::array<Operation, kCollectives.size()> kOperations = {{
-    {[](const ProcessGroup& group, const at::Tensor& buffer) { fill_with_known_values(buffer, group.rank, group.size); },
-     [](const ProcessGroup& group, const at::Tensor& buffer) { all_reduce(group, buffer); },
+    {[](const ProcessGroup& group, const at::Tensor& buffer) { fill_with_known_values(buffer, group.rank, group.size); }, start_summing,
      [](const ProcessGroup&, const at::Tensor& buffer) { return count_wrong(buffer); }},
-    {[](const ProcessGroup& group, const at::Tensor& buffer) { fill_with_known_values(buffer, group.rank, group.size); }, reduce_scatter,
+    {[](const ProcessGroup& group, const at::Tensor& buffer) { fill_with_known_values(buffer, group.rank, group.size); },
+     start_reduce_scatter,
      [](const ProcessGroup& group, const at::Tensor& buffer) {
        return count_wrong(slice_of(group, buffer), group.rank * (buffer.numel() / group.size));
      }},
-    {fill_own_slice, gather, [](const ProcessGroup&, const at::Tensor& buffer) { return count_wrong(buffer); }},
+    {fill_own_slice, start_gather, [](const ProcessGroup&, const at::Tensor& buffer) { return count_wrong(buffer); }},
 }};
 
 const Operation& operation_of(Collective collective) {
@@ -92,8 +101,9 @@ constexpr int64_t kColdBytes = 64 * kMiB;           // over which buffers are sp
 constexpr int64_t kMostColdBuffers = 1024;
 constexpr int64_t kBufferAlignment = 4096;  // bytes; no two buffers share a cache line
 
-int64_t queue_length(int64_t bytes) {
-  return std::clamp<int64_t>(kLargestQueueBytes / bytes, 1, kQueueLength);
+// buffers: of each call.
+int64_t queue_length(int64_t bytes, int64_t buffers = 1) {
+  return std::clamp<int64_t>(kLargestQueueBytes / (buffers * bytes), 1, kQueueLength);
 }
 
 int64_t buffer_stride(int64_t bytes) {
@@ -131,8 +141,8 @@ class AllReduceBench {
   AllReduceBench(const ProcessGroup& group, const AllReduceBenchOptions& options) : group_(group), started_(Clock::now()) {
     deadline_s_ = options.seconds;
     int64_t memory_bytes = 0;
-    const auto queue_of = [queues = options.collectives.size() == 1 && options.collectives[0] == Collective::kAllReduce](int64_t bytes) {
-      return queues ? queue_length(bytes) : 1;
+    const auto queue_of = [buffers = options.collectives.size() == 1 ? 1 : kBuffersOfACollective](int64_t bytes) {
+      return queue_length(bytes, buffers);
     };
     for (const int64_t bytes : options.sizes) memory_bytes = std::max(memory_bytes, queue_of(bytes) * buffer_stride(bytes));
     if (options.cold) {
@@ -204,7 +214,7 @@ class AllReduceBench {
     return time_calls(group_, size.series.collective, next_buffers(size, 1)[0], size.series.calls_per_sample);
   }
   // Seconds of a whole queue.
-  double time_queued(SizeState& size) { return time_queue(group_, next_buffers(size, size.queue)); }
+  double time_queued(SizeState& size) { return time_queue(group_, size.series.collective, next_buffers(size, size.queue)); }
 
   // A whole queue, so that calls that disturb each other show as well. Leaves zeros, which stay finite when summed again and again.
   void check(SizeState& size) {
@@ -212,7 +222,7 @@ class AllReduceBench {
     const Operation& operation = operation_of(size.series.collective);
     const std::span<const at::Tensor> buffers = std::span(size.buffers).first(size.queue);
     for (const at::Tensor& buffer : buffers) operation.fill(group_, buffer);
-    size.queue > 1 ? void(time_queued(size)) : operation.run(group_, buffers[0]);
+    time_queued(size);
     int64_t wrong = 0;
     for (const at::Tensor& buffer : buffers) {
       wrong += operation.wrong(group_, buffer);
@@ -309,18 +319,19 @@ int64_t count_wrong(const at::Tensor& buffer, int64_t first) {
 }
 
 double time_calls(const ProcessGroup& group, Collective collective, const at::Tensor& buffer, int calls) {
-  const auto run = operation_of(collective).run;
+  const auto start = operation_of(collective).start;
   const DeviceTime started = device_now(buffer.device());
-  for (int i = 0; i < calls; ++i) run(group, buffer);
+  for (int i = 0; i < calls; ++i) start(group, buffer)();
   return seconds_between(started, device_now(buffer.device())) / calls;
 }
 
-double time_queue(const ProcessGroup& group, std::span<const at::Tensor> buffers) {
+double time_queue(const ProcessGroup& group, Collective collective, std::span<const at::Tensor> buffers) {
   barrier(group);
-  std::vector<Work> queued;
+  const auto start = operation_of(collective).start;
+  std::vector<Finish> queued;
   const DeviceTime started = device_now(group.device);
-  for (const at::Tensor& buffer : buffers) queued.push_back(start_all_reduce(group, buffer));
-  for (const Work& work : queued) wait(group, work, "a queued all-reduce");
+  for (const at::Tensor& buffer : buffers) queued.push_back(start(group, buffer));
+  for (const Finish& finish : queued) finish();
   return seconds_between(started, device_now(group.device));
 }
 
@@ -371,7 +382,7 @@ MixedQueues measure_mixed_queues(const ProcessGroup& group, const AllReduceTable
       buffers.push_back(memory.narrow(0, static_cast<int64_t>(i) * largest, bytes.back() / kFloatBytes));
     }
     if (sweep) (*sweep)();
-    return max_over_ranks(group, {time_queue(group, buffers)})[0];
+    return max_over_ranks(group, {time_queue(group, Collective::kAllReduce, buffers)})[0];
   };
   std::vector<int64_t> warm_up;
   time_one(warm_up);
@@ -414,6 +425,7 @@ std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& s
                     .bytes = one.bytes,
                     .world_size = world_size,
                     .seconds = median(one.isolated_s),
+                    .gap_s = one.gap_s.empty() ? std::nullopt : std::optional(median(one.gap_s)),
                     .ci_s = series_interval(one.isolated_s),
                     .samples = std::ssize(one.isolated_s),
                     .calls_per_sample = one.calls_per_sample,

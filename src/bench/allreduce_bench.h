@@ -29,7 +29,7 @@ inline constexpr std::array kCollectives = {Collective::kAllReduce, Collective::
 
 struct AllReduceBenchOptions {
   std::vector<int64_t> sizes;  // bytes, positive multiples of 4 and of an element; with slices of an element a rank
-  // Of every size each of them, in turns. Only an all-reduce alone is queued as well.
+  // Of every size each of them, in turns.
   std::vector<Collective> collectives = {Collective::kAllReduce};
   at::ScalarType dtype = at::kFloat;  // of the elements: a sum of other types takes other time
   double seconds = 10;  // for everything that measure_allreduce does; more only where kFewestRounds of one call each take more
@@ -58,7 +58,7 @@ struct AllReduceSeries {
 
 // Collective: every rank gets the same result, in the order of options.sizes, and for each in that of options.collectives. Results are
 // checked element by element before and after the measurement, outside of any timing. Memory per rank: the largest size, at least 256 MiB
-// or what 16 buffers of it take; without queues kBuffersOfACollective of the largest size.
+// or what 16 buffers of it take; of several collectives kBuffersOfACollective of the largest size, or as much.
 // Throws InputError for no sizes, a size that is no positive multiple of 4 and of an element, or has other slices, seconds that are not
 // positive, and for slices on one rank.
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
@@ -71,8 +71,8 @@ inline constexpr int64_t kBuffersOfACollective = 3;  // itself, what is received
 // What a sample of isolated_s is made of: `calls` of the collective, one after another. Seconds per call on this rank. Collective.
 double time_calls(const ProcessGroup& group, Collective collective, const at::Tensor& buffer, int calls);
 
-// What a sample of gap_s is made of: all-reduces of all buffers, queued together after a barrier. Seconds of all on this rank. Collective.
-double time_queue(const ProcessGroup& group, std::span<const at::Tensor> buffers);
+// What a sample of gap_s is made of: one of all buffers each, queued together after a barrier. Seconds of all on this rank. Collective.
+double time_queue(const ProcessGroup& group, Collective collective, std::span<const at::Tensor> buffers);
 
 // The rows of allreduce.csv, the samples of a result, and the rows of collectives.csv: of each size the all-reduce first.
 AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size);

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <map>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <ranges>
 #include <set>
+#include <string_view>
 #include <unordered_set>
 
 #include "firkin/base/csv.h"
@@ -229,29 +231,31 @@ AllReduceTable from_csv(const CsvTable& table) {
 }
 
 const CsvColumns& collectives_columns() {
-  static const CsvColumns kColumns = {.required = {"collective", "bytes", "seconds"}, .optional = {"world_size"}, .others_allowed = true};
+  static const CsvColumns kColumns = {
+      .required = {"collective", "bytes", "seconds"}, .optional = {"world_size", "gap_s"}, .others_allowed = true};
   return kColumns;
 }
 
 ShardedCosts costs_from_csv(const CsvTable& table, int64_t ranks) {
-  std::map<std::string, std::vector<CostPoint>> points = {{"all_reduce", {}}, {"reduce_scatter", {}}, {"all_gather", {}}};
-  for (size_t row = 0; row < table.rows(); ++row) {
-    const auto of_collective = points.find(table.text(row, "collective"));
-    if (of_collective == points.end()) {
-      table.fail(row, fmt::format("collective is {}; expected all_reduce, reduce_scatter or all_gather", table.text(row, "collective")));
+  constexpr std::array<std::string_view, 4> kNames = {"all_reduce", "reduce_scatter", "all_gather", kCopyName};
+  std::vector<CollectiveRow> rows;
+  for (size_t i = 0; i < table.rows(); ++i) {
+    CollectiveRow& row = rows.emplace_back(CollectiveRow{.collective = table.text(i, "collective")});
+    if (std::ranges::find(kNames, row.collective) == kNames.end()) {
+      table.fail(i, fmt::format("collective is {}; expected all_reduce, reduce_scatter, all_gather or copy", row.collective));
     }
-    if (const int64_t of = table.has("world_size") ? table.integer(row, "world_size") : ranks; of != ranks) {
-      table.fail(row, fmt::format("world_size is {}; expected {}, the number of ranks predicted for", of, ranks));
+    if (const int64_t of = table.has("world_size") ? table.integer(i, "world_size") : ranks; of != ranks) {
+      table.fail(i, fmt::format("world_size is {}; expected {}, the number of ranks predicted for", of, ranks));
     }
-    const int64_t bytes = at_least_one(table, row, "bytes");
-    of_collective->second.push_back({bytes, positive(table, row, "seconds")});
+    row.bytes = at_least_one(table, i, "bytes");
+    row.seconds = positive(table, i, "seconds");
+    if (table.has("gap_s") && !table.text(i, "gap_s").empty()) row.gap_s = positive(table, i, "gap_s");
   }
-  const auto costs_of = [&](const char* name) {
-    if (points[name].empty()) table.fail_at_end(fmt::format("no {}; expected both reduce_scatter and all_gather", name));
-    const CostCurve curve(points[name]);
-    return CommCosts{curve, curve};
-  };
-  return {costs_of("reduce_scatter"), costs_of("all_gather")};
+  for (const std::string_view name : {kNames[1], kNames[2]}) {
+    if (std::ranges::find(rows, name, &CollectiveRow::collective) != rows.end()) continue;
+    table.fail_at_end(fmt::format("no {}; expected both reduce_scatter and all_gather", name));
+  }
+  return sharded_costs(rows);
 }
 
 }  // namespace
@@ -393,6 +397,19 @@ CommCosts comm_costs(const AllReduceTable& table, int64_t world_size) {
   }
   CostCurve back_to_back = gap.empty() ? latency : CostCurve(std::move(gap));
   return {std::move(latency), std::move(back_to_back)};
+}
+
+ShardedCosts sharded_costs(const std::vector<CollectiveRow>& rows) {
+  const auto costs_of = [&](std::string_view collective) {
+    AllReduceTable table;
+    for (const CollectiveRow& row : rows) {
+      if (row.collective == collective) table.push_back({.bytes = row.bytes, .world_size = 1, .median_s = row.seconds, .gap_s = row.gap_s});
+    }
+    if (table.empty()) throw InputError(fmt::format("no {} was measured; expected both reduce_scatter and all_gather", collective));
+    return comm_costs(table, 1);
+  };
+  const auto copy = std::ranges::find(rows, kCopyName, &CollectiveRow::collective);
+  return {costs_of("reduce_scatter"), costs_of("all_gather"), copy == rows.end() ? 0 : copy->seconds / static_cast<double>(copy->bytes)};
 }
 
 }  // namespace firkin

@@ -37,15 +37,16 @@ PipelineOptions pipeline_options(const ShardedSearch& options) {
 }  // namespace
 
 ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduce, double latency_factor) {
-  const auto with_gaps = [&](const CostCurve& isolated) {
-    std::vector<CostPoint> gaps = isolated.points();
+  const auto with_gaps = [&](const CommCosts& costs) {
+    std::vector<CostPoint> gaps = costs.gap.points();
+    if (gaps != costs.isolated.points()) return scaled(costs, latency_factor);
     for (CostPoint& point : gaps) {
       const auto bytes = static_cast<double>(point.bytes);
       point.seconds *= std::min(1.0, all_reduce.gap(bytes) / all_reduce.isolated(bytes));
     }
-    return scaled({isolated, CostCurve(std::move(gaps))}, latency_factor);
+    return scaled({costs.isolated, CostCurve(std::move(gaps))}, latency_factor);
   };
-  return {with_gaps(measured.reduce_scatter.isolated), with_gaps(measured.all_gather.isolated)};
+  return {with_gaps(measured.reduce_scatter), with_gaps(measured.all_gather), measured.copy_s_per_byte};
 }
 
 int64_t optimizer_states(std::string_view optimizer) {

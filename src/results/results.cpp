@@ -326,6 +326,7 @@ constexpr auto kFields<CollectiveRow> = std::tuple(
     Field("collective", &CollectiveRow::collective, Unit::kText, "collective"), Field("bytes", &CollectiveRow::bytes, Unit::kBytes, "size"),
     Field("world_size", &CollectiveRow::world_size, Unit::kCount, "ranks", kCsv),
     Field("seconds", &CollectiveRow::seconds, Unit::kSeconds, "median"),
+    Field("gap_s", &CollectiveRow::gap_s, Unit::kSeconds, "queued", kPage | kCsv),
     Field("ci_s", &CollectiveRow::ci_s, Unit::kSeconds, "95 % interval", kTables),
     Field("ratio_to_allreduce", &CollectiveRow::ratio_to_allreduce, Unit::kRatio, "ratio", kTables),
     Field("ratio_to_allreduce_ci", &CollectiveRow::ratio_to_allreduce_ci, Unit::kRatio, "95 % interval", kPage),

@@ -216,20 +216,7 @@ struct ChunksRow {
 
 std::string chunks_csv(const std::vector<ChunksRow>& rows);
 
-// One collective of one size, of `firkin bench collectives`.
-struct CollectiveRow {
-  std::string collective;                         // all_reduce, reduce_scatter, all_gather
-  int64_t bytes = 0;                              // of the bucket: all ranks' slices together
-  std::optional<int64_t> world_size = {};         // ranks
-  double seconds = 0;                             // median
-  std::optional<Interval> ci_s = {};              // 95 %
-  std::optional<double> ratio_to_allreduce = {};  // paired
-  std::optional<Interval> ratio_to_allreduce_ci = {};
-  std::optional<int64_t> samples = {}, calls_per_sample = {}, wrong = {};
-  std::optional<int64_t> outliers = {};  // samples that stand out
-  std::optional<Interval> modes_s = {};  // where they have two modes: those
-};
-
+// Of `firkin bench collectives` and `firkin tune --sharded`.
 std::string collectives_csv(const std::vector<CollectiveRow>& rows);
 
 // ---- Where a step's time goes, layer by layer; as CMSC 828G's files, too.

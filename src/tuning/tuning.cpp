@@ -244,23 +244,6 @@ HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conve
   return {.hook = hook, .predicted = caps[weigh(caps).choice]};
 }
 
-namespace {
-
-ShardedCosts sharded_costs(const Tuning& tuning) {
-  if (tuning.collectives.empty()) return halves_of(*tuning.costs);
-  const auto measured = [&tuning](const char* collective) {
-    std::vector<CostPoint> points;
-    for (const CollectiveRow& row : tuning.collectives) {
-      if (row.collective == collective) points.push_back({row.bytes, row.seconds});
-    }
-    const CostCurve curve(std::move(points));
-    return CommCosts{curve, curve};
-  };
-  return calibrated({measured("reduce_scatter"), measured("all_gather")}, *tuning.costs, tuning.fit.latency_factor);
-}
-
-}  // namespace
-
 void tune_sharded(Tuning& tuning, const TrainedMemory& trained) {
   const StepModel model = model_of(tuning);
   const ShardedSearch search = {.ranks = tuning.world_size,
@@ -268,7 +251,10 @@ void tune_sharded(Tuning& tuning, const TrainedMemory& trained) {
                                 .search = {.simulation = model.simulation},
                                 .agreement_s = pipeline_options(model.costs, model.simulation).agreement_s,
                                 .most_buckets = most_calibrated_buckets(tuning.calibration_plans)};
-  PredictedSharded sharded = predict_sharded(model.profile, sharded_costs(tuning), search, 0, trained);
+  const ShardedCosts costs = tuning.collectives.empty()
+                                 ? halves_of(*tuning.costs)
+                                 : calibrated(sharded_costs(tuning.collectives), *tuning.costs, tuning.fit.latency_factor);
+  PredictedSharded sharded = predict_sharded(model.profile, costs, search, 0, trained);
   std::optional<double> ordered_s;
   if (tuning.ordered) ordered_s = predict_ordered_step(model, *tuning.ordered);
   sharded.halves = tuning.collectives.empty();

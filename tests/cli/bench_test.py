@@ -169,9 +169,9 @@ class Collectives(InFolder):
             self.assertAlmostEqual(row["seconds"], statistics.median(samples))
             self.assertEqual("ratio_to_allreduce" in row, row["collective"] != "all_reduce")
         written = self.rows("collectives.csv")
-        self.assertEqual(list(written[0]), ["collective", "bytes", "world_size", "seconds"])
-        self.assertEqual([(r["collective"], int(r["bytes"]), float(r["seconds"])) for r in written],
-                         [(r["collective"], r["bytes"], r["seconds"]) for r in rows])  # fmt: skip
+        self.assertEqual(list(written[0]), ["collective", "bytes", "world_size", "seconds", "gap_s"])
+        self.assertEqual([(r["collective"], int(r["bytes"]), float(r["seconds"]), float(r["gap_s"])) for r in written],
+                         [(r["collective"], r["bytes"], r["seconds"], r["gap_s"]) for r in rows])  # fmt: skip
         self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
         self.assertIn("reduce_scatter", (self.out / "report.html").read_text())
 

@@ -49,6 +49,24 @@ void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable
 // since total_s / calls would include the first call's latency. Noise makes no call free: at least a hundredth of total_s / calls.
 double queued_gap_s(double total_s, double isolated_s, double calls);
 
+// What `firkin tune --sharded` measures beside collectives: each rank copies all parameters in its own memory, at once with the others.
+inline constexpr std::string_view kCopyName = "copy";
+
+// One collective of one size: a row of collectives.csv.
+struct CollectiveRow {
+  std::string collective;                         // all_reduce, reduce_scatter, all_gather, or kCopyName
+  int64_t bytes = 0;                              // of the bucket: all ranks' slices together
+  std::optional<int64_t> world_size = {};         // ranks
+  double seconds = 0;                             // median of single calls
+  std::optional<double> gap_s = {};               // when queued back to back; none: not measured
+  std::optional<Interval> ci_s = {};              // of seconds, 95 %
+  std::optional<double> ratio_to_allreduce = {};  // paired
+  std::optional<Interval> ratio_to_allreduce_ci = {};
+  std::optional<int64_t> samples = {}, calls_per_sample = {}, wrong = {};
+  std::optional<int64_t> outliers = {};  // samples that stand out
+  std::optional<Interval> modes_s = {};  // where they have two modes: those
+};
+
 // Sizes to measure: begin, begin * factor, ... up to `end`, like nccl-tests' -b, -e and -f. Throws InputError unless begin is a positive
 // multiple of 4 (float32 elements), not above end, and factor at least 2.
 std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor);
@@ -70,5 +88,8 @@ std::vector<int64_t> world_sizes(const AllReduceTable& table);
 // step does not), and at least half of its bytes' time at the best rate of any single call (on a busy machine a queue may seem to take no
 // longer than one call). Throws InputError if the table has no row for this world size.
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size);
+
+// The same for reduce-scatter and all-gather, and the time of a copy where there is a row of it. Throws InputError unless both have a row.
+ShardedCosts sharded_costs(const std::vector<CollectiveRow>& rows);
 
 }  // namespace firkin

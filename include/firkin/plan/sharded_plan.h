@@ -16,14 +16,15 @@
 
 namespace firkin {
 
-// collectives.csv: `collective,bytes,seconds`, where collective is all_reduce, reduce_scatter or all_gather, and bytes are the whole
-// bucket's, the parts of all ranks together. A column `world_size`, where there is one, must be `ranks` in every row; other columns are
-// ignored. Throws InputError with file and line for every malformed input, and unless both of the last two collectives are there.
+// collectives.csv: `collective,bytes,seconds`, where collective is all_reduce, reduce_scatter, all_gather or copy (CollectiveRow), and
+// bytes are the whole bucket's, the parts of all ranks together. Optional are `gap_s`, seconds per queued call, and `world_size`, which
+// must be `ranks` in every row; other columns are ignored. Throws InputError with file and line for every malformed input, and unless both
+// reduce_scatter and all_gather are there.
 ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file, int64_t ranks);  // `file`: the name used in errors
 ShardedCosts read_collectives_csv(const std::filesystem::path& path, int64_t ranks);
 
-// Single calls were measured alone: queued ones take less by as much as all-reduces do, and latency during backward changes by their
-// calibration's factor (assumptions). all_reduce: calibrated.
+// Latency during backward changes by the all-reduces' calibrated factor, and where queued calls were not measured they take less by as much
+// as queued all-reduces do (assumptions). all_reduce: calibrated.
 ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduce, double latency_factor);
 
 // ---- Memory.
