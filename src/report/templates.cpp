@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "results/table.h"
+#include "results/field.h"
 
 // The assembler includes the file as it is, ended by a zero. FIRKIN_CHARTS: its path, from CMake.
 asm(".section .rodata\n.global firkin_charts\nfirkin_charts:\n.incbin \"" FIRKIN_CHARTS "\"\n.byte 0\n.previous\n");

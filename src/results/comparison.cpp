@@ -278,8 +278,8 @@ template <>
 constexpr auto kFields<Comparison> = std::tuple(Field("compared", &Comparison::command), Field("a_file", &Comparison::a_file),
                                                 Field("b_file", &Comparison::b_file), Field("only_a", &Comparison::only_a),
                                                 Field("only_b", &Comparison::only_b),
-                                                Field("different", &Comparison::different_facts, Unit::kText, "", kRequired),
-                                                Field("settings", &Comparison::settings, Unit::kText, "", kRequired));
+                                                Field("different", &Comparison::different_facts, kRequired),
+                                                Field("settings", &Comparison::settings, kRequired));
 
 void write_object(const Comparison& comparison, nlohmann::json& object) {
   write_by_table(comparison, object);

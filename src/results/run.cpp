@@ -18,7 +18,7 @@ constexpr auto kFields<Environment> = std::tuple(
     Field("float32_matmul", &Environment::float32_matmul, Unit::kText, "float32 products"),
     Field("cpu", &Environment::cpu, Unit::kText, "cpu"), Field("cores", &Environment::cores, Unit::kCount, "cores"),
     Field("os", &Environment::os, Unit::kText, "os"), Field("firkin", &Environment::firkin, Unit::kText, "firkin", kEverywhere | kDefault),
-    Field("libtorch", &Environment::libtorch, Unit::kText, "libtorch"), Field("hosts", &Environment::hosts, Unit::kText, "", kIfAny));
+    Field("libtorch", &Environment::libtorch, Unit::kText, "libtorch"), Field("hosts", &Environment::hosts, kIfAny));
 
 template <>
 constexpr auto kFields<ModelDescription> = std::tuple(
@@ -33,10 +33,9 @@ constexpr auto kFields<ModelDescription> = std::tuple(
 
 template <>
 constexpr auto kFields<RunHead> = std::tuple(Field("command", &RunHead::command), Field("command_line", &RunHead::command_line),
-                                             Field("started", &RunHead::started, Unit::kText, "", kDefault),
-                                             Field("seed", &RunHead::seed, Unit::kCount),
-                                             Field("files", &RunHead::files, Unit::kText, "", kIfAny),
-                                             Field("environment", &RunHead::environment, Unit::kText, "", kDefault));
+                                             Field("started", &RunHead::started, kDefault), Field("seed", &RunHead::seed, Unit::kCount),
+                                             Field("files", &RunHead::files, kIfAny),
+                                             Field("environment", &RunHead::environment, kDefault));
 
 namespace {
 
