@@ -1,5 +1,4 @@
-#include "answer.h"
-
+// What was measured, in words; the answers of `firkin tune` and `firkin predict` are in recommendation.cpp.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,6 +7,7 @@
 
 #include "firkin/base/units.h"
 #include "firkin/stats/summary.h"
+#include "report/report.h"
 
 namespace firkin {
 namespace {

@@ -8,7 +8,6 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "answer.h"
 #include "firkin/base/file.h"
 #include "firkin/base/output_folder.h"
 #include "report/charts.h"

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "answer.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/uncertainty.h"
