@@ -12,7 +12,6 @@
 #include "firkin/base/units.h"
 #include "firkin/comm/device.h"
 #include "job.h"
-#include "ranks.h"
 #include "results/results.h"
 
 namespace firkin::cli {
@@ -26,9 +25,9 @@ struct SizeFlags {
 
 // Named as in nccl-tests.
 void add_size_flags(CLI::App& app, SizeFlags& flags) {
-  app.add_option("-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024")->capture_default_str();
-  app.add_option("-e,--end", flags.end, "largest size")->capture_default_str();
-  app.add_option("-f,--factor", flags.factor, "ratio of successive sizes")->capture_default_str();
+  add_value(app, "-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024");
+  add_value(app, "-e,--end", flags.end, "largest size");
+  add_value(app, "-f,--factor", flags.factor, "ratio of successive sizes");
 }
 
 // --time, of all that is measured.
@@ -289,7 +288,7 @@ Run declare_bench_chunks(CLI::App& app) {
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
   add_run_flags(app, *flags, "bench-chunks");
   add_size_flags(app, flags->sizes);
-  app.add_option("--elements", flags->elements, "float32 elements of the data")->capture_default_str();
+  add_value(app, "--elements", flags->elements, "float32 elements of the data");
   add_seconds_flag(app, flags->seconds);
   app.add_option("--allreduce", flags->allreduce, "add g(x) as gap_s to this table: OUT/allreduce.csv");
   return [flags] {

@@ -82,7 +82,7 @@ Run declare_bench_layers(CLI::App& app) {
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
   add_run_flags(app, *flags, "bench-layers");
   add_job_flags(app, flags->job);
-  app.add_option("--steps", flags->steps, "steps with clocks, and as many without")->capture_default_str()->check(CLI::Range(4, 100000));
+  add_value(app, "--steps", flags->steps, "steps with clocks, and as many without")->check(CLI::Range(4, 100000));
   app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if clocks slow the step");
   app.add_flag("--force", flags->keeps_perturbed)->group("");  // its old name
   return [flags] {

@@ -256,12 +256,11 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
 }
 
 void add_matrix_flags(CLI::App& app, StepFlags& flags) {
-  app.add_option("--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")
+  add_value(app, "--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")
       ->delimiter(',')
-      ->capture_default_str()
       ->type_name(kModelType);
-  app.add_option("--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',')->capture_default_str();
-  app.add_option("--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',')->capture_default_str();
+  add_value(app, "--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',');
+  add_value(app, "--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',');
   add_strategy_flags(app, flags.strategies, flags.caps);
   app.add_option("--synthetic-tensors", flags.synthetic_tensors, "this many equal tensors instead of a model")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}))

@@ -22,8 +22,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr const char* kMainGroup = "Options";
-
 class ShortHelp : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
@@ -203,7 +201,7 @@ void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& comm
   flags.out = "firkin-out/" + command;
   add_json_flag(app, flags.json);
   app.add_flag("--quiet", flags.quiet, "print the answer only, without progress")->group("Output");
-  app.add_option("--out", flags.out, "folder for results")->capture_default_str();
+  add_value(app, "--out", flags.out, "folder for results");
 }
 
 void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {

@@ -48,9 +48,12 @@ const std::vector<std::string>& command_line();
 // The type, for CLI11, of a value that is a model's name or file.
 inline constexpr const char* kModelType = "MODEL";
 
-// A flag whose default --help shows, in a group of it.
+// The group of --help that is always explained.
+inline constexpr const char* kMainGroup = "Options";
+
+// A flag or argument whose default --help shows, in a group of it.
 template <class T>
-CLI::Option* add_value(CLI::App& app, const std::string& name, T& value, const std::string& help, const std::string& group) {
+CLI::Option* add_value(CLI::App& app, const std::string& name, T& value, const std::string& help, const std::string& group = kMainGroup) {
   return app.add_option(name, value, help)->capture_default_str()->group(group);
 }
 

@@ -93,12 +93,11 @@ void check_number(const char* flag, double value, double least, double most) {
 void add_data_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--data", flags.data, "text, read byte by byte, or a .bin of 16-bit tokens\n(default: a text that comes with Firkin)");
   TrainSettings& settings = flags.settings;
-  CLI::Option* batch = app.add_option("--global-batch", settings.batch, "sequences per step, over all ranks")->capture_default_str();
+  CLI::Option* batch = add_value(app, "--global-batch", settings.batch, "sequences per step, over all ranks");
   add_old_name(app, "--batch", batch);
-  app.add_option("--sequence", flags.sequence, "tokens per sequence")->capture_default_str();
-  app.add_option("--steps", settings.schedule.steps, "parameter updates")->capture_default_str()->check(CLI::Range(int64_t{1}, kMany));
-  app.add_option("--held-share", flags.held_share, "share of the data, at its end, kept for evaluation")
-      ->capture_default_str()
+  add_value(app, "--sequence", flags.sequence, "tokens per sequence");
+  add_value(app, "--steps", settings.schedule.steps, "parameter updates")->check(CLI::Range(int64_t{1}, kMany));
+  add_value(app, "--held-share", flags.held_share, "share of the data, at its end, kept for evaluation")
       ->group("Evaluation and checkpoints");
 }
 
@@ -106,9 +105,7 @@ void add_learning_flags(CLI::App& app, TrainFlags& flags) {
   TrainSettings& settings = flags.settings;
   const char* const group = "Learning";
   const CLI::Range any(int64_t{0}, kMany);
-  const auto add = [&](const char* name, auto& value, const char* help) {
-    return app.add_option(name, value, help)->capture_default_str()->group(group);
-  };
+  const auto add = [&](const char* name, auto& value, const char* help) { return add_value(app, name, value, help)->group(group); };
   add("--micro-batch", settings.micro_batch, "sequences per forward and backward; gradients\naccumulate (0: a rank's whole share)")
       ->check(any);
   add("--learning-rate", settings.schedule.peak, "peak learning rate of AdamW");
@@ -130,13 +127,11 @@ void add_learning_flags(CLI::App& app, TrainFlags& flags) {
 }
 
 void add_communication_flags(CLI::App& app, TrainFlags& flags) {
-  app.add_option("--strategy", flags.strategy, "how to synchronise gradients")
-      ->capture_default_str()
+  add_value(app, "--strategy", flags.strategy, "how to synchronise gradients")
       ->check(why_no_training_strategy)
       ->check(CLI::IsMember(training_strategies()));
   add_old_name(app, "--cap-mib", add_size(app, "--cap", flags.cap_bytes, "bucket cap; firkin tune finds the fastest"), "MiB");
-  app.add_option("--buckets", flags.buckets, "cap: use --cap; automatic: find buckets while training\nand keep them in --out for --resume")
-      ->capture_default_str()
+  add_value(app, "--buckets", flags.buckets, "cap: use --cap; automatic: find buckets while training\nand keep them in --out for --resume")
       ->check(CLI::IsMember({"cap", "automatic"}))
       ->group("Buckets");
   add_rule_flags(app, flags.rule);
@@ -145,7 +140,7 @@ void add_communication_flags(CLI::App& app, TrainFlags& flags) {
 void add_loop_flags(CLI::App& app, TrainFlags& flags) {
   const char* const group = "Evaluation and checkpoints";
   const auto add = [&](const char* name, int64_t& value, int64_t least, const char* help) {
-    app.add_option(name, value, help)->capture_default_str()->check(CLI::Range(least, kMany))->group(group);
+    add_value(app, name, value, help)->check(CLI::Range(least, kMany))->group(group);
   };
   add("--evaluate-every", flags.loop.evaluate_every, 0, "steps between evaluations; 0: only after the last");
   add("--evaluate-windows", flags.loop.evaluate_windows, 1, "evaluate at most this many held-out sequences");
