@@ -54,6 +54,9 @@ nlohmann::json chart_template(const std::string& name);
 // Throws std::logic_error unless the data sets are exactly those of the template.
 nlohmann::json filled_chart(const std::string& name, nlohmann::json datasets);
 
+// The chart of a template, whose name is its id, with the title and the caption that stand in the template's "usermeta".
+Chart chart_of(const std::string& name, nlohmann::json datasets, std::string summary);
+
 // Throws std::logic_error when the template has no such parameter.
 void set_param(nlohmann::json& spec, const std::string& name, nlohmann::json value);
 

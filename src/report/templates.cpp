@@ -103,6 +103,7 @@ std::string colour_declarations(Scheme scheme) {
 json filled_chart(const std::string& name, json datasets) {
   json spec = chart_template(name);
   const json expected = std::exchange(spec["datasets"], json::object());
+  spec.erase("usermeta");
   spec["width"] = "container";
   spec["autosize"] = {{"type", "fit-x"}, {"contains", "padding"}};  // marks beside the plot make it narrower
   spec["padding"] = {{"left", 2}, {"top", 2}, {"right", 6}, {"bottom", 2}};
@@ -115,6 +116,11 @@ json filled_chart(const std::string& name, json datasets) {
   leave_out_empty_layers(spec, datasets, spec.contains("data") ? spec["data"]["name"].get<std::string>() : "");
   spec["datasets"] = std::move(datasets);
   return spec;
+}
+
+Chart chart_of(const std::string& name, json datasets, std::string summary) {
+  const json words = chart_template(name)["usermeta"];
+  return {name, words["title"], words["caption"], std::move(summary), filled_chart(name, std::move(datasets))};
 }
 
 void set_param(json& spec, const std::string& name, json value) {
