@@ -55,11 +55,12 @@ std::vector<AllReduceSeries> measure(const char* what, AllReduceBenchOptions opt
   return measure_allreduce(group, options);
 }
 
-// Throws RuntimeError if any result was wrong.
-void check_sums(const std::vector<AllReduceSeries>& series) {
+// Throws RuntimeError if any result was wrong. `where`: what shows which.
+template <class Measured>
+void check_sums(const std::vector<Measured>& sizes, const char* where = "; see #wrong") {
   int64_t wrong = 0;
-  for (const AllReduceSeries& size : series) wrong += size.wrong;
-  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks; see #wrong", wrong));
+  for (const Measured& size : sizes) wrong += size.wrong;
+  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks{}", wrong, where));
 }
 
 // ---- firkin bench allreduce: a(x) and g(x).
@@ -82,8 +83,7 @@ void add_mixed_queues(const AllReduceFlags& flags, const ProcessGroup& group, do
 }
 
 void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, const ProcessGroup& group) {
-  Results results;
-  results.run = begin_run("bench-allreduce", flags.common, group);
+  Results results = begin_run("bench-allreduce", flags.common, group);
   const double mixed_s = flags.seconds * kMixedShare;
   const std::vector<AllReduceSeries> series = measure(
       "measuring all-reduce",
@@ -126,8 +126,7 @@ int64_t fitting_sizes(const CollectivesFlags& flags, const std::vector<int64_t>&
 
 // fitting: of the sizes, on this rank.
 void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t fitting, const ProcessGroup& group) {
-  Results results;
-  results.run = begin_run("bench-collectives", flags.common, group);
+  Results results = begin_run("bench-collectives", flags.common, group);
   const auto count = static_cast<size_t>(-max_over_ranks(group, {-static_cast<double>(fitting)})[0]);
   if (count < sizes.size()) {
     results.notes.push_back(fmt::format("{} and above did not fit into memory ({} a rank) and were skipped.", format_bytes(sizes[count]),
@@ -195,8 +194,7 @@ std::vector<ChunksPoint> measure(const ChunksFlags& flags, const ChunksInput& in
 }
 
 void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessGroup& group) {
-  Results results;
-  results.run = begin_run("bench-chunks", flags.common, group);
+  Results results = begin_run("bench-chunks", flags.common, group);
   const std::vector<ChunksPoint> points = measure(flags, input, group);
   if (group.rank != 0) return;
   results.elements = flags.elements;
@@ -212,9 +210,7 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
     files.push_back({"allreduce.csv", allreduce_csv(results.allreduce)});
   }
   finish_run(flags.common, results, files);
-  int64_t wrong = 0;
-  for (const ChunksPoint& point : points) wrong += point.wrong;
-  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks", wrong));
+  check_sums(points, "");
 }
 
 }  // namespace

@@ -40,8 +40,7 @@ LayerProfile measure(const LayersFlags& flags, Workload& workload, const Process
 }
 
 void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
-  Results results;
-  results.run = begin_run("bench-layers", flags.common, group);
+  Results results = begin_run("bench-layers", flags.common, group);
   results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
   const LayerProfile profile = measure(flags, workload, group);

@@ -108,7 +108,7 @@ std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) 
 // memory: one per setting.
 StepConfiguration measured_configuration(const Configuration& configuration, const std::vector<StepSetting>& settings,
                                          const StepBenchResult& result, const std::vector<StepMemory>& memory, int world_size) {
-  StepConfiguration measured{.model = configuration.description, .status = "measured", .reason = {}, .strategies = {}, .samples = {}};
+  StepConfiguration measured{.model = configuration.description};
   measured.strategies = strategy_rows(settings, result, configuration.description, world_size);
   for (size_t i = 0; i < settings.size(); ++i) {
     measured.strategies[i].peak_memory_bytes = memory[i].peak_bytes;
@@ -183,17 +183,13 @@ std::string try_configuration(const MatrixRun& run, const Configuration& configu
   return agree_on_memory(run, "a trial step took", peak);
 }
 
-StepConfiguration out_of_memory(const Configuration& configuration, const std::string& reason) {
-  return {.model = configuration.description, .status = "out of memory", .reason = reason, .strategies = {}, .samples = {}};
-}
-
 StepConfiguration measure_configuration(MatrixRun& run, const Configuration& configuration) {
   std::string reason = agree_on_memory(run, "estimated", estimated_bytes(run.flags, configuration));
   std::optional<Workload> workload;
   if (reason.empty()) reason = try_configuration(run, configuration, workload);
   if (!reason.empty()) {
     for (size_t i = 0; i < run.settings.size() * static_cast<size_t>(run.flags.steps.blocks); ++i) run.progress->advance("out of memory");
-    return out_of_memory(configuration, reason);
+    return {.model = configuration.description, .status = "out of memory", .reason = reason};
   }
   std::vector<StepMemory> memory;
   for (const StepSetting& setting : run.settings) memory.push_back(measure_step_memory(run.group, *workload, setting.options));
@@ -221,8 +217,7 @@ std::vector<bool> done_before(const ProcessGroup& group, const std::vector<Confi
 }
 
 void run_rank(const StepFlags& flags, const ProcessGroup& group) {
-  Results results;
-  results.run = begin_run("bench-step", flags.common, group);
+  Results results = begin_run("bench-step", flags.common, group);
   const std::vector<Configuration> configurations = make_configurations(flags);
   const std::vector<StepConfiguration> before = resumable_configurations(flags);
   const std::vector<bool> done = done_before(group, configurations, before);

@@ -122,10 +122,11 @@ int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& 
   return 0;
 }
 
-RunHead begin_run(const std::string& command, const CommonFlags& common, const ProcessGroup& group) {
-  RunHead run = start_run(command, common);
-  add_ranks(group, run.environment);
-  return run;
+Results begin_run(const std::string& command, const CommonFlags& common, const ProcessGroup& group) {
+  Results results;
+  results.run = start_run(command, common);
+  add_ranks(group, results.run.environment);
+  return results;
 }
 
 std::string difference_from(const RunHead& earlier, const CommonFlags& common, const RankFlags& ranks) {

@@ -2,8 +2,7 @@
 // replay of a profile); and under which strategies.
 //
 //   return run_on_ranks(flags, [&](const ProcessGroup& group) {
-//     Results results;
-//     results.run = begin_run("tune", flags.common, group);   // on every rank, before anything is measured
+//     Results results = begin_run("tune", flags.common, group);   // on every rank, before anything is measured
 //     ...
 //     if (group.rank == 0) finish_run(flags.common, results, {{"tensors.csv", csv}});
 //   });
@@ -69,8 +68,8 @@ bool writes_results();
 // code. Check all input before: then bad input is reported once, and before any rank starts.
 int run_on_ranks(RunFlags& flags, const std::function<void(const ProcessGroup&)>& body);
 
-// start_run(), and the machines of all ranks. Collective.
-RunHead begin_run(const std::string& command, const CommonFlags& common, const ProcessGroup& group);
+// A result with the head of start_run(), and in it the machines of all ranks. Collective.
+Results begin_run(const std::string& command, const CommonFlags& common, const ProcessGroup& group);
 
 // What differs between an earlier run and one that these flags would start here: "batch 4, now 2", "host a, now b"; empty: nothing.
 std::string difference_from(const RunHead& earlier, const CommonFlags& common, const RankFlags& ranks);

@@ -68,10 +68,7 @@ constexpr std::array kCommands = {
 constexpr int kUsageError = 2;
 constexpr int kFailure = 1;
 
-std::vector<std::string>& stored_command_line() {
-  static std::vector<std::string> words;
-  return words;
-}
+std::vector<std::string> stored_command_line;
 
 // Messages are one line, and harmless on a terminal, whatever a library or a file put into them.
 int report_error(const std::string& message, int exit_code) {
@@ -131,14 +128,14 @@ int run(int argc, char** argv) {
 }  // namespace
 
 const std::vector<std::string>& command_line() {
-  return stored_command_line();
+  return stored_command_line;
 }
 
 }  // namespace firkin::cli
 
 int main(int argc, char** argv) {
   using namespace firkin;
-  cli::stored_command_line().assign(argv + 1, argv + argc);
+  cli::stored_command_line.assign(argv + 1, argv + argc);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write(), with a message
   try {
     return cli::run(argc, argv);

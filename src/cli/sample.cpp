@@ -34,12 +34,6 @@ NewestCheckpoint find_checkpoint(const std::filesystem::path& from) {
                                     : problems[0]);
 }
 
-// Every byte on its own: a character of several may not be whole yet.
-void print_token(int64_t token) {
-  std::fputc(static_cast<int>(token), stdout);
-  std::fflush(stdout);
-}
-
 int run_sample(const SampleFlags& flags) {
   if (flags.prompt.empty()) throw InputError("--prompt: empty; expected at least one character");
   const NewestCheckpoint newest = find_checkpoint(flags.from);
@@ -64,7 +58,9 @@ int run_sample(const SampleFlags& flags) {
   if (!flags.json) fmt::print("{}", flags.prompt);
   generate(model, prompt, options, [&](int64_t token) {
     text += static_cast<char>(token < 256 ? token : '?');
-    if (!flags.json) print_token(token < 256 ? token : '?');
+    if (flags.json) return;
+    std::fputc(text.back(), stdout);  // every byte on its own: a character of several may not be whole yet
+    std::fflush(stdout);
   });
   if (flags.json) {
     print_json({{"checkpoint", newest.file.string()}, {"step", head.step}, {"prompt", flags.prompt}, {"text", text}});

@@ -30,8 +30,7 @@ std::string file_name(const StepSetting& setting) {
 }
 
 void run_rank(const TraceFlags& flags, const std::vector<StepSetting>& settings, const ProcessGroup& group) {
-  Results results;
-  results.run = begin_run("trace", flags.common, group);
+  Results results = begin_run("trace", flags.common, group);
   results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
   std::optional<ModelInputs> inputs;

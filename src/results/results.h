@@ -79,7 +79,7 @@ struct StepConfiguration {
   std::string status = "measured";  // or "out of memory"
   std::optional<std::string> reason = {};
   std::vector<StrategyRow> strategies = {};
-  StepSamples samples;
+  StepSamples samples = {};
 };
 
 std::string setting_name(const StrategyRow& row);        // "bucketed 2.38 MiB"
