@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <ranges>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
@@ -43,12 +44,11 @@ Gradients gradients_of(const BucketsFlags& flags) {
     return {flags.tensors_file, std::move(profile.names), std::move(profile.bytes)};
   }
   Gradients gradients{.source = flags.model.model, .names = {}, .bytes = {}};
-  for (const TensorSpec& tensor : tensor_specs(model_config(flags.model))) {
+  // Until a backward pass was observed: the reverse of registration.
+  for (const TensorSpec& tensor : std::views::reverse(tensor_specs(model_config(flags.model)))) {
     gradients.names.push_back(tensor.name);
     gradients.bytes.push_back(tensor.numel * element_bytes(flags.model));
   }
-  std::ranges::reverse(gradients.names);  // until a backward pass was observed: the reverse of registration
-  std::ranges::reverse(gradients.bytes);
   return gradients;
 }
 

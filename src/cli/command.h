@@ -25,7 +25,7 @@ namespace firkin::cli {
 // Runs a subcommand whose flags were parsed; returns the exit code. Throws InputError (exit code 2) or anything else (exit code 1).
 using Run = std::function<int()>;
 
-// A subcommand, one per file: `declare` adds its flags to `app` and returns what runs when the user chose it.
+// A subcommand: `declare` adds its flags to `app` and returns what runs when the user chose it.
 struct Command {
   const char* name;
   const char* summary;

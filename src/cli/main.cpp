@@ -15,7 +15,7 @@
 
 namespace firkin::cli {
 
-// One line per command; a command is a file of this folder.
+// One line per command; a command is a file of this folder, or a part of one.
 #ifdef FIRKIN_WITH_TORCH
 Run declare_bench_allreduce(CLI::App& app);
 Run declare_bench_chunks(CLI::App& app);

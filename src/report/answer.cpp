@@ -45,20 +45,11 @@ std::string steps_heading(const Results& results) {
 }
 
 std::string trace_heading(const std::vector<TraceRow>& traces) {
-  const TraceRow* best = nullptr;
-  double most = -1;
-  for (const TraceRow& trace : traces) {
-    if (trace.ranks.empty() || trace.ranks[0].communication_s.empty()) continue;
-    const double communication_s = median(trace.ranks[0].communication_s);
-    if (communication_s <= 0) continue;
-    const double share = median(trace.ranks[0].overlapped_s) / communication_s;
-    if (share > most) {
-      most = share;
-      best = &trace;
-    }
-  }
-  if (!best) return fmt::format("Timelines of a step under {} settings.", traces.size());
-  return fmt::format("The strategy {} hides the most: {} of its communication overlaps computation.", best->name, display_percent(most));
+  const auto shares = [](const TraceRow& trace) { return overlapped_share(trace).value_or(-1); };
+  const TraceRow& best = *std::ranges::max_element(traces, {}, shares);
+  const std::optional<double> most = overlapped_share(best);
+  if (!most) return fmt::format("Timelines of a step under {} settings.", traces.size());
+  return fmt::format("The strategy {} hides the most: {} of its communication overlaps computation.", best.name, display_percent(*most));
 }
 
 std::string layers_heading(const LayersSection& section) {

@@ -21,6 +21,16 @@ namespace firkin {
 
 namespace {
 
+// One setting as one run saw it.
+struct MeasuredSetting {
+  std::string configuration;  // "demo, batch 4, sequence 128, float32", or empty where a run has only one
+  std::string name;           // "bucketed 25 MiB"
+  double median_s = 0;
+  std::optional<Interval> interval = {};  // 95 %, seconds
+  Evidence evidence = Evidence::kNone;
+  std::vector<double> samples_s = {};  // empty unless evidence is kSamples
+};
+
 using Samples = std::vector<std::vector<double>>;
 
 constexpr double kNormal95 = 1.959963984540054;       // a normal variable is within this many deviations in 95 %
@@ -114,8 +124,7 @@ std::vector<MeasuredSetting> settings_of(const Results& results) {
   throw InputError(fmt::format("results of \"{}\"; expected those of tune, bench-step or bench-allreduce", command));
 }
 
-}  // namespace
-
+// In the file's order, each once.
 std::vector<MeasuredSetting> measured_settings(const Results& results) {
   std::vector<MeasuredSetting> settings = settings_of(results);
   if (settings.empty() && results.configurations.empty())
@@ -128,9 +137,22 @@ std::vector<MeasuredSetting> measured_settings(const Results& results) {
   return settings;
 }
 
-// ---- Two runs.
+struct MeasuredRun {
+  Results results;
+  std::vector<MeasuredSetting> settings = {};
+};
 
-namespace {
+MeasuredRun read_run(const std::filesystem::path& path) {
+  MeasuredRun run{read_results(path)};
+  try {
+    run.settings = measured_settings(run.results);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}: {}", path.string(), error.what()));
+  }
+  return run;
+}
+
+// ---- Two runs.
 
 Verdict verdict_of(const Interval& ratio) {
   if (std::isinf(ratio.high)) return Verdict::kUnknown;  // fewer than kFewestSamples
@@ -212,11 +234,10 @@ void compare_facts(const Facts& a, const Facts& b, Comparison& comparison) {
 
 }  // namespace
 
-Comparison compare_results(const Results& a, const Results& b) {
-  const std::vector<MeasuredSetting> settings_a = measured_settings(a);
-  const std::vector<MeasuredSetting> settings_b = measured_settings(b);
-  Comparison comparison;
-  comparison.command = a.run.command;
+Comparison compare_files(const std::filesystem::path& a_file, const std::filesystem::path& b_file) {
+  const auto [a, settings_a] = read_run(a_file);
+  const auto [b, settings_b] = read_run(b_file);
+  Comparison comparison{.command = a.run.command, .a_file = a_file.string(), .b_file = b_file.string()};
   if (b.run.command != comparison.command) {
     throw InputError(fmt::format("a {} and a {}; expected two results of one subcommand", comparison.command, b.run.command));
   }

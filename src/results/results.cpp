@@ -410,17 +410,17 @@ std::optional<double> exposed_of_first(const TraceRow& trace) {
   return all_s && hidden_s ? std::optional(*all_s - *hidden_s) : std::nullopt;
 }
 
-std::optional<double> overlapped_share_of_first(const TraceRow& trace) {
-  const auto all_s = first_rank<&TraceFigures::communication_s>(trace), hidden_s = first_rank<&TraceFigures::overlapped_s>(trace);
-  return all_s && hidden_s && *all_s > 0 ? std::optional(*hidden_s / *all_s) : std::nullopt;
-}
-
 void check_period(BusyPeriod& period, const JsonFields& fields) {
   if (period.start_s < 0 || period.start_s > period.end_s)
     fields.fail("start_s", fmt::format("{}", period.start_s), "0 or more, at most the end");
 }
 
 }  // namespace
+
+std::optional<double> overlapped_share(const TraceRow& trace) {
+  const auto all_s = first_rank<&TraceFigures::communication_s>(trace), hidden_s = first_rank<&TraceFigures::overlapped_s>(trace);
+  return all_s && hidden_s && *all_s > 0 ? std::optional(*hidden_s / *all_s) : std::nullopt;
+}
 
 template <>
 constexpr auto kFields<TraceFigures> = std::tuple(Field("step_s", median_of<TraceFigures, &TraceFigures::step_s>),
@@ -446,8 +446,8 @@ constexpr auto kFields<TraceRow> = std::tuple(
     Field("", first_rank<&TraceFigures::step_s>, Unit::kDifference, "step", kTables),
     Field("", first_rank<&TraceFigures::compute_s>, Unit::kDifference, "compute", kTables),
     Field("", first_rank<&TraceFigures::communication_s>, Unit::kDifference, "communication", kTables),
-    Field("", overlapped_share_of_first, Unit::kShare, "overlapped", kTables),
-    Field("", exposed_of_first, Unit::kDifference, "exposed", kTables), Field("idle_share", &TraceRow::idle_share, Unit::kShare, "idle"),
+    Field("", overlapped_share, Unit::kShare, "overlapped", kTables), Field("", exposed_of_first, Unit::kDifference, "exposed", kTables),
+    Field("idle_share", &TraceRow::idle_share, Unit::kShare, "idle"),
     Field("agreement_s", &TraceRow::agreement_s, Unit::kDifference, "agreement", kPage), Field("ranks", &TraceRow::ranks, kIfAny),
     Field("timeline", &TraceRow::timeline, kRequired), Field("predicted_timeline", &TraceRow::predicted, kIfAny));
 
@@ -611,14 +611,16 @@ std::string steps_csv(const std::vector<StepConfiguration>& configurations) {
     model.insert(model.end(), row.begin(), row.end());
     return model;
   };
+  std::vector<std::string> model_columns = csv_names<ModelDescription>();
+  model_columns[0] = "model";
   const std::vector<std::string> columns = csv_names<StrategyRow>();
   std::vector<std::vector<std::string>> lines;
   for (const StepConfiguration& configuration : configurations) {
-    const std::vector<std::string> model = model_csv(configuration.model);
+    const std::vector<std::string> model = csv_line(configuration.model);
     for (const StrategyRow& row : configuration.strategies) lines.push_back(joined(model, configuration.status, csv_line(row)));
     if (configuration.strategies.empty()) lines.push_back(joined(model, configuration.status, std::vector<std::string>(columns.size())));
   }
-  return csv_lines(joined(model_csv_names(), "status", columns), lines);
+  return csv_lines(joined(model_columns, "status", columns), lines);
 }
 
 template <class Row>

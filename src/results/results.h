@@ -288,6 +288,9 @@ struct TraceRow {
   std::vector<BusyPeriod> predicted = {};  // the same plan as the model sees it; empty where nothing was predicted
 };
 
+// Of rank 0's communication, how much overlaps computation; nothing where it did not communicate.
+std::optional<double> overlapped_share(const TraceRow& trace);
+
 // ---- The steps of a training.
 
 // One step. Times are rank 0's, in seconds. A loss that is no finite number is absent.
