@@ -204,11 +204,6 @@ void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& comm
   add_value(app, "--out", flags.out, "folder for results");
 }
 
-void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
-  add_output_flags(app, flags, command);
-  add_value(app, "--seed", flags.seed, "random seed", "Measuring");
-}
-
 void print_json(const nlohmann::json& result) {
   fmt::print("{}\n", dump_json(result, 2));
   std::fflush(stdout);

@@ -101,9 +101,6 @@ struct CommonFlags {
 // --json, --quiet and --out, whose default is firkin-out/COMMAND.
 void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
 
-// Those, and --seed.
-void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
-
 // --settings: of every framework.
 void add_settings_flag(CLI::App& app, CommonFlags& flags);
 

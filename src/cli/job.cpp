@@ -63,7 +63,12 @@ std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
   return parse_link(*flags.link, flags.link_world.value_or(ranks));
 }
 
-void add_rank_flags(CLI::App& app, RankFlags& flags) {
+}  // namespace
+
+void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command) {
+  add_output_flags(app, run.common, command);
+  add_value(app, "--seed", run.common.seed, "random seed", "Measuring");
+  RankFlags& flags = run.ranks;
   flags.ranks_option = add_value(app, "--ranks", flags.ranks, "ranks to start on this machine, without a launcher");
   app.add_option("--link", flags.link,
                  "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long (a\nreduce-scatter or "
@@ -76,13 +81,6 @@ void add_rank_flags(CLI::App& app, RankFlags& flags) {
   add_value(app, "--backend", flags.backend, "c10d backend for gradients; auto: nccl if each rank\nhas a GPU of its own, else gloo", group)
       ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
   add_value(app, "--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share", group);
-}
-
-}  // namespace
-
-void add_run_flags(CLI::App& app, RunFlags& flags, const std::string& command) {
-  add_common_flags(app, flags.common, command);
-  add_rank_flags(app, flags.ranks);
 }
 
 bool uses_gpus(const RankFlags& flags) {

@@ -46,12 +46,12 @@ struct RankFlags {
   std::optional<int64_t> link_world;  // without: as many as there are ranks
 };
 
-// What every subcommand that runs on ranks takes.
+// What every subcommand that runs on ranks takes: also --seed.
 struct RunFlags {
   CommonFlags common;
   RankFlags ranks;
 };
-void add_run_flags(CLI::App& app, RunFlags& flags, const std::string& command);
+void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command);
 
 // Whether ranks are on GPUs.
 bool uses_gpus(const RankFlags& flags);

@@ -222,31 +222,6 @@ constexpr auto kFields<PredictedHook> = std::tuple(
     Field("bucketed_period_s", &PredictedHook::bucketed_period_s, Unit::kDifference, "step, bucketed"),
     Field("ordered_period_s", &PredictedHook::ordered_period_s, Unit::kDifference, "step, ordered"));
 
-template <>
-constexpr auto kFields<PredictedSharded> = std::tuple(
-    Field(kCapKey, &PredictedSharded::cap_bytes, Unit::kBytesAsMib),
-    Field("same_buckets_from_mib", &PredictedSharded::lowest_cap_bytes, Unit::kBytesAsMib),
-    Field("same_buckets_to_mib", &PredictedSharded::highest_cap_bytes, Unit::kBytesAsMib),
-    Field("buckets", &PredictedSharded::buckets, Unit::kCount),
-    Field("bucketed_period_s", &PredictedSharded::bucketed_period_s, Unit::kDifference),
-    Field("period_s", &PredictedSharded::period_s, Unit::kSeconds), Field("gain", &PredictedSharded::gain, Unit::kChange),
-    Field("gain_over_ordered", &PredictedSharded::gain_over_ordered, Unit::kChange),
-    Field("bound_s", &PredictedSharded::bound_s, Unit::kDifference), Field("waited_s", &PredictedSharded::waited_s, Unit::kDifference),
-    Field("computation_s", &PredictedSharded::computation_s, Unit::kDifference),
-    Field("communication_s", &PredictedSharded::communication_s, Unit::kDifference),
-    Field("agreement_s", &PredictedSharded::agreement_s, Unit::kDifference), Field("halves", &PredictedSharded::halves),
-    Field("ddp_bucket_size", &PredictedSharded::ddp_bucket_size, Unit::kCount),
-    Field("allgather_bucket_size", &PredictedSharded::allgather_bucket_size, Unit::kCount), Field("plain_memory", &PredictedSharded::plain),
-    Field("sharded_memory", &PredictedSharded::sharded));
-
-void write_object(const PredictedSharded& sharded, json& object) {
-  write_by_table(sharded, object);
-}
-
-void read_object(const JsonFields& fields, PredictedSharded& sharded) {
-  read_by_table(fields, sharded);
-}
-
 // ---- All of it.
 
 template <>

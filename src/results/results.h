@@ -437,8 +437,6 @@ double cost_of_keeping(const SensitivityPoint& point);
 // For field.h: structs that several sections hold.
 void write_object(const Prediction& prediction, nlohmann::json& document);
 void read_object(const JsonFields& document, Prediction& prediction);
-void write_object(const PredictedSharded& sharded, nlohmann::json& object);
-void read_object(const JsonFields& fields, PredictedSharded& sharded);
 template <>
 inline constexpr auto kFields<SimulationOptions> = std::tuple(Field("overhead_s", &SimulationOptions::overhead_s, Unit::kDifference),
                                                               Field("compute_slowdown", &SimulationOptions::compute_slowdown, Unit::kRatio),
@@ -456,5 +454,22 @@ inline constexpr auto kFields<RankMemory> =
                Field("optimizer_bytes", &RankMemory::optimizer, Unit::kCount), Field("masters_bytes", &RankMemory::masters, Unit::kCount),
                Field(
                    "total_bytes", +[](const RankMemory& memory) { return memory.total(); }, Unit::kCount));
+
+template <>
+inline constexpr auto kFields<PredictedSharded> = std::tuple(
+    Field(kCapKey, &PredictedSharded::cap_bytes, Unit::kBytesAsMib),
+    Field("same_buckets_from_mib", &PredictedSharded::lowest_cap_bytes, Unit::kBytesAsMib),
+    Field("same_buckets_to_mib", &PredictedSharded::highest_cap_bytes, Unit::kBytesAsMib),
+    Field("buckets", &PredictedSharded::buckets, Unit::kCount),
+    Field("bucketed_period_s", &PredictedSharded::bucketed_period_s, Unit::kDifference),
+    Field("period_s", &PredictedSharded::period_s, Unit::kSeconds), Field("gain", &PredictedSharded::gain, Unit::kChange),
+    Field("gain_over_ordered", &PredictedSharded::gain_over_ordered, Unit::kChange),
+    Field("bound_s", &PredictedSharded::bound_s, Unit::kDifference), Field("waited_s", &PredictedSharded::waited_s, Unit::kDifference),
+    Field("computation_s", &PredictedSharded::computation_s, Unit::kDifference),
+    Field("communication_s", &PredictedSharded::communication_s, Unit::kDifference),
+    Field("agreement_s", &PredictedSharded::agreement_s, Unit::kDifference), Field("halves", &PredictedSharded::halves),
+    Field("ddp_bucket_size", &PredictedSharded::ddp_bucket_size, Unit::kCount),
+    Field("allgather_bucket_size", &PredictedSharded::allgather_bucket_size, Unit::kCount), Field("plain_memory", &PredictedSharded::plain),
+    Field("sharded_memory", &PredictedSharded::sharded));
 
 }  // namespace firkin
