@@ -6,7 +6,6 @@
 #include "bench/layer_bench.h"
 #include "firkin/base/error.h"
 #include "firkin/base/progress.h"
-#include "firkin/base/units.h"
 #include "firkin/plan/tensor_profile.h"
 #include "job.h"
 #include "model/transformer.h"

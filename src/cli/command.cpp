@@ -15,7 +15,6 @@
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
-#include "report/report.h"
 
 namespace firkin::cli {
 namespace {

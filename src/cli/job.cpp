@@ -1,9 +1,7 @@
 #include "job.h"
 
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <system_error>
@@ -13,14 +11,12 @@
 #include "bench/environment.h"
 #include "bench/torch_peer.h"
 #include "comm/backends.h"
-#include "firkin/base/error.h"
 #include "firkin/base/machine.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/device.h"
 #include "firkin/comm/rank_info.h"
 #include "firkin/comm/run_ranks.h"
 #include "model/transformer.h"
-#include "model/transformer_config.h"
 #include "workload/text_data.h"
 
 #include <torch/headeronly/version.h>

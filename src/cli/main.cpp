@@ -10,7 +10,6 @@
 
 #include "command.h"
 #include "firkin/base/error.h"
-#include "firkin/base/json_text.h"
 #include "report/report.h"
 
 namespace firkin::cli {

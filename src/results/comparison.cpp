@@ -12,7 +12,6 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/paired.h"
-#include "results/field.h"
 #include "results/results.h"
 
 namespace firkin {

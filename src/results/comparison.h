@@ -4,7 +4,6 @@
 //   runs.settings[0].verdict;  // Verdict::kFaster: the second takes less time, and the interval of the ratio excludes 1
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>

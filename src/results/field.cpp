@@ -141,6 +141,32 @@ bool accepts(Unit unit, double value) {
   return std::isfinite(value) && (!positive || value > 0);
 }
 
+// As JSON has it: MiB where the struct has bytes.
+std::string text_of_number(double value, Unit unit) {
+  switch (unit) {
+    case Unit::kSeconds:
+    case Unit::kDifference:
+      return display_seconds(value);
+    case Unit::kBytes:
+      return format_bytes(static_cast<int64_t>(value));
+    case Unit::kBytesAsMib:
+    case Unit::kMib:
+      return display_cap(value);
+    case Unit::kShare:
+      return display_percent(value);
+    case Unit::kChange:
+      return display_percent(value, true);
+    case Unit::kRatio:
+      return fmt::format("{:.3f}", value);
+    case Unit::kCount:
+      return display_count(std::llround(value));
+    case Unit::kText:
+    case Unit::kPlain:
+      break;
+  }
+  return fmt::format("{:.4g}", value);
+}
+
 std::string described(const json& value) {
   constexpr size_t kLongest = 40;
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
@@ -259,35 +285,18 @@ double infinite_where_null(const json& value, const std::string& path, Unit unit
   return value.is_null() && accepts(unit, 0) && unit != Unit::kBytesAsMib ? HUGE_VAL : read_plain(value, path, unit, 0.0);
 }
 
-std::string text_of_value(const Interval& interval, Unit unit) {
-  if (!std::isfinite(interval.high)) return "too few samples";
-  return fmt::format("{} – {}", text_of_value(interval.low, unit), text_of_value(interval.high, unit));
-}
-
-std::string text_of_value(double value, Unit unit) {
-  switch (unit) {
-    case Unit::kSeconds:
-    case Unit::kDifference:
-      return display_seconds(value);
-    case Unit::kBytes:
-      return format_bytes(static_cast<int64_t>(value));
-    case Unit::kBytesAsMib:
-      return display_cap(mib(value));
-    case Unit::kMib:
-      return display_cap(value);
-    case Unit::kShare:
-      return display_percent(value);
-    case Unit::kChange:
-      return display_percent(value, true);
-    case Unit::kRatio:
-      return fmt::format("{:.3f}", value);
-    case Unit::kCount:
-      return display_count(std::llround(value));
-    case Unit::kText:
-    case Unit::kPlain:
-      break;
+std::optional<std::string> text_of_json(const json& value, Unit unit) {
+  if (value.is_null()) return std::nullopt;
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number()) return text_of_number(value.get<double>(), unit);
+  if (value.is_object()) {  // an interval
+    const auto low = text_of_json(value["low"], unit), high = text_of_json(value["high"], unit);
+    return low && high ? fmt::format("{} – {}", *low, *high) : "too few samples";
   }
-  return fmt::format("{:.4g}", value);
+  std::string texts;
+  for (const json& one : value) texts += (texts.empty() ? "" : ", ") + text_of_json(one, unit).value_or("–");
+  return texts;
 }
 
 std::string csv_of_json(const json& value) {

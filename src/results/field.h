@@ -224,11 +224,6 @@ double infinite_where_null(const nlohmann::json& value, const std::string& path,
 
 // An absent interval has no end.
 inline constexpr Interval kUnbounded{0, HUGE_VAL};
-template <class T>
-T from_nothing() {
-  if constexpr (std::is_same_v<T, Interval>) return kUnbounded;
-  return T();
-}
 
 // "a positive number", "a string": what a value of the type must be.
 std::string expected_number(Unit unit);
@@ -242,33 +237,8 @@ std::string expected_of(Unit unit) {
   return "an object";
 }
 
-std::string text_of_value(const Interval& interval, Unit unit);
-std::string text_of_value(double value, Unit unit);
-inline std::string text_of_value(int64_t value, Unit unit) {
-  return text_of_value(static_cast<double>(value), unit);
-}
-inline std::string text_of_value(bool yes, Unit) {
-  return yes ? "yes" : "no";
-}
-inline std::string text_of_value(const std::string& text, Unit) {
-  return text;
-}
-template <class T>
-std::string text_of_value(const std::vector<T>& list, Unit unit) {
-  std::string texts;
-  for (const T& value : list) texts += (texts.empty() ? "" : ", ") + text_of_value(value, unit);
-  return texts;
-}
-template <class T>
-std::optional<std::string> text_of(const T& value, Unit unit) {
-  if constexpr (is_optional<T>) {
-    if (!value) return std::nullopt;
-    return text_of_value(*value, unit);
-  } else {
-    return text_of_value(value, unit);
-  }
-}
-
+// For a person; nothing for null.
+std::optional<std::string> text_of_json(const nlohmann::json& value, Unit unit);
 std::string csv_of_json(const nlohmann::json& value);
 void append_interval_names(std::string key, std::vector<std::string>& names);
 void append_interval(const std::optional<Interval>& interval, std::vector<std::string>& line);
@@ -362,7 +332,8 @@ void read_by_table(const JsonFields& fields, Row& row) {
     if ((field.shown & kDefault) != 0) return;
     constexpr bool may_be_absent = is_optional<T> || is_list<T> || std::is_same_v<T, Interval>;
     if (!may_be_absent || (field.shown & kRequired) != 0) fields.fail(field.key, "missing", expected_of<T>(field.unit));
-    take(from_nothing<T>());
+    if constexpr (std::is_same_v<T, Interval>) return take(kUnbounded);
+    take(T());
   });
 }
 
@@ -429,7 +400,7 @@ Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption
       std::vector<std::optional<std::string>> texts;
       bool any = rows.empty();
       for (const Row& row : rows) {
-        texts.push_back(field_details::text_of(field.value_in(row), field.unit));
+        texts.push_back(field_details::text_of_json(json_of(field.value_in(row), field.unit), field.unit));
         any = any || texts.back();
       }
       if (!any) return;
@@ -476,7 +447,8 @@ Facts facts_of_fields(const Row& row) {
   field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
     if constexpr (field_details::is_shown<T>) {
       if ((field.shown & kPage) == 0) return;
-      if (const auto text = field_details::text_of(field.value_in(row), field.unit)) facts.emplace_back(field.heading, *text);
+      if (const auto text = field_details::text_of_json(json_of(field.value_in(row), field.unit), field.unit))
+        facts.emplace_back(field.heading, *text);
     }
   });
   return facts;

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
