@@ -454,19 +454,6 @@ constexpr auto kFields<TraceRow> = std::tuple(
 // ---- Trainings.
 
 template <>
-constexpr auto kFields<TrainingRow> = std::tuple(Field("step", &TrainingRow::step, Unit::kPlain, "step"),
-                                                 Field("loss", &TrainingRow::loss, Unit::kPlain, "loss"),
-                                                 Field(kHeldLossKey, &TrainingRow::held_loss, Unit::kPlain, "held loss"),
-                                                 Field("learning_rate", &TrainingRow::learning_rate, Unit::kPlain, "learning rate"),
-                                                 Field("gradient_norm", &TrainingRow::gradient_norm, Unit::kPlain, "gradient norm"),
-                                                 Field("tokens_per_s", &TrainingRow::tokens_per_s, Unit::kPlain, "tokens/s"),
-                                                 Field("step_s", &TrainingRow::step_s, Unit::kDifference, "step"),
-                                                 Field("exposed_s", &TrainingRow::exposed_s, Unit::kDifference, "exposed"),
-                                                 Field("data_s", &TrainingRow::data_s, Unit::kDifference, "data", kCsv),
-                                                 Field("checkpoint_s", &TrainingRow::checkpoint_s, Unit::kDifference, "checkpoint", kCsv),
-                                                 Field("skipped", &TrainingRow::skipped, Unit::kText, "skipped", kPage | kCsv));
-
-template <>
 constexpr auto kFields<TrainingSection> =
     std::tuple(Field("steps", &TrainingSection::steps, Unit::kPlain, "steps"),
                Field("planned_steps", &TrainingSection::planned_steps, Unit::kPlain, "of"),
@@ -636,24 +623,6 @@ std::string chunks_csv(const std::vector<ChunksRow>& rows) {
 
 std::string collectives_csv(const std::vector<CollectiveRow>& rows) {
   return csv_of(rows);
-}
-
-std::string metrics_line(const TrainingRow& row) {
-  return dump_json(json_of(row));
-}
-
-std::string metrics_csv_names() {
-  return csv_lines(csv_names<TrainingRow>(), {});
-}
-
-std::string metrics_csv_line(const TrainingRow& row) {
-  return csv_lines(csv_line(row), {});
-}
-
-TrainingRow read_training_row(const JsonFields& fields) {
-  TrainingRow row;
-  read_fields(fields, row);
-  return row;
 }
 
 }  // namespace firkin

@@ -293,7 +293,7 @@ std::optional<double> overlapped_share(const TraceRow& trace);
 
 // ---- The steps of a training.
 
-// One step. Times are rank 0's, in seconds. A loss that is no finite number is absent.
+// One step, a line of metrics.jsonl and of metrics.csv. Times are rank 0's, in seconds. A loss that is no finite number is absent.
 struct TrainingRow {
   int64_t step = 0;
   std::optional<double> loss = {};       // mean over the step's tokens, before the update
@@ -308,6 +308,20 @@ struct TrainingRow {
   std::optional<std::string> skipped = {};  // why the step was left out
 };
 
+template <>
+inline constexpr auto kFields<TrainingRow> = std::tuple(Field("step", &TrainingRow::step, Unit::kPlain, "step"),
+                                                        Field("loss", &TrainingRow::loss, Unit::kPlain, "loss"),
+                                                        Field(kHeldLossKey, &TrainingRow::held_loss, Unit::kPlain, "held loss"),
+                                                        Field("learning_rate", &TrainingRow::learning_rate, Unit::kPlain, "learning rate"),
+                                                        Field("gradient_norm", &TrainingRow::gradient_norm, Unit::kPlain, "gradient norm"),
+                                                        Field("tokens_per_s", &TrainingRow::tokens_per_s, Unit::kPlain, "tokens/s"),
+                                                        Field("step_s", &TrainingRow::step_s, Unit::kDifference, "step"),
+                                                        Field("exposed_s", &TrainingRow::exposed_s, Unit::kDifference, "exposed"),
+                                                        Field("data_s", &TrainingRow::data_s, Unit::kDifference, "data", kCsv),
+                                                        Field("checkpoint_s", &TrainingRow::checkpoint_s, Unit::kDifference, "checkpoint",
+                                                              kCsv),
+                                                        Field("skipped", &TrainingRow::skipped, Unit::kText, "skipped", kPage | kCsv));
+
 // What a training came to.
 struct TrainingSection {
   int64_t steps = 0;  // done, with those before --resume
@@ -318,16 +332,6 @@ struct TrainingSection {
   std::optional<double> exposed_share = {}, data_share = {}, checkpoint_share = {};  // of this run's time
   std::vector<TrainingRow> rows = {};                                                // all, or evenly spaced ones
 };
-
-// One line of metrics.jsonl, without its end.
-std::string metrics_line(const TrainingRow& row);
-
-// metrics.csv, for spreadsheets: the line of headings, and the line of a step; both ended. Absent values are empty.
-std::string metrics_csv_names();
-std::string metrics_csv_line(const TrainingRow& row);
-
-// Throws FieldError.
-TrainingRow read_training_row(const JsonFields& fields);
 
 // Of a long training, about `most`: every n-th, those with a held loss, and the last.
 std::vector<TrainingRow> thinned(const std::vector<TrainingRow>& rows, size_t most);
