@@ -140,11 +140,6 @@ int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
   return available_memory_bytes() / std::max(1, info ? info->local_world_size : 1);
 }
 
-int64_t estimated_bytes(const StepFlags& flags, const Configuration& configuration) {
-  if (!configuration.job) return 3 * flags.synthetic_tensors * flags.synthetic_bytes;
-  return process_bytes(estimate_job_memory(*configuration.job));
-}
-
 // The most that any rank asks for beyond its limit decides for all. Empty: every rank has enough.
 std::string agree_on_memory(const MatrixRun& run, const char* what, int64_t needed) {
   bool fits = true;
@@ -184,7 +179,9 @@ std::string try_configuration(const MatrixRun& run, const Configuration& configu
 }
 
 StepConfiguration measure_configuration(MatrixRun& run, const Configuration& configuration) {
-  std::string reason = agree_on_memory(run, "estimated", estimated_bytes(run.flags, configuration));
+  const int64_t estimated_bytes = configuration.job ? process_bytes(estimate_job_memory(*configuration.job))
+                                                    : 3 * run.flags.synthetic_tensors * run.flags.synthetic_bytes;
+  std::string reason = agree_on_memory(run, "estimated", estimated_bytes);
   std::optional<Workload> workload;
   if (reason.empty()) reason = try_configuration(run, configuration, workload);
   if (!reason.empty()) {

@@ -86,11 +86,6 @@ std::vector<std::filesystem::path> inputs_of(const CLI::App& app) {
   return inputs;
 }
 
-void write_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
-  keep_older(common, results.run.files);
-  write_result(common.out, results, files);
-}
-
 }  // namespace
 
 Run add_commands(CLI::App& app, std::span<const Command> commands) {
@@ -236,7 +231,9 @@ void keep_older(const CommonFlags& common, const std::vector<std::string>& names
 }
 
 void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
-  write_files(common, with_files(results, files), files);
+  const Results written = with_files(results, files);
+  keep_older(common, written.run.files);
+  write_result(common.out, written, files);
 }
 
 void finish_run(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files,
@@ -244,7 +241,7 @@ void finish_run(const CommonFlags& common, const Results& results, const std::ve
   const Results written = with_files(results, files);
   std::exception_ptr not_written;
   try {
-    write_files(common, written, files);
+    write_run_files(common, results, files);
   } catch (...) {
     not_written = std::current_exception();
   }

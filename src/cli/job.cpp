@@ -40,13 +40,6 @@ void check_rank_flags(const RankFlags& flags) {
   if (flags.threads < 0) throw InputError(fmt::format("--threads {}: expected 0 or more", flags.threads));
 }
 
-GroupOptions group_options(const RankFlags& flags, int local_rank, const std::optional<ModelledLink>& link) {
-  return {.backend = flags.backend,
-          .device = device_for_rank(flags.device, local_rank),
-          .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000)),
-          .link = link};
-}
-
 // ranks: as many as there are.
 std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
   if (!flags.link) {
@@ -104,7 +97,10 @@ int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& 
   check_rank_flags(flags);
   const auto info = rank_info_from_environment();
   const std::optional<ModelledLink> link = link_of(flags, info ? info->world_size : flags.ranks);
-  const GroupOptions options = group_options(flags, info ? info->local_rank : 0, link);
+  const GroupOptions options{.backend = flags.backend,
+                             .device = device_for_rank(flags.device, info ? info->local_rank : 0),
+                             .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000)),
+                             .link = link};
   choose_backend(options, *options.device);  // what is wrong with it is said once, and before any rank starts
   if (!info) return launch_local_ranks(flags.ranks, command_line());
   if (flags.ranks_option->count() > 0 && flags.ranks != info->world_size) {

@@ -48,7 +48,7 @@ constexpr auto kFields<PredictedBucketing> =
 
 template <>
 constexpr auto kFields<PredictedBucket> = std::tuple(Field("bytes", &PredictedBucket::bytes, Unit::kCount, "", kHidden),
-                                                     Field("tensors", &PredictedBucket::tensors, Unit::kText, "", kHidden),
+                                                     Field("tensors", &PredictedBucket::tensors, kHidden),
                                                      Field(
                                                          "", +[](const PredictedBucket& bucket) { return bucket.bytes; }, Unit::kBytes,
                                                          "size", kTables),
@@ -67,7 +67,7 @@ constexpr auto kFields<PredictedPlan> = std::tuple(Field(kBackwardKey, &Predicte
                                                    Field("high_s", &PredictedPlan::high_s, Unit::kSeconds),
                                                    Field("gain", &PredictedPlan::gain, Unit::kShare), Field("exact", &PredictedPlan::exact),
                                                    Field("", &PredictedPlan::pytorch),
-                                                   Field("buckets", &PredictedPlan::buckets, Unit::kText, "", kRequired));
+                                                   Field("buckets", &PredictedPlan::buckets, kRequired));
 
 template <>
 constexpr auto kFields<StragglerPrediction> = std::tuple(
@@ -91,7 +91,7 @@ constexpr auto kFields<FormPrediction> = std::tuple(
 
 template <>
 constexpr auto kFields<Extrapolation> = std::tuple(Field("fitted_worlds", &Extrapolation::fitted_worlds, Unit::kCount),
-                                                   Field("forms", &Extrapolation::forms, Unit::kText, "", kRequired));
+                                                   Field("forms", &Extrapolation::forms, kRequired));
 
 // ---- Sensitivity.
 
@@ -191,8 +191,7 @@ constexpr auto kFields<PredictedOrderedBucket> = std::tuple(
     Field("first_tensor", &PredictedOrderedBucket::first_tensor, Unit::kCount, "", kHidden),
     Field("part", &PredictedOrderedBucket::part, Unit::kCount, "", kHidden),
     Field("parts", &PredictedOrderedBucket::parts, Unit::kCount, "", kHidden),
-    Field("bytes", &PredictedOrderedBucket::bytes, Unit::kCount, "", kHidden),
-    Field("tensors", &PredictedOrderedBucket::tensors, Unit::kText, "", kHidden),
+    Field("bytes", &PredictedOrderedBucket::bytes, Unit::kCount, "", kHidden), Field("tensors", &PredictedOrderedBucket::tensors, kHidden),
     Field(
         "", +[](const PredictedOrderedBucket& bucket) { return bucket.bytes; }, Unit::kBytes, "size", kTables),
     Field("ready_s", &PredictedOrderedBucket::ready_s, Unit::kDifference, "ready"),
@@ -208,7 +207,7 @@ constexpr auto kFields<PredictedOrdered> = std::tuple(
     Field("computation_s", &PredictedOrdered::computation_s, Unit::kDifference),
     Field("communication_s", &PredictedOrdered::communication_s, Unit::kDifference),
     Field("agreement_s", &PredictedOrdered::agreement_s, Unit::kDifference), Field("low_s", &PredictedOrdered::low_s, Unit::kSeconds),
-    Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds), Field("buckets", &PredictedOrdered::buckets, Unit::kText, "", kRequired));
+    Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds), Field("buckets", &PredictedOrdered::buckets, kRequired));
 template <>
 constexpr void (*kCheck<PredictedOrdered>)(PredictedOrdered&, const JsonFields&) = check_ordered;
 
@@ -225,14 +224,13 @@ constexpr auto kFields<PredictedHook> = std::tuple(
 
 template <>
 constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::workload), Field("alpha_beta", &Prediction::alpha_beta),
-                                                Field("curve", &Prediction::curve, Unit::kText, "", kRequired),
+                                                Field("curve", &Prediction::curve, kRequired),
                                                 Field("best_uniform", &Prediction::best_uniform),
                                                 Field("best_plan", &Prediction::best_plan), Field("baselines", &Prediction::baselines),
                                                 Field("stragglers", &Prediction::stragglers),
                                                 Field("extrapolation", &Prediction::extrapolation),
                                                 Field("sensitivity", &Prediction::sensitivity), Field("ordered", &Prediction::ordered),
-                                                Field("hooks", &Prediction::hooks, Unit::kText, "", kIfAny),
-                                                Field("sharded", &Prediction::sharded));
+                                                Field("hooks", &Prediction::hooks, kIfAny), Field("sharded", &Prediction::sharded));
 
 void write_object(const Prediction& prediction, json& document) {
   write_by_table(prediction, document);
