@@ -12,7 +12,6 @@
 #include "firkin/base/units.h"
 #include "firkin/comm/device.h"
 #include "job.h"
-#include "ranks.h"
 #include "results/results.h"
 
 namespace firkin::cli {
@@ -26,9 +25,9 @@ struct SizeFlags {
 
 // Named as in nccl-tests.
 void add_size_flags(CLI::App& app, SizeFlags& flags) {
-  app.add_option("-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024")->capture_default_str();
-  app.add_option("-e,--end", flags.end, "largest size")->capture_default_str();
-  app.add_option("-f,--factor", flags.factor, "ratio of successive sizes")->capture_default_str();
+  add_value(app, "-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024");
+  add_value(app, "-e,--end", flags.end, "largest size");
+  add_value(app, "-f,--factor", flags.factor, "ratio of successive sizes");
 }
 
 // --time, of all that is measured.
@@ -56,11 +55,12 @@ std::vector<AllReduceSeries> measure(const char* what, AllReduceBenchOptions opt
   return measure_allreduce(group, options);
 }
 
-// Throws RuntimeError if any result was wrong.
-void check_sums(const std::vector<AllReduceSeries>& series) {
+// Throws RuntimeError if any result was wrong. `where`: what shows which.
+template <class Measured>
+void check_sums(const std::vector<Measured>& sizes, const char* where = "; see #wrong") {
   int64_t wrong = 0;
-  for (const AllReduceSeries& size : series) wrong += size.wrong;
-  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks; see #wrong", wrong));
+  for (const Measured& size : sizes) wrong += size.wrong;
+  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks{}", wrong, where));
 }
 
 // ---- firkin bench allreduce: a(x) and g(x).
@@ -83,8 +83,7 @@ void add_mixed_queues(const AllReduceFlags& flags, const ProcessGroup& group, do
 }
 
 void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, const ProcessGroup& group) {
-  Results results;
-  results.run = begin_run("bench-allreduce", flags.common, group);
+  Results results = begin_run("bench-allreduce", flags.common, group);
   const double mixed_s = flags.seconds * kMixedShare;
   const std::vector<AllReduceSeries> series = measure(
       "measuring all-reduce",
@@ -127,8 +126,7 @@ int64_t fitting_sizes(const CollectivesFlags& flags, const std::vector<int64_t>&
 
 // fitting: of the sizes, on this rank.
 void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t fitting, const ProcessGroup& group) {
-  Results results;
-  results.run = begin_run("bench-collectives", flags.common, group);
+  Results results = begin_run("bench-collectives", flags.common, group);
   const auto count = static_cast<size_t>(-max_over_ranks(group, {-static_cast<double>(fitting)})[0]);
   if (count < sizes.size()) {
     results.notes.push_back(fmt::format("{} and above did not fit into memory ({} a rank) and were skipped.", format_bytes(sizes[count]),
@@ -196,8 +194,7 @@ std::vector<ChunksPoint> measure(const ChunksFlags& flags, const ChunksInput& in
 }
 
 void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessGroup& group) {
-  Results results;
-  results.run = begin_run("bench-chunks", flags.common, group);
+  Results results = begin_run("bench-chunks", flags.common, group);
   const std::vector<ChunksPoint> points = measure(flags, input, group);
   if (group.rank != 0) return;
   results.elements = flags.elements;
@@ -213,9 +210,7 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
     files.push_back({"allreduce.csv", allreduce_csv(results.allreduce)});
   }
   finish_run(flags.common, results, files);
-  int64_t wrong = 0;
-  for (const ChunksPoint& point : points) wrong += point.wrong;
-  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks", wrong));
+  check_sums(points, "");
 }
 
 }  // namespace
@@ -289,7 +284,7 @@ Run declare_bench_chunks(CLI::App& app) {
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
   add_run_flags(app, *flags, "bench-chunks");
   add_size_flags(app, flags->sizes);
-  app.add_option("--elements", flags->elements, "float32 elements of the data")->capture_default_str();
+  add_value(app, "--elements", flags->elements, "float32 elements of the data");
   add_seconds_flag(app, flags->seconds);
   app.add_option("--allreduce", flags->allreduce, "add g(x) as gap_s to this table: OUT/allreduce.csv");
   return [flags] {

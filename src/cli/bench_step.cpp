@@ -1,4 +1,5 @@
-// firkin bench step: training steps under strategies and caps, for several models and shapes.
+// firkin bench step and bench layers: training steps under strategies and caps, for several models and shapes; and what of a step each
+// layer takes.
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/layer_bench.h"
 #include "bench/step_bench.h"
 #include "bench/step_memory.h"
 #include "firkin/base/error.h"
@@ -18,13 +20,17 @@
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/rank_info.h"
+#include "firkin/plan/tensor_profile.h"
 #include "job.h"
+#include "model/transformer.h"
 #include "report/report.h"
 #include "results/results.h"
 #include "workload/synthetic_workload.h"
 
 namespace firkin::cli {
 namespace {
+
+// ---- firkin bench step
 
 struct StepFlags : RunFlags {
   JobFlags job;  // what all configurations share
@@ -108,7 +114,7 @@ std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) 
 // memory: one per setting.
 StepConfiguration measured_configuration(const Configuration& configuration, const std::vector<StepSetting>& settings,
                                          const StepBenchResult& result, const std::vector<StepMemory>& memory, int world_size) {
-  StepConfiguration measured{.model = configuration.description, .status = "measured", .reason = {}, .strategies = {}, .samples = {}};
+  StepConfiguration measured{.model = configuration.description};
   measured.strategies = strategy_rows(settings, result, configuration.description, world_size);
   for (size_t i = 0; i < settings.size(); ++i) {
     measured.strategies[i].peak_memory_bytes = memory[i].peak_bytes;
@@ -138,11 +144,6 @@ int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
   }
   const auto info = rank_info_from_environment();
   return available_memory_bytes() / std::max(1, info ? info->local_world_size : 1);
-}
-
-int64_t estimated_bytes(const StepFlags& flags, const Configuration& configuration) {
-  if (!configuration.job) return 3 * flags.synthetic_tensors * flags.synthetic_bytes;
-  return process_bytes(estimate_job_memory(*configuration.job));
 }
 
 // The most that any rank asks for beyond its limit decides for all. Empty: every rank has enough.
@@ -183,17 +184,15 @@ std::string try_configuration(const MatrixRun& run, const Configuration& configu
   return agree_on_memory(run, "a trial step took", peak);
 }
 
-StepConfiguration out_of_memory(const Configuration& configuration, const std::string& reason) {
-  return {.model = configuration.description, .status = "out of memory", .reason = reason, .strategies = {}, .samples = {}};
-}
-
 StepConfiguration measure_configuration(MatrixRun& run, const Configuration& configuration) {
-  std::string reason = agree_on_memory(run, "estimated", estimated_bytes(run.flags, configuration));
+  const int64_t estimated_bytes = configuration.job ? process_bytes(estimate_job_memory(*configuration.job))
+                                                    : 3 * run.flags.synthetic_tensors * run.flags.synthetic_bytes;
+  std::string reason = agree_on_memory(run, "estimated", estimated_bytes);
   std::optional<Workload> workload;
   if (reason.empty()) reason = try_configuration(run, configuration, workload);
   if (!reason.empty()) {
     for (size_t i = 0; i < run.settings.size() * static_cast<size_t>(run.flags.steps.blocks); ++i) run.progress->advance("out of memory");
-    return out_of_memory(configuration, reason);
+    return {.model = configuration.description, .status = "out of memory", .reason = reason};
   }
   std::vector<StepMemory> memory;
   for (const StepSetting& setting : run.settings) memory.push_back(measure_step_memory(run.group, *workload, setting.options));
@@ -221,8 +220,7 @@ std::vector<bool> done_before(const ProcessGroup& group, const std::vector<Confi
 }
 
 void run_rank(const StepFlags& flags, const ProcessGroup& group) {
-  Results results;
-  results.run = begin_run("bench-step", flags.common, group);
+  Results results = begin_run("bench-step", flags.common, group);
   const std::vector<Configuration> configurations = make_configurations(flags);
   const std::vector<StepConfiguration> before = resumable_configurations(flags);
   const std::vector<bool> done = done_before(group, configurations, before);
@@ -256,12 +254,11 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
 }
 
 void add_matrix_flags(CLI::App& app, StepFlags& flags) {
-  app.add_option("--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")
+  add_value(app, "--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")
       ->delimiter(',')
-      ->capture_default_str()
       ->type_name(kModelType);
-  app.add_option("--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',')->capture_default_str();
-  app.add_option("--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',')->capture_default_str();
+  add_value(app, "--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',');
+  add_value(app, "--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',');
   add_strategy_flags(app, flags.strategies, flags.caps);
   app.add_option("--synthetic-tensors", flags.synthetic_tensors, "this many equal tensors instead of a model")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
@@ -270,6 +267,56 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   add_old_name(app, "--synthetic-bytes", size->needs("--synthetic-tensors")->group("Synthetic tensors"), "B");
   add_replay_flags(app, flags.job);
   app.add_flag("--resume", flags.resume, "continue an interrupted run in --out");
+}
+
+// ---- firkin bench layers: forward and backward time of every layer, and when each gradient is ready.
+
+struct LayersFlags : RunFlags {
+  JobFlags job;
+  int steps = 20;
+  bool keeps_perturbed = false;
+};
+
+constexpr double kMostPerturbation = 0.03;  // of a step, by what is watching it
+
+std::string perturbation_text(const PairedRatio& ratio) {
+  return fmt::format("{:+.1f} % (95 % interval {:+.1f} to {:+.1f} %)", 100 * (ratio.ratio - 1), 100 * (ratio.interval.low - 1),
+                     100 * (ratio.interval.high - 1));
+}
+
+LayerProfile measure(const LayersFlags& flags, Workload& workload, const ProcessGroup& group) {
+  Progress progress("stepping", flags.steps, group.rank == 0);
+  LayerBenchOptions options{
+      .steps = flags.steps, .seed = flags.common.seed, .observe_forward = {}, .on_progress = [&progress](const std::string& done) {
+        progress.advance(done);
+      }};
+  if (auto* model = workload.module->as<TransformerLMImpl>()) {
+    options.observe_forward = [model](ForwardObserver observer) { model->observe_forward(std::move(observer)); };
+  }
+  return measure_layers(group, workload, options);
+}
+
+void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
+  Results results = begin_run("bench-layers", flags.common, group);
+  results.run.model = describe_job(flags.job);
+  Workload workload = make_job(flags.job, group, flags.common.seed);
+  const LayerProfile profile = measure(flags, workload, group);
+  if (group.rank != 0) return;
+  const PairedRatio& ratio = profile.watched_to_bare;
+  if (ratio.ratio - 1 > kMostPerturbation && !flags.keeps_perturbed) {
+    throw RuntimeError(fmt::format("the clocks change a step by {}; expected at most {:.0f} %: use more --steps, or --keep-perturbed",
+                                   perturbation_text(ratio), 100 * kMostPerturbation));
+  }
+  results.layers = profile.times;
+  results.profile = ProfileSection{.tensors = profile.tensors,
+                                   .bare_backward_s = {},
+                                   .hook_perturbation = ratio.ratio - 1,
+                                   .hook_perturbation_ci = Interval{ratio.interval.low - 1, ratio.interval.high - 1}};
+  results.notes.push_back(fmt::format("The clocks change a step by {}.", perturbation_text(ratio)));
+  finish_run(flags.common, results,
+             {{"layer-sizes.csv", layer_sizes_csv(*results.layers)},
+              {"layer-times.csv", layer_times_csv(*results.layers)},
+              {"tensors.csv", tensors_csv(profile.tensors)}});
 }
 
 }  // namespace
@@ -303,6 +350,32 @@ Run declare_bench_step(CLI::App& app) {
     claim_output_folder(flags->common, writes_results());
     resumable_configurations(*flags);
     if (flags->resume && flags->common.folder) flags->common.folder->older_result_is_kept = true;  // what is there goes on
+    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, group); });
+  };
+}
+
+Run declare_bench_layers(CLI::App& app) {
+  auto flags = std::make_shared<LayersFlags>();
+  app.footer(
+      "Trains without communication, with a clock in every gradient's hook and after\n"
+      "each layer of forward. Medians over steps of the slowest rank.\n\n"
+      "backward: from when the previous layer (in backward) had all its gradients\n"
+      "until this one has. The first one's therefore includes the loss, and a tied\n"
+      "weight is ready only at the end. The total of forward includes reading the\n"
+      "batch and the loss. tensors.csv: when autograd has finished each gradient; in\n"
+      "tune's, the time to write it into a bucket is included.\n\n"
+      "Half of the steps run without clocks. If the clocks slow a step by over 3 %,\n"
+      "nothing is written (exit code 1), unless --keep-perturbed is given.\n\n"
+      "  firkin bench layers --ranks 1 --model gpt2 --batch 1\n"
+      "  firkin bench layers --ranks 2 --out run      then\n"
+      "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
+  add_run_flags(app, *flags, "bench-layers");
+  add_job_flags(app, flags->job);
+  add_value(app, "--steps", flags->steps, "steps with clocks, and as many without")->check(CLI::Range(4, 100000));
+  app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if clocks slow the step");
+  app.add_flag("--force", flags->keeps_perturbed)->group("");  // its old name
+  return [flags] {
+    check_job(flags->job, flags->ranks);
     return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, group); });
   };
 }

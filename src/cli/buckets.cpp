@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <ranges>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
@@ -43,12 +44,11 @@ Gradients gradients_of(const BucketsFlags& flags) {
     return {flags.tensors_file, std::move(profile.names), std::move(profile.bytes)};
   }
   Gradients gradients{.source = flags.model.model, .names = {}, .bytes = {}};
-  for (const TensorSpec& tensor : tensor_specs(model_config(flags.model))) {
+  // Until a backward pass was observed: the reverse of registration.
+  for (const TensorSpec& tensor : std::views::reverse(tensor_specs(model_config(flags.model)))) {
     gradients.names.push_back(tensor.name);
     gradients.bytes.push_back(tensor.numel * element_bytes(flags.model));
   }
-  std::ranges::reverse(gradients.names);  // until a backward pass was observed: the reverse of registration
-  std::ranges::reverse(gradients.bytes);
   return gradients;
 }
 
@@ -228,9 +228,7 @@ Run declare_buckets(CLI::App& app) {
   add_old_name(app, "--cap-mib", add_sizes(app, "--cap", flags->caps, "bucket caps: 1MiB,25MiB"), "MiB");
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
   CLI::Option* memory = app.add_flag("--memory", flags->memory, "memory of a rank, plain and sharded, for 1 to 1024 ranks");
-  app.add_option("--optimizer", flags->optimizer, "with --memory: adamw, adam, sgd-momentum, rmsprop,\nadagrad or sgd")
-      ->capture_default_str()
-      ->needs(memory);
+  add_value(app, "--optimizer", flags->optimizer, "with --memory: adamw, adam, sgd-momentum, rmsprop,\nadagrad or sgd")->needs(memory);
   app.add_flag("--no-master-weights", flags->no_master_weights, "with --memory and bf16: no float32 copies")->needs(memory);
   add_json_flag(app, flags->json);
   return [flags, &app] {

@@ -15,14 +15,11 @@
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
-#include "report/report.h"
 
 namespace firkin::cli {
 namespace {
 
 using Words = std::vector<std::string>;
-
-constexpr const char* kMainGroup = "Options";
 
 class ShortHelp : public CLI::Formatter {
  public:
@@ -87,11 +84,6 @@ std::vector<std::filesystem::path> inputs_of(const CLI::App& app) {
     inputs.insert(inputs.end(), values.begin(), values.end());
   }
   return inputs;
-}
-
-void write_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
-  keep_older(common, results.run.files);
-  write_result(common.out, results, files);
 }
 
 }  // namespace
@@ -203,12 +195,7 @@ void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& comm
   flags.out = "firkin-out/" + command;
   add_json_flag(app, flags.json);
   app.add_flag("--quiet", flags.quiet, "print the answer only, without progress")->group("Output");
-  app.add_option("--out", flags.out, "folder for results")->capture_default_str();
-}
-
-void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
-  add_output_flags(app, flags, command);
-  add_value(app, "--seed", flags.seed, "random seed", "Measuring");
+  add_value(app, "--out", flags.out, "folder for results");
 }
 
 void print_json(const nlohmann::json& result) {
@@ -244,7 +231,9 @@ void keep_older(const CommonFlags& common, const std::vector<std::string>& names
 }
 
 void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
-  write_files(common, with_files(results, files), files);
+  const Results written = with_files(results, files);
+  keep_older(common, written.run.files);
+  write_result(common.out, written, files);
 }
 
 void finish_run(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files,
@@ -252,7 +241,7 @@ void finish_run(const CommonFlags& common, const Results& results, const std::ve
   const Results written = with_files(results, files);
   std::exception_ptr not_written;
   try {
-    write_files(common, written, files);
+    write_run_files(common, results, files);
   } catch (...) {
     not_written = std::current_exception();
   }

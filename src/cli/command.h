@@ -25,7 +25,7 @@ namespace firkin::cli {
 // Runs a subcommand whose flags were parsed; returns the exit code. Throws InputError (exit code 2) or anything else (exit code 1).
 using Run = std::function<int()>;
 
-// A subcommand, one per file: `declare` adds its flags to `app` and returns what runs when the user chose it.
+// A subcommand: `declare` adds its flags to `app` and returns what runs when the user chose it.
 struct Command {
   const char* name;
   const char* summary;
@@ -48,9 +48,12 @@ const std::vector<std::string>& command_line();
 // The type, for CLI11, of a value that is a model's name or file.
 inline constexpr const char* kModelType = "MODEL";
 
-// A flag whose default --help shows, in a group of it.
+// The group of --help that is always explained.
+inline constexpr const char* kMainGroup = "Options";
+
+// A flag or argument whose default --help shows, in a group of it.
 template <class T>
-CLI::Option* add_value(CLI::App& app, const std::string& name, T& value, const std::string& help, const std::string& group) {
+CLI::Option* add_value(CLI::App& app, const std::string& name, T& value, const std::string& help, const std::string& group = kMainGroup) {
   return app.add_option(name, value, help)->capture_default_str()->group(group);
 }
 
@@ -97,9 +100,6 @@ struct CommonFlags {
 };
 // --json, --quiet and --out, whose default is firkin-out/COMMAND.
 void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
-
-// Those, and --seed.
-void add_common_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
 
 // --settings: of every framework.
 void add_settings_flag(CLI::App& app, CommonFlags& flags);

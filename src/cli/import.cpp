@@ -1,7 +1,6 @@
 // firkin import: other people's measurements as tensors.csv and allreduce.csv.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 

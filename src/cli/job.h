@@ -1,4 +1,11 @@
-// What is stepped: a transformer language model on text, or the replay of a profile; and under which strategies.
+// What subcommands that run on several ranks share: the way into the ranks; what is stepped (a transformer language model on text, or the
+// replay of a profile); and under which strategies.
+//
+//   return run_on_ranks(flags, [&](const ProcessGroup& group) {
+//     Results results = begin_run("tune", flags.common, group);   // on every rank, before anything is measured
+//     ...
+//     if (group.rank == 0) finish_run(flags.common, results, {{"tensors.csv", csv}});
+//   });
 #pragma once
 
 #include <ATen/core/ScalarType.h>
@@ -6,7 +13,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,12 +27,52 @@
 #include "firkin/comm/process_group.h"
 #include "model/memory_estimate.h"
 #include "model/transformer_config.h"
-#include "ranks.h"
 #include "results/run.h"
 #include "workload/synthetic_workload.h"
 #include "workload/workload.h"
 
 namespace firkin::cli {
+
+// ---- ranks
+
+struct RankFlags {
+  int ranks = 2;
+  CLI::Option* ranks_option = nullptr;
+  double timeout_s = 1800;
+  std::string backend = "auto";       // of GroupOptions
+  std::string device = "auto";        // of device_for_rank()
+  int threads = 0;                    // per rank; 0: the machine's cores shared among its ranks
+  std::optional<std::string> link;    // of parse_link()
+  std::optional<int64_t> link_world;  // without: as many as there are ranks
+};
+
+// What every subcommand that runs on ranks takes: also --seed.
+struct RunFlags {
+  CommonFlags common;
+  RankFlags ranks;
+};
+void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command);
+
+// Whether ranks are on GPUs.
+bool uses_gpus(const RankFlags& flags);
+
+// How many ranks there will be: in all, and on this machine.
+int world_size(const RankFlags& flags);
+int local_ranks(const RankFlags& flags);
+
+// Whether this process writes the result: it is rank 0, or the one that starts the ranks.
+bool writes_results();
+
+// Claims --out unless it is claimed, and runs `body` in every rank: here, when a launcher (torchrun, mpirun, srun, or --ranks itself)
+// started this process as a rank; otherwise it starts --ranks processes of this program, which come back here as ranks. Returns the exit
+// code. Check all input before: then bad input is reported once, and before any rank starts.
+int run_on_ranks(RunFlags& flags, const std::function<void(const ProcessGroup&)>& body);
+
+// A result with the head of start_run(), and in it the machines of all ranks. Collective.
+Results begin_run(const std::string& command, const CommonFlags& common, const ProcessGroup& group);
+
+// What differs between an earlier run and one that these flags would start here: "batch 4, now 2", "host a, now b"; empty: nothing.
+std::string difference_from(const RunHead& earlier, const CommonFlags& common, const RankFlags& ranks);
 
 // ---- a model
 

@@ -10,12 +10,11 @@
 
 #include "command.h"
 #include "firkin/base/error.h"
-#include "firkin/base/json_text.h"
 #include "report/report.h"
 
 namespace firkin::cli {
 
-// One line per command; a command is a file of this folder.
+// One line per command; a command is a file of this folder, or a part of one.
 #ifdef FIRKIN_WITH_TORCH
 Run declare_bench_allreduce(CLI::App& app);
 Run declare_bench_chunks(CLI::App& app);
@@ -68,10 +67,7 @@ constexpr std::array kCommands = {
 constexpr int kUsageError = 2;
 constexpr int kFailure = 1;
 
-std::vector<std::string>& stored_command_line() {
-  static std::vector<std::string> words;
-  return words;
-}
+std::vector<std::string> stored_command_line;
 
 // Messages are one line, and harmless on a terminal, whatever a library or a file put into them.
 int report_error(const std::string& message, int exit_code) {
@@ -131,14 +127,14 @@ int run(int argc, char** argv) {
 }  // namespace
 
 const std::vector<std::string>& command_line() {
-  return stored_command_line();
+  return stored_command_line;
 }
 
 }  // namespace firkin::cli
 
 int main(int argc, char** argv) {
   using namespace firkin;
-  cli::stored_command_line().assign(argv + 1, argv + argc);
+  cli::stored_command_line.assign(argv + 1, argv + argc);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write(), with a message
   try {
     return cli::run(argc, argv);

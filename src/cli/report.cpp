@@ -1,6 +1,7 @@
-// firkin report: results.json -> report.html.
+// firkin report and firkin compare: a page of results that were written before, and two of them side by side.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -12,6 +13,8 @@
 
 namespace firkin::cli {
 namespace {
+
+// ---- firkin report
 
 struct ReportFlags {
   std::vector<std::string> results = {"firkin-out/tune/results.json"};
@@ -47,6 +50,32 @@ int run(const ReportFlags& flags) {
   return 0;
 }
 
+// ---- firkin compare
+
+struct CompareFlags {
+  CommonFlags common;
+  std::string a;
+  std::string b;
+  bool fails_if_slower = false;
+};
+
+// For CI: runs that have nothing in common prove nothing.
+void fail_if_slower(const std::vector<ComparedSetting>& settings) {
+  if (settings.empty()) throw RuntimeError("--fail-if-slower: no setting is in both runs; expected at least one");
+  const auto slower = std::ranges::count(settings, Verdict::kSlower, &ComparedSetting::verdict);
+  if (slower > 0) throw RuntimeError(fmt::format("--fail-if-slower: B is slower in {} of {} settings", slower, settings.size()));
+}
+
+int run(CompareFlags& flags) {
+  claim_output_folder(flags.common);
+  Results results;
+  results.run = start_run("compare", flags.common);
+  results.comparison = compare_files(result_file(flags.a), result_file(flags.b));
+  finish_run(flags.common, results);
+  if (flags.fails_if_slower) fail_if_slower(results.comparison->settings);
+  return 0;
+}
+
 }  // namespace
 
 Run declare_report(CLI::App& app) {
@@ -60,6 +89,20 @@ Run declare_report(CLI::App& app) {
                                      "the page (default: report.html beside the results; for\nseveral, firkin-out/report/report.html)");
   app.add_option("--out", flags->out, "folder for report.html")->excludes(html);
   add_json_flag(app, flags->json);
+  return [flags] { return run(*flags); };
+}
+
+Run declare_compare(CLI::App& app) {
+  auto flags = std::make_shared<CompareFlags>();
+  app.footer(
+      "Reads results of tune, bench step and bench allreduce. B/A: medians, with the\n"
+      "95 % interval of their ratio; B is faster or slower where it excludes 1.\n\n"
+      "  firkin compare before after\n"
+      "  firkin compare main.json branch.json --fail-if-slower      exit code 1 for CI\n");
+  app.add_option("A", flags->a, "the first results.json, or its folder")->required();
+  app.add_option("B", flags->b, "the second; ratios are B / A")->required();
+  app.add_flag("--fail-if-slower", flags->fails_if_slower, "exit with 1 if any setting of B is slower");
+  add_output_flags(app, flags->common, "compare");
   return [flags] { return run(*flags); };
 }
 

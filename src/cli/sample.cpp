@@ -34,12 +34,6 @@ NewestCheckpoint find_checkpoint(const std::filesystem::path& from) {
                                     : problems[0]);
 }
 
-// Every byte on its own: a character of several may not be whole yet.
-void print_token(int64_t token) {
-  std::fputc(static_cast<int>(token), stdout);
-  std::fflush(stdout);
-}
-
 int run_sample(const SampleFlags& flags) {
   if (flags.prompt.empty()) throw InputError("--prompt: empty; expected at least one character");
   const NewestCheckpoint newest = find_checkpoint(flags.from);
@@ -64,7 +58,9 @@ int run_sample(const SampleFlags& flags) {
   if (!flags.json) fmt::print("{}", flags.prompt);
   generate(model, prompt, options, [&](int64_t token) {
     text += static_cast<char>(token < 256 ? token : '?');
-    if (!flags.json) print_token(token < 256 ? token : '?');
+    if (flags.json) return;
+    std::fputc(text.back(), stdout);  // every byte on its own: a character of several may not be whole yet
+    std::fflush(stdout);
   });
   if (flags.json) {
     print_json({{"checkpoint", newest.file.string()}, {"step", head.step}, {"prompt", flags.prompt}, {"text", text}});
@@ -84,16 +80,13 @@ Run declare_sample(CLI::App& app) {
       "  firkin sample                                from firkin-out/train\n"
       "  firkin sample book --prompt \"It was\" --count 500 --temperature 0.7\n"
       "  firkin sample book/checkpoints/step-00000200.ckpt --temperature 0\n");
-  app.add_option("from", flags->from, "--out of firkin train, or a checkpoint")->capture_default_str();
-  app.add_option("--prompt", flags->prompt, "the beginning of the text")->capture_default_str();
-  app.add_option("--count", flags->generate.count, "bytes to generate")->capture_default_str()->check(CLI::Range(1, 1000000));
-  app.add_option("--temperature", flags->generate.temperature, "below 1 favours likely bytes; 0 takes the likeliest")
-      ->capture_default_str()
+  add_value(app, "from", flags->from, "--out of firkin train, or a checkpoint");
+  add_value(app, "--prompt", flags->prompt, "the beginning of the text");
+  add_value(app, "--count", flags->generate.count, "bytes to generate")->check(CLI::Range(1, 1000000));
+  add_value(app, "--temperature", flags->generate.temperature, "below 1 favours likely bytes; 0 takes the likeliest")
       ->check(CLI::Range(0.0, 100.0));
-  app.add_option("--top-k", flags->generate.top_k, "choose among the k likeliest; 0: among all")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1000000));
-  app.add_option("--seed", flags->generate.seed, "random seed")->capture_default_str();
+  add_value(app, "--top-k", flags->generate.top_k, "choose among the k likeliest; 0: among all")->check(CLI::Range(0, 1000000));
+  add_value(app, "--seed", flags->generate.seed, "random seed");
   add_json_flag(app, flags->json);
   return [flags] { return run_sample(*flags); };
 }

@@ -30,8 +30,7 @@ std::string file_name(const StepSetting& setting) {
 }
 
 void run_rank(const TraceFlags& flags, const std::vector<StepSetting>& settings, const ProcessGroup& group) {
-  Results results;
-  results.run = begin_run("trace", flags.common, group);
+  Results results = begin_run("trace", flags.common, group);
   results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
   std::optional<ModelInputs> inputs;
@@ -77,7 +76,7 @@ Run declare_trace(CLI::App& app) {
   add_rule_flags(app, flags->rule);
   const char* const measuring = "Measuring";
   add_value(app, "--warmup", flags->steps.warmup_steps, "steps before the recorded ones", measuring)->check(CLI::Range(1, 100000));
-  app.add_option("--steps", flags->steps.steps, "recorded steps")->capture_default_str()->check(CLI::Range(1, 1000));
+  add_value(app, "--steps", flags->steps.steps, "recorded steps")->check(CLI::Range(1, 1000));
   CLI::Option* time =
       add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for measuring a(x), which predicted timelines\nneed; 0: none");
   add_old_name(app, "--allreduce-seconds", time->group(measuring), "s");

@@ -53,31 +53,14 @@ struct TrainFlags : RunFlags {
 };
 constexpr int64_t kMany = 1'000'000'000;
 
-std::vector<std::string> training_strategies() {
-  std::vector<std::string> names;
-  for (const Strategy& strategy : kStrategies) {
-    const bool trains = strategy.launch != Launch::kNever && strategy.launch != Launch::kByTorch;
-    if (trains && strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
-  }
-  return names;
-}
-
-std::string why_no_training_strategy(const std::string& name) {
-  return name == "torch" ? "torch is only for comparison, in firkin bench step and firkin trace" : "";
-}
-
-int64_t rows_of_a_pass(const TrainFlags& flags) {
-  const int64_t share = flags.settings.batch / world_size(flags.ranks);
-  return flags.settings.micro_batch > 0 ? std::min(flags.settings.micro_batch, share) : share;
-}
-
 bool has_master_weights(const TrainFlags& flags) {
   return !flags.no_master_weights && model_dtype(flags.model) != at::kFloat;
 }
 
 MemoryEstimate estimate_memory(const TrainFlags& flags) {
-  MemoryEstimate estimate =
-      estimate_training_memory(model_config(flags.model), rows_of_a_pass(flags), flags.sequence, element_bytes(flags.model));
+  const int64_t share = flags.settings.batch / world_size(flags.ranks), micro_batch = flags.settings.micro_batch;
+  const int64_t rows_of_a_pass = micro_batch > 0 ? std::min(micro_batch, share) : share;
+  MemoryEstimate estimate = estimate_training_memory(model_config(flags.model), rows_of_a_pass, flags.sequence, element_bytes(flags.model));
   const int64_t in_float32 = estimate.parameters / element_bytes(flags.model) * static_cast<int64_t>(sizeof(float));
   estimate.optimizer = has_master_weights(flags) ? 3 * in_float32 : 2 * estimate.parameters;  // AdamW's two moments, and the masters
   estimate.checkpoint = estimate.parameters + estimate.optimizer;
@@ -93,22 +76,18 @@ void check_number(const char* flag, double value, double least, double most) {
 void add_data_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--data", flags.data, "text, read byte by byte, or a .bin of 16-bit tokens\n(default: a text that comes with Firkin)");
   TrainSettings& settings = flags.settings;
-  CLI::Option* batch = app.add_option("--global-batch", settings.batch, "sequences per step, over all ranks")->capture_default_str();
+  CLI::Option* batch = add_value(app, "--global-batch", settings.batch, "sequences per step, over all ranks");
   add_old_name(app, "--batch", batch);
-  app.add_option("--sequence", flags.sequence, "tokens per sequence")->capture_default_str();
-  app.add_option("--steps", settings.schedule.steps, "parameter updates")->capture_default_str()->check(CLI::Range(int64_t{1}, kMany));
-  app.add_option("--held-share", flags.held_share, "share of the data, at its end, kept for evaluation")
-      ->capture_default_str()
-      ->group("Evaluation and checkpoints");
+  add_value(app, "--sequence", flags.sequence, "tokens per sequence");
+  add_value(app, "--steps", settings.schedule.steps, "parameter updates")->check(CLI::Range(int64_t{1}, kMany));
+  add_value(app, "--held-share", flags.held_share, "share of the data, at its end, kept for evaluation", "Evaluation and checkpoints");
 }
 
 void add_learning_flags(CLI::App& app, TrainFlags& flags) {
   TrainSettings& settings = flags.settings;
   const char* const group = "Learning";
   const CLI::Range any(int64_t{0}, kMany);
-  const auto add = [&](const char* name, auto& value, const char* help) {
-    return app.add_option(name, value, help)->capture_default_str()->group(group);
-  };
+  const auto add = [&](const char* name, auto& value, const char* help) { return add_value(app, name, value, help, group); };
   add("--micro-batch", settings.micro_batch, "sequences per forward and backward; gradients\naccumulate (0: a rank's whole share)")
       ->check(any);
   add("--learning-rate", settings.schedule.peak, "peak learning rate of AdamW");
@@ -130,22 +109,26 @@ void add_learning_flags(CLI::App& app, TrainFlags& flags) {
 }
 
 void add_communication_flags(CLI::App& app, TrainFlags& flags) {
-  app.add_option("--strategy", flags.strategy, "how to synchronise gradients")
-      ->capture_default_str()
-      ->check(why_no_training_strategy)
-      ->check(CLI::IsMember(training_strategies()));
+  std::vector<std::string> names;
+  for (const Strategy& strategy : kStrategies) {
+    const bool trains = strategy.launch != Launch::kNever && strategy.launch != Launch::kByTorch;
+    if (trains && strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
+  }
+  const auto why_not = [](const std::string& name) -> std::string {
+    return name == "torch" ? "torch is only for comparison, in firkin bench step and firkin trace" : "";
+  };
+  add_value(app, "--strategy", flags.strategy, "how to synchronise gradients")->check(why_not)->check(CLI::IsMember(names));
   add_old_name(app, "--cap-mib", add_size(app, "--cap", flags.cap_bytes, "bucket cap; firkin tune finds the fastest"), "MiB");
-  app.add_option("--buckets", flags.buckets, "cap: use --cap; automatic: find buckets while training\nand keep them in --out for --resume")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cap", "automatic"}))
-      ->group("Buckets");
+  add_value(app, "--buckets", flags.buckets, "cap: use --cap; automatic: find buckets while training\nand keep them in --out for --resume",
+            "Buckets")
+      ->check(CLI::IsMember({"cap", "automatic"}));
   add_rule_flags(app, flags.rule);
 }
 
 void add_loop_flags(CLI::App& app, TrainFlags& flags) {
   const char* const group = "Evaluation and checkpoints";
   const auto add = [&](const char* name, int64_t& value, int64_t least, const char* help) {
-    app.add_option(name, value, help)->capture_default_str()->check(CLI::Range(least, kMany))->group(group);
+    add_value(app, name, value, help, group)->check(CLI::Range(least, kMany));
   };
   add("--evaluate-every", flags.loop.evaluate_every, 0, "steps between evaluations; 0: only after the last");
   add("--evaluate-windows", flags.loop.evaluate_windows, 1, "evaluate at most this many held-out sequences");
@@ -238,11 +221,6 @@ void check_train_flags(const TrainFlags& flags) {
   import_weights(read_safetensors(flags.import_file), config, flags.import_file, shapes);
 }
 
-// Throws InputError unless all ranks of this machine have room, or under --ignore-memory.
-void check_train_memory(const TrainFlags& flags) {
-  if (!flags.ignores_memory) check_memory(estimate_memory(flags), flags.memory_limit_bytes, flags.ranks);
-}
-
 // What tensors will hold, and what there is: one line.
 std::string memory_in_text(const TrainFlags& flags) {
   const MemoryEstimate estimate = estimate_memory(flags);
@@ -302,11 +280,6 @@ std::filesystem::path checkpoint_folder(const TrainFlags& flags) {
   return std::filesystem::path(flags.common.out) / kCheckpointFolder;
 }
 
-std::optional<RunId> run_of(const CheckpointHead& head) {
-  if (!head.about.is_object() || !head.about.contains(kRunKey) || !head.about[kRunKey].is_string()) return std::nullopt;
-  return run_id_from(head.about[kRunKey].get<std::string>());
-}
-
 // The newest checkpoint. One that cannot be read is an error that offers an older one.
 std::optional<NewestCheckpoint> newest_checkpoint(const TrainFlags& flags) {
   std::vector<std::string> problems;
@@ -327,7 +300,8 @@ std::optional<NewestCheckpoint> checkpoint_of_this_run(const TrainFlags& flags) 
   auto newest = read_newest_checkpoint(checkpoint_folder(flags), problems);
   if (newest) {
     const CheckpointHead& head = newest->checkpoint.head;
-    const std::optional<RunId> theirs = run_of(head);
+    const bool names_run = head.about.is_object() && head.about.contains(kRunKey) && head.about[kRunKey].is_string();
+    const auto theirs = names_run ? std::optional(run_id_from(head.about[kRunKey].get<std::string>())) : std::nullopt;
     if (!theirs || !is_same_run(*theirs, *ours, restart_count())) return std::nullopt;
     // A job started once more, under the name of one that is done or with a checkpoint to continue from, is another.
     const bool may_be_new = restart_count() == 0 && theirs->agent != ours->agent;
@@ -383,8 +357,7 @@ std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nl
 
 void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
   const StopSignals signals;
-  Results results;
-  results.run = begin_run("train", flags.common, group);
+  Results results = begin_run("train", flags.common, group);
   results.run.model = describe_model(flags.model);
   results.run.model->batch_size = flags.settings.batch;
   results.run.model->sequence_length = flags.sequence;
@@ -466,7 +439,7 @@ Run declare_train(CLI::App& app) {
   app.add_flag("--force", flags->ignores_memory)->group("");  // its old name
   return [flags] {
     check_train_flags(*flags);
-    check_train_memory(*flags);
+    if (!flags->ignores_memory) check_memory(estimate_memory(*flags), flags->memory_limit_bytes, flags->ranks);
     claim_output_folder(flags->common, writes_results());
     if (writes_results() && flags->resume && restart_count() == 0) starting_point(*flags, describe_training(*flags, training_data(*flags)));
     std::optional<PassedSignals> passed;

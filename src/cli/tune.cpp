@@ -42,8 +42,7 @@ TuneOptions checked_options(const TuneFlags& flags) {
 
 void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& group) {
   const bool speaks = group.rank == 0;
-  Results results;
-  results.run = begin_run("tune", flags.common, group);
+  Results results = begin_run("tune", flags.common, group);
   results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
   if (const std::string left_out = torch_default_left_out(); speaks && !left_out.empty()) fmt::print(stderr, "firkin: {}\n", left_out);

@@ -66,20 +66,15 @@ std::optional<Chart> allreduce_chart(const Results& results) {
     points.push_back(allreduce_point(row, kGap, *row.gap_s));
     if (key.size() == 1) key.push_back(kGap);
   }
-  Chart chart;
-  chart.id = "allreduce";
-  chart.title = "Time of an all-reduce over its size";
-  chart.caption =
-      "Points: medians; thin lines: from the least to the greatest sample. Flat where latency dominates, rising where bandwidth does: "
-      "buckets trade one against the other.";
   if (results.alpha_beta) {
     key.push_back(kFit);
     fit.push_back(fit_row(*results.alpha_beta, points));
-    chart.caption += fit_text(*results.alpha_beta);
   }
-  chart.summary = fmt::format("All-reduce times from {} for {} to {} for {}.", display_seconds(table.front().median_s),
-                              format_bytes(table.front().bytes), display_seconds(table.back().median_s), format_bytes(table.back().bytes));
-  chart.spec = filled_chart("allreduce", {{"points", points}, {"fit", fit}, {"worlds", worlds}});
+  Chart chart =
+      chart_of("allreduce", {{"points", points}, {"fit", fit}, {"worlds", worlds}},
+               fmt::format("All-reduce times from {} for {} to {} for {}.", display_seconds(table.front().median_s),
+                           format_bytes(table.front().bytes), display_seconds(table.back().median_s), format_bytes(table.back().bytes)));
+  if (results.alpha_beta) chart.caption += fit_text(*results.alpha_beta);
   set_param(chart.spec, "key", key);
   return chart;
 }
@@ -97,17 +92,10 @@ std::optional<Chart> chunks_chart(const Results& results) {
     add_interval(rows.back(), row.total_ci_s);
   }
   const ChunksRow& best = *std::ranges::min_element(chunks, {}, &ChunksRow::total_s);
-  Chart chart;
-  chart.id = "chunks";
-  chart.title = "The same data in chunks of different size";
-  chart.caption =
-      "Each point: all of the data, all-reduced in chunks that are in flight together. Median and 95 % interval. Where the line falls, "
-      "calls cost time; where it is flat, only bytes do.";
-  chart.summary = fmt::format("Time over chunk size, from {} at {} to {} at {}; least {} at {}.", display_seconds(chunks.front().total_s),
+  return chart_of("chunks", {{"chunks", rows}},
+                  fmt::format("Time over chunk size, from {} at {} to {} at {}; least {} at {}.", display_seconds(chunks.front().total_s),
                               format_bytes(chunks.front().chunk_bytes), display_seconds(chunks.back().total_s),
-                              format_bytes(chunks.back().chunk_bytes), display_seconds(best.total_s), format_bytes(best.chunk_bytes));
-  chart.spec = filled_chart("chunks", {{"chunks", rows}});
-  return chart;
+                              format_bytes(chunks.back().chunk_bytes), display_seconds(best.total_s), format_bytes(best.chunk_bytes)));
 }
 
 // ---- When gradients become ready: bytes that could already travel, over the time of the backward pass.
@@ -125,20 +113,14 @@ std::optional<Chart> ready_chart(const Results& results) {
                        {"tensor", profile.names[i]},
                        {"size", format_bytes(profile.bytes[i])}});
   }
-  Chart chart;
-  chart.id = "ready";
-  chart.title = "When gradients become ready";
-  chart.caption =
-      "One point per tensor. A bucket can start once its last gradient is ready; gradients that are ready late cannot hide behind "
-      "backward.";
+  const json end = {{"ready_s", profile.backward_s}, {"label", "end of backward"}};
+  Chart chart =
+      chart_of("ready", {{"tensors", tensors}, {"end", json::array({end})}},
+               fmt::format("{} gradients, {} in all, become ready during a backward pass of {}; the last after {}.", profile.names.size(),
+                           format_bytes(total), display_seconds(profile.backward_s), display_seconds(profile.ready_s.back())));
   if (results.profile->hook_perturbation) {
     chart.caption += fmt::format(" Taking these times changed backward by {}.", display_percent(*results.profile->hook_perturbation, true));
   }
-  chart.summary =
-      fmt::format("{} gradients, {} in all, become ready during a backward pass of {}; the last after {}.", profile.names.size(),
-                  format_bytes(total), display_seconds(profile.backward_s), display_seconds(profile.ready_s.back()));
-  const json end = {{"ready_s", profile.backward_s}, {"label", "end of backward"}};
-  chart.spec = filled_chart("ready", {{"tensors", tensors}, {"end", json::array({end})}});
   return chart;
 }
 
@@ -161,12 +143,9 @@ std::optional<Chart> layers_chart(const Results& results) {
     longest_s = forward_s + backward_s;
     longest = layer.name;
   }
-  Chart chart;
-  chart.id = "layers";
-  chart.title = has_forward ? "Time of each layer: forward and backward" : "Time of each layer: backward";
-  chart.caption = "Medians over steps, in the order of the forward pass. Backward takes the layers from the last to the first.";
-  chart.summary = fmt::format("Times of {} layers; the longest is {} at {}.", rows.size(), longest, display_seconds(longest_s));
-  chart.spec = filled_chart("layers", {{"layers", rows}});
+  Chart chart = chart_of("layers", {{"layers", rows}},
+                         fmt::format("Times of {} layers; the longest is {} at {}.", rows.size(), longest, display_seconds(longest_s)));
+  if (has_forward) chart.title = "Time of each layer: forward and backward";
   if (rows.size() > kMany) chart.spec["height"]["step"] = 8;
   return chart;
 }
@@ -193,14 +172,10 @@ std::optional<Chart> strategy_chart(const Results& results) {
   for (const StrategyRow& row : rows) bars.push_back(strategy_bar(row, split));
   const auto fastest =
       std::ranges::min_element(rows, {}, [](const StrategyRow& row) { return row.strategy == "none" ? HUGE_VAL : row.measured_s; });
-  Chart chart;
-  chart.id = "strategies";
-  chart.title = "Strategies compared";
-  chart.caption = "Medians of real steps; the thin line is the 95 % interval of the median.";
+  Chart chart = chart_of("strategies", {{"strategies", bars}},
+                         fmt::format("Step times of {} strategies; the fastest that communicates is {} at {}.", rows.size(),
+                                     fastest->strategy, display_seconds(fastest->measured_s)));
   if (split) chart.caption += " Exposed communication: the step minus the step without communication (none).";
-  chart.summary = fmt::format("Step times of {} strategies; the fastest that communicates is {} at {}.", rows.size(), fastest->strategy,
-                              display_seconds(fastest->measured_s));
-  chart.spec = filled_chart("strategies", {{"strategies", bars}});
   set_param(chart.spec, "key", split ? json{"computation", "exposed communication"} : json{"step"});
   return chart;
 }
@@ -240,14 +215,11 @@ std::optional<Chart> step_matrix_chart(const Results& results) {
       mark["end"] = std::max(row.measured_s, mark.value("high", row.measured_s));
     }
   }
-  Chart chart;
+  Chart chart = chart_of("step_matrix", {{"steps", marks}},
+                         fmt::format("Step times of {} settings in {} configurations; {} not measured.", marks.size() - problems.size(),
+                                     results.configurations.size(), problems.size()));
   chart.id = "steps";
-  chart.title = "Step time by configuration";
-  chart.caption = "Medians of real steps with 95 % intervals; hollow: steps without communication.";
   if (!problems.empty()) chart.caption += fmt::format(" Not measured: {}.", fmt::join(problems, "; "));
-  chart.summary = fmt::format("Step times of {} settings in {} configurations; {} not measured.", marks.size() - problems.size(),
-                              results.configurations.size(), problems.size());
-  chart.spec = filled_chart("step_matrix", {{"steps", marks}});
   return chart;
 }
 
@@ -310,15 +282,9 @@ std::optional<Chart> ratios_chart(const Results& results) {
   const NameParts in_all = parts_of_all(settings);
   for (const ComparedSetting& setting : settings) marks.push_back(ratio_mark(setting, in_all));
   const auto count = [&settings](Verdict verdict) { return std::ranges::count(settings, verdict, &ComparedSetting::verdict); };
-  return Chart{.id = "ratios",
-               .title = "Time of run B over time of run A",
-               .caption =
-                   "Left of the dashed line B takes less time, right of it more. An interval (95 %) that contains 1 cannot tell the two "
-                   "apart; a pale "
-                   "point has none.",
-               .summary = fmt::format("Of {} settings B is faster in {}, slower in {}; {} cannot be told apart.", settings.size(),
-                                      count(Verdict::kFaster), count(Verdict::kSlower), count(Verdict::kSame)),
-               .spec = filled_chart("ratios", {{"settings", marks}})};
+  return chart_of("ratios", {{"settings", marks}},
+                  fmt::format("Of {} settings B is faster in {}, slower in {}; {} cannot be told apart.", settings.size(),
+                              count(Verdict::kFaster), count(Verdict::kSlower), count(Verdict::kSame)));
 }
 
 // ---- When a step computed and when it communicated, setting by setting: as measured, and as predicted.
@@ -343,17 +309,10 @@ std::optional<Chart> timeline_chart(const Results& results) {
     add_periods(periods, row.name, row.predicted, "predicted ");
   }
   const bool has_predicted = std::ranges::any_of(rows, [](const TraceRow& row) { return !row.predicted.empty(); });
-  Chart chart;
-  chart.id = "timeline";
-  chart.title = "One step of rank 0: when it computed, and when it communicated";
-  chart.caption =
-      "Computation: at least one operator ran. Communication: the transport was working on at least one collective. Communication "
-      "that overlaps computation is hidden, but free only if it needs no processor. Under the strategy ordered, a step begins with "
-      "gradients of the previous step in flight.";
+  Chart chart = chart_of("timeline", {{"periods", periods}},
+                         fmt::format("Periods of computation and of communication in one step{}, for {} settings.",
+                                     has_predicted ? ", measured and predicted" : "", rows.size()));
   if (has_predicted) chart.caption += " Below each: the same step as the model predicts it.";
-  chart.summary = fmt::format("Periods of computation and of communication in one step{}, for {} settings.",
-                              has_predicted ? ", measured and predicted" : "", rows.size());
-  chart.spec = filled_chart("timeline", {{"periods", periods}});
   return chart;
 }
 
@@ -367,10 +326,10 @@ void for_each_row(const std::vector<NamedTraining>& trainings, AddRow add_row) {
   }
 }
 
-// A key of one run says nothing.
-json with_key_of_runs(json spec, size_t runs) {
-  if (runs < 2) spec["encoding"]["color"]["legend"] = nullptr;
-  return spec;
+Chart training_chart(const char* name, json datasets, std::string summary, size_t runs) {
+  Chart chart = chart_of(name, std::move(datasets), std::move(summary));
+  if (runs < 2) chart.spec["encoding"]["color"]["legend"] = nullptr;  // a key of one run says nothing
+  return chart;
 }
 
 Chart losses_chart(const std::vector<NamedTraining>& trainings) {
@@ -386,12 +345,11 @@ Chart losses_chart(const std::vector<NamedTraining>& trainings) {
   for (const NamedTraining& one : trainings) {
     if (one.training->last_loss) ends.push_back(fmt::format("{} at {:.4f}", one.name, *one.training->last_loss));
   }
-  return Chart{
-      .id = "losses",
-      .title = trainings.size() == 1 ? "Loss" : "Losses",
-      .caption = "Mean cross-entropy in nats per token. Lines: of each step's samples, before the update; points: of held-out data.",
-      .summary = fmt::format("Losses of {} trainings, which end: {}.", trainings.size(), fmt::join(ends, ", ")),
-      .spec = with_key_of_runs(filled_chart("losses", {{"losses", losses}, {"held", held}}), trainings.size())};
+  Chart chart =
+      training_chart("losses", {{"losses", losses}, {"held", held}},
+                     fmt::format("Losses of {} trainings, which end: {}.", trainings.size(), fmt::join(ends, ", ")), trainings.size());
+  if (trainings.size() == 1) chart.title = "Loss";
+  return chart;
 }
 
 Chart speeds_chart(const std::vector<NamedTraining>& trainings) {
@@ -403,11 +361,8 @@ Chart speeds_chart(const std::vector<NamedTraining>& trainings) {
   for (const NamedTraining& one : trainings) {
     if (one.training->tokens_per_s) means.push_back(fmt::format("{} {:.0f}", one.name, *one.training->tokens_per_s));
   }
-  return Chart{.id = "speeds",
-               .title = "Tokens per second",
-               .caption = "Of all ranks together, step by step.",
-               .summary = fmt::format("Tokens per second of {} trainings: {}.", trainings.size(), fmt::join(means, ", ")),
-               .spec = with_key_of_runs(filled_chart("speeds", {{"speeds", speeds}}), trainings.size())};
+  return training_chart("speeds", {{"speeds", speeds}},
+                        fmt::format("Tokens per second of {} trainings: {}.", trainings.size(), fmt::join(means, ", ")), trainings.size());
 }
 
 }  // namespace

@@ -44,15 +44,15 @@ std::vector<StrategyRow> compared_strategies(const Results& results);
 //   json spec = filled_chart("chunks", {{"chunks", rows}});  // rows: an array of objects, with the fields of the examples
 //   set_param(spec, "key", {"measured"});                    // a value that the template names among its "params"
 
-// The names of all templates: "allreduce", "chunks", ...
-std::vector<std::string> chart_template_names();
-
-// The template as it stands in the file. Throws nlohmann's out_of_range when there is none of this name.
-nlohmann::json chart_template(const std::string& name);
+// The file as it stands: the templates by their names ("allreduce", "chunks", ...), and "config".
+const nlohmann::json& chart_templates();
 
 // The page's specification: the template with `datasets` (name -> array of objects), without the layers that would have nothing to draw.
 // Throws std::logic_error unless the data sets are exactly those of the template.
 nlohmann::json filled_chart(const std::string& name, nlohmann::json datasets);
+
+// The chart of a template, whose name is its id, with the title and the caption that stand in the template's "usermeta".
+Chart chart_of(const std::string& name, nlohmann::json datasets, std::string summary);
 
 // Throws std::logic_error when the template has no such parameter.
 void set_param(nlohmann::json& spec, const std::string& name, nlohmann::json value);

@@ -7,9 +7,9 @@
 #include <iterator>
 #include <string_view>
 
-#include "answer.h"
 #include "firkin/base/units.h"
 #include "report/map.h"
+#include "report/report.h"
 
 namespace firkin {
 namespace {

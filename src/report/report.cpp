@@ -8,7 +8,6 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "answer.h"
 #include "firkin/base/file.h"
 #include "firkin/base/output_folder.h"
 #include "report/charts.h"
@@ -243,11 +242,6 @@ std::string regret_text(double regret) {
   return regret > 0 ? display_percent(regret) + " longer" : "no longer";
 }
 
-std::string lead_html(const Answer& answer) {
-  if (answer.lead.empty()) return "";
-  return "<section class=\"lead\">" + paragraphs(answer.lead) + "</section>\n";
-}
-
 // How sure the answer is, and the best of Firkin's own engine.
 std::string certainty_html(const Answer& answer) {
   std::string html;
@@ -310,7 +304,7 @@ std::string render_report(const Results& results) {
                   {"warnings", warnings_html(answer)},
                   {"settings", settings_html(answer.settings)},
                   {"charts", charts_html(charts)},
-                  {"lead", lead_html(answer)},
+                  {"lead", answer.lead.empty() ? "" : "<section class=\"lead\">" + paragraphs(answer.lead) + "</section>\n"},
                   {"tables", tables_html(results)},
                   {"reading hidden", results.answer ? "" : " hidden"},
                   {"trust", results.answer ? regret_text(results.answer->regret) : ""},

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "results/table.h"
+#include "results/field.h"
 
 // The assembler includes the file as it is, ended by a zero. FIRKIN_CHARTS: its path, from CMake.
 asm(".section .rodata\n.global firkin_charts\nfirkin_charts:\n.incbin \"" FIRKIN_CHARTS "\"\n.byte 0\n.previous\n");
@@ -47,11 +47,6 @@ json with_variables(json spec) {
   return spec;
 }
 
-const json& all_templates() {
-  static const json kTemplates = json::parse(firkin_charts);
-  return kTemplates;
-}
-
 bool has_field(const json& rows, const std::string& field) {
   return std::ranges::any_of(rows, [&field](const json& row) { return row.contains(field); });
 }
@@ -82,16 +77,9 @@ void leave_out_empty_layers(json& spec, const json& datasets, const std::string&
 
 }  // namespace
 
-std::vector<std::string> chart_template_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, spec] : all_templates().items()) {
-    if (name != "config") names.push_back(name);
-  }
-  return names;
-}
-
-json chart_template(const std::string& name) {
-  return all_templates().at(name);
+const json& chart_templates() {
+  static const json kTemplates = json::parse(firkin_charts);
+  return kTemplates;
 }
 
 std::string colour_declarations(Scheme scheme) {
@@ -101,12 +89,13 @@ std::string colour_declarations(Scheme scheme) {
 }
 
 json filled_chart(const std::string& name, json datasets) {
-  json spec = chart_template(name);
+  json spec = chart_templates().at(name);
   const json expected = std::exchange(spec["datasets"], json::object());
+  spec.erase("usermeta");
   spec["width"] = "container";
   spec["autosize"] = {{"type", "fit-x"}, {"contains", "padding"}};  // marks beside the plot make it narrower
   spec["padding"] = {{"left", 2}, {"top", 2}, {"right", 6}, {"bottom", 2}};
-  spec["config"] = all_templates()["config"];
+  spec["config"] = chart_templates()["config"];
   spec = with_variables(std::move(spec));
   for (const auto& [dataset, rows] : datasets.items()) {
     if (!expected.contains(dataset)) throw std::logic_error(fmt::format("chart {}: no data set '{}'", name, dataset));
@@ -115,6 +104,11 @@ json filled_chart(const std::string& name, json datasets) {
   leave_out_empty_layers(spec, datasets, spec.contains("data") ? spec["data"]["name"].get<std::string>() : "");
   spec["datasets"] = std::move(datasets);
   return spec;
+}
+
+Chart chart_of(const std::string& name, json datasets, std::string summary) {
+  const json& words = chart_templates().at(name)["usermeta"];
+  return {name, words["title"], words["caption"], std::move(summary), filled_chart(name, std::move(datasets))};
 }
 
 void set_param(json& spec, const std::string& name, json value) {

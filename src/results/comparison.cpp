@@ -12,7 +12,6 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/paired.h"
-#include "results/field.h"
 #include "results/results.h"
 
 namespace firkin {
@@ -20,6 +19,16 @@ namespace firkin {
 // ---- What a run measured, setting by setting.
 
 namespace {
+
+// One setting as one run saw it.
+struct MeasuredSetting {
+  std::string configuration;  // "demo, batch 4, sequence 128, float32", or empty where a run has only one
+  std::string name;           // "bucketed 25 MiB"
+  double median_s = 0;
+  std::optional<Interval> interval = {};  // 95 %, seconds
+  Evidence evidence = Evidence::kNone;
+  std::vector<double> samples_s = {};  // empty unless evidence is kSamples
+};
 
 using Samples = std::vector<std::vector<double>>;
 
@@ -114,8 +123,7 @@ std::vector<MeasuredSetting> settings_of(const Results& results) {
   throw InputError(fmt::format("results of \"{}\"; expected those of tune, bench-step or bench-allreduce", command));
 }
 
-}  // namespace
-
+// In the file's order, each once.
 std::vector<MeasuredSetting> measured_settings(const Results& results) {
   std::vector<MeasuredSetting> settings = settings_of(results);
   if (settings.empty() && results.configurations.empty())
@@ -128,9 +136,22 @@ std::vector<MeasuredSetting> measured_settings(const Results& results) {
   return settings;
 }
 
-// ---- Two runs.
+struct MeasuredRun {
+  Results results;
+  std::vector<MeasuredSetting> settings = {};
+};
 
-namespace {
+MeasuredRun read_run(const std::filesystem::path& path) {
+  MeasuredRun run{read_results(path)};
+  try {
+    run.settings = measured_settings(run.results);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}: {}", path.string(), error.what()));
+  }
+  return run;
+}
+
+// ---- Two runs.
 
 Verdict verdict_of(const Interval& ratio) {
   if (std::isinf(ratio.high)) return Verdict::kUnknown;  // fewer than kFewestSamples
@@ -212,11 +233,10 @@ void compare_facts(const Facts& a, const Facts& b, Comparison& comparison) {
 
 }  // namespace
 
-Comparison compare_results(const Results& a, const Results& b) {
-  const std::vector<MeasuredSetting> settings_a = measured_settings(a);
-  const std::vector<MeasuredSetting> settings_b = measured_settings(b);
-  Comparison comparison;
-  comparison.command = a.run.command;
+Comparison compare_files(const std::filesystem::path& a_file, const std::filesystem::path& b_file) {
+  const auto [a, settings_a] = read_run(a_file);
+  const auto [b, settings_b] = read_run(b_file);
+  Comparison comparison{.command = a.run.command, .a_file = a_file.string(), .b_file = b_file.string()};
   if (b.run.command != comparison.command) {
     throw InputError(fmt::format("a {} and a {}; expected two results of one subcommand", comparison.command, b.run.command));
   }
@@ -278,8 +298,8 @@ template <>
 constexpr auto kFields<Comparison> = std::tuple(Field("compared", &Comparison::command), Field("a_file", &Comparison::a_file),
                                                 Field("b_file", &Comparison::b_file), Field("only_a", &Comparison::only_a),
                                                 Field("only_b", &Comparison::only_b),
-                                                Field("different", &Comparison::different_facts, Unit::kText, "", kRequired),
-                                                Field("settings", &Comparison::settings, Unit::kText, "", kRequired));
+                                                Field("different", &Comparison::different_facts, kRequired),
+                                                Field("settings", &Comparison::settings, kRequired));
 
 void write_object(const Comparison& comparison, nlohmann::json& object) {
   write_by_table(comparison, object);

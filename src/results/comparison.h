@@ -1,10 +1,10 @@
 // Two results of the same subcommand, setting by setting.
 //
-//   const Comparison runs = compare_results(before, after);
-//   runs.settings[0].verdict;  // Verdict::kFaster: `after` takes less time, and the interval of the ratio excludes 1
+//   const Comparison runs = compare_files("before/results.json", "after/results.json");
+//   runs.settings[0].verdict;  // Verdict::kFaster: the second takes less time, and the interval of the ratio excludes 1
 #pragma once
 
-#include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,24 +15,12 @@
 
 namespace firkin {
 
-struct Results;  // results.h
-
 // What an interval was made from. Of two runs, the weaker counts.
 enum class Evidence {
   kSamples,            // the raw times, in the order measured
   kStatedInterval,     // the interval that the file states, because it holds no raw times
   kStandardDeviation,  // mean and deviation of independent samples, because it states no interval either
   kNone,
-};
-
-// One setting as one run saw it.
-struct MeasuredSetting {
-  std::string configuration;  // "demo, batch 4, sequence 128, float32", or empty where a run has only one
-  std::string name;           // "bucketed 25 MiB"
-  double median_s = 0;
-  std::optional<Interval> interval = {};  // 95 %, seconds
-  Evidence evidence = Evidence::kNone;
-  std::vector<double> samples_s = {};  // empty unless evidence is kSamples
 };
 
 enum class Verdict {
@@ -69,13 +57,10 @@ struct Comparison {
   std::vector<std::string> only_b = {};
 };
 
-// What `tune`, `bench allreduce` or `bench step` measured, in the file's order. Throws InputError when the results are of another
-// subcommand, state a setting twice, or have samples of another number of settings.
-std::vector<MeasuredSetting> measured_settings(const Results& results);
-
-// Compares two independent runs. Throws InputError when the runs are of different subcommands; each is checked
-// before by measured_settings.
-Comparison compare_results(const Results& a, const Results& b);
+// Compares two independent runs of `tune`, `bench allreduce` or `bench step`, read from their results.json. Throws InputError when the runs
+// are of different subcommands; and, naming the file, when one cannot be read, is of another subcommand, states a setting twice, or has
+// samples of another number of settings.
+Comparison compare_files(const std::filesystem::path& a, const std::filesystem::path& b);
 
 // For field.h; read without raw samples.
 void write_object(const Comparison& comparison, nlohmann::json& object);

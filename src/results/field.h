@@ -23,9 +23,56 @@
 
 #include "firkin/base/error.h"
 #include "firkin/stats/interval.h"
-#include "results/table.h"
 
 namespace firkin {
+
+// ---- Text for a person, in UTF-8: what the terminal, a CSV file and a page are made from.
+
+// Three significant digits and a real minus sign: "415 ms", "12.3 µs", "−3 ms".
+std::string display_seconds(double seconds);
+
+// "0.4 %"; with `sign`, "+0.4 %" and "−0.4 %".
+std::string display_percent(double ratio, bool sign = false);
+
+// A cap without its unit, three significant digits: "25", "0.5", "1024".
+std::string display_cap(double cap_mib);
+
+// Digits in groups of three: "4,951,296".
+std::string display_count(int64_t value);
+
+// Name and value as a person reads them.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+struct Table {
+  struct Column {
+    std::string title;
+    bool numeric = true;  // right-aligned
+  };
+  struct Row {
+    std::vector<std::string> cells;
+    bool highlighted = false;
+  };
+  std::string caption;
+  std::vector<Column> columns;
+  std::vector<Row> rows;
+};
+
+// Headings and rows in aligned columns, two spaces apart, each line ended. `remarks`: what stands behind the rows; one per row, or none.
+std::string terminal_table(const Table& table, const std::vector<std::string>& remarks = {});
+
+// Of a text of several lines: characters in the longest.
+size_t widest_line(const std::string& text);
+
+// Of many rows the first six and the last four, with a row of "..." between.
+void keep_first_and_last(Table& table);
+
+// Words on lines as wide as the terminal (text_columns()); the first starts with `head`, the others are indented as far.
+std::string wrapped(const std::string& head, const std::string& text);
+
+// A header line and the lines, fields joined by commas.
+std::string csv_lines(const std::vector<std::string>& names, const std::vector<std::vector<std::string>>& lines);
+
+// ---- Tables of fields.
 
 // What a number means: decides how it is written for a person, and what is accepted when it is read.
 enum class Unit {
@@ -58,7 +105,8 @@ enum Shown : unsigned {
 };
 
 // One field: a data member, or two functions of the row. Without `set` it is written and shown, but never read. Without a key it is only
-// shown; the fields of a struct without a key stand among those of the row.
+// shown; the fields of a struct without a key stand among those of the row. A key "samples.step_s" is that of a field in an object
+// "samples".
 template <class Row, class T>
 struct Field {
   const char* key;  // in JSON and CSV
@@ -71,6 +119,7 @@ struct Field {
 
   constexpr Field(const char* name, T Row::*place, Unit meaning = Unit::kText, const char* title = "", unsigned places = kEverywhere)
       : key(name), member(place), unit(meaning), heading(title), shown(places) {}
+  constexpr Field(const char* name, T Row::*place, Shown places) : Field(name, place, Unit::kText, "", places) {}
   constexpr Field(const char* name, T (*value)(const Row&), Unit meaning = Unit::kText, const char* title = "",
                   unsigned places = kEverywhere)
       : key(name), get(value), unit(meaning), heading(title), shown(places) {}
@@ -107,7 +156,8 @@ class JsonFields {
   // `path` as in a complaint, "" for the document itself. Throws FieldError unless `object` is one.
   JsonFields(const nlohmann::json& object, std::string path);
 
-  const nlohmann::json* find(const std::string& name) const;  // null when absent
+  const nlohmann::json* find(const std::string& name) const;    // null when absent
+  const nlohmann::json* find_at(const std::string& key) const;  // of a field: in the objects that it names
   bool has(const std::string& name) const { return find(name) != nullptr; }
   const nlohmann::json& whole() const { return *object_; }
   std::string path_of(const std::string& name) const;
@@ -158,6 +208,7 @@ void for_each_field(F f) {
   std::apply([&f](const auto&... field) { (f(field), ...); }, kFields<Row>);
 }
 
+nlohmann::json& place_in(nlohmann::json& object, const std::string& key);
 nlohmann::json plain_json(const Interval& interval);
 nlohmann::json plain_json(double value, Unit unit);
 nlohmann::json plain_json(int64_t value, Unit unit);
@@ -173,11 +224,6 @@ double infinite_where_null(const nlohmann::json& value, const std::string& path,
 
 // An absent interval has no end.
 inline constexpr Interval kUnbounded{0, HUGE_VAL};
-template <class T>
-T from_nothing() {
-  if constexpr (std::is_same_v<T, Interval>) return kUnbounded;
-  return T();
-}
 
 // "a positive number", "a string": what a value of the type must be.
 std::string expected_number(Unit unit);
@@ -191,33 +237,8 @@ std::string expected_of(Unit unit) {
   return "an object";
 }
 
-std::string text_of_value(const Interval& interval, Unit unit);
-std::string text_of_value(double value, Unit unit);
-inline std::string text_of_value(int64_t value, Unit unit) {
-  return text_of_value(static_cast<double>(value), unit);
-}
-inline std::string text_of_value(bool yes, Unit) {
-  return yes ? "yes" : "no";
-}
-inline std::string text_of_value(const std::string& text, Unit) {
-  return text;
-}
-template <class T>
-std::string text_of_value(const std::vector<T>& list, Unit unit) {
-  std::string texts;
-  for (const T& value : list) texts += (texts.empty() ? "" : ", ") + text_of_value(value, unit);
-  return texts;
-}
-template <class T>
-std::optional<std::string> text_of(const T& value, Unit unit) {
-  if constexpr (is_optional<T>) {
-    if (!value) return std::nullopt;
-    return text_of_value(*value, unit);
-  } else {
-    return text_of_value(value, unit);
-  }
-}
-
+// For a person; nothing for null.
+std::optional<std::string> text_of_json(const nlohmann::json& value, Unit unit);
 std::string csv_of_json(const nlohmann::json& value);
 void append_interval_names(std::string key, std::vector<std::string>& names);
 void append_interval(const std::optional<Interval>& interval, std::vector<std::string>& line);
@@ -267,7 +288,7 @@ void write_by_table(const Row& row, nlohmann::json& object) {
     if constexpr (is_list<T>) {
       if (value.empty() && (field.shown & kIfAny) != 0) return;
     }
-    object[field.key] = json_of(value, field.unit);
+    place_in(object, field.key) = json_of(value, field.unit);
   });
 }
 
@@ -307,11 +328,12 @@ void read_by_table(const JsonFields& fields, Row& row) {
       }
     }
     if (*field.key == '\0') return;
-    if (const nlohmann::json* value = fields.find(field.key)) return take(from_json<T>(*value, fields.path_of(field.key), field.unit));
+    if (const nlohmann::json* value = fields.find_at(field.key)) return take(from_json<T>(*value, fields.path_of(field.key), field.unit));
     if ((field.shown & kDefault) != 0) return;
     constexpr bool may_be_absent = is_optional<T> || is_list<T> || std::is_same_v<T, Interval>;
     if (!may_be_absent || (field.shown & kRequired) != 0) fields.fail(field.key, "missing", expected_of<T>(field.unit));
-    take(from_nothing<T>());
+    if constexpr (std::is_same_v<T, Interval>) return take(kUnbounded);
+    take(T());
   });
 }
 
@@ -378,7 +400,7 @@ Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption
       std::vector<std::optional<std::string>> texts;
       bool any = rows.empty();
       for (const Row& row : rows) {
-        texts.push_back(field_details::text_of(field.value_in(row), field.unit));
+        texts.push_back(field_details::text_of_json(json_of(field.value_in(row), field.unit), field.unit));
         any = any || texts.back();
       }
       if (!any) return;
@@ -425,7 +447,8 @@ Facts facts_of_fields(const Row& row) {
   field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
     if constexpr (field_details::is_shown<T>) {
       if ((field.shown & kPage) == 0) return;
-      if (const auto text = field_details::text_of(field.value_in(row), field.unit)) facts.emplace_back(field.heading, *text);
+      if (const auto text = field_details::text_of_json(json_of(field.value_in(row), field.unit), field.unit))
+        facts.emplace_back(field.heading, *text);
     }
   });
   return facts;

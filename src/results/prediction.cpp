@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
@@ -49,7 +48,7 @@ constexpr auto kFields<PredictedBucketing> =
 
 template <>
 constexpr auto kFields<PredictedBucket> = std::tuple(Field("bytes", &PredictedBucket::bytes, Unit::kCount, "", kHidden),
-                                                     Field("tensors", &PredictedBucket::tensors, Unit::kText, "", kHidden),
+                                                     Field("tensors", &PredictedBucket::tensors, kHidden),
                                                      Field(
                                                          "", +[](const PredictedBucket& bucket) { return bucket.bytes; }, Unit::kBytes,
                                                          "size", kTables),
@@ -68,7 +67,7 @@ constexpr auto kFields<PredictedPlan> = std::tuple(Field(kBackwardKey, &Predicte
                                                    Field("high_s", &PredictedPlan::high_s, Unit::kSeconds),
                                                    Field("gain", &PredictedPlan::gain, Unit::kShare), Field("exact", &PredictedPlan::exact),
                                                    Field("", &PredictedPlan::pytorch),
-                                                   Field("buckets", &PredictedPlan::buckets, Unit::kText, "", kRequired));
+                                                   Field("buckets", &PredictedPlan::buckets, kRequired));
 
 template <>
 constexpr auto kFields<StragglerPrediction> = std::tuple(
@@ -92,7 +91,7 @@ constexpr auto kFields<FormPrediction> = std::tuple(
 
 template <>
 constexpr auto kFields<Extrapolation> = std::tuple(Field("fitted_worlds", &Extrapolation::fitted_worlds, Unit::kCount),
-                                                   Field("forms", &Extrapolation::forms, Unit::kText, "", kRequired));
+                                                   Field("forms", &Extrapolation::forms, kRequired));
 
 // ---- Sensitivity.
 
@@ -192,8 +191,7 @@ constexpr auto kFields<PredictedOrderedBucket> = std::tuple(
     Field("first_tensor", &PredictedOrderedBucket::first_tensor, Unit::kCount, "", kHidden),
     Field("part", &PredictedOrderedBucket::part, Unit::kCount, "", kHidden),
     Field("parts", &PredictedOrderedBucket::parts, Unit::kCount, "", kHidden),
-    Field("bytes", &PredictedOrderedBucket::bytes, Unit::kCount, "", kHidden),
-    Field("tensors", &PredictedOrderedBucket::tensors, Unit::kText, "", kHidden),
+    Field("bytes", &PredictedOrderedBucket::bytes, Unit::kCount, "", kHidden), Field("tensors", &PredictedOrderedBucket::tensors, kHidden),
     Field(
         "", +[](const PredictedOrderedBucket& bucket) { return bucket.bytes; }, Unit::kBytes, "size", kTables),
     Field("ready_s", &PredictedOrderedBucket::ready_s, Unit::kDifference, "ready"),
@@ -209,7 +207,7 @@ constexpr auto kFields<PredictedOrdered> = std::tuple(
     Field("computation_s", &PredictedOrdered::computation_s, Unit::kDifference),
     Field("communication_s", &PredictedOrdered::communication_s, Unit::kDifference),
     Field("agreement_s", &PredictedOrdered::agreement_s, Unit::kDifference), Field("low_s", &PredictedOrdered::low_s, Unit::kSeconds),
-    Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds), Field("buckets", &PredictedOrdered::buckets, Unit::kText, "", kRequired));
+    Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds), Field("buckets", &PredictedOrdered::buckets, kRequired));
 template <>
 constexpr void (*kCheck<PredictedOrdered>)(PredictedOrdered&, const JsonFields&) = check_ordered;
 
@@ -222,43 +220,17 @@ constexpr auto kFields<PredictedHook> = std::tuple(
     Field("bucketed_period_s", &PredictedHook::bucketed_period_s, Unit::kDifference, "step, bucketed"),
     Field("ordered_period_s", &PredictedHook::ordered_period_s, Unit::kDifference, "step, ordered"));
 
-template <>
-constexpr auto kFields<PredictedSharded> = std::tuple(
-    Field(kCapKey, &PredictedSharded::cap_bytes, Unit::kBytesAsMib),
-    Field("same_buckets_from_mib", &PredictedSharded::lowest_cap_bytes, Unit::kBytesAsMib),
-    Field("same_buckets_to_mib", &PredictedSharded::highest_cap_bytes, Unit::kBytesAsMib),
-    Field("buckets", &PredictedSharded::buckets, Unit::kCount),
-    Field("bucketed_period_s", &PredictedSharded::bucketed_period_s, Unit::kDifference),
-    Field("period_s", &PredictedSharded::period_s, Unit::kSeconds), Field("gain", &PredictedSharded::gain, Unit::kChange),
-    Field("gain_over_ordered", &PredictedSharded::gain_over_ordered, Unit::kChange),
-    Field("bound_s", &PredictedSharded::bound_s, Unit::kDifference), Field("waited_s", &PredictedSharded::waited_s, Unit::kDifference),
-    Field("computation_s", &PredictedSharded::computation_s, Unit::kDifference),
-    Field("communication_s", &PredictedSharded::communication_s, Unit::kDifference),
-    Field("agreement_s", &PredictedSharded::agreement_s, Unit::kDifference), Field("halves", &PredictedSharded::halves),
-    Field("ddp_bucket_size", &PredictedSharded::ddp_bucket_size, Unit::kCount),
-    Field("allgather_bucket_size", &PredictedSharded::allgather_bucket_size, Unit::kCount), Field("plain_memory", &PredictedSharded::plain),
-    Field("sharded_memory", &PredictedSharded::sharded));
-
-void write_object(const PredictedSharded& sharded, json& object) {
-  write_by_table(sharded, object);
-}
-
-void read_object(const JsonFields& fields, PredictedSharded& sharded) {
-  read_by_table(fields, sharded);
-}
-
 // ---- All of it.
 
 template <>
 constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::workload), Field("alpha_beta", &Prediction::alpha_beta),
-                                                Field("curve", &Prediction::curve, Unit::kText, "", kRequired),
+                                                Field("curve", &Prediction::curve, kRequired),
                                                 Field("best_uniform", &Prediction::best_uniform),
                                                 Field("best_plan", &Prediction::best_plan), Field("baselines", &Prediction::baselines),
                                                 Field("stragglers", &Prediction::stragglers),
                                                 Field("extrapolation", &Prediction::extrapolation),
                                                 Field("sensitivity", &Prediction::sensitivity), Field("ordered", &Prediction::ordered),
-                                                Field("hooks", &Prediction::hooks, Unit::kText, "", kIfAny),
-                                                Field("sharded", &Prediction::sharded));
+                                                Field("hooks", &Prediction::hooks, kIfAny), Field("sharded", &Prediction::sharded));
 
 void write_object(const Prediction& prediction, json& document) {
   write_by_table(prediction, document);

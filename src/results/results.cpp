@@ -23,6 +23,12 @@ std::optional<double> median_if_any(const std::vector<double>& seconds) {
   return seconds.empty() ? std::nullopt : std::optional(median(seconds));
 }
 
+// A field that is the median of another.
+template <class Row, std::vector<double> Row::*series>
+std::optional<double> median_of(const Row& row) {
+  return median_if_any(row.*series);
+}
+
 }  // namespace
 
 // ---- Step times.
@@ -62,18 +68,17 @@ constexpr auto kFields<StrategyRow> = std::tuple(
     Field("modes_s", &StrategyRow::modes_s, Unit::kSeconds, "two modes", kPage));
 
 template <>
-constexpr auto kFields<StepSamples> = std::tuple(Field("settings", &StepSamples::settings, Unit::kText, "", kIfAny),
-                                                 Field("step_s", &StepSamples::step_s),
-                                                 Field("comm_s", &StepSamples::comm_s, Unit::kPlain, "", kIfAny),
-                                                 Field("communication_s", &StepSamples::communication_s, Unit::kPlain, "", kIfAny),
-                                                 Field("calibration_step_s", &StepSamples::calibration_step_s, Unit::kPlain, "", kIfAny),
-                                                 Field("race_step_s", &StepSamples::race_step_s, Unit::kPlain, "", kIfAny),
-                                                 Field("raw_step_s_by_rank", &StepSamples::raw_step_s_by_rank, Unit::kPlain, "", kIfAny));
+constexpr auto kFields<StepSamples> = std::tuple(Field("settings", &StepSamples::settings, kIfAny), Field("step_s", &StepSamples::step_s),
+                                                 Field("comm_s", &StepSamples::comm_s, kIfAny),
+                                                 Field("communication_s", &StepSamples::communication_s, kIfAny),
+                                                 Field("calibration_step_s", &StepSamples::calibration_step_s, kIfAny),
+                                                 Field("race_step_s", &StepSamples::race_step_s, kIfAny),
+                                                 Field("raw_step_s_by_rank", &StepSamples::raw_step_s_by_rank, kIfAny));
 
 template <>
 constexpr auto kFields<StepConfiguration> = std::tuple(
     Field("model", &StepConfiguration::model), Field("status", &StepConfiguration::status, Unit::kText, "status", kDefault),
-    Field("reason", &StepConfiguration::reason), Field("strategies", &StepConfiguration::strategies, Unit::kText, "", kIfAny),
+    Field("reason", &StepConfiguration::reason), Field("strategies", &StepConfiguration::strategies, kIfAny),
     Field(
         "samples", +[](const StepConfiguration& row) { return row.strategies.empty() ? std::nullopt : std::optional(row.samples); },
         +[](StepConfiguration& row, std::optional<StepSamples> samples) { row.samples = std::move(samples).value_or(StepSamples()); }));
@@ -109,7 +114,7 @@ constexpr auto kFields<TuneAnswer> = std::tuple(
     Field("indifference_set", &TuneAnswer::indifference_set, Unit::kMib), Field("regret", &TuneAnswer::regret, Unit::kShare),
     Field("regret_ci", &TuneAnswer::regret_ci, Unit::kChange), Field("over_default", &TuneAnswer::over_default),
     Field("planned_over_default", &TuneAnswer::planned_over_default), Field("ordered_over_default", &TuneAnswer::ordered_over_default),
-    Field("ordered_over_best_cap", &TuneAnswer::ordered_over_best_cap), Field("hooks", &TuneAnswer::hooks, Unit::kText, "", kIfAny),
+    Field("ordered_over_best_cap", &TuneAnswer::ordered_over_best_cap), Field("hooks", &TuneAnswer::hooks, kIfAny),
     Field("sharded", &TuneAnswer::sharded), Field("sharded_over_best_cap", &TuneAnswer::sharded_over_best_cap),
     Field("plan_mib", &TuneAnswer::plan_mib, Unit::kMib, "", kIfAny),
     Field("plan_caps_mib", &TuneAnswer::plan_caps_mib, Unit::kMib, "", kIfAny));
@@ -296,9 +301,10 @@ constexpr auto kFields<AllReduceRow> = std::tuple(
     Field("wrong", &AllReduceRow::wrong, Unit::kCount, "#wrong"));
 
 template <>
-constexpr auto kFields<AllReduceSamples> = std::tuple(
-    Field("bytes", &AllReduceSamples::bytes, Unit::kCount), Field("isolated_s", &AllReduceSamples::isolated_s),
-    Field("gap_s", &AllReduceSamples::gap_s), Field("mixed_queue_ratios", &AllReduceSamples::mixed_queue_ratios, Unit::kPlain, "", kIfAny));
+constexpr auto kFields<AllReduceSamples> = std::tuple(Field("bytes", &AllReduceSamples::bytes, Unit::kCount),
+                                                      Field("isolated_s", &AllReduceSamples::isolated_s),
+                                                      Field("gap_s", &AllReduceSamples::gap_s),
+                                                      Field("mixed_queue_ratios", &AllReduceSamples::mixed_queue_ratios, kIfAny));
 
 template <>
 constexpr auto kFields<MixedQueuesSection> = std::tuple(Field("queues", &MixedQueuesSection::queues, Unit::kCount),
@@ -345,26 +351,16 @@ struct LayerSamples {
   std::vector<double> forward_s, backward_s;
 };
 
-struct LayersSamples {
-  std::vector<LayerSamples> layers;
-  std::vector<double> forward_s, backward_s, optimizer_s, watched_step_s, bare_step_s;
-};
-
-LayersSamples samples_of(const LayersSection& section) {
-  LayersSamples samples{{}, section.forward_s, section.backward_s, section.optimizer_s, section.watched_step_s, section.bare_step_s};
-  for (const LayerRow& row : section.layers) samples.layers.push_back({row.name, row.forward_s, row.backward_s});
+std::vector<LayerSamples> layer_samples(const LayersSection& section) {
+  std::vector<LayerSamples> samples;
+  for (const LayerRow& row : section.layers) samples.push_back({row.name, row.forward_s, row.backward_s});
   return samples;
 }
 
-void take_samples(LayersSection& section, LayersSamples samples) {
-  section.forward_s = std::move(samples.forward_s);
-  section.backward_s = std::move(samples.backward_s);
-  section.optimizer_s = std::move(samples.optimizer_s);
-  section.watched_step_s = std::move(samples.watched_step_s);
-  section.bare_step_s = std::move(samples.bare_step_s);
-  for (size_t i = 0; i < std::min(section.layers.size(), samples.layers.size()); ++i) {
-    section.layers[i].forward_s = std::move(samples.layers[i].forward_s);
-    section.layers[i].backward_s = std::move(samples.layers[i].backward_s);
+void take_layer_samples(LayersSection& section, std::vector<LayerSamples> samples) {
+  for (size_t i = 0; i < std::min(section.layers.size(), samples.size()); ++i) {
+    section.layers[i].forward_s = std::move(samples[i].forward_s);
+    section.layers[i].backward_s = std::move(samples[i].backward_s);
   }
 }
 
@@ -381,56 +377,29 @@ constexpr auto kFields<LayerSamples> = std::tuple(Field("name", &LayerSamples::n
                                                   Field("backward_s", &LayerSamples::backward_s));
 
 template <>
-constexpr auto kFields<LayersSamples> = std::tuple(Field("layers", &LayersSamples::layers, Unit::kText, "", kRequired),
-                                                   Field("forward_s", &LayersSamples::forward_s),
-                                                   Field("backward_s", &LayersSamples::backward_s),
-                                                   Field("optimizer_s", &LayersSamples::optimizer_s),
-                                                   Field("watched_step_s", &LayersSamples::watched_step_s),
-                                                   Field("bare_step_s", &LayersSamples::bare_step_s));
+constexpr auto kFields<LayerRow> = std::tuple(Field("name", &LayerRow::name, Unit::kText, "layer"),
+                                              Field("parameters", &LayerRow::parameters, Unit::kCount, "parameters"),
+                                              Field("forward_s", median_of<LayerRow, &LayerRow::forward_s>, Unit::kDifference, "forward"),
+                                              Field("backward_s", median_of<LayerRow, &LayerRow::backward_s>, Unit::kDifference,
+                                                    "backward"));
 
 template <>
-constexpr auto kFields<LayerRow> =
-    std::tuple(Field("name", &LayerRow::name, Unit::kText, "layer"), Field("parameters", &LayerRow::parameters, Unit::kCount, "parameters"),
-               Field(
-                   "forward_s", +[](const LayerRow& row) { return median_if_any(row.forward_s); }, Unit::kDifference, "forward"),
-               Field(
-                   "backward_s", +[](const LayerRow& row) { return median_if_any(row.backward_s); }, Unit::kDifference, "backward"));
-
-template <>
-constexpr auto kFields<LayersSection> =
-    std::tuple(Field("layers", &LayersSection::layers, Unit::kText, "", kRequired), Field("samples", samples_of, take_samples),
-               Field(
-                   "forward_s", +[](const LayersSection& row) { return median_if_any(row.forward_s); }, Unit::kPlain),
-               Field(
-                   "backward_s", +[](const LayersSection& row) { return median_if_any(row.backward_s); }, Unit::kPlain),
-               Field(
-                   "optimizer_s", +[](const LayersSection& row) { return median_if_any(row.optimizer_s); }, Unit::kPlain));
+constexpr auto kFields<LayersSection> = std::tuple(Field("layers", &LayersSection::layers, kRequired),
+                                                   Field("samples.layers", layer_samples, take_layer_samples, Unit::kText, "", kRequired),
+                                                   Field("samples.forward_s", &LayersSection::forward_s),
+                                                   Field("samples.backward_s", &LayersSection::backward_s),
+                                                   Field("samples.optimizer_s", &LayersSection::optimizer_s),
+                                                   Field("samples.watched_step_s", &LayersSection::watched_step_s),
+                                                   Field("samples.bare_step_s", &LayersSection::bare_step_s),
+                                                   Field("forward_s", median_of<LayersSection, &LayersSection::forward_s>),
+                                                   Field("backward_s", median_of<LayersSection, &LayersSection::backward_s>),
+                                                   Field("optimizer_s", median_of<LayersSection, &LayersSection::optimizer_s>));
 template <>
 constexpr void (*kCheck<LayersSection>)(LayersSection&, const JsonFields&) = check_layers;
 
 // ---- Traces.
 
 namespace {
-
-// One rank's figures as they are written: medians, and the samples.
-struct RankFigures {
-  TraceFigures samples;
-};
-
-std::vector<RankFigures> figures_of_ranks(const TraceRow& trace) {
-  std::vector<RankFigures> ranks;
-  for (const TraceFigures& figures : trace.ranks) ranks.push_back({figures});
-  return ranks;
-}
-
-void take_ranks(TraceRow& trace, std::vector<RankFigures> ranks) {
-  for (RankFigures& rank : ranks) trace.ranks.push_back(std::move(rank.samples));
-}
-
-template <std::vector<double> TraceFigures::*series>
-std::optional<double> median_of(const RankFigures& figures) {
-  return median_if_any(figures.samples.*series);
-}
 
 template <std::vector<double> TraceFigures::*series>
 std::optional<double> first_rank(const TraceRow& trace) {
@@ -442,11 +411,6 @@ std::optional<double> exposed_of_first(const TraceRow& trace) {
   return all_s && hidden_s ? std::optional(*all_s - *hidden_s) : std::nullopt;
 }
 
-std::optional<double> overlapped_share_of_first(const TraceRow& trace) {
-  const auto all_s = first_rank<&TraceFigures::communication_s>(trace), hidden_s = first_rank<&TraceFigures::overlapped_s>(trace);
-  return all_s && hidden_s && *all_s > 0 ? std::optional(*hidden_s / *all_s) : std::nullopt;
-}
-
 void check_period(BusyPeriod& period, const JsonFields& fields) {
   if (period.start_s < 0 || period.start_s > period.end_s)
     fields.fail("start_s", fmt::format("{}", period.start_s), "0 or more, at most the end");
@@ -454,17 +418,20 @@ void check_period(BusyPeriod& period, const JsonFields& fields) {
 
 }  // namespace
 
-template <>
-constexpr auto kFields<TraceFigures> = std::tuple(Field("step_s", &TraceFigures::step_s), Field("compute_s", &TraceFigures::compute_s),
-                                                  Field("communication_s", &TraceFigures::communication_s),
-                                                  Field("overlapped_s", &TraceFigures::overlapped_s));
+std::optional<double> overlapped_share(const TraceRow& trace) {
+  const auto all_s = first_rank<&TraceFigures::communication_s>(trace), hidden_s = first_rank<&TraceFigures::overlapped_s>(trace);
+  return all_s && hidden_s && *all_s > 0 ? std::optional(*hidden_s / *all_s) : std::nullopt;
+}
 
 template <>
-constexpr auto kFields<RankFigures> = std::tuple(Field("step_s", median_of<&TraceFigures::step_s>),
-                                                 Field("compute_s", median_of<&TraceFigures::compute_s>),
-                                                 Field("communication_s", median_of<&TraceFigures::communication_s>),
-                                                 Field("overlapped_s", median_of<&TraceFigures::overlapped_s>),
-                                                 Field("samples", &RankFigures::samples));
+constexpr auto kFields<TraceFigures> = std::tuple(Field("step_s", median_of<TraceFigures, &TraceFigures::step_s>),
+                                                  Field("compute_s", median_of<TraceFigures, &TraceFigures::compute_s>),
+                                                  Field("communication_s", median_of<TraceFigures, &TraceFigures::communication_s>),
+                                                  Field("overlapped_s", median_of<TraceFigures, &TraceFigures::overlapped_s>),
+                                                  Field("samples.step_s", &TraceFigures::step_s, kRequired),
+                                                  Field("samples.compute_s", &TraceFigures::compute_s),
+                                                  Field("samples.communication_s", &TraceFigures::communication_s),
+                                                  Field("samples.overlapped_s", &TraceFigures::overlapped_s));
 
 template <>
 constexpr auto kFields<BusyPeriod> = std::tuple(Field("activity", &BusyPeriod::activity),
@@ -475,32 +442,17 @@ constexpr void (*kCheck<BusyPeriod>)(BusyPeriod&, const JsonFields&) = check_per
 
 template <>
 constexpr auto kFields<TraceRow> = std::tuple(
-    Field("strategy", &TraceRow::strategy, Unit::kText, "", kHidden), Field("name", &TraceRow::name, Unit::kText, "strategy"),
-    Field(kCapKey, &TraceRow::cap_mib, Unit::kMib, "", kHidden), Field("file", &TraceRow::file, Unit::kText, "", kHidden),
+    Field("strategy", &TraceRow::strategy, kHidden), Field("name", &TraceRow::name, Unit::kText, "strategy"),
+    Field(kCapKey, &TraceRow::cap_mib, Unit::kMib, "", kHidden), Field("file", &TraceRow::file, kHidden),
     Field("", first_rank<&TraceFigures::step_s>, Unit::kDifference, "step", kTables),
     Field("", first_rank<&TraceFigures::compute_s>, Unit::kDifference, "compute", kTables),
     Field("", first_rank<&TraceFigures::communication_s>, Unit::kDifference, "communication", kTables),
-    Field("", overlapped_share_of_first, Unit::kShare, "overlapped", kTables),
-    Field("", exposed_of_first, Unit::kDifference, "exposed", kTables), Field("idle_share", &TraceRow::idle_share, Unit::kShare, "idle"),
-    Field("agreement_s", &TraceRow::agreement_s, Unit::kDifference, "agreement", kPage),
-    Field("ranks", figures_of_ranks, take_ranks, Unit::kText, "", kIfAny),
-    Field("timeline", &TraceRow::timeline, Unit::kText, "", kRequired),
-    Field("predicted_timeline", &TraceRow::predicted, Unit::kText, "", kIfAny));
+    Field("", overlapped_share, Unit::kShare, "overlapped", kTables), Field("", exposed_of_first, Unit::kDifference, "exposed", kTables),
+    Field("idle_share", &TraceRow::idle_share, Unit::kShare, "idle"),
+    Field("agreement_s", &TraceRow::agreement_s, Unit::kDifference, "agreement", kPage), Field("ranks", &TraceRow::ranks, kIfAny),
+    Field("timeline", &TraceRow::timeline, kRequired), Field("predicted_timeline", &TraceRow::predicted, kIfAny));
 
 // ---- Trainings.
-
-template <>
-constexpr auto kFields<TrainingRow> = std::tuple(Field("step", &TrainingRow::step, Unit::kPlain, "step"),
-                                                 Field("loss", &TrainingRow::loss, Unit::kPlain, "loss"),
-                                                 Field(kHeldLossKey, &TrainingRow::held_loss, Unit::kPlain, "held loss"),
-                                                 Field("learning_rate", &TrainingRow::learning_rate, Unit::kPlain, "learning rate"),
-                                                 Field("gradient_norm", &TrainingRow::gradient_norm, Unit::kPlain, "gradient norm"),
-                                                 Field("tokens_per_s", &TrainingRow::tokens_per_s, Unit::kPlain, "tokens/s"),
-                                                 Field("step_s", &TrainingRow::step_s, Unit::kDifference, "step"),
-                                                 Field("exposed_s", &TrainingRow::exposed_s, Unit::kDifference, "exposed"),
-                                                 Field("data_s", &TrainingRow::data_s, Unit::kDifference, "data", kCsv),
-                                                 Field("checkpoint_s", &TrainingRow::checkpoint_s, Unit::kDifference, "checkpoint", kCsv),
-                                                 Field("skipped", &TrainingRow::skipped, Unit::kText, "skipped", kPage | kCsv));
 
 template <>
 constexpr auto kFields<TrainingSection> =
@@ -514,21 +466,20 @@ constexpr auto kFields<TrainingSection> =
                Field("exposed_share", &TrainingSection::exposed_share, Unit::kShare, "exposed communication"),
                Field("data_share", &TrainingSection::data_share, Unit::kShare, "reading samples"),
                Field("checkpoint_share", &TrainingSection::checkpoint_share, Unit::kShare, "checkpoints"),
-               Field("rows", &TrainingSection::rows, Unit::kText, "", kRequired));
+               Field("rows", &TrainingSection::rows, kRequired));
 
 // ---- All of it. What the document's samples are of depends on the command.
 
 template <>
 constexpr auto kFields<Results> = std::tuple(
-    Field("caches", &Results::caches), Field("elements", &Results::elements, Unit::kCount),
-    Field("notes", &Results::notes, Unit::kText, "", kIfAny), Field("complete", &Results::complete, Unit::kText, "", kDefault),
-    Field("profile", &Results::profile), Field("allreduce", &Results::allreduce, Unit::kText, "", kIfAny),
-    Field("alpha_beta", &Results::alpha_beta), Field("calibration", &Results::calibration),
-    Field("curve", &Results::curve, Unit::kText, "", kIfAny), Field("dense_curve", &Results::dense_curve, Unit::kText, "", kIfAny),
-    Field("strategies", &Results::strategies, Unit::kText, "", kIfAny), Field("mixed_queues", &Results::mixed_queues),
-    Field("chunks", &Results::chunks, Unit::kText, "", kIfAny), Field("collectives", &Results::collectives, Unit::kText, "", kIfAny),
-    Field("configurations", &Results::configurations, Unit::kText, "", kIfAny), Field("traces", &Results::traces, Unit::kText, "", kIfAny),
-    Field("training", &Results::training), Field("comparison", &Results::comparison));
+    Field("caches", &Results::caches), Field("elements", &Results::elements, Unit::kCount), Field("notes", &Results::notes, kIfAny),
+    Field("complete", &Results::complete, kDefault), Field("profile", &Results::profile), Field("allreduce", &Results::allreduce, kIfAny),
+    Field("alpha_beta", &Results::alpha_beta), Field("calibration", &Results::calibration), Field("curve", &Results::curve, kIfAny),
+    Field("dense_curve", &Results::dense_curve, kIfAny), Field("strategies", &Results::strategies, kIfAny),
+    Field("mixed_queues", &Results::mixed_queues), Field("chunks", &Results::chunks, kIfAny),
+    Field("collectives", &Results::collectives, kIfAny), Field("configurations", &Results::configurations, kIfAny),
+    Field("traces", &Results::traces, kIfAny), Field("training", &Results::training), Field("comparison", &Results::comparison),
+    Field("samples.total_s", &Results::chunk_totals_s, kIfAny), Field("samples.seconds", &Results::collective_samples_s, kIfAny));
 
 namespace {
 
@@ -555,8 +506,6 @@ json results_json(const Results& results) {
   if (results.layers) write_fields(*results.layers, document);
   if (results.step_samples) document["samples"] = json_of(*results.step_samples);
   if (results.allreduce_samples) document["samples"] = json_of(*results.allreduce_samples);
-  if (!results.chunk_totals_s.empty()) document["samples"]["total_s"] = results.chunk_totals_s;
-  if (!results.collective_samples_s.empty()) document["samples"]["seconds"] = results.collective_samples_s;
   return document;
 }
 
@@ -580,12 +529,7 @@ Results results_from_json(const json& document) {
     read_fields(fields, results.layers.emplace());
   } else if (command == "bench-allreduce") {
     results.allreduce_samples = fields.maybe<AllReduceSamples>("samples");
-  } else if (command == "bench-chunks" || command == "bench-collectives") {
-    const bool chunks = command == "bench-chunks";
-    auto& series = chunks ? results.chunk_totals_s : results.collective_samples_s;
-    if (const json* samples = fields.find("samples"))
-      series = JsonFields(*samples, "samples").maybe<std::vector<std::vector<double>>>(chunks ? "total_s" : "seconds").value_or(series);
-  } else {
+  } else if (command != "bench-chunks" && command != "bench-collectives") {
     results.step_samples = fields.maybe<StepSamples>("samples");
   }
   return results;
@@ -655,14 +599,16 @@ std::string steps_csv(const std::vector<StepConfiguration>& configurations) {
     model.insert(model.end(), row.begin(), row.end());
     return model;
   };
+  std::vector<std::string> model_columns = csv_names<ModelDescription>();
+  model_columns[0] = "model";
   const std::vector<std::string> columns = csv_names<StrategyRow>();
   std::vector<std::vector<std::string>> lines;
   for (const StepConfiguration& configuration : configurations) {
-    const std::vector<std::string> model = model_csv(configuration.model);
+    const std::vector<std::string> model = csv_line(configuration.model);
     for (const StrategyRow& row : configuration.strategies) lines.push_back(joined(model, configuration.status, csv_line(row)));
     if (configuration.strategies.empty()) lines.push_back(joined(model, configuration.status, std::vector<std::string>(columns.size())));
   }
-  return csv_lines(joined(model_csv_names(), "status", columns), lines);
+  return csv_lines(joined(model_columns, "status", columns), lines);
 }
 
 template <class Row>
@@ -678,24 +624,6 @@ std::string chunks_csv(const std::vector<ChunksRow>& rows) {
 
 std::string collectives_csv(const std::vector<CollectiveRow>& rows) {
   return csv_of(rows);
-}
-
-std::string metrics_line(const TrainingRow& row) {
-  return dump_json(json_of(row));
-}
-
-std::string metrics_csv_names() {
-  return csv_lines(csv_names<TrainingRow>(), {});
-}
-
-std::string metrics_csv_line(const TrainingRow& row) {
-  return csv_lines(csv_line(row), {});
-}
-
-TrainingRow read_training_row(const JsonFields& fields) {
-  TrainingRow row;
-  read_fields(fields, row);
-  return row;
 }
 
 }  // namespace firkin

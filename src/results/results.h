@@ -79,7 +79,7 @@ struct StepConfiguration {
   std::string status = "measured";  // or "out of memory"
   std::optional<std::string> reason = {};
   std::vector<StrategyRow> strategies = {};
-  StepSamples samples;
+  StepSamples samples = {};
 };
 
 std::string setting_name(const StrategyRow& row);        // "bucketed 2.38 MiB"
@@ -275,9 +275,12 @@ struct TraceRow {
   std::vector<BusyPeriod> predicted = {};  // the same plan as the model sees it; empty where nothing was predicted
 };
 
+// Of rank 0's communication, how much overlaps computation; nothing where it did not communicate.
+std::optional<double> overlapped_share(const TraceRow& trace);
+
 // ---- The steps of a training.
 
-// One step. Times are rank 0's, in seconds. A loss that is no finite number is absent.
+// One step, a line of metrics.jsonl and of metrics.csv. Times are rank 0's, in seconds. A loss that is no finite number is absent.
 struct TrainingRow {
   int64_t step = 0;
   std::optional<double> loss = {};       // mean over the step's tokens, before the update
@@ -292,6 +295,20 @@ struct TrainingRow {
   std::optional<std::string> skipped = {};  // why the step was left out
 };
 
+template <>
+inline constexpr auto kFields<TrainingRow> = std::tuple(Field("step", &TrainingRow::step, Unit::kPlain, "step"),
+                                                        Field("loss", &TrainingRow::loss, Unit::kPlain, "loss"),
+                                                        Field(kHeldLossKey, &TrainingRow::held_loss, Unit::kPlain, "held loss"),
+                                                        Field("learning_rate", &TrainingRow::learning_rate, Unit::kPlain, "learning rate"),
+                                                        Field("gradient_norm", &TrainingRow::gradient_norm, Unit::kPlain, "gradient norm"),
+                                                        Field("tokens_per_s", &TrainingRow::tokens_per_s, Unit::kPlain, "tokens/s"),
+                                                        Field("step_s", &TrainingRow::step_s, Unit::kDifference, "step"),
+                                                        Field("exposed_s", &TrainingRow::exposed_s, Unit::kDifference, "exposed"),
+                                                        Field("data_s", &TrainingRow::data_s, Unit::kDifference, "data", kCsv),
+                                                        Field("checkpoint_s", &TrainingRow::checkpoint_s, Unit::kDifference, "checkpoint",
+                                                              kCsv),
+                                                        Field("skipped", &TrainingRow::skipped, Unit::kText, "skipped", kPage | kCsv));
+
 // What a training came to.
 struct TrainingSection {
   int64_t steps = 0;  // done, with those before --resume
@@ -302,16 +319,6 @@ struct TrainingSection {
   std::optional<double> exposed_share = {}, data_share = {}, checkpoint_share = {};  // of this run's time
   std::vector<TrainingRow> rows = {};                                                // all, or evenly spaced ones
 };
-
-// One line of metrics.jsonl, without its end.
-std::string metrics_line(const TrainingRow& row);
-
-// metrics.csv, for spreadsheets: the line of headings, and the line of a step; both ended. Absent values are empty.
-std::string metrics_csv_names();
-std::string metrics_csv_line(const TrainingRow& row);
-
-// Throws FieldError.
-TrainingRow read_training_row(const JsonFields& fields);
 
 // Of a long training, about `most`: every n-th, those with a held loss, and the last.
 std::vector<TrainingRow> thinned(const std::vector<TrainingRow>& rows, size_t most);
@@ -421,8 +428,6 @@ double cost_of_keeping(const SensitivityPoint& point);
 // For field.h: structs that several sections hold.
 void write_object(const Prediction& prediction, nlohmann::json& document);
 void read_object(const JsonFields& document, Prediction& prediction);
-void write_object(const PredictedSharded& sharded, nlohmann::json& object);
-void read_object(const JsonFields& fields, PredictedSharded& sharded);
 template <>
 inline constexpr auto kFields<SimulationOptions> = std::tuple(Field("overhead_s", &SimulationOptions::overhead_s, Unit::kDifference),
                                                               Field("compute_slowdown", &SimulationOptions::compute_slowdown, Unit::kRatio),
@@ -440,5 +445,22 @@ inline constexpr auto kFields<RankMemory> =
                Field("optimizer_bytes", &RankMemory::optimizer, Unit::kCount), Field("masters_bytes", &RankMemory::masters, Unit::kCount),
                Field(
                    "total_bytes", +[](const RankMemory& memory) { return memory.total(); }, Unit::kCount));
+
+template <>
+inline constexpr auto kFields<PredictedSharded> = std::tuple(
+    Field(kCapKey, &PredictedSharded::cap_bytes, Unit::kBytesAsMib),
+    Field("same_buckets_from_mib", &PredictedSharded::lowest_cap_bytes, Unit::kBytesAsMib),
+    Field("same_buckets_to_mib", &PredictedSharded::highest_cap_bytes, Unit::kBytesAsMib),
+    Field("buckets", &PredictedSharded::buckets, Unit::kCount),
+    Field("bucketed_period_s", &PredictedSharded::bucketed_period_s, Unit::kDifference),
+    Field("period_s", &PredictedSharded::period_s, Unit::kSeconds), Field("gain", &PredictedSharded::gain, Unit::kChange),
+    Field("gain_over_ordered", &PredictedSharded::gain_over_ordered, Unit::kChange),
+    Field("bound_s", &PredictedSharded::bound_s, Unit::kDifference), Field("waited_s", &PredictedSharded::waited_s, Unit::kDifference),
+    Field("computation_s", &PredictedSharded::computation_s, Unit::kDifference),
+    Field("communication_s", &PredictedSharded::communication_s, Unit::kDifference),
+    Field("agreement_s", &PredictedSharded::agreement_s, Unit::kDifference), Field("halves", &PredictedSharded::halves),
+    Field("ddp_bucket_size", &PredictedSharded::ddp_bucket_size, Unit::kCount),
+    Field("allgather_bucket_size", &PredictedSharded::allgather_bucket_size, Unit::kCount), Field("plain_memory", &PredictedSharded::plain),
+    Field("sharded_memory", &PredictedSharded::sharded));
 
 }  // namespace firkin

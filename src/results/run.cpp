@@ -18,25 +18,13 @@ constexpr auto kFields<Environment> = std::tuple(
     Field("float32_matmul", &Environment::float32_matmul, Unit::kText, "float32 products"),
     Field("cpu", &Environment::cpu, Unit::kText, "cpu"), Field("cores", &Environment::cores, Unit::kCount, "cores"),
     Field("os", &Environment::os, Unit::kText, "os"), Field("firkin", &Environment::firkin, Unit::kText, "firkin", kEverywhere | kDefault),
-    Field("libtorch", &Environment::libtorch, Unit::kText, "libtorch"), Field("hosts", &Environment::hosts, Unit::kText, "", kIfAny));
-
-template <>
-constexpr auto kFields<ModelDescription> = std::tuple(
-    Field("name", &ModelDescription::name, Unit::kText, "name"), Field("family", &ModelDescription::family, Unit::kText, "family", kPage),
-    Field("dtype", &ModelDescription::dtype, Unit::kText, "dtype"), Field("tied", &ModelDescription::tied, Unit::kText, "tied", kPage),
-    Field("parameters", &ModelDescription::parameters, Unit::kCount, "parameters", kPage),
-    Field("tensors", &ModelDescription::tensors, Unit::kCount, "tensors", kPage),
-    Field(kGradientBytesKey, &ModelDescription::gradient_bytes, Unit::kBytes, "gradient size"),
-    Field("batch_size", &ModelDescription::batch_size, Unit::kCount, "batch size"),
-    Field("sequence_length", &ModelDescription::sequence_length, Unit::kCount, "sequence length"),
-    Field("text", &ModelDescription::text, Unit::kText, "text", kPage));
+    Field("libtorch", &Environment::libtorch, Unit::kText, "libtorch"), Field("hosts", &Environment::hosts, kIfAny));
 
 template <>
 constexpr auto kFields<RunHead> = std::tuple(Field("command", &RunHead::command), Field("command_line", &RunHead::command_line),
-                                             Field("started", &RunHead::started, Unit::kText, "", kDefault),
-                                             Field("seed", &RunHead::seed, Unit::kCount),
-                                             Field("files", &RunHead::files, Unit::kText, "", kIfAny),
-                                             Field("environment", &RunHead::environment, Unit::kText, "", kDefault));
+                                             Field("started", &RunHead::started, kDefault), Field("seed", &RunHead::seed, Unit::kCount),
+                                             Field("files", &RunHead::files, kIfAny),
+                                             Field("environment", &RunHead::environment, kDefault));
 
 namespace {
 
@@ -101,16 +89,6 @@ RunHead begin_head(const std::string& command) {
   run.started = started;
   run.environment.firkin = FIRKIN_VERSION;
   return run;
-}
-
-std::vector<std::string> model_csv_names() {
-  std::vector<std::string> names = csv_names<ModelDescription>();
-  names[0] = "model";
-  return names;
-}
-
-std::vector<std::string> model_csv(const ModelDescription& model) {
-  return csv_line(model);
 }
 
 std::string name_of(const ModelDescription& model) {

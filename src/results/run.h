@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "firkin/plan/allreduce_table.h"
@@ -15,6 +14,12 @@
 #include "results/field.h"
 
 namespace firkin {
+
+// Names that others than results/ write, too.
+inline constexpr const char* kGradientBytesKey = "gradient_bytes";
+inline constexpr const char* kBackwardKey = "backward_s";
+inline constexpr const char* kCapKey = "cap_mib";
+inline constexpr const char* kHeldLossKey = "held_loss";
 
 // One machine that ranks ran on, when the run started.
 struct Host {
@@ -59,6 +64,17 @@ struct ModelDescription {
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
 
+template <>
+inline constexpr auto kFields<ModelDescription> = std::tuple(
+    Field("name", &ModelDescription::name, Unit::kText, "name"), Field("family", &ModelDescription::family, Unit::kText, "family", kPage),
+    Field("dtype", &ModelDescription::dtype, Unit::kText, "dtype"), Field("tied", &ModelDescription::tied, Unit::kText, "tied", kPage),
+    Field("parameters", &ModelDescription::parameters, Unit::kCount, "parameters", kPage),
+    Field("tensors", &ModelDescription::tensors, Unit::kCount, "tensors", kPage),
+    Field(kGradientBytesKey, &ModelDescription::gradient_bytes, Unit::kBytes, "gradient size"),
+    Field("batch_size", &ModelDescription::batch_size, Unit::kCount, "batch size"),
+    Field("sequence_length", &ModelDescription::sequence_length, Unit::kCount, "sequence length"),
+    Field("text", &ModelDescription::text, Unit::kText, "text", kPage));
+
 // The head of every results.json.
 struct RunHead {
   std::string command;  // "bench-step"
@@ -85,16 +101,6 @@ void read_object(const JsonFields& fields, ModelDescription& model);
 
 // Its "model" is not one that was stepped.
 inline constexpr std::string_view kPredictCommand = "predict";
-
-// Names that others than results/ write, too.
-inline constexpr const char* kGradientBytesKey = "gradient_bytes";
-inline constexpr const char* kBackwardKey = "backward_s";
-inline constexpr const char* kCapKey = "cap_mib";
-inline constexpr const char* kHeldLossKey = "held_loss";
-
-// The columns of a CSV file that say what was stepped, and their values.
-std::vector<std::string> model_csv_names();
-std::vector<std::string> model_csv(const ModelDescription& model);
 
 // "demo, batch 4, sequence 128, float32"
 std::string name_of(const ModelDescription& model);

@@ -33,8 +33,7 @@ std::vector<TrainingRow> rows_below(const std::filesystem::path& file, int64_t n
   std::istringstream lines(read_file(file));
   for (std::string line; std::getline(lines, line);) {
     try {
-      const nlohmann::json json = parse_json(line, file.string(), "a step of a training");
-      TrainingRow row = read_training_row(JsonFields(json, ""));
+      auto row = from_json<TrainingRow>(parse_json(line, file.string(), "a step of a training"), "");
       if (row.step < next_step) rows.push_back(std::move(row));
     } catch (const std::exception&) {
       break;  // not finished
@@ -51,7 +50,11 @@ std::string lines_of_rows(const std::vector<TrainingRow>& rows, LineOf line_of) 
 }
 
 std::string metrics_json_line(const TrainingRow& row) {
-  return metrics_line(row) + "\n";
+  return dump_json(json_of(row)) + "\n";
+}
+
+std::string metrics_csv_line(const TrainingRow& row) {
+  return csv_lines(csv_line(row), {});
 }
 
 }  // namespace
@@ -72,7 +75,7 @@ std::string MetricsLog::GrowingFile::append(std::string_view line) {
 MetricsLog::MetricsLog(const std::filesystem::path& folder, int64_t next_step)
     : earlier_(rows_below(folder / kMetricsFile, next_step)),
       lines_(folder / kMetricsFile, lines_of_rows(earlier_, metrics_json_line)),
-      table_(folder / kMetricsTable, metrics_csv_names() + lines_of_rows(earlier_, metrics_csv_line)) {}
+      table_(folder / kMetricsTable, csv_lines(csv_names<TrainingRow>(), {}) + lines_of_rows(earlier_, metrics_csv_line)) {}
 
 std::optional<std::string> MetricsLog::append(const TrainingRow& row) {
   const std::string of_lines = lines_.append(metrics_json_line(row));

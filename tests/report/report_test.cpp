@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "firkin/base/file.h"
-#include "report/answer.h"
 #include "report/charts.h"
 #include "results/field.h"
 

@@ -1,4 +1,4 @@
-#include "results/table.h"
+#include "results/field.h"
 
 #include <gtest/gtest.h>
 

@@ -2,28 +2,30 @@
 
 #include <gtest/gtest.h>
 
+#include "firkin/base/json_text.h"
+
 namespace firkin {
 namespace {
 
 TEST(TrainingRows, ALineOfMetricsIsReadAsItWasWritten) {
   const TrainingRow row{.step = 7, .loss = 2.1234567890123456, .held_loss = 2.5, .learning_rate = 1e-3, .step_s = 0.5, .exposed_s = 0.1};
-  const std::string line = metrics_line(row);
+  const std::string line = dump_json(json_of(row));
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const nlohmann::json json = nlohmann::json::parse(line);
-  const TrainingRow read = read_training_row(JsonFields(json, ""));
+  const auto read = from_json<TrainingRow>(json, "");
   EXPECT_EQ(read.step, 7);
   EXPECT_EQ(read.loss, row.loss);  // to the last bit
-  EXPECT_EQ(metrics_line(read), line);
+  EXPECT_EQ(dump_json(json_of(read)), line);
   EXPECT_FALSE(json.contains("gradient_norm"));
 }
 
 TEST(TrainingRows, ALineOfTheTableHasAFieldForEveryHeading) {
-  EXPECT_EQ(metrics_csv_names(),
+  EXPECT_EQ(csv_lines(csv_names<TrainingRow>(), {}),
             "step,loss,held_loss,learning_rate,gradient_norm,tokens_per_s,step_s,exposed_s,data_s,checkpoint_s,skipped\n");
   TrainingRow row{.step = 7, .loss = 2.125, .learning_rate = 0.5, .step_s = 0.25};
-  EXPECT_EQ(metrics_csv_line(row), "7,2.125,,0.5,,,0.25,0.0,0.0,,\n");
+  EXPECT_EQ(csv_lines(csv_line(row), {}), "7,2.125,,0.5,,,0.25,0.0,0.0,,\n");
   row.skipped = "rank 1: loss nan, which \"is\" none";
-  EXPECT_EQ(metrics_csv_line(row), "7,2.125,,0.5,,,0.25,0.0,0.0,,\"rank 1: loss nan, which \"\"is\"\" none\"\n");
+  EXPECT_EQ(csv_lines(csv_line(row), {}), "7,2.125,,0.5,,,0.25,0.0,0.0,,\"rank 1: loss nan, which \"\"is\"\" none\"\n");
 }
 
 TEST(Trainings, SideBySideHaveARowEachUnderTheirNames) {
