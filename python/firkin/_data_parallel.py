@@ -212,7 +212,8 @@ class DistributedDataParallel(torch.nn.Module):
         self._engine.parameters_changed()
 
     def audit(self) -> None:
-        """Between steps: raises an AuditError on every rank if parameters, or audited optimisers' states, differ between ranks. Collective."""
+        """Between steps: raises an AuditError on every rank if parameters, audited optimisers' states, or the options of a ShardedOptimizer
+        differ between ranks. Collective."""
         self._engine.audit()
 
     def audit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

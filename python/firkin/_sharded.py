@@ -103,6 +103,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, whole_parameters)
         super().__setstate__({})  # what an Optimizer has beside parameters
+        groups = self.optimizer.param_groups
+        self._engine.audit_tensors(lambda: _audited(groups))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Collective. Returns the result of closure(). Does nothing after a failed step; skips one that overflowed, by the scaler's count.
@@ -304,6 +306,14 @@ def _check_fits(optimizer: torch.optim.Optimizer, whole_parameters: bool) -> Non
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key != "params"}
+
+
+def _audited(groups: list[dict[str, Any]]) -> list[tuple[str, torch.Tensor]]:
+    """Options: ranks step different parts, so that parameters would not differ."""
+    options = [(f"{key} of group {i}", value) for i, group in enumerate(groups) for key, value in _options(group).items()]
+    known = (bool, int, float, str, tuple, list, type(None))  # which are written alike on every rank
+    tensors = [(name, value) for name, value in options if isinstance(value, torch.Tensor)]
+    return tensors + [(name, torch.tensor(list(repr(value).encode()))) for name, value in options if isinstance(value, known)]
 
 
 def _is_run(key: str, value: Any, shape: torch.Size) -> bool:

@@ -547,6 +547,11 @@ void Synchronizer::audit_optimizer(const torch::optim::Optimizer& optimizer) {
   audit_.add(&optimizer, [this, &optimizer] { return state_of(optimizer, setup_.parameters); });
 }
 
+void Synchronizer::audit_options(const torch::optim::Optimizer& optimizer) {
+  const auto held = enter();
+  audit_.add(&optimizer, [&optimizer] { return group_options_of(optimizer); });
+}
+
 void Synchronizer::forget_audited(const torch::optim::Optimizer& optimizer) {
   const auto held = lock();
   audit_.remove(&optimizer);

@@ -275,6 +275,16 @@ def audits(rank):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1))
     of_a_rate = raised(lambda: train(model, optimizer, 8, rank))
 
+    model = wrapped(strategy="sharded", audit_every=4)
+    optimizer = firkin.ShardedOptimizer(model, torch.optim.Adam, lr=torch.tensor(0.1), betas=(0.9, 0.99))
+    train(model, optimizer, 8, rank)
+    of_options = []
+    for key, value in (("lr", torch.tensor(0.1 + rank)), ("betas", (0.9, 0.99 - 0.1 * rank))):
+        kept, optimizer.param_groups[0][key] = optimizer.param_groups[0][key], value
+        of_options.append(raised(lambda: train(model, optimizer, 8, rank)))
+        optimizer.param_groups[0][key] = kept
+        model.audit()
+
     model = wrapped(audit_every=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     model.audit_optimizer(optimizer)
@@ -282,7 +292,7 @@ def audits(rank):
     model.audit()
     if rank == 1:
         optimizer.state[model.module.layers[2].bias]["exp_avg"][0] += 1e-3
-    return of_a_rate, raised(model.audit)
+    return of_a_rate, raised(model.audit), of_options
 
 
 class ChangingModules(unittest.TestCase):
@@ -335,7 +345,10 @@ class Sharded(unittest.TestCase):
 
 class Audits(unittest.TestCase):
     def test_name_what_differs_on_every_rank(self):
-        for of_a_rate, of_a_state in with_ranks(2, audits):
+        for of_a_rate, of_a_state, of_options in with_ranks(2, audits):
+            self.assertEqual([kind for kind, _ in of_options], ["AuditError", "AuditError"], of_options)
+            for name, (_, said) in zip(("lr", "betas"), of_options):
+                self.assertIn(f"{name} of group 0 differs between rank 0 and rank 1", said)
             self.assertEqual(of_a_rate[0], "AuditError", of_a_rate)
             self.assertRegex(of_a_rate[1], "layers.0.weight")
             self.assertEqual(of_a_state[0], "AuditError", of_a_state)

@@ -93,6 +93,7 @@ void Sharded::attach(Optimizer& optimizer) {
     }
   }
   optimizer_ = &optimizer;
+  if (!is_foreign) synchronizer_.audit_options(optimizer);  // ranks step different parts: their parameters would not differ
 }
 
 void Sharded::set_options(const ShardedOptions& options) {
@@ -109,6 +110,7 @@ void Sharded::set_options(const ShardedOptions& options) {
 }
 
 void Sharded::detach() {
+  if (optimizer_ != nullptr) synchronizer_.forget_audited(*optimizer_);
   const auto held = synchronizer_.lock();
   optimizer_ = nullptr;
 }
