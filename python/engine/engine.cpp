@@ -129,8 +129,10 @@ class Engine : private Mirror, public DataParallel {
   Engine(const NamedTensors& parameters, const NamedTensors& buffers, ProcessGroup group, DataParallelOptions options)
       : Mirror{mirror_module(parameters, buffers)}, DataParallel(*root, std::move(group), std::move(options)) {}
 
-  // The Python module holds others now. Between steps, of which the next one notices; not where modules are awaited.
+  // The Python module holds others now. Between steps, of which the next one notices; what awaited parameters is to be added anew.
   void follow(const NamedTensors& parameters, const NamedTensors& buffers) {
+    drain();
+    awaiting_.clear();
     root->hold(parameters, buffers);
     parts = root->named_modules();  // the old ones would keep dropped parameters in memory
   }
@@ -229,15 +231,21 @@ class PythonOptions final : public ForeignOptions {
   Held group_;
 };
 
-class PythonOptimizer final : public torch::optim::Optimizer {
+class PythonOptimizer final : public ForeignOptimizer {
  public:
   PythonOptimizer(std::vector<OptimizerParamGroup> groups, std::unique_ptr<OptimizerOptions> defaults, Held optimizer)
-      : Optimizer(std::move(groups), std::move(defaults)), optimizer_(std::move(optimizer)) {}
+      : ForeignOptimizer(std::move(groups), std::move(defaults)), optimizer_(std::move(optimizer)) {}
 
   at::Tensor step(LossClosure /*closure*/ = nullptr) override {
     const py::gil_scoped_acquire gil;
     optimizer_->attr("step")();
     return {};
+  }
+  void divide(const std::vector<Part>& parts) override {
+    const py::gil_scoped_acquire gil;
+    py::list tuples;
+    for (const Part& part : parts) tuples.append(py::make_tuple(part.parameter, part.run, part.divided));
+    optimizer_->attr("divide")(tuples);
   }
 
  private:

@@ -139,6 +139,9 @@ class DistributedDataParallel(torch.nn.Module):
         group = dist.group.WORLD if self._group is None else self._group
         parameters, buffers = _named_tensors(self.module)
         engine = load_engine().Engine(parameters, buffers, group, timeout_s=_timeout_s(group), **self._settings)
+        self._listen(engine, parameters)
+
+    def _listen(self, engine: Any, parameters: _NamedTensors) -> None:
         running = Arrivals(engine, [p for _, p in parameters])
         if self.strategy in _AWAITED:
             self._leave = weakref.finalize(self, running.install(self.module))
@@ -176,6 +179,7 @@ class DistributedDataParallel(torch.nn.Module):
             return self.module(*args, **kwargs)
         if torch.is_grad_enabled() and self._held.has_changed():
             self._follow_module()
+            running = self._arrivals
         running.in_forward = True
         try:
             return self.module(*args, **kwargs)
@@ -183,29 +187,33 @@ class DistributedDataParallel(torch.nn.Module):
             running.in_forward = False
 
     def _follow_module(self) -> None:
-        if self.strategy in _AWAITED:
+        if self.strategy == "ordered":
             reason = (
-                f"the module holds other parameters than before, and strategy {self.strategy} cannot follow in Python; expected a new"
+                "the module holds other parameters than before, and strategy ordered cannot follow in Python; expected a new"
                 " DistributedDataParallel and optimiser after such a change"
             )
             error = InputError(f"DataParallel: {reason}")
             self._abandon(reason, error)
             raise error
-        self._engine.follow(*_named_tensors(self.module))
-        self._held = _Held(self)
+        engine, (parameters, buffers) = self._engine, _named_tensors(self.module)
+        engine.follow(parameters, buffers)
+        if self.strategy in _AWAITED:
+            self._leave()
+        self._listen(engine, parameters)
 
     def parameters_changed(self) -> None:
         """After parameters were thawed, frozen, added or replaced, on every rank alike: new ones get rank 0's values. Collective.
 
         Without this call the next step notices; if values differ between ranks, it raises a StepError on all of them, and the step after it
-        works. Raises InputError under "ordered" and "sharded" where the module holds other parameters than before.
+        works; under "sharded" every change raises it. Raises InputError under "ordered" where the module holds other parameters than before.
         """
         if self._held.has_changed():
             self._follow_module()
         self._engine.parameters_changed()
 
     def audit(self) -> None:
-        """Between steps: raises an AuditError on every rank if parameters, or audited optimisers' states, differ between ranks. Collective."""
+        """Between steps: raises an AuditError on every rank if parameters, audited optimisers' states, or the options of a ShardedOptimizer
+        differ between ranks. Collective."""
         self._engine.audit()
 
     def audit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from firkin import _ddp
 from firkin._core import InputError
 from firkin._native import load_engine
 from firkin._ordered import as_the_engine_sees_it
@@ -51,17 +53,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
     whole_parameters: False divides every bucket evenly, and an optimiser gets 1-d views of elements: for those that work element by element,
     as SGD, Adam(W), RMSprop and Adagrad do. True gives every parameter to one rank, in its shape: for all others, such as LAMB. Ranks' shares
     are then as even as whole parameters allow, and large buckets travel in one piece. None: True for PyTorch's Adafactor and Muon only.
-    params: the parameters or groups to step, as optimizer_class takes them; None: all trained parameters.
+    params: the parameters or groups to step, as optimizer_class takes them; frozen ones are stepped once they are thawed. None: all trained
+    parameters, and those that are trained later, behind the others of the first group.
     master_weights: steps parameters in low precision (bf16) on float32 copies of this rank's part, with float32 state: 4 bytes a parameter
     for the copies, divided by the number of ranks. state_dict() has them as "master". Without them, updates below half the distance to a
     parameter's next value are lost.
 
-    Collective.
+    Collective. After parameters were thawed, frozen, added or replaced, call the model's parameters_changed(): states go where their elements
+    go, those of frozen ones are kept, and what has left the module leaves the groups. Without it the next step fails on every rank.
 
     Each rank sees only its own gradients, so loss scaling needs PyTorch's torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler, and
     scaler.unscale_(optimizer) before scaler.step(optimizer).
 
-    Raises InputError for parameters the model does not train.
+    Raises InputError for parameters that are not the model's.
     """
 
     _step_supports_amp_scaling = True  # so a scaler leaves the decision to step(), which must know of it on every rank
@@ -83,21 +87,24 @@ class ShardedOptimizer(torch.optim.Optimizer):
             whole_parameters = isinstance(optimizer_class, type) and issubclass(optimizer_class, _BY_PARAMETER)
         self._model = model
         self._engine = model._arrivals.engine
-        named = dict(model.module.named_parameters(remove_duplicate=False))
+        self._takes_new = params is None
         self._make = lambda groups: optimizer_class(groups, **options)
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
-            counts: list[list[int]] = [[]] * dist.get_world_size(model._group)
-            dist.all_gather_object(counts, [run.numel() for _, run in runs], group=model._group)
-            before = counts[: dist.get_rank(model._group)]  # parts are in the order of ranks
-            self._parts = [_part(named[name], run, sum(of_rank[i] for of_rank in before)) for i, (name, run) in enumerate(runs)]
-            self._groups = _as_groups(params, self._parts)
-            self.optimizer = self._make(_over(self._groups, {id(part.parameter): part.run for part in self._parts}))
+            named = dict(model.module.named_parameters(remove_duplicate=False))
+            self._parts = self._parts_of([(named[name], run) for name, run in runs])
+            self._groups = self._as_groups([part.parameter for part in self._parts] if params is None else params)
+            self.optimizer = self._make(self._over_runs(self._groups))
             _check_fits(self.optimizer, whole_parameters)
-            return as_the_engine_sees_it(self.optimizer)
+            seen = as_the_engine_sees_it(self.optimizer)
+            divide = weakref.WeakMethod(self._divide)  # the engine's part of this object would keep it alive
+            seen.divide = lambda parts: divide()(parts)  # type: ignore[misc]
+            return seen
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, whole_parameters)
         super().__setstate__({})  # what an Optimizer has beside parameters
+        groups = self.optimizer.param_groups
+        self._engine.audit_tensors(lambda: _audited(groups))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Collective. Returns the result of closure(). Does nothing after a failed step; skips one that overflowed, by the scaler's count.
@@ -134,25 +141,23 @@ class ShardedOptimizer(torch.optim.Optimizer):
         group = self._model._group
         is_kept = to is None or to == dist.get_rank(group)
         whole = self._whole()
-        copies: list[Any] = [None] * dist.get_world_size(group)
-        mine = [self._state_of(part) for part in self._parts]
-        dist.all_gather_object(copies, [_described(state, part) for state, part in zip(mine, self._parts)], group=group)
-        for i, part in enumerate(self._parts):
-            states = [copy[i] for copy in copies if copy[i]]
-            if not states:
-                continue  # no rank has stepped it
-            for key, value in states[0].items():
-                if isinstance(value, torch.dtype):
-                    value = _gathered(mine[i].get(key), value, part, group)
-                if is_kept:
-                    whole.state[part.whole][key] = value
+        for part, key, value in self._whole_states([self._state_of(part) for part in self._parts]):
+            if is_kept:
+                whole.state[part.whole][key] = value
         return whole.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads the state of a ShardedOptimizer (of any number of ranks) or of a plain optimizer_class with the same parameter groups."""
+        """Loads the state of a ShardedOptimizer (of any number of ranks) or of a plain optimizer_class with the same parameter groups.
+
+        Raises InputError for the state of a parameter that has been frozen from the start.
+        """
         self.drain()
         whole = self._whole()
         whole.load_state_dict(state_dict)
+        wholes = {id(part.whole) for part in self._parts}
+        for p in whole.state:
+            if isinstance(p, torch.Tensor) and id(p) not in wholes:
+                raise InputError(f"ShardedOptimizer: the state of a frozen parameter of shape {list(p.shape)}; expected it thawed first")
         for mine, loaded in zip(self.optimizer.param_groups, whole.param_groups):
             mine.update(_options(loaded))
         self.optimizer.state.clear()
@@ -178,14 +183,78 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return self.optimizer.defaults
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters that the model has trained from the start and `params` left out. Raises InputError for others. On every rank."""
+        """Adds parameters of the model that are in no group yet, trained or not. Raises InputError for others. On every rank."""
         known = {id(p) for group in self._groups for p in group["params"]}
-        [group] = _as_groups([param_group], self._parts)
+        [group] = self._as_groups([param_group])
         if any(id(p) in known for p in group["params"]):
             raise InputError("ShardedOptimizer: a parameter is in another group already; expected it in one")
-        [of_runs] = _over([group], {id(part.parameter): part.run for part in self._parts})
+        [of_runs] = self._over_runs([group])
         self.optimizer.add_param_group(of_runs)
         self._groups.append(group)
+
+    def _as_groups(self, params: Any) -> list[dict[str, Any]]:
+        ignored = _ddp.ignored(self._model.module)
+        trained = {id(p) for name, p in self._model.module.named_parameters(remove_duplicate=False) if name not in ignored}
+        wanted = list(params)
+        groups = [dict(group) for group in wanted] if wanted and isinstance(wanted[0], dict) else [{"params": wanted}]
+        for group in groups:
+            group["params"] = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+            for p in group["params"]:
+                if id(p) not in trained:
+                    shape = list(p.shape)
+                    raise InputError(f"ShardedOptimizer: a parameter of shape {shape} that the model does not train; expected the model's")
+        return groups
+
+    def _over_runs(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Of what is trained, this rank's part."""
+        runs = {id(part.parameter): part.run for part in self._parts}
+        return [{**group, "params": [runs[id(p)] for p in group["params"] if id(p) in runs]} for group in groups]
+
+    def _parts_of(self, runs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[_Part]:
+        """Of each parameter and this rank's run. Collective."""
+        group = self._model._group
+        counts: list[list[int]] = [[]] * dist.get_world_size(group)
+        dist.all_gather_object(counts, [run.numel() for _, run in runs], group=group)
+        before = counts[: dist.get_rank(group)]  # parts are in the order of ranks
+        return [_part(parameter, run, sum(of_rank[i] for of_rank in before)) for i, (parameter, run) in enumerate(runs)]
+
+    def _whole_states(self, mine: list[dict[str, Any]]) -> Iterator[tuple[_Part, str, Any]]:
+        """(part, key, value of the whole parameter) wherever some rank has a state. mine: of each part. Collective."""
+        group = self._model._group
+        copies: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(copies, [_described(state, part) for state, part in zip(mine, self._parts)], group=group)
+        for i, part in enumerate(self._parts):
+            states = [copy[i] for copy in copies if copy[i]]
+            for key, value in states[0].items() if states else ():
+                yield part, key, _gathered(mine[i].get(key), value, part, group) if isinstance(value, torch.dtype) else value
+
+    @torch.no_grad()
+    def _divide(self, divided: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:
+        """By the engine, before runs get other elements. divided: each parameter, its run, and a tensor like what that will be. Collective."""
+        state = self.optimizer.state
+        before = {id(part.parameter): part for part in self._parts}
+        now = {id(part.parameter): part for part in self._parts_of([(parameter, then) for parameter, _, then in divided])}
+        moved: dict[torch.Tensor, dict[str, Any]] = {}
+        for part, key, value in self._whole_states([dict(state.get(part.run, {})) for part in self._parts]):
+            to = now.get(id(part.parameter))
+            if to is not None and to.run.numel() > 0:
+                moved.setdefault(part.run, {})[key] = _cut(key, value, to)
+        self._parts = [now[id(parameter)]._replace(run=run) for parameter, run, _ in divided]
+        new = [part.parameter for part in self._parts if id(part.parameter) not in before]
+        for group in self._groups:
+            group["params"] = [p for p in group["params"] if id(p) in now or id(p) not in before]
+        if self._takes_new:
+            known = {id(p) for group in self._groups for p in group["params"]}
+            self._groups[0]["params"] += [p for p in new if id(p) not in known]
+        joined = {id(p) for p in new}
+        of_joined = [{**group, "params": [p for p in group["params"] if id(p) in joined]} for group in self._groups]
+        if any(group["params"] for group in of_joined):  # what the optimiser makes when it is constructed
+            moved.update(self._make(self._over_runs([group for group in of_joined if group["params"]])).state)
+        for part in before.values():
+            state.pop(part.run, None)
+        state.update(moved)
+        for mine, its in zip(self.optimizer.param_groups, self._over_runs(self._groups)):
+            mine["params"] = its["params"]
 
     def _overflowed(self) -> bool:
         """By what a scaler sets before step()."""
@@ -207,7 +276,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _whole(self) -> torch.optim.Optimizer:
         """A plain optimizer_class, in whose format checkpoints are: no state, current options."""
-        whole = self._make(_over(self._groups, {id(part.parameter): part.whole for part in self._parts}))
+        wholes = {id(part.parameter): part.whole for part in self._parts}
+        whole = self._make([{**group, "params": [wholes.get(id(p), p) for p in group["params"]]} for group in self._groups])
         whole.state.clear()
         for mine, its in zip(self.optimizer.param_groups, whole.param_groups):
             its.update(_options(mine))
@@ -234,25 +304,16 @@ def _check_fits(optimizer: torch.optim.Optimizer, whole_parameters: bool) -> Non
         raise InputError(f"ShardedOptimizer: {name} looks at whole parameters; expected whole_parameters=True")
 
 
-def _as_groups(params: Any, parts: list[_Part]) -> list[dict[str, Any]]:
-    trained = {id(part.parameter) for part in parts}
-    wanted = [part.parameter for part in parts] if params is None else list(params)
-    groups = [dict(group) for group in wanted] if wanted and isinstance(wanted[0], dict) else [{"params": wanted}]
-    for group in groups:
-        group["params"] = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
-        for p in group["params"]:
-            if id(p) not in trained:
-                raise InputError(f"ShardedOptimizer: a parameter of shape {list(p.shape)} that the model does not train; expected the model's")
-    return groups
-
-
-def _over(groups: list[dict[str, Any]], tensors: dict[int, torch.Tensor]) -> list[dict[str, Any]]:
-    """The groups with other tensors, by the id of each parameter."""
-    return [{**group, "params": [tensors[id(p)] for p in group["params"]]} for group in groups]
-
-
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key != "params"}
+
+
+def _audited(groups: list[dict[str, Any]]) -> list[tuple[str, torch.Tensor]]:
+    """Options: ranks step different parts, so that parameters would not differ."""
+    options = [(f"{key} of group {i}", value) for i, group in enumerate(groups) for key, value in _options(group).items()]
+    known = (bool, int, float, str, tuple, list, type(None))  # which are written alike on every rank
+    tensors = [(name, value) for name, value in options if isinstance(value, torch.Tensor)]
+    return tensors + [(name, torch.tensor(list(repr(value).encode()))) for name, value in options if isinstance(value, known)]
 
 
 def _is_run(key: str, value: Any, shape: torch.Size) -> bool:

@@ -1,6 +1,7 @@
 #include "audit.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
@@ -10,6 +11,8 @@
 
 #include "comm/across_ranks.h"
 #include "optimizer_state.h"
+
+#include <torch/serialize/archive.h>
 
 namespace firkin {
 namespace {
@@ -73,6 +76,23 @@ std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, cons
     const OptimizerStateFields fields = fields_of(*state->second);
     if (fields.step != nullptr) add("step", at::scalar_tensor(*fields.step, at::kLong));
     for (const auto& [field, tensor] : fields.tensors) add(field, *tensor);
+  }
+  return result;
+}
+
+std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<NamedTensor> result;
+  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    torch::serialize::OutputArchive archive;
+    optimizer.param_groups()[group].options().serialize(archive);
+    std::string bytes;
+    const auto write = [&bytes](const void* data, size_t size) {
+      bytes.append(static_cast<const char*>(data), size);
+      return size;
+    };
+    archive.save_to(write);
+    const at::Tensor view = at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte);
+    result.push_back({fmt::format("the set of options of the optimiser's group {}", group), view.clone()});
   }
   return result;
 }

@@ -33,6 +33,9 @@ std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const
 // The state that an optimiser of LibTorch keeps for these parameters; nothing of another maker's. What it has not made yet is undefined.
 std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& parameters);
 
+// The options of each of an optimiser's groups, as bytes. Of an optimiser of LibTorch.
+std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimizer);
+
 // Not thread-safe.
 class Audit {
  public:

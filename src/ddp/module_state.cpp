@@ -23,15 +23,17 @@ struct Registered : torch::nn::Module {
   }
 };
 
-// Calls visit(identity, is trained) for each parameter; ends when it returns false, and returns whether it never did.
+// Calls visit(identity, is trained) for each parameter, and perhaps each module; ends when it returns false, and returns whether it never
+// did.
 template <typename Visit>
-bool visit_all(const torch::nn::Module& module, Visit& visit) {
+bool visit_all(const torch::nn::Module& module, bool modules_too, Visit& visit) {
+  if (modules_too && !visit(&module, false)) return false;
   for (const auto& item : Registered::parameters_of(module)) {
     const at::Tensor& tensor = item.value();
     if (tensor.defined() && !visit(tensor.unsafeGetTensorImpl(), tensor.requires_grad())) return false;
   }
   for (const auto& child : module.children()) {
-    if (!visit_all(*child, visit)) return false;
+    if (!visit_all(*child, modules_too, visit)) return false;
   }
   return true;
 }
@@ -50,7 +52,7 @@ int64_t whole_parts(int64_t bytes) {
 
 }  // namespace
 
-ParameterWatch::ParameterWatch(const torch::nn::Module& module) : module_(&module) {
+ParameterWatch::ParameterWatch(const torch::nn::Module& module, bool modules_too) : module_(&module), modules_too_(modules_too) {
   look();
 }
 
@@ -60,7 +62,7 @@ void ParameterWatch::look() {
     seen_.emplace_back(identity, is_trained);
     return true;
   };
-  visit_all(*module_, note);
+  visit_all(*module_, modules_too_, note);
 }
 
 bool ParameterWatch::has_changed() const {
@@ -68,7 +70,7 @@ bool ParameterWatch::has_changed() const {
   const auto compare = [&](const void* identity, bool is_trained) {
     return position < seen_.size() && seen_[position++] == std::pair(identity, is_trained);
   };
-  return !visit_all(*module_, compare) || position < seen_.size();
+  return !visit_all(*module_, modules_too_, compare) || position < seen_.size();
 }
 
 ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::Module& module, const std::vector<NamedTensor>& before) {

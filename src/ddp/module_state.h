@@ -13,10 +13,11 @@
 
 namespace firkin {
 
-// Whether a module trains the same parameters as when it was looked at last. Not thread-safe.
+// Whether a module trains the same parameters as when it was looked at last, and, where its modules are awaited, has them in the same ones.
+// Not thread-safe.
 class ParameterWatch {
  public:
-  explicit ParameterWatch(const torch::nn::Module& module);
+  ParameterWatch(const torch::nn::Module& module, bool modules_too);
 
   // Compares every parameter's identity and requires_grad: about 0.1 us each.
   bool has_changed() const;
@@ -24,6 +25,7 @@ class ParameterWatch {
 
  private:
   const torch::nn::Module* module_;
+  bool modules_too_;
   std::vector<std::pair<const void*, bool>> seen_;  // in the order of the tree
 };
 

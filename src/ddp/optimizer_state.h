@@ -19,6 +19,21 @@ class ForeignOptions : public torch::optim::OptimizerOptions {
   virtual void assign(const torch::optim::OptimizerOptions& from) = 0;
 };
 
+// An optimiser whose states are kept elsewhere.
+class ForeignOptimizer : public torch::optim::Optimizer {
+ public:
+  using Optimizer::Optimizer;
+
+  struct Part {
+    at::Tensor parameter;
+    at::Tensor run;      // what it steps, from before or new
+    at::Tensor divided;  // of the shape and strides that the run is given next
+  };
+  // Sharded parameters are divided again, into these parts: states go where their elements go, and the groups lose what is no longer there.
+  // On every rank.
+  virtual void divide(const std::vector<Part>& parts) = 0;
+};
+
 // In place: the program may hold references to an optimiser's options. Of an optimiser that LibTorch does not have, the learning rate.
 void assign(torch::optim::OptimizerOptions& to, const torch::optim::OptimizerOptions& from);
 

@@ -56,7 +56,7 @@ StepError::StepError(StepFailure failure)
 
 Synchronizer::Synchronizer(StepSetup setup)
     : setup_(std::move(setup)),
-      parameters_(*setup_.module),
+      parameters_(*setup_.module, setup_.options.strategy.wait == Wait::kAtFirstUse),
       audit_(setup_.options.audit_every, [this] { return audited_; }),
       watch_({.ended = [this] { translated([this] { on_backward_ended(); }); },
               .failed = [this](const std::string& reason) { on_backward_failed(reason); }}) {
@@ -397,9 +397,6 @@ void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
 std::string Synchronizer::why_not_renewed(const ParameterRenewal& renewal) const {
   if (!renewal.sets_differ.empty()) return renewal.sets_differ;
   if (renewal.parameters.empty()) return "the module has no trainable parameter left";
-  for (const StepExtension* extension : extensions_) {
-    if (std::string why = extension->why_not_renewed(); !why.empty()) return why;
-  }
   const bool is_planned = takes_plan(setup_.options) || !setup_.options.ready_order.empty();
   if (is_planned && renewal.parameters.size() != setup_.parameters.size()) {
     return fmt::format("the module now trains {} parameters, but its plan or ready order covers {}", renewal.parameters.size(),
@@ -548,6 +545,11 @@ void Synchronizer::audit_tensors(Audit::Tensors tensors) {
 void Synchronizer::audit_optimizer(const torch::optim::Optimizer& optimizer) {
   const auto held = enter();
   audit_.add(&optimizer, [this, &optimizer] { return state_of(optimizer, setup_.parameters); });
+}
+
+void Synchronizer::audit_options(const torch::optim::Optimizer& optimizer) {
+  const auto held = enter();
+  audit_.add(&optimizer, [&optimizer] { return group_options_of(optimizer); });
 }
 
 void Synchronizer::forget_audited(const torch::optim::Optimizer& optimizer) {

@@ -99,6 +99,7 @@ class Synchronizer {
   void audit();
   void audit_tensors(Audit::Tensors tensors);
   void audit_optimizer(const torch::optim::Optimizer& optimizer);
+  void audit_options(const torch::optim::Optimizer& optimizer);
   void forget_audited(const torch::optim::Optimizer& optimizer);
   const std::optional<StepFailure>& last_failure() const;
   DataParallelStats stats() const;

@@ -46,8 +46,7 @@ class StepExtension {
   virtual bool may_arrive_later(int64_t /*bucket*/) const { return false; }
   virtual void received(const StepAgreement& /*agreement*/, bool /*is_first*/) {}  // is_first: of these buckets; more is learned from it
   virtual void ended(const StepAgreement& /*agreement*/) {}                        // nothing of the step is under way; may be collective
-  virtual void dropped() {}                                   // instead of the last two: some rank failed, or none had data
-  virtual std::string why_not_renewed() const { return ""; }  // the same on every rank; empty: the module may train others now
+  virtual void dropped() {}  // instead of the last two: some rank failed, or none had data
   virtual void renewed() {}  // the setup's parameters are others, and the buckets new; before the next step
 };
 

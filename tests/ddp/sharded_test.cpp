@@ -305,6 +305,24 @@ TEST(Sharded, AStepCanBeSkippedOnEveryRank) {
   });
 }
 
+// Whose parameters are the same everywhere: each is stepped on one rank.
+TEST(Sharded, AnOptionOfOneRankIsFoundByTheAudit) {
+  run("sharded", [](Place& place) {
+    for (const bool is_rate : {true, false}) {
+      auto& options = static_cast<torch::optim::SGDOptions&>(place.training->optimizer().param_groups()[0].options());
+      const torch::optim::SGDOptions before = options;
+      place.train(0);
+      place.training->ddp.audit();
+      if (place.group.rank == 1)
+        options = is_rate ? torch::optim::SGDOptions(before).lr(0.2) : torch::optim::SGDOptions(before).momentum(0.5);
+      place.train(1);
+      EXPECT_THAT(message_of<AuditError>([&] { place.training->ddp.audit(); }),
+                  HasSubstr("the set of options of the optimiser's group 0 differs between rank 0 and rank 1"));
+      options = before;
+    }
+  });
+}
+
 TEST(Sharded, AJoinAveragesOverTheRanksThatHaveData) {
   expect_as_bucketed([](Place& place) {
     auto join = place.training->ddp.join();

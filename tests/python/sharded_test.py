@@ -260,6 +260,13 @@ def refusals(rank):
         model.module.layers[0].requires_grad_(True)
         train(model, optimizer, range(2))
 
+    def loads_what_is_frozen():
+        module = seeded(Layers, [WIDTH] * 4)
+        plain = torch.optim.Adagrad(module.parameters())
+        module.layers[0].requires_grad_(False)
+        model = firkin.DistributedDataParallel(module, strategy="sharded")
+        firkin.ShardedOptimizer(model, torch.optim.Adagrad, model.parameters()).load_state_dict(plain.state_dict())
+
     def without_an_optimizer():
         model = wrapped("sharded")
         model(share(batch(0, WIDTH))).square().mean().backward()
@@ -282,6 +289,7 @@ def refusals(rank):
         "no optimiser": raised(without_an_optimizer),
         "GradScaler": raised(scaled),
         "thaws": raised(thaws),
+        "loads what is frozen": raised(loads_what_is_frozen),
         "forgets a step": raised(forgets_a_step),
     }
 
@@ -414,7 +422,8 @@ class Sharded(unittest.TestCase):
             "compression": "the strategy sharded takes no gradient hook",
             "no optimiser": "expected a ShardedOptimizer first",
             "GradScaler": "the scaler judged by each rank's own gradients",
-            "thaws": "expected a new DistributedDataParallel and ShardedOptimizer after such a change",
+            "thaws": "expected parameters_changed() on every rank after such a change",
+            "loads what is frozen": "the state of a frozen parameter of shape [48, 48]; expected it thawed first",
             "forgets a step": "expected ShardedOptimizer::step() on every rank",
         }
         for found in with_ranks(2, refusals):

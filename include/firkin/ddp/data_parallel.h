@@ -180,9 +180,9 @@ class DataParallel {
   // and throws a StepError on every rank, and the step after it works.
   void parameters_changed();
 
-  // Compares checksums of all parameters, and of the states of audited optimisers, across ranks; every options.audit_every steps this
-  // happens within a step. Buffers are not included; broadcast_buffers keeps them equal. Call between steps. Collective. Throws AuditError
-  // on every rank if any differ.
+  // Compares checksums of all parameters, of the states of audited optimisers, and of a ShardedOptimizer's options, across ranks; every
+  // options.audit_every steps this happens within a step. Buffers are not included; broadcast_buffers keeps them equal. Call between steps.
+  // Collective. Throws AuditError on every rank if any differ.
   void audit();
   // Audits the optimiser's state too. It must outlive this object. (OverlappedOptimizer calls this for its own.)
   void audit_optimizer(const torch::optim::Optimizer& optimizer);

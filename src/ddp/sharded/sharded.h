@@ -94,7 +94,6 @@ class Sharded final : public StepExtension {
   bool may_arrive_later(int64_t /*bucket*/) const override { return true; }  // they are received here
   void received(const StepAgreement& agreement, bool is_first) override;
   void dropped() override;
-  std::string why_not_renewed() const override;
   void renewed() override;
 
  private:

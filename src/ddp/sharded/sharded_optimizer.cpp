@@ -34,11 +34,6 @@ OptimizerParamGroup* group_of(Optimizer& optimizer, const at::Tensor& tensor) {
   return const_cast<OptimizerParamGroup*>(group_of(std::as_const(optimizer), tensor));
 }
 
-// Its states are kept elsewhere too.
-bool is_foreign(const OptimizerParamGroup& group) {
-  return dynamic_cast<const ForeignOptions*>(&group.options()) != nullptr;
-}
-
 void replace_states(Optimizer& optimizer, std::unordered_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> states) {
   optimizer.state().clear();
   for (auto& [tensor, state] : states) optimizer.state()[tensor] = std::move(state);
@@ -87,8 +82,9 @@ void for_each_pair(Optimizer& optimizer, Whole& whole, const std::vector<Paramet
 void Sharded::attach(Optimizer& optimizer) {
   const auto held = synchronizer_.enter();
   if (optimizer_ != nullptr) throw InputError("ShardedOptimizer: this DataParallel already has one; expected one");
+  const bool is_foreign = dynamic_cast<const ForeignOptimizer*>(&optimizer) != nullptr;
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
-    if (!is_foreign(group) && make_state(group.options()) == nullptr) {
+    if (!is_foreign && make_state(group.options()) == nullptr) {
       throw InputError("ShardedOptimizer: expected LibTorch's SGD, Adam, AdamW, RMSprop or Adagrad, which work element by element");
     }
     for (const at::Tensor& tensor : group.params()) {
@@ -97,6 +93,7 @@ void Sharded::attach(Optimizer& optimizer) {
     }
   }
   optimizer_ = &optimizer;
+  if (!is_foreign) synchronizer_.audit_options(optimizer);  // ranks step different parts: their parameters would not differ
 }
 
 void Sharded::set_options(const ShardedOptions& options) {
@@ -113,14 +110,9 @@ void Sharded::set_options(const ShardedOptions& options) {
 }
 
 void Sharded::detach() {
+  if (optimizer_ != nullptr) synchronizer_.forget_audited(*optimizer_);
   const auto held = synchronizer_.lock();
   optimizer_ = nullptr;
-}
-
-std::string Sharded::why_not_renewed() const {
-  if (optimizer_ == nullptr || std::ranges::none_of(optimizer_->param_groups(), is_foreign)) return "";
-  return "the trained parameters have changed, and the state of a Python optimiser cannot be divided again; expected a new "
-         "DistributedDataParallel and ShardedOptimizer after such a change";
 }
 
 // Calls take(part, state) for every part of which some rank has a state: all of it, its tensors flat. One at a time is in memory whole.
@@ -171,6 +163,14 @@ void Sharded::take_up(std::vector<ParameterPart> parts) {
   const auto successor = [&parts](const ParameterPart& old) {
     return std::ranges::find_if(parts, [&old](const ParameterPart& part) { return part.parameter.is_same(old.parameter); });
   };
+  if (auto* const foreign = dynamic_cast<ForeignOptimizer*>(optimizer_)) {
+    std::vector<ForeignOptimizer::Part> divided;
+    for (const ParameterPart& part : parts) {
+      const auto old = std::ranges::find_if(parts_, [&part](const ParameterPart& each) { return each.parameter.is_same(part.parameter); });
+      divided.push_back({part.parameter, old == parts_.end() ? part.run.tensor : old->run.tensor, part.run.tensor});
+    }
+    foreign->divide(divided);
+  }
   std::unordered_map<void*, State> states;
   if (optimizer_ != nullptr) {
     gather_states([&](size_t p, State whole) {
