@@ -213,8 +213,8 @@ std::optional<std::vector<double>> caps_if_any(const PyTorchCaps& caps) {
   return caps.reproduces_plan ? std::optional(caps.mib) : std::nullopt;
 }
 
-double cap_mib(const PredictedBucketing& cap) {
-  return mib(cap.cap_bytes.value_or(0));
+double cap_mib(const PredictedCap& cap) {
+  return mib(cap.cap_bytes);
 }
 
 template <auto kMember>
@@ -225,16 +225,15 @@ auto of_each_bucket(const PredictedPlan& plan) {
 }
 
 void bind_prediction(nb::module_& module) {
-  nb::class_<PredictedBucketing>(module, "PredictedCap",
-                                 "The prediction for one uniform bucket cap. Times are seconds of backward with its communication.")
+  nb::class_<PredictedCap>(module, "PredictedCap",
+                           "The prediction for one uniform bucket cap. Times are seconds of backward with its communication.")
       .def_prop_ro("cap_mib", &cap_mib)
-      .def_ro("buckets", &PredictedBucketing::buckets, "The number of buckets.")
-      .def_ro("backward_s", &PredictedBucketing::backward_s)
-      .def_ro("exposed_s", &PredictedBucketing::exposed_s, "What communication adds to backward.")
-      .def_ro("regret", &PredictedBucketing::regret, "Time over that of the best plan, less 1.")
-      .def("__repr__", [](const PredictedBucketing& self) {
-        return fmt::format("PredictedCap({:.6g} MiB, {} buckets, backward {})", cap_mib(self), self.buckets,
-                           format_seconds(self.backward_s));
+      .def_ro("buckets", &PredictedCap::buckets, "The number of buckets.")
+      .def_ro("backward_s", &PredictedCap::time_s)
+      .def_ro("exposed_s", &PredictedCap::exposed_s, "What communication adds to backward.")
+      .def_ro("regret", &PredictedCap::regret, "Time over that of the best plan, less 1.")
+      .def("__repr__", [](const PredictedCap& self) {
+        return fmt::format("PredictedCap({:.6g} MiB, {} buckets, backward {})", cap_mib(self), self.buckets, format_seconds(self.time_s));
       });
   nb::class_<PredictedPlan>(module, "PredictedPlan", "The best buckets of any sizes. Times are seconds of backward with its communication.")
       .def_prop_ro("buckets", &of_each_bucket<&PredictedBucket::tensors>, "Names of the parameters in each, in launch order.")
@@ -263,7 +262,7 @@ void bind_prediction(nb::module_& module) {
           "path"_a, "Writes a page that opens without a network.")
       .def("__repr__", [](const Prediction& self) {
         return fmt::format("Prediction(best cap {:.6g} MiB: {}; best plan of {} buckets: {})", cap_mib(self.best_uniform),
-                           format_seconds(self.best_uniform.backward_s), self.best_plan.buckets.size(),
+                           format_seconds(self.best_uniform.time_s), self.best_plan.buckets.size(),
                            format_seconds(self.best_plan.backward_s));
       });
   module.def(
@@ -335,7 +334,7 @@ void calibrate_on(Tuning& self, const std::vector<Setting>& settings, const Step
 std::vector<double> raced_caps(Tuning& self, const std::vector<double>& caps_mib, double smallest_cap_mib, size_t most) {
   choose_race(self, bytes_of_caps(caps_mib), bytes_from_mib(smallest_cap_mib, "smallest_cap_mib"), most);
   std::vector<double> raced_mib;
-  for (const CapPrediction& cap : self.raced) raced_mib.push_back(mib(cap.cap_bytes));
+  for (const PredictedCap& cap : self.raced) raced_mib.push_back(mib(cap.cap_bytes));
   return raced_mib;
 }
 

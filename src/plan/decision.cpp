@@ -15,7 +15,6 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/best_plan.h"
 #include "firkin/plan/ordered_plan.h"
-#include "firkin/plan/uncertainty.h"
 #include "firkin/stats/summary.h"
 #include "simulator.h"
 
@@ -97,8 +96,8 @@ double predict_step(const StepModel& model, const BucketPlan& plan) {
   return step_of_backward(model, simulate(model.profile, plan, model.costs, model.simulation).end_s);
 }
 
-std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps) {
-  std::vector<CapPrediction> predictions;
+std::vector<PredictedCap> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps) {
+  std::vector<PredictedCap> predictions;
   std::vector<BucketPlan> plans;
   const double range = model_range(model.residual);
   for (const int64_t cap : caps) {
@@ -110,9 +109,11 @@ std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOption
                            .lowest_cap_bytes = same.lowest_cap_bytes,
                            .highest_cap_bytes = same.highest_cap_bytes,
                            .buckets = std::ssize(plan.buckets),
-                           .step_s = step_s,
+                           .time_s = step_s,
+                           .exposed_s = step_s - model.none_step_s,
                            .low_s = step_s / range,
-                           .high_s = step_s * range});
+                           .high_s = step_s * range,
+                           .expected_regret = 0});
   }
   const std::vector<ModelError> errors = model_errors(model.residual);
   for (const ModelError& wrong : errors) {
@@ -125,7 +126,7 @@ std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOption
     }
     const double best_s = step_s.empty() ? 0 : std::ranges::min(step_s);
     for (size_t i = 0; i < step_s.size(); ++i) {
-      predictions[i].expected_regret += (step_s[i] / best_s - 1) / static_cast<double>(errors.size());
+      *predictions[i].expected_regret += (step_s[i] / best_s - 1) / static_cast<double>(errors.size());
     }
   }
   return predictions;
@@ -210,10 +211,10 @@ BucketPlan best_plan(const StepModel& model) {
   return find_best_plan(model.profile, model.costs, {.tolerance = kNoDifference, .simulation = model.simulation}).plan;
 }
 
-Standing weigh(std::span<const CapPrediction> caps, const std::vector<std::vector<double>>& step_s) {
+Standing weigh(std::span<const PredictedCap> caps, const std::vector<std::vector<double>>& step_s) {
   check_series(caps.size(), step_s);
   std::vector<double> log_s;
-  for (const CapPrediction& cap : caps) log_s.push_back(cap.expected_regret);
+  for (const PredictedCap& cap : caps) log_s.push_back(cap.expected_regret.value());
   double precision = 1 / (kPredictionError * kPredictionError);
   if (!step_s.empty()) {
     const Measured measured = measured_beside(step_s);
@@ -246,7 +247,7 @@ bool is_clear(const Standing& standing, size_t blocks) {
   return blocks >= kFewest && standing.expected_regret <= kLittle;
 }
 
-std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions& rule, const RaceOptions& options) {
+std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions& rule, const RaceOptions& options) {
   constexpr int64_t kEffort = 20000;  // buckets
   constexpr double kApart = 1.2;
   std::vector<int64_t> caps = options.wanted;
@@ -256,21 +257,21 @@ std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions
     caps.push_back(roundest_cap({std::max(interval.lowest_cap_bytes, options.smallest_cap_bytes), interval.highest_cap_bytes}));
   }
   if (caps.empty()) caps.push_back(options.smallest_cap_bytes);
-  const std::vector<CapPrediction> predicted = predict_steps(model, rule, caps);
-  std::vector<CapPrediction> chosen;
-  const auto same_buckets = [](const CapPrediction& a, const CapPrediction& b) { return a.lowest_cap_bytes == b.lowest_cap_bytes; };
-  const auto add = [&](const CapPrediction& cap) {
-    if (std::ranges::none_of(chosen, [&](const CapPrediction& other) { return same_buckets(cap, other); })) chosen.push_back(cap);
+  const std::vector<PredictedCap> predicted = predict_steps(model, rule, caps);
+  std::vector<PredictedCap> chosen;
+  const auto same_buckets = [](const PredictedCap& a, const PredictedCap& b) { return a.lowest_cap_bytes == b.lowest_cap_bytes; };
+  const auto add = [&](const PredictedCap& cap) {
+    if (std::ranges::none_of(chosen, [&](const PredictedCap& other) { return same_buckets(cap, other); })) chosen.push_back(cap);
   };
   for (size_t i = 0; i < options.wanted.size(); ++i) add(predicted[i]);
-  std::vector<CapPrediction> rest(predicted.begin() + static_cast<std::ptrdiff_t>(options.wanted.size()), predicted.end());
-  std::ranges::stable_sort(rest, {}, [](const CapPrediction& cap) { return cap.expected_regret; });
+  std::vector<PredictedCap> rest(predicted.begin() + static_cast<std::ptrdiff_t>(options.wanted.size()), predicted.end());
+  std::ranges::stable_sort(rest, {}, [](const PredictedCap& cap) { return cap.expected_regret.value(); });
   const auto within = [](int64_t a, int64_t b) {
     return static_cast<double>(std::max(a, b)) < kApart * static_cast<double>(std::min(a, b));
   };
-  const auto lowest = [&](const CapPrediction& cap) { return std::max(cap.lowest_cap_bytes, options.smallest_cap_bytes); };
+  const auto lowest = [&](const PredictedCap& cap) { return std::max(cap.lowest_cap_bytes, options.smallest_cap_bytes); };
   // By all caps that make their buckets: of two wide intervals the roundest caps may be neighbours.
-  const auto is_near = [&](const CapPrediction& a, const CapPrediction& b) {
+  const auto is_near = [&](const PredictedCap& a, const PredictedCap& b) {
     return within(lowest(a), lowest(b)) && within(a.highest_cap_bytes, b.highest_cap_bytes);
   };
   if (!rest.empty()) {
@@ -279,9 +280,9 @@ std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions
                 rest.begin() + static_cast<std::ptrdiff_t>(best.choice) + 1);
   }
   for (size_t i = 0; i < rest.size() && (i == 0 || chosen.size() < options.count); ++i) {
-    if (i == 0 || std::ranges::none_of(chosen, [&](const CapPrediction& cap) { return is_near(cap, rest[i]); })) add(rest[i]);
+    if (i == 0 || std::ranges::none_of(chosen, [&](const PredictedCap& cap) { return is_near(cap, rest[i]); })) add(rest[i]);
   }
-  std::ranges::sort(chosen, {}, &CapPrediction::cap_bytes);
+  std::ranges::sort(chosen, {}, &PredictedCap::cap_bytes);
   return chosen;
 }
 
@@ -306,7 +307,7 @@ Decision decide(const DecisionInputs& inputs, double none_predicted_s) {
   const size_t choice = decision.standing.choice;
   const auto& [none_s, default_s, choice_s] = inputs.confirmation;
   if (!none_s.empty() && none_predicted_s > 0) decision.level = median(none_s) / none_predicted_s;
-  if (inputs.default_predicted_s) decision.predicted_to_default = inputs.caps[choice].step_s / *inputs.default_predicted_s;
+  if (inputs.default_predicted_s) decision.predicted_to_default = inputs.caps[choice].time_s / *inputs.default_predicted_s;
   if (has_blocks(choice_s, default_s)) decision.to_default = paired_ratio(choice_s, default_s);
 
   if (!inputs.as_default.empty() && inputs.as_default.at(choice)) {

@@ -78,35 +78,31 @@ void set_interval(const PredictionModel& model, double predicted_s, const Interv
   row.high_s = predicted_s * std::exp(std::hypot(above, of_model));
 }
 
-void set_interval(const PredictionModel& model, const BucketPlan& plan, auto& row) {
-  const Interval exact = {row.backward_s, row.backward_s};
-  set_interval(model, row.backward_s, model.draws.empty() ? exact : drawn_times(model.profile, model.draws, plan), row);
+void set_interval(const PredictionModel& model, const BucketPlan& plan, double backward_s, auto& row) {
+  const Interval exact = {backward_s, backward_s};
+  set_interval(model, backward_s, model.draws.empty() ? exact : drawn_times(model.profile, model.draws, plan), row);
 }
 
-PredictedBucketing bucketing(const BucketPlan& plan, const Timeline& timeline) {
-  PredictedBucketing row;
-  row.buckets = static_cast<int64_t>(plan.buckets.size());
-  row.backward_s = timeline.end_s;
-  row.exposed_s = timeline.exposed_s;
-  return row;
+PredictedCap bucketing(const BucketPlan& plan, const Timeline& timeline) {
+  return {.buckets = std::ssize(plan.buckets), .time_s = timeline.end_s, .exposed_s = timeline.exposed_s};
 }
 
 // Of any plan.
-PredictedBucketing predicted(const PredictionModel& model, const BucketPlan& plan) {
-  PredictedBucketing row = bucketing(plan, simulate(model.profile, plan, model.costs, model.search.simulation));
-  set_interval(model, plan, row);
+PredictedCap predicted(const PredictionModel& model, const BucketPlan& plan) {
+  PredictedCap row = bucketing(plan, simulate(model.profile, plan, model.costs, model.search.simulation));
+  set_interval(model, plan, row.time_s, row);
   return row;
 }
 
-PredictedBucketing predicted_cap(const PredictionModel& model, const BucketPlan& plan) {
-  PredictedBucketing row = predicted(model, plan);
+PredictedCap predicted_cap(const PredictionModel& model, const BucketPlan& plan) {
+  PredictedCap row = predicted(model, plan);
   const PlanOdds odds = model.odds->of(plan);
   row.near_best = odds.near_best;
   row.expected_regret = odds.expected_regret;
   return row;
 }
 
-void set_caps(const CapInterval& caps, bool exhaustive, PredictedBucketing& row) {
+void set_caps(const CapInterval& caps, bool exhaustive, PredictedCap& row) {
   row.cap_bytes = roundest_cap(caps);
   row.lowest_cap_bytes = caps.lowest_cap_bytes;
   row.highest_cap_bytes = caps.highest_cap_bytes;
@@ -114,15 +110,15 @@ void set_caps(const CapInterval& caps, bool exhaustive, PredictedBucketing& row)
 }
 
 // The cap to use.
-PredictedBucketing least_regret(const PredictionModel& model) {
+PredictedCap least_regret(const PredictionModel& model) {
   const auto& [caps, plan] = model.odds->least_regret();
-  PredictedBucketing row = predicted_cap(model, plan);
+  PredictedCap row = predicted_cap(model, plan);
   set_caps(caps, model.odds->exhaustive(), row);
   return row;
 }
 
-std::vector<PredictedBucketing> predicted_curve(const PredictionModel& model, const std::vector<int64_t>& caps) {
-  std::vector<PredictedBucketing> rows;
+std::vector<PredictedCap> predicted_curve(const PredictionModel& model, const std::vector<int64_t>& caps) {
+  std::vector<PredictedCap> rows;
   for (const int64_t cap : caps) {
     rows.push_back(predicted_cap(model, assign_buckets(model.profile.bytes, with_cap(model.rule, cap))));
     rows.back().cap_bytes = cap;
@@ -130,13 +126,11 @@ std::vector<PredictedBucketing> predicted_curve(const PredictionModel& model, co
   return rows;
 }
 
-std::vector<PredictedBucketing> predicted_baselines(const PredictionModel& model, double best_s) {
-  std::vector<PredictedBucketing> rows;
+std::vector<PredictedBaseline> predicted_baselines(const PredictionModel& model, double best_s) {
+  std::vector<PredictedBaseline> rows;
   for (const Baseline& baseline : baselines(model.profile, model.costs)) {
-    rows.push_back(predicted(model, baseline.plan));
-    rows.back().name = baseline.name;
-    rows.back().description = baseline.description;
-    rows.back().regret = std::max(0.0, rows.back().backward_s / best_s - 1);
+    PredictedCap& plan = rows.emplace_back(baseline.name, baseline.description, predicted(model, baseline.plan)).plan;
+    plan.regret = std::max(0.0, plan.time_s / best_s - 1);
   }
   return rows;
 }
@@ -160,7 +154,7 @@ PredictedPlan predicted_plan(const PredictionModel& model, double uniform_s) {
   plan.gain = std::max(0.0, 1 - best_s / uniform_s);
   plan.exact = best.exact;
   plan.pytorch = pytorch_caps(best.plan, model.profile.bytes);
-  set_interval(model, best.plan, plan);
+  set_interval(model, best.plan, best_s, plan);
   return plan;
 }
 
@@ -173,7 +167,7 @@ PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed
   return ordered;
 }
 
-PredictedSharded predicted_sharded(const PredictionModel& model, const PredictionInputs& inputs, const PredictedBucketing& best,
+PredictedSharded predicted_sharded(const PredictionModel& model, const PredictionInputs& inputs, const PredictedCap& best,
                                    double ordered_period_s) {
   const CommCosts& all_reduce = model.costs;
   const ShardedCosts costs = inputs.collectives ? calibrated(*inputs.collectives, all_reduce, model.latency_factor) : halves_of(all_reduce);
@@ -181,7 +175,7 @@ PredictedSharded predicted_sharded(const PredictionModel& model, const Predictio
                                 .rule = model.rule,
                                 .search = model.search,
                                 .agreement_s = pipeline_options(all_reduce, model.search.simulation).agreement_s};
-  PredictedSharded sharded = predict_sharded(model.profile, costs, search, best.backward_s);
+  PredictedSharded sharded = predict_sharded(model.profile, costs, search, best.time_s);
   set_period(sharded.period_s, sharded.bucketed_period_s, ordered_period_s, sharded);
   sharded.halves = !inputs.collectives;
   return sharded;
@@ -191,14 +185,14 @@ PredictedHook predicted_hook(PredictionModel model, const Compression& compressi
   model.costs = compressed(model.costs, compression);
   for (InputDraw& draw : model.draws) draw.costs = compressed(draw.costs, compression);
   model.weigh_caps();
-  const PredictedBucketing best = least_regret(model);
+  const PredictedCap best = least_regret(model);
   PredictedHook hook{.name = compression.name,
-                     .cap_bytes = *best.cap_bytes,
+                     .cap_bytes = best.cap_bytes,
                      .buckets = best.buckets,
-                     .backward_s = best.backward_s,
+                     .backward_s = best.time_s,
                      .exposed_s = best.exposed_s};
   if (!model.profile.knows_forward()) return hook;
-  const PredictedOrdered ordered = predict_ordered(model.profile, model.costs, best.backward_s, model.search, model.all_draws());
+  const PredictedOrdered ordered = predict_ordered(model.profile, model.costs, best.time_s, model.search, model.all_draws());
   hook.bucketed_period_s = ordered.bucketed_period_s;
   hook.ordered_period_s = ordered.period_s;
   return hook;
@@ -209,7 +203,7 @@ Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& mo
   for (const FormFit& fit : scaling.fits()) {
     const CommCosts costs = scaled(scaling.costs(fit.form, world), model.latency_factor);
     const BestUniformCap best = find_best_uniform_cap(model.profile, costs, model.rule, model.search);
-    PredictedBucketing row = bucketing(best.plan, best.timeline);
+    PredictedCap row = bucketing(best.plan, best.timeline);
     set_caps(best.caps, best.exhaustive, row);
     extrapolation.forms.push_back({name_of(fit.form), fit.left_out_error, fit.weight, row,
                                    simulate(model.profile, model.odds->least_regret().plan, costs, model.search.simulation).end_s});
@@ -268,9 +262,9 @@ Prediction predict(PredictionInputs inputs) {
   result.alpha_beta = fit_alpha_beta(model.costs.isolated.points());
   result.best_uniform = least_regret(model);
   result.curve = predicted_curve(model, caps_of(inputs, result.workload.gradient_bytes));
-  result.best_plan = predicted_plan(model, result.best_uniform.backward_s);
+  result.best_plan = predicted_plan(model, result.best_uniform.time_s);
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);
-  if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, result.best_uniform.backward_s);
+  if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, result.best_uniform.time_s);
   if (inputs.sharded) result.sharded = predicted_sharded(model, inputs, result.best_uniform, result.ordered->period_s);
   for (const Compression& hook : inputs.hooks) result.hooks.push_back(predicted_hook(model, hook));
   if (scaling) result.extrapolation = extrapolate(*scaling, model, world);

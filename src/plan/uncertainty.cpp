@@ -191,10 +191,10 @@ SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<Unifor
   while (low > 0 && end_s[low - 1] <= kNear * least_s) --low;
   while (high + 1 < plans.size() && end_s[high + 1] <= kNear * least_s) ++high;
   const int64_t total = std::max<int64_t>(1, inputs.profile.total_bytes());
-  return {.cap_bytes = roundest_cap(plans[best].caps),
-          .buckets = std::ssize(plans[best].plan.buckets),
-          .backward_s = end_s[best],
-          .exposed_s = end_s[best] - inputs.profile.backward_s,
+  return {.best = {.cap_bytes = roundest_cap(plans[best].caps),
+                   .buckets = std::ssize(plans[best].plan.buckets),
+                   .time_s = end_s[best],
+                   .exposed_s = end_s[best] - inputs.profile.backward_s},
           .near_low_bytes = std::min(plans[low].caps.lowest_cap_bytes, total),
           .near_high_bytes = std::min(plans[high].caps.highest_cap_bytes, total)};
 }
@@ -233,7 +233,7 @@ std::vector<SensitivityPoint> sensitivity_table(const TensorProfile& profile, co
   check_options(search.simulation);
   const ScaledInputs inputs = {profile, costs, search.simulation};
   const std::vector<UniformCap> plans = distinct_plans(profile, options, search).plans;  // they depend on the sizes alone
-  const CapOptions kept = with_cap(options, best_point(inputs, plans, search.tolerance).cap_bytes);
+  const CapOptions kept = with_cap(options, best_point(inputs, plans, search.tolerance).best.cap_bytes);
   std::vector<SensitivityPoint> points;
   for (const Influence influence : kInfluences) {
     const bool is_contended = search.simulation.compute_slowdown > 1 || search.simulation.comm_slowdown > 1;

@@ -158,13 +158,13 @@ std::string curve_caption(const Levels& levels, bool has_measured, bool has_rang
 
 // T(b) of `firkin predict`.
 Chart predicted_chart(const Prediction& prediction) {
-  const auto drawn = [](const PredictedBucketing& row) {
-    return CurveRow{.cap_mib = mib(row.cap_bytes.value_or(0)), .buckets = row.buckets, .predicted_s = row.backward_s};
+  const auto drawn = [](const PredictedCap& row) {
+    return CurveRow{.cap_mib = mib(row.cap_bytes), .buckets = row.buckets, .predicted_s = row.time_s};
   };
   const CurveRow best = drawn(prediction.best_uniform);
   const double plan_s = prediction.best_plan.backward_s;
   std::vector<CurveRow> curve = {best};
-  for (const PredictedBucketing& row : prediction.curve) curve.push_back(drawn(row));
+  for (const PredictedCap& row : prediction.curve) curve.push_back(drawn(row));
   std::ranges::stable_sort(curve, {}, &CurveRow::cap_mib);
   CurveRange times = times_of(curve);
   times.include(plan_s);
@@ -197,11 +197,11 @@ std::string factor_label(double factor) {
 using Shade = std::pair<double, std::string> (*)(const SensitivityPoint& point);
 
 std::pair<double, std::string> shade_of_time(const SensitivityPoint& point) {
-  return {std::log(point.backward_s), display_seconds(point.backward_s)};
+  return {std::log(point.best.time_s), display_seconds(point.best.time_s)};
 }
 
 std::pair<double, std::string> shade_of_cap(const SensitivityPoint& point) {
-  return {std::log(static_cast<double>(point.cap_bytes)), display_cap(mib(point.cap_bytes))};
+  return {std::log(static_cast<double>(point.best.cap_bytes)), display_cap(mib(point.best.cap_bytes))};
 }
 
 json cell(const SensitivityPoint& point, const std::string& column, const std::string& row, Shade shade_of) {
@@ -210,9 +210,9 @@ json cell(const SensitivityPoint& point, const std::string& column, const std::s
           {"row", row},
           {"shade", shade},
           {"label", label},
-          {"cap", display_cap(mib(point.cap_bytes)) + " MiB"},
-          {"time", display_seconds(point.backward_s)},
-          {"exposed", display_seconds(point.exposed_s)},
+          {"cap", display_cap(mib(point.best.cap_bytes)) + " MiB"},
+          {"time", display_seconds(point.best.time_s)},
+          {"exposed", display_seconds(point.best.exposed_s)},
           {"keep", display_percent(cost_of_keeping(point), true)}};
 }
 

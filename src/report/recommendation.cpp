@@ -19,8 +19,8 @@ std::string exact_cap(double cap_mib) {
   return fmt::format("{:.6g}", cap_mib);
 }
 
-std::string exact_cap(const std::optional<int64_t>& cap_bytes) {
-  return exact_cap(mib(cap_bytes.value_or(0)));
+std::string exact_cap(int64_t cap_bytes) {
+  return exact_cap(mib(cap_bytes));
 }
 
 // ---- The answer of `firkin tune`.
@@ -245,22 +245,22 @@ std::string in_sentences(const std::vector<std::string>& sentences) {
 
 // What it comes to, intervals, what the cap may cost when model and inputs are wrong, and which caps are the same.
 std::string prediction_certainty(const Prediction& prediction) {
-  const PredictedBucketing& best = prediction.best_uniform;
+  const PredictedCap& best = prediction.best_uniform;
   const double gain = prediction.best_plan.gain;
   std::vector<std::string> sentences = {fmt::format("With {} backward takes {}, {} of it exposed communication; the best plan {}.",
-                                                    buckets_text(best.buckets), display_seconds(best.backward_s),
+                                                    buckets_text(best.buckets), display_seconds(best.time_s),
                                                     display_seconds(best.exposed_s),
                                                     gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
   if (best.expected_regret) {  // older results have none
     sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
-                                    display_seconds(best.low_s.value_or(best.backward_s)),
-                                    display_seconds(best.high_s.value_or(best.backward_s)),
+                                    display_seconds(best.low_s > 0 ? best.low_s : best.time_s),
+                                    display_seconds(best.high_s > 0 ? best.high_s : best.time_s),
                                     prediction.extrapolation ? "the forms of growth" : "the measurements"));
     sentences.push_back(
         fmt::format("This cap is the safest choice: expected to cost {} over the best, and within 1 % of it in {} of the cases considered.",
                     display_percent(*best.expected_regret), display_percent(best.near_best.value_or(0))));
   }
-  if (best.lowest_cap_bytes && best.highest_cap_bytes && *best.highest_cap_bytes < prediction.workload.gradient_bytes) {
+  if (best.lowest_cap_bytes > 0 && best.highest_cap_bytes > 0 && best.highest_cap_bytes < prediction.workload.gradient_bytes) {
     sentences.push_back(
         fmt::format("Caps from {} to {} MiB make the same buckets.", exact_cap(best.lowest_cap_bytes), exact_cap(best.highest_cap_bytes)));
   }
@@ -325,9 +325,9 @@ std::string sharded_text(const PredictedSharded& sharded) {
 
 // Of backward with its communication, over PyTorch's default; nothing where that was not predicted.
 std::optional<double> gain_over_default(const Prediction& prediction) {
-  const auto by_default = std::ranges::find(prediction.baselines, "pytorch", &PredictedBucketing::name);
-  if (by_default == prediction.baselines.end() || by_default->backward_s <= 0) return std::nullopt;
-  return 1 - prediction.best_uniform.backward_s / by_default->backward_s;
+  const auto by_default = std::ranges::find(prediction.baselines, "pytorch", &PredictedBaseline::name);
+  if (by_default == prediction.baselines.end() || by_default->plan.time_s <= 0) return std::nullopt;
+  return 1 - prediction.best_uniform.time_s / by_default->plan.time_s;
 }
 
 bool keeps_default(const Prediction& prediction) {
@@ -338,13 +338,13 @@ std::string prediction_heading(const Prediction& prediction) {
   if (keeps_default(prediction)) return "Keep PyTorch's default: no cap is predicted to shorten backward.";
   const std::string set = fmt::format("Set bucket_cap_mb={}: backward is predicted to take", exact_cap(prediction.best_uniform.cap_bytes));
   const std::optional<double> gain = gain_over_default(prediction);
-  if (!gain) return fmt::format("{} {}.", set, display_seconds(prediction.best_uniform.backward_s));
+  if (!gain) return fmt::format("{} {}.", set, display_seconds(prediction.best_uniform.time_s));
   return fmt::format("{} {} less time than with PyTorch's default.", set, display_percent(*gain));
 }
 
 std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
   const PredictedPlan& plan = prediction.best_plan;
-  const int64_t cap_bytes = std::max<int64_t>(1, prediction.best_uniform.cap_bytes.value_or(1));
+  const int64_t cap_bytes = std::max<int64_t>(1, prediction.best_uniform.cap_bytes);
   std::vector<PasteSetting> settings =
       paste_settings(cap_bytes, kFloatBytes, plan.pytorch.reproduces_plan ? plan.pytorch.mib : std::vector<double>());
   if (keeps_default(prediction)) put_default_first(settings, "bucket_cap_mb=");

@@ -56,12 +56,12 @@ std::string exact_setting_name(const StrategyRow& row) {
   return row.cap_mib ? fmt::format("{} {:.6g} MiB", row.strategy, *row.cap_mib) : row.strategy;
 }
 
-DecisionSection decision_section(const Decision& decision, std::span<const CapPrediction> raced) {
-  const CapPrediction& choice = raced[decision.standing.choice];
+DecisionSection decision_section(const Decision& decision, std::span<const PredictedCap> raced) {
+  const PredictedCap& choice = raced[decision.standing.choice];
   DecisionSection section{.outcome = std::string(name_of(decision.outcome)),
                           .cap_mib = mib(choice.cap_bytes),
                           .lowest_cap_mib = mib(choice.lowest_cap_bytes),
-                          .predicted_s = choice.step_s,
+                          .predicted_s = choice.time_s,
                           .predicted_to_default = decision.predicted_to_default,
                           .expected_regret = decision.standing.expected_regret,
                           .level = decision.level};

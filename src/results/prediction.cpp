@@ -22,29 +22,55 @@ constexpr auto kFields<PredictedWorkload> = std::tuple(
 
 namespace {
 
-// "857 ms – 902 ms"; nothing for a time whose inputs have no known errors.
-std::optional<Interval> spread(const PredictedBucketing& row) {
-  return row.low_s && row.high_s ? std::optional(Interval{*row.low_s, *row.high_s}) : std::nullopt;
+// "857 ms – 902 ms"; nothing where it was not asked for.
+std::optional<Interval> spread(const PredictedCap& cap) {
+  return cap.low_s > 0 && cap.high_s > 0 ? std::optional(Interval{cap.low_s, cap.high_s}) : std::nullopt;
+}
+
+std::optional<Interval> spread_of_baseline(const PredictedBaseline& row) {
+  return spread(row.plan);
+}
+
+// Absent where it is 0.
+template <auto kMember>
+constexpr auto if_known(const char* key, Unit unit, const char* heading = "", unsigned shown = kHidden) {
+  using T = std::decay_t<decltype(PredictedCap().*kMember)>;
+  return Field<PredictedCap, std::optional<T>>(
+      key, +[](const PredictedCap& cap) { return cap.*kMember > 0 ? std::optional<T>(cap.*kMember) : std::nullopt; },
+      +[](PredictedCap& cap, std::optional<T> value) { cap.*kMember = value.value_or(T()); }, unit, heading, shown);
+}
+
+// A column of the cap that stands in a row.
+template <auto kCap, auto kMember, class Row>
+auto of_cap(const Row& row) {
+  return row.*kCap.*kMember;
 }
 
 }  // namespace
 
 template <>
-constexpr auto kFields<PredictedBucketing> =
-    std::tuple(Field("name", &PredictedBucketing::name, Unit::kText, "baseline"),
-               Field(kCapKey, &PredictedBucketing::cap_bytes, Unit::kBytesAsMib, "cap MiB"),
-               Field("same_buckets_from_mib", &PredictedBucketing::lowest_cap_bytes, Unit::kBytesAsMib, "", kHidden),
-               Field("same_buckets_to_mib", &PredictedBucketing::highest_cap_bytes, Unit::kBytesAsMib, "", kHidden),
-               Field("buckets", &PredictedBucketing::buckets, Unit::kCount, "buckets"),
-               Field(kBackwardKey, &PredictedBucketing::backward_s, Unit::kSeconds, "backward"),
-               Field("exposed_s", &PredictedBucketing::exposed_s, Unit::kDifference, "exposed"),
-               Field("regret", &PredictedBucketing::regret, Unit::kShare, "regret"), Field("", spread, Unit::kSeconds, "interval", kPage),
-               Field("near_best", &PredictedBucketing::near_best, Unit::kShare, "within 1 % of the best", kPage),
-               Field("expected_regret", &PredictedBucketing::expected_regret, Unit::kShare, "expected cost", kPage),
-               Field("low_s", &PredictedBucketing::low_s, Unit::kSeconds, "", kHidden),
-               Field("high_s", &PredictedBucketing::high_s, Unit::kSeconds, "", kHidden),
-               Field("description", &PredictedBucketing::description, Unit::kText, "what it is", kPage),
-               Field("exhaustive", &PredictedBucketing::exhaustive, Unit::kText, "", kHidden));
+constexpr auto kFields<PredictedCap> =
+    std::tuple(if_known<&PredictedCap::cap_bytes>(kCapKey, Unit::kBytesAsMib, "cap MiB", kEverywhere),
+               if_known<&PredictedCap::lowest_cap_bytes>("same_buckets_from_mib", Unit::kBytesAsMib),
+               if_known<&PredictedCap::highest_cap_bytes>("same_buckets_to_mib", Unit::kBytesAsMib),
+               Field("buckets", &PredictedCap::buckets, Unit::kCount, "buckets"),
+               Field(kBackwardKey, &PredictedCap::time_s, Unit::kSeconds, "backward"),
+               Field("exposed_s", &PredictedCap::exposed_s, Unit::kDifference, "exposed"),
+               Field("regret", &PredictedCap::regret, Unit::kShare, "regret"), Field("", spread, Unit::kSeconds, "interval", kPage),
+               Field("near_best", &PredictedCap::near_best, Unit::kShare, "within 1 % of the best", kPage),
+               Field("expected_regret", &PredictedCap::expected_regret, Unit::kShare, "expected cost", kPage),
+               if_known<&PredictedCap::low_s>("low_s", Unit::kSeconds), if_known<&PredictedCap::high_s>("high_s", Unit::kSeconds),
+               Field("exhaustive", &PredictedCap::exhaustive, Unit::kText, "", kHidden));
+
+template <>
+constexpr auto kFields<PredictedBaseline> = std::tuple(
+    Field("name", &PredictedBaseline::name, Unit::kText, "baseline", kEverywhere | kDefault), Field("", &PredictedBaseline::plan),
+    Field("", of_cap<&PredictedBaseline::plan, &PredictedCap::buckets, PredictedBaseline>, Unit::kCount, "buckets", kTables),
+    Field("", of_cap<&PredictedBaseline::plan, &PredictedCap::time_s, PredictedBaseline>, Unit::kSeconds, "backward", kTables),
+    Field("", of_cap<&PredictedBaseline::plan, &PredictedCap::exposed_s, PredictedBaseline>, Unit::kDifference, "exposed", kTables),
+    Field("", of_cap<&PredictedBaseline::plan, &PredictedCap::regret, PredictedBaseline>, Unit::kShare, "regret", kTables),
+    Field("", spread_of_baseline, Unit::kSeconds, "interval", kPage),
+    Field("description", &PredictedBaseline::description, Unit::kText, "what it is", kPage | kDefault));
 
 template <>
 constexpr auto kFields<PredictedBucket> = std::tuple(Field("bytes", &PredictedBucket::bytes, Unit::kCount, "", kHidden),
@@ -84,10 +110,8 @@ constexpr auto kFields<FormPrediction> = std::tuple(
     Field("left_out_error", &FormPrediction::left_out_error, Unit::kShare, "left-out error"),
     Field("weight", &FormPrediction::weight, Unit::kShare, "weight"),
     Field("safest_backward_s", &FormPrediction::safest_backward_s, Unit::kSeconds, "the cap"), Field("best_uniform", &FormPrediction::best),
-    Field(
-        "", +[](const FormPrediction& row) { return row.best.cap_bytes; }, Unit::kBytesAsMib, "its best MiB", kTables),
-    Field(
-        "", +[](const FormPrediction& row) { return row.best.backward_s; }, Unit::kSeconds, "with that", kTables));
+    Field("", of_cap<&FormPrediction::best, &PredictedCap::cap_bytes, FormPrediction>, Unit::kBytesAsMib, "its best MiB", kTables),
+    Field("", of_cap<&FormPrediction::best, &PredictedCap::time_s, FormPrediction>, Unit::kSeconds, "with that", kTables));
 
 template <>
 constexpr auto kFields<Extrapolation> = std::tuple(Field("fitted_worlds", &Extrapolation::fitted_worlds, Unit::kCount),
@@ -125,13 +149,13 @@ template <>
 constexpr auto kFields<SensitivityPoint> = std::tuple(
     Field(
         "influence", +[](const SensitivityPoint& row) { return influence_name(row.influence); }, take_influence, Unit::kText, "influence"),
-    Field("factor", &SensitivityPoint::factor, Unit::kPlain, "factor"),
-    Field(kCapKey, &SensitivityPoint::cap_bytes, Unit::kBytesAsMib, "cap MiB"),
+    Field("factor", &SensitivityPoint::factor, Unit::kPlain, "factor"), Field("", &SensitivityPoint::best),
+    Field("", of_cap<&SensitivityPoint::best, &PredictedCap::cap_bytes, SensitivityPoint>, Unit::kBytesAsMib, "cap MiB", kTables),
     Field("within_1_percent_from_mib", &SensitivityPoint::near_low_bytes, Unit::kBytesAsMib, "within 1 % from", kPage),
     Field("within_1_percent_to_mib", &SensitivityPoint::near_high_bytes, Unit::kBytesAsMib, "to MiB", kPage),
-    Field("buckets", &SensitivityPoint::buckets, Unit::kCount, "buckets"),
-    Field(kBackwardKey, &SensitivityPoint::backward_s, Unit::kSeconds, "backward"),
-    Field("exposed_s", &SensitivityPoint::exposed_s, Unit::kDifference, "exposed"),
+    Field("", of_cap<&SensitivityPoint::best, &PredictedCap::buckets, SensitivityPoint>, Unit::kCount, "buckets", kTables),
+    Field("", of_cap<&SensitivityPoint::best, &PredictedCap::time_s, SensitivityPoint>, Unit::kSeconds, "backward", kTables),
+    Field("", of_cap<&SensitivityPoint::best, &PredictedCap::exposed_s, SensitivityPoint>, Unit::kDifference, "exposed", kTables),
     Field("kept_backward_s", &SensitivityPoint::kept_backward_s, Unit::kSeconds, "", kHidden),
     Field("", cost_of_keeping, Unit::kChange, "keep cap", kTables));
 template <>
@@ -238,18 +262,22 @@ void write_object(const Prediction& prediction, json& document) {
 
 void read_object(const JsonFields& document, Prediction& prediction) {
   read_by_table(document, prediction);
-  const auto require_cap = [&document](const PredictedBucketing& row, const std::string& name) {
-    if (row.cap_bytes.value_or(0) <= 0) document.fail(name + "." + kCapKey, row.cap_bytes ? "0" : "missing", "a positive number");
+  const auto require_cap = [&document](const PredictedCap& cap, const json& row, const std::string& name) {
+    const JsonFields fields(row, document.path_of(name));
+    if (cap.cap_bytes <= 0) fields.fail(kCapKey, fields.has(kCapKey) ? "0" : "missing", "a positive number");
   };
-  for (size_t i = 0; i < prediction.curve.size(); ++i) require_cap(prediction.curve[i], fmt::format("curve[{}]", i));
-  require_cap(prediction.best_uniform, "best_uniform");
+  const json& whole = document.whole();
+  for (size_t i = 0; i < prediction.curve.size(); ++i) require_cap(prediction.curve[i], whole["curve"][i], fmt::format("curve[{}]", i));
+  require_cap(prediction.best_uniform, whole["best_uniform"], "best_uniform");
   const auto& extrapolation = prediction.extrapolation;
-  for (size_t i = 0; extrapolation && i < extrapolation->forms.size(); ++i)
-    require_cap(extrapolation->forms[i].best, fmt::format("extrapolation.forms[{}].best_uniform", i));
+  for (size_t i = 0; extrapolation && i < extrapolation->forms.size(); ++i) {
+    require_cap(extrapolation->forms[i].best, whole["extrapolation"]["forms"][i]["best_uniform"],
+                fmt::format("extrapolation.forms[{}].best_uniform", i));
+  }
 }
 
 double cost_of_keeping(const SensitivityPoint& point) {
-  return std::max(0.0, point.kept_backward_s / point.backward_s - 1);
+  return std::max(0.0, point.kept_backward_s / point.best.time_s - 1);
 }
 
 // ---- Tables.
@@ -258,13 +286,12 @@ namespace {
 
 // The curve's caps, and the cap to use among them: the only row that is highlighted.
 Table predicted_curve_table(const Prediction& prediction, unsigned shown) {
-  const auto cap_of = [](const PredictedBucketing& row) { return row.cap_bytes.value_or(0); };
-  const PredictedBucketing& best = prediction.best_uniform;
-  std::vector<PredictedBucketing> rows = prediction.curve;
-  auto chosen = std::ranges::find_if(rows, [&](const PredictedBucketing& row) {
-    return row.buckets == best.buckets && display_cap(mib(cap_of(row))) == display_cap(mib(cap_of(best)));
+  const PredictedCap& best = prediction.best_uniform;
+  std::vector<PredictedCap> rows = prediction.curve;
+  auto chosen = std::ranges::find_if(rows, [&](const PredictedCap& row) {
+    return row.buckets == best.buckets && display_cap(mib(row.cap_bytes)) == display_cap(mib(best.cap_bytes));
   });
-  if (chosen == rows.end()) chosen = rows.insert(std::ranges::upper_bound(rows, cap_of(best), {}, cap_of), best);
+  if (chosen == rows.end()) chosen = rows.insert(std::ranges::upper_bound(rows, best.cap_bytes, {}, &PredictedCap::cap_bytes), best);
   std::string caption = "Backward with its communication, by bucket cap";
   if (shown != kFirstTable && best.expected_regret)
     caption += " (expected cost: over the best cap, on average over what model and measurements may have wrong)";

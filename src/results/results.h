@@ -36,7 +36,7 @@ struct CurveRow {
   std::optional<double> measured_s = {};
   std::optional<Interval> measured_ci_s = {};      // 95 %
   std::optional<double> error = {};                // predicted / measured - 1
-  std::optional<Interval> predicted_range_s = {};  // the prediction's interval (CapPrediction)
+  std::optional<Interval> predicted_range_s = {};  // the prediction's interval (PredictedCap)
   std::optional<int64_t> outliers = {};            // blocks that stand out
   std::optional<Interval> modes_s = {};            // where the samples have two modes: those
 };
@@ -115,7 +115,7 @@ struct DecisionSection {
   bool inferred = false;                                            // by what an older result says of best_predicted: not written again
   std::optional<double> level = {};                                 // none measured over none predicted from
 };
-DecisionSection decision_section(const Decision& decision, std::span<const CapPrediction> raced);
+DecisionSection decision_section(const Decision& decision, std::span<const PredictedCap> raced);
 bool has_outcome(const DecisionSection& decision, Outcome outcome);
 bool keeps_default(const DecisionSection& decision);  // as of its outcome
 

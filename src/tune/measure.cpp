@@ -176,7 +176,7 @@ class TuneRun {
     const std::vector<int64_t> caps = list_of_rank<int64_t>(group_, bytes_of(tuning_.raced), 0);
     if (caps != bytes_of(tuning_.raced)) tuning_.raced = predict_steps(model_of(tuning_), options_.rule, caps);
     std::vector<StepSetting> settings;
-    for (const CapPrediction& cap : tuning_.raced) settings.push_back(cap_setting(cap.cap_bytes));
+    for (const PredictedCap& cap : tuning_.raced) settings.push_back(cap_setting(cap.cap_bytes));
     const Blocks blocks{.most = options_.race_blocks, .fewest = 3, .share = kRaced};
     tuning_.race = measure("racing the best caps", settings, blocks, [&](std::vector<SettingSteps> so_far) {
       tuning_.race = std::move(so_far);
@@ -280,7 +280,7 @@ class TuneRun {
       settings.back().name = hook_setting_name(hook);
       if (hook.hook == kBf16Hook) settings.back().options.gradient_hook = bf16_compression();
     }
-    for (const CapPrediction& cap : tuning_.compared) settings.push_back(cap_setting(cap.cap_bytes));
+    for (const PredictedCap& cap : tuning_.compared) settings.push_back(cap_setting(cap.cap_bytes));
     if (tuning_.compared.empty()) {
       settings.push_back(cap_setting(choice_of(tuning_).cap_bytes));
       settings.back().name = kChosenCapName;
@@ -354,9 +354,9 @@ class TuneRun {
     return measured(measure_steps(group_, workload_, settings, steps));
   }
 
-  static std::vector<int64_t> bytes_of(const std::vector<CapPrediction>& caps) {
+  static std::vector<int64_t> bytes_of(const std::vector<PredictedCap>& caps) {
     std::vector<int64_t> bytes;
-    for (const CapPrediction& cap : caps) bytes.push_back(cap.cap_bytes);
+    for (const PredictedCap& cap : caps) bytes.push_back(cap.cap_bytes);
     return bytes;
   }
 

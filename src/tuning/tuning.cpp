@@ -33,7 +33,7 @@ std::span<const SettingSteps> compared_settings(const Tuning& tuning) {
 
 // Among `gain`.
 const SettingSteps& chosen_setting(const Tuning& tuning) {
-  const auto same = std::ranges::find(tuning.compared, choice_of(tuning).lowest_cap_bytes, &CapPrediction::lowest_cap_bytes);
+  const auto same = std::ranges::find(tuning.compared, choice_of(tuning).lowest_cap_bytes, &PredictedCap::lowest_cap_bytes);
   if (same != tuning.compared.end()) return compared_settings(tuning)[static_cast<size_t>(same - tuning.compared.begin())];
   const SettingSteps* chosen = find_setting(tuning.gain, kChosenCapName);
   if (chosen == nullptr) throw std::invalid_argument("a tuning whose chosen cap was not measured");
@@ -54,12 +54,12 @@ BucketPlan plan_under(const Tuning& tuning, int64_t cap_bytes) {
 
 // Of a setting of `gain` that is no cap of the curve.
 std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps& setting) {
-  if (setting.name == kChosenCapName) return choice_of(tuning).step_s;
+  if (setting.name == kChosenCapName) return choice_of(tuning).time_s;
   if (setting.name == kTorchDefaultName) return predict_step(model_of(tuning), default_plan(tuning));
   if (setting.name == kOrderedName) return predict_ordered_step(model_of(tuning), *tuning.ordered);
   if (setting.name == kShardedName) return tuning.sharded->period_s;
   for (const HookTuning& hook : tuning.hooks) {
-    if (setting.name == hook_setting_name(hook)) return hook.predicted.step_s;
+    if (setting.name == hook_setting_name(hook)) return hook.predicted.time_s;
   }
   return std::nullopt;
 }
@@ -70,7 +70,7 @@ void note_what_was_calibrated_on(Tuning& tuning) {
     tuning.notes.push_back(
         fmt::format("the model was also calibrated on the buckets of {}, so their step does not test the prediction", name));
   };
-  for (const CapPrediction& cap : tuning.compared.empty() ? tuning.raced : tuning.compared) {
+  for (const PredictedCap& cap : tuning.compared.empty() ? tuning.raced : tuning.compared) {
     check(format_bytes(cap.cap_bytes), plan_under(tuning, cap.cap_bytes));
   }
   if (find_setting(tuning.gain, kTorchDefaultName) != nullptr) check("PyTorch's default", default_plan(tuning));
@@ -87,20 +87,20 @@ void note_level(Tuning& tuning) {
       100 * std::abs(level - 1), level > 1 ? "longer" : "less"));
 }
 
-CurveRow predicted_row(const CapPrediction& cap) {
+CurveRow predicted_row(const PredictedCap& cap) {
   return {.cap_mib = mib(cap.cap_bytes),
           .buckets = cap.buckets,
-          .predicted_s = cap.step_s,
+          .predicted_s = cap.time_s,
           .predicted_range_s = Interval{cap.low_s, cap.high_s}};
 }
 
-std::vector<CurveRow> curve_rows(std::span<const CapPrediction> caps, std::span<const SettingFit> fit) {
+std::vector<CurveRow> curve_rows(std::span<const PredictedCap> caps, std::span<const SettingFit> fit) {
   std::vector<CurveRow> rows;
   for (size_t i = 0; i < caps.size(); ++i) {
     CurveRow& row = rows.emplace_back(predicted_row(caps[i]));
     row.measured_s = fit[i].median;
     row.measured_ci_s = fit[i].interval;
-    row.error = caps[i].step_s / fit[i].median - 1;
+    row.error = caps[i].time_s / fit[i].median - 1;
   }
   return rows;
 }
@@ -169,7 +169,7 @@ TuneAnswer answer_of(const Tuning& tuning, const BlockFit& fit, const Results& r
     const Gain gain = gain_over(hooked, chosen);
     answer.hooks.push_back({.hook = hook.hook,
                             .cap_mib = mib(hook.predicted.cap_bytes),
-                            .predicted_s = hook.predicted.step_s,
+                            .predicted_s = hook.predicted.time_s,
                             .measured_s = measured_s(hooked),
                             .ratio = gain.ratio,
                             .ratio_ci = gain.ratio_ci});
@@ -231,7 +231,7 @@ bool is_clear(Tuning& tuning) {
   return firkin::is_clear(tuning.decision.standing, tuning.race.at(0).step_s.size());
 }
 
-const CapPrediction& choice_of(const Tuning& tuning) {
+const PredictedCap& choice_of(const Tuning& tuning) {
   return tuning.raced.at(tuning.decision.standing.choice);
 }
 
@@ -239,7 +239,7 @@ HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conve
   const CommCosts costs = compressed(*tuning.costs, find_compression(hook, conversion_s_per_byte));
   const StepModel plain = model_of(tuning);
   const StepModel hooked{plain.profile, costs, plain.simulation, plain.none_step_s, plain.bare_backward_s, plain.residual};
-  const std::vector<CapPrediction> caps =
+  const std::vector<PredictedCap> caps =
       caps_to_race(hooked, tuning.rule, {.most_buckets = most_calibrated_buckets(tuning.calibration_plans)});
   return {.hook = hook, .predicted = caps[weigh(caps).choice]};
 }
@@ -259,7 +259,7 @@ void tune_sharded(Tuning& tuning, const TrainedMemory& trained) {
   if (tuning.ordered) ordered_s = predict_ordered_step(model, *tuning.ordered);
   sharded.halves = tuning.collectives.empty();
   sharded.bound_s = step_of_period(model, sharded.bound_s);
-  set_period(step_of_period(model, sharded.period_s), choice_of(tuning).step_s, ordered_s, sharded);
+  set_period(step_of_period(model, sharded.period_s), choice_of(tuning).time_s, ordered_s, sharded);
   tuning.sharded = sharded;
 }
 
@@ -269,7 +269,7 @@ void decide(Tuning& tuning) {
   if (const SettingSteps* by_default = find_setting(tuning.gain, kTorchDefaultName)) {
     inputs.confirmation.default_s = by_default->step_s;
     inputs.default_predicted_s = predicted_step_s(tuning, *by_default);
-    for (const CapPrediction& cap : tuning.raced) {
+    for (const PredictedCap& cap : tuning.raced) {
       inputs.as_default.push_back(plan_under(tuning, cap.cap_bytes) == default_plan(tuning));
     }
   }
@@ -292,7 +292,7 @@ void add_sections(const Tuning& tuning, Results& results) {
       results.calibration->runs.push_back({tuning.calibration[i].name, tuning.calibration[i].buckets, fit[i].median});
     }
   }
-  for (const CapPrediction& cap : tuning.dense_curve) results.dense_curve.push_back(predicted_row(cap));
+  for (const PredictedCap& cap : tuning.dense_curve) results.dense_curve.push_back(predicted_row(cap));
   if (tuning.race.empty()) return;
   results.curve = curve_rows(tuning.raced, fit_blocks(steps_of(tuning.race)));
   if (tuning.gain.empty()) return;

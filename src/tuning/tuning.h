@@ -37,8 +37,8 @@ struct SettingSteps {
 
 // A cap with gradients in another type on the wire.
 struct HookTuning {
-  std::string hook;         // "bf16"
-  CapPrediction predicted;  // its cap in bytes of the gradients, as all caps
+  std::string hook;        // "bf16"
+  PredictedCap predicted;  // its cap in bytes of the gradients, as all caps
 };
 
 // What is not measured yet is empty.
@@ -61,15 +61,15 @@ struct Tuning {
 
   // What follows: calibrate(), choose_race(), decide().
   Calibration fit;
-  std::optional<CommCosts> costs;              // calibrated
-  double none_step_s = 0;                      // median, in the blocks of the calibration
-  std::vector<CapPrediction> dense_curve;      // by ascending cap, close enough to draw
-  std::vector<CapPrediction> raced, compared;  // ascending
-  std::optional<BucketPlan> ordered;           // buckets of the strategy; nothing where it is not measured
-  std::optional<PredictedSharded> sharded;     // if asked for; its periods are whole steps
-  std::vector<HookTuning> hooks;               // those asked for
-  Decision decision;                           // among `raced`; the gain from `gain`, which did not choose
-  std::vector<std::string> notes;              // what was left out, shared or not kept apart, one sentence each
+  std::optional<CommCosts> costs;             // calibrated
+  double none_step_s = 0;                     // median, in the blocks of the calibration
+  std::vector<PredictedCap> dense_curve;      // by ascending cap, close enough to draw
+  std::vector<PredictedCap> raced, compared;  // ascending
+  std::optional<BucketPlan> ordered;          // buckets of the strategy; nothing where it is not measured
+  std::optional<PredictedSharded> sharded;    // if asked for; its periods are whole steps
+  std::vector<HookTuning> hooks;              // those asked for
+  Decision decision;                          // among `raced`; the gain from `gain`, which did not choose
+  std::vector<std::string> notes;             // what was left out, shared or not kept apart, one sentence each
   bool complete = false;
 };
 
@@ -95,7 +95,7 @@ void choose_race(Tuning& tuning, const std::vector<int64_t>& wanted = {}, int64_
 bool is_clear(Tuning& tuning);
 
 // The cap that leads, after is_clear().
-const CapPrediction& choice_of(const Tuning& tuning);
+const PredictedCap& choice_of(const Tuning& tuning);
 
 // Predicts the step with the hook, and chooses its cap. conversion_s_per_byte: to its type and back.
 HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conversion_s_per_byte);

@@ -167,10 +167,10 @@ TEST(PlanChoice, IsAsGoodAsTheCapThatTuneDecidesOn) {
                         .simulation = {.overhead_s = training.times.launch_s},
                         .none_step_s = 0.225,
                         .bare_backward_s = profile.backward_s};
-  const std::vector<CapPrediction> caps = caps_to_race(model, options.cap, {});
-  const CapPrediction& tuned = caps[weigh(caps).choice];
+  const std::vector<PredictedCap> caps = caps_to_race(model, options.cap, {});
+  const PredictedCap& tuned = caps[weigh(caps).choice];
   const PlanChoice choice = training.choose(options);
-  EXPECT_LE(predict_step(model, choice.plan.plan), 1.001 * tuned.step_s) << format_bytes(tuned.cap_bytes);
+  EXPECT_LE(predict_step(model, choice.plan.plan), 1.001 * tuned.time_s) << format_bytes(tuned.cap_bytes);
 }
 
 TEST(PlanChoice, WithSeveralDtypesIsACapAndMixesNone) {

@@ -15,15 +15,15 @@ namespace {
 using testing::Contains;
 using testing::ElementsAre;
 
-std::vector<CapPrediction> caps_of_regrets(const std::vector<double>& regrets) {
-  std::vector<CapPrediction> caps;
+std::vector<PredictedCap> caps_of_regrets(const std::vector<double>& regrets) {
+  std::vector<PredictedCap> caps;
   for (size_t i = 0; i < regrets.size(); ++i) {
     const auto cap = static_cast<int64_t>(i + 1) * kMiB;
     caps.push_back({.cap_bytes = cap,
                     .lowest_cap_bytes = cap,
                     .highest_cap_bytes = cap + 1,
                     .buckets = static_cast<int64_t>(8 - i),
-                    .step_s = 0.1 * (1 + regrets[i]),
+                    .time_s = 0.1 * (1 + regrets[i]),
                     .expected_regret = regrets[i]});
   }
   return caps;
@@ -145,7 +145,7 @@ struct Forty {
 
 TEST(CapsToRace, AreAFewApartWithTheBestAmongThemAndRound) {
   const Forty given;
-  const std::vector<CapPrediction> caps = caps_to_race(given.model, given.rule, {});
+  const std::vector<PredictedCap> caps = caps_to_race(given.model, given.rule, {});
   ASSERT_EQ(caps.size(), 4u);
   for (size_t i = 0; i < caps.size(); ++i) {
     EXPECT_EQ(caps[i].cap_bytes % (kMiB / 2), 0) << "not the roundest of its caps";
@@ -155,17 +155,17 @@ TEST(CapsToRace, AreAFewApartWithTheBestAmongThemAndRound) {
   std::vector<int64_t> all;
   for (int64_t cap = kMiB / 2; cap <= 20 * kMiB; cap += kMiB / 2) all.push_back(cap);
   double least_s = 1;
-  for (const CapPrediction& cap : predict_steps(given.model, given.rule, all)) least_s = std::min(least_s, cap.step_s);
-  EXPECT_LT(caps[weigh(caps).choice].step_s, 1.01 * least_s);
+  for (const PredictedCap& cap : predict_steps(given.model, given.rule, all)) least_s = std::min(least_s, cap.time_s);
+  EXPECT_LT(caps[weigh(caps).choice].time_s, 1.01 * least_s);
 }
 
 TEST(CapsToRace, RespectLimitsAndHoldWhatIsWanted) {
   const Forty given;
-  for (const CapPrediction& cap : caps_to_race(given.model, given.rule, {.most_buckets = 5, .smallest_cap_bytes = 3 * kMiB})) {
+  for (const PredictedCap& cap : caps_to_race(given.model, given.rule, {.most_buckets = 5, .smallest_cap_bytes = 3 * kMiB})) {
     EXPECT_LE(cap.buckets, 5);
     EXPECT_GE(cap.cap_bytes, 3 * kMiB);
   }
-  const std::vector<CapPrediction> caps = caps_to_race(given.model, given.rule, {.wanted = {kMiB / 2, 20 * kMiB}});
+  const std::vector<PredictedCap> caps = caps_to_race(given.model, given.rule, {.wanted = {kMiB / 2, 20 * kMiB}});
   EXPECT_EQ(caps.front().cap_bytes, kMiB / 2);
   EXPECT_EQ(caps.back().cap_bytes, 20 * kMiB);
   EXPECT_EQ(caps.size(), 4u);
@@ -176,7 +176,7 @@ TEST(CapsToRace, AreApartByAllCapsThatMakeTheirBucketsNotByTheRoundest) {
   Forty given;
   given.profile = make_profile({6 * kMiB, kMiB + kMiB / 4, 5 * kMiB}, {0.03, 0.06, 0.1});
   std::vector<std::pair<int64_t, int64_t>> raced;
-  for (const CapPrediction& cap : caps_to_race(given.model, given.rule, {})) raced.emplace_back(cap.cap_bytes / kMiB, cap.buckets);
+  for (const PredictedCap& cap : caps_to_race(given.model, given.rule, {})) raced.emplace_back(cap.cap_bytes / kMiB, cap.buckets);
   EXPECT_EQ(raced, (std::vector<std::pair<int64_t, int64_t>>{{1, 3}, {2, 2}, {7, 2}, {8, 1}}));
 }
 
@@ -184,11 +184,11 @@ TEST(CapsToRace, StandAwayFromTheCliff) {
   // One large tensor at the end: any bucket that it is in leaves late. Just below the cap that pulls it in, the predicted time is lowest.
   Forty given;
   given.model.none_step_s = 0.1;
-  const std::vector<CapPrediction> caps = predict_steps(given.model, given.rule, std::vector<int64_t>{kMiB, 2 * kMiB, 4 * kMiB, 20 * kMiB});
-  for (const CapPrediction& cap : caps) {
+  const std::vector<PredictedCap> caps = predict_steps(given.model, given.rule, std::vector<int64_t>{kMiB, 2 * kMiB, 4 * kMiB, 20 * kMiB});
+  for (const PredictedCap& cap : caps) {
     EXPECT_GE(cap.expected_regret, 0);
-    EXPECT_LT(cap.low_s, cap.step_s);
-    EXPECT_GT(cap.high_s, cap.step_s);
+    EXPECT_LT(cap.low_s, cap.time_s);
+    EXPECT_GT(cap.high_s, cap.time_s);
   }
   EXPECT_GT(caps.back().expected_regret, caps.front().expected_regret);
 }

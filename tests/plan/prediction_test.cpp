@@ -30,11 +30,11 @@ AllReduceTable measured_on(const std::vector<int64_t>& worlds) {
 TEST(Prediction, NoCapOfTheCurveHasLessExpectedRegretAndNoneBeatsThePlan) {
   const Prediction prediction = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4});
   EXPECT_EQ(prediction.curve.back().cap_bytes, 16 * kMiB);  // powers of two until one holds everything
-  for (const PredictedBucketing& point : prediction.curve) {
+  for (const PredictedCap& point : prediction.curve) {
     EXPECT_LE(*prediction.best_uniform.expected_regret, *point.expected_regret + 1e-3);
-    EXPECT_LE(prediction.best_plan.backward_s, point.backward_s * (1 + 1e-5));
+    EXPECT_LE(prediction.best_plan.backward_s, point.time_s * (1 + 1e-5));
   }
-  EXPECT_LE(prediction.best_plan.backward_s, prediction.best_uniform.backward_s * (1 + 1e-5));
+  EXPECT_LE(prediction.best_plan.backward_s, prediction.best_uniform.time_s * (1 + 1e-5));
   EXPECT_EQ(prediction.workload.gradient_bytes, 12 * kMiB);
   EXPECT_FALSE(prediction.workload.extrapolated);
 }
@@ -42,9 +42,9 @@ TEST(Prediction, NoCapOfTheCurveHasLessExpectedRegretAndNoneBeatsThePlan) {
 TEST(Prediction, HasTheIntervalThatTheModelsErrorMakes) {
   const Prediction guess = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4});
   const Prediction calibrated = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4, .residual = 0.01});
-  for (const PredictedBucketing& point : guess.curve) {
-    EXPECT_DOUBLE_EQ(*point.low_s, point.backward_s / std::exp(2.74 * std::hypot(0.02, 0.06)));
-    EXPECT_DOUBLE_EQ(*point.high_s, point.backward_s * std::exp(2.74 * std::hypot(0.02, 0.06)));
+  for (const PredictedCap& point : guess.curve) {
+    EXPECT_DOUBLE_EQ(point.low_s, point.time_s / std::exp(2.74 * std::hypot(0.02, 0.06)));
+    EXPECT_DOUBLE_EQ(point.high_s, point.time_s * std::exp(2.74 * std::hypot(0.02, 0.06)));
   }
   EXPECT_DOUBLE_EQ(*calibrated.best_plan.high_s, calibrated.best_plan.backward_s * std::exp(2.74 * std::hypot(0.02, 0.01)));
 }
@@ -67,7 +67,7 @@ TEST(Prediction, TheCapIsNotTheLastBeforeTheCliff) {
     const BucketPlan plan = assign_buckets(profile.bytes, {.cap_bytes = cap, .rule = rule.rule});
     return simulate(profile, plan, scaled(comm_costs(table, 4), 1, byte_factor)).end_s;
   };
-  const int64_t named = *predict({.profile = profile, .table = table, .world_size = 4, .rule = rule}).best_uniform.cap_bytes;
+  const int64_t named = predict({.profile = profile, .table = table, .world_size = 4, .rule = rule}).best_uniform.cap_bytes;
   const int64_t before_cliff = 25 * kMiB;
   EXPECT_NEAR(end_s(before_cliff, 1), end_s(named, 1), 1e-3 * end_s(named, 1));
   EXPECT_GT(end_s(before_cliff, 1.16), 1.02 * end_s(named, 1.16));
@@ -75,7 +75,7 @@ TEST(Prediction, TheCapIsNotTheLastBeforeTheCliff) {
 
 TEST(Prediction, AWorldThatWasNotMeasuredHasRangesAroundItsTimes) {
   const Prediction prediction = predict({.profile = even_profile(), .table = measured_on({4, 8, 16}), .world_size = 256});
-  ASSERT_TRUE(prediction.extrapolation && prediction.best_plan.low_s && prediction.curve[0].low_s);
+  ASSERT_TRUE(prediction.extrapolation && prediction.best_plan.low_s && prediction.curve[0].low_s > 0);
   EXPECT_EQ(prediction.extrapolation->fitted_worlds, (std::vector<int64_t>{4, 8, 16}));
   EXPECT_LE(*prediction.best_plan.low_s, prediction.best_plan.backward_s);
   EXPECT_GE(*prediction.best_plan.high_s, prediction.best_plan.backward_s);
@@ -104,7 +104,7 @@ TEST(Prediction, OfAProfileThatKnowsItsForwardSaysWhatOrderedGains) {
   const Prediction prediction = predict({.profile = even_profile_with_forward(), .table = slow, .world_size = 4});
   ASSERT_TRUE(prediction.ordered);
   const PredictedOrdered& ordered = *prediction.ordered;
-  EXPECT_DOUBLE_EQ(ordered.bucketed_period_s, 0.06 + prediction.best_uniform.backward_s + 0.012);
+  EXPECT_DOUBLE_EQ(ordered.bucketed_period_s, 0.06 + prediction.best_uniform.time_s + 0.012);
   EXPECT_GT(ordered.gain, 0.1);
   EXPECT_DOUBLE_EQ(ordered.gain, 1 - ordered.period_s / ordered.bucketed_period_s);
   EXPECT_LE(ordered.bound_s, ordered.period_s);
@@ -131,7 +131,7 @@ TEST(Prediction, ComparesHooks) {
                                          .world_size = 4,
                                          .hooks = {find_compression("none", 0), find_compression("bf16", 1e-12)}});
   ASSERT_EQ(prediction.hooks.size(), 2U);
-  EXPECT_DOUBLE_EQ(prediction.hooks[0].backward_s, prediction.best_uniform.backward_s);
+  EXPECT_DOUBLE_EQ(prediction.hooks[0].backward_s, prediction.best_uniform.time_s);
   EXPECT_DOUBLE_EQ(*prediction.hooks[0].ordered_period_s, prediction.ordered->period_s);
   EXPECT_LT(prediction.hooks[1].backward_s, prediction.hooks[0].backward_s);
 }
@@ -146,9 +146,9 @@ TEST(Prediction, SamplesOfAllReducesWidenTheInterval) {
   EXPECT_FALSE(prediction.workload.extrapolated || prediction.extrapolation);
   const Prediction exact = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4});
   for (size_t i = 0; i < prediction.curve.size(); ++i) {
-    const PredictedBucketing& point = prediction.curve[i];
-    EXPECT_LT(*point.low_s, *exact.curve[i].low_s);
-    EXPECT_GT(*point.high_s, *exact.curve[i].high_s);
+    const PredictedCap& point = prediction.curve[i];
+    EXPECT_LT(point.low_s, exact.curve[i].low_s);
+    EXPECT_GT(point.high_s, exact.curve[i].high_s);
     EXPECT_TRUE(*point.near_best >= 0 && *point.near_best <= 1);
   }
 }

@@ -66,8 +66,8 @@ TEST(SensitivityTable, AtFactorOneIsTheBestUniformCap) {
   const BestUniformCap best = find_best_uniform_cap(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost});
   for (const SensitivityPoint& point : sensitivity_table(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost})) {
     if (point.factor != 1) continue;
-    EXPECT_EQ(point.cap_bytes, roundest_cap(best.caps));
-    EXPECT_DOUBLE_EQ(point.backward_s, best.timeline.end_s);
+    EXPECT_EQ(point.best.cap_bytes, roundest_cap(best.caps));
+    EXPECT_DOUBLE_EQ(point.best.time_s, best.timeline.end_s);
     EXPECT_LE(point.near_low_bytes, best.caps.lowest_cap_bytes);
     EXPECT_GE(point.near_high_bytes, best.caps.lowest_cap_bytes);
   }
@@ -77,11 +77,11 @@ TEST(SensitivityTable, KeepingTheCapCostsNothingHereAndNeverHelps) {
   const ScaledInputs inputs = busy_link();
   bool costs_somewhere = false;
   for (const SensitivityPoint& point : sensitivity_table(inputs.profile, inputs.costs, {.rule = CapRule::kAtMost})) {
-    EXPECT_GE(point.kept_backward_s, point.backward_s * (1 - 1e-5));
+    EXPECT_GE(point.kept_backward_s, point.best.time_s * (1 - 1e-5));
     if (point.factor == 1) {
-      EXPECT_DOUBLE_EQ(point.kept_backward_s, point.backward_s);
+      EXPECT_DOUBLE_EQ(point.kept_backward_s, point.best.time_s);
     }
-    costs_somewhere = costs_somewhere || point.kept_backward_s > 1.01 * point.backward_s;
+    costs_somewhere = costs_somewhere || point.kept_backward_s > 1.01 * point.best.time_s;
   }
   EXPECT_TRUE(costs_somewhere);
 }
@@ -92,9 +92,9 @@ TEST(SensitivityTable, MoreLatencyOrBytesNeverHelpAndMoreBandwidthNeverHurts) {
   for (size_t i = 1; i < points.size(); ++i) {
     if (points[i].influence != points[i - 1].influence) continue;
     if (points[i].influence == Influence::kBandwidth) {
-      EXPECT_LE(points[i].backward_s, points[i - 1].backward_s);
+      EXPECT_LE(points[i].best.time_s, points[i - 1].best.time_s);
     } else {
-      EXPECT_GE(points[i].backward_s, points[i - 1].backward_s);
+      EXPECT_GE(points[i].best.time_s, points[i - 1].best.time_s);
     }
   }
 }

@@ -72,24 +72,24 @@ TEST(BestPrediction, IsNotMadeWithoutTheTimeOfAStep) {
 TEST(BestPrediction, IsNotMovedByTheOffsetOfTheBareBackward) {
   AlmostNothingExposed given;
   given.model.bare_backward_s = 0.11;  // hooks made backward faster, as noise can: what is exposed comes out below 0
-  const std::vector<CapPrediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
-  EXPECT_LT(curve.front().step_s, given.model.none_step_s);
+  const std::vector<PredictedCap> curve = predict_steps(given.model, kBothRules[0], given.caps);
+  EXPECT_LT(curve.front().time_s, given.model.none_step_s);
 }
 
 TEST(BestPrediction, IsATimeWhateverNoiseMadeOfTheBareBackward) {
   AlmostNothingExposed given;
   given.model.bare_backward_s = 0.5;  // longer than a step
-  for (const CapPrediction& cap : predict_steps(given.model, kBothRules[0], given.caps)) {
-    EXPECT_GE(cap.step_s, given.profile.backward_s);
+  for (const PredictedCap& cap : predict_steps(given.model, kBothRules[0], given.caps)) {
+    EXPECT_GE(cap.time_s, given.profile.backward_s);
     EXPECT_GE(cap.expected_regret, 0);
   }
 }
 
 TEST(BestPrediction, IsThatOfAPlanUnderItsCap) {
   const AlmostNothingExposed given;
-  const std::vector<CapPrediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
-  EXPECT_DOUBLE_EQ(curve.back().step_s, predict_step(given.model, one_bucket(64)));
-  EXPECT_DOUBLE_EQ(curve.front().step_s, predict_step(given.model, one_tensor_per_bucket(64)));
+  const std::vector<PredictedCap> curve = predict_steps(given.model, kBothRules[0], given.caps);
+  EXPECT_DOUBLE_EQ(curve.back().time_s, predict_step(given.model, one_bucket(64)));
+  EXPECT_DOUBLE_EQ(curve.front().time_s, predict_step(given.model, one_tensor_per_bucket(64)));
 }
 
 TEST(TorchDefault, IsOneMebibyteAndThenTwentyFive) {
@@ -158,12 +158,12 @@ TEST(CalibrationPlans, OfOneTensorAreWhatThereIs) {
 TEST(PredictSteps, HoldsWhatAnyCapOfTheSameBucketsIsAndWhatItMayCost) {
   AlmostNothingExposed given;
   given.costs = linear_costs(1e-4, 1e-6);
-  const std::vector<CapPrediction> curve = predict_steps(given.model, kBothRules[0], given.caps);
+  const std::vector<PredictedCap> curve = predict_steps(given.model, kBothRules[0], given.caps);
   EXPECT_EQ(curve[1].lowest_cap_bytes, 4000);
   EXPECT_EQ(curve[1].highest_cap_bytes, 4999);
-  for (const CapPrediction& cap : curve) {
-    EXPECT_LT(cap.low_s, cap.step_s);
-    EXPECT_GT(cap.high_s, cap.step_s);
+  for (const PredictedCap& cap : curve) {
+    EXPECT_LT(cap.low_s, cap.time_s);
+    EXPECT_GT(cap.high_s, cap.time_s);
     EXPECT_GE(cap.expected_regret, 0);
   }
   given.model.residual = 0.2;

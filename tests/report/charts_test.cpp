@@ -222,9 +222,9 @@ TEST(Charts, TheTimelineShowsThePredictionBesideTheMeasurement) {
 TEST(Charts, ThePredictionAloneMarksItsBestCapAndTheBestPlan) {
   Prediction prediction;
   for (const auto& [cap, seconds] : {std::pair(1, 3.0), {4, 2.0}, {16, 4.0}}) {
-    PredictedBucketing& row = prediction.curve.emplace_back();
+    PredictedCap& row = prediction.curve.emplace_back();
     row.cap_bytes = cap * int64_t{1 << 20};
-    row.backward_s = seconds;
+    row.time_s = seconds;
   }
   prediction.best_uniform = prediction.curve[1];
   prediction.best_plan.backward_s = 1.5;

@@ -252,15 +252,14 @@ TEST(Report, TheHighlightedRowOfAPredictionIsTheCapOfTheHeadline) {
 TEST(Report, TheHeadlineOfAPredictionIsItsGainOverPyTorchsDefault) {
   Results results = results_from_json(nlohmann::json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/data/predict.json")));
   Prediction& prediction = *results.prediction;
-  prediction.best_uniform.backward_s = 0.75;
+  prediction.best_uniform.time_s = 0.75;
   prediction.best_uniform.exposed_s = 0.25;
-  prediction.baselines = {prediction.best_uniform};
-  prediction.baselines[0].name = "pytorch";
-  prediction.baselines[0].backward_s = 1;
+  prediction.baselines = {{.name = "pytorch", .description = {}, .plan = prediction.best_uniform}};
+  prediction.baselines[0].plan.time_s = 1;
   EXPECT_EQ(put_in_words(results).heading,
             "Set bucket_cap_mb=7: backward is predicted to take 25.0 % less time than with PyTorch's default.");
   EXPECT_THAT(put_in_words(results).certainty, HasSubstr("backward takes 750 ms, 250 ms of it exposed communication"));
-  prediction.baselines[0].backward_s = 0.75;
+  prediction.baselines[0].plan.time_s = 0.75;
   EXPECT_EQ(put_in_words(results).heading, "Keep PyTorch's default: no cap is predicted to shorten backward.");
   EXPECT_EQ(put_in_words(results).settings.front().setting, "DistributedDataParallel(model)");
   prediction.baselines.clear();

@@ -46,7 +46,7 @@ void check_result(const Tuning& tuning) {
   EXPECT_EQ(tuning.race.size(), tuning.raced.size());
   for (size_t i = 0; i < tuning.raced.size(); ++i) {
     EXPECT_EQ(tuning.raced[i].buckets, tuning.race[i].buckets);
-    EXPECT_GT(tuning.raced[i].step_s, 0);
+    EXPECT_GT(tuning.raced[i].time_s, 0);
   }
   ASSERT_LT(tuning.decision.standing.choice, tuning.raced.size());
   EXPECT_THAT(tuning.decision.standing.tied, testing::Contains(tuning.decision.standing.choice));
@@ -217,7 +217,7 @@ TEST(Tune, CalibratesOnNothingThatItPredicts) {
     Workload workload = small_workload();
     const Tuning result = tune(group, workload, quick_tune());
     const std::vector<int64_t>& sizes = result.profile.tensors.bytes;
-    for (const CapPrediction& cap : result.raced) {
+    for (const PredictedCap& cap : result.raced) {
       CapOptions rule;
       rule.cap_bytes = cap.cap_bytes;
       EXPECT_FALSE(calibrated_on(result.calibration_plans, assign_buckets(sizes, rule)));

@@ -75,7 +75,7 @@ Tuning calibrated_tuning() {
 Tuning raced_tuning(double first_s, double others_s) {
   Tuning tuning = calibrated_tuning();
   choose_race(tuning);
-  for (const CapPrediction& cap : tuning.raced) {
+  for (const PredictedCap& cap : tuning.raced) {
     tuning.race.push_back(blocks_of(cap_setting_name(cap.cap_bytes), tuning.race.empty() ? first_s : others_s, cap.buckets));
   }
   is_clear(tuning);
@@ -116,7 +116,7 @@ TEST(Tuning, RacesAtMostFourCapsAndTheWanted) {
   EXPECT_LE(tuning.raced.size(), 4u);
   choose_race(tuning, {kMiB / 4, 3 * kMiB}, kMiB / 4);
   std::vector<int64_t> caps;
-  for (const CapPrediction& cap : tuning.raced) caps.push_back(cap.cap_bytes);
+  for (const PredictedCap& cap : tuning.raced) caps.push_back(cap.cap_bytes);
   EXPECT_THAT(caps, Contains(kMiB / 4));
   EXPECT_THAT(caps, Contains(3 * kMiB));
 }
@@ -169,7 +169,7 @@ TEST(Tuning, OfCapsThatAreComparedTheCurveIsTheirs) {
   Tuning tuning = raced_tuning(0.35, 0.30);
   tuning.compared = predict_steps(model_of(tuning), tuning.rule, std::vector<int64_t>{choice_of(tuning).cap_bytes, 64 * kMiB});
   tuning.gain = {blocks_of("none", 0.2), blocks_of("naive", 0.5), blocks_of(kTorchDefaultName, 0.4)};
-  for (const CapPrediction& cap : tuning.compared) tuning.gain.push_back(blocks_of(cap_setting_name(cap.cap_bytes), 0.31, cap.buckets));
+  for (const PredictedCap& cap : tuning.compared) tuning.gain.push_back(blocks_of(cap_setting_name(cap.cap_bytes), 0.31, cap.buckets));
   decide(tuning);
   const Results results = sections_of(tuning);
   ASSERT_EQ(results.curve.size(), 2u);
@@ -194,7 +194,7 @@ TEST(Tuning, WhatIsNotMeasuredYetHasNoSection) {
   tuning.gain = {blocks_of("none", 0.2), blocks_of(kTorchDefaultName, 0.4), blocks_of(kChosenCapName, 0.3)};
   results = sections_of(tuning);
   EXPECT_EQ(results.strategies.size(), 3u);
-  EXPECT_EQ(results.strategies[2].predicted_s, choice_of(tuning).step_s);
+  EXPECT_EQ(results.strategies[2].predicted_s, choice_of(tuning).time_s);
   EXPECT_FALSE(results.answer);
 }
 

@@ -3,7 +3,7 @@
 //
 //   const StepModel model{profile, costs, calibration.options, none_step_s, bare_backward_s, calibration.residual};
 //   predict_steps(model, rule, caps);                                       // one prediction for each cap
-//   const std::vector<CapPrediction> caps = caps_to_race(model, rule, {});  // the few best predicted
+//   const std::vector<PredictedCap> caps = caps_to_race(model, rule, {});  // the few best predicted
 //   while (!is_clear(weigh(caps, step_s))) ...                              // one more block of steps of each
 //   decide({.caps = caps, .race_s = step_s, .confirmation = ...});          // the gain, from blocks that did not choose
 //
@@ -22,6 +22,7 @@
 #include "firkin/plan/cost_curve.h"
 #include "firkin/plan/tensor_profile.h"
 #include "firkin/plan/timeline.h"
+#include "firkin/plan/uncertainty.h"
 #include "firkin/stats/paired.h"
 
 namespace firkin {
@@ -36,23 +37,12 @@ struct StepModel {
   std::optional<double> residual = {};  // of the calibration (calibration.h); none: not calibrated
 };
 
-// The predicted step time under one cap.
-struct CapPrediction {
-  int64_t cap_bytes = 0;
-  int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // of the caps that make the same buckets; int64's largest: no cap changes anything
-  int64_t buckets = 0;
-  double step_s = 0;
-  double low_s = 0, high_s = 0;  // the interval by model_range()
-  // The cap's mean cost over the best of those predicted with it, as a share of a step, under model_errors(): next to a cliff it is more
-  // than step_s suggests, since one late large bucket costs more than one call too many.
-  double expected_regret = 0;
-};
-
 // Seconds of a whole step under `plan`. Both throw std::invalid_argument if the step without communication is unknown: differences of
 // plans are judged as a share of a step, never of exposed communication, which may be close to zero.
 double predict_step(const StepModel& model, const BucketPlan& plan);
-// One per cap, in the order given. rule.cap_bytes is not used.
-std::vector<CapPrediction> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps);
+// One per cap, in the order given: times of whole steps, and the expected regret over the best of these caps, as a share of a step.
+// rule.cap_bytes is not used.
+std::vector<PredictedCap> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps);
 
 // Seconds of a whole step under the strategy ordered. The profile must know its forward pass.
 double predict_ordered_step(const StepModel& model, const BucketPlan& plan);
@@ -95,10 +85,10 @@ struct Standing {
   std::vector<size_t> tied;    // indices of the choice and of all caps indistinguishable from it; ascending
 };
 
-// Predictions are a normal prior with error kPredictionError around CapPrediction::expected_regret. Blocks of steps correct it by each
+// Predictions are a normal prior with error kPredictionError around PredictedCap::expected_regret. Blocks of steps correct it by each
 // cap's time over the others' in the block, weighted by the noise the blocks show. step_s: seconds, [cap][block]; empty: predictions alone.
 // Throws std::invalid_argument without caps, or if the series do not match them.
-Standing weigh(std::span<const CapPrediction> caps, const std::vector<std::vector<double>>& step_s = {});
+Standing weigh(std::span<const PredictedCap> caps, const std::vector<std::vector<double>>& step_s = {});
 
 // Whether another block would not be worth its cost.
 bool is_clear(const Standing& standing, size_t blocks);
@@ -112,7 +102,7 @@ struct RaceOptions {
   int64_t smallest_cap_bytes = 1;
   std::vector<int64_t> wanted = {};
 };
-std::vector<CapPrediction> caps_to_race(const StepModel& model, const CapOptions& rule, const RaceOptions& options);
+std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions& rule, const RaceOptions& options);
 
 enum class Outcome {
   kGain,           // faster than PyTorch's default, by an interval that excludes 1
@@ -137,7 +127,7 @@ struct Confirmation {
 };
 
 struct DecisionInputs {
-  std::span<const CapPrediction> caps;
+  std::span<const PredictedCap> caps;
   std::vector<std::vector<double>> race_s = {};    // [cap][block]
   std::optional<double> default_predicted_s = {};  // a step with PyTorch's default
   std::vector<bool> as_default = {};               // per cap: makes the default's buckets; empty: none does

@@ -36,18 +36,10 @@ struct PredictedWorkload {
   std::optional<double> latency_factor;  // where it is not 1
 };
 
-// One bucketing: a point of T(b), the best uniform cap, or a baseline. backward_s includes communication.
-struct PredictedBucketing {
-  std::optional<std::string> name, description;  // of a baseline
-  std::optional<int64_t> cap_bytes;
-  std::optional<int64_t> lowest_cap_bytes, highest_cap_bytes;  // of the caps that make the same buckets
-  int64_t buckets = 0;
-  double backward_s = 0;
-  double exposed_s = 0;
-  std::optional<double> low_s, high_s;               // 95 % of measured times: the model's error and the inputs'
-  std::optional<double> near_best, expected_regret;  // of a cap, over errors of model and inputs (PlanOdds)
-  std::optional<double> regret;                      // over the best plan's time, less 1; at least 0
-  std::optional<bool> exhaustive;
+// A rule of another library or paper.
+struct PredictedBaseline {
+  std::string name, description;
+  PredictedCap plan;  // its buckets and times
 };
 
 struct PredictedBucket {
@@ -86,7 +78,7 @@ struct FormPrediction {
   std::string form;
   std::optional<double> left_out_error;  // of FormFit
   double weight = 0;
-  PredictedBucketing best;
+  PredictedCap best;
   double safest_backward_s = 0;  // with the cap predicted for all forms together
 };
 
@@ -131,10 +123,10 @@ struct PredictionInputs {
 struct Prediction {
   PredictedWorkload workload;
   AlphaBeta alpha_beta;  // of a(x)
-  std::vector<PredictedBucketing> curve;
-  PredictedBucketing best_uniform;  // the cap to use: of least expected regret
+  std::vector<PredictedCap> curve;
+  PredictedCap best_uniform;  // the cap to use: of least expected regret
   PredictedPlan best_plan;
-  std::vector<PredictedBucketing> baselines;
+  std::vector<PredictedBaseline> baselines;
   std::optional<StragglerPrediction> stragglers;
   std::optional<Extrapolation> extrapolation;  // none at a measured world; else costs are the weighted mean of its forms
   std::optional<SensitivityPrediction> sensitivity;

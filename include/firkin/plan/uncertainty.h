@@ -3,7 +3,7 @@
 //   const CapOdds odds(profile, with_model_errors({}, {.costs = costs}), {.rule = CapRule::kAtMost});
 //   odds.least_regret().caps;  // the caps to use without knowing which draw is true
 //   for (const SensitivityPoint& p : sensitivity_table(profile, costs, {.rule = CapRule::kAtMost}))
-//     fmt::print("{} x {}: best cap {}\n", name_of(p.influence), p.factor, format_bytes(p.cap_bytes));
+//     fmt::print("{} x {}: best cap {}\n", name_of(p.influence), p.factor, format_bytes(p.best.cap_bytes));
 #pragma once
 
 #include <array>
@@ -91,6 +91,22 @@ class CapOdds {
   std::vector<double> best_s_;              // [draw]
 };
 
+// The buckets of a cap and what they are predicted to take. Times are seconds: of a whole step where predict_steps() says so, else of
+// backward with its communication. A time, cap or share that was not asked for is 0 or nothing.
+struct PredictedCap {
+  int64_t cap_bytes = 0;                                // 0: buckets of no cap
+  int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // of the caps that make the same buckets; int64's largest: no cap changes anything
+  int64_t buckets = 0;
+  double time_s = 0;
+  double exposed_s = 0;          // of it, what communication adds
+  double low_s = 0, high_s = 0;  // 95 % of measured times: the model's error, model_range(), and the inputs'
+  // Over errors of the model and of its inputs (PlanOdds). Next to a cliff the expected regret is more than time_s suggests, since one late
+  // large bucket costs more than one call too many.
+  std::optional<double> near_best = {}, expected_regret = {};
+  std::optional<double> regret = {};    // over the best plan's time, less 1; at least 0
+  std::optional<bool> exhaustive = {};  // whether the search for it skipped no cap
+};
+
 enum class Influence {
   kTotalBytes,  // bytes of every gradient; computation takes as long as before
   kLatency,     // the part of a(x) and g(x) that even the smallest size takes: the least time in the table
@@ -114,10 +130,7 @@ ScaledInputs scale_inputs(const ScaledInputs& inputs, Influence influence, doubl
 struct SensitivityPoint {
   Influence influence = Influence::kLatency;
   double factor = 1;
-  int64_t cap_bytes = 0;  // of the best uniform cap
-  int64_t buckets = 0;    // that it makes
-  double backward_s = 0;  // with communication
-  double exposed_s = 0;
+  PredictedCap best;           // its cap, buckets and times
   double kept_backward_s = 0;  // with the cap that is best at factor 1
   // Caps around the best one whose time is within 1 % of it; the higher end is at most the total bytes.
   int64_t near_low_bytes = 0;

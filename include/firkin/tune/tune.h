@@ -48,7 +48,7 @@ struct ModuleTuningOptions {
 };
 
 // A raced cap: its prediction, and seconds of a measured step in a typical block.
-struct TunedCap : CapPrediction {
+struct TunedCap : PredictedCap {
   double measured_s = 0;
   Interval measured_ci_s;  // 95 %
   bool tied = false;       // not distinguishable from the chosen cap

@@ -105,7 +105,7 @@ PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOpti
     plans.push_back(std::move(plan));
   }
   const TensorProfile profile = predictor.profile(order);
-  std::vector<CapPrediction> predictions = predict_steps(predictor.model(profile), options.cap, caps);
+  std::vector<PredictedCap> predictions = predict_steps(predictor.model(profile), options.cap, caps);
   const double best_s = std::ranges::min(step_s);
   const bool is_known = !predictor.is_ordered() && is_of_one_kind(parameters);
   for (size_t i = 0; i < caps.size(); ++i) {
