@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
+PRELOADED = ["torch", "torch._dynamo", "torch.nn.parallel", "firkin"]  # torch._dynamo: an optimiser's first step imports it
 
 
 def _free_port():
@@ -38,8 +39,11 @@ def _rank(rank, size, port, worker, arguments, results):
     os._exit(0)  # a thread of Gloo that still has a tensor to let go of would abort an interpreter that ends
 
 
-def with_ranks(size, worker, *arguments):
-    context = mp.get_context("spawn")
+def with_ranks(size, worker, *arguments, start="forkserver"):
+    """Every rank is a new process. Importing torch takes seconds, so a server does it once; start="spawn": each, with the environment of now."""
+    context = mp.get_context(start)
+    if start == "forkserver":
+        context.set_forkserver_preload(PRELOADED)
     results = context.Queue()
     port = _free_port()
     processes = [

@@ -262,7 +262,7 @@ class Compiled(unittest.TestCase):
 class Memory(unittest.TestCase):
     def test_a_tuning_takes_one_copy_of_model_and_optimiser_more_than_the_training(self):
         with mock.patch.dict(os.environ, MALLOC_MMAP_THRESHOLD_="65536"):  # what is freed is given back, and not counted again
-            for held, trained, more in with_ranks(2, memory_of_training_and_of_tuning):
+            for held, trained, more in with_ranks(2, memory_of_training_and_of_tuning, start="spawn"):
                 print(f"model and optimiser {held:.0f} MiB; peak of training {trained:.0f} MiB, of tuning {more:.0f} MiB more")
                 self.assertGreater(held, 190)
                 self.assertLess(more, held + 32)
