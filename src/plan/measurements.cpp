@@ -237,12 +237,12 @@ const CsvColumns& collectives_columns() {
 }
 
 ShardedCosts costs_from_csv(const CsvTable& table, int64_t ranks) {
-  constexpr std::array<std::string_view, 4> kNames = {"all_reduce", "reduce_scatter", "all_gather", kCopyName};
+  constexpr std::array<std::string_view, 3> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
   std::vector<CollectiveRow> rows;
   for (size_t i = 0; i < table.rows(); ++i) {
     CollectiveRow& row = rows.emplace_back(CollectiveRow{.collective = table.text(i, "collective")});
     if (std::ranges::find(kNames, row.collective) == kNames.end()) {
-      table.fail(i, fmt::format("collective is {}; expected all_reduce, reduce_scatter, all_gather or copy", row.collective));
+      table.fail(i, fmt::format("collective is {}; expected all_reduce, reduce_scatter or all_gather", row.collective));
     }
     if (const int64_t of = table.has("world_size") ? table.integer(i, "world_size") : ranks; of != ranks) {
       table.fail(i, fmt::format("world_size is {}; expected {}, the number of ranks predicted for", of, ranks));
@@ -408,8 +408,7 @@ ShardedCosts sharded_costs(const std::vector<CollectiveRow>& rows) {
     if (table.empty()) throw InputError(fmt::format("no {} was measured; expected both reduce_scatter and all_gather", collective));
     return comm_costs(table, 1);
   };
-  const auto copy = std::ranges::find(rows, kCopyName, &CollectiveRow::collective);
-  return {costs_of("reduce_scatter"), costs_of("all_gather"), copy == rows.end() ? 0 : copy->seconds / static_cast<double>(copy->bytes)};
+  return {costs_of("reduce_scatter"), costs_of("all_gather")};
 }
 
 }  // namespace firkin

@@ -46,7 +46,7 @@ ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduc
     }
     return scaled({costs.isolated, CostCurve(std::move(gaps))}, latency_factor);
   };
-  return {with_gaps(measured.reduce_scatter), with_gaps(measured.all_gather), measured.copy_s_per_byte};
+  return {with_gaps(measured.reduce_scatter), with_gaps(measured.all_gather)};
 }
 
 int64_t optimizer_states(std::string_view optimizer) {

@@ -171,7 +171,6 @@ class Simulator {
   const PipelineOptions options_;
   CachedCosts costs_;
   std::optional<CachedCosts> gather_costs_;  // `sharded`
-  double copy_s_per_byte_ = 0;               // as well
   double ranks_ = 1;                         // among which a step is divided
   std::vector<int64_t> bytes_before_;        // of the tensors before tensor i
   std::vector<double> update_before_;        // as well

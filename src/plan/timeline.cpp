@@ -26,11 +26,9 @@ std::vector<int64_t> order_of(const BucketPlan& plan) {
   return order;
 }
 
-// ranks: among which the optimiser's step is divided; each copies its part and all parameters.
-double computation_s(const TensorProfile& profile, const SimulationOptions& options, size_t calls, double ranks = 1,
-                     double copy_s_per_byte = 0) {
-  const double copies_s = copy_s_per_byte * static_cast<double>(profile.total_bytes()) * (1 + 1 / ranks);
-  return profile.forward_s + profile.backward_s + profile.updates_s() / ranks + copies_s + options.overhead_s * static_cast<double>(calls);
+// ranks: among which the optimiser's step is divided.
+double computation_s(const TensorProfile& profile, const SimulationOptions& options, size_t calls, double ranks = 1) {
+  return profile.forward_s + profile.backward_s + profile.updates_s() / ranks + options.overhead_s * static_cast<double>(calls);
 }
 
 // The least of a(x) / x for x up to `bytes`. Between the points and beyond them a line: the least is at a point or at the end.
@@ -98,7 +96,6 @@ Simulator::Simulator(const TensorProfile& profile, const ShardedCosts& costs, in
                      bool many_plans)
     : Simulator(profile, costs.reduce_scatter, options, many_plans) {
   gather_costs_.emplace(costs.all_gather, many_plans);
-  copy_s_per_byte_ = costs.copy_s_per_byte;
   ranks_ = static_cast<double>(checked_ranks(ranks));
 }
 
@@ -184,10 +181,8 @@ void Simulator::set_buckets(std::span<const Bucket> buckets) {
                         .first_bucket = k,
                         .parts = static_cast<size_t>(bucket.parts)});
       if (gather_costs_) {
-        const auto gathered = static_cast<double>(bytes(bucket));
-        const double copy_s = gathered * copy_s_per_byte_;
-        units_.back().step_s = (std::exchange(units_.back().update_s, copy_s) + copy_s) / ranks_;
-        units_.back().gather = (*gather_costs_)(gathered);
+        units_.back().step_s = std::exchange(units_.back().update_s, 0) / ranks_;
+        units_.back().gather = (*gather_costs_)(static_cast<double>(bytes(bucket)));
       }
       std::fill(unit_of_tensor_.begin() + bucket.first, unit_of_tensor_.begin() + bucket.first + bucket.count, units_.size() - 1);
     }
@@ -317,8 +312,7 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
   pipeline->period_s = period;
   pipeline->forward_end_s = period - forward_start;
   pipeline->backward_end_s = pipeline->forward_end_s + backward_s;
-  const size_t calls = order.size() + pipeline->gathers.size();
-  pipeline->computation_s = computation_s(profile_, options_.simulation, calls, ranks_, copy_s_per_byte_);
+  pipeline->computation_s = computation_s(profile_, options_.simulation, order.size() + pipeline->gathers.size(), ranks_);
   for (std::vector<BucketSpan>* spans : {&pipeline->buckets, &pipeline->gathers}) {
     for (BucketSpan& span : *spans) {
       span.ready_s += pipeline->forward_end_s;
@@ -387,8 +381,7 @@ double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, co
 double sharded_bound_s(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const PipelineOptions& options) {
   check_options(options);
   const auto among = static_cast<double>(checked_ranks(ranks));
-  const double computation =
-      computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 2, among, costs.copy_s_per_byte) + options.agreement_s;
+  const double computation = computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 2, among) + options.agreement_s;
   return bound_s(profile, computation,
                  [&](double bytes) { return least_s_per_byte(costs.reduce_scatter, bytes) + least_s_per_byte(costs.all_gather, bytes); });
 }

@@ -1,11 +1,7 @@
 #include "tune/measure.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/ones_like.h>
-#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -74,31 +70,6 @@ double conversion_s_per_byte(const ProcessGroup& group) {
     times.push_back(seconds_between(started, device_now(group.device)));
   }
   return max_over_ranks(group, {median(times)})[0] / static_cast<double>(gradient.nbytes());
-}
-
-// Of all parameters, from a bucket to their places, on the slowest rank.
-CollectiveRow measured_copy(const ProcessGroup& group, const std::vector<at::Tensor>& parameters) {
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> from, to;
-  int64_t bytes = 0;
-  for (const at::Tensor& parameter : parameters) {
-    from.push_back(at::ones_like(parameter));
-    to.push_back(at::zeros_like(parameter));
-    bytes += static_cast<int64_t>(parameter.nbytes());
-  }
-  constexpr int kSamples = 15;
-  std::vector<double> times;
-  barrier(group);
-  for (int i = 0; i < kSamples; ++i) {
-    const auto started = std::chrono::steady_clock::now();
-    at::_foreach_copy_(to, from);
-    times.push_back(seconds_since(started));
-  }
-  return {.collective = std::string(kCopyName),
-          .bytes = bytes,
-          .world_size = group.size,
-          .seconds = max_over_ranks(group, {median(times)})[0],
-          .samples = kSamples};
 }
 
 // What of the time may have passed when a part of the measurement ends.
@@ -236,7 +207,6 @@ class TuneRun {
                                         .seed = options_.seed,
                                         .on_progress = phase_progress("measuring reduce-scatter and all-gather", kMostRounds)};
     tuning_.collectives = collective_rows(measure_allreduce(group_, options), group_.size);
-    tuning_.collectives.push_back(measured_copy(group_, workload_.parameters));
   }
 
   void choose_sharded() {

@@ -57,16 +57,6 @@ TEST(SimulateSharded, ForwardWaitsForParametersThatAreNotThere) {
   EXPECT_DOUBLE_EQ(step.waits[1].start_s, 6);
 }
 
-TEST(SimulateSharded, ARankCopiesItsPartIntoTheBucketAndAllParametersOutOfIt) {
-  // A bucket takes 1 s, half of it 0.5 s. Bucket 1 is stepped and copied until 6 and gathered until 7, bucket 0 until 7.5 and 8.5. Forward
-  // begins at 7.5 with a copy of 1 s; 3 s later comes the other.
-  const ShardedCosts costs = {.reduce_scatter = kTwoSeconds, .all_gather = kOneSecond, .copy_s_per_byte = 0.125};
-  const Pipeline step = simulate_sharded(two_tensors(), kTwoBuckets, costs, kTwoRanks);
-  EXPECT_DOUBLE_EQ(step.period_s, 7.5 + 4 + 2);
-  EXPECT_DOUBLE_EQ(step.computation_s, 7.5 + 3);
-  EXPECT_GE(step.period_s, sharded_bound_s(two_tensors(), costs, kTwoRanks));
-}
-
 TEST(SimulateSharded, TheAgreementRunsBesideTheSums) {
   const ShardedCosts costs = {kTwoSeconds, kOneSecond};
   EXPECT_DOUBLE_EQ(simulate_sharded(two_tensors(), kTwoBuckets, costs, kTwoRanks, {.agreement_s = 3}).period_s, 10.5);
@@ -221,9 +211,6 @@ TEST(CollectivesCsv, HasACurveForEach) {
       "collective,bytes,seconds,samples\nall_reduce,8,9,1\nreduce_scatter,8,2,1\nreduce_scatter,16,4,1\nall_gather,8,3,1\n", "c.csv", 2);
   EXPECT_DOUBLE_EQ(costs.reduce_scatter.isolated(12), 3);
   EXPECT_DOUBLE_EQ(costs.all_gather.gap(16), 6);
-  EXPECT_EQ(costs.copy_s_per_byte, 0);
-  const std::string with_copy = "collective,bytes,seconds\nreduce_scatter,8,2\nall_gather,8,3\ncopy,16,4\n";
-  EXPECT_DOUBLE_EQ(parse_collectives_csv(with_copy, "c.csv", 2).copy_s_per_byte, 0.25);
 }
 
 TEST(CollectivesCsv, QueuedCallsGainWhatAllReducesGain) {
@@ -243,7 +230,7 @@ TEST(CollectivesCsv, NamesFileAndLineOfWhatIsWrong) {
   const auto error = [](const std::string& lines) {
     return error_of([&] { parse_collectives_csv("collective,bytes,seconds\n" + lines, "c.csv", 2); });
   };
-  EXPECT_EQ(error("broadcast,8,1\n"), "c.csv:2: collective is broadcast; expected all_reduce, reduce_scatter, all_gather or copy");
+  EXPECT_EQ(error("broadcast,8,1\n"), "c.csv:2: collective is broadcast; expected all_reduce, reduce_scatter or all_gather");
   EXPECT_EQ(error("all_gather,0,1\n"), "c.csv:2: bytes is 0; expected at least 1");
   EXPECT_EQ(error("reduce_scatter,8,1\n"), "c.csv:2: no all_gather; expected both reduce_scatter and all_gather");
   EXPECT_NE(error("all_gather,8,-1\n").find("c.csv:2: seconds is -1; expected"), std::string::npos);

@@ -49,12 +49,9 @@ void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable
 // since total_s / calls would include the first call's latency. Noise makes no call free: at least a hundredth of total_s / calls.
 double queued_gap_s(double total_s, double isolated_s, double calls);
 
-// What `firkin tune --sharded` measures beside collectives: each rank copies all parameters in its own memory, at once with the others.
-inline constexpr std::string_view kCopyName = "copy";
-
 // One collective of one size: a row of collectives.csv.
 struct CollectiveRow {
-  std::string collective;                         // all_reduce, reduce_scatter, all_gather, or kCopyName
+  std::string collective;                         // all_reduce, reduce_scatter, all_gather
   int64_t bytes = 0;                              // of the bucket: all ranks' slices together
   std::optional<int64_t> world_size = {};         // ranks
   double seconds = 0;                             // median of single calls
@@ -89,7 +86,7 @@ std::vector<int64_t> world_sizes(const AllReduceTable& table);
 // longer than one call). Throws InputError if the table has no row for this world size.
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size);
 
-// The same for reduce-scatter and all-gather, and the time of a copy where there is a row of it. Throws InputError unless both have a row.
+// The same for reduce-scatter and all-gather. Throws InputError unless both have a row.
 ShardedCosts sharded_costs(const std::vector<CollectiveRow>& rows);
 
 }  // namespace firkin

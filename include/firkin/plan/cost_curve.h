@@ -52,7 +52,6 @@ CommCosts scaled(const CommCosts& costs, double latency_factor, double byte_fact
 struct ShardedCosts {
   CommCosts reduce_scatter;
   CommCosts all_gather;
-  double copy_s_per_byte = 0;  // of host memory: of a rank's part into its bucket, and of all gathered parameters to their places
 };
 
 // Half an all-reduce each, as of a ring (Thakur, Rabenseifner, Gropp 2005): an assumption, for where the two were not measured.
