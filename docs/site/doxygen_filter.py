@@ -14,6 +14,7 @@ TRAILING = re.compile(r"^(?P<code>\s*[^\s/#][^\"]*?)\s+// (?P<text>.*)$")
 NAMESPACE = re.compile(r"^(namespace firkin \{|\}  // namespace firkin)$")
 FOREIGN = re.compile(r"(?m)^namespace (?!firkin\b)\S+ \{\n(.*\n)*?\}.*\n")
 DESIGNATED = re.compile(r" = \{\.[^;]*\};")  # an initialiser that Sphinx cannot read
+JOINED = re.compile(r'" *\n *"')  # between the pieces of one text, which Sphinx cannot read either
 SPECIAL = re.compile(r"(\\|@|<|>|&|#|%|::|---?)")
 
 
@@ -77,5 +78,6 @@ def filtered(source: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    header = DESIGNATED.sub(";", FOREIGN.sub("", pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")))
+    source = pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")
+    header = JOINED.sub("", DESIGNATED.sub(";", FOREIGN.sub("", source)))
     print("\n".join(filtered(header.splitlines())))
