@@ -40,17 +40,29 @@ std::vector<std::vector<uint64_t>> gather_hashes(const ProcessGroup& group, cons
   return result;
 }
 
-std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root) {
-  const auto lengths = all_gather(group, {static_cast<double>(text.size())});
-  at::Tensor bytes = at::empty({static_cast<int64_t>(lengths[static_cast<size_t>(root)][0])}, at::kByte);
+namespace {
+
+// The root's text, of so many bytes.
+std::string broadcast_text(const ProcessGroup& group, const std::string& text, double length, int root) {
+  at::Tensor bytes = at::empty({static_cast<int64_t>(length)}, at::kByte);
   if (group.rank == root) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
   broadcast(group, {bytes}, root);
   return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
 }
 
+}  // namespace
+
+std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root) {
+  const auto lengths = all_gather(group, {static_cast<double>(text.size())});
+  return broadcast_text(group, text, lengths[static_cast<size_t>(root)][0], root);
+}
+
 std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& text) {
+  const auto lengths = all_gather(group, {static_cast<double>(text.size())});
   std::vector<std::string> texts;
-  for (int rank = 0; rank < group.size; ++rank) texts.push_back(text_of_rank(group, text, rank));
+  for (int rank = 0; rank < group.size; ++rank) {
+    texts.push_back(broadcast_text(group, text, lengths[static_cast<size_t>(rank)][0], rank));
+  }
   return texts;
 }
 

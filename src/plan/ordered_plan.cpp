@@ -374,6 +374,7 @@ std::vector<double> drawn_periods(const TensorProfile& profile, const BucketPlan
 BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, const std::vector<InputDraw>& draws) {
   if (!profile.knows_forward() || draws.empty()) return plan;
   const size_t count = plan.buckets.size();
+  double period_s = 0;  // the mean in the plan's own order
   ObservedTraining training;
   training.transfer_s.resize(count);
   training.forward_s = profile.forward_s;
@@ -382,6 +383,7 @@ BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, cons
     const Pipeline step = simulate_pipeline(slowed(profile, draw.compute_factor), plan, draw.costs, options);
     ObservedStep& seen = training.steps.emplace_back();
     seen.backward_s = step.backward_end_s - step.forward_end_s;
+    period_s += step.period_s / static_cast<double>(draws.size());
     seen.ready_s.resize(count);
     for (const BucketSpan& span : step.buckets) {
       const auto bucket = static_cast<size_t>(span.bucket);
@@ -394,8 +396,7 @@ BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, cons
     training.needed_s.push_back(*std::min_element(needed, needed + bucket.count));
   }
   BucketPlan robust = {plan.buckets, plan_order(robust_launch_order(training).order)};
-  const bool is_better = mean(drawn_periods(profile, robust, draws)) < mean(drawn_periods(profile, plan, draws));
-  return is_better ? robust : plan;
+  return robust != plan && mean(drawn_periods(profile, robust, draws)) < period_s ? robust : plan;
 }
 
 PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& costs, double bucketed_backward_s,
