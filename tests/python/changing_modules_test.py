@@ -5,7 +5,7 @@ import unittest
 
 import firkin
 import torch
-from models import Layers, numbers, parameters_of, raised, seeded
+from models import Lamb, Layers, numbers, parameters_of, raised, seeded
 from ranks import with_ranks
 from torch import nn
 
@@ -110,27 +110,11 @@ def errors(rank):
     return {"noticed": noticed, "after": after_the_error, "told": numbers(parameters_of(told)), "ordered": refused}
 
 
-class Scaled(torch.optim.Optimizer):
-    """Looks at whole parameters: each moves by a share of its own length."""
-
-    def __init__(self, params, lr):
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    moment = self.state[p].setdefault("moment", torch.zeros_like(p))
-                    moment.mul_(0.9).add_(p.grad)
-                    p.sub_(moment * (group["lr"] * p.norm() / (moment.norm() + 1e-9)))
-
-
 OPTIMIZERS = {
     "SGD": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}, {}),
     "AdamW": (torch.optim.AdamW, {"lr": 0.01}, {}),
     "Adagrad": (torch.optim.Adagrad, {"lr": 0.1, "initial_accumulator_value": 0.1}, {}),  # makes its state when it is constructed
-    "Scaled": (Scaled, {"lr": 0.1}, {"whole_parameters": True}),
+    "Lamb": (Lamb, {"lr": 0.1}, {"whole_parameters": True}),
 }
 
 

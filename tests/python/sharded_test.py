@@ -7,7 +7,7 @@ import unittest
 import firkin
 import torch
 import torch.distributed as dist
-from models import Layers, batch, numbers, parameters_of, raised, seeded, share
+from models import Lamb, Layers, batch, numbers, parameters_of, raised, seeded, share
 from ranks import with_ranks
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -95,25 +95,6 @@ def saves(rank):
     file = io.BytesIO()
     torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, file)
     return file.getvalue()
-
-
-class Lamb(torch.optim.Optimizer):
-    """Looks at whole parameters: each moves by a share of its own length. One state has another shape."""
-
-    def __init__(self, params, lr):
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                moment = self.state[p].setdefault("moment", torch.zeros_like(p))
-                rows = self.state[p].setdefault("rows", torch.zeros(len(p), dtype=p.dtype))
-                moment.mul_(0.9).add_(p.grad)
-                rows.add_(p.grad.reshape(len(p), -1).square().sum(1))
-                p.sub_(moment * (group["lr"] * p.norm() / (moment.norm() + rows.norm() + 1e-9)))
 
 
 def over_parameters(model, name):
