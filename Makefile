@@ -66,10 +66,9 @@ fuzz: ## fuzz every reader of files for FUZZ_SECONDS (600) in all; needs Clang
 bootstrap: ## install what the program needs
 	@tools/bootstrap
 
-lint: build ## clang-format's and clang-tidy's findings on our own code
+lint: build ## clang-format's and clang-tidy's findings on our own code; takes an hour
 	@tools/bootstrap dev
-	cmake --preset dev
-	tools/lint build-dev
+	tools/lint $(BUILD)
 
 format: ## clang-format on our own code
 	git ls-files '*.cpp' '*.h' | xargs clang-format -i
