@@ -17,7 +17,7 @@ target_compile_options(firkin_test_main PRIVATE ${firkin_test_options})
 
 # LibTorch's for tests: what uses a precompiled header is optimised as that header was, whatever its own -O says. A third less time a file.
 if(FIRKIN_WITH_TORCH)
-  firkin_torch_precompiled(firkin_torch_test_pch)
+  firkin_torch_precompiled(firkin_torch_test_pch <torch/torch.h>)
   target_compile_options(firkin_torch_test_pch PRIVATE $<$<CONFIG:Release>:-O1>)
 endif()
 function(firkin_torch_test_options target)
