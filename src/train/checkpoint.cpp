@@ -1,3 +1,4 @@
+#include "train/checkpoint.h"
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/grad_mode.h>
@@ -17,19 +18,16 @@
 #include <memory>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/ddp/module_parameters.h"
-#include "train/checkpoint.h"
 
 #include <torch/csrc/jit/serialization/export.h>
 #include <torch/csrc/jit/serialization/import_read.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 
 namespace firkin {
-
 namespace {
 
 using Write = std::function<void(std::string_view)>;
@@ -103,10 +101,6 @@ void write_archive(const Checkpoint& checkpoint, ArchiveWithoutComment& out) {
   if (not_written) std::rethrow_exception(not_written);
 }
 
-[[noreturn]] void refuse_checkpoint(const std::filesystem::path& file, const std::string& why) {
-  throw InputError(fmt::format("{}: {}", file.string(), why));
-}
-
 }  // namespace
 
 void write_checkpoint(const std::filesystem::path& file, const Checkpoint& checkpoint) {
@@ -128,7 +122,7 @@ Checkpoint read_checkpoint(const std::filesystem::path& file) {
     for (const auto& entry : tensors) checkpoint.tensors.emplace_back(entry.key().toStringRef(), entry.value().toTensor());
   } catch (const std::exception& error) {
     const std::string_view message = error.what();
-    refuse_checkpoint(file, fmt::format("its tensors cannot be read: {}", message.substr(0, message.find('\n'))));
+    refuse_file(file, fmt::format("its tensors cannot be read: {}", message.substr(0, message.find('\n'))));
   }
   return checkpoint;
 }

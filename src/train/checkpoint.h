@@ -23,7 +23,6 @@ namespace firkin {
 //
 // The file is a zip archive, as torch::save() and Python's torch.save() write: torch.load(file) returns the dictionary of tensors. Its
 // comment is the head (formats.h), and then the CRC-32 of all that stands before it.
-
 struct Checkpoint {
   CheckpointHead head;
   std::vector<std::pair<std::string, at::Tensor>> tensors = {};
@@ -74,7 +73,7 @@ void remove_unfinished_checkpoints(const std::filesystem::path& folder);
 //   CheckpointWriter writer(out / kCheckpointFolder, /*keep=*/3);
 //   writer.write(copy_of_training(trainer));   // returns at once, unless the one before is still being written
 //   if (auto problem = writer.problem()) ...   // of one that is done
-
+//
 // One thread may use it.
 class CheckpointWriter {
  public:
@@ -106,9 +105,8 @@ class CheckpointWriter {
   bool last_failed_ = false;
 };
 
-// All that a training needs to go on, as the tensors of a checkpoint, and back.
-//
-// Random numbers need no place in it: those of a step come from seed, step and rank (trainer.h), and so do its samples.
+// All that a training needs to go on. Random numbers need no place in it: those of a step come from seed, step and rank (trainer.h), and so
+// do its samples.
 
 // Copies on the CPU of parameters, buffers, master weights and AdamW's state, and the order in which gradients become ready: with it the
 // sums of gradients are made as they would have been, to the last bit.

@@ -1,6 +1,6 @@
+#include "train/formats.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,6 @@
 #include <cstring>
 #include <fstream>
 #include <istream>
-#include <optional>
 #include <utility>
 
 #include "firkin/base/error.h"
@@ -16,10 +15,8 @@
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 #include "results/results.h"
-#include "train/formats.h"
 
 namespace firkin {
-
 namespace {
 
 constexpr int kFormat = 1;
@@ -33,8 +30,11 @@ constexpr size_t kEndRecord = 22;
 constexpr size_t kChecksumText = 8;  // in hexadecimal
 static_assert(kEndOfCheckpoint == kMostComment + kEndRecord);
 
-[[noreturn]] void refuse_head(const std::filesystem::path& file, const std::string& why) {
-  throw InputError(fmt::format("{}: {}", file.string(), why));
+// Of at most eight bytes.
+uint64_t little_endian(std::string_view bytes) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) value |= uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+  return value;
 }
 
 // The comment of a whole archive, where the content ends with one.
@@ -43,15 +43,14 @@ std::optional<std::string_view> comment_in(std::string_view content) {
   if (content.size() < kEndRecord) return std::nullopt;
   for (size_t at = content.size() - kEndRecord + 1; at-- > 0;) {
     if (!content.substr(at).starts_with(kEndOfArchive)) continue;
-    const auto byte = [&](size_t place) { return static_cast<size_t>(static_cast<unsigned char>(content[at + place])); };
-    const size_t length = byte(20) | byte(21) << 8;
+    const size_t length = little_endian(content.substr(at + kEndRecord - 2, 2));
     if (at + kEndRecord + length == content.size() && length > kChecksumText) return content.substr(at + kEndRecord);
   }
   return std::nullopt;
 }
 
 CheckpointHead head_from(const nlohmann::json& json, const std::filesystem::path& file) {
-  const auto incomplete = [&file] { refuse_head(file, "damaged: its head is incomplete"); };
+  const auto incomplete = [&file] { refuse_file(file, "damaged: its head is incomplete"); };
   if (!json.contains(kStepKey) || !json[kStepKey].is_number_integer() || !json.contains(kAboutKey)) incomplete();
   CheckpointHead head{.step = json[kStepKey].get<int64_t>(), .held_loss = {}, .about = json[kAboutKey]};
   if (head.step < 0) incomplete();
@@ -62,6 +61,10 @@ CheckpointHead head_from(const nlohmann::json& json, const std::filesystem::path
 }
 
 }  // namespace
+
+void refuse_file(const std::filesystem::path& file, const std::string& why) {
+  throw InputError(fmt::format("{}: {}", file.string(), why));
+}
 
 std::string comment_of(const CheckpointHead& head) {
   nlohmann::json comment = {{kFormatKey, kFormat}, {kStepKey, head.step}, {kAboutKey, head.about}};
@@ -77,19 +80,19 @@ CheckpointHead parse_checkpoint_head(std::string_view content, const std::filesy
   const auto comment = comment_in(content);
   if (!comment) {
     const bool may_be = content.starts_with("PK\3\4") || content.size() >= kEndOfCheckpoint;
-    refuse_head(file, may_be ? "truncated, or not a checkpoint of firkin train" : "not a checkpoint of firkin train");
+    refuse_file(file, may_be ? "truncated, or not a checkpoint of firkin train" : "not a checkpoint of firkin train");
   }
   nlohmann::json json;
   try {
     json = parse_json(comment->substr(0, comment->size() - kChecksumText), file.string(), "a checkpoint's head");
   } catch (const InputError&) {
-    refuse_head(file, "not a checkpoint of firkin train");
+    refuse_file(file, "not a checkpoint of firkin train");
   }
   if (!json.is_object() || !json.contains(kFormatKey) || !json[kFormatKey].is_number_integer()) {
-    refuse_head(file, "not a checkpoint of firkin train");
+    refuse_file(file, "not a checkpoint of firkin train");
   }
   if (json[kFormatKey] != kFormat) {
-    refuse_head(file, fmt::format("format {}; this version of Firkin reads format {}", dump_json(json[kFormatKey]), kFormat));
+    refuse_file(file, fmt::format("format {}; this version of Firkin reads format {}", dump_json(json[kFormatKey]), kFormat));
   }
   return head_from(json, file);
 }
@@ -102,7 +105,7 @@ void check_checksum(std::istream& content, const std::filesystem::path& file) {
   std::string piece(kMiB, '\0');
   for (; left > 0; left -= piece.size()) {
     piece.resize(std::min(left, piece.size()));
-    if (!content.read(piece.data(), static_cast<std::streamsize>(piece.size()))) refuse_head(file, "cannot be read to its end");
+    if (!content.read(piece.data(), static_cast<std::streamsize>(piece.size()))) refuse_file(file, "cannot be read to its end");
     checksum = crc32(piece, checksum);
   }
   std::string stated(kChecksumText, '\0');
@@ -110,17 +113,17 @@ void check_checksum(std::istream& content, const std::filesystem::path& file) {
   const std::string found = checksum_text(checksum);
   if (found == stated) return;
   const bool is_text = std::ranges::all_of(stated, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-  refuse_head(file, fmt::format("damaged: its checksum is {}, not {}as it says", found, is_text ? stated + " " : ""));
+  refuse_file(file, fmt::format("damaged: its checksum is {}, not {}as it says", found, is_text ? stated + " " : ""));
 }
 
 CheckpointHead read_checkpoint_head(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary | std::ios::ate);
-  if (!in) refuse_head(file, fmt::format("cannot be read: {}", std::strerror(errno)));
+  if (!in) refuse_file(file, fmt::format("cannot be read: {}", std::strerror(errno)));
   const auto size = static_cast<size_t>(std::max<std::streamoff>(0, in.tellg()));
   std::string end(std::min(size, kEndOfCheckpoint), '\0');
   in.seekg(static_cast<std::streamoff>(size - end.size()));
   if (!in.read(end.data(), static_cast<std::streamsize>(end.size())))
-    refuse_head(file, fmt::format("cannot be read: {}", std::strerror(errno)));
+    refuse_file(file, fmt::format("cannot be read: {}", std::strerror(errno)));
   return parse_checkpoint_head(end, file);
 }
 
@@ -135,10 +138,6 @@ constexpr const char* kOffsets = "data_offsets";
 
 constexpr std::array kDtypeBytes = {std::pair{"F32", 4}, std::pair{"F64", 8}, std::pair{"BF16", 2}, std::pair{"F16", 2},
                                     std::pair{"I64", 8}};
-
-[[noreturn]] void refuse_header(const std::filesystem::path& file, const std::string& why) {
-  throw InputError(fmt::format("{}: {}", file.string(), why));
-}
 
 // The numbers of an array, each at least 0; nothing when it is anything else.
 std::optional<std::vector<int64_t>> counts_in(const nlohmann::json& entry, const char* key) {
@@ -157,19 +156,19 @@ StoredTensor stored_tensor(const nlohmann::json& entry, const std::string& name,
   const auto shape = counts_in(entry, kShape);
   const auto offsets = counts_in(entry, kOffsets);
   if (!shape || !offsets || offsets->size() != 2 || !entry.contains(kDtype) || !entry[kDtype].is_string()) {
-    refuse_header(file, fmt::format("{}: expected a dtype, a shape and two data_offsets", name));
+    refuse_file(file, fmt::format("{}: expected a dtype, a shape and two data_offsets", name));
   }
   StoredTensor tensor{.dtype = entry[kDtype].get<std::string>(), .shape = *shape};
   tensor.bytes = bytes_of_dtype(tensor.dtype);
-  if (tensor.bytes == 0) refuse_header(file, fmt::format("{}: dtype {}; expected F32, F64, BF16, F16 or I64", name, tensor.dtype));
+  if (tensor.bytes == 0) refuse_file(file, fmt::format("{}: dtype {}; expected F32, F64, BF16, F16 or I64", name, tensor.dtype));
   for (const int64_t size : *shape) {
-    if (size > 0 && tensor.bytes > tensor_bytes / static_cast<uint64_t>(size)) refuse_header(file, name + ": more bytes than there are");
+    if (size > 0 && tensor.bytes > tensor_bytes / static_cast<uint64_t>(size)) refuse_file(file, name + ": more bytes than there are");
     tensor.bytes *= static_cast<uint64_t>(size);
   }
   const auto begin = static_cast<uint64_t>(offsets->front());
   const auto end = static_cast<uint64_t>(offsets->back());
   if (begin > end || end > tensor_bytes || end - begin != tensor.bytes) {
-    refuse_header(file, fmt::format("{}: bytes {} to {} of {}; expected {} of them", name, begin, end, tensor_bytes, tensor.bytes));
+    refuse_file(file, fmt::format("{}: bytes {} to {} of {}; expected {} of them", name, begin, end, tensor_bytes, tensor.bytes));
   }
   tensor.first = first + begin;
   return tensor;
@@ -199,13 +198,12 @@ std::string safetensors_header(const std::map<std::string, StoredTensor>& tensor
 }
 
 std::map<std::string, StoredTensor> parse_safetensors_header(std::string_view content, const std::filesystem::path& file) {
-  uint64_t length = 0;
-  for (size_t i = 0; i < kLengthBytes && i < content.size(); ++i) length |= uint64_t{static_cast<unsigned char>(content[i])} << (8 * i);
+  const uint64_t length = little_endian(content.substr(0, kLengthBytes));
   if (content.size() < kLengthBytes || length > kLongestHeader || length > content.size() - kLengthBytes) {
-    refuse_header(file, "truncated, or not a safetensors file");
+    refuse_file(file, "truncated, or not a safetensors file");
   }
   const nlohmann::json header = parse_json(content.substr(kLengthBytes, length), file.string(), "the header of a safetensors file");
-  if (!header.is_object()) refuse_header(file, "not a safetensors header; expected an object of tensors");
+  if (!header.is_object()) refuse_file(file, "not a safetensors header; expected an object of tensors");
   const uint64_t first = kLengthBytes + length;
   std::map<std::string, StoredTensor> tensors;
   for (const auto& [name, entry] : header.items()) {
@@ -220,30 +218,24 @@ constexpr int64_t kTokenBytes = 2;
 constexpr int64_t kHeaderBytes = 256 * 4;
 constexpr int32_t kMagic = 20240520;
 
-[[noreturn]] void refuse_layout(const std::filesystem::path& file, const std::string& what) {
-  throw InputError(fmt::format("{}: {}", file.string(), what));
-}
-
 int32_t header_word(std::string_view content, size_t index) {
-  uint32_t word = 0;
-  for (size_t i = 0; i < 4; ++i) word |= uint32_t{static_cast<unsigned char>(content[index * 4 + i])} << (8 * i);
-  return static_cast<int32_t>(word);
+  return static_cast<int32_t>(little_endian(content.substr(index * 4, 4)));
 }
 
 }  // namespace
 
 TokenLayout parse_token_layout(std::string_view content, const std::filesystem::path& file) {
   const auto size = static_cast<int64_t>(content.size());
-  if (size == 0) refuse_layout(file, "an empty file; expected 16-bit tokens");
-  if (size % kTokenBytes != 0) refuse_layout(file, fmt::format("{} bytes; expected 16-bit tokens, an even number", size));
+  if (size == 0) refuse_file(file, "an empty file; expected 16-bit tokens");
+  if (size % kTokenBytes != 0) refuse_file(file, fmt::format("{} bytes; expected 16-bit tokens, an even number", size));
   if (size < kHeaderBytes || header_word(content, 0) != kMagic) return {.first = 0, .tokens = size / kTokenBytes};
   const int32_t version = header_word(content, 1);
-  if (version != 1) refuse_layout(file, fmt::format("a header of version {}; expected version 1, of 16-bit tokens", version));
+  if (version != 1) refuse_file(file, fmt::format("a header of version {}; expected version 1, of 16-bit tokens", version));
   const int64_t count = header_word(content, 2);
   const int64_t there = (size - kHeaderBytes) / kTokenBytes;
   if (count < 1 || count > there) {
-    refuse_layout(file, there < 1 ? "a header without tokens; expected at least one"
-                                  : fmt::format("its header says {} tokens; expected 1 to {}, the tokens in the file", count, there));
+    refuse_file(file, there < 1 ? "a header without tokens; expected at least one"
+                                : fmt::format("its header says {} tokens; expected 1 to {}, the tokens in the file", count, there));
   }
   return {.first = kHeaderBytes, .tokens = count};
 }

@@ -1,4 +1,5 @@
-// What training files hold, as far as it can be read without LibTorch: heads of checkpoints and safetensors files, layouts of tokens.
+// What training files hold, as far as it can be read, and fuzzed, without LibTorch: heads of checkpoints and safetensors files, layouts of
+// tokens.
 #pragma once
 
 #include <iosfwd>
@@ -14,8 +15,10 @@
 
 namespace firkin {
 
+// Throws InputError: "FILE: WHY".
+[[noreturn]] void refuse_file(const std::filesystem::path& file, const std::string& why);
+
 // What a checkpoint says of itself: one line of JSON in the comment of its zip archive, and the CRC-32 of all that stands before that.
-// Without LibTorch, so that it can be read, and fuzzed, on its own.
 
 struct CheckpointHead {
   int64_t step = 0;                      // steps that were done
@@ -43,7 +46,7 @@ void check_checksum(std::istream& content, const std::filesystem::path& file);
 CheckpointHead read_checkpoint_head(const std::filesystem::path& file);
 
 // Where the tensors of a safetensors file lie: eight bytes with the length of a JSON header, the header, then the tensors' bytes
-// (github.com/huggingface/safetensors, README). Without LibTorch, so that it can be read, and fuzzed, on its own.
+// (github.com/huggingface/safetensors, README).
 
 struct StoredTensor {
   std::string dtype;  // "F32", "F64", "BF16", "F16" or "I64"
@@ -64,8 +67,7 @@ std::string safetensors_header(const std::map<std::string, StoredTensor>& tensor
 std::map<std::string, StoredTensor> parse_safetensors_header(std::string_view content, const std::filesystem::path& file);
 
 // Where the tokens of a .bin file lie: little-endian uint16, plain (as nanoGPT's data/*/prepare.py writes them) or behind llm.c's header
-// (dev/data/data_common.py: 256 int32, of which [0] = 20240520, [1] = 1, [2] = the number of tokens). Without LibTorch, so that it can be
-// read, and fuzzed, on its own.
+// (dev/data/data_common.py: 256 int32, of which [0] = 20240520, [1] = 1, [2] = the number of tokens).
 
 struct TokenLayout {
   int64_t first = 0;   // byte of the file

@@ -1,3 +1,4 @@
+#include "train/optimization.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
@@ -6,16 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <tuple>
 #include <utility>
 
 #include "firkin/base/error.h"
-#include "train/optimization.h"
 
 #include <torch/csrc/autograd/autograd.h>
 
 namespace firkin {
-
 namespace {
 
 std::unique_ptr<torch::optim::AdamWOptions> options_with(const AdamWSettings& settings, double weight_decay) {
@@ -146,14 +144,8 @@ Finding find_on_this_rank(const std::vector<at::Tensor>& parameters, const std::
 
 std::string describe_nonfinite(const ProcessGroup& group, const torch::nn::Module& module,
                                const std::vector<std::function<at::Tensor()>>& losses, const std::vector<double>& rank_losses) {
-  std::vector<std::string> names;
-  std::vector<at::Tensor> parameters;
-  for (const auto& item : module.named_parameters()) {
-    if (!item.value().requires_grad()) continue;
-    names.push_back(item.key());
-    parameters.push_back(item.value());
-  }
-  const Finding ours = find_on_this_rank(parameters, losses);
+  const std::vector<NamedTensor> parameters = trainable_parameters(module);
+  const Finding ours = find_on_this_rank(tensors_of(parameters), losses);
   const auto by_rank = all_gather(group, {static_cast<double>(ours.what), static_cast<double>(ours.parameter)});
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     const auto what = static_cast<Found>(by_rank[rank][0]);
@@ -162,7 +154,7 @@ std::string describe_nonfinite(const ProcessGroup& group, const torch::nn::Modul
     const std::string where = what == Found::kNothing
                                   ? ""
                                   : fmt::format("; the first that is not finite: {}{}", what == Found::kValue ? "" : "the gradient of ",
-                                                names[static_cast<size_t>(by_rank[rank][1])]);
+                                                parameters[static_cast<size_t>(by_rank[rank][1])].name);
     return fmt::format("rank {}: loss {:.6g}{}", rank, loss, where);
   }
   return "gradients are finite on every rank, but their sum is not";

@@ -19,9 +19,8 @@
 
 namespace firkin {
 
-// AdamW as language models are trained with: norms' gains and all biases do not decay; in low precision, steps are taken on copies of the
-// parameters in float32.
-
+// Of AdamW as language models are trained with: norms' gains and all biases do not decay; in low precision, steps are taken on copies of
+// the parameters in float32.
 struct AdamWSettings {
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -86,12 +85,10 @@ double learning_rate(const Schedule& schedule, int64_t step);
 // "constant", "linear", "cosine". Throws InputError that lists them.
 ScheduleKind schedule_from_name(std::string_view name);
 
-// Where a loss that is no finite number came from.
-
-// Looks for what is not finite on this rank: first among the parameters' values, then among the gradients of `losses` (the rank's
-// micro-batches, computed anew, which touches neither grad() nor the hooks of DataParallel), in the order of backward. Gathers what each
-// rank has found, and returns one line, the same on all: "rank 1: loss nan; the first that is not finite: the gradient of lm_head.weight".
-// Collective.
+// Where a loss that is no finite number came from. Looks for what is not finite on this rank: first among the parameters' values, then
+// among the gradients of `losses` (the rank's micro-batches, computed anew, which touches neither grad() nor the hooks of DataParallel), in
+// the order of backward. Gathers what each rank has found, and returns one line, the same on all: "rank 1: loss nan; the first that is not
+// finite: the gradient of lm_head.weight". Collective.
 //
 // rank_losses: of the step, by rank.
 std::string describe_nonfinite(const ProcessGroup& group, const torch::nn::Module& module,

@@ -8,11 +8,9 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <utility>
 
-#include "firkin/base/error.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/units.h"
-#include "train/optimization.h"
 
 #include <torch/utils.h>
 
@@ -183,9 +181,7 @@ std::optional<double> Trainer::evaluate(int64_t windows) {
     }
   }
   module_->train();
-  double all = 0;
-  for (const auto& rank : all_gather(control_, {sum})) all += rank[0];
-  return all / static_cast<double>(count);
+  return sum_over_ranks(control_, sum) / static_cast<double>(count);
 }
 
 }  // namespace firkin

@@ -103,7 +103,6 @@ class Trainer {
   void skip_step();
   std::vector<std::pair<int64_t, int64_t>> micro_batches() const;
   std::string why_not_finite(const std::vector<double>& losses);
-  std::pair<double, double> find_nonfinite(double loss);
 
   ProcessGroup group_;
   ProcessGroup control_;

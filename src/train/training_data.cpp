@@ -1,3 +1,4 @@
+#include "train/training_data.h"
 
 #include <ATen/ops/empty.h>
 #include <fcntl.h>
@@ -14,15 +15,9 @@
 
 #include "firkin/base/error.h"
 #include "train/formats.h"
-#include "train/training_data.h"
 
 namespace firkin {
-
 namespace {
-
-[[noreturn]] void refuse_data(const std::filesystem::path& file, const std::string& what) {
-  throw InputError(fmt::format("{}: {}", file.string(), what));
-}
 
 struct MappedFile {
   std::shared_ptr<const std::byte> bytes;
@@ -30,14 +25,14 @@ struct MappedFile {
 };
 
 MappedFile map_file(const std::filesystem::path& path) {
-  const auto fail = [&path] { refuse_data(path, fmt::format("cannot be read: {}", std::strerror(errno))); };
+  const auto fail = [&path] { refuse_file(path, fmt::format("cannot be read: {}", std::strerror(errno))); };
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) fail();
   const auto closed = std::shared_ptr<void>(nullptr, [file](void*) { close(file); });
   struct stat status {};
   if (fstat(file, &status) != 0) fail();
-  if (S_ISDIR(status.st_mode)) refuse_data(path, "cannot be read: it is a folder");
-  if (status.st_size == 0) refuse_data(path, "an empty file; expected text, or a .bin of 16-bit tokens");
+  if (S_ISDIR(status.st_mode)) refuse_file(path, "cannot be read: it is a folder");
+  if (status.st_size == 0) refuse_file(path, "an empty file; expected text, or a .bin of 16-bit tokens");
   const auto size = static_cast<size_t>(status.st_size);
   void* map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
   if (map == MAP_FAILED) fail();
@@ -72,7 +67,7 @@ void TokenFile::check_vocabulary(int64_t vocab_size) const {
   if (vocab_size >= int64_t{1} << (8 * token_bytes_)) return;
   for (int64_t i = 0; i < size_; ++i) {
     if (token(i) < vocab_size) continue;
-    refuse_data(path_, fmt::format("token {} at place {}; expected tokens below the model's vocab_size {}", token(i), i, vocab_size));
+    refuse_file(path_, fmt::format("token {} at place {}; expected tokens below the model's vocab_size {}", token(i), i, vocab_size));
   }
 }
 

@@ -11,15 +11,13 @@
 
 namespace firkin {
 
-// Training data as it lies in a file: any text, whose bytes are the tokens, or a .bin of tokens of 16 bits.
+// A file whose name ends in .bin holds tokens of 16 bits (parse_token_layout()); any other is text, whose bytes are the tokens.
 //
 //   const TokenFile data("book.txt");
 //   data.read(100, window);   // tokens 100, 101, ...
-
+//
 // The file is mapped into memory, not read: one larger than memory is fine, and ranks on one machine share its pages. Thread-safe. The file
 // must not become shorter meanwhile.
-//
-// A name that ends in .bin: tokens of 16 bits (token_layout.h). Any other name: bytes.
 class TokenFile {
  public:
   // Throws InputError when the file cannot be read or is empty, and as parse_token_layout().
@@ -49,7 +47,7 @@ class TokenFile {
 //
 //   const SampleOrder order{.first = 0, .tokens = data.size(), .sequence = 128, .seed = 1};
 //   const int64_t place = window_start(order, step * global_batch + row);
-
+//
 // Plain data: the samples of a step depend on nothing else, the number of ranks least of all.
 struct SampleOrder {
   int64_t first = 0;     // token of the part that is trained on
@@ -70,8 +68,7 @@ int64_t window_start(const SampleOrder& order, int64_t sample);
 // Numbers that look drawn at random, from numbers that do not (SplitMix64; Steele, Lea and Flood 2014).
 uint64_t mixed(uint64_t value);
 
-// What a training reads: a file of tokens, the part of it that is trained on, and the part at its end that is held for evaluation.
-
+// The part of a file that is trained on, and the part at its end that is held for evaluation.
 struct TrainingData {
   std::shared_ptr<const TokenFile> file;
   SampleOrder training;

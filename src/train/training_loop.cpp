@@ -1,3 +1,4 @@
+#include "train/training_loop.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,24 +8,19 @@
 #include <cerrno>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <exception>
 #include <fstream>
 #include <sstream>
-#include <string_view>
 #include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
-#include "train/checkpoint.h"
-#include "train/training_loop.h"
 
 namespace firkin {
-
 namespace {
 
 std::vector<TrainingRow> rows_below(const std::filesystem::path& file, int64_t next_step) {

@@ -23,8 +23,7 @@
 
 namespace firkin {
 
-// metrics.jsonl and metrics.csv: one line for every step, as training goes on. The first is read back, the second is for spreadsheets.
-
+// One line for every step, as training goes on. The first is read back, the second is for spreadsheets.
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 inline constexpr const char* kMetricsTable = "metrics.csv";
 
@@ -59,9 +58,7 @@ class MetricsLog {
   bool complained_ = false;
 };
 
-// Which run this process belongs to: what torchrun restarts is one run, however often, and with however many ranks.
-
-// What tells one job of torchrun from another.
+// What tells one job of torchrun from another: what it restarts is one run, however often, and with however many ranks.
 struct RunId {
   std::string job;    // --rdzv-id; "none" unless it was given
   std::string agent;  // the torchrun that started this rank; each node has its own
@@ -113,8 +110,6 @@ class PassedSignals {
   sigset_t previous_{};
   std::jthread waiter_;
 };
-
-// The loop of `firkin train`: steps, evaluations, checkpoints, and what is said about them.
 
 struct LoopOptions {
   std::filesystem::path out = {};  // metrics.jsonl, checkpoints/

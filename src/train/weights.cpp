@@ -1,3 +1,4 @@
+#include "train/weights.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -13,10 +14,8 @@
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "train/formats.h"
-#include "train/weights.h"
 
 namespace firkin {
-
 namespace {
 
 constexpr std::array kTypes = {std::pair{"F32", at::kFloat}, std::pair{"F64", at::kDouble}, std::pair{"BF16", at::kBFloat16},

@@ -1,4 +1,4 @@
-// Weights as other tools read and write them: files of the safetensors format, and GPT-2's names.
+// Weights as other tools read and write them: files of the safetensors format (formats.h), and GPT-2's names.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,6 @@
 
 namespace firkin {
 
-// Weights as other tools read and write them: files of the safetensors format (formats.h).
-
 // By name; float32, float64, bfloat16, float16 or int64.
 using TensorsByName = std::map<std::string, at::Tensor>;
 
@@ -21,8 +19,6 @@ void write_safetensors(const std::filesystem::path& file, const TensorsByName& t
 
 // Throws InputError that names the file when it is no such file, is cut short, or a tensor's place in it is not one.
 TensorsByName read_safetensors(const std::filesystem::path& file);
-
-// A transformer's weights under the names that others know them by.
 
 // GPT-2: the names and layouts of the published checkpoints, as Hugging Face's transformers has them ("h.0.attn.c_attn.weight", stored
 // [in, out]); CS336: ours. Tied heads are stored once.
