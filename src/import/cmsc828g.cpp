@@ -72,21 +72,6 @@ int64_t total_parameters(const std::vector<ParameterCount>& tensors) {
 
 constexpr const char* kParameters = "No. Params";
 
-const CsvColumns& size_columns() {
-  static const CsvColumns kColumns = {.required = {"Name", kParameters}, .others_allowed = true};  // the first column has no name
-  return kColumns;
-}
-
-const CsvColumns& time_columns() {
-  static const CsvColumns kColumns = {.required = {"Name", "mean"}, .optional = {"min", "max", "std", "median"}};
-  return kColumns;
-}
-
-const CsvColumns& allreduce_columns() {
-  static const CsvColumns kColumns = {.required = {"backend", "world_size", "total_elements", "total_bytes", "average_time", "stdev_time"}};
-  return kColumns;
-}
-
 std::map<std::string, size_t> rows_by_name(const CsvTable& table) {
   std::map<std::string, size_t> rows;
   for (size_t row = 0; row < table.rows(); ++row) {
@@ -234,12 +219,15 @@ const Gpt2Size& model_of(const CsvTable& sizes, const std::string& name) {
 
 Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& sizes_file, std::string_view times_text,
                                 const std::string& times_file, const std::string& model) {
-  const CsvTable sizes = parse_csv(sizes_text, sizes_file, size_columns());
-  return from_tables(sizes, parse_csv(times_text, times_file, time_columns()), model_of(sizes, model));
+  const CsvColumns size_columns = {.required = {"Name", kParameters}, .others_allowed = true};  // the first column has no name
+  const CsvColumns time_columns = {.required = {"Name", "mean"}, .optional = {"min", "max", "std", "median"}};
+  const CsvTable sizes = parse_csv(sizes_text, sizes_file, size_columns);
+  return from_tables(sizes, parse_csv(times_text, times_file, time_columns), model_of(sizes, model));
 }
 
 AllReduceTable parse_cmsc828g_allreduce(std::string_view text, const std::string& file) {
-  return allreduce_from(parse_csv(text, file, allreduce_columns()));
+  return allreduce_from(
+      parse_csv(text, file, {.required = {"backend", "world_size", "total_elements", "total_bytes", "average_time", "stdev_time"}}));
 }
 
 }  // namespace firkin

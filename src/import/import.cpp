@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
@@ -16,15 +17,16 @@ constexpr const char* kExpectedFiles =
 
 struct ImportText {
   std::string file, text;
+  ImportFormat format = {};
 };
 
 // The text of the one file of that format, or null. Throws InputError for two.
-const ImportText* only_one(const std::vector<ImportText>& texts, const std::vector<ImportFormat>& formats, ImportFormat wanted) {
+const ImportText* only_one(const std::vector<ImportText>& texts, ImportFormat wanted) {
   const ImportText* found = nullptr;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (formats[i] != wanted) continue;
-    if (found) throw InputError(fmt::format("{}:1: {}, as in {}; expected one such file", texts[i].file, name_of(wanted), found->file));
-    found = &texts[i];
+  for (const ImportText& text : texts) {
+    if (text.format != wanted) continue;
+    if (found) throw InputError(fmt::format("{}:1: {}, as in {}; expected one such file", text.file, name_of(wanted), found->file));
+    found = &text;
   }
   return found;
 }
@@ -36,17 +38,9 @@ void append(Imported& imported, AllReduceTable table) {
 }  // namespace
 
 std::string name_of(ImportFormat format) {
-  switch (format) {
-    case ImportFormat::kCmsc828gSizes:
-      return "layer sizes of CMSC 828G";
-    case ImportFormat::kCmsc828gTimes:
-      return "layer times of CMSC 828G";
-    case ImportFormat::kCmsc828gAllReduce:
-      return "all-reduce times of CMSC 828G";
-    case ImportFormat::kNcclTests:
-      return "output of nccl-tests";
-  }
-  return "";
+  constexpr std::array kNames = {"layer sizes of CMSC 828G", "layer times of CMSC 828G", "all-reduce times of CMSC 828G",
+                                 "output of nccl-tests"};
+  return kNames[static_cast<size_t>(format)];
 }
 
 ImportFormat recognize_import(std::string_view text, const std::string& file) {
@@ -65,27 +59,26 @@ ImportFormat recognize_import(std::string_view text, const std::string& file) {
 Imported import_files(const std::vector<std::filesystem::path>& files, const ImportOptions& options) {
   if (files.empty()) throw InputError(fmt::format("no file to import; expected {}", kExpectedFiles));
   std::vector<ImportText> texts;
-  std::vector<ImportFormat> formats;
   for (const std::filesystem::path& path : files) {
     texts.push_back({path.string(), read_text_file(path, kLongestCsvLine, kExpectedFiles)});
-    formats.push_back(recognize_import(texts.back().text, texts.back().file));
+    texts.back().format = recognize_import(texts.back().text, texts.back().file);
   }
-  const ImportText* sizes = only_one(texts, formats, ImportFormat::kCmsc828gSizes);
-  const ImportText* times = only_one(texts, formats, ImportFormat::kCmsc828gTimes);
+  const ImportText* sizes = only_one(texts, ImportFormat::kCmsc828gSizes);
+  const ImportText* times = only_one(texts, ImportFormat::kCmsc828gTimes);
   if (!sizes != !times) {
     const auto& [there, missing] = sizes ? std::pair(sizes, ImportFormat::kCmsc828gTimes) : std::pair(times, ImportFormat::kCmsc828gSizes);
     throw InputError(fmt::format("{}:1: without {}; expected both", there->file, name_of(missing)));
   }
   Imported imported;
   if (sizes) imported = parse_cmsc828g_profile(sizes->text, sizes->file, times->text, times->file, options.model);
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (formats[i] == ImportFormat::kCmsc828gAllReduce) append(imported, parse_cmsc828g_allreduce(texts[i].text, texts[i].file));
-    if (formats[i] != ImportFormat::kNcclTests) continue;
-    Imported of_file = parse_nccl_tests(texts[i].text, texts[i].file, options);
+  for (const auto& [file, text, format] : texts) {
+    imported.formats.push_back(format);
+    if (format == ImportFormat::kCmsc828gAllReduce) append(imported, parse_cmsc828g_allreduce(text, file));
+    if (format != ImportFormat::kNcclTests) continue;
+    Imported of_file = parse_nccl_tests(text, file, options);
     append(imported, std::move(of_file.table));
     imported.notes.insert(imported.notes.end(), of_file.notes.begin(), of_file.notes.end());
   }
-  imported.formats = std::move(formats);
   return imported;
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
@@ -20,7 +19,6 @@ constexpr double kMicrosecond = 1e-6;
 constexpr size_t kShownCharacters = 40;  // of a bad field, in a message
 constexpr std::string_view kProgram = "all_reduce_perf";
 constexpr const char* kExpectedOutput = "what nccl-tests prints, or writes with -J";
-constexpr size_t kLongestLine = kLongestCsvLine;
 
 // Says "FILE:LINE", or "FILE:LINE: results[3]". A function, because the line of a JSON value takes a pass over the text.
 using Where = std::function<std::string()>;
@@ -134,8 +132,8 @@ std::vector<Result> results_of_table(std::string_view text, const std::string& f
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     const Where where = at_line(file, number);
-    if (line.size() > kLongestLine)
-      fail(where, fmt::format("the line is longer than {} bytes; expected {}", kLongestLine, kExpectedOutput));
+    if (line.size() > kLongestCsvLine)
+      fail(where, fmt::format("the line is longer than {} bytes; expected {}", kLongestCsvLine, kExpectedOutput));
     std::vector<std::string_view> words = words_of(line);
     if (words.empty()) continue;
     if (words[0].starts_with('#')) {
