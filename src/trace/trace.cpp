@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -84,19 +85,7 @@ Span span_of(const profiler::KinetoEvent& event) {
 
 using nlohmann::json;
 
-const char* category_of(Activity activity) {
-  switch (activity) {
-    case Activity::kPhase:
-      return "phase";
-    case Activity::kOperator:
-      return "operator";
-    case Activity::kCollective:
-      return "communication";
-    case Activity::kHost:
-      return "host";
-  }
-  return "";
-}
+constexpr std::array kCategories = {"phase", "operator", "communication", "host"};  // by Activity
 
 // Names a process or a thread: "process_name", "thread_name".
 json name_event(const char* what, int rank, int thread, const std::string& name) {
@@ -119,7 +108,7 @@ class Events {
  private:
   void add(const Span& span) {
     json event = {{"name", span.name},
-                  {"cat", category_of(span.activity)},
+                  {"cat", kCategories[static_cast<size_t>(span.activity)]},
                   {"pid", rank_},
                   {"tid", track_of(span.thread)},
                   {"ts", microseconds(span.start_ns - origin_ns_)}};
@@ -212,14 +201,6 @@ std::vector<Span> spans_cut_to(const std::vector<Span>& spans, int64_t start_ns,
   return within;
 }
 
-int64_t first_start_ns(const std::vector<std::vector<Span>>& spans_by_rank) {
-  int64_t first = std::numeric_limits<int64_t>::max();
-  for (const auto& spans : spans_by_rank) {
-    for (const Span& span : spans) first = std::min(first, span.start_ns);
-  }
-  return first;
-}
-
 TraceRecorder::TraceRecorder(c10::DeviceType device) : device_(device) {
   setenv("KINETO_LOG_LEVEL", "6", /*overwrite=*/0);  // silent; it says on stderr that it starts and stops
   const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/true);
@@ -252,7 +233,11 @@ std::vector<Span> TraceRecorder::stop() {
 }
 
 json chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank) {
-  Events events(first_start_ns(spans_by_rank));
+  int64_t first_ns = std::numeric_limits<int64_t>::max();
+  for (const auto& spans : spans_by_rank) {
+    for (const Span& span : spans) first_ns = std::min(first_ns, span.start_ns);
+  }
+  Events events(first_ns);
   for (size_t rank = 0; rank < spans_by_rank.size(); ++rank) events.add_rank(static_cast<int>(rank), spans_by_rank[rank]);
   return {{"displayTimeUnit", "ms"}, {"traceEvents", events.take()}};
 }

@@ -47,9 +47,6 @@ std::vector<Span> spans_between(const std::vector<Span>& spans, int64_t start_ns
 // What of each span lies between start_ns and end_ns: a collective may begin in one step and end in the next.
 std::vector<Span> spans_cut_to(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns);
 
-// When the first span of any rank starts; the latest int64_t where there is none.
-int64_t first_start_ns(const std::vector<std::vector<Span>>& spans_by_rank);
-
 struct Period {
   int64_t start_ns = 0;
   int64_t end_ns = 0;
