@@ -35,7 +35,7 @@ struct AllReduceBenchOptions {
   double seconds = 10;  // for everything that measure_allreduce does; more only where kFewestRounds of one call each take more
   bool cold = false;    // whether every call has a buffer that is in no cache
   uint64_t seed = 0;    // of the order of sizes; the same on every rank
-  std::function<void(const std::string& done)> on_progress;  // called after each of kMostRounds rounds, or fewer; may be empty
+  std::function<void(const std::string& done)> on_progress = {};  // called after each of kMostRounds rounds, or fewer; may be empty
 };
 
 // The sizes are measured in turns, in an order shuffled anew, so that drift of the machine meets all alike.

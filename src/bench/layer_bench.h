@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/tensor_profile.h"
@@ -27,8 +26,8 @@ struct LayerBenchOptions {
   int steps = 20;     // of each kind: watched, and bare; in pairs whose order is random
   uint64_t seed = 0;  // of that order; the same on every rank
   // Makes the model call an observer, or, given an empty one, no longer. Empty: forward is measured as a whole only.
-  std::function<void(ForwardObserver)> observe_forward;
-  std::function<void(const std::string& done)> on_progress;  // called after each pair; may be empty
+  std::function<void(ForwardObserver)> observe_forward = {};
+  std::function<void(const std::string& done)> on_progress = {};  // called after each pair; may be empty
 };
 
 struct LayerProfile {

@@ -16,8 +16,8 @@ namespace firkin {
 
 struct ReadyProfileOptions {
   int warmup_steps = 3;
-  int steps = 20;                                            // of each kind, alternating: bare backward, and backward with hooks
-  std::function<void(const std::string& done)> on_progress;  // may be empty
+  int steps = 20;                                                 // of each kind, alternating: bare backward, and backward with hooks
+  std::function<void(const std::string& done)> on_progress = {};  // may be empty
   // Asked after each pair on every rank, which must all answer alike: whether so many suffice; may be empty.
   std::function<bool(int done)> is_enough = {};
 };

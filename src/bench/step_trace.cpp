@@ -156,11 +156,9 @@ TraceRow row_of(const StepTrace& trace, const StepSetting& setting) {
 namespace {
 
 BucketPlan plan_of(const TensorProfile& profile, const DataParallelOptions& options) {
-  CapOptions cap = options.cap;
-  if (options.strategy.grouping == Grouping::kOneTensorPerBucket) cap = {.cap_bytes = 1, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
-  if (options.strategy.grouping == Grouping::kOneBucket)
-    cap = {.cap_bytes = INT64_MAX / 2, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
-  return assign_buckets(profile.bytes, cap);
+  if (options.strategy.grouping == Grouping::kOneTensorPerBucket) return one_tensor_per_bucket(profile.bytes.size());
+  if (options.strategy.grouping == Grouping::kOneBucket) return one_bucket(profile.bytes.size());
+  return assign_buckets(profile.bytes, options.cap);
 }
 
 // Periods of one activity that overlap or touch become one.
@@ -201,10 +199,9 @@ std::vector<BusyPeriod> ordered_timeline(const TensorProfile& profile, const Com
 ModelInputs measure_model_inputs(const ProcessGroup& group, Workload& workload, double seconds, uint64_t seed) {
   constexpr int kProfileSteps = 8;
   ModelInputs inputs;
-  inputs.profile = measure_ready_profile(group, workload, {.steps = kProfileSteps, .on_progress = {}}).profile.tensors;
-  const int64_t total = inputs.profile.total_bytes();
-  inputs.allreduce = allreduce_table(
-      measure_allreduce(group, {.sizes = allreduce_sizes(total), .seconds = seconds, .seed = seed, .on_progress = {}}), group.size);
+  inputs.profile = measure_ready_profile(group, workload, {.steps = kProfileSteps}).profile.tensors;
+  const std::vector<int64_t> sizes = allreduce_sizes(inputs.profile.total_bytes());
+  inputs.allreduce = allreduce_table(measure_allreduce(group, {.sizes = sizes, .seconds = seconds, .seed = seed}), group.size);
   return inputs;
 }
 
