@@ -108,6 +108,17 @@ class TuneRun {
     if (options_.on_partial) options_.on_partial(tuning_);
   }
 
+  // Of all trainable parameters.
+  at::ScalarType dtype() const { return trainable_parameters(*workload_.module)[0].tensor.scalar_type(); }
+
+  AllReduceBenchOptions allreduce_options(std::vector<int64_t> sizes, const std::string& phase) const {
+    return {.sizes = std::move(sizes),
+            .dtype = dtype(),
+            .seconds = std::min(options_.allreduce_seconds, options_.seconds / 10),
+            .seed = options_.seed,
+            .on_progress = phase_progress(phase, kMostRounds)};
+  }
+
   void measure_inputs() {
     ReadyProfile measured =
         measure_ready_profile(group_, workload_,
@@ -117,15 +128,9 @@ class TuneRun {
     tuning_.profile = std::move(measured.profile);
     tuning_.ready_order = std::move(measured.ready_order);
     tell();
-    const at::ScalarType dtype = trainable_parameters(*workload_.module)[0].tensor.scalar_type();
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
-    std::erase_if(sizes, [&](int64_t bytes) { return bytes % static_cast<int64_t>(at::elementSize(dtype)) != 0; });
-    const AllReduceBenchOptions allreduce{.sizes = sizes,
-                                          .dtype = dtype,
-                                          .seconds = std::min(options_.allreduce_seconds, options_.seconds / 10),
-                                          .seed = options_.seed,
-                                          .on_progress = phase_progress("measuring all-reduce", kMostRounds)};
-    tuning_.allreduce = allreduce_table(measure_allreduce(group_, allreduce), group_.size);
+    std::erase_if(sizes, [&](int64_t bytes) { return bytes % static_cast<int64_t>(at::elementSize(dtype())) != 0; });
+    tuning_.allreduce = allreduce_table(measure_allreduce(group_, allreduce_options(sizes, "measuring all-reduce")), group_.size);
     tell();
   }
 
@@ -197,22 +202,18 @@ class TuneRun {
   // In turns with all-reduces, from the smallest size of `bench collectives` to all gradients in one.
   void measure_collectives() {
     if (!group_.device.is_cpu() || group_.size == 1) return;
-    const at::ScalarType dtype = trainable_parameters(*workload_.module)[0].tensor.scalar_type();
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
     std::erase_if(sizes, [largest = sizes.back()](int64_t bytes) { return bytes < 4 * kKiB && bytes != largest; });
-    const AllReduceBenchOptions options{.sizes = sliced_sizes(std::move(sizes), group_.size, dtype),
-                                        .collectives = {kCollectives.begin(), kCollectives.end()},
-                                        .dtype = dtype,
-                                        .seconds = std::min(options_.allreduce_seconds, options_.seconds / 10),
-                                        .seed = options_.seed,
-                                        .on_progress = phase_progress("measuring reduce-scatter and all-gather", kMostRounds)};
+    sizes = sliced_sizes(std::move(sizes), group_.size, dtype());
+    AllReduceBenchOptions options = allreduce_options(std::move(sizes), "measuring reduce-scatter and all-gather");
+    options.collectives = {kCollectives.begin(), kCollectives.end()};
     tuning_.collectives = collective_rows(measure_allreduce(group_, options), group_.size);
   }
 
   void choose_sharded() {
     if (!options_.sharded) return;
     measure_collectives();
-    const auto bytes = static_cast<int64_t>(trainable_parameters(*workload_.module)[0].tensor.element_size());
+    const auto bytes = static_cast<int64_t>(at::elementSize(dtype()));
     tune_sharded(tuning_, {.element_bytes = bytes, .masters = bytes < kFloatBytes});
     tuning_.sharded->cap_bytes = list_of_rank<int64_t>(group_, {tuning_.sharded->cap_bytes}, 0)[0];
     if (!measures_sharded())

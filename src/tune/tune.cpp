@@ -162,7 +162,7 @@ ModuleProfile profile(torch::nn::Module& module, const TrainingStep& step, const
   if (steps < 1) throw InputError(fmt::format("profile: steps is {}; expected at least 1", steps));
   const KeptState kept(module);
   Workload workload = workload_of(module, step, group);
-  const ReadyProfile measured = measure_ready_profile(group, workload, {.steps = steps, .on_progress = {}});
+  const ReadyProfile measured = measure_ready_profile(group, workload, {.steps = steps});
   return public_profile(measured.profile, measured.ready_order);
 }
 
