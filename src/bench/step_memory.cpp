@@ -3,13 +3,18 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <mutex>
+#include <new>
+#include <string_view>
 #include <unordered_map>
 
 #include "bench/step_bench.h"
 #include "comm/across_ranks.h"
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -75,6 +80,20 @@ int64_t lasting_bytes(const Workload& workload) {
   return bytes_of(workload.parameters) + bytes_of(workload.module->buffers());
 }
 
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr || dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  return std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;  // LibTorch's CPU allocator
+}
+
+// What some rank needs beyond its limit, in words; empty: every rank has enough.
+std::string excess_of_any_rank(const ProcessGroup& group, const char* what, int64_t needed_bytes, int64_t limit_bytes) {
+  const auto needed = static_cast<double>(needed_bytes), limit = static_cast<double>(limit_bytes);
+  const std::vector<double> most = max_over_ranks(group, {needed, -limit, needed - limit});
+  if (most[2] <= 0) return "";
+  return fmt::format("{} {} a rank; limit {}", what, format_bytes(static_cast<int64_t>(most[0])),
+                     format_bytes(static_cast<int64_t>(-most[1])));
+}
+
 }  // namespace
 
 TensorMemory::TensorMemory(c10::Device device) : device_(device) {
@@ -137,6 +156,25 @@ StepMemory measure_local_step_memory(Workload& workload) {
   const StepMemory result{.peak_bytes = lasting + memory.peak_bytes(), .between_steps_bytes = lasting + memory.now_bytes()};
   forget_gradients(workload);
   return result;
+}
+
+std::optional<Workload> make_within_memory(const ProcessGroup& group, const std::function<Workload()>& make, int64_t estimated_bytes,
+                                           int64_t limit_bytes, std::string& why_not) {
+  why_not = excess_of_any_rank(group, "estimated", estimated_bytes, limit_bytes);
+  if (!why_not.empty()) return std::nullopt;
+  std::optional<Workload> workload;
+  int64_t peak_bytes = 0;
+  try {
+    workload = make();
+    peak_bytes = measure_local_step_memory(*workload).peak_bytes;
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    workload.reset();
+  }
+  const bool one_failed = max_over_ranks(group, {workload ? 0.0 : 1.0})[0] > 0;
+  why_not = one_failed ? "an allocation failed" : excess_of_any_rank(group, "a trial step took", peak_bytes, limit_bytes);
+  if (!why_not.empty()) workload.reset();
+  return workload;
 }
 
 }  // namespace firkin

@@ -4,6 +4,9 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
 
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
@@ -45,5 +48,11 @@ StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, co
 
 // Of a step on this rank alone: does the workload fit at all? No collective. Throws what an allocation that fails throws.
 StepMemory measure_local_step_memory(Workload& workload);
+
+// What `make` makes, if on every rank both what is estimated and what a step on that rank alone takes are at most `limit_bytes`; else
+// nothing, and in `why_not` what was too much. Collective: every rank has the same answer. Throws what `make` and a step throw, except for
+// memory.
+std::optional<Workload> make_within_memory(const ProcessGroup& group, const std::function<Workload()>& make, int64_t estimated_bytes,
+                                           int64_t limit_bytes, std::string& why_not);
 
 }  // namespace firkin

@@ -1,46 +1,36 @@
 // firkin bench allreduce, bench chunks and bench collectives: a(x) and g(x), and what takes an all-reduce's place under `sharded`.
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <memory>
-
 #include "bench/allreduce_bench.h"
 #include "bench/chunks_bench.h"
 #include "comm/across_ranks.h"
-#include "firkin/base/error.h"
 #include "firkin/base/progress.h"
-#include "firkin/base/units.h"
 #include "firkin/comm/device.h"
 #include "job.h"
-#include "results/results.h"
 
 namespace firkin::cli {
 namespace {
 
+// What is measured, named as in nccl-tests, and for how long in all.
 struct SizeFlags {
-  std::string begin;
-  std::string end;
-  int64_t factor = 2;
+  std::string begin, end;
+  int64_t factor = 4;
+  double seconds = 10;
 };
 
-// Named as in nccl-tests.
 void add_size_flags(CLI::App& app, SizeFlags& flags) {
   add_value(app, "-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024");
   add_value(app, "-e,--end", flags.end, "largest size");
   add_value(app, "-f,--factor", flags.factor, "ratio of successive sizes");
 }
 
-// --time, of all that is measured.
-void add_seconds_flag(CLI::App& app, double& seconds) {
-  add_old_name(app, "--seconds", add_time(app, "--time", seconds, "budget for the whole measurement"), "s");
+void add_time_flag(CLI::App& app, SizeFlags& flags) {
+  add_old_name(app, "--seconds", add_time(app, "--time", flags.seconds, "budget for the whole measurement"), "s");
 }
 
-void check_seconds(double seconds) {
-  if (!(seconds >= 0.1 && seconds <= 1e6)) throw InputError(fmt::format("--time {}: expected 100ms to 11 days", format_seconds(seconds)));
-}
-
-// The sizes in bytes, ascending, multiples of 4. Throws InputError.
+// The sizes in bytes, ascending, multiples of 4. Throws InputError, also for the time.
 std::vector<int64_t> checked_sizes(const SizeFlags& flags) {
+  if (!(flags.seconds >= 0.1 && flags.seconds <= 1e6)) {
+    throw InputError(fmt::format("--time {}: expected 100ms to 11 days", format_seconds(flags.seconds)));
+  }
   const int64_t begin = parse_bytes(flags.begin, "--begin");
   const int64_t end = parse_bytes(flags.end, "--end");
   if (begin % kFloatBytes != 0) throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", flags.begin, kFloatBytes));
@@ -55,9 +45,12 @@ std::vector<AllReduceSeries> measure(const char* what, AllReduceBenchOptions opt
   return measure_allreduce(group, options);
 }
 
-// Throws RuntimeError if any result was wrong. `where`: what shows which.
+// Ends the run. Throws RuntimeError if any result was wrong. `where`: what shows which.
 template <class Measured>
-void check_sums(const std::vector<Measured>& sizes, const char* where = "; see #wrong") {
+void finish(const CommonFlags& common, Results& results, const std::vector<OutputFile>& files, const std::vector<Measured>& sizes,
+            const char* where = "; see #wrong") {
+  mark_sample_shapes(results);
+  finish_run(common, results, files);
   int64_t wrong = 0;
   for (const Measured& size : sizes) wrong += size.wrong;
   if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks{}", wrong, where));
@@ -68,8 +61,7 @@ void check_sums(const std::vector<Measured>& sizes, const char* where = "; see #
 constexpr double kMixedShare = 0.1;  // of the time, for queues of mixed sizes
 
 struct AllReduceFlags : RunFlags {
-  SizeFlags sizes = {.begin = "4", .end = "64M", .factor = 4};
-  double seconds = 10;
+  SizeFlags sizes = {.begin = "4", .end = "64M"};
   bool cold = false;
 };
 
@@ -84,35 +76,33 @@ void add_mixed_queues(const AllReduceFlags& flags, const ProcessGroup& group, do
 
 void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, const ProcessGroup& group) {
   Results results = begin_run("bench-allreduce", flags.common, group);
-  const double mixed_s = flags.seconds * kMixedShare;
-  const std::vector<AllReduceSeries> series = measure(
-      "measuring all-reduce",
-      {.sizes = sizes, .seconds = flags.seconds - mixed_s, .cold = flags.cold, .seed = flags.common.seed, .on_progress = {}}, group);
+  const double mixed_s = flags.sizes.seconds * kMixedShare;
+  const std::vector<AllReduceSeries> series =
+      measure("measuring all-reduce",
+              {.sizes = sizes, .seconds = flags.sizes.seconds - mixed_s, .cold = flags.cold, .seed = flags.common.seed}, group);
   results.allreduce = allreduce_table(series, group.size);
   results.allreduce_samples = samples_of(series);
   add_mixed_queues(flags, group, mixed_s, results);
   if (group.rank != 0) return;
   results.caches = flags.cold ? "cold" : "warm";
-  mark_sample_shapes(results);
-  finish_run(flags.common, results, {{"allreduce.csv", allreduce_csv(results.allreduce)}});
-  check_sums(series);
+  finish(flags.common, results, {{"allreduce.csv", allreduce_csv(results.allreduce)}}, series);
 }
 
 // ---- firkin bench collectives: all-reduces beside what takes their place under the strategy sharded.
 
 struct CollectivesFlags : RunFlags {
-  SizeFlags sizes = {.begin = "4K", .end = "64M", .factor = 4};
-  double seconds = 30;
+  SizeFlags sizes = {.begin = "4K", .end = "64M", .seconds = 30};
   std::optional<int64_t> memory_limit_bytes;  // per rank
 };
 
 std::vector<int64_t> sizes_of(const CollectivesFlags& flags) {
+  const std::vector<int64_t> sizes = checked_sizes(flags.sizes);
   const int64_t ranks = world_size(flags.ranks);
   if (ranks < 2) throw InputError(fmt::format("--ranks {}: expected 2 or more, because one has nothing to scatter or gather", ranks));
   if (uses_gpus(flags.ranks) && device_count() > 0) {
     throw InputError(fmt::format("--device {}: expected cpu, where the strategy sharded runs", flags.ranks.device));
   }
-  return sliced_sizes(checked_sizes(flags.sizes), ranks);
+  return sliced_sizes(sizes, ranks);
 }
 
 // How many of them, the smallest first, fit into this rank's memory. Throws InputError if none does.
@@ -127,7 +117,7 @@ int64_t fitting_sizes(const CollectivesFlags& flags, const std::vector<int64_t>&
 // fitting: of the sizes, on this rank.
 void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t fitting, const ProcessGroup& group) {
   Results results = begin_run("bench-collectives", flags.common, group);
-  const auto count = static_cast<size_t>(-max_over_ranks(group, {-static_cast<double>(fitting)})[0]);
+  const auto count = static_cast<size_t>(-max_over_ranks(group, {-static_cast<double>(fitting)})[0]);  // the least
   if (count < sizes.size()) {
     results.notes.push_back(fmt::format("{} and above did not fit into memory ({} a rank) and were skipped.", format_bytes(sizes[count]),
                                         format_bytes(kBuffersOfACollective * sizes[count])));
@@ -136,24 +126,20 @@ void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t
   const std::vector<AllReduceSeries> series = measure("measuring collectives",
                                                       {.sizes = sizes,
                                                        .collectives = {kCollectives.begin(), kCollectives.end()},
-                                                       .seconds = flags.seconds,
-                                                       .seed = flags.common.seed,
-                                                       .on_progress = {}},
+                                                       .seconds = flags.sizes.seconds,
+                                                       .seed = flags.common.seed},
                                                       group);
   if (group.rank != 0) return;
   results.collectives = collective_rows(series, group.size);
   for (const AllReduceSeries& one : series) results.collective_samples_s.push_back(one.isolated_s);
-  mark_sample_shapes(results);
-  finish_run(flags.common, results, {{"collectives.csv", collectives_csv(results.collectives)}});
-  check_sums(series);
+  finish(flags.common, results, {{"collectives.csv", collectives_csv(results.collectives)}}, series);
 }
 
 // ---- firkin bench chunks: a fixed amount of data in chunks of varying size, and g(x).
 
 struct ChunksFlags : RunFlags {
-  SizeFlags sizes = {.begin = "16K", .end = "256M", .factor = 4};
+  SizeFlags sizes = {.begin = "16K", .end = "256M", .seconds = 60};
   int64_t elements = 60'000'000;
-  double seconds = 60;
   std::string allreduce;
 };
 
@@ -165,11 +151,12 @@ struct ChunksInput {
 
 ChunksInput checked_input(const ChunksFlags& flags) {
   constexpr int64_t kMostElements = int64_t{1} << 36;
+  const std::vector<int64_t> sizes = checked_sizes(flags.sizes);
   if (flags.elements < 1 || flags.elements > kMostElements) {
     throw InputError(fmt::format("--elements {}: expected 1 to {}", flags.elements, kMostElements));
   }
   ChunksInput input;
-  input.chunk_bytes = chunk_sizes(checked_sizes(flags.sizes), flags.elements);
+  input.chunk_bytes = chunk_sizes(sizes, flags.elements);
   for (const int64_t bytes : input.chunk_bytes) chunk_count(flags.elements, bytes);
   if (flags.allreduce.empty()) return input;
   input.table = read_allreduce_csv(flags.allreduce);
@@ -181,12 +168,12 @@ ChunksInput checked_input(const ChunksFlags& flags) {
 }
 
 std::vector<ChunksPoint> measure(const ChunksFlags& flags, const ChunksInput& input, const ProcessGroup& group) {
-  const int total = std::max(1, static_cast<int>(flags.seconds));  // progress counts seconds
+  const int total = std::max(1, static_cast<int>(flags.sizes.seconds));  // progress counts seconds
   int shown = 0;
   Progress progress("measuring chunks: second", total, group.rank == 0);
   return measure_chunks(group, {.elements = flags.elements,
                                 .chunk_bytes = input.chunk_bytes,
-                                .seconds = flags.seconds,
+                                .seconds = flags.sizes.seconds,
                                 .seed = flags.common.seed,
                                 .on_progress = [&](const std::string& done, double seconds) {
                                   for (; shown < std::min(total, static_cast<int>(seconds)); ++shown) progress.advance(done);
@@ -200,7 +187,6 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
   results.elements = flags.elements;
   results.chunks = chunk_rows(points, group.size);
   for (const ChunksPoint& point : points) results.chunk_totals_s.push_back(point.total_s);
-  mark_sample_shapes(results);
   std::vector<OutputFile> files = {{"chunks.csv", chunks_csv(results.chunks)}};
   if (!flags.allreduce.empty()) {
     results.allreduce = input.table;
@@ -209,8 +195,7 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
         fmt::format("allreduce.csv has new gaps in {} of the {} rows of {}.", rows, results.allreduce.size(), flags.allreduce));
     files.push_back({"allreduce.csv", allreduce_csv(results.allreduce)});
   }
-  finish_run(flags.common, results, files);
-  check_sums(points, "");
+  finish(flags.common, results, files, points, "");
 }
 
 }  // namespace
@@ -230,10 +215,9 @@ Run declare_bench_allreduce(CLI::App& app) {
       "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --time 2m\n");
   add_run_flags(app, *flags, "bench-allreduce");
   add_size_flags(app, flags->sizes);
-  add_seconds_flag(app, flags->seconds);
+  add_time_flag(app, flags->sizes);
   app.add_flag("--cold", flags->cold, "give every call a buffer that no cache holds");
   return [flags] {
-    check_seconds(flags->seconds);
     const std::vector<int64_t> sizes = checked_sizes(flags->sizes);
     return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, sizes, group); });
   };
@@ -259,10 +243,9 @@ Run declare_bench_collectives(CLI::App& app) {
       "  firkin bench collectives --ranks 4 --link 1gbit    over a modelled link\n");
   add_run_flags(app, *flags, "bench-collectives");
   add_size_flags(app, flags->sizes);
-  add_seconds_flag(app, flags->seconds);
+  add_time_flag(app, flags->sizes);
   add_memory_flag(app, flags->memory_limit_bytes);
   return [flags] {
-    check_seconds(flags->seconds);
     const std::vector<int64_t> sizes = sizes_of(*flags);
     const int64_t fitting = fitting_sizes(*flags, sizes);
     return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, sizes, fitting, group); });
@@ -285,10 +268,9 @@ Run declare_bench_chunks(CLI::App& app) {
   add_run_flags(app, *flags, "bench-chunks");
   add_size_flags(app, flags->sizes);
   add_value(app, "--elements", flags->elements, "float32 elements of the data");
-  add_seconds_flag(app, flags->seconds);
+  add_time_flag(app, flags->sizes);
   app.add_option("--allreduce", flags->allreduce, "add g(x) as gap_s to this table: OUT/allreduce.csv");
   return [flags] {
-    check_seconds(flags->seconds);
     const ChunksInput input = checked_input(*flags);
     return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, input, group); });
   };

@@ -1,31 +1,18 @@
 // firkin bench step and bench layers: training steps under strategies and caps, for several models and shapes; and what of a step each
 // layer takes.
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/util/Exception.h>
-#include <fmt/format.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <memory>
-#include <new>
-#include <optional>
-#include <string>
-#include <vector>
+#include <tuple>
 
+#include "bench/environment.h"
 #include "bench/layer_bench.h"
-#include "bench/step_bench.h"
 #include "bench/step_memory.h"
-#include "firkin/base/error.h"
-#include "firkin/base/machine.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/progress.h"
-#include "firkin/base/units.h"
-#include "firkin/comm/rank_info.h"
-#include "firkin/plan/tensor_profile.h"
 #include "job.h"
 #include "model/transformer.h"
-#include "report/report.h"
-#include "results/results.h"
-#include "workload/synthetic_workload.h"
+
+#include <torch/headeronly/version.h>
 
 namespace firkin::cli {
 namespace {
@@ -96,6 +83,31 @@ std::vector<Configuration> make_configurations(const StepFlags& flags) {
   return configurations;
 }
 
+// What differs between an earlier run and one that these flags would start here: "batch 4, now 2", "host a, now b"; empty: nothing.
+std::string difference_from(const RunHead& earlier, const StepFlags& flags) {
+  const Host here = this_host();
+  const std::vector<Host>& hosts = earlier.environment.hosts;
+  std::vector<std::tuple<std::string, std::string, std::string>> facts = {
+      {"firkin", earlier.environment.firkin, FIRKIN_VERSION},
+      {"libtorch", earlier.environment.libtorch.value_or(""), TORCH_VERSION},
+      {"host", hosts.empty() ? "" : hosts[0].host, here.host},
+      {"cpu", earlier.environment.cpu.value_or(""), here.cpu},
+      {"world size", fmt::format("{}", earlier.environment.world_size.value_or(0)), fmt::format("{}", world_size(flags.ranks))}};
+  const nlohmann::json now = start_run("", flags.common).settings;
+  for (const auto& [name, value] : now.items()) {
+    if (name == "memory-limit") continue;  // what fitted was measured in the same way
+    if (!earlier.settings.is_object() || !earlier.settings.contains(name))
+      return fmt::format("an older version of firkin, which did not record --{}", name);
+    const nlohmann::json& before = earlier.settings[name];
+    facts.emplace_back("--" + name, before.is_string() ? before.get<std::string>() : before.dump(), value.get<std::string>());
+  }
+  for (const auto& [name, before, after] : facts) {
+    if (before != after)
+      return fmt::format("{} {}, now {}", name, before.empty() ? "(not given)" : before, after.empty() ? "(not given)" : after);
+  }
+  return "";
+}
+
 // The configurations that an earlier, interrupted run with the same settings left in --out; none when there is no results.json.
 // Throws InputError when that is no result of bench step, or was measured with other settings, on another machine or by another version.
 std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) {
@@ -105,26 +117,10 @@ std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) 
   if (found.run.command != "bench-step") {
     throw InputError(fmt::format("--resume: {} is a result of {}; expected one of firkin bench step", file.string(), found.run.command));
   }
-  if (const std::string difference = difference_from(found.run, flags.common, flags.ranks); !difference.empty()) {
+  if (const std::string difference = difference_from(found.run, flags); !difference.empty()) {
     throw InputError(fmt::format("--resume: {} was measured with {}; expected the same, or another --out", file.string(), difference));
   }
   return std::move(found.configurations);
-}
-
-// memory: one per setting.
-StepConfiguration measured_configuration(const Configuration& configuration, const std::vector<StepSetting>& settings,
-                                         const StepBenchResult& result, const std::vector<StepMemory>& memory, int world_size) {
-  StepConfiguration measured{.model = configuration.description};
-  measured.strategies = strategy_rows(settings, result, configuration.description, world_size);
-  for (size_t i = 0; i < settings.size(); ++i) {
-    measured.strategies[i].peak_memory_bytes = memory[i].peak_bytes;
-    measured.strategies[i].memory_between_steps_bytes = memory[i].between_steps_bytes;
-  }
-  measured.samples.step_s = result.step_s;
-  measured.samples.comm_s = result.comm_s;
-  measured.samples.communication_s = result.communication_s;
-  measured.samples.raw_step_s_by_rank = result.raw_step_s;
-  return measured;
 }
 
 // What one rank needs to measure configuration after configuration.
@@ -137,108 +133,78 @@ struct MatrixRun {
 };
 
 int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
-  if (flags.job.memory_limit_bytes) return *flags.job.memory_limit_bytes;
-  if (!device.is_cpu()) {
-    return static_cast<int64_t>(
-        c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);  // of all ranks that share it
-  }
-  const auto info = rank_info_from_environment();
-  return available_memory_bytes() / std::max(1, info ? info->local_world_size : 1);
-}
-
-// The most that any rank asks for beyond its limit decides for all. Empty: every rank has enough.
-std::string agree_on_memory(const MatrixRun& run, const char* what, int64_t needed) {
-  bool fits = true;
-  double most_needed = 0;
-  double least_limit = static_cast<double>(run.memory_limit);
-  for (const auto& rank : all_gather(run.group, {static_cast<double>(needed), static_cast<double>(run.memory_limit)})) {
-    fits = fits && rank[0] <= rank[1];
-    most_needed = std::max(most_needed, rank[0]);
-    least_limit = std::min(least_limit, rank[1]);
-  }
-  if (fits) return "";
-  return fmt::format("{} {} a rank; limit {}", what, format_bytes(static_cast<int64_t>(most_needed)),
-                     format_bytes(static_cast<int64_t>(least_limit)));
-}
-
-bool is_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr || dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
-  return std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;  // LibTorch's CPU allocator
-}
-
-// Makes the workload and takes one step without communication: no rank waits for another while it may run out of memory.
-std::string try_configuration(const MatrixRun& run, const Configuration& configuration, std::optional<Workload>& workload) {
-  constexpr int64_t kMoreThanAnyLimit = int64_t{1} << 62;
-  int64_t peak = kMoreThanAnyLimit;
-  try {
-    workload = configuration.job
-                   ? make_job(*configuration.job, run.group, run.flags.common.seed)
-                   : make_synthetic_workload({.count = run.flags.synthetic_tensors, .bytes = run.flags.synthetic_bytes}, run.group.device);
-    peak = measure_local_step_memory(*workload).peak_bytes;
-  } catch (const std::exception& error) {
-    if (!is_out_of_memory(error)) throw;
-    workload.reset();
-  }
-  const auto by_rank = all_gather(run.group, {peak == kMoreThanAnyLimit ? 1.0 : 0.0});
-  if (std::ranges::any_of(by_rank, [](const auto& rank) { return rank[0] > 0; })) return "an allocation failed";
-  return agree_on_memory(run, "a trial step took", peak);
+  if (device.is_cpu() || flags.job.memory_limit_bytes)
+    return available_memory(flags.job.memory_limit_bytes, flags.ranks) / local_ranks(flags.ranks);
+  return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);  // of all ranks that share it
 }
 
 StepConfiguration measure_configuration(MatrixRun& run, const Configuration& configuration) {
-  const int64_t estimated_bytes = configuration.job ? process_bytes(estimate_job_memory(*configuration.job))
-                                                    : 3 * run.flags.synthetic_tensors * run.flags.synthetic_bytes;
-  std::string reason = agree_on_memory(run, "estimated", estimated_bytes);
-  std::optional<Workload> workload;
-  if (reason.empty()) reason = try_configuration(run, configuration, workload);
-  if (!reason.empty()) {
-    for (size_t i = 0; i < run.settings.size() * static_cast<size_t>(run.flags.steps.blocks); ++i) run.progress->advance("out of memory");
-    return {.model = configuration.description, .status = "out of memory", .reason = reason};
+  const StepFlags& flags = run.flags;
+  const auto make = [&] {
+    if (configuration.job) return make_job(*configuration.job, run.group, flags.common.seed);
+    return make_synthetic_workload({.count = flags.synthetic_tensors, .bytes = flags.synthetic_bytes}, run.group.device);
+  };
+  const int64_t estimated_bytes =
+      configuration.job ? process_bytes(estimate_job_memory(*configuration.job)) : 3 * flags.synthetic_tensors * flags.synthetic_bytes;
+  std::string why_not;
+  std::optional<Workload> workload = make_within_memory(run.group, make, estimated_bytes, run.memory_limit, why_not);
+  if (!workload) {
+    for (size_t i = 0; i < run.settings.size() * static_cast<size_t>(flags.steps.blocks); ++i) run.progress->advance("out of memory");
+    return {.model = configuration.description, .status = "out of memory", .reason = why_not};
   }
   std::vector<StepMemory> memory;
   for (const StepSetting& setting : run.settings) memory.push_back(measure_step_memory(run.group, *workload, setting.options));
-  StepBenchOptions options = run.flags.steps;
-  options.seed = run.flags.common.seed;
+  StepBenchOptions options = flags.steps;
+  options.seed = flags.common.seed;
   options.on_progress = [&run](const std::string& done) { run.progress->advance(done); };
-  const StepBenchResult result = measure_steps(run.group, *workload, run.settings, options);
-  return measured_configuration(configuration, run.settings, result, memory, run.group.size);
+  StepBenchResult result = measure_steps(run.group, *workload, run.settings, options);
+  StepConfiguration measured{.model = configuration.description};
+  measured.strategies = strategy_rows(run.settings, result, measured.model, run.group.size);
+  for (size_t i = 0; i < memory.size(); ++i) {
+    measured.strategies[i].peak_memory_bytes = memory[i].peak_bytes;
+    measured.strategies[i].memory_between_steps_bytes = memory[i].between_steps_bytes;
+  }
+  measured.samples.step_s = std::move(result.step_s);
+  measured.samples.comm_s = std::move(result.comm_s);
+  measured.samples.communication_s = std::move(result.communication_s);
+  measured.samples.raw_step_s_by_rank = std::move(result.raw_step_s);
+  return measured;
 }
 
-// The one of `before` that is this configuration; null when there is none, or when it did not fit: another limit, or a machine with less
-// beside it, may have enough now.
-const StepConfiguration* measured_before(const std::vector<StepConfiguration>& before, const Configuration& configuration) {
-  const auto found = std::ranges::find(before, configuration.description, &StepConfiguration::model);
-  return found == before.end() || found->strategies.empty() ? nullptr : &*found;
-}
-
-// Rank 0's word counts: other machines may not have the file.
-std::vector<bool> done_before(const ProcessGroup& group, const std::vector<Configuration>& configurations,
-                              const std::vector<StepConfiguration>& before) {
-  std::vector<double> done;
-  for (const Configuration& configuration : configurations) done.push_back(measured_before(before, configuration) ? 1 : 0);
-  const std::vector<double> on_rank0 = all_gather(group, done)[0];
-  return {on_rank0.begin(), on_rank0.end()};
+// What an earlier run measured of each configuration; nothing: it is to be measured. Rank 0's word counts, and it alone has the figures:
+// other machines may not have the file.
+std::vector<std::optional<StepConfiguration>> measured_before(const StepFlags& flags, const ProcessGroup& group,
+                                                              const std::vector<Configuration>& configurations) {
+  const std::vector<StepConfiguration> earlier = resumable_configurations(flags);
+  std::vector<std::optional<StepConfiguration>> before;
+  for (const Configuration& configuration : configurations) {
+    const auto found = std::ranges::find(earlier, configuration.description, &StepConfiguration::model);
+    // One that did not fit is tried again: another limit, or a machine with less beside it, may have enough now.
+    const bool is_here = found != earlier.end() && !found->strategies.empty();
+    before.emplace_back();
+    if (of_rank_0(group, is_here ? 1 : 0) == 1) before.back() = is_here ? *found : StepConfiguration();
+  }
+  return before;
 }
 
 void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   Results results = begin_run("bench-step", flags.common, group);
   const std::vector<Configuration> configurations = make_configurations(flags);
-  const std::vector<StepConfiguration> before = resumable_configurations(flags);
-  const std::vector<bool> done = done_before(group, configurations, before);
+  std::vector<std::optional<StepConfiguration>> before = measured_before(flags, group, configurations);
   MatrixRun run{.flags = flags,
                 .group = group,
                 .settings = make_settings(flags),
                 .memory_limit = memory_limit_of(flags, group.device),
                 .progress = nullptr};
-  const auto blocks_to_measure = std::ranges::count(done, false) * static_cast<int64_t>(run.settings.size());
+  const auto blocks_to_measure =
+      std::ranges::count_if(before, [](const auto& one) { return !one; }) * static_cast<int64_t>(run.settings.size());
   run.progress = std::make_unique<Progress>("measuring steps", static_cast<int>(blocks_to_measure) * flags.steps.blocks, group.rank == 0);
   for (size_t i = 0; i < configurations.size(); ++i) {
-    StepConfiguration configuration = done[i] && group.rank == 0 ? *measured_before(before, configurations[i])
-                                      : done[i]                  ? StepConfiguration()
-                                                                 : measure_configuration(run, configurations[i]);
+    StepConfiguration configuration = before[i] ? *before[i] : measure_configuration(run, configurations[i]);
     if (group.rank != 0) continue;
     if (!flags.common.json && !flags.common.quiet) {
       run.progress->finish();
-      fmt::print("{}{}{}", i > 0 ? "\n" : "", done[i] ? "measured before: " : "", configuration_in_text(configuration));
+      fmt::print("{}{}{}", i > 0 ? "\n" : "", before[i] ? "measured before: " : "", configuration_in_text(configuration));
       std::fflush(stdout);
     }
     results.configurations.push_back(std::move(configuration));
@@ -287,9 +253,7 @@ std::string perturbation_text(const PairedRatio& ratio) {
 LayerProfile measure(const LayersFlags& flags, Workload& workload, const ProcessGroup& group) {
   Progress progress("stepping", flags.steps, group.rank == 0);
   LayerBenchOptions options{
-      .steps = flags.steps, .seed = flags.common.seed, .observe_forward = {}, .on_progress = [&progress](const std::string& done) {
-        progress.advance(done);
-      }};
+      .steps = flags.steps, .seed = flags.common.seed, .on_progress = [&progress](const std::string& done) { progress.advance(done); }};
   if (auto* model = workload.module->as<TransformerLMImpl>()) {
     options.observe_forward = [model](ForwardObserver observer) { model->observe_forward(std::move(observer)); };
   }
@@ -349,7 +313,7 @@ Run declare_bench_step(CLI::App& app) {
     make_configurations(*flags);
     claim_output_folder(flags->common, writes_results());
     resumable_configurations(*flags);
-    if (flags->resume && flags->common.folder) flags->common.folder->older_result_is_kept = true;  // what is there goes on
+    flags->common.older_result_is_kept = flags->resume;  // what is there goes on
     return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, group); });
   };
 }

@@ -1,20 +1,9 @@
 // firkin buckets: the named models, and the bucket assignment or the memory of a model, without allocating it, or of a tensors.csv.
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <memory>
-#include <numeric>
 #include <ranges>
 
-#include "firkin/base/error.h"
-#include "firkin/base/units.h"
-#include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/sharded_plan.h"
-#include "firkin/plan/tensor_profile.h"
 #include "job.h"
 #include "model/transformer.h"
-#include "model/transformer_config.h"
-#include "results/results.h"
 
 namespace firkin::cli {
 namespace {
@@ -31,19 +20,14 @@ struct BucketsFlags {
   bool no_master_weights = false;
 };
 
-// Tensors in gradient-ready order.
-struct Gradients {
-  std::string source;
-  std::vector<std::string> names;
-  std::vector<int64_t> bytes;
-};
+const std::string& source_of(const BucketsFlags& flags) {
+  return flags.tensors_file.empty() ? flags.model.model : flags.tensors_file;
+}
 
-Gradients gradients_of(const BucketsFlags& flags) {
-  if (!flags.tensors_file.empty()) {
-    TensorProfile profile = read_tensors_csv(flags.tensors_file);
-    return {flags.tensors_file, std::move(profile.names), std::move(profile.bytes)};
-  }
-  Gradients gradients{.source = flags.model.model, .names = {}, .bytes = {}};
+// In gradient-ready order; of a model without times.
+TensorProfile gradients_of(const BucketsFlags& flags) {
+  if (!flags.tensors_file.empty()) return read_tensors_csv(flags.tensors_file);
+  TensorProfile gradients;
   // Until a backward pass was observed: the reverse of registration.
   for (const TensorSpec& tensor : std::views::reverse(tensor_specs(model_config(flags.model)))) {
     gradients.names.push_back(tensor.name);
@@ -52,7 +36,7 @@ Gradients gradients_of(const BucketsFlags& flags) {
   return gradients;
 }
 
-nlohmann::json assignment_json(const Gradients& gradients, double cap_mib, const BucketPlan& plan, bool list) {
+nlohmann::json assignment_json(const TensorProfile& gradients, double cap_mib, const BucketPlan& plan, bool list) {
   const std::vector<int64_t> bytes = bucket_bytes(plan, gradients.bytes);
   nlohmann::json json = {{kCapKey, cap_mib},
                          {"buckets", plan.buckets.size()},
@@ -92,11 +76,11 @@ void print_buckets(const nlohmann::json& result) {
 
 int run(const BucketsFlags& flags) {
   CapOptions options = cap_options(flags.rule);
-  const Gradients gradients = gradients_of(flags);
-  nlohmann::json result = {{"source", gradients.source},
+  const TensorProfile gradients = gradients_of(flags);
+  nlohmann::json result = {{"source", source_of(flags)},
                            {"rule", flags.rule.rule},
                            {"tensors", gradients.bytes.size()},
-                           {kGradientBytesKey, std::accumulate(gradients.bytes.begin(), gradients.bytes.end(), int64_t{0})}};
+                           {kGradientBytesKey, gradients.total_bytes()}};
   for (const int64_t cap : flags.caps) {
     options.cap_bytes = cap;
     const BucketPlan plan = assign_buckets(gradients.bytes, options);
@@ -188,9 +172,7 @@ int show_memory(const BucketsFlags& flags, bool all_models) {
       models.push_back(memory_of(flags, model.name, *model.parameters));
     }
   } else {
-    const Gradients gradients = gradients_of(flags);
-    const int64_t bytes = std::accumulate(gradients.bytes.begin(), gradients.bytes.end(), int64_t{0});
-    models.push_back(memory_of(flags, gradients.source, bytes / element_bytes(flags.model)));
+    models.push_back(memory_of(flags, source_of(flags), gradients_of(flags).total_bytes() / element_bytes(flags.model)));
   }
   if (flags.json) {
     print_json({{"optimizer", flags.optimizer}, {"dtype", flags.model.dtype}, {"models", models}});

@@ -1,20 +1,16 @@
 #include "command.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <utility>
 
-#include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
-#include "firkin/base/units.h"
 
 namespace firkin::cli {
 namespace {
@@ -203,14 +199,10 @@ void print_json(const nlohmann::json& result) {
   std::fflush(stdout);
 }
 
-std::filesystem::path result_file(const std::filesystem::path& named) {
-  return std::filesystem::is_directory(named) ? named / kResultsFile : named;
-}
-
 void claim_output_folder(CommonFlags& common, bool writes) {
   if (common.quiet) Progress::silence();
   check_output_folder(common.out, "--out");
-  if (writes) common.folder = std::make_shared<OutputFolder>(common.out);
+  if (writes) common.folder = std::make_shared<OutputFolderLock>(common.out, "--out");
 }
 
 RunHead start_run(const std::string& command, const CommonFlags& common) {
@@ -223,11 +215,11 @@ RunHead start_run(const std::string& command, const CommonFlags& common) {
 }
 
 void keep_older(const CommonFlags& common, const std::vector<std::string>& names) {
-  if (!common.folder || common.folder->older_result_is_kept) return;
+  if (!common.folder || common.older_result_is_kept) return;
   if (const auto older = keep_older_result(common.out, names, inputs_of(*common.app))) {
     fmt::print(stderr, "firkin: moved the earlier result from {} to {}\n", common.out, older->string());
   }
-  common.folder->older_result_is_kept = true;
+  common.older_result_is_kept = true;
 }
 
 void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {

@@ -1,10 +1,12 @@
 // What the subcommands share: how one is declared, its flags with units, its folder, its end.
 #pragma once
 
+#include <fmt/format.h>
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -15,7 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "firkin/base/error.h"
 #include "firkin/base/output_folder.h"
+#include "firkin/base/units.h"
 #include "firkin/plan/bucket_plan.h"
 #include "report/report.h"
 #include "results/results.h"
@@ -81,22 +85,15 @@ struct RuleFlags {
 void add_rule_flags(CLI::App& app, RuleFlags& flags);
 CapOptions cap_options(const RuleFlags& flags);  // with the default cap
 
-// A folder that this process writes into, and no other until it ends.
-struct OutputFolder {
-  explicit OutputFolder(const std::filesystem::path& folder) : lock(folder, "--out") {}
-
-  OutputFolderLock lock;
-  bool older_result_is_kept = false;  // moved to older/N, or there is none
-};
-
 struct CommonFlags {
   bool json = false;
   bool quiet = false;
   bool settings = false;  // of other frameworks, to paste
   std::string out;
-  uint64_t seed = 0;                     // where something is random
-  const CLI::App* app = nullptr;         // that they were added to
-  std::shared_ptr<OutputFolder> folder;  // once it is claimed; null on ranks that write nothing
+  uint64_t seed = 0;                          // where something is random
+  const CLI::App* app = nullptr;              // that they were added to
+  std::shared_ptr<OutputFolderLock> folder;   // once it is claimed; null on ranks that write nothing
+  mutable bool older_result_is_kept = false;  // moved to older/N, or there is none, or it goes on
 };
 // --json, --quiet and --out, whose default is firkin-out/COMMAND.
 void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
@@ -109,9 +106,6 @@ void add_json_flag(CLI::App& app, bool& json);
 
 // The result on standard output, and nothing else there.
 void print_json(const nlohmann::json& result);
-
-// A results.json, or the one in a folder.
-std::filesystem::path result_file(const std::filesystem::path& named);
 
 // Before anything is measured: throws InputError when --out cannot be written to, or another run is writing into it. `writes`: whether this
 // process is the one that will write (rank 0, or the one that starts the ranks).

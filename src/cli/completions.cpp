@@ -1,12 +1,6 @@
 // Shell completions. What may come next is known to the program alone: `firkin __complete WORD...`, hidden, prints what the last word,
 // which is perhaps empty, may become, one a line with a tab and a summary behind it; ":files" stands for any file. `firkin completions
 // SHELL` prints the few lines with which a shell asks.
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <memory>
-#include <sstream>
-
 #include "command.h"
 #ifdef FIRKIN_WITH_TORCH
 #include "model/transformer_config.h"
@@ -77,12 +71,8 @@ std::string offer(const std::string& word, std::string summary) {
 // CLI11 writes the values that CLI::IsMember allows into the name of the type: TEXT:{bash,zsh,fish}.
 std::vector<std::string> listed_words(const std::string& type) {
   const size_t open = type.find('{');
-  const size_t close = type.find('}', open == std::string::npos ? 0 : open);
-  std::vector<std::string> words;
-  if (open == std::string::npos || close == std::string::npos) return words;
-  std::istringstream list(type.substr(open + 1, close - open - 1));
-  for (std::string word; std::getline(list, word, ',');) words.push_back(word);
-  return words;
+  if (open == std::string::npos) return {};
+  return CLI::detail::split(type.substr(open + 1, type.find('}', open) - open - 1), ',');
 }
 
 // What may follow a flag, or stand for an argument: its words, or a file where it is any other text. Nothing for numbers.

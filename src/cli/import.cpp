@@ -1,14 +1,6 @@
 // firkin import: other people's measurements as tensors.csv and allreduce.csv.
-#include <fmt/format.h>
-
-#include <filesystem>
-#include <memory>
-
-#include "command.h"
-#include "firkin/base/error.h"
-#include "firkin/base/units.h"
 #include "import/import.h"
-#include "results/results.h"
+#include "command.h"
 
 namespace firkin::cli {
 namespace {

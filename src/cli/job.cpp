@@ -4,22 +4,20 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <system_error>
-#include <tuple>
 #include <utility>
 
 #include "bench/environment.h"
 #include "bench/torch_peer.h"
 #include "comm/backends.h"
 #include "firkin/base/machine.h"
-#include "firkin/base/units.h"
 #include "firkin/comm/device.h"
 #include "firkin/comm/rank_info.h"
 #include "firkin/comm/run_ranks.h"
 #include "model/transformer.h"
 #include "workload/text_data.h"
 
-#include <torch/headeronly/version.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
@@ -58,7 +56,7 @@ void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command) {
   add_output_flags(app, run.common, command);
   add_value(app, "--seed", run.common.seed, "random seed", "Measuring");
   RankFlags& flags = run.ranks;
-  flags.ranks_option = add_value(app, "--ranks", flags.ranks, "ranks to start on this machine, without a launcher");
+  add_value(app, "--ranks", flags.ranks, "ranks to start on this machine, without a launcher");
   app.add_option("--link", flags.link,
                  "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long (a\nreduce-scatter or "
                  "all-gather half an all-reduce)");
@@ -103,7 +101,7 @@ int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& 
                              .link = link};
   choose_backend(options, *options.device);  // what is wrong with it is said once, and before any rank starts
   if (!info) return launch_local_ranks(flags.ranks, command_line());
-  if (flags.ranks_option->count() > 0 && flags.ranks != info->world_size) {
+  if (run.common.app->count("--ranks") > 0 && flags.ranks != info->world_size) {
     throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", flags.ranks, info->world_size));
   }
   set_torch_log_level();
@@ -117,30 +115,6 @@ Results begin_run(const std::string& command, const CommonFlags& common, const P
   results.run = start_run(command, common);
   add_ranks(group, results.run.environment);
   return results;
-}
-
-std::string difference_from(const RunHead& earlier, const CommonFlags& common, const RankFlags& ranks) {
-  const Host here = this_host();
-  const std::vector<Host>& hosts = earlier.environment.hosts;
-  std::vector<std::tuple<std::string, std::string, std::string>> facts = {
-      {"firkin", earlier.environment.firkin, FIRKIN_VERSION},
-      {"libtorch", earlier.environment.libtorch.value_or(""), TORCH_VERSION},
-      {"host", hosts.empty() ? "" : hosts[0].host, here.host},
-      {"cpu", earlier.environment.cpu.value_or(""), here.cpu},
-      {"world size", fmt::format("{}", earlier.environment.world_size.value_or(0)), fmt::format("{}", world_size(ranks))}};
-  const nlohmann::json now = start_run("", common).settings;
-  for (const auto& [name, value] : now.items()) {
-    if (name == "memory-limit") continue;  // what fitted was measured in the same way
-    if (!earlier.settings.is_object() || !earlier.settings.contains(name))
-      return fmt::format("an older version of firkin, which did not record --{}", name);
-    const nlohmann::json& before = earlier.settings[name];
-    facts.emplace_back("--" + name, before.is_string() ? before.get<std::string>() : before.dump(), value.get<std::string>());
-  }
-  for (const auto& [name, before, after] : facts) {
-    if (before != after)
-      return fmt::format("{} {}, now {}", name, before.empty() ? "(not given)" : before, after.empty() ? "(not given)" : after);
-  }
-  return "";
 }
 
 // ---- A model, and the job of the benchmarks.
@@ -157,6 +131,20 @@ std::string flag_name(std::string_view size) {
 bool is_folder(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::is_directory(path, ignored);
+}
+
+std::filesystem::path data_folder() {
+  const char* named = std::getenv("FIRKIN_DATA");
+  if (named && *named) {
+    if (!is_folder(named)) throw InputError(fmt::format("FIRKIN_DATA={}: expected the folder with Firkin's data", named));
+    return named;
+  }
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::filesystem::path installed = (program.parent_path() / FIRKIN_INSTALLED_DATA).lexically_normal();
+  if (is_folder(installed)) return installed;
+  if (is_folder(FIRKIN_SOURCE_DATA)) return FIRKIN_SOURCE_DATA;
+  throw RuntimeError(fmt::format("no data folder: neither {} nor {} exists; set FIRKIN_DATA to the folder with Firkin's data",
+                                 installed.string(), FIRKIN_SOURCE_DATA));
 }
 
 TensorProfile replayed_profile(const JobFlags& flags) {
@@ -249,20 +237,6 @@ ModelDescription describe_model(const ModelFlags& flags) {
   model.tensors = static_cast<int64_t>(tensors.size());
   model.gradient_bytes = elements * element_bytes(flags);
   return model;
-}
-
-std::filesystem::path data_folder() {
-  const char* named = std::getenv("FIRKIN_DATA");
-  if (named && *named) {
-    if (!is_folder(named)) throw InputError(fmt::format("FIRKIN_DATA={}: expected the folder with Firkin's data", named));
-    return named;
-  }
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  const std::filesystem::path installed = (program.parent_path() / FIRKIN_INSTALLED_DATA).lexically_normal();
-  if (is_folder(installed)) return installed;
-  if (is_folder(FIRKIN_SOURCE_DATA)) return FIRKIN_SOURCE_DATA;
-  throw RuntimeError(fmt::format("no data folder: neither {} nor {} exists; set FIRKIN_DATA to the folder with Firkin's data",
-                                 installed.string(), FIRKIN_SOURCE_DATA));
 }
 
 std::filesystem::path text_or_shipped(const std::string& file) {
@@ -412,14 +386,11 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
 }
 
 double cap_in_mib(int64_t bytes) {
-  constexpr int kExact = 17;  // digits
-  double in_mib = mib(bytes);
-  for (int digits = kExact; digits > 0; --digits) {
+  for (int digits = 1; digits < std::numeric_limits<double>::max_digits10; ++digits) {
     const double shorter = std::stod(fmt::format("{:.{}g}", mib(bytes), digits));
-    if (bytes_from_mib(shorter, "--cap") != bytes) break;
-    in_mib = shorter;
+    if (bytes_from_mib(shorter, "--cap") == bytes) return shorter;
   }
-  return in_mib;
+  return mib(bytes);
 }
 
 std::vector<StepSetting> make_settings(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps,

@@ -10,24 +10,13 @@
 
 #include <ATen/core/ScalarType.h>
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <map>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "bench/step_bench.h"
 #include "command.h"
-#include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 #include "model/memory_estimate.h"
 #include "model/transformer_config.h"
-#include "results/run.h"
 #include "workload/synthetic_workload.h"
 #include "workload/workload.h"
 
@@ -37,7 +26,6 @@ namespace firkin::cli {
 
 struct RankFlags {
   int ranks = 2;
-  CLI::Option* ranks_option = nullptr;
   double timeout_s = 1800;
   std::string backend = "auto";       // of GroupOptions
   std::string device = "auto";        // of device_for_rank()
@@ -71,9 +59,6 @@ int run_on_ranks(RunFlags& flags, const std::function<void(const ProcessGroup&)>
 // A result with the head of start_run(), and in it the machines of all ranks. Collective.
 Results begin_run(const std::string& command, const CommonFlags& common, const ProcessGroup& group);
 
-// What differs between an earlier run and one that these flags would start here: "batch 4, now 2", "host a, now b"; empty: nothing.
-std::string difference_from(const RunHead& earlier, const CommonFlags& common, const RankFlags& ranks);
-
 // ---- a model
 
 struct ModelFlags {
@@ -100,12 +85,9 @@ TransformerConfig model_config(const ModelFlags& flags, int64_t sequence, const 
 // The model for people and scripts, without what it is trained on. Allocates no parameter.
 ModelDescription describe_model(const ModelFlags& flags);
 
-// The folder with the files that Firkin ships: $FIRKIN_DATA; or share/firkin of the folder into which the running program was installed,
-// wherever that was moved; or data/ of the source tree (not installed). Throws InputError when $FIRKIN_DATA is not a folder, RuntimeError
-// when there is none of the others.
-std::filesystem::path data_folder();
-
-// What is trained on: `file`, or where that is empty the text that Firkin ships.
+// What is trained on: `file`, or where that is empty the text that Firkin ships in $FIRKIN_DATA; or in share/firkin of the folder into
+// which the running program was installed, wherever that was moved; or in data/ of the source tree. Throws InputError when $FIRKIN_DATA is
+// not a folder, RuntimeError when there is none of the others.
 std::filesystem::path text_or_shipped(const std::string& file);
 
 // --memory-limit, of one rank.

@@ -1,21 +1,16 @@
 // firkin: finds, predicts and proves the best gradient bucket size.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdio>
 #include <string_view>
 
 #include "command.h"
-#include "firkin/base/error.h"
-#include "report/report.h"
 
 namespace firkin::cli {
 
-// One line per command; a command is a file of this folder, or a part of one.
-#ifdef FIRKIN_WITH_TORCH
+// One line per command; a command is a file of this folder, or a part of one. The last five need no LibTorch.
 Run declare_bench_allreduce(CLI::App& app);
 Run declare_bench_chunks(CLI::App& app);
 Run declare_bench_collectives(CLI::App& app);
@@ -26,7 +21,6 @@ Run declare_sample(CLI::App& app);
 Run declare_trace(CLI::App& app);
 Run declare_train(CLI::App& app);
 Run declare_tune(CLI::App& app);
-#endif
 Run declare_predict(CLI::App& app);
 Run declare_import(CLI::App& app);
 Run declare_compare(CLI::App& app);

@@ -1,16 +1,8 @@
 // firkin predict: T(b), the best uniform cap and the best plan, from tensors.csv and allreduce.csv.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <memory>
-
 #include "command.h"
-#include "firkin/base/error.h"
-#include "firkin/base/units.h"
 #include "firkin/plan/scaling.h"
-#include "report/report.h"
-#include "results/results.h"
 
 namespace firkin::cli {
 namespace {

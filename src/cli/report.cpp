@@ -1,18 +1,14 @@
 // firkin report and firkin compare: a page of results that were written before, and two of them side by side.
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <memory>
-
 #include "command.h"
-#include "firkin/base/error.h"
 #include "firkin/base/file.h"
-#include "firkin/base/output_folder.h"
-#include "report/report.h"
 
 namespace firkin::cli {
 namespace {
+
+// A results.json, or the one in a folder.
+std::filesystem::path result_file(const std::filesystem::path& named) {
+  return std::filesystem::is_directory(named) ? named / kResultsFile : named;
+}
 
 // ---- firkin report
 

@@ -1,11 +1,5 @@
 // firkin sample: text from a model that `firkin train` has trained.
-#include <fmt/format.h>
-
-#include <filesystem>
-#include <memory>
-
 #include "command.h"
-#include "firkin/base/error.h"
 #include "model/transformer.h"
 #include "model/transformer_config.h"
 #include "train/checkpoint.h"

@@ -1,15 +1,9 @@
 // firkin trace: what ran when in a few training steps, per strategy, as Chrome traces, beside what the performance model says.
-#include <fmt/format.h>
-
-#include <memory>
-
+#include "trace/trace.h"
 #include "bench/step_trace.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
-#include "firkin/base/units.h"
 #include "job.h"
-#include "results/results.h"
-#include "trace/trace.h"
 
 namespace firkin::cli {
 namespace {

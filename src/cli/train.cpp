@@ -1,19 +1,9 @@
 // firkin train: trains a model, on any text or tokens, with checkpoints to continue from.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <exception>
-#include <filesystem>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "firkin/base/error.h"
-#include "firkin/base/units.h"
 #include "firkin/comm/rank_info.h"
-#include "firkin/ddp/data_parallel.h"
 #include "job.h"
 #include "model/transformer.h"
 #include "train/checkpoint.h"
@@ -343,11 +333,8 @@ std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nl
   }
   std::optional<NewestCheckpoint> start = starting_point(flags, about);
   say_where_it_starts(flags, start);
-  if (start && flags.common.folder) {
-    flags.common.folder->older_result_is_kept = true;  // what is there goes on
-  } else {
-    keep_older(flags.common, {kResultsFile, "report.html", kMetricsFile, kMetricsTable, kCheckpointFolder, kBucketsFile});
-  }
+  flags.common.older_result_is_kept = start.has_value();  // then what is there goes on
+  keep_older(flags.common, {kResultsFile, "report.html", kMetricsFile, kMetricsTable, kCheckpointFolder, kBucketsFile});
   std::filesystem::create_directories(checkpoint_folder(flags));
   remove_unfinished_checkpoints(checkpoint_folder(flags));
   return start;

@@ -1,15 +1,5 @@
 // firkin tune: profile, measure the all-reduce, predict, verify, report.
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <memory>
-#include <optional>
-
-#include "firkin/base/error.h"
-#include "firkin/base/units.h"
-#include "firkin/plan/cost_curve.h"
 #include "job.h"
-#include "results/results.h"
 #include "tune/measure.h"
 
 namespace firkin::cli {
