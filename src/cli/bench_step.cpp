@@ -127,9 +127,9 @@ std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) 
 struct MatrixRun {
   const StepFlags& flags;
   const ProcessGroup& group;
-  std::vector<StepSetting> settings;
+  const std::vector<StepSetting>& settings;
   int64_t memory_limit;  // bytes for this rank
-  std::unique_ptr<Progress> progress;
+  Progress progress;
 };
 
 int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
@@ -149,14 +149,14 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
   std::string why_not;
   std::optional<Workload> workload = make_within_memory(run.group, make, estimated_bytes, run.memory_limit, why_not);
   if (!workload) {
-    for (size_t i = 0; i < run.settings.size() * static_cast<size_t>(flags.steps.blocks); ++i) run.progress->advance("out of memory");
+    for (size_t i = 0; i < run.settings.size() * static_cast<size_t>(flags.steps.blocks); ++i) run.progress.advance("out of memory");
     return {.model = configuration.description, .status = "out of memory", .reason = why_not};
   }
   std::vector<StepMemory> memory;
   for (const StepSetting& setting : run.settings) memory.push_back(measure_step_memory(run.group, *workload, setting.options));
   StepBenchOptions options = flags.steps;
   options.seed = flags.common.seed;
-  options.on_progress = [&run](const std::string& done) { run.progress->advance(done); };
+  options.on_progress = [&run](const std::string& done) { run.progress.advance(done); };
   StepBenchResult result = measure_steps(run.group, *workload, run.settings, options);
   StepConfiguration measured{.model = configuration.description};
   measured.strategies = strategy_rows(run.settings, result, measured.model, run.group.size);
@@ -190,20 +190,19 @@ std::vector<std::optional<StepConfiguration>> measured_before(const StepFlags& f
 void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   Results results = begin_run("bench-step", flags.common, group);
   const std::vector<Configuration> configurations = make_configurations(flags);
-  std::vector<std::optional<StepConfiguration>> before = measured_before(flags, group, configurations);
+  const std::vector<std::optional<StepConfiguration>> before = measured_before(flags, group, configurations);
+  const std::vector<StepSetting> settings = make_settings(flags);
+  const int to_measure = static_cast<int>(std::ranges::count_if(before, [](const auto& one) { return !one; }) * std::ssize(settings));
   MatrixRun run{.flags = flags,
                 .group = group,
-                .settings = make_settings(flags),
+                .settings = settings,
                 .memory_limit = memory_limit_of(flags, group.device),
-                .progress = nullptr};
-  const auto blocks_to_measure =
-      std::ranges::count_if(before, [](const auto& one) { return !one; }) * static_cast<int64_t>(run.settings.size());
-  run.progress = std::make_unique<Progress>("measuring steps", static_cast<int>(blocks_to_measure) * flags.steps.blocks, group.rank == 0);
+                .progress = {"measuring steps", to_measure * flags.steps.blocks, group.rank == 0}};
   for (size_t i = 0; i < configurations.size(); ++i) {
     StepConfiguration configuration = before[i] ? *before[i] : measure_configuration(run, configurations[i]);
     if (group.rank != 0) continue;
     if (!flags.common.json && !flags.common.quiet) {
-      run.progress->finish();
+      run.progress.finish();
       fmt::print("{}{}{}", i > 0 ? "\n" : "", before[i] ? "measured before: " : "", configuration_in_text(configuration));
       std::fflush(stdout);
     }

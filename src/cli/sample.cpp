@@ -1,7 +1,6 @@
 // firkin sample: text from a model that `firkin train` has trained.
 #include "command.h"
 #include "model/transformer.h"
-#include "model/transformer_config.h"
 #include "train/checkpoint.h"
 
 namespace firkin::cli {

@@ -1,5 +1,4 @@
 // firkin trace: what ran when in a few training steps, per strategy, as Chrome traces, beside what the performance model says.
-#include "trace/trace.h"
 #include "bench/step_trace.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"

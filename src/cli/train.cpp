@@ -1,13 +1,8 @@
 // firkin train: trains a model, on any text or tokens, with checkpoints to continue from.
-#include <fmt/ranges.h>
-
 #include <exception>
 
 #include "firkin/comm/rank_info.h"
 #include "job.h"
-#include "model/transformer.h"
-#include "train/checkpoint.h"
-#include "train/trainer.h"
 #include "train/training_loop.h"
 #include "train/weights.h"
 
@@ -137,8 +132,6 @@ double global_clip_norm(const TrainFlags& flags) {
   return flags.settings.clip_each_norm > 0 ? 0 : flags.settings.clip_norm;
 }
 
-constexpr const char* kOptimisation = "optimisation";  // in a checkpoint
-
 nlohmann::json optimisation(const TrainFlags& flags) {
   const TrainSettings& settings = flags.settings;
   return {{"steps", settings.schedule.steps},
@@ -211,15 +204,6 @@ void check_train_flags(const TrainFlags& flags) {
   import_weights(read_safetensors(flags.import_file), config, flags.import_file, shapes);
 }
 
-// What tensors will hold, and what there is: one line.
-std::string memory_in_text(const TrainFlags& flags) {
-  const MemoryEstimate estimate = estimate_memory(flags);
-  const int ranks = local_ranks(flags.ranks);
-  return fmt::format("memory per rank: {}; about {} in all; {} available for {}", parts_in_text(estimate),
-                     format_bytes(process_bytes(estimate)), format_bytes(available_memory(flags.memory_limit_bytes, flags.ranks)),
-                     ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks));
-}
-
 // What a checkpoint says of its training, beside the numbers: model, data, and what decides the samples.
 nlohmann::json describe_training(const TrainFlags& flags, const TrainingData& data) {
   const TransformerConfig config = model_config(flags.model);
@@ -235,36 +219,10 @@ nlohmann::json describe_training(const TrainFlags& flags, const TrainingData& da
           {"batch", flags.settings.batch},
           {"sequence", flags.sequence},
           {"seed", flags.common.seed},
-          {kOptimisation, optimisation(flags)}};
-}
-
-// What a checkpoint's description and these flags say differently of how parameters are updated, which may change on the way:
-// "--steps 300 (before: 200)"; empty: nothing.
-std::string changed_optimisation(const nlohmann::json& stored, const TrainFlags& flags) {
-  std::vector<std::string> changes;
-  if (!stored.is_object() || !stored.contains(kOptimisation)) return "";  // of a version that did not say it
-  const nlohmann::json ours = optimisation(flags);
-  for (const auto& [name, value] : ours.items()) {
-    const nlohmann::json before = stored[kOptimisation].value(name, nlohmann::json());
-    if (before != value) changes.push_back(fmt::format("--{} {} (before: {})", name, value.dump(), before.dump()));
-  }
-  return fmt::format("{}", fmt::join(changes, ", "));
-}
-
-// Throws InputError unless a checkpoint's description is that of this training, in what must be the same to go on. file: the checkpoint's.
-void check_same_training(const nlohmann::json& stored, const nlohmann::json& ours, const std::string& file) {
-  for (const auto& [name, value] : ours.items()) {
-    if (name == "data" || name == kOptimisation) continue;  // the same file may have another name; its size says more
-    const nlohmann::json before = stored.is_object() && stored.contains(name) ? stored[name] : nlohmann::json();
-    if (before == value) continue;
-    throw InputError(fmt::format("{}: {} was {} and is now {}; expected the same, or another --out for a new run", file, name,
-                                 before.dump(), value.dump()));
-  }
+          {kOptimisationKey, optimisation(flags)}};
 }
 
 // ---- What is there to go on from.
-
-constexpr const char* kRunKey = "run";  // in a checkpoint: which run of torchrun wrote it
 
 std::filesystem::path checkpoint_folder(const TrainFlags& flags) {
   return std::filesystem::path(flags.common.out) / kCheckpointFolder;
@@ -281,40 +239,21 @@ std::optional<NewestCheckpoint> newest_checkpoint(const TrainFlags& flags) {
                          : "there is no older one"));
 }
 
-// What torchrun's earlier ranks of this run have left, the newest that is whole. None: this is the beginning, or the folder is another
-// run's.
-std::optional<NewestCheckpoint> checkpoint_of_this_run(const TrainFlags& flags) {
-  const std::optional<RunId> ours = run_id_from_environment();
-  if (!ours) return std::nullopt;
-  std::vector<std::string> problems;
-  auto newest = read_newest_checkpoint(checkpoint_folder(flags), problems);
-  if (newest) {
-    const CheckpointHead& head = newest->checkpoint.head;
-    const bool names_run = head.about.is_object() && head.about.contains(kRunKey) && head.about[kRunKey].is_string();
-    const auto theirs = names_run ? std::optional(run_id_from(head.about[kRunKey].get<std::string>())) : std::nullopt;
-    if (!theirs || !is_same_run(*theirs, *ours, restart_count())) return std::nullopt;
-    // A job started once more, under the name of one that is done or with a checkpoint to continue from, is another.
-    const bool may_be_new = restart_count() == 0 && theirs->agent != ours->agent;
-    if (may_be_new && (head.step >= flags.settings.schedule.steps || !flags.from.empty())) return std::nullopt;
-  }
-  for (const std::string& problem : problems) fmt::print(stderr, "firkin: {}\n", problem);
-  return newest;
-}
-
 // What to continue from; nothing: start from the beginning.
 std::optional<NewestCheckpoint> starting_point(const TrainFlags& flags, const nlohmann::json& about) {
-  std::optional<NewestCheckpoint> start = checkpoint_of_this_run(flags);
+  std::optional<NewestCheckpoint> start =
+      checkpoint_of_this_run(checkpoint_folder(flags), flags.settings.schedule.steps, !flags.from.empty());
   if (!start && flags.resume) {
     start = flags.from.empty() ? newest_checkpoint(flags) : NewestCheckpoint{flags.from, read_checkpoint(flags.from)};
   }
-  if (start) check_same_training(start->checkpoint.head.about, about, start->file.string());
+  if (start) check_same_training(start->checkpoint.head.about, about, start->file);
   return start;
 }
 
-void say_where_it_starts(const TrainFlags& flags, const std::optional<NewestCheckpoint>& start) {
+void say_where_it_starts(const TrainFlags& flags, const nlohmann::json& about, const std::optional<NewestCheckpoint>& start) {
   if (start) {
     fmt::print(stderr, "firkin: continuing from {}, {} steps done\n", start->file.string(), start->checkpoint.head.step);
-    const std::string changes = changed_optimisation(start->checkpoint.head.about, flags);
+    const std::string changes = changed_optimisation(start->checkpoint.head.about, about);
     if (!changes.empty()) fmt::print(stderr, "firkin: the remaining steps use {}\n", changes);
   } else if (flags.resume || restart_count() > 0) {
     fmt::print(stderr, "firkin: no checkpoint of this run in {}: starting from the first step\n", checkpoint_folder(flags).string());
@@ -324,7 +263,11 @@ void say_where_it_starts(const TrainFlags& flags, const std::optional<NewestChec
 // Rank 0 alone sees the folder.
 std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nlohmann::json& about, const ProcessGroup& group) {
   if (group.rank != 0) return std::nullopt;
-  fmt::print(stderr, "firkin: {}\n", memory_in_text(flags));
+  const MemoryEstimate estimate = estimate_memory(flags);
+  const int ranks = local_ranks(flags.ranks);
+  fmt::print(stderr, "firkin: memory per rank: {}; about {} in all; {} available for {}\n", parts_in_text(estimate),
+             format_bytes(process_bytes(estimate)), format_bytes(available_memory(flags.memory_limit_bytes, flags.ranks)),
+             ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks));
   if (clips_ordered(flags)) {
     fmt::print(stderr,
                "firkin: --clip {} needs every gradient before the first update, so ordered has nothing to overlap: training bucketed "
@@ -332,7 +275,7 @@ std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nl
                flags.settings.clip_norm);
   }
   std::optional<NewestCheckpoint> start = starting_point(flags, about);
-  say_where_it_starts(flags, start);
+  say_where_it_starts(flags, about, start);
   flags.common.older_result_is_kept = start.has_value();  // then what is there goes on
   keep_older(flags.common, {kResultsFile, "report.html", kMetricsFile, kMetricsTable, kCheckpointFolder, kBucketsFile});
   std::filesystem::create_directories(checkpoint_folder(flags));
@@ -350,9 +293,8 @@ void run_rank(const TrainFlags& flags, const ProcessGroup& group) {
   results.run.model->sequence_length = flags.sequence;
   const TrainingData data = training_data(flags);
   results.run.model->text = data.file->path().filename().string();
-  nlohmann::json about = describe_training(flags, data);
+  const nlohmann::json about = describe_training(flags, data);
   const std::optional<NewestCheckpoint> start = prepare_folder(flags, about, group);
-  if (const auto run = run_id_from_environment()) about[kRunKey] = text_of(*run);
   const Checkpoint* checkpoint = start ? &start->checkpoint : nullptr;
 
   torch::manual_seed(flags.common.seed);

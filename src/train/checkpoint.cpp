@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <caffe2/serialize/inline_container.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -197,6 +198,26 @@ void remove_old_checkpoints(const fs::path& folder, int64_t keep) {
     std::error_code ignored;
     if (one.file != best) fs::remove(one.file, ignored);
   }
+}
+
+void check_same_training(const nlohmann::json& stored, const nlohmann::json& ours, const fs::path& file) {
+  for (const auto& [name, value] : ours.items()) {
+    if (name == "data" || name == kOptimisationKey) continue;  // the same file may have another name; its size says more
+    const nlohmann::json before = stored.is_object() && stored.contains(name) ? stored[name] : nlohmann::json();
+    if (before == value) continue;
+    refuse_file(
+        file, fmt::format("{} was {} and is now {}; expected the same, or another --out for a new run", name, before.dump(), value.dump()));
+  }
+}
+
+std::string changed_optimisation(const nlohmann::json& stored, const nlohmann::json& ours) {
+  std::vector<std::string> changes;
+  if (!stored.is_object() || !stored.contains(kOptimisationKey)) return "";  // of a version that did not say it
+  for (const auto& [name, value] : ours[kOptimisationKey].items()) {
+    const nlohmann::json before = stored[kOptimisationKey].value(name, nlohmann::json());
+    if (before != value) changes.push_back(fmt::format("--{} {} (before: {})", name, value.dump(), before.dump()));
+  }
+  return fmt::format("{}", fmt::join(changes, ", "));
 }
 
 void remove_unfinished_checkpoints(const fs::path& folder) {

@@ -65,6 +65,14 @@ std::optional<NewestCheckpoint> read_newest_checkpoint(const std::filesystem::pa
 // left alone, and counts as one of those.
 void remove_old_checkpoints(const std::filesystem::path& folder, int64_t keep);
 
+// Throws InputError, which names the file, unless the description in a checkpoint's head is that of this training, in what must be the same
+// to go on: all but the name of the data and kOptimisationKey.
+void check_same_training(const nlohmann::json& stored, const nlohmann::json& ours, const std::filesystem::path& file);
+
+// How both say that parameters are updated, where they differ, which may be on the way: "--steps 300 (before: 200)"; empty: nowhere.
+std::string changed_optimisation(const nlohmann::json& stored, const nlohmann::json& ours);
+inline constexpr const char* kOptimisationKey = "optimisation";
+
 // What writers that were killed have left. Call it only where no other process writes.
 void remove_unfinished_checkpoints(const std::filesystem::path& folder);
 

@@ -85,6 +85,7 @@ std::optional<std::string> MetricsLog::append(const TrainingRow& row) {
 namespace {
 
 constexpr std::string_view kNoName = "none";  // torchrun's own default
+constexpr const char* kRunKey = "run";        // in a checkpoint: which run wrote it
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -131,6 +132,23 @@ RunId run_id_from(const std::string& text) {
   const size_t at = text.rfind('@');
   if (at == std::string::npos) return {.job = text, .agent = ""};
   return {.job = text.substr(0, at), .agent = text.substr(at + 1)};
+}
+
+std::optional<NewestCheckpoint> checkpoint_of_this_run(const std::filesystem::path& folder, int64_t steps, bool goes_on_from_another) {
+  const std::optional<RunId> ours = run_id_from_environment();
+  if (!ours) return std::nullopt;
+  std::vector<std::string> problems;
+  auto newest = read_newest_checkpoint(folder, problems);
+  if (newest) {
+    const auto& [step, held_loss, about] = newest->checkpoint.head;
+    const bool names_run = about.is_object() && about.contains(kRunKey) && about[kRunKey].is_string();
+    const RunId theirs = run_id_from(names_run ? about[kRunKey].get<std::string>() : "");
+    if (!is_same_run(theirs, *ours, restart_count())) return std::nullopt;
+    const bool may_be_new = restart_count() == 0 && theirs.agent != ours->agent;
+    if (may_be_new && (step >= steps || goes_on_from_another)) return std::nullopt;
+  }
+  for (const std::string& problem : problems) fmt::print(stderr, "firkin: {}\n", problem);
+  return newest;
 }
 
 namespace {
@@ -244,6 +262,7 @@ double sum_of(const std::vector<TrainingRow>& rows, size_t first, double Trainin
 TrainingLoop::TrainingLoop(LoopOptions options, Trainer& trainer, nlohmann::json about, std::function<bool()> stops)
     : options_(std::move(options)), trainer_(trainer), about_(std::move(about)), stops_(std::move(stops)) {
   if (!speaks()) return;
+  if (const auto run = run_id_from_environment()) about_[kRunKey] = text_of(*run);
   metrics_.emplace(options_.out, trainer.next_step());
   writer_.emplace(options_.out / kCheckpointFolder, options_.keep);
   rows_ = metrics_->earlier();

@@ -78,6 +78,11 @@ bool is_same_run(const RunId& stored, const RunId& ours, int restarts);
 std::string text_of(const RunId& run);
 RunId run_id_from(const std::string& text);
 
+// What this run's ranks have left in the folder of checkpoints before torchrun restarted them, the newest that is whole; newer ones are
+// named on standard error. Nothing: this is the beginning, or the folder is another run's. A job started once more, under the name of one
+// that has done its `steps` or with another checkpoint to go on from, is another.
+std::optional<NewestCheckpoint> checkpoint_of_this_run(const std::filesystem::path& folder, int64_t steps, bool goes_on_from_another);
+
 // SIGTERM, SIGINT and SIGUSR1 (Slurm's --signal) as a wish: finish the step, write a checkpoint, end.
 inline constexpr std::array kStopSignals = {SIGTERM, SIGINT, SIGUSR1};
 
