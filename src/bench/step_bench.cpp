@@ -267,15 +267,21 @@ StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, con
   return result;
 }
 
-std::vector<StrategyRow> strategy_rows(const std::vector<StepSetting>& settings, const StepBenchResult& result,
-                                       const ModelDescription& model, int world_size) {
+StepConfiguration measured_configuration(const ModelDescription& model, const std::vector<StepSetting>& settings,
+                                         const StepBenchResult& result, const std::vector<StepMemory>& memory, int world_size) {
   const BlockFit fit = fit_blocks(result.step_s);
-  std::vector<StrategyRow> rows;
+  StepConfiguration measured{.model = model};
   for (size_t i = 0; i < settings.size(); ++i) {
-    rows.push_back(row_of(settings[i], result, fit, i, model, world_size));
-    add_ratio_to_torch(settings, result, i, rows.back());
+    StrategyRow& row = measured.strategies.emplace_back(row_of(settings[i], result, fit, i, model, world_size));
+    row.peak_memory_bytes = memory[i].peak_bytes;
+    row.memory_between_steps_bytes = memory[i].between_steps_bytes;
+    add_ratio_to_torch(settings, result, i, row);
   }
-  return rows;
+  measured.samples.step_s = result.step_s;
+  measured.samples.comm_s = result.comm_s;
+  measured.samples.communication_s = result.communication_s;
+  measured.samples.raw_step_s_by_rank = result.raw_step_s;
+  return measured;
 }
 
 }  // namespace firkin

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/step_memory.h"
 #include "bench/torch_peer.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
@@ -94,10 +95,10 @@ struct StepBenchOptions {
   std::function<bool(const StepBenchResult& so_far)> is_enough = {};
 };
 
-// A row for every setting. The first is `none`: what a step takes longer than its is exposed communication. options.communication_alone
-// must have been set.
-std::vector<StrategyRow> strategy_rows(const std::vector<StepSetting>& settings, const StepBenchResult& result,
-                                       const ModelDescription& model, int world_size);
+// What was measured of a model, with a row for every setting. The first is `none`: what a step takes longer than its is exposed
+// communication. options.communication_alone must have been set. memory: of every setting.
+StepConfiguration measured_configuration(const ModelDescription& model, const std::vector<StepSetting>& settings,
+                                         const StepBenchResult& result, const std::vector<StepMemory>& memory, int world_size);
 
 // Runs all settings inside one process group, in randomised blocks, a barrier before every step. Collective: every rank gets the same
 // result. Throws what StepRunner throws.

@@ -57,16 +57,10 @@ class CountingAllocator : public c10::Allocator {
 
 CountingAllocator counting_allocator;
 
-// What a GPU's allocator has counted since the process began.
-struct Counted {
-  int64_t current = 0;
-  int64_t peak = 0;
-};
-
-Counted counted(c10::Device device) {
+// What a GPU's allocator has counted since the process began: bytes, current and peak.
+auto counted(c10::Device device) {
   const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-  const auto& bytes = stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-  return {bytes.current, bytes.peak};
+  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
 }
 
 int64_t bytes_of(const std::vector<at::Tensor>& tensors) {

@@ -6,7 +6,6 @@
 
 #include "bench/environment.h"
 #include "bench/layer_bench.h"
-#include "bench/step_memory.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/progress.h"
 #include "job.h"
@@ -157,18 +156,8 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
   StepBenchOptions options = flags.steps;
   options.seed = flags.common.seed;
   options.on_progress = [&run](const std::string& done) { run.progress.advance(done); };
-  StepBenchResult result = measure_steps(run.group, *workload, run.settings, options);
-  StepConfiguration measured{.model = configuration.description};
-  measured.strategies = strategy_rows(run.settings, result, measured.model, run.group.size);
-  for (size_t i = 0; i < memory.size(); ++i) {
-    measured.strategies[i].peak_memory_bytes = memory[i].peak_bytes;
-    measured.strategies[i].memory_between_steps_bytes = memory[i].between_steps_bytes;
-  }
-  measured.samples.step_s = std::move(result.step_s);
-  measured.samples.comm_s = std::move(result.comm_s);
-  measured.samples.communication_s = std::move(result.communication_s);
-  measured.samples.raw_step_s_by_rank = std::move(result.raw_step_s);
-  return measured;
+  const StepBenchResult result = measure_steps(run.group, *workload, run.settings, options);
+  return measured_configuration(configuration.description, run.settings, result, memory, run.group.size);
 }
 
 // What an earlier run measured of each configuration; nothing: it is to be measured. Rank 0's word counts, and it alone has the figures:
