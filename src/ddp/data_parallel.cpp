@@ -22,6 +22,7 @@ struct DataParallel::Parts {
   std::unique_ptr<Synchronizer> synchronizer;
   std::unique_ptr<Ordered> ordered;  // after it: they look at it to their end
   std::unique_ptr<Sharded> sharded;
+  FirstUse* first_use = nullptr;  // one of the two
   std::unique_ptr<Automatic> automatic;
   std::optional<StepFailure> no_failure;
   BucketPlan no_plan;
@@ -132,8 +133,9 @@ DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataPa
   }
   agree_to_begin(group, problem);
   Synchronizer& synchronizer = *parts_->synchronizer;
-  if (is_ordered) synchronizer.add(*(parts_->ordered = std::make_unique<Ordered>(synchronizer)));
-  if (is_sharded) synchronizer.add(*(parts_->sharded = std::make_unique<Sharded>(synchronizer, slices)));
+  if (is_ordered) parts_->first_use = (parts_->ordered = std::make_unique<Ordered>(synchronizer)).get();
+  if (is_sharded) parts_->first_use = (parts_->sharded = std::make_unique<Sharded>(synchronizer, slices)).get();
+  if (parts_->first_use != nullptr) synchronizer.add(*parts_->first_use);
   if (is_automatic) synchronizer.add(*(parts_->automatic = std::make_unique<Automatic>(synchronizer, parts_->ordered.get())));
   synchronizer.install_hooks();
 }
@@ -195,8 +197,7 @@ void DataParallel::step(torch::optim::Optimizer& optimizer, double clip_each_nor
 }
 
 void DataParallel::drain() {
-  if (parts_->ordered) parts_->ordered->drain();
-  if (parts_->sharded) parts_->sharded->drain();
+  if (parts_->first_use != nullptr) parts_->first_use->drain();
 }
 
 Sharded& DataParallel::sharded() {
@@ -220,8 +221,7 @@ const std::optional<StepFailure>& DataParallel::last_failure() const {
 DataParallelStats DataParallel::stats() const {
   if (!parts_->synchronizer) return {.tensors = parts_->tensors, .buckets = {}};
   DataParallelStats stats = parts_->synchronizer->stats();
-  if (parts_->ordered) parts_->ordered->add_to(stats);
-  if (parts_->sharded) parts_->sharded->add_to(stats);
+  if (parts_->first_use != nullptr) parts_->first_use->add_to(stats);
   if (parts_->automatic) stats.automatic = parts_->automatic->phase();
   return stats;
 }

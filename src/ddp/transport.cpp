@@ -225,6 +225,11 @@ bool BucketTransport::is_adopted(size_t parameter) const {
   return known != adopted_.end() && known->second == tensor.grad().unsafeGetTensorImpl();
 }
 
+std::span<const int64_t> BucketTransport::parameters_in(int64_t bucket) const {
+  const Bucket& tensors = communication_.plan.buckets[static_cast<size_t>(bucket)];
+  return std::span(communication_.order).subspan(static_cast<size_t>(tensors.first), static_cast<size_t>(tensors.count));
+}
+
 std::vector<int64_t> BucketTransport::not_received() const {
   std::vector<int64_t> result;
   for (size_t i = 0; buckets_ != nullptr && i < launched_; ++i) {

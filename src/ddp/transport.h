@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -91,8 +92,7 @@ class BucketTransport {
   const CommunicationPlan& communication() const { return communication_; }
   const std::vector<int64_t>& ready_order() const { return ready_order_; }
   int64_t position_of(size_t parameter) const { return position_of_[parameter]; }
-  // In launch order: of the step that goes on, and of the last one that came to its end.
-  const std::vector<BucketStats>& stats() const { return stats_; }
+  // In launch order, of the last step that came to its end.
   const std::vector<BucketStats>& finished_stats() const { return finished_stats_; }
   // "bucket 3 (blocks.2.w1.weight and 4 more, 4.2 MiB)"; the first in launch order whose sum is not there, empty when all are there.
   std::string describe(int64_t bucket) const;
@@ -105,6 +105,8 @@ class BucketTransport {
 
   // For buckets that arrive later. Null between a change of the plan and the next step, when there is none.
   const GradientBuckets* buckets() const { return buckets_.get(); }
+  // In the order of their places there.
+  std::span<const int64_t> parameters_in(int64_t bucket) const;
   // Buckets of the step that were launched and not received, in launch order.
   std::vector<int64_t> not_received() const;
   bool is_received(int64_t bucket) const { return flight(bucket).is_consumed(); }

@@ -5,13 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <numeric>
 #include <utility>
 
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "firkin/plan/launch_order.h"
 #include "firkin/stats/summary.h"
 
@@ -26,10 +26,6 @@ constexpr const char* kUnusedGradients =
 bool is_choice_due(int64_t steps) {
   constexpr int64_t kLongest = 64;
   return steps > 1 && (steps % kLongest == 0 || (steps < kLongest && (steps & (steps - 1)) == 0));
-}
-
-RuntimeError unused_gradients() {
-  return RuntimeError(std::string("DataParallel: ") + kUnusedGradients);
 }
 
 }  // namespace
@@ -80,7 +76,7 @@ std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root, std
   return list_of_rank(group, chosen.order, root);  // machines may round differently
 }
 
-Ordered::Ordered(Synchronizer& synchronizer) : synchronizer_(synchronizer) {
+Ordered::Ordered(Synchronizer& synchronizer) : FirstUse(synchronizer, kUnusedGradients) {
   renewed();
 }
 
@@ -90,13 +86,9 @@ Ordered::~Ordered() {
 }
 
 void Ordered::renewed() {
-  const StepSetup& setup = synchronizer_.setup();
-  listening_.reset();
-  modules_.emplace(*setup.module, setup.parameters);
-  is_late_.assign(setup.parameters.size(), false);
-  traces_.assign(setup.parameters.size(), {});
+  FirstUse::renewed();
+  traces_.assign(is_late_.size(), {});
   forget_buckets();
-  listening_.emplace(*setup.module, [this](const torch::nn::Module& module) { module_awaits(module); });
 }
 
 void Ordered::forget_buckets() {
@@ -112,19 +104,13 @@ bool Ordered::keeps_launch_order() const {
   return takes_plan(options) && !options.plan->launch_order.empty();
 }
 
-// Every parameter in it is awaited by a module, in every forward.
-bool Ordered::may_arrive_later(int64_t bucket) const {
-  if (!has_launch_order()) return false;
-  const Bucket& tensors = synchronizer_.transport().communication().plan.buckets[static_cast<size_t>(bucket)];
-  for (int64_t position = tensors.first; position < tensors.first + tensors.count; ++position) {
-    if (!modules_->is_awaited(parameter_at(position))) return false;
-  }
-  return true;
+bool Ordered::may_be_late(int64_t bucket) const {
+  return !synchronizer_.transport().communication().plan.launch_order.empty() && FirstUse::may_be_late(bucket);
 }
 
 void Ordered::begun() {
   steps_are_lost_ = std::exchange(are_unclaimed_, false);
-  receive_all_late();
+  receive_all();
   observe();
   if (!next_launch_order_.empty()) synchronizer_.transport().set_launch_order(std::exchange(next_launch_order_, {}));
 }
@@ -133,36 +119,14 @@ void Ordered::begun() {
 void Ordered::observe() {
   if (!std::exchange(is_forward_observed_, false)) return;
   const BucketTransport& transport = synchronizer_.transport();
-  const BucketPlan& plan = transport.communication().plan;
   last_forward_ = {.first_use_s = {}, .end_s = since_step_ended_s()};
   for (size_t i = 0; i < is_late_.size(); ++i) last_forward_.first_use_s.push_back(modules_->first_use_s(i));
-  std::vector<double> first_use_s;
-  for (const Bucket& bucket : plan.buckets) {
-    double first = std::numeric_limits<double>::infinity();
-    for (int64_t position = bucket.first; position < bucket.first + bucket.count; ++position) {
-      first = std::min(first, last_forward_.first_use_s[parameter_at(position)]);
-    }
-    first_use_s.push_back(first);
-  }
-  times_.add(transport.finished_stats(), plan.launch_order, std::move(first_use_s), last_forward_.end_s);
-}
-
-double Ordered::since_step_ended_s() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - step_ended_).count() - forward_wait_s_;
+  times_.add(transport.finished_stats(), transport.communication().plan.launch_order, first_use_of_buckets(last_forward_.first_use_s),
+             last_forward_.end_s);
 }
 
 void Ordered::sending() {
-  times_.backward_ended(std::chrono::duration<double>(std::chrono::steady_clock::now() - synchronizer_.transport().started_at()).count());
-}
-
-// The forward that led to this gradient must have waited for the parameter, or it has used an old one.
-void Ordered::gradient(size_t parameter) {
-  if (steps_are_lost_) throw unused_gradients();
-  if (is_late_[parameter]) modules_->check_awaited(parameter, synchronizer_.setup().parameters[parameter].name);
-}
-
-std::exception_ptr Ordered::objection() const {
-  return steps_are_lost_ ? std::make_exception_ptr(unused_gradients()) : nullptr;
+  times_.backward_ended(seconds_since(synchronizer_.transport().started_at()));
 }
 
 void Ordered::received(const StepAgreement& agreement, bool is_first) {
@@ -180,8 +144,7 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
   is_late_.assign(is_late_.size(), false);
   owed_.clear();
   for (const int64_t bucket : transport.not_received()) {
-    const Bucket& tensors = transport.communication().plan.buckets[static_cast<size_t>(bucket)];
-    for (int64_t position = tensors.first; position < tensors.first + tensors.count; ++position) is_late_[parameter_at(position)] = true;
+    for (const int64_t parameter : transport.parameters_in(bucket)) is_late_[static_cast<size_t>(parameter)] = true;
     anything_late_ = true;
     are_unclaimed_ = true;
   }
@@ -189,15 +152,7 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
     const at::Tensor& gradient = tensor_of(i).grad();
     traces_[i] = gradient.defined() ? trace_of(gradient) : Trace{};
   }
-  modules_->begin_forward();
-  last_forward_wait_s_ = std::exchange(forward_wait_s_, 0);
-  step_ended_ = std::chrono::steady_clock::now();
-}
-
-void Ordered::dropped() {
-  steps_are_lost_ = false;  // that step has failed, and the next one starts clean
-  is_late_.assign(is_late_.size(), false);
-  modules_->begin_forward();
+  begin_forward();
 }
 
 // Clipping, say, by a norm that lacks what is on its way.
@@ -213,11 +168,7 @@ void Ordered::check_unchanged() const {
 }
 
 void Ordered::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
-  const auto held = synchronizer_.enter();
-  if (synchronizer_.is_step_open()) {
-    throw RuntimeError(
-        "DataParallel: the optimiser stepped before gradients were averaged; expected finish_gradient_synchronization() first");
-  }
+  const auto held = enter_after_step();
   if (anything_late_) {
     check_steps_partially(optimizer);
     if (owed_.empty()) check_unchanged();
@@ -228,46 +179,23 @@ void Ordered::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
   if (anything_late_) owed_.add(optimizer, clip_each_norm);
 }
 
-void Ordered::drain() {
-  const auto held = synchronizer_.enter();
-  if (synchronizer_.is_step_open()) return;  // what is under way is this step's
-  synchronizer_.transport().settled().follow();
-  synchronizer_.or_lose_group([&] { receive_rest(); });
-}
-
 void Ordered::receive_rest() {
   are_unclaimed_ = false;
-  receive_all_late();
-  is_late_.assign(is_late_.size(), false);  // nothing that could be used too early
+  FirstUse::receive_rest();
 }
 
-void Ordered::module_awaits(const torch::nn::Module& module) {
-  const auto held = synchronizer_.lock();
-  modules_->note(module, since_step_ended_s());
-  synchronizer_.transport().settled().follow();
-  if (!anything_late_) return;
-  synchronizer_.throw_if_lost();
-  const std::vector<int64_t> buckets = late_buckets_of(module);
-  if (buckets.empty()) return;
-  const auto started = std::chrono::steady_clock::now();
-  synchronizer_.or_lose_group([&] { receive_in_turn(buckets); });
-  forward_wait_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-}
-
-// In launch order.
-std::vector<int64_t> Ordered::late_buckets_of(const torch::nn::Module& module) const {
-  std::vector<int64_t> buckets;
+// Its buckets, in launch order.
+void Ordered::receive_for(const torch::nn::Module& module) {
   const std::vector<size_t>& parameters = modules_->parameters_of(module);
-  if (parameters.empty()) return buckets;
   const BucketTransport& transport = synchronizer_.transport();
-  for (const int64_t bucket : transport.not_received()) {
-    const bool is_needed = std::ranges::any_of(parameters, [&](size_t parameter) {
+  std::vector<int64_t> buckets = transport.not_received();
+  std::erase_if(buckets, [&](int64_t bucket) {
+    return std::ranges::none_of(parameters, [&](size_t parameter) {
       const int64_t position = transport.position_of(parameter);
       return transport.buckets()->bucket_of(position) <= bucket && bucket <= transport.buckets()->last_bucket_of(position);
     });
-    if (is_needed) buckets.push_back(bucket);
-  }
-  return buckets;
+  });
+  if (!buckets.empty()) receive_in_turn(buckets);
 }
 
 // The optimiser runs once on all that have come, which in Python costs as much as on one; while a bucket has not come, on others that have.
@@ -286,7 +214,7 @@ void Ordered::receive_in_turn(const std::vector<int64_t>& buckets) {
   owed_.clear();
 }
 
-void Ordered::receive_all_late() {
+void Ordered::receive_all() {
   if (anything_late_) receive_in_turn(synchronizer_.transport().not_received());
 }
 
@@ -308,15 +236,6 @@ void Ordered::receive_late(const std::vector<int64_t>& buckets) {
   for (const int64_t position : complete) parameters.push_back(tensor_of(parameter_at(position)));
   owed_.pay(parameters, [&] { transport.adopt(complete); });
   transport.settled().set();
-}
-
-void Ordered::add_to(DataParallelStats& stats) const {
-  const auto held = synchronizer_.lock();
-  stats.forward_wait_s = last_forward_wait_s_;
-  const GradientBuckets* buckets = synchronizer_.transport().buckets();
-  for (int64_t bucket = 0; buckets != nullptr && bucket < buckets->bucket_count(); ++bucket) {
-    if (may_arrive_later(bucket)) stats.awaited_bytes += buckets->gradient_bytes(bucket);
-  }
 }
 
 }  // namespace firkin

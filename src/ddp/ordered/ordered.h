@@ -4,19 +4,13 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "ddp/awaiting_modules.h"
+#include "ddp/first_use.h"
 #include "ddp/optimizer_state.h"
-#include "ddp/synchronizer.h"
-#include "firkin/ddp/module_parameters.h"
 
 #include <torch/optim/optimizer.h>
 
@@ -83,16 +77,13 @@ class LaunchTimes {
 //   good;
 //   - buckets whose parameters are all awaited by some module are left on their way; the others are waited for;
 //   - step() runs the optimiser on what has come, and owes it to the rest, which a module's await or drain() receives and pays.
-class Ordered final : public StepExtension {
+class Ordered final : public FirstUse {
  public:
   // synchronizer: must outlive this.
   explicit Ordered(Synchronizer& synchronizer);
   ~Ordered() override;
 
   void step(torch::optim::Optimizer& optimizer, double clip_each_norm);
-  void drain();
-  // At the end of a step, before the optimiser's: all of its gradients are there, and the buckets may be replaced.
-  void receive_rest();
   // What steps with the buckets in use have shown is no more of interest: they are replaced.
   void forget_buckets();
   // When the last forward that was observed used each parameter first, and ended: seconds from the end of the step before it, without
@@ -102,50 +93,36 @@ class Ordered final : public StepExtension {
     double end_s = 0;
   };
   const Forward& last_forward() const { return last_forward_; }
-  void add_to(DataParallelStats& stats) const;
 
+  void receive_rest() override;
   void begun() override;
-  void gradient(size_t parameter) override;
-  std::exception_ptr objection() const override;
-  bool may_arrive_later(int64_t bucket) const override;
+  bool may_arrive_later(int64_t bucket) const override { return may_be_late(bucket); }
   void received(const StepAgreement& agreement, bool is_first) override;
   void sending() override;
-  void dropped() override;
   void renewed() override;
 
  private:
-  void module_awaits(const torch::nn::Module& module);
+  void receive_all() override;
+  void receive_for(const torch::nn::Module& module) override;
+  bool may_be_late(int64_t bucket) const override;
   void check_unchanged() const;
   void receive_late(const std::vector<int64_t>& buckets);
-  void receive_all_late();
-  std::vector<int64_t> late_buckets_of(const torch::nn::Module& module) const;
   void receive_in_turn(const std::vector<int64_t>& buckets);
   void observe();
   bool keeps_launch_order() const;
-  bool has_launch_order() const { return !synchronizer_.transport().communication().plan.launch_order.empty(); }
-  double since_step_ended_s() const;
   size_t parameter_at(int64_t position) const {
     return static_cast<size_t>(synchronizer_.transport().communication().order[static_cast<size_t>(position)]);
   }
   const at::Tensor& tensor_of(size_t parameter) const { return synchronizer_.setup().parameters[parameter].tensor; }
 
-  Synchronizer& synchronizer_;
-  std::optional<AwaitingModules> modules_;
   LaunchTimes times_;
   int64_t steps_ = 0;                       // of these buckets, that came to their end
   std::vector<int64_t> next_launch_order_;  // from the next step on; empty: as it is
   Forward last_forward_;
   bool is_forward_observed_ = false;  // a step has ended well, and its forward runs
-  std::chrono::steady_clock::time_point step_ended_;
-  std::vector<bool> is_late_;  // parameter: its gradient was on its way when the last step ended
-  std::vector<Trace> traces_;  // parameter: of its gradient, when that arrived
-  std::atomic<bool> anything_late_ = false;
-  bool are_unclaimed_ = false;   // nobody has asked for the gradients that were on their way when the last step ended
-  bool steps_are_lost_ = false;  // gradients of the last step came to nobody's use
+  std::vector<Trace> traces_;         // parameter: of its gradient, when that arrived
+  bool are_unclaimed_ = false;        // nobody has asked for the gradients that were on their way when the last step ended
   OwedSteps owed_;
-  double forward_wait_s_ = 0;  // since the last step ended
-  double last_forward_wait_s_ = 0;
-  std::optional<ForwardListening> listening_;
 };
 
 }  // namespace firkin

@@ -8,9 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -23,15 +21,8 @@ namespace {
 constexpr const char* kUnusedParts =
     "this rank did not use the gradients of the last step, though others may have; expected ShardedOptimizer::step() on every rank "
     "after each successful step";
-constexpr const char* kNoOptimizer = "backward ran under the strategy sharded without an optimiser; expected a ShardedOptimizer first";
-
-RuntimeError lost_step() {
-  return RuntimeError(std::string("DataParallel: ") + kUnusedParts);
-}
-
-RuntimeError no_optimizer() {
-  return RuntimeError(std::string("DataParallel: ") + kNoOptimizer);
-}
+constexpr const char* kNoOptimizer =
+    "DataParallel: backward ran under the strategy sharded without an optimiser; expected a ShardedOptimizer first";
 
 // In the run's shape; no view in autograd's books.
 at::Tensor elements_of(const ParameterPart& part) {
@@ -60,7 +51,7 @@ void check_sharded(const DataParallelOptions& options) {
 }
 
 Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicesOfBuckets> slices)
-    : synchronizer_(synchronizer), slices_(std::move(slices)) {
+    : FirstUse(synchronizer, kUnusedParts), slices_(std::move(slices)) {
   renewed();
 }
 
@@ -132,14 +123,10 @@ std::vector<SliceLengths> Sharded::lengths_of_whole_parameters() const {
 }
 
 void Sharded::renewed() {
-  const StepSetup& setup = synchronizer_.setup();
-  listening_.reset();
-  modules_.emplace(*setup.module, setup.parameters);
+  FirstUse::renewed();
   divide();
   first_use_.clear();
   gathers_.assign(static_cast<size_t>(transport().buckets()->bucket_count()), SlicesGather());
-  is_late_.assign(setup.parameters.size(), false);
-  listening_.emplace(*setup.module, [this](const torch::nn::Module& module) { module_awaits(module); });
 }
 
 void Sharded::begun() {
@@ -161,16 +148,9 @@ void Sharded::finish_round() {
   receive_all();
 }
 
-// The forward that led to this gradient must have waited for the parameter, or it has used an old one.
-void Sharded::gradient(size_t parameter) {
-  if (optimizer_ == nullptr) throw no_optimizer();
-  if (steps_are_lost_) throw lost_step();
-  if (is_late_[parameter]) modules_->check_awaited(parameter, parts_[parameter].run.name);
-}
-
 std::exception_ptr Sharded::objection() const {
-  if (optimizer_ == nullptr) return std::make_exception_ptr(no_optimizer());
-  return steps_are_lost_ ? std::make_exception_ptr(lost_step()) : nullptr;
+  if (optimizer_ == nullptr) return std::make_exception_ptr(RuntimeError(kNoOptimizer));
+  return FirstUse::objection();
 }
 
 void Sharded::received(const StepAgreement& agreement, bool is_first) {
@@ -188,15 +168,12 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
   }
   has_gradients_ = true;
   is_late_.assign(is_late_.size(), false);
-  modules_->begin_forward();
-  last_forward_wait_s_ = std::exchange(forward_wait_s_, 0);
+  begin_forward();
 }
 
 void Sharded::dropped() {
   for (auto& [bucket, slices] : *slices_) slices.received.reset();
-  steps_are_lost_ = false;  // that step has failed, and the next one starts clean
-  is_late_.assign(is_late_.size(), false);
-  modules_->begin_forward();
+  FirstUse::dropped();
 }
 
 // From the first forward.
@@ -213,24 +190,12 @@ void Sharded::forget_gradients() {
 
 // As the forward needs them; what is ready last in backward, where nothing is known.
 std::vector<int64_t> Sharded::gather_order() const {
-  std::vector<double> first_use(gathers_.size(), std::numeric_limits<double>::infinity());
-  for (size_t i = 0; i < first_use_.size(); ++i) {
-    double& of_bucket = first_use[static_cast<size_t>(parts_[i].bucket)];
-    of_bucket = std::min(of_bucket, first_use_[i]);
-  }
   std::vector<int64_t> order(gathers_.size());
   std::iota(order.rbegin(), order.rend(), 0);
+  if (first_use_.empty()) return order;
+  const std::vector<double> first_use = first_use_of_buckets(first_use_);
   std::ranges::stable_sort(order, {}, [&first_use](int64_t bucket) { return first_use[static_cast<size_t>(bucket)]; });
   return order;
-}
-
-// Every parameter in it is awaited by a module, in every forward.
-bool Sharded::may_be_late(int64_t bucket) const {
-  if (!modules_->has_learned()) return false;
-  for (size_t i = 0; i < trained(); ++i) {
-    if (parts_[i].bucket == bucket && !modules_->is_awaited(i)) return false;
-  }
-  return true;
 }
 
 // A program may have given a parameter other memory, as torch::load() does, or values that its master does not know.
@@ -251,11 +216,7 @@ void Sharded::follow_parameters() {
 }
 
 void Sharded::step() {
-  const auto held = synchronizer_.enter();
-  if (synchronizer_.is_step_open()) {
-    throw RuntimeError(
-        "DataParallel: the optimiser stepped before gradients were averaged; expected finish_gradient_synchronization() first");
-  }
+  const auto held = enter_after_step();
   if (!std::exchange(has_gradients_, false)) return;
   follow_parameters();
   std::vector<at::Tensor> gradients;  // hidden from the optimiser until it is their bucket's turn
@@ -324,24 +285,9 @@ void Sharded::receive_all() {
   for (const int64_t bucket : gather_order()) receive(bucket);
 }
 
-void Sharded::module_awaits(const torch::nn::Module& module) {
-  const auto held = synchronizer_.lock();
-  modules_->note(module, ++uses_);
-  if (!anything_late_) return;
-  synchronizer_.throw_if_lost();
-  const auto started = std::chrono::steady_clock::now();
-  synchronizer_.or_lose_group([&] {
-    RECORD_USER_SCOPE("forward waits");
-    for (const size_t parameter : modules_->parameters_of(module)) receive(parts_[parameter].bucket);
-  });
-  forward_wait_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-}
-
-void Sharded::drain() {
-  const auto held = synchronizer_.enter();
-  if (synchronizer_.is_step_open()) return;
-  synchronizer_.or_lose_group([&] { receive_all(); });
-  is_late_.assign(is_late_.size(), false);  // nothing that could be used too early
+void Sharded::receive_for(const torch::nn::Module& module) {
+  RECORD_USER_SCOPE("forward waits");
+  for (const size_t parameter : modules_->parameters_of(module)) receive(parts_[parameter].bucket);
 }
 
 double Sharded::clip_gradients(double max_norm) {
@@ -361,14 +307,6 @@ double Sharded::clip_gradients(double max_norm) {
     if (part.run.tensor.grad().defined()) part.run.tensor.mutable_grad().mul_(factor);
   }
   return norm;
-}
-
-void Sharded::add_to(DataParallelStats& stats) const {
-  const auto held = synchronizer_.lock();
-  stats.forward_wait_s = last_forward_wait_s_;
-  for (int64_t bucket = 0; bucket < static_cast<int64_t>(gathers_.size()); ++bucket) {
-    if (may_be_late(bucket)) stats.awaited_bytes += transport().buckets()->gradient_bytes(bucket);
-  }
 }
 
 }  // namespace firkin

@@ -4,17 +4,13 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "ddp/awaiting_modules.h"
+#include "ddp/first_use.h"
 #include "ddp/optimizer_state.h"
-#include "ddp/synchronizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
 #include "slices.h"
 
@@ -55,7 +51,7 @@ struct ParameterPart {
 //   |  |  gather                         ----------------------> all-gather, in the bucket's own memory
 //   |  |  receive                        what nobody awaits  <-
 //   forward
-//   |  await_parameters: module_awaits
+//   |  await_parameters: receive_for
 //   |  |  receive                        its buckets <---------- parameters
 //   backward() begins: Sharded::begun
 //   |  receive                           the rest <------------
@@ -63,7 +59,7 @@ struct ParameterPart {
 // Every step that succeeded is followed by one gather of every bucket, in the same order on every rank, before the next step sends
 // anything: both use the same connections. A rank whose program did not step takes part with what it has, when its next step begins, and
 // fails that.
-class Sharded final : public StepExtension {
+class Sharded final : public FirstUse {
  public:
   // synchronizer: must outlive this. slices: its hook's.
   Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicesOfBuckets> slices);
@@ -81,15 +77,12 @@ class Sharded final : public StepExtension {
   void load_from(const torch::optim::Optimizer& whole);
   std::vector<NamedTensor> gather_masters(std::optional<int> to);
   void load_masters(const std::vector<NamedTensor>& masters);
-  void drain();
-  void add_to(DataParallelStats& stats) const;
 
   // Before the parameters change: afterwards this rank owes the others nothing.
   void settle();
   bool is_gathering() const { return anything_late_; }
 
   void begun() override;
-  void gradient(size_t parameter) override;
   std::exception_ptr objection() const override;
   bool may_arrive_later(int64_t /*bucket*/) const override { return true; }  // they are received here
   void received(const StepAgreement& agreement, bool is_first) override;
@@ -107,12 +100,11 @@ class Sharded final : public StepExtension {
   void learn_use(int root);
   void forget_gradients();
   std::vector<int64_t> gather_order() const;
-  bool may_be_late(int64_t bucket) const;
   void step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients);
   void gather(int64_t bucket);
   void receive(int64_t bucket);
-  void receive_all();
-  void module_awaits(const torch::nn::Module& module);
+  void receive_all() override;
+  void receive_for(const torch::nn::Module& module) override;
   void gather_states(c10::function_ref<void(size_t part, State whole)> take);
   void regroup(const std::vector<ParameterPart>& parts);
   const BucketTransport& transport() const { return synchronizer_.transport(); }
@@ -120,22 +112,13 @@ class Sharded final : public StepExtension {
   const SliceLengths& lengths(int64_t bucket) const { return (*slices_)[flat(bucket).data_ptr()].lengths; }
   size_t trained() const { return is_late_.size(); }
 
-  Synchronizer& synchronizer_;
   std::shared_ptr<SlicesOfBuckets> slices_;
   torch::optim::Optimizer* optimizer_ = nullptr;
   ShardedOptions options_;
-  std::vector<ParameterPart> parts_;  // of the trained parameters, in their order; then of frozen ones
-  std::optional<AwaitingModules> modules_;
-  std::vector<double> first_use_;  // by parameter, the same on every rank; empty before the first step
-  double uses_ = 0;
+  std::vector<ParameterPart> parts_;   // of the trained parameters, in their order; then of frozen ones
+  std::vector<double> first_use_;      // by parameter, the same on every rank; empty before the first step
   std::vector<SlicesGather> gathers_;  // by bucket
-  std::vector<bool> is_late_;          // parameter: it was on its way when the last step ended
-  std::atomic<bool> anything_late_ = false;
-  bool has_gradients_ = false;   // of a step that succeeded, and nobody has stepped them
-  bool steps_are_lost_ = false;  // nobody ever has
-  double forward_wait_s_ = 0;    // since the last step ended
-  double last_forward_wait_s_ = 0;
-  std::optional<ForwardListening> listening_;
+  bool has_gradients_ = false;         // of a step that succeeded, and nobody has stepped them
 };
 
 }  // namespace firkin

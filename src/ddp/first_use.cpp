@@ -1,0 +1,102 @@
+#include "first_use.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+
+namespace firkin {
+
+void FirstUse::renewed() {
+  const StepSetup& setup = synchronizer_.setup();
+  listening_.reset();
+  modules_.emplace(*setup.module, setup.parameters);
+  is_late_.assign(setup.parameters.size(), false);
+  listening_.emplace(*setup.module, [this](const torch::nn::Module& module) { module_awaits(module); });
+}
+
+// The forward that led to this gradient must have waited for the parameter, or it has used an old one.
+void FirstUse::gradient(size_t parameter) {
+  if (const std::exception_ptr problem = objection()) std::rethrow_exception(problem);
+  if (is_late_[parameter]) modules_->check_awaited(parameter, synchronizer_.setup().parameters[parameter].name);
+}
+
+std::exception_ptr FirstUse::objection() const {
+  return steps_are_lost_ ? std::make_exception_ptr(RuntimeError(std::string("DataParallel: ") + unused_)) : nullptr;
+}
+
+void FirstUse::dropped() {
+  steps_are_lost_ = false;  // that step has failed, and the next one starts clean
+  is_late_.assign(is_late_.size(), false);
+  modules_->begin_forward();
+}
+
+bool FirstUse::may_be_late(int64_t bucket) const {
+  return std::ranges::all_of(synchronizer_.transport().parameters_in(bucket),
+                             [this](int64_t parameter) { return modules_->is_awaited(static_cast<size_t>(parameter)); });
+}
+
+std::unique_lock<std::recursive_mutex> FirstUse::enter_after_step() const {
+  std::unique_lock held = synchronizer_.enter();
+  if (!synchronizer_.is_step_open()) return held;
+  throw RuntimeError(
+      "DataParallel: the optimiser stepped before gradients were averaged; expected finish_gradient_synchronization() first");
+}
+
+void FirstUse::begin_forward() {
+  modules_->begin_forward();
+  last_forward_wait_s_ = std::exchange(forward_wait_s_, 0);
+  step_ended_ = std::chrono::steady_clock::now();
+}
+
+double FirstUse::since_step_ended_s() const {
+  return seconds_since(step_ended_) - forward_wait_s_;
+}
+
+std::vector<double> FirstUse::first_use_of_buckets(const std::vector<double>& of_parameters) const {
+  const BucketTransport& transport = synchronizer_.transport();
+  std::vector<double> first_use(transport.communication().plan.buckets.size(), std::numeric_limits<double>::infinity());
+  for (size_t bucket = 0; bucket < first_use.size(); ++bucket) {
+    for (const int64_t parameter : transport.parameters_in(static_cast<int64_t>(bucket))) {
+      first_use[bucket] = std::min(first_use[bucket], of_parameters[static_cast<size_t>(parameter)]);
+    }
+  }
+  return first_use;
+}
+
+void FirstUse::module_awaits(const torch::nn::Module& module) {
+  const auto held = synchronizer_.lock();
+  modules_->note(module, since_step_ended_s());
+  synchronizer_.transport().settled().follow();
+  if (!anything_late_) return;
+  synchronizer_.throw_if_lost();
+  const auto started = std::chrono::steady_clock::now();
+  synchronizer_.or_lose_group([&] { receive_for(module); });
+  forward_wait_s_ += seconds_since(started);
+}
+
+void FirstUse::drain() {
+  const auto held = synchronizer_.enter();
+  if (synchronizer_.is_step_open()) return;  // what is under way is this step's
+  synchronizer_.transport().settled().follow();
+  synchronizer_.or_lose_group([&] { receive_rest(); });
+}
+
+void FirstUse::receive_rest() {
+  receive_all();
+  is_late_.assign(is_late_.size(), false);  // nothing that could be used too early
+}
+
+void FirstUse::add_to(DataParallelStats& stats) const {
+  const auto held = synchronizer_.lock();
+  stats.forward_wait_s = last_forward_wait_s_;
+  const GradientBuckets* buckets = synchronizer_.transport().buckets();
+  for (int64_t bucket = 0; buckets != nullptr && bucket < buckets->bucket_count(); ++bucket) {
+    if (may_be_late(bucket)) stats.awaited_bytes += buckets->gradient_bytes(bucket);
+  }
+}
+
+}  // namespace firkin
