@@ -65,28 +65,10 @@ void await_parameters(const torch::nn::Module& module) {
 }
 
 AwaitingModules::AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters)
-    : owners_of_(parameters.size()), is_awaited_(parameters.size(), false) {
-  std::unordered_map<const void*, size_t> index_of;
-  for (size_t i = 0; i < parameters.size(); ++i) index_of.emplace(parameters[i].tensor.unsafeGetTensorImpl(), i);
-  std::vector<const torch::nn::Module*> path;
-  add_places(module, "", path, index_of);
-}
-
-void AwaitingModules::add_places(const torch::nn::Module& module, const std::string& name, std::vector<const torch::nn::Module*>& path,
-                                 const std::unordered_map<const void*, size_t>& index_of) {
-  path.push_back(&module);
-  owners_[&module].name = name.empty() ? "the module itself" : name;
-  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    const auto known = index_of.find(item.value().unsafeGetTensorImpl());
-    if (known != index_of.end()) places_.push_back({.parameter = known->second, .path = path});
-  }
-  for (const auto& child : module.named_children()) {
-    std::string inner = name;
-    if (!inner.empty()) inner += '.';
-    inner += child.key();
-    add_places(*child.value(), inner, path, index_of);
-  }
-  path.pop_back();
+    : root_(module), owners_of_(parameters.size()), is_awaited_(parameters.size(), false) {
+  for (size_t i = 0; i < parameters.size(); ++i) index_of_.emplace(parameters[i].tensor.unsafeGetTensorImpl(), i);
+  owners_[&module].name = "the module itself";
+  for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) owners_[item.value().get()].name = item.key();
 }
 
 void AwaitingModules::note(const torch::nn::Module& module, double seconds) {
@@ -99,21 +81,25 @@ void AwaitingModules::note(const torch::nn::Module& module, double seconds) {
 void AwaitingModules::learn() {
   has_learned_ = true;
   is_awaited_.assign(is_awaited_.size(), true);
-  std::vector<bool> has_place(is_awaited_.size(), false);
-  for (const Place& place : places_) {
-    const auto owner =
-        std::find_if(place.path.rbegin(), place.path.rend(), [&](const auto* module) { return owners_.at(module).was_seen; });
-    has_place[place.parameter] = true;
-    if (owner == place.path.rend()) {
-      is_awaited_[place.parameter] = false;
-      continue;
+  learn(root_, nullptr);
+  for (size_t i = 0; i < is_awaited_.size(); ++i) is_awaited_[i] = is_awaited_[i] && !owners_of_[i].empty();
+}
+
+// innermost: of the modules around this one that were seen.
+void AwaitingModules::learn(const torch::nn::Module& module, Owner* innermost) {
+  if (Owner& own = owners_.at(&module); own.was_seen) innermost = &own;
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    const auto known = index_of_.find(item.value().unsafeGetTensorImpl());
+    if (known == index_of_.end()) continue;
+    const size_t parameter = known->second;
+    if (innermost == nullptr) {
+      is_awaited_[parameter] = false;
+    } else if (std::ranges::find(innermost->parameters, parameter) == innermost->parameters.end()) {
+      innermost->parameters.push_back(parameter);
+      owners_of_[parameter].push_back(innermost);
     }
-    Owner& found = owners_.at(*owner);
-    if (std::ranges::find(found.parameters, place.parameter) != found.parameters.end()) continue;
-    found.parameters.push_back(place.parameter);
-    owners_of_[place.parameter].push_back(&found);
   }
-  for (size_t i = 0; i < is_awaited_.size(); ++i) is_awaited_[i] = is_awaited_[i] && has_place[i];
+  for (const auto& child : module.children()) learn(*child, innermost);
 }
 
 double AwaitingModules::first_use_s(size_t parameter) const {

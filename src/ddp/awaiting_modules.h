@@ -37,7 +37,7 @@ class AwaitingModules {
 
   // A module awaits, for learn(), or in a forward after it, this many seconds after it began, without waits.
   void note(const torch::nn::Module& module, double seconds);
-  // From what was noted so far.
+  // From what was noted so far: the module is as it was.
   void learn();
   bool has_learned() const { return has_learned_; }
 
@@ -54,10 +54,6 @@ class AwaitingModules {
   void check_awaited(size_t parameter, const std::string& name) const;
 
  private:
-  struct Place {  // where a parameter is registered: the modules from the root down to its own
-    size_t parameter = 0;
-    std::vector<const torch::nn::Module*> path;
-  };
   struct Owner {
     std::string name;
     bool was_seen = false;  // awaiting in the first forward
@@ -65,13 +61,13 @@ class AwaitingModules {
     double awaited_s = 0;
     std::vector<size_t> parameters;
   };
-  void add_places(const torch::nn::Module& module, const std::string& name, std::vector<const torch::nn::Module*>& path,
-                  const std::unordered_map<const void*, size_t>& index_of);
+  void learn(const torch::nn::Module& module, Owner* innermost);
 
-  std::vector<Place> places_;
+  const torch::nn::Module& root_;
+  std::unordered_map<const void*, size_t> index_of_;            // of each parameter
   std::unordered_map<const torch::nn::Module*, Owner> owners_;  // every module
   std::vector<std::vector<const Owner*>> owners_of_;            // per parameter
-  std::vector<bool> is_awaited_;
+  std::vector<bool> is_awaited_;                                // wherever it is registered
   bool has_learned_ = false;
 };
 
