@@ -44,6 +44,7 @@ namespace {
 
 // The root's text, of so many bytes.
 std::string broadcast_text(const ProcessGroup& group, const std::string& text, double length, int root) {
+  if (length == 0) return "";
   at::Tensor bytes = at::empty({static_cast<int64_t>(length)}, at::kByte);
   if (group.rank == root) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
   broadcast(group, {bytes}, root);

@@ -35,7 +35,7 @@ std::vector<Value> list_of_rank(const ProcessGroup& group, const std::vector<Val
   return list;
 }
 
-// Every rank's text, none empty, by rank, on every rank. Collective.
+// Every rank's text, by rank, on every rank. Collective.
 std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& text);
 
 }  // namespace firkin

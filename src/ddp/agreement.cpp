@@ -15,11 +15,6 @@
 namespace firkin {
 namespace {
 
-// A slot's step_and_state: step * 8 + 4 where parameters have changed + state.
-constexpr uint64_t kStates = 4;
-constexpr uint64_t kChanged = 4;
-constexpr uint64_t kStep = 8;
-
 std::string describe_plan(const std::optional<BucketPlan>& plan) {
   if (!plan) return "none";
   std::vector<std::string> counts;
@@ -111,97 +106,59 @@ void agree_to_begin(const ProcessGroup& group, const std::string& problem) {
   throw RuntimeError(fmt::format("rank {} cannot begin: {}", rank, reason));
 }
 
-StepAgreement::StepAgreement(const ProcessGroup& group, uint64_t identity, size_t parameters)
+StepAgreement::StepAgreement(const ProcessGroup& group, size_t parameters)
     : group_(group),
-      identity_(identity),
       parameters_(parameters),
-      bytes_(at::zeros({static_cast<int64_t>(group_.size * sizeof(Slot) + (parameters + 7) / 8)}, at::kByte)) {}
+      bytes_(at::zeros({static_cast<int64_t>(group.size * sizeof(RankReport) + (parameters + 7) / 8)}, at::kByte)),
+      reports_(static_cast<size_t>(group.size)) {}
 
 void StepAgreement::launch(const RankReport& ours, const std::vector<bool>& used) {
   auto* bytes = bytes_.mutable_data_ptr<uint8_t>();
   std::memset(bytes, 0, bytes_.nbytes());
-  const Slot slot{.step_and_state = ours.step * kStep + (ours.parameters_changed ? kChanged : 0) + static_cast<uint64_t>(ours.state),
-                  .identity = identity_,
-                  .checksum = ours.checksum};
-  std::memcpy(bytes + group_.rank * sizeof(Slot), &slot, sizeof slot);
-  uint8_t* bits = bytes + group_.size * sizeof(Slot);
+  std::memcpy(bytes + group_.rank * sizeof ours, &ours, sizeof ours);
+  uint8_t* bits = bytes + group_.size * sizeof ours;
   for (size_t i = 0; i < parameters_; ++i) {
     if (used[i]) bits[i / 8] |= static_cast<uint8_t>(1U << (i % 8));
   }
   work_ = start_or(group_, bytes_);
 }
 
-StepAgreement::Slot StepAgreement::slot_of(int rank) const {
-  Slot slot;
-  std::memcpy(&slot, bytes_.const_data_ptr<uint8_t>() + rank * sizeof slot, sizeof slot);
-  return slot;
-}
-
-RankReport StepAgreement::report_of(int rank) const {
-  const Slot slot = slot_of(rank);
-  return {.step = slot.step_and_state / kStep,
-          .state = static_cast<RankState>(slot.step_and_state % kStates),
-          .parameters_changed = (slot.step_and_state & kChanged) != 0,
-          .checksum = slot.checksum};
-}
-
 void StepAgreement::wait(c10::function_ref<std::string()> what) {
   firkin::wait(group_, work_, what);
   work_.reset();
-  for (int rank = 1; rank < group_.size; ++rank) {
-    if (slot_of(rank).identity != slot_of(0).identity) {
+  std::memcpy(reports_.data(), bytes_.const_data_ptr(), reports_.size() * sizeof(RankReport));
+  for (size_t rank = 1; rank < reports_.size(); ++rank) {
+    if (reports_[rank].identity != reports_[0].identity) {
       throw RuntimeError(fmt::format("rank 0 and rank {} step different modules; expected the same order on every rank", rank));
     }
-    if (report_of(rank).step == report_of(0).step) continue;
-    throw RuntimeError(fmt::format("the ranks are in different steps: rank 0 in step {}, rank {} in step {}", report_of(0).step, rank,
-                                   report_of(rank).step));
+    const uint64_t of_rank_0 = reports_[0].step;
+    const uint64_t theirs = reports_[rank].step;
+    if (theirs == of_rank_0) continue;
+    throw RuntimeError(fmt::format("the ranks are in different steps: rank 0 in step {}, rank {} in step {}", of_rank_0, rank, theirs));
   }
 }
 
 int StepAgreement::ranks_with_data() const {
-  int count = 0;
-  for (int rank = 0; rank < group_.size; ++rank) count += has_data(rank) ? 1 : 0;
-  return count;
+  return static_cast<int>(std::ranges::count_if(reports_, [](const RankReport& rank) { return rank.state == RankState::kWithData; }));
 }
 
 int StepAgreement::first_in(RankState state) const {
-  int rank = 0;
-  while (rank < group_.size && report_of(rank).state != state) ++rank;
-  return rank;
-}
-
-int StepAgreement::first_with_data() const {
-  return first_in(RankState::kWithData);
-}
-
-int StepAgreement::first_failed() const {
-  return first_in(RankState::kFailed);
+  const auto found = std::ranges::find_if(reports_, [state](const RankReport& rank) { return rank.state == state; });
+  return static_cast<int>(found - reports_.begin());
 }
 
 bool StepAgreement::any_parameters_changed() const {
-  bool any = false;
-  for (int rank = 0; rank < group_.size; ++rank) any = any || report_of(rank).parameters_changed;
-  return any;
+  return std::ranges::any_of(reports_, [](const RankReport& rank) { return rank.parameters_changed != 0; });
 }
 
 bool StepAgreement::are_checksums_equal() const {
-  bool equal = true;
-  for (int rank = 1; rank < group_.size; ++rank) equal = equal && report_of(rank).checksum == report_of(0).checksum;
-  return equal;
+  return std::ranges::all_of(reports_, [this](const RankReport& rank) { return rank.checksum == reports_[0].checksum; });
 }
 
 bool StepAgreement::is_used(size_t parameter) const {
   if (parameters_ == 0) return true;
-  const uint8_t* bits = bytes_.const_data_ptr<uint8_t>() + group_.size * sizeof(Slot);
+  const uint8_t* bits = bytes_.const_data_ptr<uint8_t>() + group_.size * sizeof(RankReport);
   return (bits[parameter / 8] >> (parameter % 8) & 1U) != 0;
-}
-
-std::string StepAgreement::exchange_reason(const std::string& ours, int root) const {
-  constexpr int64_t kLongest = 1000;
-  at::Tensor text = at::zeros({kLongest + 1}, at::kByte);
-  if (group_.rank == root) std::memcpy(text.mutable_data_ptr(), ours.data(), std::min<size_t>(ours.size(), kLongest));
-  broadcast(group_, {text}, root);
-  return static_cast<const char*>(text.const_data_ptr());
 }
 
 }  // namespace firkin

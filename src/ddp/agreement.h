@@ -33,13 +33,15 @@ void agree_to_begin(const ProcessGroup& group, const std::string& problem);
 
 enum class RankState : uint64_t { kWithoutData, kWithData, kFailed };
 
-// What a rank says of itself in a step.
+// What a rank says of itself in a step, as it travels.
 struct RankReport {
-  uint64_t step = 0;
-  RankState state = RankState::kWithData;
-  bool parameters_changed = false;  // its module trains others than it did
-  uint64_t checksum = 0;            // of its parameters, in a step with an audit
+  RankState state : 2 = RankState::kWithoutData;
+  uint64_t parameters_changed : 1 = 0;  // its module trains others than it did
+  uint64_t step : 61 = 0;
+  uint64_t identity = 0;  // of what is stepped, the same on every rank
+  uint64_t checksum = 0;  // of its parameters, in a step with an audit
 };
+static_assert(sizeof(RankReport) == 24);
 
 // Once a step: launch() with the last bucket, wait(), then the questions. Not thread-safe.
 //
@@ -47,9 +49,8 @@ struct RankReport {
 // hops: every rank writes its own part. Always on the CPU.
 class StepAgreement {
  public:
-  // group: connections of their own, which must outlive this. identity: of what is stepped, the same on every rank. parameters: 0 when all
-  // parameters are used anyway.
-  StepAgreement(const ProcessGroup& group, uint64_t identity, size_t parameters);
+  // group: connections of their own, which must outlive this. parameters: 0 when all parameters are used anyway.
+  StepAgreement(const ProcessGroup& group, size_t parameters);
 
   // Collective. used: per parameter; not read when `parameters` is 0.
   void launch(const RankReport& ours, const std::vector<bool>& used);
@@ -57,32 +58,22 @@ class StepAgreement {
   // Throws RuntimeError when the collective failed, or the ranks are in different steps, naming two that differ: the group is lost then.
   void wait(c10::function_ref<std::string()> what);
 
-  bool has_data(int rank) const { return report_of(rank).state == RankState::kWithData; }
+  bool has_data(int rank) const { return reports_[static_cast<size_t>(rank)].state == RankState::kWithData; }
   int ranks_with_data() const;
-  int first_with_data() const;  // world size when there is none
-  int first_failed() const;     // world size when there is none
+  int first_with_data() const { return first_in(RankState::kWithData); }  // world size when there is none
+  int first_failed() const { return first_in(RankState::kFailed); }       // world size when there is none
   bool any_parameters_changed() const;
   bool are_checksums_equal() const;
   bool is_used(size_t parameter) const;
 
-  // The reason that `root` gives, on every rank; at most 1,000 bytes of it. Collective.
-  std::string exchange_reason(const std::string& ours, int root) const;
-
  private:
-  struct Slot {
-    uint64_t step_and_state = 0;
-    uint64_t identity = 0;
-    uint64_t checksum = 0;
-  };
-  Slot slot_of(int rank) const;
-  RankReport report_of(int rank) const;
   int first_in(RankState state) const;
 
   const ProcessGroup& group_;
-  uint64_t identity_;
   size_t parameters_;
   at::Tensor bytes_;
   Work work_;
+  std::vector<RankReport> reports_;  // by rank
 };
 
 }  // namespace firkin

@@ -30,6 +30,8 @@ constexpr const char* kGraphOfGradient =
     "DataParallel: the gradient of {} has a graph (backward with create_graph), which averaging would lose; expected "
     "torch::autograd::grad(..., create_graph = true), with its result added to the loss before a single backward()";
 
+constexpr size_t kLongestReason = 1000;  // bytes
+
 // A step captured in a graph would be replayed without its agreement.
 void check_not_capturing(const std::vector<NamedTensor>& parameters) {
   const c10::Device device = parameters[0].tensor.device();
@@ -267,11 +269,13 @@ void Synchronizer::send(RankState state) {
       if (!open_->error) open_->error = extension->objection();
     }
     if (open_->error && !open_->failure) open_->failure = message_of(open_->error);
-    agreement_->launch({.step = static_cast<uint64_t>(step_),
-                        .state = open_->failure ? RankState::kFailed : state,
-                        .parameters_changed = open_->parameters_changed,
-                        .checksum = audit_.is_due(step_) ? audit_.checksum() : 0},
-                       used_);
+    RankReport report;
+    report.state = open_->failure ? RankState::kFailed : state;
+    report.parameters_changed = open_->parameters_changed;
+    report.step = static_cast<uint64_t>(step_);
+    report.identity = hash_of(setup_.options.name);
+    if (audit_.is_due(step_)) report.checksum = audit_.checksum();
+    agreement_->launch(report, used_);
     buffers_->launch(0);
   });
 }
@@ -315,7 +319,8 @@ void Synchronizer::complete() {
     had_data_ = agreement_->ranks_with_data() > 0;
     const int first_failed = agreement_->first_failed();
     if (first_failed < setup_.group.size) {
-      const std::string reason = agreement_->exchange_reason(first_line(open_->failure.value_or("")), first_failed);
+      const std::string ours = first_line(open_->failure.value_or("")).substr(0, kLongestReason);
+      const std::string reason = text_of_rank(setup_.control, ours, first_failed);
       fail({.rank = first_failed, .step = step_, .reason = reason}, open_->error);
       if (agreement_->any_parameters_changed()) take_up_changes();
     } else if (!agreement_->are_checksums_equal()) {
@@ -471,7 +476,7 @@ void Synchronizer::take_up(const ParameterRenewal& renewal) {
     setup_.parameters = before;
     throw;
   }
-  agreement_.emplace(setup_.control, hash_of(setup_.options.name), setup_.options.find_unused_parameters ? setup_.parameters.size() : 0);
+  agreement_.emplace(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0);
   buffers_.emplace(setup_.control, setup_.group, setup_.options.broadcast_buffers ? setup_.buffers : std::vector<at::Tensor>{});
   touched_.assign(setup_.parameters.size(), false);
   used_.assign(setup_.parameters.size(), false);
