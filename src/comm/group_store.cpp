@@ -336,10 +336,6 @@ bool someone_failed(c10d::Store& store) {
   return store.check({kSomeoneFailed});
 }
 
-bool someone_failed(BoundedStore& store, std::chrono::milliseconds limit) {
-  return store.ask(limit, [](c10d::Store& asked) { return someone_failed(asked); }).value_or(false);
-}
-
 std::string name_ranks(const std::vector<NamedRank>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < std::min(ranks.size(), kMostNames); ++i) text += (i == 0 ? "" : ", ") + name_rank(ranks[i]);

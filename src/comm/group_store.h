@@ -173,9 +173,6 @@ std::optional<Survey> survey_ranks(BoundedStore& store, const SurveyOptions& opt
 // Whether a rank has left a mark. Throws c10::Error.
 bool someone_failed(c10d::Store& store);
 
-// The same; false when the store does not answer within `limit`.
-bool someone_failed(BoundedStore& store, std::chrono::milliseconds limit);
-
 // "rank 1 (gpu07)", "ranks 1 (gpu07), 3 (gpu08)"; many ranks are cut short. At least one rank.
 std::string name_ranks(const std::vector<NamedRank>& ranks);
 

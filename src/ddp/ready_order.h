@@ -29,10 +29,6 @@ class ReadyCounter {
   };
   Arrival count(size_t parameter);
 
-  bool is_complete(size_t parameter) const {
-    return has_learned_ && expected_[parameter] != kUnknown && received_[parameter] >= expected_[parameter];
-  }
-
   // What this step has shown: parameters by their last gradient, then those that got none; and how many gradients each got.
   std::vector<int64_t> observed_order() const;
   const std::vector<int64_t>& received() const { return received_; }

@@ -23,9 +23,7 @@ TEST(ReadyCounter, AParameterIsCompleteWithItsLastExpectedGradient) {
   counter.begin_step();
   EXPECT_EQ(counter.count(0), Arrival::kComplete);
   EXPECT_EQ(counter.count(1), Arrival::kIncomplete);
-  EXPECT_FALSE(counter.is_complete(1));
   EXPECT_EQ(counter.count(1), Arrival::kComplete);
-  EXPECT_TRUE(counter.is_complete(1));
 }
 
 TEST(ReadyCounter, OneGradientTooManyIsExpectedFromThenOn) {
@@ -46,7 +44,6 @@ TEST(ReadyCounter, AParameterWithoutGradientInTheFirstStepIsLearnedWhenItGetsSom
   counter.count(0);
   EXPECT_EQ(counter.count(1), Arrival::kIncomplete);
   EXPECT_EQ(counter.count(1), Arrival::kIncomplete);
-  EXPECT_FALSE(counter.is_complete(1));
   counter.learn(counter.received());
   counter.begin_step();
   EXPECT_EQ(counter.count(1), Arrival::kIncomplete);
