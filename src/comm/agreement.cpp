@@ -272,7 +272,7 @@ Work start_or(const ProcessGroup& group, at::Tensor bytes) {
   if (bytes.scalar_type() != at::kByte || !bytes.is_cpu() || !bytes.is_contiguous()) {
     throw InputError("start_or(): expected contiguous bytes on the CPU");
   }
-  return dynamic_cast<LosableGroup&>(*group.c10d).or_rounds().start(std::move(bytes), group.timeout.value_or(group.state->timeout));
+  return dynamic_cast<LosableGroup&>(*group.c10d).or_rounds().start(std::move(bytes), group.timeout.value_or(group.state->options.timeout));
 }
 
 }  // namespace firkin

@@ -16,9 +16,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
                                                     const std::string& address, std::chrono::milliseconds timeout);
 
 // NCCL, the backend for tensors on GPUs. Its headers and CUDA's stay inside nccl_backend.cpp, which is compiled where LibTorch is a CUDA
-// build; elsewhere no_nccl_backend.cpp stands in for it.
-
-bool is_nccl_built();
+// build; elsewhere no_nccl_backend.cpp stands in for it. Both have has_nccl() as well (device.h).
 
 // "2.29.7"; empty without NCCL.
 std::string nccl_version();

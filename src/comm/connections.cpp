@@ -59,7 +59,7 @@ LosableGroup::~LosableGroup() {
 }
 
 OrRounds& LosableGroup::or_rounds() {
-  if (!or_rounds_) or_rounds_ = std::make_unique<OrRounds>(getBackend(c10::kCPU), state_->link);
+  if (!or_rounds_) or_rounds_ = std::make_unique<OrRounds>(getBackend(c10::kCPU), state_->options.link);
   return *or_rounds_;
 }
 
@@ -114,13 +114,13 @@ namespace {
 
 // The same ranks, in a part of the store of their own.
 c10::intrusive_ptr<LosableGroup> connect_again(const ProcessGroup& group, const std::string& part) {
-  GroupState& state = *group.state;
+  const GroupState& state = *group.state;
   const Meeting meeting{.rank = group.rank,
                         .size = group.size,
                         .address = state.address,
                         .place = "",
                         .store_host = state.store_host,
-                        .options = {.timeout = state.timeout, .rendezvous_timeout = state.rendezvous_timeout, .link = state.link}};
+                        .options = state.options};
   const auto store = c10::make_intrusive<c10d::PrefixStore>(part, group.c10d->getStore());
   meet(meeting, [store, rank = group.rank] {
     announce_host(*store, rank);

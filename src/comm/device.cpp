@@ -1,4 +1,3 @@
-
 #include "firkin/comm/device.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -16,16 +15,14 @@ namespace firkin {
 
 namespace {
 
+constexpr const char* kGlooAndNccl = "cpu:gloo,cuda:nccl";
+
 std::string why_no_gpu() {
   if (at::detail::getCUDAHooks().hasCUDART()) return "this process sees no GPU";
   return fmt::format("LibTorch {} is a build for the CPU", TORCH_VERSION);
 }
 
 }  // namespace
-
-bool has_nccl() {
-  return is_nccl_built();
-}
 
 int device_count() {
   return static_cast<int>(at::detail::getCUDAHooks().deviceCount());
@@ -51,12 +48,6 @@ bool is_capturing(c10::Device device) {
   return device.is_cuda() && is_cuda_capturing(device);
 }
 
-namespace {
-
-constexpr const char* kGlooAndNccl = "cpu:gloo,cuda:nccl";
-
-}  // namespace
-
 const char* backend_name(DeviceBackend backend) {
   return backend == DeviceBackend::kNccl ? kGlooAndNccl : "gloo";
 }
@@ -78,9 +69,9 @@ DeviceBackend choose_backend(const GroupOptions& options, c10::Device device) {
   if (name != "auto" && name != "nccl" && name != kGlooAndNccl) {
     throw InputError(fmt::format("backend {}: expected auto, gloo, nccl or {}", name, kGlooAndNccl));
   }
-  if (name == "auto") return is_nccl_built() && device.is_cuda() && !options.link ? DeviceBackend::kBest : DeviceBackend::kGloo;
+  if (name == "auto") return has_nccl() && device.is_cuda() && !options.link ? DeviceBackend::kBest : DeviceBackend::kGloo;
   if (options.link) throw InputError(fmt::format("backend {} over a modelled link; expected gloo", name));
-  if (!is_nccl_built()) throw InputError(fmt::format("backend {}: Firkin was built without NCCL; expected gloo", name));
+  if (!has_nccl()) throw InputError(fmt::format("backend {}: Firkin was built without NCCL; expected gloo", name));
   if (!device.is_cuda()) {
     throw InputError(fmt::format("backend {}: {}; expected gloo", name, device_count() == 0 ? "no GPU here" : "the device is the CPU"));
   }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -27,14 +26,12 @@ class GroupState {
  public:
   // address: of the meeting point.
   GroupState(c10::intrusive_ptr<c10d::Store> group_store, std::string name, StoreHost host, std::string meeting_address,
-             const GroupOptions& options, DeviceBackend backend)
+             GroupOptions group_options, DeviceBackend backend)
       : store(std::move(group_store)),
         store_name(std::move(name)),
         store_host(host),
         address(std::move(meeting_address)),
-        timeout(options.timeout),
-        rendezvous_timeout(options.rendezvous_timeout),
-        link(options.link),
+        options(std::move(group_options)),
         device_backend(backend) {}
 
   bool lost() const { return lost_; }
@@ -74,9 +71,8 @@ class GroupState {
   const std::string store_name;  // "the store at 127.0.0.1:29500"
   const StoreHost store_host;
   const std::string address;
-  const std::chrono::milliseconds timeout, rendezvous_timeout;  // of GroupOptions, as is
-  const std::optional<ModelledLink> link;                       // GroupOptions::link
-  const DeviceBackend device_backend;                           // never kBest
+  const GroupOptions options;
+  const DeviceBackend device_backend;  // never kBest
 
  private:
   mutable std::mutex mutex_;

@@ -1,15 +1,12 @@
-
 #include "group_store.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <random>
 #include <set>
 #include <sstream>
-#include <string_view>
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -195,11 +192,6 @@ class Gatherer {
 };
 
 }  // namespace
-
-bool launcher_hosts_store() {
-  const char* hosted = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-  return hosted != nullptr && std::string_view(hosted) == "True";
-}
 
 uint64_t this_process() {
   static const uint64_t number = random_number();

@@ -85,9 +85,6 @@ class BoundedStore {
 //   firkin/G/superseded    a rank of the roster was started again before all had connected
 //   firkin/G/...           the group's own keys
 
-// A launcher may run the store itself: torchrun's agent does, and so does --ranks.
-bool launcher_hosts_store();
-
 // Tells the lives of a rank apart.
 uint64_t this_process();
 

@@ -67,14 +67,8 @@ auto meet(const Meeting& meeting, Call call) {
   return std::move(*result);
 }
 
-// Throws RuntimeError that names the ranks that have not arrived, or have arrived and not connected, by the marks in the group's store.
-// backend_text: Gloo's error, if any.
-[[noreturn]] void fail_to_form(const Meeting& meeting, BoundedStore& store, const std::string& backend_text);
-
-[[noreturn]] void fail_to_form(const Meeting& meeting, const Gathering& gathering);
-
 // A Gloo for this rank, connected to those of the other ranks, over the meeting's link if it has one. Null when a rank of the roster was
-// started again meanwhile. Throws as fail_to_form() does.
+// started again meanwhile. Throws RuntimeError that names the ranks that have not arrived, or have arrived and not connected.
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10::intrusive_ptr<c10d::Store>& group_store);
 
 }  // namespace firkin

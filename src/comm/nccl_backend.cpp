@@ -5,11 +5,13 @@
 #include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 
+#include "firkin/comm/device.h"
+
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 namespace firkin {
 
-bool is_nccl_built() {
+bool has_nccl() {
   return true;
 }
 

@@ -1,9 +1,10 @@
 #include "backends.h"
 #include "firkin/base/error.h"
+#include "firkin/comm/device.h"
 
 namespace firkin {
 
-bool is_nccl_built() {
+bool has_nccl() {
   return false;
 }
 

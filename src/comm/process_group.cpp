@@ -1,4 +1,3 @@
-
 #include "firkin/comm/process_group.h"
 
 #include <ATen/ops/zeros.h>
@@ -18,6 +17,19 @@ namespace firkin {
 
 namespace {
 
+using std::chrono::milliseconds;
+
+// The other ranks look for a failure every second. The rank that hosts the store stays longer: with it goes the others' answer.
+constexpr milliseconds kWindow{2000};
+constexpr milliseconds kHostsWindow{2800};
+constexpr milliseconds kPatience{500};        // of one more question
+constexpr milliseconds kWaitSlice{1000};      // of waiting, between two looks whether another rank has given up
+constexpr milliseconds kStorePatience{2000};  // for the answer to such a look
+constexpr milliseconds kTimeoutGrace{1000};   // the backend's own timeout comes first where it can: it says more
+
+constexpr const char* kCrossed = "crossed";
+constexpr int kRanksPerLook = 8;
+
 // "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] " at the start; an address in brackets, "[::1]:1234", is none.
 std::string_view without_source_place(std::string_view text) {
   const size_t end = text.find("] ");
@@ -29,24 +41,6 @@ std::string_view without_source_place(std::string_view text) {
   const bool numbered = !line.empty() && std::all_of(line.begin(), line.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
   return numbered ? text.substr(end + 2) : text;
 }
-
-}  // namespace
-
-std::string shorten_backend_text(std::string_view text) {
-  text = without_source_place(text.substr(0, text.find('\n')));
-  for (const std::string_view advice : {"This may indicate", "This is typically caused"}) text = text.substr(0, text.find(advice));
-  const size_t last = text.find_last_not_of(". ");
-  return std::string(text.substr(0, last + 1));  // npos + 1 is 0: nothing is left of dots alone
-}
-
-namespace {
-
-using namespace std::chrono_literals;
-
-// The other ranks look for a failure every second. The rank that hosts the store stays longer: with it goes the others' answer.
-constexpr auto kWindow = 2000ms;
-constexpr auto kHostsWindow = 2800ms;
-constexpr auto kPatience = 500ms;  // of one more question
 
 std::string describe(const ProcessGroup& group, const std::optional<Survey>& survey, const std::string& what) {
   const GroupState& state = *group.state;
@@ -62,40 +56,12 @@ std::string describe(const ProcessGroup& group, const std::optional<Survey>& sur
   return fmt::format("no rank is missing: all gave up at {}", what);
 }
 
-}  // namespace
-
-void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text, const char* backend) {
-  throw_if_lost(group);  // a failure after the first is its consequence
-  GroupState& state = *group.state;
-  const auto window = state.store_host == StoreHost::kThisRank ? kHostsWindow : kWindow;
-  const auto survey = survey_ranks(state.store, {.rank = group.rank, .size = group.size, .where = what, .window = window});
-  // Ranks that have found this out are gone, and their connections with them.
-  if (const std::string crossed = crossed_waits(state.store, kPatience); !crossed.empty()) lose_group_as(group, crossed);
-  std::string message = describe(group, survey, what);
-  if (!backend_text.empty()) message += fmt::format(" [{}: {}]", backend, shorten_backend_text(backend_text));
-  lose_group_as(group, message);
-}
-
-void lose_group_as(const ProcessGroup& group, const std::string& message) {
+// Records the loss.
+[[noreturn]] void lose_group_as(const ProcessGroup& group, const std::string& message) {
   const bool has_nccl_queue = group.state->device_backend == DeviceBackend::kNccl;  // what was queued behind the failure has run, or will
   group.state->lose(has_nccl_queue ? message + "; parameters may hold partial sums: load a checkpoint" : message);
   throw GroupError(group.state->loss());
 }
-
-void give_up(const ProcessGroup& group, const std::string& what) {
-  throw_if_lost(group);
-  leave_mark(group.state->store, group.rank, what);
-  lose_group_as(group, what);
-}
-
-void throw_if_lost(const ProcessGroup& group) {
-  if (group.state->lost()) throw GroupError(group.state->loss());
-}
-
-namespace {
-
-constexpr const char* kCrossed = "crossed";
-constexpr int kRanksPerLook = 8;
 
 std::string note_key(int rank) {
   return fmt::format("at/{}", rank);
@@ -120,6 +86,18 @@ std::string describe_crossed(PlacedRank one, PlacedRank other) {
       first.rank, first.place.step, first.place.name, second.rank, second.place.step, second.place.name);
 }
 
+struct LookOptions {
+  int rank = 0;
+  int size = 1;
+  std::optional<WaitNote> note = std::nullopt;  // of this rank; without: only failures are looked for
+  int64_t turn = 0;                             // how many looks came before, in this wait
+};
+
+struct Look {
+  bool failed = false;  // a rank has given up
+  std::string crossed;  // what is to be said of crossed waits; empty: there are none
+};
+
 std::string find_crossed(c10d::Store& store, const LookOptions& options) {
   const int64_t most = std::min<int64_t>(kRanksPerLook, options.size);
   for (int64_t i = 0; i <= most; ++i) {
@@ -135,6 +113,7 @@ std::string told_crossed(c10d::Store& store) {
   return store.check({kCrossed}) ? store.get_to_str(kCrossed) : "";
 }
 
+// Leaves this rank's note at the first turn. Of many ranks a few are looked at in each turn.
 Look look(c10d::Store& store, const LookOptions& options) {
   if (options.note && options.turn == 0) store.set(note_key(options.rank), to_text(*options.note));
   if (someone_failed(store)) {
@@ -150,44 +129,20 @@ Look look(c10d::Store& store, const LookOptions& options) {
   return {true, crossed};
 }
 
-}  // namespace
-
-// "WRAPPER STEP\nNAME\nWRAPPER STEP WRAPPER STEP ..."
-std::string to_text(const WaitNote& note) {
-  std::string name = note.place.name;
-  std::replace(name.begin(), name.end(), '\n', ' ');
-  std::string text = fmt::format("{} {}\n{}\n", note.place.wrapper, note.place.step, name);
-  for (const auto& [wrapper, step] : note.begun) text += fmt::format("{} {} ", wrapper, step);
-  return text;
+// A collective of this rank has failed at `what` ("an all-reduce"). Finds out which ranks are missing, which takes less than four seconds
+// (see group_store.h). backend_text: its raw error; empty: another rank gave up first. backend: whose error, for people.
+[[noreturn]] void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text,
+                             const char* backend = "Gloo") {
+  throw_if_lost(group);  // a failure after the first is its consequence
+  GroupState& state = *group.state;
+  const auto window = state.store_host == StoreHost::kThisRank ? kHostsWindow : kWindow;
+  const auto survey = survey_ranks(state.store, {.rank = group.rank, .size = group.size, .where = what, .window = window});
+  // Ranks that have found this out are gone, and their connections with them.
+  if (const auto crossed = state.store.ask(kPatience, told_crossed); crossed && !crossed->empty()) lose_group_as(group, *crossed);
+  std::string message = describe(group, survey, what);
+  if (!backend_text.empty()) message += fmt::format(" [{}: {}]", backend, shorten_backend_text(backend_text));
+  lose_group_as(group, message);
 }
-
-std::optional<WaitNote> parse_wait_note(const std::string& text) {
-  std::istringstream in(text);
-  WaitNote note;
-  if (!(in >> note.place.wrapper >> note.place.step) || in.get() != '\n' || !std::getline(in, note.place.name)) return std::nullopt;
-  for (int64_t wrapper = 0, step = 0; in >> wrapper >> step;) note.begun[wrapper] = step;
-  return note;
-}
-
-bool are_crossed(const WaitNote& one, const WaitNote& other) {
-  return one.place.wrapper != other.place.wrapper && !has_begun(one, other.place) && !has_begun(other, one.place);
-}
-
-std::string crossed_waits(BoundedStore& store, std::chrono::milliseconds limit) {
-  return store.ask(limit, told_crossed).value_or("");
-}
-
-Look look_around(BoundedStore& store, std::chrono::milliseconds limit, const LookOptions& options) {
-  return store.ask(limit, [options](c10d::Store& asked) { return look(asked, options); }).value_or(Look{});
-}
-
-namespace {
-
-using std::chrono::milliseconds;
-
-constexpr milliseconds kWaitSlice{1000};      // of waiting, between two looks whether another rank has given up
-constexpr milliseconds kStorePatience{2000};  // for the answer to such a look
-constexpr milliseconds kTimeoutGrace{1000};   // the backend's own timeout comes first where it can: it says more
 
 // Whether the work has completed by then; false: an error, or not yet, and `error` says it.
 bool completes(const Work& work, milliseconds limit, std::string& error) {
@@ -237,6 +192,14 @@ Work start_on(const ProcessGroup& group, c10::DeviceType device, Start start) {
   return c10::make_intrusive<StreamWork>(std::move(work));
 }
 
+// Of a collective of c10d.
+template <typename Options>
+Options with_timeout(const ProcessGroup& group) {
+  Options options;
+  if (group.timeout) options.timeout = *group.timeout;
+  return options;
+}
+
 // What this rank tells the others when it has waited for long.
 std::optional<WaitNote> wait_note(const ProcessGroup& group) {
   if (!group.place) return std::nullopt;
@@ -247,6 +210,44 @@ std::optional<WaitNote> wait_note(const ProcessGroup& group) {
 
 }  // namespace
 
+std::string shorten_backend_text(std::string_view text) {
+  text = without_source_place(text.substr(0, text.find('\n')));
+  for (const std::string_view advice : {"This may indicate", "This is typically caused"}) text = text.substr(0, text.find(advice));
+  const size_t last = text.find_last_not_of(". ");
+  return std::string(text.substr(0, last + 1));  // npos + 1 is 0: nothing is left of dots alone
+}
+
+void throw_if_lost(const ProcessGroup& group) {
+  if (group.state->lost()) throw GroupError(group.state->loss());
+}
+
+void give_up(const ProcessGroup& group, const std::string& what) {
+  throw_if_lost(group);
+  leave_mark(group.state->store, group.rank, what);
+  lose_group_as(group, what);
+}
+
+// "WRAPPER STEP\nNAME\nWRAPPER STEP WRAPPER STEP ..."
+std::string to_text(const WaitNote& note) {
+  std::string name = note.place.name;
+  std::replace(name.begin(), name.end(), '\n', ' ');
+  std::string text = fmt::format("{} {}\n{}\n", note.place.wrapper, note.place.step, name);
+  for (const auto& [wrapper, step] : note.begun) text += fmt::format("{} {} ", wrapper, step);
+  return text;
+}
+
+std::optional<WaitNote> parse_wait_note(const std::string& text) {
+  std::istringstream in(text);
+  WaitNote note;
+  if (!(in >> note.place.wrapper >> note.place.step) || in.get() != '\n' || !std::getline(in, note.place.name)) return std::nullopt;
+  for (int64_t wrapper = 0, step = 0; in >> wrapper >> step;) note.begun[wrapper] = step;
+  return note;
+}
+
+bool are_crossed(const WaitNote& one, const WaitNote& other) {
+  return one.place.wrapper != other.place.wrapper && !has_begun(one, other.place) && !has_begun(other, one.place);
+}
+
 bool can_carry(const ProcessGroup& group, c10::DeviceType device) {
   const std::vector<c10::Device> devices = group.c10d->getDeviceTypes();
   return std::ranges::any_of(devices, [device](const c10::Device& each) { return each.type() == device; });
@@ -254,37 +255,32 @@ bool can_carry(const ProcessGroup& group, c10::DeviceType device) {
 
 Work start_all_reduce(const ProcessGroup& group, at::Tensor tensor) {
   std::vector<at::Tensor> tensors{std::move(tensor)};
-  c10d::AllreduceOptions options;
-  if (group.timeout) options.timeout = *group.timeout;
+  const auto options = with_timeout<c10d::AllreduceOptions>(group);
   return start_on(group, tensors[0].device().type(), [&](c10d::Backend& backend) { return backend.allreduce(tensors, options); });
 }
 
 Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root) {
   std::vector<at::Tensor> tensors{std::move(tensor)};
-  c10d::BroadcastOptions options;
+  auto options = with_timeout<c10d::BroadcastOptions>(group);
   options.rootRank = root;
-  if (group.timeout) options.timeout = *group.timeout;
   return start_on(group, tensors[0].device().type(), [&](c10d::Backend& backend) { return backend.broadcast(tensors, options); });
 }
 
 Work start_all_to_all(const ProcessGroup& group, at::Tensor output, at::Tensor input, std::vector<int64_t> from, std::vector<int64_t> to) {
-  c10d::AllToAllOptions options;
-  if (group.timeout) options.timeout = *group.timeout;
+  const auto options = with_timeout<c10d::AllToAllOptions>(group);
   return start_on(group, input.device().type(),
                   [&](c10d::Backend& backend) { return backend.alltoall_base(output, input, from, to, options); });
 }
 
 Work start_all_gather(const ProcessGroup& group, at::Tensor output, at::Tensor input) {
-  c10d::AllgatherOptions options;
-  if (group.timeout) options.timeout = *group.timeout;
+  const auto options = with_timeout<c10d::AllgatherOptions>(group);
   return start_on(group, input.device().type(), [&](c10d::Backend& backend) { return backend._allgather_base(output, input, options); });
 }
 
 Work start_all_gather_rows(const ProcessGroup& group, const at::Tensor& output, at::Tensor input) {
   std::vector<std::vector<at::Tensor>> rows{output.unbind(0)};
   std::vector<at::Tensor> inputs{std::move(input)};
-  c10d::AllgatherOptions options;
-  if (group.timeout) options.timeout = *group.timeout;
+  const auto options = with_timeout<c10d::AllgatherOptions>(group);
   return start_on(group, output.device().type(), [&](c10d::Backend& backend) { return backend.allgather(rows, inputs, options); });
 }
 
@@ -294,7 +290,7 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
     if (completes(work, kNoTimeout, error)) return;
     lose_group(group, what(), error, "NCCL");
   }
-  const milliseconds timeout = group.timeout.value_or(group.state->timeout);
+  const milliseconds timeout = group.timeout.value_or(group.state->options.timeout);
   const milliseconds limit = timeout + kTimeoutGrace;
   int64_t looks = 0;
   for (milliseconds waited{0}; waited < limit;) {
@@ -306,10 +302,11 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
     }
     waited += slice;
     throw_if_lost(group);
-    const Look look = look_around(group.state->store, kStorePatience,
-                                  {.rank = group.rank, .size = group.size, .note = wait_note(group), .turn = looks++});
-    if (!look.crossed.empty()) lose_group_as(group, look.crossed);
-    if (look.failed) lose_group(group, what(), "");
+    const LookOptions options{.rank = group.rank, .size = group.size, .note = wait_note(group), .turn = looks++};
+    const Look seen =
+        group.state->store.ask(kStorePatience, [options](c10d::Store& asked) { return look(asked, options); }).value_or(Look{});
+    if (!seen.crossed.empty()) lose_group_as(group, seen.crossed);
+    if (seen.failed) lose_group(group, what(), "");
   }
   lose_group(group, what(), "not complete after " + format_seconds(static_cast<double>(limit.count()) / 1000));
 }
@@ -331,8 +328,7 @@ void broadcast(const ProcessGroup& group, std::vector<at::Tensor> tensors, int r
 }
 
 void barrier(const ProcessGroup& group) {
-  c10d::BarrierOptions options;
-  if (group.timeout) options.timeout = *group.timeout;
+  const auto options = with_timeout<c10d::BarrierOptions>(group);
   wait(group, start_on(group, c10::DeviceType::CPU, [&](c10d::Backend& backend) { return backend.barrier(options); }), "the barrier");
 }
 

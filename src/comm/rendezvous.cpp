@@ -1,4 +1,3 @@
-
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
@@ -24,13 +23,18 @@
 
 namespace firkin {
 
+// connect(), make_process_group() and adopt_process_group(): the store, everybody's arrival there, and then the connections between the
+// ranks. Each step runs with a deadline on a thread of its own, because a store whose host is stopped answers nothing, for ever.
+
 namespace {
 
 using std::chrono::milliseconds;
+using Store = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kConnectSlice{250};  // of waiting, between two looks whether another rank has given up
 constexpr milliseconds kConnectGrace{500};  // for the connections, when the last rank arrived just in time
 constexpr milliseconds kListenerPatience{400};
+constexpr milliseconds kReconnectPause{100};
 constexpr milliseconds kSurveyWindow{400};  // with kSurveyGrace, kConnectGrace and kConnectSlice: two seconds
 
 std::string have_not_arrived(const std::vector<NamedRank>& absent) {
@@ -64,20 +68,16 @@ std::string find_reason(const std::optional<Survey>& survey) {
   return "connecting failed";
 }
 
-}  // namespace
-
-std::string cannot_meet(const Meeting& meeting, std::string_view why) {
-  return fmt::format("rank {} cannot meet the others{}: {}", meeting.rank, meeting.place, why);
-}
-
-void fail_to_form(const Meeting& meeting, BoundedStore& store, const std::string& backend_text) {
+// Names the ranks that have not arrived, or have arrived and not connected, by the marks in the group's store. backend_text: Gloo's error,
+// if any.
+[[noreturn]] void fail_to_form(const Meeting& meeting, BoundedStore& store, const std::string& backend_text) {
   const auto survey = survey_ranks(store, {.rank = meeting.rank, .size = meeting.size, .where = "the rendezvous", .window = kSurveyWindow});
   std::string reason = find_reason(survey);
   if (!backend_text.empty()) reason += fmt::format(" [Gloo: {}]", shorten_backend_text(backend_text));
   fail_to_form(meeting, reason);
 }
 
-void fail_to_form(const Meeting& meeting, const Gathering& gathering) {
+[[noreturn]] void fail_to_form(const Meeting& meeting, const Gathering& gathering) {
   if (gathering.store) {
     BoundedStore marks(gathering.store);
     fail_to_form(meeting, marks, "");
@@ -86,43 +86,6 @@ void fail_to_form(const Meeting& meeting, const Gathering& gathering) {
   for (const int rank : gathering.absent) absent.push_back({rank, ""});
   fail_to_form(meeting, have_not_arrived(absent));
 }
-
-c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10::intrusive_ptr<c10d::Store>& group_store) {
-  auto connecting = start_detached([store = group_store, rank = meeting.rank, size = meeting.size, address = meeting.address,
-                                    timeout = meeting.options.timeout] { return make_gloo_backend(store, rank, size, address, timeout); });
-  const auto until = Meeting::Clock::now() + meeting.time_left(kConnectGrace);
-  std::optional<BoundedStore> listener;
-  while (connecting.wait_for(kConnectSlice) != std::future_status::ready) {
-    // A connection of its own: Gloo may be waiting on ours, and holds it meanwhile.
-    if (!listener) {
-      auto clone = BoundedStore(group_store).ask(kListenerPatience, [](c10d::Store& store) { return store.clone(); });
-      listener.emplace(clone.value_or(group_store));
-    }
-    const Meanwhile meanwhile = look_meanwhile(*listener);
-    if (meanwhile == Meanwhile::kStartedAgain) return nullptr;
-    if (meanwhile == Meanwhile::kFailure || Meeting::Clock::now() >= until) fail_to_form(meeting, *listener, "");
-  }
-  std::string error;
-  try {
-    auto gloo = connecting.get();
-    return meeting.options.link ? make_linked_backend(std::move(gloo), *meeting.options.link) : gloo;
-  } catch (const std::exception& thrown) {
-    error = thrown.what();
-  }
-  BoundedStore store(group_store);
-  fail_to_form(meeting, store, error);
-}
-
-// connect(), make_process_group() and adopt_process_group(): the store, everybody's arrival there, and then the connections between the
-// ranks. Each step runs with a deadline on a thread of its own, because a store whose host is stopped answers nothing, for ever.
-
-namespace {
-
-using std::chrono::milliseconds;
-using Clock = Meeting::Clock;
-using Store = c10::intrusive_ptr<c10d::Store>;
-
-constexpr milliseconds kReconnectPause{100};
 
 bool has_gloo(c10d::ProcessGroup& group) {
   try {
@@ -213,12 +176,44 @@ Meeting begin_meeting(int rank, int size, int local_rank, const GroupOptions& op
   return {.rank = rank, .size = size, .address = "127.0.0.1", .place = "", .options = options, .device = device, .wanted = wanted};
 }
 
+// A launcher may run the store itself: torchrun's agent does, and so does --ranks.
 StoreHost store_host(int rank) {
-  if (launcher_hosts_store()) return StoreHost::kElsewhere;
+  const char* by_launcher = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  if (by_launcher != nullptr && std::string_view(by_launcher) == "True") return StoreHost::kElsewhere;
   return rank == 0 ? StoreHost::kThisRank : StoreHost::kRank0;
 }
 
 }  // namespace
+
+std::string cannot_meet(const Meeting& meeting, std::string_view why) {
+  return fmt::format("rank {} cannot meet the others{}: {}", meeting.rank, meeting.place, why);
+}
+
+c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10::intrusive_ptr<c10d::Store>& group_store) {
+  auto connecting = start_detached([store = group_store, rank = meeting.rank, size = meeting.size, address = meeting.address,
+                                    timeout = meeting.options.timeout] { return make_gloo_backend(store, rank, size, address, timeout); });
+  const auto until = Meeting::Clock::now() + meeting.time_left(kConnectGrace);
+  std::optional<BoundedStore> listener;
+  while (connecting.wait_for(kConnectSlice) != std::future_status::ready) {
+    // A connection of its own: Gloo may be waiting on ours, and holds it meanwhile.
+    if (!listener) {
+      auto clone = BoundedStore(group_store).ask(kListenerPatience, [](c10d::Store& store) { return store.clone(); });
+      listener.emplace(clone.value_or(group_store));
+    }
+    const Meanwhile meanwhile = look_meanwhile(*listener);
+    if (meanwhile == Meanwhile::kStartedAgain) return nullptr;
+    if (meanwhile == Meanwhile::kFailure || Meeting::Clock::now() >= until) fail_to_form(meeting, *listener, "");
+  }
+  std::string error;
+  try {
+    auto gloo = connecting.get();
+    return meeting.options.link ? make_linked_backend(std::move(gloo), *meeting.options.link) : gloo;
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+  }
+  BoundedStore store(group_store);
+  fail_to_form(meeting, store, error);
+}
 
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
   Meeting meeting = begin_meeting(info.rank, info.world_size, info.local_rank, options);

@@ -1,4 +1,3 @@
-
 #include "firkin/comm/run_ranks.h"
 
 #include <ATen/Parallel.h>
@@ -44,7 +43,10 @@ int number_or(const char* name, int fallback) {
   return variable(name) ? number(name) : fallback;
 }
 
-RankInfo checked(RankInfo info) {
+// With its meeting point.
+RankInfo completed(RankInfo info) {
+  info.master_address = variable("MASTER_ADDR").value_or(info.master_address);
+  info.master_port = number_or("MASTER_PORT", info.master_port);
   if (info.world_size < 1 || info.rank >= info.world_size) {
     throw InputError(fmt::format("rank {} of world size {}: expected a rank below the world size", info.rank, info.world_size));
   }
@@ -60,9 +62,7 @@ RankInfo from_torchrun() {
   info.world_size = number("WORLD_SIZE");
   info.local_rank = number_or("LOCAL_RANK", info.rank);
   info.local_world_size = number_or("LOCAL_WORLD_SIZE", info.world_size);
-  info.master_address = variable("MASTER_ADDR").value_or(info.master_address);
-  info.master_port = number_or("MASTER_PORT", info.master_port);
-  return checked(info);
+  return completed(info);
 }
 
 RankInfo from_open_mpi() {
@@ -71,13 +71,10 @@ RankInfo from_open_mpi() {
   info.world_size = number("OMPI_COMM_WORLD_SIZE");
   info.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK");
   info.local_world_size = number("OMPI_COMM_WORLD_LOCAL_SIZE");
-  const auto address = variable("MASTER_ADDR");
-  if (!address && info.local_world_size != info.world_size) {
+  if (!variable("MASTER_ADDR") && info.local_world_size != info.world_size) {
     throw InputError("MASTER_ADDR is not set; mpirun over several machines needs it: mpirun -x MASTER_ADDR=HOST ...");
   }
-  info.master_address = address.value_or(info.master_address);
-  info.master_port = number_or("MASTER_PORT", info.master_port);
-  return checked(info);
+  return completed(info);
 }
 
 RankInfo from_slurm() {
@@ -86,10 +83,8 @@ RankInfo from_slurm() {
   info.world_size = number("SLURM_STEP_NUM_TASKS");
   info.local_rank = number("SLURM_LOCALID");
   info.local_world_size = info.world_size / std::max(1, number_or("SLURM_STEP_NUM_NODES", 1));
-  const auto nodes = variable("SLURM_STEP_NODELIST");
-  info.master_address = variable("MASTER_ADDR").value_or(nodes ? first_slurm_host(*nodes) : info.master_address);
-  info.master_port = number_or("MASTER_PORT", info.master_port);
-  return checked(info);
+  if (const auto nodes = variable("SLURM_STEP_NODELIST")) info.master_address = first_slurm_host(*nodes);
+  return completed(info);
 }
 
 }  // namespace
