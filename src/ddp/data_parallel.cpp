@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "automatic/automatic.h"
 #include "ordered/ordered.h"
@@ -48,10 +47,9 @@ void DataParallel::Parts::connect(StepSetup& setup) {
 namespace {
 
 std::vector<int64_t> first_ready_order(const std::vector<int64_t>& given, size_t parameters) {
-  std::vector<int64_t> registration_order(parameters);
-  std::iota(registration_order.begin(), registration_order.end(), 0);
-  if (given.empty()) return {registration_order.rbegin(), registration_order.rend()};
-  if (std::ranges::is_permutation(given, registration_order)) return given;
+  std::vector<int64_t> reversed = reversed_order(parameters);
+  if (given.empty()) return reversed;
+  if (std::ranges::is_permutation(given, reversed)) return given;
   throw InputError(fmt::format("DataParallel: ready_order is not a permutation of 0..{}", parameters - 1));
 }
 
@@ -178,15 +176,17 @@ void DataParallel::audit() {
 }
 
 void DataParallel::audit_optimizer(const torch::optim::Optimizer& optimizer) {
-  if (parts_->synchronizer) parts_->synchronizer->audit_optimizer(optimizer);
+  Synchronizer* synchronizer = parts_->synchronizer.get();
+  if (synchronizer == nullptr) return;
+  synchronizer->audit_also(&optimizer, [synchronizer, &optimizer] { return state_of(optimizer, synchronizer->setup().parameters); });
 }
 
 void DataParallel::audit_tensors(std::function<std::vector<NamedTensor>()> tensors) {
-  if (parts_->synchronizer) parts_->synchronizer->audit_tensors(std::move(tensors));
+  if (parts_->synchronizer) parts_->synchronizer->audit_also(nullptr, std::move(tensors));
 }
 
 void DataParallel::forget_audited(const torch::optim::Optimizer& optimizer) {
-  if (parts_->synchronizer) parts_->synchronizer->forget_audited(optimizer);
+  if (parts_->synchronizer) parts_->synchronizer->forget_audited(&optimizer);
 }
 
 void DataParallel::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {

@@ -38,12 +38,6 @@ bool visit_all(const torch::nn::Module& module, bool modules_too, Visit& visit) 
   return true;
 }
 
-std::vector<std::string> lines_of(const std::vector<NamedTensor>& parameters) {
-  std::vector<std::string> lines;
-  for (const auto& [name, tensor] : parameters) lines.push_back(describe_tensor("trainable parameter", name, tensor));
-  return lines;
-}
-
 constexpr int64_t kPartAlignment = 16;  // of every part: whole elements of any dtype
 
 int64_t whole_parts(int64_t bytes) {
@@ -74,11 +68,12 @@ bool ParameterWatch::has_changed() const {
 }
 
 ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::Module& module, const std::vector<NamedTensor>& before) {
-  ParameterRenewal renewal{.parameters = trainable_parameters(module), .joined = {}, .sets_differ = {}, .values_differ = {}};
+  ParameterRenewal renewal{.parameters = trainable_parameters(module)};
   const auto is_new = [&](const NamedTensor& parameter) {
     return std::ranges::none_of(before, [&](const NamedTensor& old) { return old.tensor.is_same(parameter.tensor); });
   };
-  std::vector<std::string> lines = lines_of(renewal.parameters);
+  std::vector<std::string> lines;
+  for (const auto& [name, tensor] : renewal.parameters) lines.push_back(describe_tensor("trainable parameter", name, tensor));
   for (const auto& buffer : module.named_buffers()) lines.push_back(describe_tensor("buffer", buffer.key(), buffer.value()));
   renewal.sets_differ = difference_between_ranks(control, lines);
   if (!renewal.sets_differ.empty()) return renewal;

@@ -32,10 +32,11 @@ class ParameterWatch {
 // How all ranks go on after some of them have seen a change.
 struct ParameterRenewal {
   std::vector<NamedTensor> parameters;  // that this rank trains now
-  std::vector<size_t> joined;           // of these: those that some rank did not train before
-  std::string sets_differ;  // the ranks train different parameters, or have other buffers: the first difference; otherwise empty, and then
+  std::vector<size_t> joined = {};      // of these: those that some rank did not train before
+  std::string sets_differ =
+      {};  // the ranks train different parameters, or have other buffers: the first difference; otherwise empty, and then
   // The first that joined on some ranks only, or with other values on some rank than on rank 0. Empty: there is none.
-  std::string values_differ;
+  std::string values_differ = {};
 };
 
 // The same on every rank, but for the tensors themselves. before: what this rank trained. Collective, over the control group.

@@ -85,6 +85,12 @@ void ReadyCounter::learn(const std::vector<int64_t>& received) {
   knows_all_ = std::ranges::find(expected_, kUnknown) == expected_.end();
 }
 
+std::vector<int64_t> reversed_order(size_t count) {
+  std::vector<int64_t> order(count);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
 std::vector<int64_t> order_of_times(const std::vector<double>& times) {
   std::vector<int64_t> order(times.size());
   std::iota(order.begin(), order.end(), 0);

@@ -47,6 +47,9 @@ class ReadyCounter {
   bool knows_all_ = false;
 };
 
+// count - 1, ..., 1, 0: that of registration, reversed.
+std::vector<int64_t> reversed_order(size_t count);
+
 // Indices by ascending time; equal times in their own order.
 std::vector<int64_t> order_of_times(const std::vector<double>& times);
 

@@ -7,11 +7,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "firkin/comm/device.h"
 
 namespace firkin {
@@ -62,7 +62,7 @@ Synchronizer::Synchronizer(StepSetup setup)
       audit_(setup_.options.audit_every, [this] { return audited_; }),
       watch_({.ended = [this] { translated([this] { on_backward_ended(); }); },
               .failed = [this](const std::string& reason) { on_backward_failed(reason); }}) {
-  take_up({.parameters = setup_.parameters, .joined = {}, .sets_differ = {}, .values_differ = {}});
+  prepare_steps();
 }
 
 Synchronizer::~Synchronizer() {
@@ -330,14 +330,15 @@ void Synchronizer::complete() {
       if (audit_.is_due(step_)) audit_.note_equal(step_);
       succeed();
     }
-    exposed_wait_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - wait_started_).count();
+    exposed_wait_s_ = seconds_since(wait_started_);
     if (steps_finished_ > finished_before) {
       for (StepExtension* extension : extensions_) extension->ended(*agreement_);
     }
   });
   open_.reset();
   used_.assign(used_.size(), false);
-  forget_local_gradients();
+  touched_.assign(touched_.size(), false);
+  local_.clear();
   ++step_;
 }
 
@@ -368,13 +369,9 @@ void Synchronizer::forget_failure() {
 void Synchronizer::receive_means(bool all) {
   std::vector<bool> wanted(used_.size());
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = agreement_->is_used(i) && setup_.parameters[i].tensor.requires_grad();
-  const double scale = setup_.options.strategy.shards ? 1 : scale_of_sums();  // those of sharded are no sums yet
+  // The buckets hold means over all ranks; wanted are those over the ranks that have data. What sharded has there are no sums yet.
+  const double scale = setup_.options.strategy.shards ? 1 : static_cast<double>(setup_.group.size) / agreement_->ranks_with_data();
   transport_->receive(wanted, scale, all, [this] { return where(); });
-}
-
-// Of the mean over the ranks that have data, where the buckets hold one over all.
-double Synchronizer::scale_of_sums() const {
-  return static_cast<double>(setup_.group.size) / agreement_->ranks_with_data();
 }
 
 // Rank 0's are under way; where it has no data they are of no use.
@@ -453,34 +450,31 @@ void Synchronizer::reduce_joined(const ParameterRenewal& renewal) {
   }
 }
 
-// With new hooks and buckets; the old buckets' memory is the gradients' until they are gone.
-void Synchronizer::take_up(const ParameterRenewal& renewal) {
-  const bool is_renewal = transport_ != nullptr;
-  const std::vector<NamedTensor> before = setup_.parameters;
-  local_.clear();
-  if (is_renewal) {
-    transport_->release();
-    setup_.parameters = renewal.parameters;
-    setup_.buffers = setup_.module->buffers();
-    if (setup_.options.ready_order.empty()) {
-      setup_.ready_order.resize(setup_.parameters.size());
-      std::iota(setup_.ready_order.rbegin(), setup_.ready_order.rend(), 0);
-    }
-  }
+// Of the setup's parameters.
+void Synchronizer::prepare_steps() {
   parameters_.look();
   audited_.clear();
   for (const auto& parameter : setup_.module->named_parameters()) audited_.push_back({parameter.key(), parameter.value()});
-  try {
-    transport_ = std::make_unique<BucketTransport>(setup_, extensions_, adopted_);
-  } catch (...) {  // the group is lost; what is left must fit together
-    setup_.parameters = before;
-    throw;
-  }
   agreement_.emplace(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0);
   buffers_.emplace(setup_.control, setup_.group, setup_.options.broadcast_buffers ? setup_.buffers : std::vector<at::Tensor>{});
   touched_.assign(setup_.parameters.size(), false);
   used_.assign(setup_.parameters.size(), false);
-  if (!is_renewal) return;
+  transport_ = std::make_unique<BucketTransport>(setup_, extensions_, adopted_);  // last: may throw
+}
+
+// With new hooks and buckets; the old buckets' memory is the gradients' until they are gone.
+void Synchronizer::take_up(const ParameterRenewal& renewal) {
+  const std::vector<NamedTensor> before = std::exchange(setup_.parameters, renewal.parameters);
+  local_.clear();
+  transport_->release();
+  setup_.buffers = setup_.module->buffers();
+  if (setup_.options.ready_order.empty()) setup_.ready_order = reversed_order(setup_.parameters.size());
+  try {
+    prepare_steps();
+  } catch (...) {  // the group is lost; what is left must fit together
+    setup_.parameters = before;
+    throw;
+  }
   for (StepExtension* extension : extensions_) extension->renewed();
   hooks_.reset();
   install_hooks();
@@ -542,24 +536,14 @@ void Synchronizer::audit() {
   audit_.note_equal(step_);
 }
 
-void Synchronizer::audit_tensors(Audit::Tensors tensors) {
+void Synchronizer::audit_also(const void* owner, Audit::Tensors tensors) {
   const auto held = enter();
-  audit_.add(nullptr, std::move(tensors));
+  audit_.add(owner, std::move(tensors));
 }
 
-void Synchronizer::audit_optimizer(const torch::optim::Optimizer& optimizer) {
-  const auto held = enter();
-  audit_.add(&optimizer, [this, &optimizer] { return state_of(optimizer, setup_.parameters); });
-}
-
-void Synchronizer::audit_options(const torch::optim::Optimizer& optimizer) {
-  const auto held = enter();
-  audit_.add(&optimizer, [&optimizer] { return group_options_of(optimizer); });
-}
-
-void Synchronizer::forget_audited(const torch::optim::Optimizer& optimizer) {
+void Synchronizer::forget_audited(const void* owner) {
   const auto held = lock();
-  audit_.remove(&optimizer);
+  audit_.remove(owner);
 }
 
 DataParallelStats Synchronizer::stats() const {
@@ -576,11 +560,6 @@ void Synchronizer::forget_all_gradients() {
   for (const NamedTensor& parameter : setup_.parameters) parameter.tensor.mutable_grad().reset();
   if (!parameters_.has_changed()) return;
   for (const NamedTensor& parameter : trainable_parameters(*setup_.module)) parameter.tensor.mutable_grad().reset();
-}
-
-void Synchronizer::forget_local_gradients() {
-  touched_.assign(touched_.size(), false);
-  local_.clear();
 }
 
 void Synchronizer::throw_if_failed() const {

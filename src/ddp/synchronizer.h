@@ -19,8 +19,6 @@
 #include "module_state.h"
 #include "transport.h"
 
-#include <torch/optim/optimizer.h>
-
 namespace firkin {
 
 // A step, on every rank alike, for the strategy `bucketed` from the second step on; W ranks:
@@ -97,10 +95,9 @@ class Synchronizer {
   bool set_gradient_synchronization(bool on);
   void parameters_changed();
   void audit();
-  void audit_tensors(Audit::Tensors tensors);
-  void audit_optimizer(const torch::optim::Optimizer& optimizer);
-  void audit_options(const torch::optim::Optimizer& optimizer);
-  void forget_audited(const torch::optim::Optimizer& optimizer);
+  // owner: for forget_audited().
+  void audit_also(const void* owner, Audit::Tensors tensors);
+  void forget_audited(const void* owner);
   const std::optional<StepFailure>& last_failure() const;
   DataParallelStats stats() const;
 
@@ -161,18 +158,17 @@ class Synchronizer {
   [[noreturn]] void lose_group(const std::exception& error);
   void forget_failure();
   void receive_means(bool all);
-  double scale_of_sums() const;
   void receive_buffers();
   void renew();
   void reduce_joined(const ParameterRenewal& renewal);
   std::string why_not_renewed(const ParameterRenewal& renewal) const;
+  void prepare_steps();
   void take_up(const ParameterRenewal& renewal);
   std::string take_up_changes();
   void equalize_joined(const ParameterRenewal& renewal);
   void lose_unfinished_step();
   void throw_if_failed() const;
   void forget_all_gradients();
-  void forget_local_gradients();
   bool has_gradient(size_t parameter) const;
   // The end of the sentence "rank 1 did not reach ...".
   std::string where() const;

@@ -26,10 +26,6 @@ constexpr int64_t kShortestQueue = 3;       // unless the delay or the memory al
 constexpr int kFewestRounds = 3;            // that the budget is shared out for
 constexpr int kRounds = 9;
 
-double seconds_from(Clock::time_point started) {
-  return std::chrono::duration<double>(Clock::now() - started).count();
-}
-
 int64_t aligned(int64_t elements, int64_t alignment) {
   return (elements + alignment - 1) / alignment * alignment;
 }
@@ -62,7 +58,7 @@ double AllReduceSampler::time_calls(const Size& size) const {
   barrier(group_);
   const auto started = Clock::now();
   for (int64_t i = 0; i < std::max<int64_t>(size.calls, 1); ++i) all_reduce(group_, tensor);
-  return seconds_from(started) / static_cast<double>(std::max<int64_t>(size.calls, 1));
+  return seconds_since(started) / static_cast<double>(std::max<int64_t>(size.calls, 1));
 }
 
 double AllReduceSampler::time_queue(const Size& size) const {
@@ -71,7 +67,7 @@ double AllReduceSampler::time_queue(const Size& size) const {
   const auto started = Clock::now();
   for (int64_t i = 0; i < size.queue; ++i) works.push_back(start_all_reduce(group_, buffer(size, i)));
   for (const Work& work : works) wait(group_, work, "a queued all-reduce");
-  return seconds_from(started);
+  return seconds_since(started);
 }
 
 // The first call touches connections and pages, and tells what else fits into the delay, and into a fair part of the budget.
@@ -90,7 +86,7 @@ void AllReduceSampler::visit(Size& size) {
   if (size.calls == 0) plan_samples(size);
   const double isolated_s = time_calls(size);
   const double queued_s = size.queue > 1 ? time_queue(size) : 0;
-  const std::vector<double> slowest = max_over_ranks(group_, {isolated_s, queued_s, seconds_from(started)});
+  const std::vector<double> slowest = max_over_ranks(group_, {isolated_s, queued_s, seconds_since(started)});
   size.isolated_s.push_back(slowest[0]);
   if (size.queue > 1) size.queued_s.push_back(slowest[1]);
   size.visit_s = slowest[2];

@@ -149,13 +149,6 @@ CommunicationPlan plan_of(const json& value) {
   return plan;
 }
 
-void check_order(const std::vector<int64_t>& order, size_t parameters) {
-  std::vector<int64_t> all(parameters);
-  std::iota(all.begin(), all.end(), 0);
-  if (!std::ranges::is_permutation(order, all))
-    throw InputError(fmt::format("its ready order is not a permutation of 0..{}", parameters - 1));
-}
-
 void check_made_for(const json& made_for, const PlanKey& key) {
   for (const auto& [name, ours] : key) {
     const auto theirs = made_for.at(name).get<std::string>();
@@ -207,7 +200,9 @@ CommunicationPlan read_plan_file(const std::filesystem::path& path, const PlanKe
     if (content.at("format") != kFormat) throw InputError(fmt::format("its format is {}; expected {}", content["format"].dump(), kFormat));
     check_made_for(content.at("made_for"), key);
     CommunicationPlan plan = plan_of(content.at("plan"));
-    check_order(plan.order, parameters.size());
+    if (!std::ranges::is_permutation(plan.order, reversed_order(parameters.size()))) {
+      throw InputError(fmt::format("its ready order is not a permutation of 0..{}", parameters.size() - 1));
+    }
     check_communication(parameters, plan.order, plan.plan);
     return plan;
   } catch (const json::exception&) {

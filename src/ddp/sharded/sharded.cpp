@@ -190,8 +190,7 @@ void Sharded::forget_gradients() {
 
 // As the forward needs them; what is ready last in backward, where nothing is known.
 std::vector<int64_t> Sharded::gather_order() const {
-  std::vector<int64_t> order(gathers_.size());
-  std::iota(order.rbegin(), order.rend(), 0);
+  std::vector<int64_t> order = reversed_order(gathers_.size());
   if (first_use_.empty()) return order;
   const std::vector<double> first_use = first_use_of_buckets(first_use_);
   std::ranges::stable_sort(order, {}, [&first_use](int64_t bucket) { return first_use[static_cast<size_t>(bucket)]; });

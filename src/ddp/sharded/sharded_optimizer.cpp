@@ -93,7 +93,9 @@ void Sharded::attach(Optimizer& optimizer) {
     }
   }
   optimizer_ = &optimizer;
-  if (!is_foreign) synchronizer_.audit_options(optimizer);  // ranks step different parts: their parameters would not differ
+  if (is_foreign) return;
+  // Ranks step different parts: their parameters would not differ.
+  synchronizer_.audit_also(&optimizer, [&optimizer] { return group_options_of(optimizer); });
 }
 
 void Sharded::set_options(const ShardedOptions& options) {
@@ -110,7 +112,7 @@ void Sharded::set_options(const ShardedOptions& options) {
 }
 
 void Sharded::detach() {
-  if (optimizer_ != nullptr) synchronizer_.forget_audited(*optimizer_);
+  if (optimizer_ != nullptr) synchronizer_.forget_audited(optimizer_);
   const auto held = synchronizer_.lock();
   optimizer_ = nullptr;
 }
