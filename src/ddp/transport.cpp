@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 
 #include "firkin/base/units.h"
 
@@ -111,10 +112,10 @@ void BucketTransport::skip(size_t parameter) {
 
 // And launches the buckets that are full, up to the first that is not.
 void BucketTransport::place(size_t parameter) {
-  const int64_t position = position_of_[parameter];
+  const int64_t position = position_of(parameter);
   settled_.follow(setup_.parameters[parameter].tensor.device());
   buckets_->place(position);
-  placed_[static_cast<size_t>(position)] = true;
+  placed_[parameter] = true;
   for (StepExtension* extension : extensions_) extension->placed(parameter);
   for (int64_t bucket = buckets_->bucket_of(position); bucket <= buckets_->last_bucket_of(position); ++bucket) {
     flight(bucket).tensor_placed(buckets_->wire(bucket).device());
@@ -126,11 +127,10 @@ void BucketTransport::place(size_t parameter) {
 }
 
 void BucketTransport::place_bucket(int64_t bucket) {
-  const Bucket& tensors = communication_.plan.buckets[static_cast<size_t>(bucket)];
-  for (int64_t position = tensors.first; position < tensors.first + tensors.count; ++position) {
-    if (placed_[static_cast<size_t>(position)]) continue;
-    buckets_->place(position);
-    placed_[static_cast<size_t>(position)] = true;
+  for (const int64_t parameter : parameters_in(bucket)) {
+    if (is_placed(static_cast<size_t>(parameter))) continue;
+    buckets_->place(position_of(static_cast<size_t>(parameter)));
+    placed_[static_cast<size_t>(parameter)] = true;
   }
 }
 
@@ -193,29 +193,27 @@ void BucketTransport::wait_for(int64_t bucket, What what) {
   stats.end_s = seconds(flight(bucket).ended_at());
 }
 
-std::vector<int64_t> BucketTransport::receive_bucket(int64_t bucket, What what) {
+std::vector<size_t> BucketTransport::receive_bucket(int64_t bucket, What what) {
   wait_for(bucket, what);
   const size_t index = launch_index_[static_cast<size_t>(bucket)];
   finished_stats_[index] = stats_[index];
   if (scale_ != 1) buckets_->scale(bucket, scale_);
-  std::vector<int64_t> complete;
-  const Bucket& tensors = communication_.plan.buckets[static_cast<size_t>(bucket)];
-  for (int64_t position = tensors.first; position < tensors.first + tensors.count; ++position) {
-    if (!wanted_[static_cast<size_t>(communication_.order[static_cast<size_t>(position)])]) continue;
-    bool is_complete = true;
-    for (int64_t part = buckets_->bucket_of(position); part <= buckets_->last_bucket_of(position); ++part) {
-      is_complete = is_complete && is_received(part);
-    }
-    if (is_complete) complete.push_back(position);
+  std::vector<size_t> complete;
+  for (const int64_t each : parameters_in(bucket)) {
+    const auto parameter = static_cast<size_t>(each);
+    const int64_t position = position_of(parameter);
+    const auto parts = std::views::iota(buckets_->bucket_of(position), buckets_->last_bucket_of(position) + 1);
+    const bool is_complete = std::ranges::all_of(parts, [this](int64_t part) { return is_received(part); });
+    if (is_complete && wanted_[parameter]) complete.push_back(parameter);
   }
   return complete;
 }
 
-void BucketTransport::adopt(const std::vector<int64_t>& positions) {
-  for (const int64_t position : positions) {
-    buckets_->adopt(position);
-    const at::Tensor& parameter = setup_.parameters[static_cast<size_t>(communication_.order[static_cast<size_t>(position)])].tensor;
-    adopted_[parameter.unsafeGetTensorImpl()] = parameter.grad().unsafeGetTensorImpl();
+void BucketTransport::adopt(const std::vector<size_t>& parameters) {
+  for (const size_t parameter : parameters) {
+    buckets_->adopt(position_of(parameter));
+    const at::Tensor& tensor = setup_.parameters[parameter].tensor;
+    adopted_[tensor.unsafeGetTensorImpl()] = tensor.grad().unsafeGetTensorImpl();
   }
 }
 

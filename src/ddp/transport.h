@@ -82,7 +82,7 @@ class BucketTransport {
   // Between steps, before others take its place: its memory is the gradients' until they are gone.
   void release() { buckets_.reset(); }
 
-  bool is_placed(size_t parameter) const { return placed_[static_cast<size_t>(position_of(parameter))]; }
+  bool is_placed(size_t parameter) const { return placed_[parameter]; }
   // The parameter's gradient is what a step has left there.
   bool is_adopted(size_t parameter) const;
   bool has_learned() const { return counter_.has_learned(); }
@@ -111,10 +111,10 @@ class BucketTransport {
   std::vector<int64_t> not_received() const;
   bool is_received(int64_t bucket) const { return flight(bucket).is_consumed(); }
   bool has_come(int64_t bucket) const { return !flight(bucket).is_pending(); }  // receive_bucket() would not wait
-  // Returns the positions of the wanted tensors that are complete with it. Once a step. Throws as firkin::wait() does.
-  std::vector<int64_t> receive_bucket(int64_t bucket, What what);
+  // Returns the wanted parameters whose gradients are complete with it. Once a step. Throws as firkin::wait() does.
+  std::vector<size_t> receive_bucket(int64_t bucket, What what);
   // Their places in the buckets become the gradients.
-  void adopt(const std::vector<int64_t>& positions);
+  void adopt(const std::vector<size_t>& parameters);
   // When begin() was called last.
   BucketFlight::Clock::time_point started_at() const { return started_at_; }
   // Streams: what reads the gradients, or the bucket of a step that failed, comes after it; what fills the buckets again follows it.
@@ -140,7 +140,7 @@ class BucketTransport {
   std::vector<int64_t> position_of_;  // parameter -> position in the buckets
   bool is_plan_final_ = false;        // the first step's order does not change it
   ReadyCounter counter_;
-  std::vector<bool> placed_;                  // position: in its bucket, in this step
+  std::vector<bool> placed_;                  // parameter: in its bucket, in this step
   std::vector<bool> wanted_;                  // parameter: as receive() got it last
   double scale_ = 1;                          // as receive() got it last
   std::unique_ptr<GradientBuckets> buckets_;  // null between a change of the plan and the next step

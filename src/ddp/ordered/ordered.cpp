@@ -220,10 +220,10 @@ void Ordered::receive_all() {
 
 void Ordered::receive_late(const std::vector<int64_t>& buckets) {
   BucketTransport& transport = synchronizer_.transport();
-  std::vector<int64_t> complete;
+  std::vector<size_t> complete;
   for (const int64_t bucket : buckets) {
     RECORD_USER_SCOPE("forward waits");
-    const std::vector<int64_t> more = transport.receive_bucket(bucket, [this, &transport] {
+    const std::vector<size_t> more = transport.receive_bucket(bucket, [this, &transport] {
       return fmt::format("{} of step {}, in the forward after it", transport.first_pending(), synchronizer_.steps_finished() - 1);
     });
     complete.insert(complete.end(), more.begin(), more.end());
@@ -233,7 +233,7 @@ void Ordered::receive_late(const std::vector<int64_t>& buckets) {
   if (owed_.empty()) return transport.adopt(complete);
   RECORD_USER_SCOPE("optimiser");
   std::vector<at::Tensor> parameters;
-  for (const int64_t position : complete) parameters.push_back(tensor_of(parameter_at(position)));
+  for (const size_t parameter : complete) parameters.push_back(tensor_of(parameter));
   owed_.pay(parameters, [&] { transport.adopt(complete); });
   transport.settled().set();
 }

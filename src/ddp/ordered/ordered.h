@@ -110,9 +110,6 @@ class Ordered final : public FirstUse {
   void receive_in_turn(const std::vector<int64_t>& buckets);
   void observe();
   bool keeps_launch_order() const;
-  size_t parameter_at(int64_t position) const {
-    return static_cast<size_t>(synchronizer_.transport().communication().order[static_cast<size_t>(position)]);
-  }
   const at::Tensor& tensor_of(size_t parameter) const { return synchronizer_.setup().parameters[parameter].tensor; }
 
   LaunchTimes times_;

@@ -129,17 +129,13 @@ void Sharded::renewed() {
   gathers_.assign(static_cast<size_t>(transport().buckets()->bucket_count()), SlicesGather());
 }
 
-void Sharded::begun() {
-  finish_round();
-}
-
 void Sharded::settle() {
   const auto held = synchronizer_.enter();
-  synchronizer_.or_lose_group([&] { finish_round(); });
+  synchronizer_.or_lose_group([&] { begun(); });
 }
 
 // All parameters are those of the last step afterwards, on every rank the same.
-void Sharded::finish_round() {
+void Sharded::begun() {
   if (std::exchange(has_gradients_, false)) {
     steps_are_lost_ = true;
     forget_gradients();

@@ -95,7 +95,6 @@ class Sharded final : public FirstUse {
   void divide();
   std::vector<SliceLengths> lengths_of_whole_parameters() const;
   void take_up(std::vector<ParameterPart> parts);
-  void finish_round();
   void follow_parameters();
   void learn_use(int root);
   void forget_gradients();
