@@ -16,7 +16,7 @@
 
 #include "connections.h"
 #include "firkin/base/error.h"
-#include "group_failure.h"
+#include "group_state.h"
 #include "linked_backend.h"
 
 namespace firkin {

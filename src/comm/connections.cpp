@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "group_failure.h"
+#include "group_state.h"
 #include "group_store.h"
 #include "meeting.h"
 

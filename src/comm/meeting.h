@@ -14,7 +14,6 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/process_group.h"
-#include "group_failure.h"
 #include "group_state.h"
 #include "group_store.h"
 

@@ -9,7 +9,6 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "group_failure.h"
 #include "group_state.h"
 #include "group_store.h"
 

@@ -27,16 +27,20 @@ std::optional<std::string> variable(const char* name) {
   return value;
 }
 
+std::optional<int> parse_number(const std::string& text) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+  return value;
+}
+
 int number(const char* name) {
   const auto text = variable(name);
   if (!text) throw InputError(fmt::format("{} is not set, though other variables of the same launcher are", name));
-  int value = 0;
-  const char* end = text->data() + text->size();
-  const auto parsed = std::from_chars(text->data(), end, value);
-  if (parsed.ec != std::errc() || parsed.ptr != end || value < 0) {
-    throw InputError(fmt::format("{}={}: expected a number, 0 or more", name, *text));
-  }
-  return value;
+  const auto value = parse_number(*text);
+  if (!value || *value < 0) throw InputError(fmt::format("{}={}: expected a number, 0 or more", name, *text));
+  return *value;
 }
 
 int number_or(const char* name, int fallback) {
@@ -115,13 +119,11 @@ struct RankArguments {
 };
 
 int parse_ranks(const std::string& text) {
-  int ranks = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, ranks);
-  if (parsed.ec != std::errc() || parsed.ptr != end || ranks < 1 || ranks > kMostLocalRanks) {
+  const auto ranks = parse_number(text);
+  if (!ranks || *ranks < 1 || *ranks > kMostLocalRanks) {
     throw InputError(fmt::format("--ranks {}: expected 1 to {}", text, kMostLocalRanks));
   }
-  return ranks;
+  return *ranks;
 }
 
 RankArguments parse_arguments(int argc, const char* const* argv) {

@@ -123,7 +123,7 @@ class Synchronizer {
   }
 
   // While one lives, waits are for a collective that the program calls itself between steps. Where ranks wait for each other in different
-  // ones, or in one and in a step, all hear of both (comm/group_failure.h) and do not wait for the timeout.
+  // ones, or in one and in a step, all hear of both (comm/group_state.h) and do not wait for the timeout.
   class Call {
    public:
     Call(Synchronizer& synchronizer, std::string_view name);  // the same names in the same order on every rank

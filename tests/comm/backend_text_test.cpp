@@ -1,4 +1,4 @@
-#include "../../src/comm/group_failure.h"
+#include "../../src/comm/group_state.h"
 
 #include <gtest/gtest.h>
 

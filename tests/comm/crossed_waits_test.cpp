@@ -1,5 +1,5 @@
 // Ranks that wait for each other in different wrapped modules.
-#include "../../src/comm/group_failure.h"
+#include "../../src/comm/group_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
