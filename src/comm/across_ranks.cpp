@@ -2,9 +2,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
-#include <cstring>
-
 namespace firkin {
 
 std::vector<double> max_over_ranks(const ProcessGroup& group, const std::vector<double>& values) {
@@ -24,20 +21,6 @@ double sum_over_ranks(const ProcessGroup& group, double value) {
 
 double of_rank_0(const ProcessGroup& group, double value) {
   return all_gather(group, {value})[0][0];
-}
-
-std::vector<std::vector<uint64_t>> gather_hashes(const ProcessGroup& group, const std::vector<uint64_t>& hashes) {
-  std::vector<double> halves;  // a double holds 53 bits
-  for (const uint64_t hash : hashes) {
-    halves.push_back(static_cast<double>(hash >> 32));
-    halves.push_back(static_cast<double>(hash & 0xffffffff));
-  }
-  std::vector<std::vector<uint64_t>> result;
-  for (const std::vector<double>& rank : all_gather(group, halves)) {
-    std::vector<uint64_t>& whole = result.emplace_back();
-    for (size_t i = 0; i < rank.size(); i += 2) whole.push_back(static_cast<uint64_t>(rank[i]) << 32 | static_cast<uint64_t>(rank[i + 1]));
-  }
-  return result;
 }
 
 namespace {

@@ -1,6 +1,9 @@
 // What ranks must agree on, or know of each other.
 #pragma once
 
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -11,6 +14,19 @@
 
 namespace firkin {
 
+// Every rank's values, by rank, on every rank. Every rank gives as many. dtype: of the values; a sum of one and zeros is exact. Collective.
+template <typename Value>
+std::vector<std::vector<Value>> gather_rows(const ProcessGroup& group, const std::vector<Value>& values, at::ScalarType dtype) {
+  const auto count = static_cast<int64_t>(values.size());
+  const at::Tensor table = at::zeros({group.size, count}, dtype);
+  auto* const all = static_cast<Value*>(table.mutable_data_ptr());
+  std::copy(values.begin(), values.end(), all + group.rank * count);
+  all_reduce(group, table);
+  std::vector<std::vector<Value>> rows;
+  for (int rank = 0; rank < group.size; ++rank) rows.emplace_back(all + rank * count, all + (rank + 1) * count);
+  return rows;
+}
+
 // Element by element, over the ranks: of times, those of the slowest. Every rank gives as many values, and gets the same result.
 // Collective.
 std::vector<double> max_over_ranks(const ProcessGroup& group, const std::vector<double>& values);
@@ -19,8 +35,9 @@ double sum_over_ranks(const ProcessGroup& group, double value);
 // Rank 0's value, on every rank: what follows from a clock must be decided once. Collective.
 double of_rank_0(const ProcessGroup& group, double value);
 
-// Every rank's numbers of 64 bits, by rank, on every rank. Every rank gives as many. Collective.
-std::vector<std::vector<uint64_t>> gather_hashes(const ProcessGroup& group, const std::vector<uint64_t>& hashes);
+inline std::vector<std::vector<uint64_t>> gather_hashes(const ProcessGroup& group, const std::vector<uint64_t>& hashes) {
+  return gather_rows(group, hashes, at::kLong);
+}
 
 // The text of rank `root`, on every rank. Collective.
 std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root);

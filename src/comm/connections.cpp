@@ -5,7 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "group_state.h"
 #include "group_store.h"
 #include "meeting.h"
 

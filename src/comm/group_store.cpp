@@ -7,7 +7,6 @@
 #include <random>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -16,10 +15,15 @@ namespace firkin {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr const char* kGenerations = "generations";
 constexpr const char* kRoster = "roster";
 constexpr const char* kSuperseded = "superseded";
 constexpr std::chrono::milliseconds kLongestPause{100};  // between two questions
+constexpr const char* kSomeoneFailed = "failed/any";
+constexpr const char* kCause = "failed/cause";
+constexpr size_t kMostNames = 8;  // in one message
 
 // What is behind prefixes. Null for one that is not on the network.
 c10::intrusive_ptr<c10d::TCPStore> network_store(const c10::intrusive_ptr<c10d::Store>& store) {
@@ -95,7 +99,6 @@ Roster make_roster(const std::vector<std::vector<uint8_t>>& arrivals) {
 class Gatherer {
  public:
   using Store = c10::intrusive_ptr<c10d::Store>;
-  using Clock = std::chrono::steady_clock;
 
   Gatherer(const Store& store, const Arrival& arrival, Clock::time_point until)
       : all_(c10::make_intrusive<c10d::PrefixStore>("firkin", store)),
@@ -191,40 +194,6 @@ class Gatherer {
   std::chrono::milliseconds pause_{1};
 };
 
-}  // namespace
-
-uint64_t this_process() {
-  static const uint64_t number = random_number();
-  return number ^ static_cast<uint64_t>(getpid());  // a fork's is another
-}
-
-Gathering gather_ranks(const c10::intrusive_ptr<c10d::Store>& store, const Arrival& arrival, std::chrono::steady_clock::time_point until) {
-  Gatherer gatherer(store, arrival, until);
-  return arrival.rank == 0 ? gatherer.open() : gatherer.join();
-}
-
-bool is_superseded(c10d::Store& group_store) {
-  return group_store.check({kSuperseded});
-}
-
-std::string store_name(const c10::intrusive_ptr<c10d::Store>& store) {
-  const auto tcp = network_store(store);
-  return tcp == nullptr ? "the store" : fmt::format("the store at {}:{}", tcp->getHost(), tcp->getPort());
-}
-
-std::string store_address(const c10::intrusive_ptr<c10d::Store>& store) {
-  const auto tcp = network_store(store);
-  return tcp == nullptr ? "127.0.0.1" : tcp->getHost();
-}
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr const char* kSomeoneFailed = "failed/any";
-constexpr const char* kCause = "failed/cause";
-constexpr size_t kMostNames = 8;  // in one message
-
 std::string failed_key(int rank) {
   return fmt::format("failed/{}", rank);
 }
@@ -296,6 +265,30 @@ std::string name_rank(const NamedRank& rank) {
 }
 
 }  // namespace
+
+uint64_t this_process() {
+  static const uint64_t number = random_number();
+  return number ^ static_cast<uint64_t>(getpid());  // a fork's is another
+}
+
+Gathering gather_ranks(const c10::intrusive_ptr<c10d::Store>& store, const Arrival& arrival, std::chrono::steady_clock::time_point until) {
+  Gatherer gatherer(store, arrival, until);
+  return arrival.rank == 0 ? gatherer.open() : gatherer.join();
+}
+
+bool is_superseded(c10d::Store& group_store) {
+  return group_store.check({kSuperseded});
+}
+
+std::string store_name(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto tcp = network_store(store);
+  return tcp == nullptr ? "the store" : fmt::format("the store at {}:{}", tcp->getHost(), tcp->getPort());
+}
+
+std::string store_address(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto tcp = network_store(store);
+  return tcp == nullptr ? "127.0.0.1" : tcp->getHost();
+}
 
 std::string host_name() {
   char name[256] = {};

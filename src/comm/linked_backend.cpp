@@ -9,22 +9,15 @@
 #include <array>
 #include <bit>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <deque>
-#include <exception>
-#include <functional>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/comm/modelled_link.h"
 #include "firkin/plan/allreduce_table.h"
 
 namespace firkin {

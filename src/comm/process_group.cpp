@@ -1,12 +1,12 @@
 #include "firkin/comm/process_group.h"
 
-#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 #include <sstream>
 
+#include "across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "group_state.h"
@@ -332,16 +332,7 @@ void barrier(const ProcessGroup& group) {
 }
 
 std::vector<std::vector<double>> all_gather(const ProcessGroup& group, const std::vector<double>& values) {
-  const auto count = static_cast<int64_t>(values.size());
-  at::Tensor table = at::zeros({group.size, count}, at::kDouble);
-  std::copy(values.begin(), values.end(), table[group.rank].data_ptr<double>());
-  all_reduce(group, table);
-  std::vector<std::vector<double>> rows;
-  for (int rank = 0; rank < group.size; ++rank) {
-    const double* row = table[rank].data_ptr<double>();
-    rows.emplace_back(row, row + count);
-  }
-  return rows;
+  return gather_rows(group, values, at::kDouble);
 }
 
 }  // namespace firkin

@@ -91,28 +91,6 @@ RankInfo from_slurm() {
   return completed(info);
 }
 
-}  // namespace
-
-std::string first_slurm_host(const std::string& node_list) {
-  const size_t bracket = node_list.find_first_of("[,");
-  std::string host = node_list.substr(0, bracket);
-  if (bracket != std::string::npos && node_list[bracket] == '[') {
-    host += node_list.substr(bracket + 1, node_list.find_first_of("-,]", bracket) - bracket - 1);
-  }
-  if (host.empty()) throw InputError(fmt::format("SLURM_STEP_NODELIST={}: expected a list of nodes", node_list));
-  return host;
-}
-
-std::optional<RankInfo> rank_info_from_environment() {
-  if (variable("RANK") || variable("WORLD_SIZE")) return from_torchrun();
-  if (variable("OMPI_COMM_WORLD_RANK")) return from_open_mpi();
-  // A batch script has SLURM_PROCID as well; only a step started by srun has its number of tasks.
-  if (variable("SLURM_PROCID") && variable("SLURM_STEP_NUM_TASKS")) return from_slurm();
-  return std::nullopt;
-}
-
-namespace {
-
 struct RankArguments {
   std::optional<int> ranks;         // of --ranks
   std::vector<std::string> others;  // in their order
@@ -156,6 +134,24 @@ int run(const RankArguments& arguments, const RankBody& body, const GroupOptions
 }
 
 }  // namespace
+
+std::string first_slurm_host(const std::string& node_list) {
+  const size_t bracket = node_list.find_first_of("[,");
+  std::string host = node_list.substr(0, bracket);
+  if (bracket != std::string::npos && node_list[bracket] == '[') {
+    host += node_list.substr(bracket + 1, node_list.find_first_of("-,]", bracket) - bracket - 1);
+  }
+  if (host.empty()) throw InputError(fmt::format("SLURM_STEP_NODELIST={}: expected a list of nodes", node_list));
+  return host;
+}
+
+std::optional<RankInfo> rank_info_from_environment() {
+  if (variable("RANK") || variable("WORLD_SIZE")) return from_torchrun();
+  if (variable("OMPI_COMM_WORLD_RANK")) return from_open_mpi();
+  // A batch script has SLURM_PROCID as well; only a step started by srun has its number of tasks.
+  if (variable("SLURM_PROCID") && variable("SLURM_STEP_NUM_TASKS")) return from_slurm();
+  return std::nullopt;
+}
 
 int run_ranks(int argc, const char* const* argv, const RankBody& body, const GroupOptions& options) {
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "program";

@@ -1,6 +1,5 @@
 #include "backward_watch.h"
 
-#include <ATen/core/ivalue.h>
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
@@ -11,7 +10,6 @@
 #include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>

@@ -2,7 +2,6 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <algorithm>
 #include <stdexcept>
 
 namespace firkin {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <map>
-#include <string>
 
 #include "agreement.h"
 #include "audit.h"

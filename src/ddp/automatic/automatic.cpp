@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <utility>
@@ -52,18 +51,13 @@ struct WireElement {
 };
 
 WireElement wire_element(const StepSetup& setup) {
-  WireElement result;
-  int64_t largest = -1;
-  for (const NamedTensor& parameter : setup.parameters) {
-    const auto bytes = static_cast<int64_t>(parameter.tensor.nbytes());
-    result.gradient_bytes += bytes;
-    if (bytes <= largest) continue;
-    largest = bytes;
-    const at::ScalarType dtype = parameter.tensor.scalar_type();
-    const bool compresses = dtype == at::kFloat || dtype == at::kDouble;
-    result.element_bytes = static_cast<int64_t>(parameter.tensor.element_size());
-    result.wire = compresses ? setup.options.gradient_hook.wire_dtype.value_or(dtype) : dtype;
-  }
+  const auto bytes = [](const NamedTensor& parameter) { return parameter.tensor.nbytes(); };
+  const at::Tensor& largest = std::ranges::max_element(setup.parameters, {}, bytes)->tensor;
+  const at::ScalarType dtype = largest.scalar_type();
+  const bool compresses = dtype == at::kFloat || dtype == at::kDouble;
+  WireElement result{.element_bytes = static_cast<int64_t>(largest.element_size()),
+                     .wire = compresses ? setup.options.gradient_hook.wire_dtype.value_or(dtype) : dtype};
+  for (const NamedTensor& parameter : setup.parameters) result.gradient_bytes += static_cast<int64_t>(bytes(parameter));
   return result;
 }
 

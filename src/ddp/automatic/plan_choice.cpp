@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
-#include <set>
-#include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
