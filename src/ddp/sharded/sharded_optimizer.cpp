@@ -24,14 +24,22 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 
 // Null where no group has the tensor.
-const OptimizerParamGroup* group_of(const Optimizer& optimizer, const at::Tensor& tensor) {
-  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
-    if (std::ranges::any_of(group.params(), [&](const at::Tensor& each) { return each.is_same(tensor); })) return &group;
-  }
-  return nullptr;
+template <typename SomeOptimizer>
+auto* group_of(SomeOptimizer& optimizer, const at::Tensor& tensor) {
+  auto& groups = optimizer.param_groups();
+  const auto group = std::ranges::find_if(groups, [&](const OptimizerParamGroup& each) {
+    return std::ranges::any_of(each.params(), [&](const at::Tensor& stepped) { return stepped.is_same(tensor); });
+  });
+  return group == groups.end() ? nullptr : &*group;
 }
-OptimizerParamGroup* group_of(Optimizer& optimizer, const at::Tensor& tensor) {
-  return const_cast<OptimizerParamGroup*>(group_of(std::as_const(optimizer), tensor));
+
+template <typename Parts>
+auto part_of(Parts& parts, const at::Tensor& parameter) {
+  return std::ranges::find_if(parts, [&](const ParameterPart& part) { return part.parameter.is_same(parameter); });
+}
+
+bool has_run(const std::vector<ParameterPart>& parts, const at::Tensor& run) {
+  return std::ranges::any_of(parts, [&](const ParameterPart& part) { return part.run.tensor.is_same(run); });
 }
 
 void replace_states(Optimizer& optimizer, std::unordered_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> states) {
@@ -88,7 +96,7 @@ void Sharded::attach(Optimizer& optimizer) {
       throw InputError("ShardedOptimizer: expected LibTorch's SGD, Adam, AdamW, RMSprop or Adagrad, which work element by element");
     }
     for (const at::Tensor& tensor : group.params()) {
-      if (std::ranges::any_of(parts_, [&](const ParameterPart& part) { return part.run.tensor.is_same(tensor); })) continue;
+      if (has_run(parts_, tensor)) continue;
       throw InputError("ShardedOptimizer: the optimiser has a tensor that is not one of the parts; expected only parts");
     }
   }
@@ -157,18 +165,15 @@ void Sharded::take_up(std::vector<ParameterPart> parts) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> in_module = synchronizer_.setup().module->parameters();
   for (const ParameterPart& old : parts_) {
-    const auto is_its = [&old](const at::Tensor& parameter) { return parameter.is_same(old.parameter); };
-    if (std::ranges::any_of(parts, is_its, &ParameterPart::parameter) || std::ranges::none_of(in_module, is_its)) continue;
+    const bool is_left = std::ranges::none_of(in_module, [&](const at::Tensor& each) { return each.is_same(old.parameter); });
+    if (is_left || part_of(parts, old.parameter) != parts.end()) continue;
     parts.push_back(old);
     parts.back().bucket = -1;
   }
-  const auto successor = [&parts](const ParameterPart& old) {
-    return std::ranges::find_if(parts, [&old](const ParameterPart& part) { return part.parameter.is_same(old.parameter); });
-  };
   if (auto* const foreign = dynamic_cast<ForeignOptimizer*>(optimizer_)) {
     std::vector<ForeignOptimizer::Part> divided;
     for (const ParameterPart& part : parts) {
-      const auto old = std::ranges::find_if(parts_, [&part](const ParameterPart& each) { return each.parameter.is_same(part.parameter); });
+      const auto old = part_of(parts_, part.parameter);
       divided.push_back({part.parameter, old == parts_.end() ? part.run.tensor : old->run.tensor, part.run.tensor});
     }
     foreign->divide(divided);
@@ -176,7 +181,7 @@ void Sharded::take_up(std::vector<ParameterPart> parts) {
   std::unordered_map<void*, State> states;
   if (optimizer_ != nullptr) {
     gather_states([&](size_t p, State whole) {
-      const auto now = successor(parts_[p]);
+      const auto now = part_of(parts, parts_[p].parameter);
       if (now == parts.end()) return;
       for (const auto& [name, tensor] : fields_of(*whole).tensors) {
         if (tensor->defined()) *tensor = now->within(*tensor, now->begin).clone();
@@ -185,7 +190,7 @@ void Sharded::take_up(std::vector<ParameterPart> parts) {
     });
   }
   for (const ParameterPart& old : parts_) {
-    const auto now = successor(old);
+    const auto now = part_of(parts, old.parameter);
     if (old.has_master()) {
       const at::Tensor whole = gather_runs(synchronizer_.setup().group, old.count > 0 ? old.run.tensor : at::Tensor(), old);
       if (now != parts.end()) now->run.tensor = now->within(whole, now->begin).clone();
@@ -203,14 +208,11 @@ void Sharded::take_up(std::vector<ParameterPart> parts) {
 
 // Those that are new join the first group.
 void Sharded::regroup(const std::vector<ParameterPart>& parts) {
-  const auto has = [](const std::vector<ParameterPart>& all, const at::Tensor& run) {
-    return std::ranges::any_of(all, [&](const ParameterPart& part) { return part.run.tensor.is_same(run); });
-  };
   for (OptimizerParamGroup& group : optimizer_->param_groups()) {
-    std::erase_if(group.params(), [&](const at::Tensor& run) { return !has(parts, run); });
+    std::erase_if(group.params(), [&](const at::Tensor& run) { return !has_run(parts, run); });
   }
   for (const ParameterPart& part : parts) {
-    if (!has(parts_, part.run.tensor)) optimizer_->param_groups()[0].params().push_back(part.run.tensor);
+    if (!has_run(parts_, part.run.tensor)) optimizer_->param_groups()[0].params().push_back(part.run.tensor);
   }
 }
 
