@@ -5,11 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "group_store.h"
-#include "meeting.h"
-
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-
 namespace firkin {
 
 std::vector<bool> ConnectionPool::free_sets() const {
@@ -110,25 +105,6 @@ void LosableGroup::leave_backends() {
 }
 
 namespace {
-
-// The same ranks, in a part of the store of their own.
-c10::intrusive_ptr<LosableGroup> connect_again(const ProcessGroup& group, const std::string& part) {
-  const GroupState& state = *group.state;
-  const Meeting meeting{.rank = group.rank,
-                        .size = group.size,
-                        .address = state.address,
-                        .place = "",
-                        .store_host = state.store_host,
-                        .options = state.options};
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(part, group.c10d->getStore());
-  meet(meeting, [store, rank = group.rank] {
-    announce_host(*store, rank);
-    return true;
-  });
-  auto set = c10::make_intrusive<LosableGroup>(store, group.rank, group.size, group.state);
-  set->set_backends(connect_gloo(meeting, store), *group.c10d);
-  return set;
-}
 
 // The lowest index of a set that no rank uses. Collective.
 std::optional<int64_t> first_free(const ProcessGroup& group, const std::vector<bool>& free_here) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "agreement.h"
@@ -66,5 +67,8 @@ class LosableGroup final : public c10d::ProcessGroup {
   std::atomic<bool> left_ = false;
   std::unique_ptr<OrRounds> or_rounds_;
 };
+
+// The same ranks over connections of their own, in a part of the group's store. Collective. Throws RuntimeError as connect() does.
+c10::intrusive_ptr<LosableGroup> connect_again(const ProcessGroup& group, const std::string& part);
 
 }  // namespace firkin

@@ -16,8 +16,6 @@
 
 namespace firkin {
 
-// Calls that may never return, with a deadline.
-
 // Runs `call` on a thread of its own and returns its result-to-be. Nobody waits for the thread: a call that never returns leaks it, so
 // `call` must own everything that it uses.
 template <typename Call>

@@ -28,6 +28,139 @@ LinkQueue::Clock::duration ticks(double seconds) {
   return std::chrono::duration_cast<LinkQueue::Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
+using Units = std::array<std::pair<std::string_view, double>, 5>;
+
+constexpr Units kRateUnits = {{{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}, {"tbit", 1e12}}};
+constexpr Units kTimeUnits = {{{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}};
+constexpr double kSlowestRate = 1e3;    // bit/s
+constexpr double kLongestLatency = 60;  // seconds
+
+constexpr double kPayload = 1448.0 / 1514;  // see all_reduce_time()
+
+// "200mbit" -> 2e8. Nothing when it is no number followed by one of the units.
+std::optional<double> parse_with_unit(std::string_view text, const Units& units) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (error != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
+  for (const auto& [name, factor] : units) {
+    if (!name.empty() && name == std::string_view(rest, static_cast<size_t>(end - rest))) return number * factor;
+  }
+  return std::nullopt;
+}
+
+std::string format_rate(double bits_per_s) {
+  static constexpr std::array kNames = {"bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"};
+  size_t unit = 0;
+  while (bits_per_s >= 999.5 && unit + 1 < kNames.size()) {
+    bits_per_s /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.4g} {}", bits_per_s, kNames[unit]);
+}
+
+ModelledLink link_of_table(const std::string& file, int64_t world) {
+  const AllReduceTable table = read_allreduce_csv(file);
+  try {
+    return {.world = world, .table = comm_costs(table, world), .file = file};
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("--link {}: {}", file, error.what()));
+  }
+}
+
+LinkTime time_over(const ModelledLink& link, double steps, double bytes_on_wire) {
+  const double wire_s = bytes_on_wire * 8 / (kPayload * link.bits_per_s);
+  const double alone_s = wire_s + steps * link.latency_s;
+  return {alone_s, std::max(wire_s, alone_s / 2)};
+}
+
+LinkTime time_in(const CommCosts& costs, int64_t bytes) {
+  return {costs.isolated(static_cast<double>(bytes)), costs.gap(static_cast<double>(bytes))};
+}
+
+int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+class LinkedBackend final : public c10d::Backend {
+ public:
+  LinkedBackend(c10::intrusive_ptr<c10d::Backend> inner, ModelledLink link)
+      : c10d::Backend(inner->getRank(), inner->getSize()),
+        link_(std::move(link)),
+        queue_(std::make_shared<LinkQueue>()),
+        inner_(std::move(inner)) {}
+
+  const std::string getBackendName() const override { return inner_->getBackendName(); }  // NOLINT(readability-const-return-type)
+  c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
+  void setTimeout(std::chrono::milliseconds timeout) override { inner_->setTimeout(timeout); }
+  void setSequenceNumberForGroup() override { inner_->setSequenceNumberForGroup(); }
+  uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
+
+  Work allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
+    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::ALLREDUCE, "gloo:all_reduce", tensors);
+    return start(work, all_reduce_time(link_, bytes_of(tensors)), options.timeout, [&] { return inner_->allreduce(tensors, options); });
+  }
+
+  Work broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
+    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::BROADCAST, "gloo:broadcast", tensors);
+    return start(work, broadcast_time(link_, bytes_of(tensors)), options.timeout, [&] { return inner_->broadcast(tensors, options); });
+  }
+
+  Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_split, std::vector<int64_t>& input_split,
+                     const c10d::AllToAllOptions& options) override {
+    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::ALLTOALL_BASE, "gloo:all_to_all", std::vector{output, input});
+    return start(work, share_time(link_, bytes_of({output})), options.timeout,
+                 [&] { return inner_->alltoall_base(output, input, output_split, input_split, options); });
+  }
+
+  Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
+    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::_ALLGATHER_BASE, "gloo:all_gather", std::vector{output, input});
+    return start(work, share_time(link_, bytes_of({output})), options.timeout,
+                 [&] { return inner_->_allgather_base(output, input, options); });
+  }
+
+  Work barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
+
+  // start_or() knows how long its messages are, and pays itself.
+  Work send(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->send(tensors, rank, tag); }
+  Work recv(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->recv(tensors, rank, tag); }
+
+ private:
+  template <typename Launch>
+  Work start(const c10::intrusive_ptr<OwnWork>& work, const LinkTime& time, std::chrono::milliseconds timeout, Launch launch) {
+    auto transfer =
+        std::make_shared<LinkTransfer>(LinkTransfer{.time = time, .complete = [work](std::exception_ptr error) { work->complete(error); }});
+    const at::DisableRecordFunctionGuard unrecorded;  // the trace shows the link's times, not those of the data's own move
+    std::vector<at::Tensor> roll_call{at::zeros({1})};
+    c10d::AllreduceOptions options;
+    options.timeout = timeout;
+    const Work joining = inner_->allreduce(roll_call, options);
+    const Work moving = launch();
+    queue_->add(transfer);
+    on_end(joining, transfer, &LinkQueue::join);
+    on_end(moving, transfer, &LinkQueue::move);
+    return work;
+  }
+
+  void on_end(const Work& inner, const std::shared_ptr<LinkTransfer>& transfer, void (LinkQueue::*next)(LinkTransfer&)) {
+    inner->getFuture()->addCallback(
+        [queue = queue_, transfer, next](c10::ivalue::Future& future) {
+          if (future.hasError()) {
+            queue->fail(transfer, future.exception_ptr());
+          } else {
+            ((*queue).*next)(*transfer);
+          }
+        },
+        /*uses_future=*/false);
+  }
+
+  ModelledLink link_;
+  std::shared_ptr<LinkQueue> queue_;
+  c10::intrusive_ptr<c10d::Backend> inner_;  // goes first: it ends what is under way, and so the queue can
+};
+
 }  // namespace
 
 struct LinkQueue::Line {
@@ -119,150 +252,9 @@ void LinkQueue::Line::run() {
   }
 }
 
-namespace {
-
-int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
-  return bytes;
-}
-
-class LinkedBackend final : public c10d::Backend {
- public:
-  LinkedBackend(c10::intrusive_ptr<c10d::Backend> inner, ModelledLink link)
-      : c10d::Backend(inner->getRank(), inner->getSize()),
-        link_(std::move(link)),
-        queue_(std::make_shared<LinkQueue>()),
-        inner_(std::move(inner)) {}
-
-  const std::string getBackendName() const override { return inner_->getBackendName(); }  // NOLINT(readability-const-return-type)
-  c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
-  void setTimeout(std::chrono::milliseconds timeout) override { inner_->setTimeout(timeout); }
-  void setSequenceNumberForGroup() override { inner_->setSequenceNumberForGroup(); }
-  uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
-
-  Work allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
-    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::ALLREDUCE, "gloo:all_reduce", tensors);
-    return start(work, all_reduce_time(link_, bytes_of(tensors)), options.timeout, [&] { return inner_->allreduce(tensors, options); });
-  }
-
-  Work broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
-    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::BROADCAST, "gloo:broadcast", tensors);
-    return start(work, broadcast_time(link_, bytes_of(tensors)), options.timeout, [&] { return inner_->broadcast(tensors, options); });
-  }
-
-  Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_split, std::vector<int64_t>& input_split,
-                     const c10d::AllToAllOptions& options) override {
-    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::ALLTOALL_BASE, "gloo:all_to_all", std::vector{output, input});
-    return start(work, share_time(link_, bytes_of({output})), options.timeout,
-                 [&] { return inner_->alltoall_base(output, input, output_split, input_split, options); });
-  }
-
-  Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
-    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::_ALLGATHER_BASE, "gloo:all_gather", std::vector{output, input});
-    return start(work, share_time(link_, bytes_of({output})), options.timeout,
-                 [&] { return inner_->_allgather_base(output, input, options); });
-  }
-
-  Work barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
-
-  // start_or() knows how long its messages are, and pays itself.
-  Work send(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->send(tensors, rank, tag); }
-  Work recv(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->recv(tensors, rank, tag); }
-
- private:
-  template <typename Launch>
-  Work start(const c10::intrusive_ptr<OwnWork>& work, const LinkTime& time, std::chrono::milliseconds timeout, Launch launch) {
-    auto transfer =
-        std::make_shared<LinkTransfer>(LinkTransfer{.time = time, .complete = [work](std::exception_ptr error) { work->complete(error); }});
-    const at::DisableRecordFunctionGuard unrecorded;  // the trace shows the link's times, not those of the data's own move
-    std::vector<at::Tensor> roll_call{at::zeros({1})};
-    c10d::AllreduceOptions options;
-    options.timeout = timeout;
-    const Work joining = inner_->allreduce(roll_call, options);
-    const Work moving = launch();
-    queue_->add(transfer);
-    on_end(joining, transfer, &LinkQueue::join);
-    on_end(moving, transfer, &LinkQueue::move);
-    return work;
-  }
-
-  void on_end(const Work& inner, const std::shared_ptr<LinkTransfer>& transfer, void (LinkQueue::*next)(LinkTransfer&)) {
-    inner->getFuture()->addCallback(
-        [queue = queue_, transfer, next](c10::ivalue::Future& future) {
-          if (future.hasError()) {
-            queue->fail(transfer, future.exception_ptr());
-          } else {
-            ((*queue).*next)(*transfer);
-          }
-        },
-        /*uses_future=*/false);
-  }
-
-  ModelledLink link_;
-  std::shared_ptr<LinkQueue> queue_;
-  c10::intrusive_ptr<c10d::Backend> inner_;  // goes first: it ends what is under way, and so the queue can
-};
-
-}  // namespace
-
 c10::intrusive_ptr<c10d::Backend> make_linked_backend(c10::intrusive_ptr<c10d::Backend> inner, const ModelledLink& link) {
   return c10::make_intrusive<LinkedBackend>(std::move(inner), link);
 }
-
-namespace {
-
-using Units = std::array<std::pair<std::string_view, double>, 5>;
-
-constexpr Units kRateUnits = {{{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}, {"tbit", 1e12}}};
-constexpr Units kTimeUnits = {{{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}};
-constexpr double kSlowestRate = 1e3;    // bit/s
-constexpr double kLongestLatency = 60;  // seconds
-
-constexpr double kPayload = 1448.0 / 1514;  // see all_reduce_time()
-
-// "200mbit" -> 2e8. Nothing when it is no number followed by one of the units.
-std::optional<double> parse_with_unit(std::string_view text, const Units& units) {
-  double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
-  if (error != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
-  for (const auto& [name, factor] : units) {
-    if (!name.empty() && name == std::string_view(rest, static_cast<size_t>(end - rest))) return number * factor;
-  }
-  return std::nullopt;
-}
-
-std::string format_rate(double bits_per_s) {
-  static constexpr std::array kNames = {"bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"};
-  size_t unit = 0;
-  while (bits_per_s >= 999.5 && unit + 1 < kNames.size()) {
-    bits_per_s /= 1000;
-    ++unit;
-  }
-  return fmt::format("{:.4g} {}", bits_per_s, kNames[unit]);
-}
-
-ModelledLink link_of_table(const std::string& file, int64_t world) {
-  const AllReduceTable table = read_allreduce_csv(file);
-  try {
-    return {.world = world, .table = comm_costs(table, world), .file = file};
-  } catch (const InputError& error) {
-    throw InputError(fmt::format("--link {}: {}", file, error.what()));
-  }
-}
-
-LinkTime time_over(const ModelledLink& link, double steps, double bytes_on_wire) {
-  const double wire_s = bytes_on_wire * 8 / (kPayload * link.bits_per_s);
-  const double alone_s = wire_s + steps * link.latency_s;
-  return {alone_s, std::max(wire_s, alone_s / 2)};
-}
-
-LinkTime time_in(const CommCosts& costs, int64_t bytes) {
-  return {costs.isolated(static_cast<double>(bytes)), costs.gap(static_cast<double>(bytes))};
-}
-
-}  // namespace
 
 ModelledLink parse_link(const std::string& text, int64_t world) {
   if (world < 1) throw InputError(fmt::format("--link {}: timed for {} ranks; expected at least 1", text, world));

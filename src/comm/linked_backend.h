@@ -49,9 +49,7 @@ class OwnWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// The collectives on a modelled link, first in, first out, and the thread that completes each when its time has come.
-
-// One collective. Its fields belong to the queue that it is in.
+// One collective on a modelled link. Its fields belong to the queue that it is in.
 struct LinkTransfer {
   LinkTime time;
   // Called once, and must not throw; nullptr: the data are there and the link would have carried them.
@@ -60,7 +58,8 @@ struct LinkTransfer {
   bool moved = false;                                                          // the data are there
 };
 
-// Thread-safe. A timer thread sleeps until the next completion; it calls `complete`, for a failure the thread that tells of it does.
+// First in, first out. Thread-safe. A timer thread sleeps until the next completion; it calls `complete`, for a failure the thread that
+// tells of it does.
 class LinkQueue {
  public:
   using Clock = std::chrono::steady_clock;
@@ -84,10 +83,8 @@ class LinkQueue {
   std::thread timer_;
 };
 
-// A backend whose collectives take the time of a modelled link.
-
-// all-reduce, broadcast, all-to-all, all-gather and barrier of `inner`, which moves the data, and its send and recv, which pass free; other
-// collectives are refused. Errors of `inner` come through at once.
+// A backend whose collectives take the time of a modelled link: all-reduce, broadcast, all-to-all, all-gather and barrier of `inner`, which
+// moves the data, and its send and recv, which pass free; other collectives are refused. Errors of `inner` come through at once.
 //
 // When the last rank has joined a collective, nobody says; each is therefore accompanied by a one-element all-reduce of `inner`, which is
 // over when all ranks have come. The link's time counts from there: from this rank's own start it would be too short when another rank is

@@ -10,13 +10,13 @@
 #include "backends.h"
 #include "connections.h"
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "firkin/comm/device.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
 #include "group_state.h"
 #include "group_store.h"
 #include "linked_backend.h"
-#include "meeting.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -31,11 +31,59 @@ namespace {
 using std::chrono::milliseconds;
 using Store = c10::intrusive_ptr<c10d::Store>;
 
+constexpr milliseconds kStoreGrace{500};    // for an answer of the store after the timeout
 constexpr milliseconds kConnectSlice{250};  // of waiting, between two looks whether another rank has given up
 constexpr milliseconds kConnectGrace{500};  // for the connections, when the last rank arrived just in time
 constexpr milliseconds kListenerPatience{400};
 constexpr milliseconds kReconnectPause{100};
 constexpr milliseconds kSurveyWindow{400};  // with kSurveyGrace, kConnectGrace and kConnectSlice: two seconds
+
+// What this rank wants to be part of.
+struct Meeting {
+  using Clock = std::chrono::steady_clock;
+
+  int rank = 0;
+  int size = 1;
+  std::string address;  // of the meeting point, for the choice of the network interface
+  std::string place;    // " at 127.0.0.1:29500", or nothing
+  StoreHost store_host = StoreHost::kElsewhere;
+  GroupOptions options;
+  c10::Device device = c10::kCPU;
+  DeviceBackend wanted = DeviceBackend::kGloo;
+  c10::intrusive_ptr<c10d::ProcessGroup> connected = nullptr;  // one whose connections are used
+  Clock::time_point started = Clock::now();
+
+  milliseconds timeout() const { return std::min(options.rendezvous_timeout, options.timeout); }
+  milliseconds time_left(milliseconds grace) const {
+    const auto passed = std::chrono::duration_cast<milliseconds>(Clock::now() - started);
+    return std::max(milliseconds(1), timeout() + grace - passed);
+  }
+  std::string limit() const { return format_seconds(static_cast<double>(timeout().count()) / 1000); }
+};
+
+// The store has failed; not for being late.
+class StoreError : public RuntimeError {
+ public:
+  using RuntimeError::RuntimeError;
+};
+
+std::string cannot_meet(const Meeting& meeting, std::string_view why) {
+  return fmt::format("rank {} cannot meet the others{}: {}", meeting.rank, meeting.place, why);
+}
+
+// call() within the meeting's timeout. Throws StoreError when the store, of which the call makes use, fails; RuntimeError when it does not
+// answer.
+template <typename Call>
+auto meet(const Meeting& meeting, Call call) {
+  std::optional<std::invoke_result_t<Call&>> result;
+  try {
+    result = call_within(meeting.time_left(kStoreGrace), std::move(call));
+  } catch (const std::exception& error) {
+    throw StoreError(cannot_meet(meeting, shorten_backend_text(error.what())));
+  }
+  if (!result) throw RuntimeError(cannot_meet(meeting, fmt::format("the store there does not answer within {}", meeting.limit())));
+  return std::move(*result);
+}
 
 std::string have_not_arrived(const std::vector<NamedRank>& absent) {
   return fmt::format("{} {} not arrived", name_ranks(absent), absent.size() == 1 ? "has" : "have");
@@ -85,6 +133,34 @@ std::string find_reason(const std::optional<Survey>& survey) {
   std::vector<NamedRank> absent;
   for (const int rank : gathering.absent) absent.push_back({rank, ""});
   fail_to_form(meeting, have_not_arrived(absent));
+}
+
+// A Gloo for this rank, connected to those of the other ranks, over the meeting's link if it has one. Null when a rank of the roster was
+// started again meanwhile. Throws RuntimeError that names the ranks that have not arrived, or have arrived and not connected.
+c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10::intrusive_ptr<c10d::Store>& group_store) {
+  auto connecting = start_detached([store = group_store, rank = meeting.rank, size = meeting.size, address = meeting.address,
+                                    timeout = meeting.options.timeout] { return make_gloo_backend(store, rank, size, address, timeout); });
+  const auto until = Meeting::Clock::now() + meeting.time_left(kConnectGrace);
+  std::optional<BoundedStore> listener;
+  while (connecting.wait_for(kConnectSlice) != std::future_status::ready) {
+    // A connection of its own: Gloo may be waiting on ours, and holds it meanwhile.
+    if (!listener) {
+      auto clone = BoundedStore(group_store).ask(kListenerPatience, [](c10d::Store& store) { return store.clone(); });
+      listener.emplace(clone.value_or(group_store));
+    }
+    const Meanwhile meanwhile = look_meanwhile(*listener);
+    if (meanwhile == Meanwhile::kStartedAgain) return nullptr;
+    if (meanwhile == Meanwhile::kFailure || Meeting::Clock::now() >= until) fail_to_form(meeting, *listener, "");
+  }
+  std::string error;
+  try {
+    auto gloo = connecting.get();
+    return meeting.options.link ? make_linked_backend(std::move(gloo), *meeting.options.link) : gloo;
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+  }
+  BoundedStore store(group_store);
+  fail_to_form(meeting, store, error);
 }
 
 bool has_gloo(c10d::ProcessGroup& group) {
@@ -185,36 +261,6 @@ StoreHost store_host(int rank) {
 
 }  // namespace
 
-std::string cannot_meet(const Meeting& meeting, std::string_view why) {
-  return fmt::format("rank {} cannot meet the others{}: {}", meeting.rank, meeting.place, why);
-}
-
-c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10::intrusive_ptr<c10d::Store>& group_store) {
-  auto connecting = start_detached([store = group_store, rank = meeting.rank, size = meeting.size, address = meeting.address,
-                                    timeout = meeting.options.timeout] { return make_gloo_backend(store, rank, size, address, timeout); });
-  const auto until = Meeting::Clock::now() + meeting.time_left(kConnectGrace);
-  std::optional<BoundedStore> listener;
-  while (connecting.wait_for(kConnectSlice) != std::future_status::ready) {
-    // A connection of its own: Gloo may be waiting on ours, and holds it meanwhile.
-    if (!listener) {
-      auto clone = BoundedStore(group_store).ask(kListenerPatience, [](c10d::Store& store) { return store.clone(); });
-      listener.emplace(clone.value_or(group_store));
-    }
-    const Meanwhile meanwhile = look_meanwhile(*listener);
-    if (meanwhile == Meanwhile::kStartedAgain) return nullptr;
-    if (meanwhile == Meanwhile::kFailure || Meeting::Clock::now() >= until) fail_to_form(meeting, *listener, "");
-  }
-  std::string error;
-  try {
-    auto gloo = connecting.get();
-    return meeting.options.link ? make_linked_backend(std::move(gloo), *meeting.options.link) : gloo;
-  } catch (const std::exception& thrown) {
-    error = thrown.what();
-  }
-  BoundedStore store(group_store);
-  fail_to_form(meeting, store, error);
-}
-
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
   Meeting meeting = begin_meeting(info.rank, info.world_size, info.local_rank, options);
   meeting.address = info.master_address;
@@ -239,6 +285,24 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
       std::this_thread::sleep_for(kReconnectPause);
     }
   }
+}
+
+c10::intrusive_ptr<LosableGroup> connect_again(const ProcessGroup& group, const std::string& part) {
+  const GroupState& state = *group.state;
+  const Meeting meeting{.rank = group.rank,
+                        .size = group.size,
+                        .address = state.address,
+                        .place = "",
+                        .store_host = state.store_host,
+                        .options = state.options};
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(part, group.c10d->getStore());
+  meet(meeting, [store, rank = group.rank] {
+    announce_host(*store, rank);
+    return true;
+  });
+  auto set = c10::make_intrusive<LosableGroup>(store, group.rank, group.size, group.state);
+  set->set_backends(connect_gloo(meeting, store), *group.c10d);
+  return set;
 }
 
 ProcessGroup connect(const GroupOptions& options) {

@@ -45,10 +45,6 @@ int64_t whole_parts(int64_t bytes) {
 
 }  // namespace
 
-ParameterWatch::ParameterWatch(const torch::nn::Module& module, bool modules_too) : module_(&module), modules_too_(modules_too) {
-  look();
-}
-
 void ParameterWatch::look() {
   seen_.clear();
   const auto note = [this](const void* identity, bool is_trained) {

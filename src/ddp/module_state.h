@@ -16,7 +16,7 @@ namespace firkin {
 // Not thread-safe.
 class ParameterWatch {
  public:
-  ParameterWatch(const torch::nn::Module& module, bool modules_too);
+  ParameterWatch(const torch::nn::Module& module, bool modules_too) : module_(&module), modules_too_(modules_too) {}
 
   // Compares every parameter's identity and requires_grad: about 0.1 us each.
   bool has_changed() const;

@@ -32,13 +32,6 @@ constexpr const char* kGraphOfGradient =
 
 constexpr size_t kLongestReason = 1000;  // bytes
 
-// A step captured in a graph would be replayed without its agreement.
-void check_not_capturing(const std::vector<NamedTensor>& parameters) {
-  const c10::Device device = parameters[0].tensor.device();
-  if (!is_capturing(device)) return;
-  throw RuntimeError("DataParallel: backward during a graph capture; expected forward, backward and step outside a capture");
-}
-
 // What this library throws out of a step that another rank has failed too.
 bool is_error_of_a_step(const std::exception_ptr& error) {
   try {
@@ -111,7 +104,9 @@ std::string Synchronizer::where() const {
 
 void Synchronizer::begin_step() {
   throw_if_lost();
-  check_not_capturing(setup_.parameters);
+  if (is_capturing(setup_.parameters[0].tensor.device())) {  // a replay would come without the step's agreement
+    throw RuntimeError("DataParallel: backward during a graph capture; expected forward, backward and step outside a capture");
+  }
   open_.emplace();
   setup_.group.place->step = setup_.control.place->step = step_;
   note_step(setup_.control, setup_.control.place->wrapper, step_);

@@ -15,6 +15,8 @@
 #include "firkin/plan/launch_order.h"
 #include "firkin/stats/summary.h"
 
+#include <torch/optim/lbfgs.h>
+
 namespace firkin {
 namespace {
 
@@ -98,12 +100,6 @@ void Ordered::forget_buckets() {
   is_forward_observed_ = false;
 }
 
-// The program's own.
-bool Ordered::keeps_launch_order() const {
-  const DataParallelOptions& options = synchronizer_.setup().options;
-  return takes_plan(options) && !options.plan->launch_order.empty();
-}
-
 bool Ordered::may_be_late(int64_t bucket) const {
   return !synchronizer_.transport().communication().plan.launch_order.empty() && FirstUse::may_be_late(bucket);
 }
@@ -135,9 +131,10 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
     modules_->learn();
   } else {
     is_forward_observed_ = true;
+    const StepSetup& setup = synchronizer_.setup();
+    const bool is_given = takes_plan(setup.options) && !setup.options.plan->launch_order.empty();
     // For the next step, which begins with it: nothing of this one is under way then.
-    if (is_choice_due(++steps_) && !keeps_launch_order()) {
-      const StepSetup& setup = synchronizer_.setup();
+    if (is_choice_due(++steps_) && !is_given) {
       next_launch_order_ = times_.order(setup.control, agreement.first_with_data(), setup.options.launch_slack);
     }
   }
@@ -170,7 +167,10 @@ void Ordered::check_unchanged() const {
 void Ordered::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
   const auto held = enter_after_step();
   if (anything_late_) {
-    check_steps_partially(optimizer);
+    if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+      throw InputError(
+          "the strategy ordered does not work with L-BFGS, which needs all gradients at once; expected another strategy or optimiser");
+    }
     if (owed_.empty()) check_unchanged();
   }
   are_unclaimed_ = false;

@@ -43,9 +43,6 @@ class OwedSteps {
 // Scales each gradient that is defined down to this norm; 0: none.
 void clip_each(const torch::optim::Optimizer& optimizer, double max_norm);
 
-// Throws InputError for an optimiser that cannot step a part of its parameters: L-BFGS.
-void check_steps_partially(const torch::optim::Optimizer& optimizer);
-
 // What steps have shown of when buckets are ready, how long they take, and when forward uses them; and the launch order that follows. Times
 // of this rank alone, until order() asks the others. Not thread-safe.
 class LaunchTimes {
@@ -109,7 +106,6 @@ class Ordered final : public FirstUse {
   void receive_late(const std::vector<int64_t>& buckets);
   void receive_in_turn(const std::vector<int64_t>& buckets);
   void observe();
-  bool keeps_launch_order() const;
   const at::Tensor& tensor_of(size_t parameter) const { return synchronizer_.setup().parameters[parameter].tensor; }
 
   LaunchTimes times_;

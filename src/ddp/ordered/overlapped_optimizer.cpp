@@ -11,7 +11,6 @@
 #include "ordered.h"
 
 #include <torch/nn/utils/clip_grad.h>
-#include <torch/optim/lbfgs.h>
 
 namespace firkin {
 namespace {
@@ -52,13 +51,6 @@ class HiddenGradients {
 };
 
 }  // namespace
-
-void check_steps_partially(const torch::optim::Optimizer& optimizer) {
-  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    throw InputError(
-        "the strategy ordered does not work with L-BFGS, which needs all gradients at once; expected another strategy or optimiser");
-  }
-}
 
 // As clip_grad_norm_() scales; nothing waits for a device.
 void clip_each(const torch::optim::Optimizer& optimizer, double max_norm) {

@@ -156,7 +156,12 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
     synchronizer_.transport().receive_bucket(bucket, [&] { return fmt::format("{} of step {}", transport().first_pending(), step); });
     sum_slices(synchronizer_.setup().group, flat(bucket), *slices_, scale);
   }
-  if (is_first) learn_use(agreement.first_with_data());
+  if (is_first) {
+    modules_->learn();
+    std::vector<double> first_use;
+    for (size_t i = 0; i < trained(); ++i) first_use.push_back(modules_->first_use_s(i));
+    first_use_ = list_of_rank(synchronizer_.setup().control, first_use, agreement.first_with_data());
+  }
   for (size_t i = 0; i < trained(); ++i) {
     const ParameterPart& part = parts_[i];
     if (part.count == 0 || !transport().is_wanted(i)) continue;
@@ -170,14 +175,6 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
 void Sharded::dropped() {
   for (auto& [bucket, slices] : *slices_) slices.received.reset();
   FirstUse::dropped();
-}
-
-// From the first forward.
-void Sharded::learn_use(int root) {
-  modules_->learn();
-  std::vector<double> first_use;
-  for (size_t i = 0; i < trained(); ++i) first_use.push_back(modules_->first_use_s(i));
-  first_use_ = list_of_rank(synchronizer_.setup().control, first_use, root);
 }
 
 void Sharded::forget_gradients() {

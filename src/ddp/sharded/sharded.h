@@ -96,7 +96,6 @@ class Sharded final : public FirstUse {
   std::vector<SliceLengths> lengths_of_whole_parameters() const;
   void take_up(std::vector<ParameterPart> parts);
   void follow_parameters();
-  void learn_use(int root);
   void forget_gradients();
   std::vector<int64_t> gather_order() const;
   void step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients);
