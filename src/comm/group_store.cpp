@@ -31,17 +31,13 @@ c10::intrusive_ptr<c10d::TCPStore> network_store(const c10::intrusive_ptr<c10d::
   return c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(store);
 }
 
+std::string key_of(const char* kind, int rank) {
+  return fmt::format("{}/{}", kind, rank);
+}
+
 uint64_t random_number() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
-}
-
-std::string arrival_key(int rank) {
-  return fmt::format("arrival/{}", rank);
-}
-
-std::string waiting_key(int rank) {
-  return fmt::format("waiting/{}", rank);
 }
 
 // "PROCESS.ATTEMPT": one process may form several groups, and fail to.
@@ -113,7 +109,7 @@ class Gatherer {
     const Store group = part(number);
     arrive(*group);
     std::vector<std::string> keys;
-    for (int rank = 0; rank < arrival_.size; ++rank) keys.push_back(arrival_key(rank));
+    for (int rank = 0; rank < arrival_.size; ++rank) keys.push_back(key_of("arrival", rank));
     while (!group->check(keys)) {
       if (is_late() || someone_failed(*group)) return {.store = group};
       pause();
@@ -124,10 +120,10 @@ class Gatherer {
   }
 
   Gathering join() {
-    all_->set(waiting_key(arrival_.rank), token_);
+    all_->set(key_of("waiting", arrival_.rank), token_);
     Gathering result = await_roster();
     if (!result.store) result.absent = find_absent();
-    if (result.complete) all_->deleteKey(waiting_key(arrival_.rank));  // a rank that gives up was here: others may still ask
+    if (result.complete) all_->deleteKey(key_of("waiting", arrival_.rank));  // a rank that gives up was here: others may still ask
     return result;
   }
 
@@ -156,7 +152,7 @@ class Gatherer {
 
   void arrive(c10d::Store& group) {
     announce_host(group, arrival_.rank);
-    group.set(arrival_key(arrival_.rank), fmt::format("{}\n{}\n{}\n{}", token_, arrival_.gpu, arrival_.gpu_name, host_name()));
+    group.set(key_of("arrival", arrival_.rank), fmt::format("{}\n{}\n{}\n{}", token_, arrival_.gpu, arrival_.gpu_name, host_name()));
   }
 
   // Where another life of this rank is in the roster, the others may still be waiting for it.
@@ -171,10 +167,10 @@ class Gatherer {
     return rank < roster.tokens.size() ? roster.tokens[rank] : "";
   }
 
-  std::vector<int> find_absent() {
-    std::vector<int> absent{0};
+  std::vector<NamedRank> find_absent() {
+    std::vector<NamedRank> absent{NamedRank{.rank = 0}};
     for (int rank = 1; rank < arrival_.size; ++rank) {
-      if (!all_->check({waiting_key(rank)})) absent.push_back(rank);
+      if (!all_->check({key_of("waiting", rank)})) absent.push_back({rank});
     }
     return absent;
   }
@@ -194,14 +190,6 @@ class Gatherer {
   std::chrono::milliseconds pause_{1};
 };
 
-std::string failed_key(int rank) {
-  return fmt::format("failed/{}", rank);
-}
-
-std::string host_key(int rank) {
-  return fmt::format("host/{}", rank);
-}
-
 // The value, or nothing: get() alone would wait for the key.
 std::string value_of(c10d::Store& store, const std::string& key) {
   return store.check({key}) ? store.get_to_str(key) : "";
@@ -210,10 +198,10 @@ std::string value_of(c10d::Store& store, const std::string& key) {
 // Appends the ranks in [first, last) that have no mark. By halves: a few of many ranks are found with few questions.
 void find_missing(c10d::Store& store, int first, int last, std::vector<NamedRank>& missing) {
   std::vector<std::string> keys;
-  for (int rank = first; rank < last; ++rank) keys.push_back(failed_key(rank));
+  for (int rank = first; rank < last; ++rank) keys.push_back(key_of("failed", rank));
   if (store.check(keys)) return;
   if (last - first == 1) {
-    missing.push_back({first, missing.size() < kMostNames ? value_of(store, host_key(first)) : ""});
+    missing.push_back({first, missing.size() < kMostNames ? value_of(store, key_of("host", first)) : ""});
     return;
   }
   const int middle = first + (last - first) / 2;
@@ -225,13 +213,13 @@ std::optional<FailedRank> find_other(c10d::Store& store, const SurveyOptions& op
   std::optional<FailedRank> found;
   if (const std::string cause = value_of(store, kCause); !cause.empty() && cause != std::to_string(options.rank)) {
     const int rank = std::stoi(cause);
-    return FailedRank{{rank, value_of(store, host_key(rank))}, value_of(store, failed_key(rank))};
+    return FailedRank{{rank, value_of(store, key_of("host", rank))}, value_of(store, key_of("failed", rank))};
   }
   for (int rank = 0; rank < options.size; ++rank) {
     if (rank == options.rank) continue;
-    const std::string where = value_of(store, failed_key(rank));
+    const std::string where = value_of(store, key_of("failed", rank));
     if (where.empty()) continue;
-    if (!found || where != options.where) found = FailedRank{{rank, value_of(store, host_key(rank))}, where};
+    if (!found || where != options.where) found = FailedRank{{rank, value_of(store, key_of("host", rank))}, where};
     if (where != options.where) return found;
   }
   return found;
@@ -297,11 +285,11 @@ std::string host_name() {
 }
 
 void announce_host(c10d::Store& store, int rank) {
-  store.set(host_key(rank), host_name());
+  store.set(key_of("host", rank), host_name());
 }
 
 void set_mark(c10d::Store& store, int rank, const std::string& where) {
-  store.set(failed_key(rank), where);
+  store.set(key_of("failed", rank), where);
   store.set(kSomeoneFailed, "");
 }
 

@@ -86,6 +86,11 @@ class BoundedStore {
 // Tells the lives of a rank apart.
 uint64_t this_process();
 
+struct NamedRank {
+  int rank = 0;
+  std::string host = "";  // empty: the rank never arrived
+};
+
 struct Arrival {
   int rank = 0;
   int size = 1;
@@ -98,7 +103,7 @@ struct Gathering {
   bool complete = false;                            // all ranks are there
   c10::intrusive_ptr<c10d::Store> store = nullptr;  // the group's part; null: rank 0 has opened none
   std::string why_not_nccl = "";                    // of a complete one, the same on all ranks; empty: every rank has a GPU of its own
-  std::vector<int> absent = {};                     // without a store: the ranks that are not here, rank 0 among them
+  std::vector<NamedRank> absent = {};               // without a store: the ranks that are not here, rank 0 among them
 };
 
 // Waits for the next generation that this rank is in; for an incomplete one until then, or until another rank gives up. Asks the store
@@ -137,11 +142,6 @@ void set_mark(c10d::Store& store, int rank, const std::string& where);
 
 // The same, where the store answers within kSurveyGrace.
 void leave_mark(BoundedStore& store, int rank, const std::string& where);
-
-struct NamedRank {
-  int rank = 0;
-  std::string host;  // empty: the rank never arrived
-};
 
 // A rank that has failed as well.
 struct FailedRank {

@@ -200,9 +200,7 @@ struct Launch {
   bool ending = false;
   Clock::time_point kill_at = Clock::time_point::max();
 
-  bool any_running() const {
-    return std::any_of(processes.begin(), processes.end(), [](const RankProcess& p) { return p.running; });
-  }
+  bool any_running() const { return std::ranges::any_of(processes, &RankProcess::running); }
 
   void end_others(int code) {
     if (ending) return;

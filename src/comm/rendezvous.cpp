@@ -108,8 +108,7 @@ Meanwhile look_meanwhile(BoundedStore& store) {
 std::string find_reason(const std::optional<Survey>& survey) {
   if (!survey) return "the store does not answer";
   std::vector<NamedRank> absent;
-  std::copy_if(survey->missing.begin(), survey->missing.end(), std::back_inserter(absent),
-               [](const NamedRank& r) { return r.host.empty(); });
+  std::ranges::copy_if(survey->missing, std::back_inserter(absent), &std::string::empty, &NamedRank::host);
   if (!absent.empty()) return have_not_arrived(absent);
   if (!survey->missing.empty()) return fmt::format("{} arrived but did not connect", name_ranks(survey->missing));
   if (survey->other) return fmt::format("{} gave up", name_ranks({survey->other->who}));
@@ -130,9 +129,7 @@ std::string find_reason(const std::optional<Survey>& survey) {
     BoundedStore marks(gathering.store);
     fail_to_form(meeting, marks, "");
   }
-  std::vector<NamedRank> absent;
-  for (const int rank : gathering.absent) absent.push_back({rank, ""});
-  fail_to_form(meeting, have_not_arrived(absent));
+  fail_to_form(meeting, have_not_arrived(gathering.absent));
 }
 
 // A Gloo for this rank, connected to those of the other ranks, over the meeting's link if it has one. Null when a rank of the roster was

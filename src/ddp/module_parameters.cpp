@@ -75,30 +75,27 @@ void check_unhooked(const std::vector<NamedTensor>& parameters) {
   }
 }
 
-class ParameterHooks::Watched {
- public:
-  Watched(NamedTensor parameter, std::function<void()> on_gradient)
-      : parameter_(std::move(parameter)), node_(torch::autograd::impl::grad_accumulator(parameter_.tensor)) {
-    key_ = node_->add_post_hook(std::make_unique<AccumulatedHook>(std::move(on_gradient)));
+struct ParameterHooks::Watched {
+  Watched(NamedTensor watched, std::function<void()> on_gradient)
+      : parameter(std::move(watched)), node(torch::autograd::impl::grad_accumulator(parameter.tensor)) {
+    key = node->add_post_hook(std::make_unique<AccumulatedHook>(std::move(on_gradient)));
     // Not add_hook(), which expects that there is none yet.
-    torch::autograd::impl::hooks(parameter_.tensor).push_back(std::make_unique<ReplacedNodeHook>(parameter_, node_.get()));
+    torch::autograd::impl::hooks(parameter.tensor).push_back(std::make_unique<ReplacedNodeHook>(parameter, node.get()));
   }
   ~Watched() {
-    node_->del_post_hook(key_);
+    node->del_post_hook(key);
     // By what it is: Python's first register_hook() frees all that is there, and its own may come to lie at the same address.
-    std::erase_if(torch::autograd::impl::hooks(parameter_.tensor), [this](const auto& hook) {
+    std::erase_if(torch::autograd::impl::hooks(parameter.tensor), [this](const auto& hook) {
       const auto* ours = dynamic_cast<const ReplacedNodeHook*>(hook.get());
-      return ours != nullptr && ours->node == node_.get();
+      return ours != nullptr && ours->node == node.get();
     });
   }
-  const Node* node() const { return node_.get(); }
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
 
- private:
-  NamedTensor parameter_;
-  decltype(torch::autograd::impl::grad_accumulator({})) node_;  // the tensor itself does not keep it
-  uintptr_t key_ = 0;
+  const NamedTensor parameter;
+  const decltype(torch::autograd::impl::grad_accumulator({})) node;  // the tensor itself does not keep it
+  uintptr_t key = 0;
 };
 
 ParameterHooks::ParameterHooks(std::vector<NamedTensor> parameters, std::function<void(size_t)> on_gradient) {
@@ -113,7 +110,7 @@ ParameterHooks::~ParameterHooks() = default;
 
 std::vector<const Node*> ParameterHooks::nodes() const {
   std::vector<const Node*> nodes;
-  for (const auto& each : watched_) nodes.push_back(each->node());
+  for (const auto& each : watched_) nodes.push_back(each->node.get());
   return nodes;
 }
 

@@ -78,11 +78,9 @@ std::vector<int64_t> ReadyCounter::observed_order() const {
 
 void ReadyCounter::learn(const std::vector<int64_t>& received) {
   has_learned_ = true;
-  if (knows_all_) return;
   for (size_t i = 0; i < expected_.size(); ++i) {
     if (expected_[i] == kUnknown) expected_[i] = received[i];
   }
-  knows_all_ = std::ranges::find(expected_, kUnknown) == expected_.end();
 }
 
 std::vector<int64_t> reversed_order(size_t count) {

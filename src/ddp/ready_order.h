@@ -44,7 +44,6 @@ class ReadyCounter {
   std::vector<int64_t> received_;        // so far in this step
   std::vector<int64_t> observed_order_;  // in the first step
   bool has_learned_ = false;
-  bool knows_all_ = false;
 };
 
 // count - 1, ..., 1, 0: that of registration, reversed.

@@ -161,16 +161,13 @@ std::exception_ptr BucketTransport::send(RankState state, What what) {
   return error;
 }
 
-bool BucketTransport::may_arrive_later(int64_t bucket) const {
-  return std::ranges::any_of(extensions_, [bucket](const StepExtension* each) { return each->may_arrive_later(bucket); });
-}
-
 void BucketTransport::receive(const std::vector<bool>& wanted, double scale, bool all, What what) {
   wanted_ = wanted;
   scale_ = scale;
   finished_stats_ = stats_;
   for (const int64_t bucket : not_received()) {
-    if (all || !may_arrive_later(bucket)) adopt(receive_bucket(bucket, what));
+    const auto may_be_late = [bucket](const StepExtension* each) { return each->may_arrive_later(bucket); };
+    if (all || std::ranges::none_of(extensions_, may_be_late)) adopt(receive_bucket(bucket, what));
   }
   settled_.set();
   if (sends_when_ready() && counter_.has_learned()) counter_.learn(counter_.received());

@@ -129,7 +129,6 @@ class BucketTransport {
   void place_bucket(int64_t bucket);
   void launch_next();
   void wait_for(int64_t bucket, What what);
-  bool may_arrive_later(int64_t bucket) const;
 
   const StepSetup& setup_;
   const std::vector<StepExtension*>& extensions_;

@@ -51,7 +51,7 @@ class ParameterHooks {
   std::vector<const torch::autograd::Node*> nodes() const;
 
  private:
-  class Watched;
+  struct Watched;
 
   std::vector<std::unique_ptr<Watched>> watched_;
 };

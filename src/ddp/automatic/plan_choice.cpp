@@ -147,13 +147,6 @@ CommunicationPlan plan_of(const json& value) {
   return plan;
 }
 
-void check_made_for(const json& made_for, const PlanKey& key) {
-  for (const auto& [name, ours] : key) {
-    const auto theirs = made_for.at(name).get<std::string>();
-    if (theirs != ours) throw InputError(fmt::format("made for {} {}; expected {}", name, theirs, ours));
-  }
-}
-
 }  // namespace
 
 PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
@@ -196,7 +189,10 @@ CommunicationPlan read_plan_file(const std::filesystem::path& path, const PlanKe
   const json content = parse_json(read_text_file(path, kLongestJsonLine, kExpected), path.string(), kExpected);
   try {
     if (content.at("format") != kFormat) throw InputError(fmt::format("its format is {}; expected {}", content["format"].dump(), kFormat));
-    check_made_for(content.at("made_for"), key);
+    for (const auto& [name, ours] : key) {
+      const auto theirs = content.at("made_for").at(name).get<std::string>();
+      if (theirs != ours) throw InputError(fmt::format("made for {} {}; expected {}", name, theirs, ours));
+    }
     CommunicationPlan plan = plan_of(content.at("plan"));
     if (!std::ranges::is_permutation(plan.order, reversed_order(parameters.size()))) {
       throw InputError(fmt::format("its ready order is not a permutation of 0..{}", parameters.size() - 1));
