@@ -4,12 +4,9 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <map>
+#include <string>
 
-#include "agreement.h"
-#include "audit.h"
-#include "comm/across_ranks.h"
 #include "firkin/base/units.h"
 
 namespace firkin {
@@ -60,35 +57,6 @@ bool ParameterWatch::has_changed() const {
     return position < seen_.size() && seen_[position++] == std::pair(identity, is_trained);
   };
   return !visit_all(*module_, modules_too_, compare) || position < seen_.size();
-}
-
-ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::Module& module, const std::vector<NamedTensor>& before) {
-  ParameterRenewal renewal{.parameters = trainable_parameters(module)};
-  const auto is_new = [&](const NamedTensor& parameter) {
-    return std::ranges::none_of(before, [&](const NamedTensor& old) { return old.tensor.is_same(parameter.tensor); });
-  };
-  std::vector<std::string> lines;
-  for (const auto& [name, tensor] : renewal.parameters) lines.push_back(describe_tensor("trainable parameter", name, tensor));
-  for (const auto& buffer : module.named_buffers()) lines.push_back(describe_tensor("buffer", buffer.key(), buffer.value()));
-  renewal.sets_differ = difference_between_ranks(control, lines);
-  if (!renewal.sets_differ.empty()) return renewal;
-  std::vector<double> flags;  // of each: new here; then of each: known here
-  for (const NamedTensor& parameter : renewal.parameters) flags.push_back(is_new(parameter) ? 1 : 0);
-  for (size_t i = 0; i < renewal.parameters.size(); ++i) flags.push_back(1 - flags[i]);
-  const std::vector<double> on_any = max_over_ranks(control, flags);
-  std::vector<NamedTensor> joined;
-  for (size_t i = 0; i < renewal.parameters.size(); ++i) {
-    if (on_any[i] == 0) continue;
-    renewal.joined.push_back(i);
-    joined.push_back(renewal.parameters[i]);
-  }
-  if (joined.empty()) return renewal;
-  const std::vector<std::optional<int>> differing = differing_ranks(control, joined);
-  for (size_t i = 0; i < joined.size() && renewal.values_differ.empty(); ++i) {
-    const bool is_known_somewhere = on_any[renewal.parameters.size() + renewal.joined[i]] != 0;
-    if (differing[i] || is_known_somewhere) renewal.values_differ = joined[i].name;
-  }
-  return renewal;
 }
 
 TensorBroadcast::Together TensorBroadcast::gather(const std::vector<at::Tensor>& tensors, const ProcessGroup& group) {

@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,19 +26,6 @@ class ParameterWatch {
   bool modules_too_;
   std::vector<std::pair<const void*, bool>> seen_;  // in the order of the tree
 };
-
-// How all ranks go on after some of them have seen a change.
-struct ParameterRenewal {
-  std::vector<NamedTensor> parameters;  // that this rank trains now
-  std::vector<size_t> joined = {};      // of these: those that some rank did not train before
-  std::string sets_differ =
-      {};  // the ranks train different parameters, or have other buffers: the first difference; otherwise empty, and then
-  // The first that joined on some ranks only, or with other values on some rank than on rank 0. Empty: there is none.
-  std::string values_differ = {};
-};
-
-// The same on every rank, but for the tensors themselves. before: what this rank trained. Collective, over the control group.
-ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::Module& module, const std::vector<NamedTensor>& before);
 
 // All tensors of a device travel as bytes in one broadcast, whatever their dtypes. Not thread-safe.
 class TensorBroadcast {

@@ -1,7 +1,5 @@
 #include "synchronizer.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -20,12 +18,6 @@ namespace {
 constexpr const char* kSteppedByItself =
     "the optimiser stepped {} on gradients that this rank accumulated under no_sync() and never synchronised, so ranks now differ; "
     "expected a synchronising backward before every step of the optimiser";
-constexpr const char* kValuesDiffered =
-    "{} was added or replaced after wrapping, with values that differed between ranks; all ranks now have rank 0's, and the next step "
-    "includes it; expected parameters_changed() on every rank after such a change";
-constexpr const char* kChangedUnderSharded =
-    "the trained parameters have changed, and the strategy sharded includes the change only from the next step on; expected "
-    "parameters_changed() on every rank after such a change";
 constexpr const char* kGraphOfGradient =
     "DataParallel: the gradient of {} has a graph (backward with create_graph), which averaging would lose; expected "
     "torch::autograd::grad(..., create_graph = true), with its result added to the loss before a single backward()";
@@ -56,6 +48,18 @@ Synchronizer::Synchronizer(StepSetup setup)
       watch_({.ended = [this] { translated([this] { on_backward_ended(); }); },
               .failed = [this](const std::string& reason) { on_backward_failed(reason); }}) {
   prepare_steps();
+}
+
+// Of the setup's parameters.
+void Synchronizer::prepare_steps() {
+  parameters_.look();
+  audited_.clear();
+  for (const auto& parameter : setup_.module->named_parameters()) audited_.push_back({parameter.key(), parameter.value()});
+  agreement_.emplace(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0);
+  buffers_.emplace(setup_.control, setup_.group, setup_.options.broadcast_buffers ? setup_.buffers : std::vector<at::Tensor>{});
+  touched_.assign(setup_.parameters.size(), false);
+  used_.assign(setup_.parameters.size(), false);
+  transport_ = std::make_unique<BucketTransport>(setup_, extensions_, adopted_);  // last: may throw
 }
 
 Synchronizer::~Synchronizer() {
@@ -390,109 +394,6 @@ void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
   owes_exception_ = last_error_ != nullptr;
 }
 
-// Empty when the next step can use these parameters. The same on every rank.
-std::string Synchronizer::why_not_renewed(const ParameterRenewal& renewal) const {
-  if (!renewal.sets_differ.empty()) return renewal.sets_differ;
-  if (renewal.parameters.empty()) return "the module has no trainable parameter left";
-  const bool is_planned = takes_plan(setup_.options) || !setup_.options.ready_order.empty();
-  if (is_planned && renewal.parameters.size() != setup_.parameters.size()) {
-    return fmt::format("the module now trains {} parameters, but its plan or ready order covers {}", renewal.parameters.size(),
-                       setup_.parameters.size());
-  }
-  if (!is_planned) return "";
-  try {
-    plan_communication(renewal.parameters, setup_.ready_order, setup_.options);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-// The step ends with the parameters that the module trains now.
-void Synchronizer::renew() {
-  const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
-  std::string objection = why_not_renewed(renewal);
-  if (objection.empty() && (!renewal.values_differ.empty() || setup_.options.strategy.shards)) {
-    objection = renewal.values_differ.empty() ? kChangedUnderSharded : fmt::format(kValuesDiffered, renewal.values_differ);
-    equalize_joined(renewal);
-    fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
-    return take_up(renewal);
-  }
-  if (!objection.empty()) return fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
-  forget_failure();
-  receive_means(/*all=*/true);
-  reduce_joined(renewal);
-  receive_buffers();
-  for (StepExtension* extension : extensions_) extension->dropped();
-  take_up(renewal);
-  ++steps_finished_;
-}
-
-// Means of gradients that have no bucket yet, one after another.
-void Synchronizer::reduce_joined(const ParameterRenewal& renewal) {
-  const at::NoGradGuard no_grad;
-  const bool has_data = agreement_->has_data(setup_.group.rank);
-  for (const size_t index : renewal.joined) {
-    const at::Tensor& parameter = renewal.parameters[index].tensor;
-    at::Tensor& gradient = parameter.mutable_grad();
-    const bool has_gradient = gradient.defined() && has_data;
-    const auto users = all_gather(setup_.control, {has_gradient ? 1.0 : 0.0});
-    if (std::ranges::none_of(users, [](const auto& user) { return user[0] != 0; })) continue;
-    at::Tensor sum = has_gradient ? gradient.contiguous() : at::zeros_like(parameter, at::MemoryFormat::Contiguous);
-    sum.mul_(1.0 / agreement_->ranks_with_data());
-    all_reduce(setup_.group, sum);
-    gradient = sum;
-  }
-}
-
-// Of the setup's parameters.
-void Synchronizer::prepare_steps() {
-  parameters_.look();
-  audited_.clear();
-  for (const auto& parameter : setup_.module->named_parameters()) audited_.push_back({parameter.key(), parameter.value()});
-  agreement_.emplace(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0);
-  buffers_.emplace(setup_.control, setup_.group, setup_.options.broadcast_buffers ? setup_.buffers : std::vector<at::Tensor>{});
-  touched_.assign(setup_.parameters.size(), false);
-  used_.assign(setup_.parameters.size(), false);
-  transport_ = std::make_unique<BucketTransport>(setup_, extensions_, adopted_);  // last: may throw
-}
-
-// With new hooks and buckets; the old buckets' memory is the gradients' until they are gone.
-void Synchronizer::take_up(const ParameterRenewal& renewal) {
-  const std::vector<NamedTensor> before = std::exchange(setup_.parameters, renewal.parameters);
-  local_.clear();
-  transport_->release();
-  setup_.buffers = setup_.module->buffers();
-  if (setup_.options.ready_order.empty()) setup_.ready_order = reversed_order(setup_.parameters.size());
-  try {
-    prepare_steps();
-  } catch (...) {  // the group is lost; what is left must fit together
-    setup_.parameters = before;
-    throw;
-  }
-  for (StepExtension* extension : extensions_) extension->renewed();
-  hooks_.reset();
-  install_hooks();
-}
-
-// Between steps. Returns why_not_renewed().
-std::string Synchronizer::take_up_changes() {
-  const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
-  std::string objection = why_not_renewed(renewal);
-  if (!objection.empty()) return objection;
-  equalize_joined(renewal);
-  take_up(renewal);
-  return "";
-}
-
-// All ranks get rank 0's values, unless they have them.
-void Synchronizer::equalize_joined(const ParameterRenewal& renewal) {
-  if (renewal.values_differ.empty()) return;
-  std::vector<at::Tensor> joined;
-  for (const size_t parameter : renewal.joined) joined.push_back(renewal.parameters[parameter].tensor);
-  broadcast_tensors(setup_.group, joined, 0);
-}
-
 // For what looks at places a call is a step of a wrapper of its own.
 Synchronizer::Call::Call(Synchronizer& synchronizer, std::string_view name)
     : synchronizer_(synchronizer), before_(*synchronizer.setup_.control.place) {
@@ -508,14 +409,6 @@ Synchronizer::Call::Call(Synchronizer& synchronizer, std::string_view name)
 
 Synchronizer::Call::~Call() {
   synchronizer_.setup_.group.place = synchronizer_.setup_.control.place = before_;
-}
-
-void Synchronizer::parameters_changed() {
-  const auto held = enter();
-  if (open_) throw RuntimeError("parameters_changed() called within a step; expected between steps");
-  const Call call(*this, "parameters_changed()");
-  const std::string objection = or_lose_group([&] { return take_up_changes(); });
-  if (!objection.empty()) throw RuntimeError("DataParallel: " + objection);
 }
 
 void Synchronizer::audit() {

@@ -21,6 +21,8 @@
 
 namespace firkin {
 
+struct ParameterRenewal;  // renewal.cpp
+
 // A step, on every rank alike, for the strategy `bucketed` from the second step on; W ranks:
 //
 //   your thread  autograd's threads (CPU: the same)                  transport's threads
@@ -160,12 +162,9 @@ class Synchronizer {
   void receive_means(bool all);
   void receive_buffers();
   void renew();
-  void reduce_joined(const ParameterRenewal& renewal);
-  std::string why_not_renewed(const ParameterRenewal& renewal) const;
   void prepare_steps();
   void take_up(const ParameterRenewal& renewal);
   std::string take_up_changes();
-  void equalize_joined(const ParameterRenewal& renewal);
   void lose_unfinished_step();
   void throw_if_failed() const;
   void forget_all_gradients();

@@ -1,0 +1,164 @@
+// How a wrapped module comes to train other parameters: between steps, or in a step that meets the change.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/across_ranks.h"
+#include "firkin/base/error.h"
+#include "synchronizer.h"
+
+namespace firkin {
+
+// How all ranks go on after some of them have seen a change.
+struct ParameterRenewal {
+  std::vector<NamedTensor> parameters;  // that this rank trains now
+  std::string sets_differ = {};         // the first difference in what ranks train, or in their buffers; otherwise empty, and then
+  std::vector<size_t> joined = {};      // of the parameters: those that some rank did not train before
+  // The first of these that joined on some ranks only, or with other values on some rank than on rank 0. Empty: there is none.
+  std::string values_differ = {};
+};
+
+namespace {
+
+constexpr const char* kValuesDiffered =
+    "{} was added or replaced after wrapping, with values that differed between ranks; all ranks now have rank 0's, and the next step "
+    "includes it; expected parameters_changed() on every rank after such a change";
+constexpr const char* kChangedUnderSharded =
+    "the trained parameters have changed, and the strategy sharded includes the change only from the next step on; expected "
+    "parameters_changed() on every rank after such a change";
+
+// The same on every rank, but for the tensors themselves. before: what this rank trained. Collective, over the control group.
+ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::Module& module, const std::vector<NamedTensor>& before) {
+  ParameterRenewal renewal{.parameters = trainable_parameters(module)};
+  const auto is_new = [&](const NamedTensor& parameter) {
+    return std::ranges::none_of(before, [&](const NamedTensor& old) { return old.tensor.is_same(parameter.tensor); });
+  };
+  std::vector<std::string> lines;
+  for (const auto& [name, tensor] : renewal.parameters) lines.push_back(describe_tensor("trainable parameter", name, tensor));
+  for (const auto& buffer : module.named_buffers()) lines.push_back(describe_tensor("buffer", buffer.key(), buffer.value()));
+  renewal.sets_differ = difference_between_ranks(control, lines);
+  if (!renewal.sets_differ.empty()) return renewal;
+  std::vector<double> flags;  // of each: new here; then of each: known here
+  for (const NamedTensor& parameter : renewal.parameters) flags.push_back(is_new(parameter) ? 1 : 0);
+  for (size_t i = 0; i < renewal.parameters.size(); ++i) flags.push_back(1 - flags[i]);
+  const std::vector<double> on_any = max_over_ranks(control, flags);
+  std::vector<NamedTensor> joined;
+  for (size_t i = 0; i < renewal.parameters.size(); ++i) {
+    if (on_any[i] == 0) continue;
+    renewal.joined.push_back(i);
+    joined.push_back(renewal.parameters[i]);
+  }
+  if (joined.empty()) return renewal;
+  const std::vector<std::optional<int>> differing = differing_ranks(control, joined);
+  for (size_t i = 0; i < joined.size() && renewal.values_differ.empty(); ++i) {
+    const bool is_known_somewhere = on_any[renewal.parameters.size() + renewal.joined[i]] != 0;
+    if (differing[i] || is_known_somewhere) renewal.values_differ = joined[i].name;
+  }
+  return renewal;
+}
+
+// Empty when the next step can use these parameters. The same on every rank.
+std::string why_not_renewed(const StepSetup& setup, const ParameterRenewal& renewal) {
+  if (!renewal.sets_differ.empty()) return renewal.sets_differ;
+  if (renewal.parameters.empty()) return "the module has no trainable parameter left";
+  const bool is_planned = takes_plan(setup.options) || !setup.options.ready_order.empty();
+  if (is_planned && renewal.parameters.size() != setup.parameters.size()) {
+    return fmt::format("the module now trains {} parameters, but its plan or ready order covers {}", renewal.parameters.size(),
+                       setup.parameters.size());
+  }
+  if (!is_planned) return "";
+  try {
+    plan_communication(renewal.parameters, setup.ready_order, setup.options);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Means of gradients that have no bucket yet, one after another.
+void reduce_joined(const StepSetup& setup, const StepAgreement& agreement, const ParameterRenewal& renewal) {
+  const at::NoGradGuard no_grad;
+  const bool has_data = agreement.has_data(setup.group.rank);
+  for (const size_t index : renewal.joined) {
+    const at::Tensor& parameter = renewal.parameters[index].tensor;
+    at::Tensor& gradient = parameter.mutable_grad();
+    const bool has_gradient = gradient.defined() && has_data;
+    const auto users = all_gather(setup.control, {has_gradient ? 1.0 : 0.0});
+    if (std::ranges::none_of(users, [](const auto& user) { return user[0] != 0; })) continue;
+    at::Tensor sum = has_gradient ? gradient.contiguous() : at::zeros_like(parameter, at::MemoryFormat::Contiguous);
+    sum.mul_(1.0 / agreement.ranks_with_data());
+    all_reduce(setup.group, sum);
+    gradient = sum;
+  }
+}
+
+// All ranks get rank 0's values, unless they have them.
+void equalize_joined(const ProcessGroup& group, const ParameterRenewal& renewal) {
+  if (renewal.values_differ.empty()) return;
+  std::vector<at::Tensor> joined;
+  for (const size_t parameter : renewal.joined) joined.push_back(renewal.parameters[parameter].tensor);
+  broadcast_tensors(group, joined, 0);
+}
+
+}  // namespace
+
+// The step ends with the parameters that the module trains now.
+void Synchronizer::renew() {
+  const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
+  std::string objection = why_not_renewed(setup_, renewal);
+  if (objection.empty() && (!renewal.values_differ.empty() || setup_.options.strategy.shards)) {
+    objection = renewal.values_differ.empty() ? kChangedUnderSharded : fmt::format(kValuesDiffered, renewal.values_differ);
+    equalize_joined(setup_.group, renewal);
+    fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
+    return take_up(renewal);
+  }
+  if (!objection.empty()) return fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
+  forget_failure();
+  receive_means(/*all=*/true);
+  reduce_joined(setup_, *agreement_, renewal);
+  receive_buffers();
+  for (StepExtension* extension : extensions_) extension->dropped();
+  take_up(renewal);
+  ++steps_finished_;
+}
+
+// With new hooks and buckets; the old buckets' memory is the gradients' until they are gone.
+void Synchronizer::take_up(const ParameterRenewal& renewal) {
+  const std::vector<NamedTensor> before = std::exchange(setup_.parameters, renewal.parameters);
+  local_.clear();
+  transport_->release();
+  setup_.buffers = setup_.module->buffers();
+  if (setup_.options.ready_order.empty()) setup_.ready_order = reversed_order(setup_.parameters.size());
+  try {
+    prepare_steps();
+  } catch (...) {  // the group is lost; what is left must fit together
+    setup_.parameters = before;
+    throw;
+  }
+  for (StepExtension* extension : extensions_) extension->renewed();
+  hooks_.reset();
+  install_hooks();
+}
+
+// Between steps. Returns why_not_renewed().
+std::string Synchronizer::take_up_changes() {
+  const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
+  std::string objection = why_not_renewed(setup_, renewal);
+  if (!objection.empty()) return objection;
+  equalize_joined(setup_.group, renewal);
+  take_up(renewal);
+  return "";
+}
+
+void Synchronizer::parameters_changed() {
+  const auto held = enter();
+  if (open_) throw RuntimeError("parameters_changed() called within a step; expected between steps");
+  const Call call(*this, "parameters_changed()");
+  const std::string objection = or_lose_group([&] { return take_up_changes(); });
+  if (!objection.empty()) throw RuntimeError("DataParallel: " + objection);
+}
+
+}  // namespace firkin
