@@ -17,11 +17,6 @@ namespace {
 
 constexpr const char* kGlooAndNccl = "cpu:gloo,cuda:nccl";
 
-std::string why_no_gpu() {
-  if (at::detail::getCUDAHooks().hasCUDART()) return "this process sees no GPU";
-  return fmt::format("LibTorch {} is a build for the CPU", TORCH_VERSION);
-}
-
 }  // namespace
 
 int device_count() {
@@ -32,8 +27,10 @@ c10::Device device_for_rank(std::string_view name, int local_rank) {
   if (name != "cpu" && name != "cuda" && name != "auto") throw InputError(fmt::format("device {}: expected cpu, cuda or auto", name));
   const int devices = name == "cpu" ? 0 : device_count();
   if (devices > 0) return {c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % devices)};
-  if (name == "cuda") throw InputError(fmt::format("device cuda: {}; expected cpu", why_no_gpu()));
-  return c10::kCPU;
+  if (name != "cuda") return c10::kCPU;
+  const bool is_cuda_build = at::detail::getCUDAHooks().hasCUDART();
+  const std::string why = is_cuda_build ? "this process sees no GPU" : fmt::format("LibTorch {} is a build for the CPU", TORCH_VERSION);
+  throw InputError(fmt::format("device cuda: {}; expected cpu", why));
 }
 
 void use_device(c10::Device device) {

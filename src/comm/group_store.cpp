@@ -248,10 +248,6 @@ Survey survey_store(c10d::Store& store, const SurveyOptions& options) {
   return survey;
 }
 
-std::string name_rank(const NamedRank& rank) {
-  return rank.host.empty() ? fmt::format("{}", rank.rank) : fmt::format("{} ({})", rank.rank, rank.host);
-}
-
 }  // namespace
 
 uint64_t this_process() {
@@ -311,7 +307,10 @@ bool someone_failed(c10d::Store& store) {
 
 std::string name_ranks(const std::vector<NamedRank>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kMostNames); ++i) text += (i == 0 ? "" : ", ") + name_rank(ranks[i]);
+  for (size_t i = 0; i < std::min(ranks.size(), kMostNames); ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i].rank);
+    if (!ranks[i].host.empty()) text += fmt::format(" ({})", ranks[i].host);
+  }
   if (ranks.size() > kMostNames) text += fmt::format(" and {} more", ranks.size() - kMostNames);
   return text;
 }

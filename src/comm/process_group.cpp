@@ -177,10 +177,6 @@ class StreamWork final : public c10d::Work {
   firkin::Work inner_;
 };
 
-bool is_stream_work(const Work& work) {
-  return dynamic_cast<const StreamWork*>(work.get()) != nullptr;
-}
-
 // start(backend), of the tensor's own backend and not through the dispatcher's operator: a few microseconds less for each call.
 template <typename Start>
 Work start_on(const ProcessGroup& group, c10::DeviceType device, Start start) {
@@ -285,7 +281,7 @@ Work start_all_gather_rows(const ProcessGroup& group, const at::Tensor& output, 
 
 void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::string()> what) {
   std::string error;
-  if (is_stream_work(work)) {
+  if (dynamic_cast<const StreamWork*>(work.get()) != nullptr) {
     if (completes(work, kNoTimeout, error)) return;
     lose_group(group, what(), error, "NCCL");
   }

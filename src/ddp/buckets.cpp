@@ -15,11 +15,6 @@ namespace {
 
 constexpr int64_t kAlignment = 256;  // bytes: whole cache lines, and the widest loads of any device
 
-int64_t align_up(int64_t elements, int64_t element_bytes) {
-  const int64_t step = kAlignment / element_bytes;
-  return (elements + step - 1) / step * step;
-}
-
 // Zeros that begin at a multiple of kAlignment.
 at::Tensor aligned_zeros(int64_t elements, const at::TensorOptions& options) {
   const auto element_bytes = static_cast<int64_t>(options.dtype().itemsize());
@@ -42,10 +37,6 @@ at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_
 void keep_for_current_stream(const at::Tensor& tensor) {
   const c10::impl::VirtualGuardImpl guard(tensor.device().type());
   guard.recordDataPtrOnStream(tensor.storage().data_ptr(), current_stream(tensor.device()));
-}
-
-bool is_compressible(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kDouble;
 }
 
 }  // namespace
@@ -78,12 +69,12 @@ GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan 
 // Of all tensors of the bucket; with the first part of a split one, of the whole tensor.
 GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype, int64_t shared_by) {
   const auto first = parameters_.begin() + bucket.first;
-  const auto element_bytes = static_cast<int64_t>(first->element_size());
+  const int64_t alignment = kAlignment / static_cast<int64_t>(first->element_size());
   std::vector<int64_t> offsets;
   int64_t elements = 0;
   Memory memory;
   for (auto p = first; p != first + bucket.count; ++p) {
-    offsets.push_back(shared_by > 0 ? elements : align_up(elements, element_bytes));
+    offsets.push_back(shared_by > 0 ? elements : (elements + alignment - 1) / alignment * alignment);
     elements = offsets.back() + p->numel();
     memory.gradient_bytes += static_cast<int64_t>(p->nbytes());
     bucket_of_.push_back(bucket_count());
@@ -92,7 +83,7 @@ GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket, std::
   const at::TensorOptions options = first->options().requires_grad(false).memory_format(std::nullopt);
   if (!options.device().is_cpu()) memory.home = current_stream(options.device());
   memory.flat = aligned_zeros(elements, options);
-  const bool compresses = wire_dtype && is_compressible(first->scalar_type());
+  const bool compresses = wire_dtype && (first->scalar_type() == at::kFloat || first->scalar_type() == at::kDouble);
   memory.wire = compresses ? aligned_zeros(elements, options.dtype(*wire_dtype)) : memory.flat;
   for (int64_t i = 0; i < bucket.count; ++i) {
     views_.push_back(view_like(first[i], memory.flat, offsets[static_cast<size_t>(i)]));

@@ -138,7 +138,11 @@ void Synchronizer::on_gradient(size_t parameter) {
   }
   has_gradient_since_failure_ = true;
   touched_[parameter] = true;
-  if (!synchronizes_) return note_local_gradient(parameter);
+  if (!synchronizes_) {
+    for (StepExtension* extension : extensions_) extension->gradient(parameter);
+    if (!local_.contains(parameter)) local_.emplace(parameter, trace_of(which.tensor));
+    return;
+  }
   const bool begins = !open_;
   if (begins) begin_step();
   watch_.attach();
@@ -154,11 +158,6 @@ void Synchronizer::on_gradient(size_t parameter) {
   if (gradient.requires_grad()) throw RuntimeError(fmt::format(kGraphOfGradient, which.name));
   for (StepExtension* extension : extensions_) extension->gradient(parameter);
   transport_->ready(parameter);
-}
-
-void Synchronizer::note_local_gradient(size_t parameter) {
-  for (StepExtension* extension : extensions_) extension->gradient(parameter);
-  if (!local_.contains(parameter)) local_.emplace(parameter, trace_of(setup_.parameters[parameter].tensor));
 }
 
 // The name of a parameter that has changed under gradients of this rank alone; empty when there is none.

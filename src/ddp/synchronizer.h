@@ -150,7 +150,6 @@ class Synchronizer {
   void on_backward_failed(const std::string& reason);
   void begin_step();
   void skip_unreached();
-  void note_local_gradient(size_t parameter);
   std::string stepped_by_itself() const;
   void send(RankState state);
   void note_missing_gradients();

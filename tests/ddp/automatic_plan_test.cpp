@@ -243,7 +243,11 @@ KeptRun run_with(const std::string& file, bool trains, const std::string& name =
 
 TEST(PlanFile, HoldsPartsOfTensorsAndALaunchOrder) {
   const CommunicationPlan plan = {{2, 0, 1}, {{{0, 1, 0, 2}, {0, 1, 1, 2}, {1, 2}}, {2, 0, 1}}};
-  EXPECT_EQ(parse_plan_line(plan_line(plan)), plan);
+  run_ranks(2, [&](const ProcessGroup& group) {
+    const std::optional<CommunicationPlan> ours = group.rank == 0 ? std::optional(plan) : std::nullopt;
+    EXPECT_EQ(plan_of_rank_0(group, ours), plan);
+    EXPECT_EQ(plan_of_rank_0(group, std::nullopt), std::nullopt);
+  });
 }
 
 TEST(PlanFile, IsWrittenByOneRunAndUsedByTheNextFromItsFirstStepOn) {

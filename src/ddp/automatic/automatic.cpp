@@ -20,7 +20,6 @@ namespace {
 
 constexpr int64_t kWarmUpSteps = 2;
 constexpr double kWorthATrial = 0.005;    // of a step, predicted
-constexpr const char* kNoPlan = "none";   // instead of a plan's line
 constexpr double kShortestPeriod = 1e-9;  // seconds: no clock says less, and ratios need more than 0
 
 // In one list that the ranks can compare: the wholes, then times of parameters.
@@ -173,21 +172,19 @@ void Automatic::log(const std::string& line) const {
 
 std::optional<CommunicationPlan> Automatic::kept_plan() {
   if (phase_ == AutomaticPhase::kSettled) return std::nullopt;
-  std::string line = kNoPlan;
+  std::optional<CommunicationPlan> kept;
   std::error_code ignored;
   if (setup_.group.rank == 0 && !options_.plan_file.empty() && std::filesystem::exists(options_.plan_file, ignored)) {
     try {
-      const CommunicationPlan kept = read_plan_file(options_.plan_file, plan_key(setup_), setup_.parameters);
-      line = plan_line(kept);
-      log(fmt::format("{}, as {} says", describe(kept), options_.plan_file));
+      kept = read_plan_file(options_.plan_file, plan_key(setup_), setup_.parameters);
+      log(fmt::format("{}, as {} says", describe(*kept), options_.plan_file));
     } catch (const std::exception& error) {
       log(fmt::format("choosing buckets again: {}", error.what()));
     }
   }
-  line = text_of_rank(setup_.group, line, 0);
-  if (line == kNoPlan) return std::nullopt;
-  phase_ = AutomaticPhase::kSettled;
-  return parse_plan_line(line);
+  kept = plan_of_rank_0(setup_.group, kept);
+  if (kept) phase_ = AutomaticPhase::kSettled;
+  return kept;
 }
 
 void Automatic::step_ended(const TrainingTimes& times) {
@@ -236,28 +233,23 @@ void Automatic::measure() {
 }
 
 void Automatic::plan() {
-  std::string line = kNoPlan;
   std::string why_not;
-  if (setup_.group.rank == 0) {
-    if (std::optional<PlanChoice> choice = plan_on_rank_0(why_not)) {
-      new_ = std::move(*choice);
-      line = plan_line(new_.plan);
-    }
-  }
+  std::optional<CommunicationPlan> chosen;
+  if (setup_.group.rank == 0) chosen = plan_on_rank_0(why_not);
   sampler_.reset();
-  line = text_of_rank(setup_.group, line, 0);
-  if (line == kNoPlan) return settle(in_use(), fmt::format("{} stay, {}: {}; {}", old_name_, describe(in_use()), why_not, cost()));
-  if (setup_.group.rank != 0) new_.plan = parse_plan_line(line);
+  chosen = plan_of_rank_0(setup_.group, chosen);
+  if (!chosen) return settle(in_use(), fmt::format("{} stay, {}: {}; {}", old_name_, describe(in_use()), why_not, cost()));
+  new_.plan = std::move(*chosen);
   old_ = in_use();
   trial_.emplace(options_.trial_pairs, options_.trial_steps);
   phase_ = AutomaticPhase::kTrying;
 }
 
 // Nothing where nothing is worth a trial, and why.
-std::optional<PlanChoice> Automatic::plan_on_rank_0(std::string& why_not) {
+std::optional<CommunicationPlan> Automatic::plan_on_rank_0(std::string& why_not) {
   const auto started = std::chrono::steady_clock::now();
   spent_s_ = sampler_->spent_s();
-  std::optional<PlanChoice> choice;
+  std::optional<CommunicationPlan> chosen;
   try {
     const AllReduceTable table = sampler_->table();
     if (sampler_->is_cut_short()) {
@@ -265,18 +257,18 @@ std::optional<PlanChoice> Automatic::plan_on_rank_0(std::string& why_not) {
                                    format_bytes(table.back().bytes)));
     }
     const TrainingTimes times = median_times(times_);
-    PlanChoice best = choose_plan(setup_.parameters, setup_.options, times, table, setup_.group.size, in_use());
-    if (best.step_s < best.in_use_s * (1 - kWorthATrial)) {
-      choice = std::move(best);
+    new_ = choose_plan(setup_.parameters, setup_.options, times, table, setup_.group.size, in_use());
+    if (new_.step_s < new_.in_use_s * (1 - kWorthATrial)) {
+      chosen = new_.plan;
     } else {
-      why_not = fmt::format("{}, {}, are predicted to change a step of {} by only {}", describe(best.plan), best.name,
-                            format_seconds(times.step_s), percent(best.step_s / best.in_use_s));
+      why_not = fmt::format("{}, {}, are predicted to change a step of {} by only {}", describe(new_.plan), new_.name,
+                            format_seconds(times.step_s), percent(new_.step_s / new_.in_use_s));
     }
   } catch (const std::exception& error) {
     why_not = error.what();
   }
   spent_s_ += seconds_since(started);
-  return choice;
+  return chosen;
 }
 
 void Automatic::try_out(double period_s) {

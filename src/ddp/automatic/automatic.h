@@ -86,7 +86,7 @@ class Automatic final : public StepExtension {
   void profile(const TrainingTimes& times);
   void measure();
   void plan();
-  std::optional<PlanChoice> plan_on_rank_0(std::string& why_not);
+  std::optional<CommunicationPlan> plan_on_rank_0(std::string& why_not);
   void try_out(double period_s);
   void settle_trial();
   void settle(const CommunicationPlan& chosen, const std::string& line);

@@ -7,6 +7,7 @@
 #include <array>
 #include <numeric>
 
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
@@ -213,12 +214,9 @@ void write_plan_file(const std::filesystem::path& path, const PlanKey& key, cons
   write_file_atomically(path, dump_json(content, /*indent=*/1) + "\n");
 }
 
-std::string plan_line(const CommunicationPlan& plan) {
-  return dump_json(json_of(plan));
-}
-
-CommunicationPlan parse_plan_line(const std::string& line) {
-  return plan_of(json::parse(line));
+std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours) {
+  const std::string line = text_of_rank(group, ours ? dump_json(json_of(*ours)) : "", 0);
+  return line.empty() ? std::nullopt : std::optional(plan_of(json::parse(line)));
 }
 
 }  // namespace firkin

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,8 +51,7 @@ CommunicationPlan read_plan_file(const std::filesystem::path& path, const PlanKe
 // why: a sentence in the file, for its reader. Throws RuntimeError when the file cannot be written; it is then unchanged.
 void write_plan_file(const std::filesystem::path& path, const PlanKey& key, const CommunicationPlan& plan, const std::string& why);
 
-// A plan as one line, and back. What is no such line throws nlohmann::json::exception.
-std::string plan_line(const CommunicationPlan& plan);
-CommunicationPlan parse_plan_line(const std::string& line);
+// Rank 0's plan, on every rank; nothing where it has none. Collective.
+std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours);
 
 }  // namespace firkin
