@@ -118,7 +118,8 @@ LayerProfile profile_of(const std::vector<std::vector<double>>& rows, const std:
   }
   const std::vector<double> medians = column_medians(rows);
   const auto first = medians.begin() + static_cast<std::ptrdiff_t>(ready);
-  profile.tensors = profile_in_ready_order(parameters, {first, first + static_cast<std::ptrdiff_t>(parameters.size())}, medians[2]);
+  const std::vector<double> ready_s(first, first + static_cast<std::ptrdiff_t>(parameters.size()));
+  profile.tensors = profile_in_order(parameters, order_of_times(ready_s), ready_s, medians[2]);
   times.layers = std::move(map.layers);
   return profile;
 }

@@ -266,7 +266,7 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
   ReadyProfile result;
   TensorProfile& tensors = result.profile.tensors;
   result.ready_order = order_of_times({ready, needed});
-  tensors = profile_in_ready_order(parameters, {ready, needed}, medians[0]);
+  tensors = profile_in_order(parameters, result.ready_order, {ready, needed}, medians[0]);
   if (has_awaiting) add_forward(result.ready_order, {needed, medians.end()}, medians[1], medians[2], tensors);
   add_bare_backward(hooked, bare, result.profile);
   return result;

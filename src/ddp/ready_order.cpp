@@ -96,10 +96,6 @@ std::vector<int64_t> order_of_times(const std::vector<double>& times) {
   return order;
 }
 
-TensorProfile profile_in_ready_order(const std::vector<NamedTensor>& parameters, const std::vector<double>& ready_s, double backward_s) {
-  return profile_in_order(parameters, order_of_times(ready_s), ready_s, backward_s);
-}
-
 TensorProfile profile_in_order(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order,
                                const std::vector<double>& ready_s, double backward_s) {
   TensorProfile profile;

@@ -52,11 +52,8 @@ std::vector<int64_t> reversed_order(size_t count);
 // Indices by ascending time; equal times in their own order.
 std::vector<int64_t> order_of_times(const std::vector<double>& times);
 
-// The profile that the performance model takes. ready_s: per parameter, seconds from the start of backward; it and backward_s without the
-// forward pass.
-TensorProfile profile_in_ready_order(const std::vector<NamedTensor>& parameters, const std::vector<double>& ready_s, double backward_s);
-
-// In an order that need not be that of the times: a tensor counts as ready when those before it are, for so it is launched.
+// The profile that the performance model takes, in an order that need not be that of the times: a tensor counts as ready when those before
+// it are, for so it is launched. ready_s: per parameter, seconds from the start of backward; it and backward_s without the forward pass.
 TensorProfile profile_in_order(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order,
                                const std::vector<double>& ready_s, double backward_s);
 
