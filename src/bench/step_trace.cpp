@@ -8,7 +8,7 @@
 #include "bench/allreduce_bench.h"
 #include "bench/ready_profile.h"
 #include "comm/across_ranks.h"
-#include "comm/agreement.h"
+#include "comm/connections.h"
 #include "firkin/base/error.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/launch_order.h"

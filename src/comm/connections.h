@@ -1,19 +1,49 @@
-// A c10d group that can be left behind, and the further sets of connections that are kept with it.
+// A c10d group that can be left behind, the further sets of connections that are kept with it, and start_or() over one of them.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "agreement.h"
 #include "group_state.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 namespace firkin {
+
+inline constexpr const char* kAgreementCollective = "gloo:or";  // how a trace names start_or()
+
+// start_or() over one set of connections: the bitwise OR of every rank's bytes, in ceil(log2 W) hops.
+//
+// Dissemination (Hensgen, Finkel, Manber 1988): in round k every rank sends all that it has to rank + 2^k and takes in what comes from
+// rank - 2^k. An OR may take in a rank twice, so any number of ranks will do. Each rank sends ceil(log2 W) messages of all bytes, one after
+// another; Gloo's all-reduce is a ring of 2(W-1) messages of bytes / W.
+//
+// On a thread of its own, which the first call starts: waiting for a message with a short timeout would close Gloo's connections, so
+// somebody has to wait for long. One thread at a time may use this.
+class OrRounds {
+ public:
+  OrRounds(c10::intrusive_ptr<c10d::Backend> backend, std::optional<ModelledLink> link);
+  // Never waits for another rank: what is under way fails.
+  ~OrRounds();
+  OrRounds(const OrRounds&) = delete;
+  OrRounds& operator=(const OrRounds&) = delete;
+
+  Work start(at::Tensor bytes, std::chrono::milliseconds timeout);
+  // The thread ends by itself, and nobody waits for it.
+  void leave();
+
+ private:
+  class Rounds;
+  std::shared_ptr<Rounds> rounds_;
+  std::thread thread_;
+};
 
 // The sets of take_connections(). Thread-safe. A set's place is taken before it is connected, so that the ranks count alike when connecting
 // fails on some of them.

@@ -1,4 +1,4 @@
-#include "agreement.h"
+#include "connections.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
@@ -10,13 +10,9 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <mutex>
 #include <utility>
-#include <vector>
 
-#include "connections.h"
 #include "firkin/base/error.h"
-#include "group_state.h"
 #include "linked_backend.h"
 
 namespace firkin {
