@@ -42,24 +42,6 @@ TrainingTimes median_times(const std::vector<std::vector<double>>& rows) {
           .step_s = std::max(medians[0], kShortestPeriod)};
 }
 
-// What gradients travel in, mostly.
-struct WireElement {
-  int64_t gradient_bytes = 0;
-  int64_t element_bytes = 0;
-  at::ScalarType wire = at::kFloat;
-};
-
-WireElement wire_element(const StepSetup& setup) {
-  const auto bytes = [](const NamedTensor& parameter) { return parameter.tensor.nbytes(); };
-  const at::Tensor& largest = std::ranges::max_element(setup.parameters, {}, bytes)->tensor;
-  const at::ScalarType dtype = largest.scalar_type();
-  const bool compresses = dtype == at::kFloat || dtype == at::kDouble;
-  WireElement result{.element_bytes = static_cast<int64_t>(largest.element_size()),
-                     .wire = compresses ? setup.options.gradient_hook.wire_dtype.value_or(dtype) : dtype};
-  for (const NamedTensor& parameter : setup.parameters) result.gradient_bytes += static_cast<int64_t>(bytes(parameter));
-  return result;
-}
-
 std::string percent(double ratio) {
   return fmt::format("{:+.1f} %", 100 * (ratio - 1));
 }
@@ -220,9 +202,15 @@ void Automatic::use(const CommunicationPlan& plan) {
 void Automatic::profile(const TrainingTimes& times) {
   times_.push_back(max_over_ranks(setup_.group, as_list(times)));
   if (static_cast<int64_t>(times_.size()) < options_.profile_steps) return;
-  const WireElement element = wire_element(setup_);
-  sampler_ =
-      std::make_unique<AllReduceSampler>(setup_.group, element.gradient_bytes, element.element_bytes, element.wire, options_.budget_s);
+  const auto bytes = [](const NamedTensor& parameter) { return static_cast<int64_t>(parameter.tensor.nbytes()); };
+  int64_t gradient_bytes = 0;
+  for (const NamedTensor& parameter : setup_.parameters) gradient_bytes += bytes(parameter);
+  const at::Tensor& largest = std::ranges::max_element(setup_.parameters, {}, bytes)->tensor;  // most travels as it does
+  const at::ScalarType dtype = largest.scalar_type();
+  const bool compresses = dtype == at::kFloat || dtype == at::kDouble;
+  const at::ScalarType wire = compresses ? setup_.options.gradient_hook.wire_dtype.value_or(dtype) : dtype;
+  sampler_ = std::make_unique<AllReduceSampler>(setup_.group, gradient_bytes, static_cast<int64_t>(largest.element_size()), wire,
+                                                options_.budget_s);
   phase_ = AutomaticPhase::kMeasuring;
 }
 
