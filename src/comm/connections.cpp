@@ -2,46 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <thread>
+#include <algorithm>
 #include <utility>
 
+#include "across_ranks.h"
+
 namespace firkin {
-
-std::vector<bool> ConnectionPool::free_sets() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<bool> result;
-  for (const Place& place : places_) result.push_back(place.is_free);
-  return result;
-}
-
-int64_t ConnectionPool::add() {
-  const std::lock_guard lock(mutex_);
-  places_.emplace_back();
-  return static_cast<int64_t>(places_.size()) - 1;
-}
-
-void ConnectionPool::connected(int64_t index, Set set) {
-  const std::lock_guard lock(mutex_);
-  places_.at(static_cast<size_t>(index)).set = std::move(set);
-}
-
-ConnectionPool::Set ConnectionPool::take(int64_t index) {
-  const std::lock_guard lock(mutex_);
-  Place& place = places_.at(static_cast<size_t>(index));
-  place.is_free = false;
-  return place.set;
-}
-
-void ConnectionPool::give_back(int64_t index) {
-  const std::lock_guard lock(mutex_);
-  places_.at(static_cast<size_t>(index)).is_free = true;
-}
-
-void ConnectionPool::abandon(int64_t index) {
-  const std::lock_guard lock(mutex_);
-  // Not closed: another rank may not have ended yet what it has under way there.
-  dynamic_cast<LosableGroup&>(*places_.at(static_cast<size_t>(index)).set).leave();
-}
 
 LosableGroup::LosableGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::shared_ptr<const GroupState> state)
     : c10d::ProcessGroup(store, rank, size), state_(std::move(state)) {}
@@ -106,14 +72,14 @@ void LosableGroup::leave_backends() {
 
 namespace {
 
-// The lowest index of a set that no rank uses. Collective.
-std::optional<int64_t> first_free(const ProcessGroup& group, const std::vector<bool>& free_here) {
-  if (free_here.empty()) return std::nullopt;
-  const auto ranks = all_gather(group, {free_here.begin(), free_here.end()});
-  for (size_t i = 0; i < free_here.size(); ++i) {
-    if (std::ranges::all_of(ranks, [i](const std::vector<double>& rank) { return rank[i] != 0; })) return static_cast<int64_t>(i);
-  }
-  return std::nullopt;
+// The first that is free on every rank; null where there is none. Collective.
+std::shared_ptr<ConnectionPlace> first_free(const ProcessGroup& group, const std::vector<std::shared_ptr<ConnectionPlace>>& places) {
+  if (places.empty()) return nullptr;
+  std::vector<double> taken;
+  for (const auto& place : places) taken.push_back(place->is_free ? 0 : 1);
+  const std::vector<double> on_any_rank = max_over_ranks(group, taken);
+  const auto free = std::ranges::find(on_any_rank, 0);
+  return free == on_any_rank.end() ? nullptr : places[static_cast<size_t>(free - on_any_rank.begin())];
 }
 
 }  // namespace
@@ -130,20 +96,20 @@ ProcessGroup companion(const ProcessGroup& group, int64_t index) {
 
 Connections take_connections(const ProcessGroup& group) {
   throw_if_lost(group);
-  const auto pool = dynamic_cast<LosableGroup&>(*group.c10d).pool;
-  const int64_t number = group.state->take_number();
-  std::optional<int64_t> index = first_free(group, pool->free_sets());
-  if (!index) {
-    index = pool->add();
-    pool->connected(*index, connect_again(group, fmt::format("connections/{}", *index)));
-  }
+  auto& places = dynamic_cast<LosableGroup&>(*group.c10d).places;
   Connections result;
+  result.number_ = group.state->take_number();
+  result.place_ = first_free(group, places);
+  if (!result.place_) {
+    const std::string part = fmt::format("connections/{}", places.size());
+    const auto place = places.emplace_back(std::make_shared<ConnectionPlace>());
+    place->set = connect_again(group, part);
+    result.place_ = place;
+  }
+  result.place_->is_free = false;
   result.group_ = group;
-  result.group_.c10d = pool->take(*index);
+  result.group_.c10d = result.place_->set;
   result.parent_ = group.c10d;
-  result.pool_ = pool;
-  result.index_ = *index;
-  result.number_ = number;
   return result;
 }
 
@@ -154,8 +120,7 @@ Connections& Connections::operator=(Connections&& other) noexcept {
   end();
   group_ = std::move(other.group_);
   parent_ = std::move(other.parent_);
-  pool_ = std::move(other.pool_);
-  index_ = other.index_;
+  place_ = std::move(other.place_);
   number_ = other.number_;
   return *this;
 }
@@ -165,12 +130,13 @@ Connections::~Connections() {
 }
 
 void Connections::abandon() {
-  if (pool_) std::exchange(pool_, nullptr)->abandon(index_);
+  // Not closed: another rank may not have ended yet what it has under way there.
+  if (place_) std::exchange(place_, nullptr)->set->leave();
 }
 
 // The parent goes last: this may be the last handle of all.
 void Connections::end() {
-  if (pool_) std::exchange(pool_, nullptr)->give_back(index_);
+  if (place_) std::exchange(place_, nullptr)->is_free = true;
   group_.c10d = nullptr;
   parent_ = nullptr;
 }

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -45,29 +44,6 @@ class OrRounds {
   std::thread thread_;
 };
 
-// The sets of take_connections(). Thread-safe. A set's place is taken before it is connected, so that the ranks count alike when connecting
-// fails on some of them.
-class ConnectionPool {
- public:
-  using Set = c10::intrusive_ptr<c10d::ProcessGroup>;
-
-  std::vector<bool> free_sets() const;
-  int64_t add();  // the place of a set that is still to come, taken
-  void connected(int64_t index, Set set);
-  Set take(int64_t index);
-  void give_back(int64_t index);
-  void abandon(int64_t index);
-
- private:
-  struct Place {
-    Set set;
-    bool is_free = false;
-  };
-
-  mutable std::mutex mutex_;
-  std::vector<Place> places_;
-};
-
 // Gloo's destructor waits for the collectives under way, which in a lost group end with their timeout only. A group that is lost, or was
 // left, hands its backends to a thread of its own.
 class LosableGroup final : public c10d::ProcessGroup {
@@ -87,7 +63,7 @@ class LosableGroup final : public c10d::ProcessGroup {
 
   bool owns_nccl = false;                                          // and not another group
   std::map<int64_t, c10::intrusive_ptr<LosableGroup>> companions;  // of companion(), kept as long as this group
-  const std::shared_ptr<ConnectionPool> pool = std::make_shared<ConnectionPool>();
+  std::vector<std::shared_ptr<ConnectionPlace>> places;            // of take_connections()
 
  private:
   void shut_nccl_down();
@@ -96,6 +72,13 @@ class LosableGroup final : public c10d::ProcessGroup {
   std::shared_ptr<const GroupState> state_;
   std::atomic<bool> left_ = false;
   std::unique_ptr<OrRounds> or_rounds_;
+};
+
+// A set of take_connections(). A place is there before its set is connected, so that the ranks count alike when connecting fails on some of
+// them. One that is not free is lent, or was abandoned.
+struct ConnectionPlace {
+  c10::intrusive_ptr<LosableGroup> set;
+  std::atomic<bool> is_free = false;
 };
 
 // The same ranks over connections of their own, in a part of the group's store. Collective. Throws RuntimeError as connect() does.

@@ -47,7 +47,7 @@ struct WaitPlace {
   std::string name;     // completes "in step 3 of ...", for example "module A"
 };
 
-class ConnectionPool;  // internal, in src/comm, like
+struct ConnectionPlace;  // internal, in src/comm, like
 class GroupState;
 
 // A handle: copies refer to the same group. Created only by connect(), make_process_group() and adopt_process_group().
@@ -125,8 +125,7 @@ class Connections {
 
   ProcessGroup group_;
   c10::intrusive_ptr<c10d::ProcessGroup> parent_;  // its device backends are shared
-  std::shared_ptr<ConnectionPool> pool_;
-  int64_t index_ = 0;
+  std::shared_ptr<ConnectionPlace> place_;
   int64_t number_ = 0;
 };
 
