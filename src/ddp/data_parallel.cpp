@@ -46,13 +46,6 @@ void DataParallel::Parts::connect(StepSetup& setup) {
 
 namespace {
 
-std::vector<int64_t> first_ready_order(const std::vector<int64_t>& given, size_t parameters) {
-  std::vector<int64_t> reversed = reversed_order(parameters);
-  if (given.empty()) return reversed;
-  if (std::ranges::is_permutation(given, reversed)) return given;
-  throw InputError(fmt::format("DataParallel: ready_order is not a permutation of 0..{}", parameters - 1));
-}
-
 // What this rank can see by itself. Throws InputError.
 StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options) {
   StepSetup setup{.module = &module,
@@ -76,7 +69,13 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
   }
   if (setup.options.strategy.shards) check_sharded(setup.options);
   if (setup.options.buckets) check_automatic(setup.options, setup.parameters);
-  setup.ready_order = first_ready_order(setup.options.ready_order, setup.parameters.size());
+  setup.ready_order = reversed_order(setup.parameters.size());
+  if (const std::vector<int64_t>& given = setup.options.ready_order; !given.empty()) {
+    if (!std::ranges::is_permutation(given, setup.ready_order)) {
+      throw InputError(fmt::format("DataParallel: ready_order is not a permutation of 0..{}", setup.parameters.size() - 1));
+    }
+    setup.ready_order = given;
+  }
   if (setup.options.strategy.launch == Launch::kNever) return setup;
   plan_communication(setup.parameters, setup.ready_order, setup.options);
   check_unhooked(setup.parameters);

@@ -1,6 +1,7 @@
 #include "firkin/ddp/overlapped_optimizer.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <chrono>
 #include <exception>
@@ -27,29 +28,6 @@ void set_options(torch::optim::Optimizer& optimizer, const std::vector<std::uniq
   for (size_t i = 0; i < options.size(); ++i) assign(optimizer.param_groups()[i].options(), *options[i]);
 }
 
-// Takes every gradient that is defined out of sight while it lives.
-class HiddenGradients {
- public:
-  void hide(torch::optim::Optimizer& optimizer) {
-    for (auto& group : optimizer.param_groups()) {
-      for (at::Tensor& parameter : group.params()) {
-        if (!parameter.grad().defined()) continue;
-        hidden_.emplace_back(parameter, parameter.grad());
-        parameter.mutable_grad().reset();
-      }
-    }
-  }
-  HiddenGradients() = default;
-  HiddenGradients(const HiddenGradients&) = delete;
-  HiddenGradients& operator=(const HiddenGradients&) = delete;
-  ~HiddenGradients() {
-    for (auto& [parameter, gradient] : hidden_) parameter.mutable_grad() = std::move(gradient);
-  }
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> hidden_;
-};
-
 }  // namespace
 
 // As clip_grad_norm_() scales; nothing waits for a device.
@@ -70,8 +48,17 @@ void OwedSteps::add(torch::optim::Optimizer& optimizer, double clip_each_norm) {
 }
 
 void OwedSteps::pay(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients) {
-  HiddenGradients hidden;
-  for (const Step& step : steps_) hidden.hide(*step.optimizer);
+  std::vector<std::pair<at::Tensor, at::Tensor>> hidden;  // parameters and their gradients
+  const auto restore = c10::make_scope_exit([&hidden] {
+    for (auto& [parameter, gradient] : hidden) parameter.mutable_grad() = std::move(gradient);
+  });
+  for (const Step& step : steps_) {
+    for (const auto& group : step.optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (parameter.grad().defined()) hidden.emplace_back(parameter, std::exchange(parameter.mutable_grad(), {}));
+      }
+    }
+  }
   set_gradients();
   for (const Step& step : steps_) {
     const auto current = options_of(*step.optimizer);
@@ -117,10 +104,9 @@ torch::optim::Optimizer& OverlappedOptimizer::optimizer() {
 }
 
 double OverlappedOptimizer::clip_gradients(double max_norm) {
-  using Clock = std::chrono::steady_clock;
-  const auto started = Clock::now();
+  const auto started = std::chrono::steady_clock::now();
   drain();
-  const double waited_s = std::chrono::duration<double>(Clock::now() - started).count();
+  const double waited_s = seconds_since(started);
   if (waited_s > 0.001) {
     TORCH_WARN_ONCE("clip_gradients() waits for all gradients (here for ", format_seconds(waited_s),
                     "), so the strategy ordered overlaps nothing with the next forward");

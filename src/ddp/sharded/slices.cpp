@@ -17,34 +17,25 @@ namespace {
 // bucket travels in pieces of about this size, all of them under way. docs/decisions.md has the times.
 constexpr int64_t kPieceBytes = 4 * kMiB;
 
-// Of a slice's elements; the same of every rank's slice is a piece of the bucket. A modelled link has no such limit, and slices of several
-// lengths no such pieces: then there is one run.
-struct SliceRun {
-  int64_t first = 0, count = 0;
-};
-
-std::vector<SliceRun> runs_of(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths) {
+// Runs of a slice's elements; the same run of every rank's slice is a piece of the bucket. A modelled link has no such limit, and slices of
+// several lengths no such pieces: then there is one run.
+std::vector<SliceRange> runs_of(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths) {
   const int64_t slice = slice_range(group, bucket.numel(), lengths).count;
   const int64_t pieces = static_cast<int64_t>(bucket.nbytes()) / kPieceBytes;
   if (pieces <= 1 || !group.link.empty() || !lengths.empty()) return {{0, slice}};
   const int64_t most = (slice + pieces - 1) / pieces;
-  std::vector<SliceRun> runs;
+  std::vector<SliceRange> runs;
   for (int64_t first = 0; first < slice; first += most) runs.push_back({first, std::min(most, slice - first)});
   return runs;
 }
 
 // Rank by rank: a run of every slice of a bucket; and a piece, in memory that holds one after another.
-at::Tensor in_slices(const ProcessGroup& group, const at::Tensor& bucket, const SliceRun& run) {
-  return bucket.view({group.size, -1}).narrow(1, run.first, run.count);
+at::Tensor in_slices(const ProcessGroup& group, const at::Tensor& bucket, const SliceRange& run) {
+  return bucket.view({group.size, -1}).narrow(1, run.begin, run.count);
 }
 
-at::Tensor in_pieces(const ProcessGroup& group, const at::Tensor& pieces, const SliceRun& run) {
-  return pieces.narrow(0, group.size * run.first, group.size * run.count).view({group.size, run.count});
-}
-
-// One rank's slice is so large that an all-reduce, of twice the bucket's bytes, is less to receive, and needs no memory.
-bool is_lopsided(const at::Tensor& bucket, const SliceLengths& lengths) {
-  return std::ranges::max(lengths) * static_cast<int64_t>(lengths.size()) > 2 * bucket.numel();
+at::Tensor in_pieces(const ProcessGroup& group, const at::Tensor& pieces, const SliceRange& run) {
+  return pieces.narrow(0, group.size * run.begin, group.size * run.count).view({group.size, run.count});
 }
 
 void sum_by_rank(const at::Tensor& sum, const at::Tensor& by_rank) {
@@ -56,14 +47,16 @@ void sum_by_rank(const at::Tensor& sum, const at::Tensor& by_rank) {
 BucketReduction start_exchange(const ProcessGroup& group, const at::Tensor& bucket, ExchangedSlices& slices) {
   const at::NoGradGuard no_grad;
   const SliceLengths& lengths = slices.lengths;
-  if (!lengths.empty() && is_lopsided(bucket, lengths)) return {start_all_reduce(group, bucket), {}};
+  // Where one rank's slice is large, an all-reduce, of twice the bucket's bytes, is less to receive, and needs no memory.
+  const bool is_lopsided = !lengths.empty() && std::ranges::max(lengths) * group.size > 2 * bucket.numel();
+  if (is_lopsided) return {start_all_reduce(group, bucket), {}};
   const int64_t own = slice_range(group, bucket.numel(), lengths).count;
   slices.received = at::empty({group.size * own}, bucket.options());
-  const std::vector<SliceRun> runs = runs_of(group, bucket, lengths);
+  const std::vector<SliceRange> runs = runs_of(group, bucket, lengths);
   if (runs.size() == 1) return {start_all_to_all(group, slices.received, bucket, SliceLengths(lengths.size(), own), lengths), {}};
-  for (const SliceRun& run : runs) in_pieces(group, slices.received, run).copy_(in_slices(group, bucket, run));
+  for (const SliceRange& run : runs) in_pieces(group, slices.received, run).copy_(in_slices(group, bucket, run));
   std::vector<Work> calls;
-  for (const SliceRun& run : runs) {
+  for (const SliceRange& run : runs) {
     calls.push_back(start_all_to_all(group, in_pieces(group, bucket, run).view(-1), in_pieces(group, slices.received, run).view(-1)));
   }
   const Work last = calls.back();
@@ -99,12 +92,12 @@ void sum_slices(const ProcessGroup& group, const at::Tensor& bucket, SlicesOfBuc
   ExchangedSlices& exchanged = slices[bucket.data_ptr()];
   at::Tensor sum = slice_of(group, bucket, exchanged.lengths);
   if (const at::Tensor received = std::exchange(exchanged.received, {}); received.defined()) {
-    const std::vector<SliceRun> runs = runs_of(group, bucket, exchanged.lengths);
+    const std::vector<SliceRange> runs = runs_of(group, bucket, exchanged.lengths);
     if (runs.size() == 1) {
       sum_by_rank(sum, received.view({group.size, sum.numel()}));
     } else {
       const at::Tensor whole = received.narrow(0, 0, sum.numel());
-      for (const SliceRun& run : runs) sum_by_rank(whole.narrow(0, run.first, run.count), in_pieces(group, bucket, run));
+      for (const SliceRange& run : runs) sum_by_rank(whole.narrow(0, run.begin, run.count), in_pieces(group, bucket, run));
       sum.copy_(whole);
     }
   }
@@ -120,13 +113,13 @@ SlicesGather::SlicesGather(const ProcessGroup& group, const at::Tensor& bucket, 
     return;
   }
   const at::Tensor slice = slice_of(group, bucket);
-  const std::vector<SliceRun> runs = runs_of(group, bucket, lengths);
+  const std::vector<SliceRange> runs = runs_of(group, bucket, lengths);
   if (runs.size() == 1) {
     calls_.push_back(start_all_gather(group, bucket, slice));
     return;
   }
-  for (const SliceRun& run : runs) {
-    calls_.push_back(start_all_gather_rows(group, in_slices(group, bucket, run), slice.narrow(0, run.first, run.count)));
+  for (const SliceRange& run : runs) {
+    calls_.push_back(start_all_gather_rows(group, in_slices(group, bucket, run), slice.narrow(0, run.begin, run.count)));
   }
 }
 
