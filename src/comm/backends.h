@@ -47,8 +47,7 @@ c10::Device choose_device(const GroupOptions& options, int local_rank);
 // nccl without NCCL, without a GPU or beside a modelled link.
 DeviceBackend choose_backend(const GroupOptions& options, c10::Device device);
 
-// "gloo" or "cpu:gloo,cuda:nccl".
-const char* backend_name(DeviceBackend backend);
+inline constexpr const char* kGlooAndNccl = "cpu:gloo,cuda:nccl";  // GroupOptions::backend in full
 
 // ---- What LibTorch's own log writes to standard error, in programs whose ranks Firkin runs.
 

@@ -13,12 +13,6 @@
 
 namespace firkin {
 
-namespace {
-
-constexpr const char* kGlooAndNccl = "cpu:gloo,cuda:nccl";
-
-}  // namespace
-
 int device_count() {
   return static_cast<int>(at::detail::getCUDAHooks().deviceCount());
 }
@@ -43,10 +37,6 @@ void synchronize(c10::Device device) {
 
 bool is_capturing(c10::Device device) {
   return device.is_cuda() && is_cuda_capturing(device);
-}
-
-const char* backend_name(DeviceBackend backend) {
-  return backend == DeviceBackend::kNccl ? kGlooAndNccl : "gloo";
 }
 
 c10::Device choose_device(const GroupOptions& options, int local_rank) {

@@ -231,7 +231,7 @@ ProcessGroup form_group(const Meeting& meeting, const Store& store) {
             .state = state,
             .link = link ? describe(*link) : "",
             .device = meeting.device,
-            .backend = backend_name(backend)};
+            .backend = backend == DeviceBackend::kNccl ? kGlooAndNccl : "gloo"};
   }
 }
 

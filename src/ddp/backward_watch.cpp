@@ -1,5 +1,6 @@
 #include "backward_watch.h"
 
+#include <ATen/core/ivalue.h>
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
@@ -168,16 +169,6 @@ std::vector<bool> BackwardWatch::may_reach(const std::vector<const torch::autogr
   return reached;
 }
 
-// Autograd's thread that meets the exception calls this before backward() throws.
-void BackwardWatch::tell_of_exception(c10::ivalue::Future& result, const std::weak_ptr<Token>& token) {
-  result.addCallback(
-      [token](c10::ivalue::Future& ended) {
-        const std::shared_ptr<Token> alive = token.lock();
-        if (alive && ended.hasError()) alive->fail(first_line(ended.tryRetrieveErrorMessage()));
-      },
-      /*uses_future=*/false);
-}
-
 void BackwardWatch::attach() {
   attach(state_);
 }
@@ -197,7 +188,12 @@ void BackwardWatch::attach(const std::shared_ptr<State>& state) {
       if (stream) token->streams.push_back(*stream);
     }
     state->add({.id = id, .result = task->future_result_});
-    if (!task->future_result_->completed()) tell_of_exception(*task->future_result_, token);
+    // Autograd's thread that meets the exception calls this before backward() throws.
+    const auto tell = [weak = std::weak_ptr(token)](c10::ivalue::Future& ended) {
+      const std::shared_ptr<Token> alive = weak.lock();
+      if (alive && ended.hasError()) alive->fail(first_line(ended.tryRetrieveErrorMessage()));
+    };
+    if (!task->future_result_->completed()) task->future_result_->addCallback(tell, /*uses_future=*/false);
   }
   Engine::get_default_engine().queue_callback([token] { token->end(); });
 }

@@ -1,8 +1,6 @@
 // Tells when the backward that runs has ended, and whether it threw; and what leaves backward() when we throw.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-
 #include <exception>
 #include <functional>
 #include <memory>
@@ -53,7 +51,6 @@ class BackwardWatch {
   struct State;
   struct Token;
   static void attach(const std::shared_ptr<State>& state);
-  static void tell_of_exception(c10::ivalue::Future& result, const std::weak_ptr<Token>& token);
 
   std::shared_ptr<State> state_;
 };

@@ -26,23 +26,21 @@ struct DataParallel::Parts {
   std::optional<StepFailure> no_failure;
   BucketPlan no_plan;
 
-  void connect(StepSetup& setup);
-};
-
-// No other module's messages ever come this way. Collective.
-void DataParallel::Parts::connect(StepSetup& setup) {
-  const ProcessGroup group = setup.group;
-  for_gradients.emplace(take_connections(group));
-  for_control.emplace(take_connections(group));
-  const int64_t number = for_gradients->number();
-  if (setup.options.name.empty()) setup.options.name = fmt::format("module {}", number / 2);  // two sets each
-  setup.group = for_gradients->group();
-  setup.control = for_control->group();
-  for (ProcessGroup* each : {&setup.group, &setup.control}) {
-    each->timeout = group.timeout;
-    each->place = WaitPlace{.wrapper = number, .step = -1, .name = setup.options.name};
+  // No other module's messages ever come this way. Collective.
+  void connect(StepSetup& setup) {
+    const ProcessGroup group = setup.group;
+    for_gradients.emplace(take_connections(group));
+    for_control.emplace(take_connections(group));
+    const int64_t number = for_gradients->number();
+    if (setup.options.name.empty()) setup.options.name = fmt::format("module {}", number / 2);  // two sets each
+    setup.group = for_gradients->group();
+    setup.control = for_control->group();
+    for (ProcessGroup* each : {&setup.group, &setup.control}) {
+      each->timeout = group.timeout;
+      each->place = WaitPlace{.wrapper = number, .step = -1, .name = setup.options.name};
+    }
   }
-}
+};
 
 namespace {
 
@@ -118,7 +116,6 @@ DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataPa
   }
   const bool is_sharded = setup->options.strategy.shards;
   const bool is_ordered = setup->options.strategy.wait == Wait::kAtFirstUse && !is_sharded;
-  const bool is_automatic = setup->options.buckets.has_value();
   const auto slices = std::make_shared<SlicesOfBuckets>();
   if (is_sharded) setup->options.gradient_hook = exchange_slices(slices);
   parts_->connect(*setup);
@@ -133,7 +130,8 @@ DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataPa
   if (is_ordered) parts_->first_use = (parts_->ordered = std::make_unique<Ordered>(synchronizer)).get();
   if (is_sharded) parts_->first_use = (parts_->sharded = std::make_unique<Sharded>(synchronizer, slices)).get();
   if (parts_->first_use != nullptr) synchronizer.add(*parts_->first_use);
-  if (is_automatic) synchronizer.add(*(parts_->automatic = std::make_unique<Automatic>(synchronizer, parts_->ordered.get())));
+  if (synchronizer.setup().options.buckets)
+    synchronizer.add(*(parts_->automatic = std::make_unique<Automatic>(synchronizer, parts_->ordered.get())));
   synchronizer.install_hooks();
 }
 

@@ -21,7 +21,6 @@ constexpr const char* kSteppedByItself =
 constexpr const char* kGraphOfGradient =
     "DataParallel: the gradient of {} has a graph (backward with create_graph), which averaging would lose; expected "
     "torch::autograd::grad(..., create_graph = true), with its result added to the loss before a single backward()";
-
 constexpr size_t kLongestReason = 1000;  // bytes
 
 // What this library throws out of a step that another rank has failed too.

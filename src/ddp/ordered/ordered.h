@@ -70,8 +70,7 @@ class LaunchTimes {
 // waited for. Then, and again after 4, 8, ... steps, and every 64, all ranks choose a launch order for what the steps before have shown
 // (plan/launch_order.h), unless the plan has one: gradients come at other times while communication and late steps of the optimiser share
 // the machine with backward. From the first choice on, when a step ends:
-//   - the agreement has come, over connections of its own, so that it does not wait behind the buckets: all ranks know that the step is
-//   good;
+//   - the agreement has come, over connections of its own, so that it does not wait behind the buckets: all ranks know that it is good;
 //   - buckets whose parameters are all awaited by some module are left on their way; the others are waited for;
 //   - step() runs the optimiser on what has come, and owes it to the rest, which a module's await or drain() receives and pays.
 class Ordered final : public FirstUse {

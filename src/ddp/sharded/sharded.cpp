@@ -21,8 +21,6 @@ namespace {
 constexpr const char* kUnusedParts =
     "this rank did not use the gradients of the last step, though others may have; expected ShardedOptimizer::step() on every rank "
     "after each successful step";
-constexpr const char* kNoOptimizer =
-    "DataParallel: backward ran under the strategy sharded without an optimiser; expected a ShardedOptimizer first";
 
 // In the run's shape; no view in autograd's books.
 at::Tensor elements_of(const ParameterPart& part) {
@@ -145,8 +143,9 @@ void Sharded::begun() {
 }
 
 std::exception_ptr Sharded::objection() const {
-  if (optimizer_ == nullptr) return std::make_exception_ptr(RuntimeError(kNoOptimizer));
-  return FirstUse::objection();
+  if (optimizer_ != nullptr) return FirstUse::objection();
+  return std::make_exception_ptr(
+      RuntimeError("DataParallel: backward ran under the strategy sharded without an optimiser; expected a ShardedOptimizer first"));
 }
 
 void Sharded::received(const StepAgreement& agreement, bool is_first) {
