@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <ranges>
 #include <vector>
 
 #include "firkin/plan/bucket_plan.h"
@@ -27,10 +28,10 @@ class GradientBuckets {
 
   const BucketPlan& plan() const { return plan_; }
   int64_t bucket_count() const { return static_cast<int64_t>(buckets_.size()); }
-  // The bucket that holds the tensor; of a split one, the first. Its others follow: bucket_of() + parts - 1 is the last.
+  // The bucket that holds the tensor; of a split one, the first; and all that hold a part of it.
   int64_t bucket_of(int64_t tensor) const { return bucket_of_[static_cast<size_t>(tensor)]; }
-  int64_t last_bucket_of(int64_t tensor) const {
-    return bucket_of(tensor) + plan_.buckets[static_cast<size_t>(bucket_of(tensor))].parts - 1;
+  auto buckets_of(int64_t tensor) const {
+    return std::views::iota(bucket_of(tensor), bucket_of(tensor) + plan_.buckets[static_cast<size_t>(bucket_of(tensor))].parts);
   }
   // What travels: the bucket itself, or its tensor of wire_dtype.
   const at::Tensor& wire(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].wire; }

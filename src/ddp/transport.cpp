@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 
 #include "firkin/base/units.h"
 
@@ -117,9 +116,7 @@ void BucketTransport::place(size_t parameter) {
   buckets_->place(position);
   placed_[parameter] = true;
   for (StepExtension* extension : extensions_) extension->placed(parameter);
-  for (int64_t bucket = buckets_->bucket_of(position); bucket <= buckets_->last_bucket_of(position); ++bucket) {
-    flight(bucket).tensor_placed(buckets_->wire(bucket).device());
-  }
+  for (const int64_t bucket : buckets_->buckets_of(position)) flight(bucket).tensor_placed(buckets_->wire(bucket).device());
   const size_t launched_before = launched_;
   while (launched_ < flights_.size() && flight(bucket_at(launched_)).is_full()) launch_next();
   if (launched_ == launched_before) return;
@@ -198,8 +195,7 @@ std::vector<size_t> BucketTransport::receive_bucket(int64_t bucket, What what) {
   std::vector<size_t> complete;
   for (const int64_t each : parameters_in(bucket)) {
     const auto parameter = static_cast<size_t>(each);
-    const int64_t position = position_of(parameter);
-    const auto parts = std::views::iota(buckets_->bucket_of(position), buckets_->last_bucket_of(position) + 1);
+    const auto parts = buckets_->buckets_of(position_of(parameter));
     const bool is_complete = std::ranges::all_of(parts, [this](int64_t part) { return is_received(part); });
     if (is_complete && wanted_[parameter]) complete.push_back(parameter);
   }

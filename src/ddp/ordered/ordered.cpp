@@ -191,8 +191,8 @@ void Ordered::receive_for(const torch::nn::Module& module) {
   std::vector<int64_t> buckets = transport.not_received();
   std::erase_if(buckets, [&](int64_t bucket) {
     return std::ranges::none_of(parameters, [&](size_t parameter) {
-      const int64_t position = transport.position_of(parameter);
-      return transport.buckets()->bucket_of(position) <= bucket && bucket <= transport.buckets()->last_bucket_of(position);
+      const auto parts = transport.buckets()->buckets_of(transport.position_of(parameter));
+      return std::ranges::find(parts, bucket) != parts.end();
     });
   });
   if (!buckets.empty()) receive_in_turn(buckets);
