@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include "firkin/base/error.h"
@@ -14,43 +14,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Goes through the text and counts what was read, which tells a handler of nlohmann's parser where in the text a value stands.
-struct CountingIterator {
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  const char* at;
-  size_t* consumed;
-
-  reference operator*() const { return *at; }
-  CountingIterator& operator++() {
-    ++at;
-    ++*consumed;
-    return *this;
-  }
-  CountingIterator operator++(int) {
-    CountingIterator before = *this;
-    ++*this;
-    return before;
-  }
-  bool operator==(const CountingIterator& other) const { return at == other.at; }
-};
-
 // Calls `on_value()` where a value starts, with its path known, and fails with file and line.
 class Scanner : public Json::json_sax_t {
  public:
   Scanner(std::string_view text, std::string file, std::string expected)
-      : text_(text), file_(std::move(file)), expected_(std::move(expected)) {}
+      : text_(text), in_(std::string(text)), file_(std::move(file)), expected_(std::move(expected)) {}
   ~Scanner() override = default;
 
-  void scan() {
-    const CountingIterator begin{text_.data(), &consumed_};
-    const CountingIterator end{text_.data() + text_.size(), &consumed_};
-    Json::sax_parse(begin, end, this);
-  }
+  void scan() { Json::sax_parse(in_, this); }
 
   bool null() override { return value(); }
   bool boolean(bool) override { return value(); }
@@ -72,19 +43,14 @@ class Scanner : public Json::json_sax_t {
   }
 
   bool parse_error(std::size_t position, const std::string&, const Json::exception& error) override {
-    consumed_ = position;
     constexpr int kNumberTooLarge = 406;
-    fail(line(), error.id == kNumberTooLarge ? "a number is too large" : "not JSON");
+    fail(line_after(position), error.id == kNumberTooLarge ? "a number is too large" : "not JSON");
   }
 
  protected:
   virtual void on_value() {}
 
-  // The last character read belongs to the next token when that before was a number.
-  int64_t line() const {
-    const size_t before = consumed_ > 0 ? std::min(consumed_ - 1, text_.size()) : 0;
-    return 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(before), '\n');
-  }
+  int64_t line() { return line_after(static_cast<size_t>(in_.rdbuf()->pubseekoff(0, std::ios::cur, std::ios::in))); }
 
   std::string path() const {
     std::string path;
@@ -110,6 +76,12 @@ class Scanner : public Json::json_sax_t {
     throw InputError(fmt::format("{}:{}: {}; expected {}", file_, line, what, expected_));
   }
 
+  // The last character read belongs to the next token when that before was a number.
+  int64_t line_after(size_t consumed) const {
+    const size_t before = consumed > 0 ? std::min(consumed - 1, text_.size()) : 0;
+    return 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(before), '\n');
+  }
+
   bool value() {
     if (!levels_.empty() && levels_.back().array) ++levels_.back().index;
     on_value();
@@ -129,9 +101,9 @@ class Scanner : public Json::json_sax_t {
   }
 
   std::string_view text_;
+  std::istringstream in_;
   std::string file_;
   std::string expected_;
-  size_t consumed_ = 0;
   std::vector<Level> levels_;
 };
 
