@@ -23,83 +23,13 @@
 
 namespace firkin {
 
-// Folders that are made for what will be written, and that go again when nothing was.
-
-// Makes `folder` and the folders around it where they are missing; when the object goes, those that it made and that are empty go too.
-// Retries when another process that does the same takes one away meanwhile.
-class MadeFolders {
- public:
-  // Throws InputError, which begins with `what` and names the first folder that cannot be created; nothing is left behind then.
-  MadeFolders(const std::filesystem::path& folder, const std::string& what);
-  ~MadeFolders();
-  MadeFolders(const MadeFolders&) = delete;
-  MadeFolders& operator=(const MadeFolders&) = delete;
-
- private:
-  bool make(const std::filesystem::path& folder, const std::string& prefix);
-  void remove();
-
-  std::vector<std::filesystem::path> made_;  // outermost first
-};
-
-namespace {
-
-constexpr int kAttempts = 100;  // a process that takes folders away again does so once
-
-}  // namespace
-
-MadeFolders::MadeFolders(const std::filesystem::path& folder, const std::string& what) {
-  if (folder.empty()) throw InputError(fmt::format("{}: no name; expected a folder", what));
-  const std::string prefix = fmt::format("{} {}", what, folder.string());
-  try {
-    for (int attempt = 1; !make(std::filesystem::absolute(folder), prefix); ++attempt) {
-      if (attempt == kAttempts) throw InputError(fmt::format("{}: cannot be created: {}", prefix, std::strerror(ENOENT)));
-    }
-  } catch (...) {
-    remove();
-    throw;
-  }
-}
-
-MadeFolders::~MadeFolders() {
-  remove();
-}
-
-void MadeFolders::remove() {
-  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) rmdir(folder->c_str());  // fails where it holds something
-  made_.clear();
-}
-
-// False: a folder that was there a moment ago is gone.
-bool MadeFolders::make(const std::filesystem::path& folder, const std::string& prefix) {
-  std::filesystem::path place;
-  for (const std::filesystem::path& part : folder) {
-    place /= part;
-    struct stat status {};
-    if (stat(place.c_str(), &status) != 0) {
-      if (mkdir(place.c_str(), 0777) == 0) {
-        made_.push_back(place);
-        continue;
-      }
-      const int reason = errno;
-      if (reason != EEXIST && reason != ENOENT) {
-        throw InputError(fmt::format("{}: {} cannot be created: {}", prefix, place.string(), std::strerror(reason)));
-      }
-      if (stat(place.c_str(), &status) != 0) {
-        if (lstat(place.c_str(), &status) != 0) return false;
-        throw InputError(fmt::format("{}: {} is a broken link; expected a folder", prefix, place.string()));
-      }
-    }
-    if (!S_ISDIR(status.st_mode)) throw InputError(fmt::format("{}: {} is not a folder", prefix, place.string()));
-  }
-  return true;
-}
-
 namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kAttempts = 100;  // a process that takes away the folders that it made does so once
 constexpr const char* kOlder = "older";
+constexpr const char* kTrialName = ".firkin-check-XXXXXX";
 
 // What the folder's results.json says it was written with; nothing where there is none, or one that says nothing.
 std::vector<std::string> listed_files(const fs::path& results) {
@@ -156,30 +86,6 @@ fs::path make_next_folder(const fs::path& older) {
   return next;
 }
 
-}  // namespace
-
-std::optional<fs::path> keep_older_result(const fs::path& folder, const std::vector<std::string>& files,
-                                          const std::vector<fs::path>& inputs) {
-  const std::vector<fs::path> names = names_to_keep(folder, files, inputs);
-  if (names.empty()) return std::nullopt;
-  const fs::path kept = make_next_folder(folder / kOlder);
-  for (const fs::path& name : names) {
-    std::error_code error;
-    fs::rename(folder / name, kept / name, error);
-    if (error && error != std::errc::no_such_file_or_directory) {  // that one was moved by another process
-      throw RuntimeError(fmt::format("{}: cannot be moved to {}: {}", (folder / name).string(), kept.string(), error.message()));
-    }
-  }
-  return kept;
-}
-
-namespace {
-
-namespace fs = std::filesystem;
-
-constexpr int kLockAttempts = 100;
-constexpr const char* kTrialName = ".firkin-check-XXXXXX";
-
 [[noreturn]] void throw_not_writable(const fs::path& folder, const std::string& what, int reason) {
   throw InputError(
       fmt::format("{} {}: {} cannot be written to: {}", what, folder.string(), fs::absolute(folder).string(), std::strerror(reason)));
@@ -199,7 +105,13 @@ int try_to_write(const fs::path& folder) {
   return reason;
 }
 
-// A folder that exists, and the names that are missing below it.
+// "WHAT FOLDER", with which messages begin.
+std::string prefix_of(const fs::path& folder, const std::string& what) {
+  if (folder.empty()) throw InputError(fmt::format("{}: no name; expected a folder", what));
+  return fmt::format("{} {}", what, folder.string());
+}
+
+// A folder that exists, and what is missing below it.
 struct Place {
   fs::path existing;
   std::vector<fs::path> missing;
@@ -214,7 +126,7 @@ Place find_place(const fs::path& folder, const std::string& prefix) {
       if (place.missing.empty() && lstat(next.c_str(), &status) == 0) {
         throw InputError(fmt::format("{}: {} is a broken link; expected a folder", prefix, next.string()));
       }
-      if (!part.empty() && part != "." && part != "..") place.missing.push_back(part);
+      place.missing.push_back(part);
     } else if (!S_ISDIR(status.st_mode)) {
       throw InputError(fmt::format("{}: {} is not a folder", prefix, next.string()));
     } else {
@@ -229,29 +141,25 @@ int try_to_make(const Place& place, const std::string& prefix) {
   std::string trial = (place.existing / kTrialName).string();
   if (mkdtemp(trial.data()) == nullptr) return errno;
   fs::path made = trial;
-  int reason = 0;
   std::string not_made;
   for (const fs::path& part : place.missing) {
+    if (part.empty() || part == "." || part == "..") continue;
     made /= part;
     if (not_made.empty() && mkdir(made.c_str(), 0777) != 0) {
       not_made = fmt::format("{}: {} cannot be created: {}", prefix, part.string(), std::strerror(errno));
     }
   }
-  if (not_made.empty()) reason = try_to_write(made);
+  const int reason = not_made.empty() ? try_to_write(made) : 0;
   std::error_code ignored;
   fs::remove_all(trial, ignored);
   if (!not_made.empty()) throw InputError(not_made);
   return reason;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 std::string owner_text(pid_t process) {
-  return fmt::format("process {} on {}", process, host_name());
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  return fmt::format("process {} on {}", process, host);
 }
 
 std::string first_line(int file) {
@@ -269,18 +177,76 @@ bool is_same_file(int file, const fs::path& path) {
 
 }  // namespace
 
+std::optional<fs::path> keep_older_result(const fs::path& folder, const std::vector<std::string>& files,
+                                          const std::vector<fs::path>& inputs) {
+  const std::vector<fs::path> names = names_to_keep(folder, files, inputs);
+  if (names.empty()) return std::nullopt;
+  const fs::path kept = make_next_folder(folder / kOlder);
+  for (const fs::path& name : names) {
+    std::error_code error;
+    fs::rename(folder / name, kept / name, error);
+    if (error && error != std::errc::no_such_file_or_directory) {  // that one was moved by another process
+      throw RuntimeError(fmt::format("{}: cannot be moved to {}: {}", (folder / name).string(), kept.string(), error.message()));
+    }
+  }
+  return kept;
+}
+
 void check_output_folder(const fs::path& folder, const std::string& what) {
-  if (folder.empty()) throw InputError(fmt::format("{}: no name; expected a folder", what));
-  const std::string prefix = fmt::format("{} {}", what, folder.string());
+  const std::string prefix = prefix_of(folder, what);
   Place place;
   int reason = ENOENT;
-  for (int attempt = 0; reason == ENOENT && attempt < kLockAttempts;
-       ++attempt) {  // a run that ends may take its empty folder away meanwhile
+  for (int attempt = 0; reason == ENOENT && attempt < kAttempts; ++attempt) {
     place = find_place(folder, prefix);
     reason = place.missing.empty() ? try_to_write(place.existing) : try_to_make(place, prefix);
   }
   if (reason != 0) throw InputError(fmt::format("{}: {} cannot be written to: {}", prefix, place.existing.string(), std::strerror(reason)));
 }
+
+// Makes `folder` and the folders around it where they are missing; when the object goes, those that it made and that are empty go too.
+// Retries when another process that does the same takes one away meanwhile.
+class MadeFolders {
+ public:
+  // Throws InputError, which begins with `what` and names the first folder that cannot be created; nothing is left behind then.
+  MadeFolders(const std::filesystem::path& folder, const std::string& what) {
+    const std::string prefix = prefix_of(folder, what);
+    try {
+      for (int attempt = 1; !make(find_place(folder, prefix), prefix); ++attempt) {
+        if (attempt == kAttempts) throw InputError(fmt::format("{}: cannot be created: {}", prefix, std::strerror(ENOENT)));
+      }
+    } catch (...) {
+      remove();
+      throw;
+    }
+  }
+  ~MadeFolders() { remove(); }
+  MadeFolders(const MadeFolders&) = delete;
+  MadeFolders& operator=(const MadeFolders&) = delete;
+
+ private:
+  // False: a folder that was there a moment ago is gone.
+  bool make(const Place& place, const std::string& prefix) {
+    std::filesystem::path folder = place.existing;
+    for (const std::filesystem::path& part : place.missing) {
+      folder /= part;
+      if (mkdir(folder.c_str(), 0777) == 0) {
+        made_.push_back(folder);
+      } else if (errno == ENOENT) {
+        return false;
+      } else if (errno != EEXIST) {
+        throw InputError(fmt::format("{}: {} cannot be created: {}", prefix, folder.string(), std::strerror(errno)));
+      }
+    }
+    return true;
+  }
+
+  void remove() {
+    for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) rmdir(folder->c_str());  // fails where it holds something
+    made_.clear();
+  }
+
+  std::vector<std::filesystem::path> made_;  // outermost first
+};
 
 struct OutputFolderLock::State {
   State(const fs::path& folder, const std::string& what) : folders(folder, what), path(folder / ".firkin-lock") {}
@@ -319,7 +285,7 @@ struct OutputFolderLock::State {
 };
 
 OutputFolderLock::OutputFolderLock(const fs::path& folder, const std::string& what) {
-  for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
     state_.reset();  // it may take folders away
     state_ = std::make_unique<State>(folder, what);
     if (state_->take(fs::absolute(folder), what)) return;
