@@ -20,10 +20,6 @@ constexpr size_t kShownCharacters = 40;  // of a bad field, in a message
   throw InputError(fmt::format("{}:{}: {}", file, line, message));
 }
 
-[[noreturn]] void fail_long_line(const std::string& file, int64_t line) {
-  fail_at(file, line, fmt::format("the line is longer than {} bytes; expected a line of comma-separated values", kLongestCsvLine));
-}
-
 // Printable, so that a message stays one line and harmless on a terminal whatever the file holds.
 std::string shown(std::string_view text) {
   std::string result;
@@ -31,25 +27,19 @@ std::string shown(std::string_view text) {
   return text.size() > kShownCharacters ? result + "..." : result;
 }
 
-bool is_blank(char c) {
-  return c == ' ' || c == '\t';
-}
-
 std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-  return text;
+  constexpr std::string_view kBlanks = " \t";
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
 // Removes the next field, and the comma after it, from the front of `rest`. `more`: whether there was a comma.
 // Returns nothing when a quoted field is not closed, or is followed by something other than a comma.
 std::optional<std::string> take_field(std::string_view& rest, bool& more) {
-  size_t begin = 0;
-  while (begin < rest.size() && is_blank(rest[begin])) ++begin;
   std::string field;
   size_t end = 0;
-  if (begin < rest.size() && rest[begin] == '"') {
-    size_t i = begin + 1;
+  if (trimmed(rest).starts_with('"')) {
+    size_t i = rest.find('"') + 1;
     for (;; ++i) {
       if (i >= rest.size()) return std::nullopt;
       if (rest[i] == '"') {
@@ -81,14 +71,14 @@ std::vector<std::string> split(std::string_view line, const std::string& file, i
 
 void check_header(const std::vector<std::string>& header, const CsvColumns& columns, const std::string& file, int64_t line) {
   const auto contains = [](const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
+    return std::ranges::find(names, name) != names.end();
   };
   const std::string expected = fmt::format("{}", fmt::join(columns.required, ","));
   for (const std::string& name : columns.required) {
     if (!contains(header, name)) fail_at(file, line, fmt::format("no column '{}'; expected {}", name, expected));
   }
   for (size_t i = 0; i < header.size(); ++i) {
-    if (std::count(header.begin(), header.end(), header[i]) > 1) {
+    if (std::ranges::count(header, header[i]) > 1) {
       fail_at(file, line, fmt::format("column '{}' appears twice; expected {}", shown(header[i]), expected));
     }
     if (!columns.others_allowed && !contains(columns.required, header[i]) && !contains(columns.optional, header[i])) {
@@ -110,11 +100,11 @@ std::optional<Number> parsed(const std::string& text) {
 }  // namespace
 
 bool CsvTable::has(std::string_view column) const {
-  return std::find(header_.begin(), header_.end(), column) != header_.end();
+  return std::ranges::find(header_, column) != header_.end();
 }
 
 size_t CsvTable::column_index(std::string_view column) const {
-  const auto found = std::find(header_.begin(), header_.end(), column);
+  const auto found = std::ranges::find(header_, column);
   if (found == header_.end()) throw std::logic_error(fmt::format("{}: no column '{}'", file_, column));
   return static_cast<size_t>(found - header_.begin());
 }
@@ -156,7 +146,9 @@ CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColu
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.size() > kLongestCsvLine) fail_long_line(file, number);
+    if (line.size() > kLongestCsvLine) {
+      fail_at(file, number, fmt::format("the line is longer than {} bytes; expected a line of comma-separated values", kLongestCsvLine));
+    }
     if (line.find('\0') != std::string_view::npos) fail_at(file, number, "a zero byte; expected text");
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (trimmed(line).empty() || line.front() == '#') continue;

@@ -1,7 +1,5 @@
-
 #include "firkin/base/file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,15 +10,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <system_error>
 
 #include "firkin/base/error.h"
 
 namespace firkin {
-
 namespace {
 
 // A temporary file beside its target; removed unless it was renamed into place.
@@ -69,26 +64,10 @@ class TemporaryFile {
   bool renamed_ = false;
 };
 
-}  // namespace
-
-std::string read_file(const std::filesystem::path& path) {
-  const auto fail = [&path](const char* reason) -> std::string {
-    throw InputError(fmt::format("{}: cannot be read: {}", path.string(), reason));
-  };
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) return fail("it is a folder");
-  errno = 0;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return fail(std::strerror(errno));
-  std::string content{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) return fail(std::strerror(errno));
-  return content;
-}
-
-std::string read_text_file(const std::filesystem::path& path, size_t longest_line, const std::string& expected) {
-  const auto fail = [&](const char* reason) {
-    throw InputError(fmt::format("{}: cannot be read: {}; expected {}", path.string(), reason, expected));
-  };
+// The whole content, each piece of which must pass `check` before the next is read. expected: ends messages.
+template <typename Check>
+std::string read_pieces(const std::filesystem::path& path, const std::string& expected, const Check& check) {
+  const auto fail = [&](const char* reason) { throw InputError(fmt::format("{}: cannot be read: {}{}", path.string(), reason, expected)); };
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) fail("it is a folder");
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(path.c_str(), "rb"), &std::fclose);
@@ -96,38 +75,13 @@ std::string read_text_file(const std::filesystem::path& path, size_t longest_lin
 
   std::string content;
   std::array<char, size_t{1} << 16> chunk;
-  int64_t line = 1;
-  size_t line_length = 0;
   while (const size_t count = std::fread(chunk.data(), 1, chunk.size(), in.get())) {
-    for (const char c : std::string_view(chunk.data(), count)) {
-      line_length = c == '\n' ? 0 : line_length + 1;
-      line += c == '\n' ? 1 : 0;
-      if (line_length <= longest_line) continue;
-      throw InputError(fmt::format("{}:{}: the line is longer than {} bytes; expected {}", path.string(), line, longest_line, expected));
-    }
+    check(std::string_view(chunk.data(), count));
     content.append(chunk.data(), count);
   }
   if (std::ferror(in.get())) fail(std::strerror(errno));
   return content;
 }
-
-void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  write_file_atomically(path, [content](const auto& write) { write(content); });
-}
-
-void write_file_atomically(const std::filesystem::path& path,
-                           const std::function<void(const std::function<void(std::string_view piece)>& write)>& content) {
-  if (path.has_parent_path()) {
-    std::error_code error;
-    std::filesystem::create_directories(path.parent_path(), error);
-    if (error) throw RuntimeError(fmt::format("{}: cannot be created: {}", path.parent_path().string(), error.message()));
-  }
-  TemporaryFile file(path);
-  content([&file](std::string_view piece) { file.write_all(piece); });
-  file.rename_to_target();
-}
-
-namespace {
 
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
@@ -157,6 +111,39 @@ uint32_t four_bytes_at(std::string_view text, size_t place) {
 }
 
 }  // namespace
+
+std::string read_file(const std::filesystem::path& path) {
+  return read_pieces(path, "", [](std::string_view) {});
+}
+
+std::string read_text_file(const std::filesystem::path& path, size_t longest_line, const std::string& expected) {
+  int64_t line = 1;
+  size_t line_length = 0;
+  return read_pieces(path, "; expected " + expected, [&](std::string_view piece) {
+    for (const char c : piece) {
+      line_length = c == '\n' ? 0 : line_length + 1;
+      line += c == '\n' ? 1 : 0;
+      if (line_length <= longest_line) continue;
+      throw InputError(fmt::format("{}:{}: the line is longer than {} bytes; expected {}", path.string(), line, longest_line, expected));
+    }
+  });
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  write_file_atomically(path, [content](const auto& write) { write(content); });
+}
+
+void write_file_atomically(const std::filesystem::path& path,
+                           const std::function<void(const std::function<void(std::string_view piece)>& write)>& content) {
+  if (path.has_parent_path()) {
+    std::error_code error;
+    std::filesystem::create_directories(path.parent_path(), error);
+    if (error) throw RuntimeError(fmt::format("{}: cannot be created: {}", path.parent_path().string(), error.message()));
+  }
+  TemporaryFile file(path);
+  content([&file](std::string_view piece) { file.write_all(piece); });
+  file.rename_to_target();
+}
 
 uint32_t crc32(std::string_view piece, uint32_t before) {
   uint32_t value = ~before;

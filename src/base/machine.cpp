@@ -26,14 +26,13 @@
 namespace firkin {
 namespace {
 
-// The control groups of this process (Linux; containers, job schedulers): where their limits can be read.
+namespace fs = std::filesystem;
 
+// A control group (Linux; containers, job schedulers): where its limits can be read.
 struct ControlGroupFolder {
   int version = 2;  // of the interface, which names the files in it
-  std::filesystem::path path;
+  fs::path path;
 };
-
-namespace fs = std::filesystem;
 
 bool lists(const std::string& comma_separated, const std::string& word) {
   std::istringstream in(comma_separated);
@@ -133,6 +132,55 @@ int positive_number(const char* text) {
   return is_number ? number : 0;
 }
 
+// The text behind the colon of the first line that begins with `key`: "model name : Intel(R) ...", "Model: \t\t NVIDIA H100". Empty: none.
+std::string value_of(const std::string& key, const fs::path& file) {
+  constexpr const char* kBlanks = " \t";
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const size_t colon = line.find(':');
+    if (!line.starts_with(key) || colon == std::string::npos) continue;
+    const size_t first = line.find_first_not_of(kBlanks, colon + 1);
+    return first == std::string::npos ? "" : line.substr(first, line.find_last_not_of(kBlanks) - first + 1);
+  }
+  return "";
+}
+
+// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 21 ...": the first word with a digit and two dots, or one.
+std::string version_in(const fs::path& file) {
+  std::ifstream in(file);
+  std::string line;
+  if (!std::getline(in, line)) return "";
+  std::istringstream words(line);
+  for (std::string word; words >> word;) {
+    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos) return word;
+  }
+  return "";
+}
+
+std::string first_word_in(const fs::path& path) {
+  std::ifstream in(path);
+  std::string word;
+  in >> word;
+  return word;
+}
+
+std::optional<std::array<double, 3>> load_average(const fs::path& root) {
+  std::ifstream in(root / "proc/loadavg");
+  std::array<double, 3> load{};
+  if (in >> load[0] >> load[1] >> load[2]) return load;
+  return std::nullopt;
+}
+
+// What the group may use less what it uses and cannot drop.
+std::optional<int64_t> left_to(const ControlGroupFolder& group) {
+  const bool v2 = group.version == 2;
+  const auto limit = number_in_file(group.path / (v2 ? "memory.max" : "memory.limit_in_bytes"));
+  const auto used = number_in_file(group.path / (v2 ? "memory.current" : "memory.usage_in_bytes"));
+  if (!limit || !used) return std::nullopt;
+  const int64_t can_drop = number_after(group.path / "memory.stat", v2 ? "inactive_file" : "total_inactive_file").value_or(0);
+  return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - can_drop));
+}
+
 }  // namespace
 
 int allowed_cpus() {
@@ -151,7 +199,7 @@ int allowed_cpus() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-std::optional<double> cpu_quota(const std::filesystem::path& root) {
+std::optional<double> cpu_quota(const fs::path& root) {
   std::optional<double> least;
   for (const ControlGroupFolder& group : control_group_folders("cpu", root)) {
     const auto quota = quota_of(group);
@@ -174,46 +222,15 @@ int threads_per_rank(int local_world_size, const char* omp_num_threads, int cpus
   return std::max(1, cpus / std::max(1, local_world_size));
 }
 
-namespace {
-
-std::string trimmed(const std::string& text) {
-  const size_t first = text.find_first_not_of(" \t");
-  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
-// "Model: \t\t NVIDIA H100 80GB HBM3" in a file of a GPU.
-std::string model_in(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) {
-    const std::string key = "Model:";
-    if (line.starts_with(key)) return trimmed(line.substr(key.size()));
-  }
-  return "";
-}
-
-// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 21 ...": the first word with a digit and two dots, or one.
-std::string version_in(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  std::string line;
-  if (!std::getline(in, line)) return "";
-  std::istringstream words(line);
-  for (std::string word; words >> word;) {
-    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos) return word;
-  }
-  return "";
-}
-
-}  // namespace
-
-GpuState gpu_state(const std::filesystem::path& root) {
-  const std::filesystem::path driver = root / "proc/driver/nvidia";
+GpuState gpu_state(const fs::path& root) {
+  const fs::path driver = root / "proc/driver/nvidia";
   std::error_code ignored;
-  std::vector<std::filesystem::path> places;
-  for (const auto& entry : std::filesystem::directory_iterator(driver / "gpus", ignored)) places.push_back(entry.path());
+  std::vector<fs::path> places;
+  for (const auto& entry : fs::directory_iterator(driver / "gpus", ignored)) places.push_back(entry.path());
   std::ranges::sort(places);
   GpuState state;
-  for (const std::filesystem::path& place : places) {
-    if (std::string model = model_in(place / "information"); !model.empty()) state.models.push_back(std::move(model));
+  for (const fs::path& place : places) {
+    if (std::string model = value_of("Model:", place / "information"); !model.empty()) state.models.push_back(std::move(model));
   }
   state.driver = version_in(driver / "version");
   return state;
@@ -230,50 +247,11 @@ std::string describe(const GpuState& gpus) {
   return text;
 }
 
-namespace {
-
-namespace fs = std::filesystem;
-
-std::string first_word_in(const fs::path& path) {
-  std::ifstream in(path);
-  std::string word;
-  in >> word;
-  return word;
-}
-
-std::string processor_name(const fs::path& root) {
-  std::ifstream info(root / "proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "";
-}
-
-std::optional<std::array<double, 3>> load_average(const fs::path& root) {
-  std::ifstream in(root / "proc/loadavg");
-  std::array<double, 3> load{};
-  if (in >> load[0] >> load[1] >> load[2]) return load;
-  return std::nullopt;
-}
-
-// What the group may use less what it uses and cannot drop.
-std::optional<int64_t> left_to(const ControlGroupFolder& group) {
-  const bool v2 = group.version == 2;
-  const auto limit = number_in_file(group.path / (v2 ? "memory.max" : "memory.limit_in_bytes"));
-  const auto used = number_in_file(group.path / (v2 ? "memory.current" : "memory.usage_in_bytes"));
-  if (!limit || !used) return std::nullopt;
-  const int64_t can_drop = number_after(group.path / "memory.stat", v2 ? "inactive_file" : "total_inactive_file").value_or(0);
-  return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - can_drop));
-}
-
-}  // namespace
-
 MachineState machine_state(const fs::path& root) {
   utsname name{};
   uname(&name);
   return {.host = name.nodename,
-          .cpu = processor_name(root),
+          .cpu = value_of("model name", root / "proc/cpuinfo"),
           .operating_system = std::string(name.sysname) + " " + name.release + " " + name.machine,
           .cpus = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)),
           .allowed_cpus = allowed_cpus(),

@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <initializer_list>
-#include <optional>
 #include <string_view>
-#include <utility>
 
 #include "firkin/base/error.h"
 
@@ -18,14 +17,6 @@ namespace {
 
 constexpr double kExactBelow = 0x1p53;  // whole numbers below it are exact
 
-// "0.5K": 0.5 and "K"; no number where the text begins with none.
-std::pair<std::optional<double>, std::string_view> number_and_unit(std::string_view text, std::chars_format format) {
-  double number = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, format);
-  if (error != std::errc{}) return {};
-  return {number, text.substr(static_cast<size_t>(rest - text.data()))};
-}
-
 struct Unit {
   std::string_view name;
   double factor;
@@ -33,11 +24,10 @@ struct Unit {
 
 // A number with one of `units` behind it, in the unit of their factors; NaN where the text is none.
 double in_units(std::string_view text, std::initializer_list<Unit> units, std::chars_format format = std::chars_format::general) {
-  const auto [number, name] = number_and_unit(text, format);
-  for (const Unit& unit : units) {
-    if (number && name == unit.name) return *number * unit.factor;
-  }
-  return std::nan("");
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, format);
+  const auto unit = std::ranges::find(units, text.substr(static_cast<size_t>(rest - text.data())), &Unit::name);
+  return error == std::errc{} && unit != units.end() ? number * unit->factor : std::nan("");
 }
 
 }  // namespace
