@@ -10,7 +10,6 @@
 #include "firkin/stats/summary.h"
 
 namespace firkin {
-
 namespace {
 
 // The standard deviation of normal noise, as a multiple of its median absolute deviation, 1 / 0.6745, and of its mean one, sqrt(pi / 2).
@@ -23,50 +22,6 @@ double distance_from_median(std::span<const double> values) {
   for (const double value : values) distance += std::abs(value - centre);
   return distance;
 }
-
-}  // namespace
-
-std::vector<size_t> find_outliers(std::span<const double> values, double threshold) {
-  if (!(threshold > 0)) throw std::invalid_argument("an outlier threshold that is not positive");
-  const double centre = median(values);
-  std::vector<double> distances;
-  distances.reserve(values.size());
-  for (const double value : values) distances.push_back(std::abs(value - centre));
-
-  double scale = kStdevPerMedianDeviation * median(distances);
-  if (scale == 0) scale = kStdevPerMeanDeviation * mean(distances);
-
-  std::vector<size_t> outliers;
-  for (size_t i = 0; i < distances.size(); ++i) {
-    if (distances[i] > threshold * scale) outliers.push_back(i);
-  }
-  return outliers;
-}
-
-std::optional<TwoModes> find_two_modes(std::span<const double> values) {
-  std::vector<double> sorted(values.begin(), values.end());
-  std::ranges::sort(sorted);
-  if (!std::isfinite(median(sorted)) || sorted.size() < kFewestForModes) return std::nullopt;
-  const size_t fewest = std::max<size_t>(3, sorted.size() / 5);
-  const size_t strays = sorted.size() / 20;
-  const auto gap_at = [&](size_t i) { return sorted[i + strays] - sorted[i - 1 - strays]; };
-  size_t split = fewest;
-  for (size_t i = fewest; i + fewest <= sorted.size(); ++i) {
-    if (gap_at(i) > gap_at(split)) split = i;
-  }
-  const double gap = gap_at(split);
-  // Of the places in that gap, the widest: a stray belongs to the mode that it lies near.
-  for (size_t i = split - strays, end = split + strays; i <= end; ++i) {
-    if (sorted[i] - sorted[i - 1] > sorted[split] - sorted[split - 1]) split = i;
-  }
-  const std::span<const double> low = std::span(sorted).first(split);
-  const std::span<const double> high = std::span(sorted).subspan(split);
-  const auto n = static_cast<double>(sorted.size());
-  if (gap <= kModeGap * (distance_from_median(low) + distance_from_median(high)) / n) return std::nullopt;
-  return TwoModes{.low = median(low), .high = median(high), .high_share = static_cast<double>(high.size()) / n};
-}
-
-namespace {
 
 using Matrix = std::vector<std::vector<double>>;
 
@@ -146,30 +101,6 @@ double widest(const std::vector<double>& samples, const Matrix& logs, const std:
   return std::min(range, kWidest * width(median_interval(polished(logs, effects, setting, logs.size()), confidence)));
 }
 
-}  // namespace
-
-BlockFit fit_blocks(const Matrix& settings_by_block, double confidence) {
-  const Matrix logs = logarithms(settings_by_block);
-  const std::vector<double> effects = polish(logs);
-  BlockFit fit;
-  for (size_t s = 0; s < logs.size(); ++s) {
-    SettingFit& setting = fit.emplace_back();
-    // What the others say of a block does not hold the setting's own noise, which would seem less than it is.
-    setting.polished = polished(logs, effects, s, s);
-    setting.median = median(setting.polished);
-    setting.outliers = find_outliers(setting.polished);
-    setting.modes = find_two_modes(setting.polished);
-    const std::vector<double>& samples = settings_by_block[s];
-    setting.interval = logs.size() == 1 ? series_interval(samples, confidence) : median_interval(setting.polished, confidence);
-    if (!std::isfinite(setting.interval.high)) continue;
-    const double part = std::min(1.0, widest(samples, logs, effects, s, confidence) / std::max(width(setting.interval), 1e-300));
-    setting.interval = {std::lerp(setting.median, setting.interval.low, part), std::lerp(setting.median, setting.interval.high, part)};
-  }
-  return fit;
-}
-
-namespace {
-
 constexpr double kOneSided = 0.975;  // so that two equal settings, of which either may come out ahead, are told apart in 5 %
 constexpr int kShuffles = 1000;
 
@@ -207,6 +138,66 @@ double luck(std::vector<std::vector<double>> residuals) {
 }
 
 }  // namespace
+
+std::vector<size_t> find_outliers(std::span<const double> values, double threshold) {
+  if (!(threshold > 0)) throw std::invalid_argument("an outlier threshold that is not positive");
+  const double centre = median(values);
+  std::vector<double> distances;
+  distances.reserve(values.size());
+  for (const double value : values) distances.push_back(std::abs(value - centre));
+
+  double scale = kStdevPerMedianDeviation * median(distances);
+  if (scale == 0) scale = kStdevPerMeanDeviation * mean(distances);
+
+  std::vector<size_t> outliers;
+  for (size_t i = 0; i < distances.size(); ++i) {
+    if (distances[i] > threshold * scale) outliers.push_back(i);
+  }
+  return outliers;
+}
+
+std::optional<TwoModes> find_two_modes(std::span<const double> values) {
+  std::vector<double> sorted(values.begin(), values.end());
+  std::ranges::sort(sorted);
+  if (!std::isfinite(median(sorted)) || sorted.size() < kFewestForModes) return std::nullopt;
+  const size_t fewest = std::max<size_t>(3, sorted.size() / 5);
+  const size_t strays = sorted.size() / 20;
+  const auto gap_at = [&](size_t i) { return sorted[i + strays] - sorted[i - 1 - strays]; };
+  size_t split = fewest;
+  for (size_t i = fewest; i + fewest <= sorted.size(); ++i) {
+    if (gap_at(i) > gap_at(split)) split = i;
+  }
+  const double gap = gap_at(split);
+  // Of the places in that gap, the widest: a stray belongs to the mode that it lies near.
+  for (size_t i = split - strays, end = split + strays; i <= end; ++i) {
+    if (sorted[i] - sorted[i - 1] > sorted[split] - sorted[split - 1]) split = i;
+  }
+  const std::span<const double> low = std::span(sorted).first(split);
+  const std::span<const double> high = std::span(sorted).subspan(split);
+  const auto n = static_cast<double>(sorted.size());
+  if (gap <= kModeGap * (distance_from_median(low) + distance_from_median(high)) / n) return std::nullopt;
+  return TwoModes{.low = median(low), .high = median(high), .high_share = static_cast<double>(high.size()) / n};
+}
+
+BlockFit fit_blocks(const Matrix& settings_by_block, double confidence) {
+  const Matrix logs = logarithms(settings_by_block);
+  const std::vector<double> effects = polish(logs);
+  BlockFit fit;
+  for (size_t s = 0; s < logs.size(); ++s) {
+    SettingFit& setting = fit.emplace_back();
+    // What the others say of a block does not hold the setting's own noise, which would seem less than it is.
+    setting.polished = polished(logs, effects, s, s);
+    setting.median = median(setting.polished);
+    setting.outliers = find_outliers(setting.polished);
+    setting.modes = find_two_modes(setting.polished);
+    const std::vector<double>& samples = settings_by_block[s];
+    setting.interval = logs.size() == 1 ? series_interval(samples, confidence) : median_interval(setting.polished, confidence);
+    if (!std::isfinite(setting.interval.high)) continue;
+    const double part = std::min(1.0, widest(samples, logs, effects, s, confidence) / std::max(width(setting.interval), 1e-300));
+    setting.interval = {std::lerp(setting.median, setting.interval.low, part), std::lerp(setting.median, setting.interval.high, part)};
+  }
+  return fit;
+}
 
 IndifferenceSet indifference_set(const std::vector<std::vector<double>>& settings_by_block, std::span<const SettingFit> fit) {
   const BlockFit alone = fit.empty() ? fit_blocks(settings_by_block) : BlockFit();

@@ -21,75 +21,6 @@ void require_finite_sample(std::span<const double> values) {
   }
 }
 
-// Reorders `values`, which are finite and not empty.
-double select_quantile(std::span<double> values, double q) {
-  const double rank = q * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<size_t>(rank);
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(below);
-  std::nth_element(values.begin(), at, values.end());
-  const double fraction = rank - static_cast<double>(below);
-  if (fraction == 0) return *at;
-  const double above = *std::min_element(at + 1, values.end());
-  return std::lerp(*at, above, fraction);
-}
-
-}  // namespace
-
-double median(std::span<const double> values) {
-  return quantile(values, 0.5);
-}
-
-double quantile(std::span<const double> values, double q) {
-  require_finite_sample(values);
-  if (!(q >= 0 && q <= 1)) throw std::invalid_argument("a quantile outside 0 to 1");
-  std::vector<double> reordered(values.begin(), values.end());
-  return select_quantile(reordered, q);
-}
-
-std::vector<double> medians_of_stretches(std::span<const double> series, size_t most) {
-  const size_t length = (series.size() + most - 1) / most;
-  std::vector<double> medians;
-  for (size_t first = 0; first < series.size(); first += length) {
-    medians.push_back(median(series.subspan(first, std::min(length, series.size() - first))));
-  }
-  return medians;
-}
-
-std::vector<double> column_medians(const std::vector<std::vector<double>>& rows) {
-  std::vector<double> medians, column(rows.size());
-  for (size_t i = 0; i < rows[0].size(); ++i) {
-    std::ranges::transform(rows, column.begin(), [i](const auto& row) { return row[i]; });
-    medians.push_back(median(column));
-  }
-  return medians;
-}
-
-double mean(std::span<const double> values) {
-  require_finite_sample(values);
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-double stdev(std::span<const double> values) {
-  const double centre = mean(values);
-  if (values.size() == 1) return 0;
-  double squares = 0;
-  for (const double value : values) squares += (value - centre) * (value - centre);
-  return std::sqrt(squares / static_cast<double>(values.size() - 1));
-}
-
-Summary summarize(std::span<const double> values) {
-  const auto [min, max] = std::ranges::minmax_element(values);
-  return {.median = median(values),
-          .mean = mean(values),
-          .stdev = stdev(values),
-          .min = *min,
-          .max = *max,
-          .p99 = quantile(values, 0.99),
-          .count = static_cast<int64_t>(values.size())};
-}
-
-namespace {
-
 constexpr size_t kMostStretches = 32;
 constexpr double kLargestCorrelation = 0.9;
 
@@ -153,7 +84,93 @@ double neighbour_correlation(const std::vector<double>& values) {
   return std::clamp((n * products / squares + 1) / (n - 3), 0.0, kLargestCorrelation);
 }
 
+constexpr size_t kMostBlocks = 100;
+
+// How many of the outermost pairwise means of n differences lie outside the interval on each side. None: its range does not suffice.
+size_t means_outside(size_t n, double confidence) {
+  // probability[t]: that the ranks of the positive differences add up to t, when each sign is a toss.
+  std::vector<double> probability(n * (n + 1) / 2 + 1, 0);
+  probability[0] = 1;
+  for (size_t rank = 1; rank <= n; ++rank) {
+    for (size_t t = probability.size(); t-- > 0;) probability[t] = 0.5 * (probability[t] + (t >= rank ? probability[t - rank] : 0));
+  }
+  size_t outside = 0;
+  for (double below = probability[0]; below <= (1 - confidence) / 2; below += probability[outside]) ++outside;
+  return outside;
+}
+
+void require_stated(const StatedMedian& stated) {
+  if (!(stated.median > 0 && std::isfinite(stated.median))) {
+    throw std::invalid_argument("a stated median that is not positive and finite");
+  }
+  if (!stated.interval.contains(stated.median)) throw std::invalid_argument("a stated median outside its interval");
+}
+
+StatedMedian stated_of(std::span<const double> samples) {
+  if (std::ranges::any_of(samples, [](double sample) { return !(sample > 0); })) {
+    throw std::invalid_argument("a ratio of a value that is not positive");
+  }
+  return {median(samples), series_interval(samples)};
+}
+
 }  // namespace
+
+double median(std::span<const double> values) {
+  return quantile(values, 0.5);
+}
+
+double quantile(std::span<const double> values, double q) {
+  require_finite_sample(values);
+  if (!(q >= 0 && q <= 1)) throw std::invalid_argument("a quantile outside 0 to 1");
+  std::vector<double> reordered(values.begin(), values.end());
+  const double rank = q * static_cast<double>(values.size() - 1);
+  const double fraction = rank - std::floor(rank);
+  const auto at = reordered.begin() + static_cast<std::ptrdiff_t>(rank);
+  std::ranges::nth_element(reordered, at);
+  return fraction == 0 ? *at : std::lerp(*at, *std::min_element(at + 1, reordered.end()), fraction);
+}
+
+std::vector<double> medians_of_stretches(std::span<const double> series, size_t most) {
+  const size_t length = (series.size() + most - 1) / most;
+  std::vector<double> medians;
+  for (size_t first = 0; first < series.size(); first += length) {
+    medians.push_back(median(series.subspan(first, std::min(length, series.size() - first))));
+  }
+  return medians;
+}
+
+std::vector<double> column_medians(const std::vector<std::vector<double>>& rows) {
+  std::vector<double> medians, column(rows.size());
+  for (size_t i = 0; i < rows[0].size(); ++i) {
+    std::ranges::transform(rows, column.begin(), [i](const auto& row) { return row[i]; });
+    medians.push_back(median(column));
+  }
+  return medians;
+}
+
+double mean(std::span<const double> values) {
+  require_finite_sample(values);
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double stdev(std::span<const double> values) {
+  const double centre = mean(values);
+  if (values.size() == 1) return 0;
+  double squares = 0;
+  for (const double value : values) squares += (value - centre) * (value - centre);
+  return std::sqrt(squares / static_cast<double>(values.size() - 1));
+}
+
+Summary summarize(std::span<const double> values) {
+  const auto [min, max] = std::ranges::minmax_element(values);
+  return {.median = median(values),
+          .mean = mean(values),
+          .stdev = stdev(values),
+          .min = *min,
+          .max = *max,
+          .p99 = quantile(values, 0.99),
+          .count = static_cast<int64_t>(values.size())};
+}
 
 Interval median_interval(std::span<const double> samples, double confidence) {
   require_samples(samples, confidence);
@@ -182,25 +199,6 @@ std::optional<double> series_error(std::span<const double> samples) {
   return (interval.high - interval.low) / kOf95Percent;
 }
 
-namespace {
-
-constexpr size_t kMostBlocks = 100;
-
-// How many of the outermost pairwise means of n differences lie outside the interval on each side. None: its range does not suffice.
-size_t means_outside(size_t n, double confidence) {
-  // probability[t]: that the ranks of the positive differences add up to t, when each sign is a toss.
-  std::vector<double> probability(n * (n + 1) / 2 + 1, 0);
-  probability[0] = 1;
-  for (size_t rank = 1; rank <= n; ++rank) {
-    for (size_t t = probability.size(); t-- > 0;) probability[t] = 0.5 * (probability[t] + (t >= rank ? probability[t - rank] : 0));
-  }
-  size_t outside = 0;
-  for (double below = probability[0]; below <= (1 - confidence) / 2; below += probability[outside]) ++outside;
-  return outside;
-}
-
-}  // namespace
-
 std::vector<double> pairwise_means(std::span<const double> values) {
   std::vector<double> means;
   means.reserve(values.size() * (values.size() + 1) / 2);
@@ -227,24 +225,6 @@ PairedRatio paired_ratio(std::span<const double> a, std::span<const double> refe
   if (outside == 0) return {middle, {0, std::numeric_limits<double>::infinity()}};
   return {middle, {std::exp(means[outside - 1]), std::exp(means[means.size() - outside])}};
 }
-
-namespace {
-
-void require_stated(const StatedMedian& stated) {
-  if (!(stated.median > 0 && std::isfinite(stated.median))) {
-    throw std::invalid_argument("a stated median that is not positive and finite");
-  }
-  if (!stated.interval.contains(stated.median)) throw std::invalid_argument("a stated median outside its interval");
-}
-
-StatedMedian stated_of(std::span<const double> samples) {
-  if (std::ranges::any_of(samples, [](double sample) { return !(sample > 0); })) {
-    throw std::invalid_argument("a ratio of a value that is not positive");
-  }
-  return {median(samples), series_interval(samples)};
-}
-
-}  // namespace
 
 PairedRatio ratio_of_stated(const StatedMedian& a, const StatedMedian& reference) {
   require_stated(a);
