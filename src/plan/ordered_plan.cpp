@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "firkin/base/error.h"
@@ -23,13 +22,6 @@ using Buckets = std::vector<Bucket>;
 
 std::ptrdiff_t offset(size_t k) {
   return static_cast<std::ptrdiff_t>(k);
-}
-
-// Bucket k and the one behind it as one.
-Buckets with_merged(Buckets buckets, size_t k) {
-  buckets[k].count += buckets[k + 1].count;
-  buckets.erase(buckets.begin() + offset(k) + 1);
-  return buckets;
 }
 
 // The tensor of which bucket k is a part, or the only one, in so many parts.
@@ -68,8 +60,7 @@ class OrderedSearch {
       candidate.order = order;
       candidate.period_s = period;
     };
-    std::vector<int64_t> order(candidate.buckets.size());
-    std::iota(order.begin(), order.end(), int64_t{0});
+    std::vector<int64_t> order = ready_order(candidate.buckets.size());
     if (try_ready_order) consider(order);
     for (const bool patient : {false, true}) {
       run_.order_by_need(order, patient);
@@ -110,20 +101,21 @@ class OrderedSearch {
   bool few_enough(const Buckets& buckets) const { return static_cast<int64_t>(buckets.size()) <= options_.most_buckets; }
   bool small_enough(const Bucket& bucket) const { return bucket.count == 1 || run_.bytes(bucket) <= options_.largest_bucket_bytes; }
 
+  // Bucket k and the one behind it as one; no buckets where that may not be.
+  Buckets merged(Buckets buckets, size_t k) const {
+    if (k + 1 >= buckets.size() || buckets[k].parts > 1 || buckets[k + 1].parts > 1) return {};
+    buckets[k].count += buckets[k + 1].count;
+    buckets.erase(buckets.begin() + offset(k) + 1);
+    return small_enough(buckets[k]) ? buckets : Buckets();
+  }
+
   bool accept(Buckets buckets, OrderedCandidate& candidate) {
-    if (effort_left_ <= 0 || !few_enough(buckets)) return false;
+    if (effort_left_ <= 0 || buckets.empty() || !few_enough(buckets)) return false;
     effort_left_ -= static_cast<int64_t>(buckets.size() + profile_.bytes.size());
     OrderedCandidate other = launched(std::move(buckets), std::ranges::is_sorted(candidate.order));
     if (other.period_s >= candidate.period_s * (1 - kLeastImprovement)) return false;
     candidate = std::move(other);
     return true;
-  }
-
-  bool merge_once(OrderedCandidate& candidate, size_t k) {
-    const Buckets& buckets = candidate.buckets;
-    if (k + 1 >= buckets.size() || buckets[k].parts > 1 || buckets[k + 1].parts > 1) return false;
-    Buckets merged = with_merged(buckets, k);
-    return small_enough(merged[k]) && accept(std::move(merged), candidate);
   }
 
   // Moves 1, 2, 4, ... tensors over the boundary behind bucket k, to either side.
@@ -173,7 +165,7 @@ class OrderedSearch {
   bool improve_buckets(OrderedCandidate& candidate) {
     bool moved = false;
     for (size_t k = 0; k < candidate.buckets.size(); ++k) {
-      if (merge_once(candidate, k)) moved = true;
+      if (accept(merged(candidate.buckets, k), candidate)) moved = true;
       if (shift_once(candidate, k)) moved = true;
       if (cut_once(candidate, k)) moved = true;
       if (split_once(candidate, k)) moved = true;
@@ -215,11 +207,10 @@ class OrderedSearch {
     for (size_t k = 0; k < candidate.buckets.size() && effort_left_ > 0;) {
       const Bucket& bucket = candidate.buckets[k];
       Buckets fewer;
-      if (bucket.parts > 1) {
-        if (bucket.part == 0) fewer = with_parts(candidate.buckets, k, bucket.parts - 1);
-      } else if (k + 1 < candidate.buckets.size() && candidate.buckets[k + 1].parts == 1) {
-        fewer = with_merged(candidate.buckets, k);
-        if (!small_enough(fewer[k])) fewer.clear();
+      if (bucket.parts == 1) {
+        fewer = merged(candidate.buckets, k);
+      } else if (bucket.part == 0) {
+        fewer = with_parts(candidate.buckets, k, bucket.parts - 1);
       }
       effort_left_ -= static_cast<int64_t>(candidate.buckets.size() + profile_.bytes.size());
       OrderedCandidate other = fewer.empty() ? OrderedCandidate() : launched(std::move(fewer), std::ranges::is_sorted(candidate.order));
@@ -243,37 +234,27 @@ constexpr int64_t kEffortPerTensor = 5000;  // of each start
 
 void check_ordered(const OrderedSearchOptions& options) {
   check_options(options.pipeline);
-  if (!std::isfinite(options.tolerance) || options.tolerance < 0) {
-    throw InputError(fmt::format("the tolerance is {}; expected at least 0", options.tolerance));
-  }
-  const auto check = [](const char* what, int64_t value) {
-    if (value < 1) throw InputError(fmt::format("{} is {}; expected at least 1", what, value));
-  };
-  check("the largest bucket, bytes,", options.largest_bucket_bytes);
-  check("the most buckets", options.most_buckets);
-  check("the most parts of a tensor", options.most_parts);
-  check("the smallest part, bytes,", options.smallest_part_bytes);
+  check_at_least("the tolerance", options.tolerance, 0);
+  check_at_least("the largest bucket, bytes,", options.largest_bucket_bytes, 1);
+  check_at_least("the most buckets", options.most_buckets, 1);
+  check_at_least("the most parts of a tensor", options.most_parts, 1);
+  check_at_least("the smallest part, bytes,", options.smallest_part_bytes, 1);
 }
 
 // Every tensor larger than the cap by itself, in parts.
 Buckets split_above(const Buckets& buckets, const TensorProfile& profile, const OrderedSearch& search, int64_t cap) {
   Buckets result;
   for (const Bucket& bucket : buckets) {
-    Bucket whole = {.first = bucket.first, .count = 0};
-    const auto close = [&] {
-      if (whole.count > 0) result.push_back(whole);
-    };
+    bool takes_more = false;  // the last of the result
     for (int64_t tensor = bucket.first; tensor < bucket.first + bucket.count; ++tensor) {
       const int64_t parts = search.parts_for(profile.bytes[static_cast<size_t>(tensor)], cap);
-      if (parts == 1) {
-        ++whole.count;
+      if (parts == 1 && takes_more) {
+        ++result.back().count;
         continue;
       }
-      close();
-      whole = {.first = tensor + 1, .count = 0};
       for (int64_t part = 0; part < parts; ++part) result.push_back({tensor, 1, part, parts});
+      takes_more = parts == 1;
     }
-    close();
   }
   return result;
 }
@@ -391,10 +372,7 @@ BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, cons
       training.transfer_s[bucket] += draw.costs.gap(static_cast<double>(span.bytes)) / static_cast<double>(draws.size());
     }
   }
-  for (const Bucket& bucket : plan.buckets) {
-    const auto needed = profile.needed_s.begin() + bucket.first;
-    training.needed_s.push_back(*std::min_element(needed, needed + bucket.count));
-  }
+  for (const Bucket& bucket : plan.buckets) training.needed_s.push_back(first_need_s(profile, bucket));
   BucketPlan robust = {plan.buckets, plan_order(robust_launch_order(training).order)};
   return robust != plan && mean(drawn_periods(profile, robust, draws)) < period_s ? robust : plan;
 }
@@ -419,7 +397,6 @@ PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& 
   for (const BucketSpan& span : step.buckets) {
     const Bucket& bucket = best.plan.buckets[static_cast<size_t>(span.bucket)];
     const auto names = profile.names.begin() + bucket.first;
-    const auto needed = profile.needed_s.begin() + bucket.first;
     const auto from_backward = [&](double seconds) { return seconds - step.forward_end_s; };
     result.buckets.push_back({.bucket = span.bucket,
                               .first_tensor = bucket.first,
@@ -430,7 +407,7 @@ PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& 
                               .ready_s = from_backward(span.ready_s),
                               .start_s = from_backward(span.start_s),
                               .end_s = from_backward(span.end_s),
-                              .needed_s = profile.knows_forward() ? *std::min_element(needed, needed + bucket.count) : 0});
+                              .needed_s = first_need_s(profile, bucket)});
   }
   result.plan = std::move(best.plan);
   return result;

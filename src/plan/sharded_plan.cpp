@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,12 +88,9 @@ ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& co
   if (plans.empty()) throw InputError(fmt::format("no cap makes at most {} buckets; expected more", options.most_buckets));
   Simulator simulator(profile, costs, options.ranks, pipeline);
   std::vector<double> period_s;
-  std::vector<int64_t> order;
   for (const UniformCap& each : plans) {
     simulator.set_buckets(each.plan.buckets);
-    order.resize(each.plan.buckets.size());
-    std::iota(order.begin(), order.end(), int64_t{0});
-    period_s.push_back(simulator.period_s(order));
+    period_s.push_back(simulator.period_s(ready_order(each.plan.buckets.size())));
   }
   const UniformCap& best = best_of(plans, period_s, kAThousandth);
   return {best, cap_of(best.caps), simulate_sharded(profile, best.plan, costs, options.ranks, pipeline)};

@@ -2,13 +2,19 @@
 // search run it; of one profile and one set of costs it takes many plans.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "firkin/base/error.h"
 #include "firkin/plan/best_plan.h"
 #include "firkin/plan/timeline.h"
 
@@ -101,11 +107,20 @@ class Clock {
 // Of the plans whose value is at most `limit`, the first with the fewest buckets; buckets_of(i): the number of plan i.
 template <typename BucketsOf>
 size_t with_fewest_buckets(const std::vector<double>& values, double limit, const BucketsOf& buckets_of) {
-  size_t best = values.size();
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (values[i] <= limit && (best == values.size() || buckets_of(i) < buckets_of(best))) best = i;
-  }
-  return best;
+  const auto rank = [&](size_t i) { return std::pair(values[i] > limit, buckets_of(i)); };
+  return std::ranges::min(std::views::iota(size_t{0}, values.size()), {}, rank);
+}
+
+// The launch order as buckets become ready.
+std::vector<int64_t> ready_order(size_t buckets);
+
+// When forward first needs a tensor of the bucket; 0 where the profile does not know it.
+double first_need_s(const TensorProfile& profile, const Bucket& bucket);
+
+// Throws InputError unless `value` is finite and at least `least`.
+template <typename Number>
+void check_at_least(const char* what, Number value, std::type_identity_t<Number> least) {
+  if (!std::isfinite(value) || value < least) throw InputError(fmt::format("{} is {}; expected at least {}", what, value, least));
 }
 
 // Of the caps within `tolerance` of the least time, one with the fewest buckets; seconds: of each cap.

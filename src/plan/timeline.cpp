@@ -19,11 +19,7 @@ namespace {
 constexpr double kLongAgo = -std::numeric_limits<double>::infinity();
 
 std::vector<int64_t> order_of(const BucketPlan& plan) {
-  std::vector<int64_t> order = plan.launch_order;
-  if (!order.empty()) return order;
-  order.resize(plan.buckets.size());
-  std::iota(order.begin(), order.end(), int64_t{0});
-  return order;
+  return plan.launch_order.empty() ? ready_order(plan.buckets.size()) : plan.launch_order;
 }
 
 // ranks: among which the optimiser's step is divided.
@@ -62,6 +58,17 @@ int64_t checked_ranks(int64_t ranks) {
 }
 
 }  // namespace
+
+std::vector<int64_t> ready_order(size_t buckets) {
+  std::vector<int64_t> order(buckets);
+  std::iota(order.begin(), order.end(), int64_t{0});
+  return order;
+}
+
+double first_need_s(const TensorProfile& profile, const Bucket& bucket) {
+  const auto needed = profile.needed_s.begin() + bucket.first;
+  return profile.knows_forward() ? *std::min_element(needed, needed + bucket.count) : 0;
+}
 
 CachedCosts::CachedCosts(const CommCosts& costs, bool many_plans)
     : costs_(costs),
@@ -176,7 +183,7 @@ void Simulator::set_buckets(std::span<const Bucket> buckets) {
     const auto first = static_cast<size_t>(bucket.first);
     const auto end = first + static_cast<size_t>(bucket.count);
     if (bucket.part == 0) {
-      units_.push_back({.needed_s = *std::min_element(needed_s_.begin() + bucket.first, needed_s_.begin() + bucket.first + bucket.count),
+      units_.push_back({.needed_s = first_need_s(profile_, bucket),
                         .update_s = update_before_[end] - update_before_[first],
                         .first_bucket = k,
                         .parts = static_cast<size_t>(bucket.parts)});
@@ -340,19 +347,14 @@ Pipeline Simulator::pipeline(const BucketPlan& plan) {
 }
 
 void check_options(const SimulationOptions& options) {
-  const auto check = [](const char* what, double value, double least) {
-    if (!std::isfinite(value) || value < least) throw InputError(fmt::format("{} is {}; expected at least {}", what, value, least));
-  };
-  check("the overhead per call", options.overhead_s, 0);
-  check("the slowdown of computation", options.compute_slowdown, 1);
-  check("the slowdown of communication", options.comm_slowdown, 1);
+  check_at_least("the overhead per call", options.overhead_s, 0);
+  check_at_least("the slowdown of computation", options.compute_slowdown, 1);
+  check_at_least("the slowdown of communication", options.comm_slowdown, 1);
 }
 
 void check_options(const PipelineOptions& options) {
   check_options(options.simulation);
-  if (!std::isfinite(options.agreement_s) || options.agreement_s < 0) {
-    throw InputError(fmt::format("the time to agree is {}; expected at least 0", options.agreement_s));
-  }
+  check_at_least("the time to agree", options.agreement_s, 0);
 }
 
 Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options) {
