@@ -17,9 +17,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kAnyCap = std::numeric_limits<int64_t>::max();
 
 void check_search(const SearchOptions& options) {
-  if (!std::isfinite(options.tolerance) || options.tolerance < 0) {
-    throw InputError(fmt::format("the tolerance is {}; expected at least 0", options.tolerance));
-  }
+  check_at_least("the tolerance", options.tolerance, 0);
   if (options.largest_bucket_bytes <= 0) {
     throw InputError(fmt::format("the largest bucket is {} bytes; expected at least 1", options.largest_bucket_bytes));
   }
@@ -40,7 +38,7 @@ class Recursion {
   BucketPlan run() {
     const size_t tensors = profile_.bytes.size();
     ends_.assign(tensors + 1, {});
-    ends_[0] = {-kInfinity};
+    ends_[0] = {{-kInfinity, 0}};
     for (size_t j = 1; j <= tensors; ++j) find_ends(j);
     double least = kInfinity;
     for (size_t n = 0; n < ends_[tensors].size(); ++n) least = std::min(least, total_s(n));
@@ -53,50 +51,47 @@ class Recursion {
  private:
   static constexpr double kRounding = 1e-12;
 
+  struct End {
+    double seconds = kInfinity;
+    size_t from = 0;  // the cut before the last bucket
+  };
+
   double launch_s(size_t j, size_t n) const { return profile_.ready_s[j - 1] + options_.simulation.overhead_s * static_cast<double>(n); }
   double total_s(size_t n) const {
     const double compute_end_s = profile_.backward_s + options_.simulation.overhead_s * static_cast<double>(n);
-    return std::max(compute_end_s, ends_.back()[n]);
+    return std::max(compute_end_s, ends_.back()[n].seconds);
   }
-  bool allowed(const Bucket& bucket) const { return bucket.count == 1 || simulator_.bytes(bucket) <= options_.largest_bucket_bytes; }
 
   void find_ends(size_t j) {
-    std::vector<double>& ends = ends_[j];
+    std::vector<End>& ends = ends_[j];
     for (size_t i = j; i-- > 0;) {
       const Bucket bucket = bucket_between(i, j);
-      if (!allowed(bucket)) break;  // and so for all larger buckets
+      if (bucket.count > 1 && simulator_.bytes(bucket) > options_.largest_bucket_bytes) break;  // and so are all larger buckets
       const CallCost cost = simulator_.cost(bucket);
-      if (ends.size() < ends_[i].size() + 1) ends.resize(ends_[i].size() + 1, kInfinity);
+      if (ends.size() < ends_[i].size() + 1) ends.resize(ends_[i].size() + 1);
       for (size_t n = 1; n <= ends_[i].size(); ++n) {
-        ends[n] = std::min(ends[n], std::max(launch_s(j, n) + cost.isolated_s, ends_[i][n - 1] + cost.gap_s));
+        const double end_s = std::max(launch_s(j, n) + cost.isolated_s, ends_[i][n - 1].seconds + cost.gap_s);
+        if (end_s < ends[n].seconds) ends[n] = {end_s, i};
       }
     }
     double earliest = kInfinity;
     size_t useful = 0;
     for (size_t n = 0; n < ends.size(); ++n) {
-      if (ends[n] < earliest * (1 - kRounding)) {
-        earliest = ends[n];
+      if (ends[n].seconds < earliest * (1 - kRounding)) {
+        earliest = ends[n].seconds;
         useful = n + 1;
       } else {
-        ends[n] = kInfinity;
+        ends[n].seconds = kInfinity;
       }
     }
     ends.resize(useful);
   }
 
-  BucketPlan trace(size_t n) {
+  BucketPlan trace(size_t n) const {
     BucketPlan plan;
     for (size_t j = profile_.bytes.size(); j > 0; --n) {
-      size_t from = j;
-      double earliest = kInfinity;
-      for (size_t i = j; i-- > 0 && allowed(bucket_between(i, j));) {
-        if (ends_[i].size() < n) continue;
-        const CallCost cost = simulator_.cost(bucket_between(i, j));
-        const double end = std::max(launch_s(j, n) + cost.isolated_s, ends_[i][n - 1] + cost.gap_s);
-        if (end < earliest) std::tie(earliest, from) = std::pair(end, i);
-      }
-      plan.buckets.push_back(bucket_between(from, j));
-      j = from;
+      plan.buckets.push_back(bucket_between(ends_[j][n].from, j));
+      j = ends_[j][n].from;
     }
     std::ranges::reverse(plan.buckets);
     return plan;
@@ -105,7 +100,7 @@ class Recursion {
   const TensorProfile& profile_;
   const SearchOptions& options_;
   Simulator simulator_;
-  std::vector<std::vector<double>> ends_;  // [cut][buckets]
+  std::vector<std::vector<End>> ends_;  // [cut][buckets]
 };
 
 // With contention: the best of plans that are exact without, of everything slowed down as it is while both run, or by less, or not at all;
