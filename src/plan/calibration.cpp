@@ -8,7 +8,6 @@
 #include <cmath>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -32,29 +31,28 @@ struct Parameter {
   double value(double x) const { return unit > 0 ? x * unit : std::exp(x); }
 };
 
-class Fit {
- public:
-  Fit(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs, Calibration known)
-      : profile_(profile), costs_(costs), runs_(runs), known_(std::move(known)) {}
-
-  void add(Parameter parameter) { parameters_.push_back(std::move(parameter)); }
-  const std::vector<Parameter>& parameters() const { return parameters_; }
+struct Fit {
+  const TensorProfile& profile;
+  const CommCosts& costs;
+  const std::vector<MeasuredRun>& runs;
+  const Calibration known;
+  std::vector<Parameter> parameters = {};
 
   Calibration at(const Vector& x) const {
-    Calibration result = known_;
-    for (size_t i = 0; i < x.size(); ++i) parameters_[i].assign(result, parameters_[i].value(x[i]));
+    Calibration result = known;
+    for (size_t i = 0; i < x.size(); ++i) parameters[i].assign(result, parameters[i].value(x[i]));
     return result;
   }
 
-  double clamped(size_t i, double x) const { return std::clamp(x, parameters_[i].least, parameters_[i].limit); }
+  double clamped(size_t i, double x) const { return std::clamp(x, parameters[i].least, parameters[i].limit); }
 
   // log(predicted / measured) of every measured time.
   Vector residuals(const Vector& x) const {
     Vector result;
     const Calibration calibration = at(x);
-    const CommCosts costs = calibrated(costs_, calibration);
-    for (const MeasuredRun& run : runs_) {
-      const Timeline timeline = simulate(profile_, run.plan, costs, calibration.options);
+    const CommCosts during_backward = calibrated(costs, calibration);
+    for (const MeasuredRun& run : runs) {
+      const Timeline timeline = simulate(profile, run.plan, during_backward, calibration.options);
       result.push_back(std::log(timeline.end_s / run.end_s));
       if (run.compute_end_s) result.push_back(std::log(timeline.compute_end_s / *run.compute_end_s));
     }
@@ -69,13 +67,6 @@ class Fit {
     for (const double value : x) sum += kPreferNone * value * value;
     return sum;
   }
-
- private:
-  const TensorProfile& profile_;
-  const CommCosts& costs_;
-  const std::vector<MeasuredRun>& runs_;
-  const Calibration known_;
-  std::vector<Parameter> parameters_;
 };
 
 // Pattern search (Hooke and Jeeves 1961): the loss has kinks, where a bucket starts to wait for another, so no derivatives.
@@ -119,33 +110,27 @@ Vector minimize(const Fit& fit) {
   constexpr size_t kStarts = 3;
   std::vector<std::pair<double, Vector>> starts;
   size_t combinations = 1;
-  for (size_t i = 0; i < fit.parameters().size(); ++i) combinations *= kGrid.size();
+  for (size_t i = 0; i < fit.parameters.size(); ++i) combinations *= kGrid.size();
   for (size_t c = 0; c < combinations; ++c) {
     Vector x;
     size_t rest = c;
-    for (size_t i = 0; i < fit.parameters().size(); ++i, rest /= kGrid.size()) {
+    for (size_t i = 0; i < fit.parameters.size(); ++i, rest /= kGrid.size()) {
       const size_t at = rest % kGrid.size();
-      x.push_back(at == 2 && fit.parameters()[i].least < 0 ? -kGrid[3] : kGrid[at]);
+      x.push_back(at == 2 && fit.parameters[i].least < 0 ? -kGrid[3] : kGrid[at]);
     }
     starts.emplace_back(fit.loss(x), x);
   }
   std::sort(starts.begin(), starts.end());
-  Vector best;
-  double best_loss = std::numeric_limits<double>::infinity();
-  for (size_t s = 0; s < std::min(kStarts, starts.size()); ++s) {
-    Vector x = descend(fit, starts[s].second);
-    if (const double loss = fit.loss(x); loss < best_loss) {
-      best_loss = loss;
-      best = std::move(x);
-    }
+  starts.resize(std::min(kStarts, starts.size()));
+  for (auto& [loss, x] : starts) {
+    x = descend(fit, std::move(x));
+    loss = fit.loss(x);
   }
-  return best;
+  return std::ranges::min_element(starts, {}, &std::pair<double, Vector>::first)->second;
 }
 
 double norm(const Vector& v) {
-  double sum = 0;
-  for (const double value : v) sum += value * value;
-  return std::sqrt(sum);
+  return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0));
 }
 
 // Per parameter, how the residuals change with it, less what the other parameters could do to them (Gram-Schmidt), as a length: 0 where the
@@ -156,7 +141,7 @@ Vector own_effects(const Fit& fit, const Vector& x) {
   std::vector<Vector> columns;
   for (size_t i = 0; i < x.size(); ++i) {
     Vector moved = x;
-    const double step = x[i] + kStep <= fit.parameters()[i].limit ? kStep : -kStep;
+    const double step = x[i] + kStep <= fit.parameters[i].limit ? kStep : -kStep;
     moved[i] += step;
     columns.push_back(fit.residuals(moved));
     for (size_t r = 0; r < base.size(); ++r) columns.back()[r] = (columns.back()[r] - base[r]) / step;
@@ -184,7 +169,7 @@ void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, C
   const Vector effects = own_effects(fit, x);
   std::vector<std::string> undetermined;
   for (size_t i = 0; i < x.size(); ++i) {
-    if (effects[i] == 0) undetermined.push_back(fit.parameters()[i].in_words);
+    if (effects[i] == 0) undetermined.push_back(fit.parameters[i].in_words);
   }
   if (!undetermined.empty()) {
     result.warning = fmt::format("these runs cannot tell {}, so predicted times may be off; runs with more, and with fewer, buckets could",
@@ -194,7 +179,7 @@ void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, C
   result.residual = norm(residuals) / std::sqrt(static_cast<double>(residuals.size() - x.size()));
   for (size_t i = 0; i < x.size() && undetermined.empty(); ++i) {
     constexpr double kStep = 1e-6;
-    const Parameter& parameter = fit.parameters()[i];
+    const Parameter& parameter = fit.parameters[i];
     const double per_x = (parameter.value(x[i] + kStep) - parameter.value(x[i])) / kStep;
     result.standard_errors.push_back(per_x * *result.residual / effects[i]);
   }
@@ -229,22 +214,22 @@ Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vect
     most_buckets = std::max(most_buckets, run.plan.buckets.size());
   }
 
-  Fit fit(profile, costs, runs, known);
+  Fit fit{profile, costs, runs, known};
   const char* const slows = "how much communication slows computation down";
   if (times < 4) {
     const auto both = [](Calibration& c, double v) { c.options.compute_slowdown = c.options.comm_slowdown = v; };
-    fit.add({"the slowdown", slows, 0, kLargestLogSlowdown, 0, both});
+    fit.parameters.push_back({"the slowdown", slows, 0, kLargestLogSlowdown, 0, both});
   } else {
     const auto computation = [](Calibration& c, double v) { c.options.compute_slowdown = v; };
     const auto latency = [](Calibration& c, double v) { c.latency_factor = v; };
-    fit.add({"the slowdown of computation", slows, 0, kLargestLogSlowdown, 0, computation});
-    fit.add({"the latency factor", "how much longer an all-reduce takes to start during backward", -kLargestLogLatency, kLargestLogLatency,
-             0, latency});
+    fit.parameters.push_back({"the slowdown of computation", slows, 0, kLargestLogSlowdown, 0, computation});
+    fit.parameters.push_back({"the latency factor", "how much longer an all-reduce takes to start during backward", -kLargestLogLatency,
+                              kLargestLogLatency, 0, latency});
   }
   if (times >= 3) {
     const auto overhead = [](Calibration& c, double v) { c.options.overhead_s = v; };
-    fit.add({"the overhead per call", "what each all-reduce costs the thread that computes", 0, 1,
-             longest_s / static_cast<double>(most_buckets), overhead});
+    fit.parameters.push_back({"the overhead per call", "what each all-reduce costs the thread that computes", 0, 1,
+                              longest_s / static_cast<double>(most_buckets), overhead});
   }
   return fit;
 }
@@ -311,7 +296,7 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   for (double& error : errors) error = std::abs(std::expm1(error));
   result.median_relative_error = median(errors);
   result.largest_relative_error = *std::max_element(errors.begin(), errors.end());
-  for (const Parameter& parameter : fit.parameters()) result.fitted.emplace_back(parameter.name);
+  for (const Parameter& parameter : fit.parameters) result.fitted.emplace_back(parameter.name);
   add_uncertainty(fit, x, residuals, result);
   return result;
 }
