@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numbers>
 #include <numeric>
+#include <ranges>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -228,9 +229,7 @@ Standing weigh(std::span<const PredictedCap> caps, const std::vector<std::vector
   Standing standing;
   const double limit = std::ranges::min(log_s) + kNoDifference;
   const auto rank = [&](size_t i) { return std::tuple(log_s[i] > limit, caps[i].buckets, log_s[i]); };
-  for (size_t i = 1; i < caps.size(); ++i) {
-    if (rank(i) < rank(standing.choice)) standing.choice = i;
-  }
+  standing.choice = std::ranges::min(std::views::iota(size_t{0}, caps.size()), {}, rank);
   constexpr double kNormal95 = 1.96;
   const double deviation = std::sqrt(2 / precision);
   for (size_t i = 0; i < caps.size(); ++i) {
@@ -275,9 +274,8 @@ std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions&
     return within(lowest(a), lowest(b)) && within(a.highest_cap_bytes, b.highest_cap_bytes);
   };
   if (!rest.empty()) {
-    const Standing best = weigh(rest);
-    std::rotate(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(best.choice),
-                rest.begin() + static_cast<std::ptrdiff_t>(best.choice) + 1);
+    const auto best = rest.begin() + static_cast<std::ptrdiff_t>(weigh(rest).choice);
+    std::rotate(rest.begin(), best, best + 1);
   }
   for (size_t i = 0; i < rest.size() && (i == 0 || chosen.size() < options.count); ++i) {
     if (i == 0 || std::ranges::none_of(chosen, [&](const PredictedCap& cap) { return is_near(cap, rest[i]); })) add(rest[i]);

@@ -27,17 +27,15 @@ void check_training(const ObservedTraining& training) {
 
 std::vector<int64_t> order_of_slack(const std::vector<double>& ready_s, const ObservedTraining& training) {
   std::vector<int64_t> order;
-  std::vector<bool> is_sent(ready_s.size(), false);
+  std::vector<size_t> left(ready_s.size());
+  std::iota(left.begin(), left.end(), size_t{0});
   double now = 0;
-  while (order.size() < ready_s.size()) {
+  while (!left.empty()) {
     const auto rank = [&](size_t i) { return std::tuple(std::max(now, ready_s[i]), training.needed_s[i], ready_s[i], i); };
-    size_t best = ready_s.size();
-    for (size_t i = 0; i < ready_s.size(); ++i) {
-      if (!is_sent[i] && (best == ready_s.size() || rank(i) < rank(best))) best = i;
-    }
-    is_sent[best] = true;
-    order.push_back(static_cast<int64_t>(best));
-    now = std::max(now, ready_s[best]) + training.transfer_s[best];
+    const auto best = std::ranges::min_element(left, {}, rank);
+    order.push_back(static_cast<int64_t>(*best));
+    now = std::max(now, ready_s[*best]) + training.transfer_s[*best];
+    left.erase(best);
   }
   return order;
 }

@@ -11,6 +11,7 @@
 #include <numbers>
 #include <numeric>
 #include <random>
+#include <tuple>
 #include <utility>
 
 #include "firkin/base/error.h"
@@ -19,7 +20,6 @@
 #include "random_normal.h"
 
 namespace firkin {
-
 namespace {
 
 using Matrix = std::vector<std::vector<double>>;
@@ -162,13 +162,11 @@ double doublings(int64_t from, int64_t to) {
 
 // Of these bytes, the row whose world is nearest; null when there is none.
 const AllReduceRow* nearest_row(const AllReduceTable& rows, int64_t bytes, int64_t world) {
-  const AllReduceRow* nearest = nullptr;
-  for (const AllReduceRow& row : rows) {
-    if (row.bytes != bytes) continue;
-    const double closer = nearest ? doublings(nearest->world_size, world) - doublings(row.world_size, world) : 1;
-    if (closer > 0 || (closer == 0 && row.world_size > nearest->world_size)) nearest = &row;
-  }
-  return nearest;
+  const auto rank = [&](const AllReduceRow& row) {
+    return std::tuple(row.bytes != bytes, doublings(row.world_size, world), -row.world_size);
+  };
+  const auto nearest = std::ranges::min_element(rows, {}, rank);
+  return nearest != rows.end() && nearest->bytes == bytes ? &*nearest : nullptr;
 }
 
 double anchored_s(const FormFit& fit, const AllReduceRow& row, int64_t world) {
@@ -208,6 +206,58 @@ std::vector<double> local_errors(const std::map<int64_t, std::vector<double>>& e
     result.push_back(std::max(kLeastError, near.empty() ? overall : root_mean_square(near)));
   }
   return result;
+}
+
+void check_times(const Matrix& times_by_rank, int64_t ranks) {
+  if (times_by_rank.empty() || times_by_rank[0].empty()) throw InputError("no rank's time was measured; expected at least one");
+  if (ranks < 1) throw InputError(fmt::format("the slowest of {} ranks; expected at least 1", ranks));
+  for (const std::vector<double>& times : times_by_rank) {
+    if (times.size() != times_by_rank[0].size()) {
+      throw InputError(fmt::format("a rank has {} times; expected {}, as many as the first", times.size(), times_by_rank[0].size()));
+    }
+    for (const double time : times) {
+      if (!std::isfinite(time) || time <= 0) throw InputError(fmt::format("a rank took {} s; expected more than 0", time));
+    }
+  }
+}
+
+// E[max] over draws from the rows, `draws_each` from each.
+double expected_max(const Matrix& rows, double draws_each) {
+  std::vector<std::pair<double, size_t>> sorted;  // time, row
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (const double time : rows[i]) sorted.emplace_back(time, i);
+  }
+  std::ranges::sort(sorted);
+  std::vector<double> up_to(rows.size(), 0);  // how many of each row
+  size_t rows_begun = 0;
+  double log_probability = 0;  // that all draws are among the times so far, once every row has one
+  double below = 0;
+  double expectation = 0;
+  for (const auto& [time, row] : sorted) {
+    const auto count = static_cast<double>(rows[row].size());
+    if (up_to[row] == 0) ++rows_begun;
+    log_probability += draws_each * (up_to[row] == 0 ? -std::log(count) : std::log((up_to[row] + 1) / up_to[row]));
+    ++up_to[row];
+    if (rows_begun < rows.size()) continue;
+    const double probability = std::exp(log_probability);
+    expectation += time * (probability - below);
+    below = probability;
+  }
+  return expectation;
+}
+
+// E[max of `draws`], more than there are samples, if an exponential tail continues these.
+double tail_expected_max(std::vector<double> samples, double draws) {
+  constexpr size_t kTailShare = 10;  // the tail is a tenth of the samples
+  std::ranges::sort(samples);
+  const size_t count = std::max<size_t>(1, samples.size() / kTailShare);
+  if (samples.size() <= count) return samples.back();  // a single sample
+  const double threshold = samples[samples.size() - count - 1];
+  double excess = 0;
+  for (size_t i = samples.size() - count; i < samples.size(); ++i) excess += samples[i] - threshold;
+  excess /= static_cast<double>(count);
+  const double above = std::max(1.0, draws * static_cast<double>(count) / static_cast<double>(samples.size()));
+  return threshold + excess * (std::log(above) + std::numbers::egamma);
 }
 
 }  // namespace
@@ -309,62 +359,6 @@ std::vector<CommCosts> ScalingModel::redraw(int64_t world, int count) const {
   }
   return draws;
 }
-
-namespace {
-
-void check_times(const Matrix& times_by_rank, int64_t ranks) {
-  if (times_by_rank.empty() || times_by_rank[0].empty()) throw InputError("no rank's time was measured; expected at least one");
-  if (ranks < 1) throw InputError(fmt::format("the slowest of {} ranks; expected at least 1", ranks));
-  for (const std::vector<double>& times : times_by_rank) {
-    if (times.size() != times_by_rank[0].size()) {
-      throw InputError(fmt::format("a rank has {} times; expected {}, as many as the first", times.size(), times_by_rank[0].size()));
-    }
-    for (const double time : times) {
-      if (!std::isfinite(time) || time <= 0) throw InputError(fmt::format("a rank took {} s; expected more than 0", time));
-    }
-  }
-}
-
-// E[max] over draws from the rows, `draws_each` from each.
-double expected_max(const Matrix& rows, double draws_each) {
-  std::vector<std::pair<double, size_t>> sorted;  // time, row
-  for (size_t i = 0; i < rows.size(); ++i) {
-    for (const double time : rows[i]) sorted.emplace_back(time, i);
-  }
-  std::ranges::sort(sorted);
-  std::vector<double> up_to(rows.size(), 0);  // how many of each row
-  size_t rows_begun = 0;
-  double log_probability = 0;  // that all draws are among the times so far, once every row has one
-  double below = 0;
-  double expectation = 0;
-  for (const auto& [time, row] : sorted) {
-    const auto count = static_cast<double>(rows[row].size());
-    if (up_to[row] == 0) ++rows_begun;
-    log_probability += draws_each * (up_to[row] == 0 ? -std::log(count) : std::log((up_to[row] + 1) / up_to[row]));
-    ++up_to[row];
-    if (rows_begun < rows.size()) continue;
-    const double probability = std::exp(log_probability);
-    expectation += time * (probability - below);
-    below = probability;
-  }
-  return expectation;
-}
-
-// E[max of `draws`], more than there are samples, if an exponential tail continues these.
-double tail_expected_max(std::vector<double> samples, double draws) {
-  constexpr size_t kTailShare = 10;  // the tail is a tenth of the samples
-  std::ranges::sort(samples);
-  const size_t count = std::max<size_t>(1, samples.size() / kTailShare);
-  if (samples.size() <= count) return samples.back();  // a single sample
-  const double threshold = samples[samples.size() - count - 1];
-  double excess = 0;
-  for (size_t i = samples.size() - count; i < samples.size(); ++i) excess += samples[i] - threshold;
-  excess /= static_cast<double>(count);
-  const double above = std::max(1.0, draws * static_cast<double>(count) / static_cast<double>(samples.size()));
-  return threshold + excess * (std::log(above) + std::numbers::egamma);
-}
-
-}  // namespace
 
 Straggler expected_straggler(const Matrix& times_by_rank, int64_t ranks) {
   check_times(times_by_rank, ranks);
