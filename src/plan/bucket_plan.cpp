@@ -73,6 +73,32 @@ int64_t cap_that_closes(int64_t bytes, int64_t last_bytes) {
   return roundest_cap({lowest, bytes});
 }
 
+int64_t multiple_of_largest_power_of_two(int64_t low, int64_t high) {
+  constexpr int kLargestPower = 62;
+  for (int power = kLargestPower; power > 0; --power) {
+    const int64_t unit = int64_t{1} << power;
+    const int64_t beyond = low % unit == 0 ? 0 : unit - low % unit;  // from low to the next multiple
+    if (beyond <= high - low) return low + beyond;
+  }
+  return low;
+}
+
+bool is_short_in_mib(int64_t cap_bytes) {
+  return std::stod(fmt::format("{:.4g}", mib(cap_bytes))) == mib(cap_bytes);
+}
+
+// With the fewest decimals; of those with as many, a multiple of 5. PyTorch rounds its bytes down.
+std::optional<int64_t> shortest_in_mib(int64_t low, int64_t high) {
+  constexpr double kMostPerMib = 1e6;
+  for (double per_mib = 1; per_mib <= kMostPerMib; per_mib *= 10) {
+    for (const double step : {5.0, 1.0}) {
+      const double bytes = std::ceil(mib(low) * per_mib / step) * step / per_mib * static_cast<double>(kMiB);
+      if (std::floor(bytes) >= static_cast<double>(low) && std::llround(bytes) <= high) return std::llround(bytes);
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 int64_t part_begin(int64_t total, int64_t part, int64_t parts) {
@@ -188,36 +214,6 @@ bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, co
   // Were it made by a cap, it would be made by all caps of this interval.
   return assign_buckets(sizes, with_cap(rule, caps_with_same_buckets(sizes, rule, plan).lowest_cap_bytes)) == plan;
 }
-
-namespace {
-
-int64_t multiple_of_largest_power_of_two(int64_t low, int64_t high) {
-  constexpr int kLargestPower = 62;
-  for (int power = kLargestPower; power > 0; --power) {
-    const int64_t unit = int64_t{1} << power;
-    const int64_t beyond = low % unit == 0 ? 0 : unit - low % unit;  // from low to the next multiple
-    if (beyond <= high - low) return low + beyond;
-  }
-  return low;
-}
-
-bool is_short_in_mib(int64_t cap_bytes) {
-  return std::stod(fmt::format("{:.4g}", mib(cap_bytes))) == mib(cap_bytes);
-}
-
-// With the fewest decimals; of those with as many, a multiple of 5. PyTorch rounds its bytes down.
-std::optional<int64_t> shortest_in_mib(int64_t low, int64_t high) {
-  constexpr double kMostPerMib = 1e6;
-  for (double per_mib = 1; per_mib <= kMostPerMib; per_mib *= 10) {
-    for (const double step : {5.0, 1.0}) {
-      const double bytes = std::ceil(mib(low) * per_mib / step) * step / per_mib * static_cast<double>(kMiB);
-      if (std::floor(bytes) >= static_cast<double>(low) && std::llround(bytes) <= high) return std::llround(bytes);
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace
 
 int64_t roundest_cap(const CapInterval& interval) {
   constexpr int64_t kSmallestTyped = 16 * kKiB;  // of less, no fraction of a MiB is short

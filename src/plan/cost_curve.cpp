@@ -11,7 +11,6 @@
 #include "firkin/stats/summary.h"
 
 namespace firkin {
-
 namespace {
 
 void check_points(const std::vector<CostPoint>& points) {
@@ -45,6 +44,15 @@ std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points) {
     first = end;
   }
   return merged;
+}
+
+CostCurve compressed_curve(const CostCurve& curve, const Compression& compression) {
+  std::vector<CostPoint> points;
+  for (const CostPoint& point : curve.points()) {
+    const double bytes = std::round(static_cast<double>(point.bytes) / compression.wire_fraction);
+    points.push_back({static_cast<int64_t>(bytes), point.seconds + bytes * compression.conversion_s_per_byte});
+  }
+  return CostCurve(std::move(points));
 }
 
 }  // namespace
@@ -132,19 +140,6 @@ AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points) {
   fit.median_relative_error = median(errors);
   return fit;
 }
-
-namespace {
-
-CostCurve compressed_curve(const CostCurve& curve, const Compression& compression) {
-  std::vector<CostPoint> points;
-  for (const CostPoint& point : curve.points()) {
-    const double bytes = std::round(static_cast<double>(point.bytes) / compression.wire_fraction);
-    points.push_back({static_cast<int64_t>(bytes), point.seconds + bytes * compression.conversion_s_per_byte});
-  }
-  return CostCurve(std::move(points));
-}
-
-}  // namespace
 
 Compression find_compression(const std::string& name, double conversion_s_per_byte) {
   if (!std::isfinite(conversion_s_per_byte) || conversion_s_per_byte < 0) {

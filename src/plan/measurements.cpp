@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <iterator>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <ranges>
@@ -74,9 +73,89 @@ TensorProfile from_table(const CsvTable& table) {
   return profile;
 }
 
-const CsvColumns& profile_columns() {
-  static const CsvColumns kColumns = {.required = {kTensorName, kTensorBytes, kTensorReady}, .optional = {kTensorNeeded, kTensorUpdate}};
-  return kColumns;
+CsvColumns profile_columns() {
+  return {.required = {kTensorName, kTensorBytes, kTensorReady}, .optional = {kTensorNeeded, kTensorUpdate}};
+}
+
+CsvColumns table_columns() {
+  return {.required = {"bytes", "world_size"},
+          .optional = {"median_s", "time_s", "gap_s", "mean_s", "stdev_s", "min_s", "max_s", "samples", "stderr_s", "gap_stderr_s"}};
+}
+
+// The column that holds a(x): a median where there is one, else the file's only other time column.
+std::string time_column(const CsvTable& table) {
+  for (const char* name : {"median_s", "time_s", "mean_s", "min_s", "max_s"}) {
+    if (table.has(name)) return name;
+  }
+  table.fail_at_end("no time column; expected median_s (or one of time_s, mean_s, min_s, max_s)");
+}
+
+double positive(const CsvTable& table, size_t row, const std::string& column) {
+  const double value = table.number(row, column);
+  if (const char* expected = expected_of_measured(value)) table.fail(row, fmt::format("{} is {}; expected {}", column, value, expected));
+  return value;
+}
+
+double not_negative(const CsvTable& table, size_t row, const std::string& column) {
+  const double value = table.number(row, column);
+  if (value < 0) table.fail(row, fmt::format("{} is {}; expected at least 0", column, value));
+  return value;
+}
+
+int64_t at_least_one(const CsvTable& table, size_t row, const std::string& column) {
+  const int64_t value = table.integer(row, column);
+  if (value < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", column, value));
+  return value;
+}
+
+AllReduceTable from_csv(const CsvTable& table) {
+  const std::string time = time_column(table);
+  if (table.rows() == 0) table.fail_at_end("no measurements; expected lines of bytes,world_size," + time);
+  AllReduceTable rows;
+  for (size_t i = 0; i < table.rows(); ++i) {
+    const auto read_if_known = [&](auto& member, const char* column, auto read) {
+      if (table.has(column) && !table.empty(i, column)) member = read(table, i, column);
+    };
+    AllReduceRow& row = rows.emplace_back();
+    row.bytes = at_least_one(table, i, "bytes");
+    row.world_size = at_least_one(table, i, "world_size");
+    row.median_s = positive(table, i, time);
+    read_if_known(row.gap_s, "gap_s", positive);
+    read_if_known(row.mean_s, "mean_s", positive);
+    read_if_known(row.min_s, "min_s", positive);
+    read_if_known(row.max_s, "max_s", positive);
+    read_if_known(row.stdev_s, "stdev_s", not_negative);
+    read_if_known(row.stderr_s, "stderr_s", not_negative);
+    read_if_known(row.gap_stderr_s, "gap_stderr_s", not_negative);
+    read_if_known(row.samples, "samples", at_least_one);
+  }
+  return rows;
+}
+
+CsvColumns collectives_columns() {
+  return {.required = {"collective", "bytes", "seconds"}, .optional = {"world_size", "gap_s"}, .others_allowed = true};
+}
+
+ShardedCosts costs_from_csv(const CsvTable& table, int64_t ranks) {
+  constexpr std::array<std::string_view, 3> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
+  std::vector<CollectiveRow> rows;
+  for (size_t i = 0; i < table.rows(); ++i) {
+    CollectiveRow& row = rows.emplace_back(CollectiveRow{.collective = table.text(i, "collective")});
+    if (std::ranges::find(kNames, row.collective) == kNames.end()) {
+      table.fail(i, fmt::format("collective is {}; expected all_reduce, reduce_scatter or all_gather", row.collective));
+    }
+    if (const int64_t of = table.has("world_size") ? table.integer(i, "world_size") : ranks; of != ranks) {
+      table.fail(i, fmt::format("world_size is {}; expected {}, the number of ranks predicted for", of, ranks));
+    }
+    row.bytes = at_least_one(table, i, "bytes");
+    row.seconds = positive(table, i, "seconds");
+    if (table.has("gap_s") && !table.text(i, "gap_s").empty()) row.gap_s = positive(table, i, "gap_s");
+  }
+  for (const std::string_view name : {kNames[1], kNames[2]}) {
+    if (std::ranges::find(rows, name, &CollectiveRow::collective) != rows.end()) continue;
+    table.fail_at_end(fmt::format("no {}; expected both reduce_scatter and all_gather", name));
+  }
+  return sharded_costs(rows);
 }
 
 }  // namespace
@@ -171,94 +250,6 @@ std::string tensors_csv(const TensorProfile& profile) {
 void write_tensors_csv(const std::filesystem::path& path, const TensorProfile& profile) {
   write_file_atomically(path, tensors_csv(profile));
 }
-
-namespace {
-
-const CsvColumns& table_columns() {
-  static const CsvColumns kColumns = {
-      .required = {"bytes", "world_size"},
-      .optional = {"median_s", "time_s", "gap_s", "mean_s", "stdev_s", "min_s", "max_s", "samples", "stderr_s", "gap_stderr_s"}};
-  return kColumns;
-}
-
-// The column that holds a(x): a median where there is one, else the file's only other time column.
-std::string time_column(const CsvTable& table) {
-  for (const char* name : {"median_s", "time_s", "mean_s", "min_s", "max_s"}) {
-    if (table.has(name)) return name;
-  }
-  table.fail_at_end("no time column; expected median_s (or one of time_s, mean_s, min_s, max_s)");
-}
-
-double positive(const CsvTable& table, size_t row, const std::string& column) {
-  const double value = table.number(row, column);
-  if (const char* expected = expected_of_measured(value)) table.fail(row, fmt::format("{} is {}; expected {}", column, value, expected));
-  return value;
-}
-
-int64_t at_least_one(const CsvTable& table, size_t row, const std::string& column) {
-  const int64_t value = table.integer(row, column);
-  if (value < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", column, value));
-  return value;
-}
-
-AllReduceTable from_csv(const CsvTable& table) {
-  const std::string time = time_column(table);
-  if (table.rows() == 0) table.fail_at_end("no measurements; expected lines of bytes,world_size," + time);
-  AllReduceTable rows;
-  for (size_t i = 0; i < table.rows(); ++i) {
-    const auto is_known = [&](const char* column) { return table.has(column) && !table.empty(i, column); };
-    const auto if_known = [&](const char* column) { return is_known(column) ? std::optional(positive(table, i, column)) : std::nullopt; };
-    AllReduceRow& row = rows.emplace_back();
-    row.bytes = at_least_one(table, i, "bytes");
-    row.world_size = at_least_one(table, i, "world_size");
-    row.median_s = positive(table, i, time);
-    row.gap_s = if_known("gap_s");
-    row.mean_s = if_known("mean_s");
-    row.min_s = if_known("min_s");
-    row.max_s = if_known("max_s");
-    const auto spread = [&](const char* column) -> std::optional<double> {
-      if (!is_known(column)) return std::nullopt;
-      const double value = table.number(i, column);
-      if (value < 0) table.fail(i, fmt::format("{} is {}; expected at least 0", column, value));
-      return value;
-    };
-    row.stdev_s = spread("stdev_s");
-    row.stderr_s = spread("stderr_s");
-    row.gap_stderr_s = spread("gap_stderr_s");
-    if (is_known("samples")) row.samples = at_least_one(table, i, "samples");
-  }
-  return rows;
-}
-
-const CsvColumns& collectives_columns() {
-  static const CsvColumns kColumns = {
-      .required = {"collective", "bytes", "seconds"}, .optional = {"world_size", "gap_s"}, .others_allowed = true};
-  return kColumns;
-}
-
-ShardedCosts costs_from_csv(const CsvTable& table, int64_t ranks) {
-  constexpr std::array<std::string_view, 3> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
-  std::vector<CollectiveRow> rows;
-  for (size_t i = 0; i < table.rows(); ++i) {
-    CollectiveRow& row = rows.emplace_back(CollectiveRow{.collective = table.text(i, "collective")});
-    if (std::ranges::find(kNames, row.collective) == kNames.end()) {
-      table.fail(i, fmt::format("collective is {}; expected all_reduce, reduce_scatter or all_gather", row.collective));
-    }
-    if (const int64_t of = table.has("world_size") ? table.integer(i, "world_size") : ranks; of != ranks) {
-      table.fail(i, fmt::format("world_size is {}; expected {}, the number of ranks predicted for", of, ranks));
-    }
-    row.bytes = at_least_one(table, i, "bytes");
-    row.seconds = positive(table, i, "seconds");
-    if (table.has("gap_s") && !table.text(i, "gap_s").empty()) row.gap_s = positive(table, i, "gap_s");
-  }
-  for (const std::string_view name : {kNames[1], kNames[2]}) {
-    if (std::ranges::find(rows, name, &CollectiveRow::collective) != rows.end()) continue;
-    table.fail_at_end(fmt::format("no {}; expected both reduce_scatter and all_gather", name));
-  }
-  return sharded_costs(rows);
-}
-
-}  // namespace
 
 AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& file) {
   return from_csv(parse_csv(text, file, table_columns()));

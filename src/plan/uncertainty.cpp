@@ -14,7 +14,6 @@
 #include "simulator.h"
 
 namespace firkin {
-
 namespace {
 
 constexpr int64_t kEffort = 4000000;          // buckets
@@ -38,6 +37,38 @@ double redrawn_factor(const AllReduceRow& row, std::mt19937_64& random) {
   const double least = row.min_s ? *row.min_s / row.median_s : 0;
   const double most = row.max_s ? *row.max_s / row.median_s : std::numeric_limits<double>::infinity();
   return std::clamp(factor, std::min(least, 1.0), std::max(most, 1.0));
+}
+
+constexpr std::array kFactors = {0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0};
+
+CostCurve scale_curve(const CostCurve& curve, Influence influence, double factor) {
+  std::vector<CostPoint> points = curve.points();
+  const double latency_s = std::ranges::min_element(points, {}, &CostPoint::seconds)->seconds;
+  for (CostPoint& point : points) {
+    const double rest_s = point.seconds - latency_s;
+    point.seconds = influence == Influence::kLatency ? factor * latency_s + rest_s : latency_s + rest_s / factor;
+  }
+  return CostCurve(std::move(points));
+}
+
+// The best of these plans under one set of inputs, and the caps around it that are within 1 % of it.
+SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<UniformCap>& plans, double tolerance) {
+  constexpr double kNear = 1.01;
+  Simulator simulator(inputs.profile, inputs.costs, {.simulation = inputs.options});
+  std::vector<double> end_s;
+  for (const UniformCap& plan : plans) end_s.push_back(simulator.end_s(plan.plan.buckets));
+  const double least_s = std::ranges::min(end_s), limit_s = least_s * (1 + tolerance);
+  const size_t best = with_fewest_buckets(end_s, limit_s, [&](size_t p) { return plans[p].plan.buckets.size(); });
+  size_t low = best, high = best;
+  while (low > 0 && end_s[low - 1] <= kNear * least_s) --low;
+  while (high + 1 < plans.size() && end_s[high + 1] <= kNear * least_s) ++high;
+  const int64_t total = std::max<int64_t>(1, inputs.profile.total_bytes());
+  return {.best = {.cap_bytes = roundest_cap(plans[best].caps),
+                   .buckets = std::ssize(plans[best].plan.buckets),
+                   .time_s = end_s[best],
+                   .exposed_s = end_s[best] - inputs.profile.backward_s},
+          .near_low_bytes = std::min(plans[low].caps.lowest_cap_bytes, total),
+          .near_high_bytes = std::min(plans[high].caps.highest_cap_bytes, total)};
 }
 
 }  // namespace
@@ -164,42 +195,6 @@ const UniformCap& CapOdds::least_regret() const {
   const double limit = least + std::max(kNoDifference, kSameShare * least);
   return caps_.plans[with_fewest_buckets(regret, limit, [&](size_t cap) { return caps_.plans[cap].plan.buckets.size(); })];
 }
-
-namespace {
-
-constexpr std::array kFactors = {0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0};
-
-CostCurve scale_curve(const CostCurve& curve, Influence influence, double factor) {
-  std::vector<CostPoint> points = curve.points();
-  const double latency_s = std::ranges::min_element(points, {}, &CostPoint::seconds)->seconds;
-  for (CostPoint& point : points) {
-    const double rest_s = point.seconds - latency_s;
-    point.seconds = influence == Influence::kLatency ? factor * latency_s + rest_s : latency_s + rest_s / factor;
-  }
-  return CostCurve(std::move(points));
-}
-
-// The best of these plans under one set of inputs, and the caps around it that are within 1 % of it.
-SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<UniformCap>& plans, double tolerance) {
-  constexpr double kNear = 1.01;
-  Simulator simulator(inputs.profile, inputs.costs, {.simulation = inputs.options});
-  std::vector<double> end_s;
-  for (const UniformCap& plan : plans) end_s.push_back(simulator.end_s(plan.plan.buckets));
-  const double least_s = std::ranges::min(end_s), limit_s = least_s * (1 + tolerance);
-  const size_t best = with_fewest_buckets(end_s, limit_s, [&](size_t p) { return plans[p].plan.buckets.size(); });
-  size_t low = best, high = best;
-  while (low > 0 && end_s[low - 1] <= kNear * least_s) --low;
-  while (high + 1 < plans.size() && end_s[high + 1] <= kNear * least_s) ++high;
-  const int64_t total = std::max<int64_t>(1, inputs.profile.total_bytes());
-  return {.best = {.cap_bytes = roundest_cap(plans[best].caps),
-                   .buckets = std::ssize(plans[best].plan.buckets),
-                   .time_s = end_s[best],
-                   .exposed_s = end_s[best] - inputs.profile.backward_s},
-          .near_low_bytes = std::min(plans[low].caps.lowest_cap_bytes, total),
-          .near_high_bytes = std::min(plans[high].caps.highest_cap_bytes, total)};
-}
-
-}  // namespace
 
 std::string name_of(Influence influence) {
   constexpr std::array kNames = {"total bytes", "latency", "bandwidth", "backward time", "contention"};
