@@ -1,4 +1,3 @@
-
 #include "layers.h"
 
 #include <ATen/core/grad_mode.h>

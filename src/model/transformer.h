@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "model/transformer.h"
 #include "model/transformer_config.h"
 
 #include <torch/nn/module.h>

@@ -1,10 +1,10 @@
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,45 +15,6 @@
 #include "model/transformer_config.h"
 
 namespace firkin {
-
-// With these limits no product of sizes, and no sum of bytes over a model, leaves int64_t.
-constexpr int64_t kLargestSize = int64_t{1} << 20;
-constexpr int64_t kMostLayers = 10000;
-
-std::string_view family_name(ModelFamily family) {
-  return family == ModelFamily::kCs336 ? "cs336" : "gpt2";
-}
-
-ModelFamily family_from_name(std::string_view name, const std::string& where) {
-  for (const ModelFamily family : {ModelFamily::kCs336, ModelFamily::kGpt2}) {
-    if (name == family_name(family)) return family;
-  }
-  throw InputError(fmt::format("{}: unknown model family '{}'; expected cs336 or gpt2", where, name));
-}
-
-void check_config(const TransformerConfig& config, const std::string& where) {
-  for (const ConfigSize& size : kConfigSizes) {
-    const int64_t value = config.*size.member;
-    const int64_t largest = size.member == &TransformerConfig::num_layers ? kMostLayers : kLargestSize;
-    if (value < 1 || value > largest) {
-      throw InputError(fmt::format("{}: {} is {}; expected an integer from 1 to {}", where, size.name, value, largest));
-    }
-  }
-  if (config.d_model % config.num_heads != 0) {
-    throw InputError(
-        fmt::format("{}: d_model is {}; expected a multiple of num_heads, which is {}", where, config.d_model, config.num_heads));
-  }
-  if (config.family != ModelFamily::kCs336) return;
-  const int64_t head_dim = config.d_model / config.num_heads;
-  if (head_dim % 2 != 0) {
-    throw InputError(fmt::format("{}: d_model / num_heads is {}; expected an even number, since rotary positions turn pairs of dimensions",
-                                 where, head_dim));
-  }
-  if (!std::isfinite(config.rope_theta) || config.rope_theta < 1) {
-    throw InputError(fmt::format("{}: rope_theta is {}; expected a number of at least 1, such as 10000", where, config.rope_theta));
-  }
-}
-
 namespace {
 
 struct Sizes {
@@ -100,23 +61,6 @@ constexpr std::array kModels = {
     NamedModel{"gpt2-xl", "GPT-2 XL", gpt2({1600, 6400, 48, 25})},
 };
 
-}  // namespace
-
-std::span<const NamedModel> named_models() {
-  return kModels;
-}
-
-const NamedModel& find_model(std::string_view name) {
-  std::vector<std::string_view> names;
-  for (const NamedModel& model : kModels) {
-    if (model.name == name) return model;
-    names.push_back(model.name);
-  }
-  throw InputError(fmt::format("unknown model '{}'; expected {}, or a .json file", name, fmt::join(names, ", ")));
-}
-
-namespace {
-
 using Json = nlohmann::json;
 
 constexpr const char* kExpected = "an object such as {\"base\": \"demo\", \"num_layers\": 4}";
@@ -139,16 +83,23 @@ ModelFile parse(std::string_view text, const std::string& path) {
   return file;
 }
 
-std::string string_at(const ModelFile& file, const char* key) {
-  const Json& value = file.object.at(key);
-  if (!value.is_string()) throw InputError(fmt::format("{}: {} is {}; expected a string", file.place(key), key, value.dump()));
-  return value.get<std::string>();
+// Takes a key's value over, if there is one, which must be right.
+template <class Right, class T>
+void read_if_there(const ModelFile& file, std::string_view key, const Right& is_right, const char* expected, T& member) {
+  const auto found = file.object.find(key);
+  if (found == file.object.end()) return;
+  if (!std::invoke(is_right, *found)) {
+    throw InputError(fmt::format("{}: {} is {}; expected {}", file.place(key), key, found->dump(), expected));
+  }
+  member = found->get<T>();
 }
 
 TransformerConfig base_of(const ModelFile& file) {
+  std::string name;
+  read_if_there(file, "base", &Json::is_string, "a string", name);
   if (!file.object.contains("base")) return {};
   try {
-    return find_model(string_at(file, "base")).config;
+    return find_model(name).config;
   } catch (const InputError& error) {
     throw InputError(fmt::format("{}: base: {}", file.place("base"), error.what()));
   }
@@ -167,39 +118,80 @@ void check_keys(const ModelFile& file) {
   }
 }
 
-void read_size(const ModelFile& file, const ConfigSize& size, TransformerConfig& config) {
-  const auto found = file.object.find(size.name);
-  if (found == file.object.end()) {
-    if (!file.object.contains("base")) {
-      throw InputError(fmt::format("{}: no {}; expected it, or a base to take it from", file.place(""), size.name));
-    }
-    return;
-  }
-  // An unsigned value beyond int64_t would wrap around.
-  if (!found->is_number_integer() || (found->is_number_unsigned() && found->get<uint64_t>() > INT64_MAX)) {
-    throw InputError(fmt::format("{}: {} is {}; expected an integer", file.place(size.name), size.name, found->dump()));
-  }
-  config.*size.member = found->get<int64_t>();
+// An unsigned value beyond int64_t would wrap around.
+bool is_integer(const Json& value) {
+  return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX);
 }
 
 }  // namespace
+
+// With these limits no product of sizes, and no sum of bytes over a model, leaves int64_t.
+constexpr int64_t kLargestSize = int64_t{1} << 20;
+constexpr int64_t kMostLayers = 10000;
+
+std::string_view family_name(ModelFamily family) {
+  return family == ModelFamily::kCs336 ? "cs336" : "gpt2";
+}
+
+ModelFamily family_from_name(std::string_view name, const std::string& where) {
+  for (const ModelFamily family : {ModelFamily::kCs336, ModelFamily::kGpt2}) {
+    if (name == family_name(family)) return family;
+  }
+  throw InputError(fmt::format("{}: unknown model family '{}'; expected cs336 or gpt2", where, name));
+}
+
+void check_config(const TransformerConfig& config, const std::string& where) {
+  for (const ConfigSize& size : kConfigSizes) {
+    const int64_t value = config.*size.member;
+    const int64_t largest = size.member == &TransformerConfig::num_layers ? kMostLayers : kLargestSize;
+    if (value < 1 || value > largest) {
+      throw InputError(fmt::format("{}: {} is {}; expected an integer from 1 to {}", where, size.name, value, largest));
+    }
+  }
+  if (config.d_model % config.num_heads != 0) {
+    throw InputError(
+        fmt::format("{}: d_model is {}; expected a multiple of num_heads, which is {}", where, config.d_model, config.num_heads));
+  }
+  if (config.family != ModelFamily::kCs336) return;
+  const int64_t head_dim = config.d_model / config.num_heads;
+  if (head_dim % 2 != 0) {
+    throw InputError(fmt::format("{}: d_model / num_heads is {}; expected an even number, since rotary positions turn pairs of dimensions",
+                                 where, head_dim));
+  }
+  if (!std::isfinite(config.rope_theta) || config.rope_theta < 1) {
+    throw InputError(fmt::format("{}: rope_theta is {}; expected a number of at least 1, such as 10000", where, config.rope_theta));
+  }
+}
+
+std::span<const NamedModel> named_models() {
+  return kModels;
+}
+
+const NamedModel& find_model(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const NamedModel& model : kModels) {
+    if (model.name == name) return model;
+    names.push_back(model.name);
+  }
+  throw InputError(fmt::format("unknown model '{}'; expected {}, or a .json file", name, fmt::join(names, ", ")));
+}
 
 TransformerConfig parse_model_json(std::string_view text, const std::string& path) {
   const ModelFile file = parse(text, path);
   check_keys(file);
   TransformerConfig config = base_of(file);
-  if (file.object.contains("family")) config.family = family_from_name(string_at(file, "family"), file.place("family"));
-  for (const ConfigSize& size : kConfigSizes) read_size(file, size, config);
-  if (const auto tied = file.object.find("tied"); tied != file.object.end()) {
-    if (!tied->is_boolean()) throw InputError(fmt::format("{}: tied is {}; expected true or false", file.place("tied"), tied->dump()));
-    config.tied = tied->get<bool>();
+  if (std::string family; file.object.contains("family")) {
+    read_if_there(file, "family", &Json::is_string, "a string", family);
+    config.family = family_from_name(family, file.place("family"));
   }
-  if (const auto theta = file.object.find("rope_theta"); theta != file.object.end()) {
-    if (!theta->is_number()) {
-      throw InputError(fmt::format("{}: rope_theta is {}; expected a number", file.place("rope_theta"), theta->dump()));
+  for (const ConfigSize& size : kConfigSizes) {
+    if (!file.object.contains("base") && !file.object.contains(size.name)) {
+      throw InputError(fmt::format("{}: no {}; expected it, or a base to take it from", file.place(""), size.name));
     }
-    config.rope_theta = theta->get<double>();
+    read_if_there(file, size.name, &is_integer, "an integer", config.*size.member);
   }
+  read_if_there(file, "tied", &Json::is_boolean, "true or false", config.tied);
+  read_if_there(file, "rope_theta", &Json::is_number, "a number", config.rope_theta);
   check_config(config, file.place(""));
   return config;
 }

@@ -12,8 +12,6 @@
 #include <string>
 #include <string_view>
 
-#include "model/transformer_config.h"
-
 namespace firkin {
 
 enum class ModelFamily {
