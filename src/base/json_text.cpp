@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -117,16 +118,14 @@ class LineFinder : public Scanner {
     const std::string here = path();
     const bool around = wanted_.starts_with(here) &&
                         (here.empty() || here.size() == wanted_.size() || wanted_[here.size()] == '.' || wanted_[here.size()] == '[');
-    if (!around || (found_ && here.size() <= length_)) return;
-    found_ = true;
+    if (!around || (length_ && here.size() <= *length_)) return;
     length_ = here.size();
     line_ = line();
   }
 
  private:
   std::string_view wanted_;
-  bool found_ = false;
-  size_t length_ = 0;
+  std::optional<size_t> length_;  // of the path of what was found
   int64_t line_ = 1;
 };
 

@@ -245,15 +245,12 @@ Cuts cuts_of(const BucketPlan& plan) {
 }
 
 BucketPlan plan_of(const Cuts& cuts) {
-  BucketPlan plan{{{0, 1}}, {}};
-  for (size_t i = 0; i < cuts.size(); ++i) {
-    if (cuts[i]) {
-      plan.buckets.push_back({static_cast<int64_t>(i) + 1, 1});
-    } else {
-      ++plan.buckets.back().count;
-    }
+  std::vector<int64_t> counts = {1};
+  for (const bool cut : cuts) {
+    if (cut) counts.push_back(0);
+    ++counts.back();
   }
-  return plan;
+  return plan_of_counts(counts);
 }
 
 // `wanted`, or the plan that differs from it in the fewest cuts, for which `is_free` holds. Nothing when there is none (or, with more than
@@ -295,7 +292,7 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   Vector errors = residuals;
   for (double& error : errors) error = std::abs(std::expm1(error));
   result.median_relative_error = median(errors);
-  result.largest_relative_error = *std::max_element(errors.begin(), errors.end());
+  result.largest_relative_error = std::ranges::max(errors);
   for (const Parameter& parameter : fit.parameters) result.fitted.emplace_back(parameter.name);
   add_uncertainty(fit, x, residuals, result);
   return result;

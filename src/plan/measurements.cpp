@@ -30,25 +30,23 @@ constexpr int64_t kLargestTotal = int64_t{1} << 53;  // bytes; beyond it a doubl
 
 constexpr double kLongest = 1e9;  // seconds: 31 years
 
-std::optional<std::string> time_fault(const char* what, double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0) return fmt::format("{} is {}; expected seconds, at least 0", what, seconds);
-  if (seconds > kLongest) return fmt::format("{} is {}; expected seconds, at most {}", what, seconds, kLongest);
-  return std::nullopt;
+// fail: throws, with where it is.
+void check_time(const char* what, double seconds, const auto& fail) {
+  if (!std::isfinite(seconds) || seconds < 0) fail(fmt::format("{} is {}; expected seconds, at least 0", what, seconds));
+  if (seconds > kLongest) fail(fmt::format("{} is {}; expected seconds, at most {}", what, seconds, kLongest));
 }
 
-// What is wrong with tensor i, given the checked tensors before it, or nothing.
-std::optional<std::string> fault(const TensorProfile& profile, size_t i, int64_t total_before) {
-  if (profile.bytes[i] < 0) return fmt::format("bytes is {}; expected at least 0", profile.bytes[i]);
-  if (profile.bytes[i] > kLargestTotal - total_before) return fmt::format("the total exceeds {} bytes", kLargestTotal);
+// Of tensor i, where those before it have been checked, and hold so many bytes.
+void check_tensor(const TensorProfile& profile, size_t i, int64_t total_before, const auto& fail) {
+  if (profile.bytes[i] < 0) fail(fmt::format("bytes is {}; expected at least 0", profile.bytes[i]));
+  if (profile.bytes[i] > kLargestTotal - total_before) fail(fmt::format("the total exceeds {} bytes", kLargestTotal));
   const double ready = profile.ready_s[i];
-  if (auto wrong = time_fault(kTensorReady, ready)) return wrong;
+  check_time(kTensorReady, ready, fail);
   if (i > 0 && ready < profile.ready_s[i - 1]) {
-    return fmt::format("ready_s is {} after {}; expected gradient-ready order", ready, profile.ready_s[i - 1]);
+    fail(fmt::format("ready_s is {} after {}; expected gradient-ready order", ready, profile.ready_s[i - 1]));
   }
-  if (!profile.needed_s.empty()) {
-    if (auto wrong = time_fault(kTensorNeeded, profile.needed_s[i])) return wrong;
-  }
-  return profile.update_s.empty() ? std::nullopt : time_fault(kTensorUpdate, profile.update_s[i]);
+  if (!profile.needed_s.empty()) check_time(kTensorNeeded, profile.needed_s[i], fail);
+  if (!profile.update_s.empty()) check_time(kTensorUpdate, profile.update_s[i], fail);
 }
 
 TensorProfile from_table(const CsvTable& table) {
@@ -65,7 +63,7 @@ TensorProfile from_table(const CsvTable& table) {
     if (update) profile.update_s.push_back(table.number(row, kTensorUpdate));
     if (profile.names.back().empty()) table.fail(row, "the name is empty; expected the tensor's name");
     if (!seen.insert(profile.names.back()).second) table.fail(row, fmt::format("tensor '{}' appears twice", profile.names.back()));
-    if (const auto wrong = fault(profile, row, total)) table.fail(row, *wrong);
+    check_tensor(profile, row, total, [&](const std::string& wrong) { table.fail(row, wrong); });
     total += profile.bytes.back();
   }
   profile.backward_s = profile.ready_s.back();
@@ -203,7 +201,8 @@ void check_profile(const TensorProfile& profile) {
   int64_t total = 0;
   for (size_t i = 0; i < count; ++i) {
     if (!seen.insert(profile.names[i]).second) throw InputError(fmt::format("tensor '{}' appears twice", profile.names[i]));
-    if (const auto wrong = fault(profile, i, total)) throw InputError(fmt::format("tensor '{}': {}", profile.names[i], *wrong));
+    check_tensor(profile, i, total,
+                 [&](const std::string& wrong) { throw InputError(fmt::format("tensor '{}': {}", profile.names[i], wrong)); });
     total += profile.bytes[i];
   }
   const double last = count == 0 ? 0 : profile.ready_s.back();

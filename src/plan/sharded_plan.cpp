@@ -15,10 +15,6 @@
 namespace firkin {
 namespace {
 
-int64_t part_of(int64_t elements, int64_t ranks) {
-  return (elements + ranks - 1) / ranks;
-}
-
 // Of a wide interval the upper half: a cap far below what it makes would be read as a wish for smaller buckets.
 int64_t cap_of(const CapInterval& caps) {
   const bool limited = caps.highest_cap_bytes != std::numeric_limits<int64_t>::max();
@@ -67,7 +63,7 @@ RankMemory plain_memory(const TrainedMemory& trained) {
 RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks) {
   if (ranks < 1) throw InputError(fmt::format("memory of {} ranks; expected at least 1", ranks));
   TrainedMemory part = trained;
-  part.elements = part_of(trained.elements, ranks);
+  part.elements = (trained.elements + ranks - 1) / ranks;
   const RankMemory of_part = plain_memory(part);
   const int64_t bytes = trained.elements * trained.element_bytes;
   return {.parameters = bytes,

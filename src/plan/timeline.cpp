@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <initializer_list>
 #include <numeric>
 #include <queue>
 #include <tuple>
@@ -46,10 +47,12 @@ BucketSpan launched_now(const Clock& clock, double link_free, double end, double
   return {.ready_s = ready_s, .start_s = std::max(clock.comm(), link_free), .end_s = end, .launch_s = clock.wall(), .bucket = bucket};
 }
 
-template <typename SPerByte>
-double bound_s(const TensorProfile& profile, double computation_s, const SPerByte& s_per_byte) {
+// calls: what all bytes go through, one after another.
+double bound_s(const TensorProfile& profile, double computation_s, std::initializer_list<const CommCosts*> calls) {
   const auto bytes = static_cast<double>(profile.total_bytes());
-  return bytes > 0 ? std::max(computation_s, bytes * s_per_byte(bytes)) : computation_s;
+  double s_per_byte = 0;
+  for (const CommCosts* costs : calls) s_per_byte += bytes > 0 ? least_s_per_byte(*costs, bytes) : 0;
+  return std::max(computation_s, bytes * s_per_byte);
 }
 
 int64_t checked_ranks(int64_t ranks) {
@@ -377,15 +380,14 @@ Pipeline simulate_sharded(const TensorProfile& profile, const BucketPlan& plan, 
 double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options) {
   check_options(options);
   const double computation = computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 1) + options.agreement_s;
-  return bound_s(profile, computation, [&](double bytes) { return least_s_per_byte(costs, bytes); });
+  return bound_s(profile, computation, {&costs});
 }
 
 double sharded_bound_s(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const PipelineOptions& options) {
   check_options(options);
   const auto among = static_cast<double>(checked_ranks(ranks));
   const double computation = computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 2, among) + options.agreement_s;
-  return bound_s(profile, computation,
-                 [&](double bytes) { return least_s_per_byte(costs.reduce_scatter, bytes) + least_s_per_byte(costs.all_gather, bytes); });
+  return bound_s(profile, computation, {&costs.reduce_scatter, &costs.all_gather});
 }
 
 }  // namespace firkin
