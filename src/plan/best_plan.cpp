@@ -201,23 +201,22 @@ BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCos
 
 BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated) {
   const double startup_s = fit_alpha_beta(isolated.points()).alpha_s;
-  BucketPlan plan;
-  Bucket open;
+  std::vector<int64_t> counts;
+  int64_t open = 0;
   double open_bytes = 0;
   double previous_end_s = -kInfinity;
   for (size_t i = 0; i < profile.bytes.size(); ++i) {
-    ++open.count;
+    ++open;
     open_bytes += static_cast<double>(profile.bytes[i]);
     const double start_s = std::max(previous_end_s, profile.ready_s[i]);
     const double comm_s = isolated(open_bytes);
     const bool last = i + 1 == profile.bytes.size();
     if (!last && profile.ready_s[i + 1] - start_s < std::min(startup_s, comm_s)) continue;
     previous_end_s = start_s + comm_s;
-    plan.buckets.push_back(open);
-    open = {.first = open.first + open.count, .count = 0};
+    counts.push_back(std::exchange(open, 0));
     open_bytes = 0;
   }
-  return plan;
+  return plan_of_counts(counts);
 }
 
 std::vector<Baseline> baselines(const TensorProfile& profile, const CommCosts& costs) {

@@ -290,13 +290,15 @@ std::vector<OrderedCandidate> ordered_starts(const TensorProfile& profile, const
     throw InputError(fmt::format("no plan of at most {} buckets, of at most {} bytes; expected more", options.most_buckets,
                                  options.largest_bucket_bytes));
   }
-  std::ranges::stable_sort(starts, [](const OrderedCandidate& a, const OrderedCandidate& b) {
-    return std::pair(a.period_s, a.buckets.size()) < std::pair(b.period_s, b.buckets.size());
-  });
+  std::ranges::stable_sort(starts, {}, [](const OrderedCandidate& start) { return std::pair(start.period_s, start.buckets.size()); });
   const auto same = std::ranges::unique(starts, {}, &OrderedCandidate::buckets);
   starts.erase(same.begin(), same.end());
   if (starts.size() > kImprovedStarts) starts.resize(kImprovedStarts);
   return starts;
+}
+
+Pipeline simulated(const TensorProfile& profile, const BucketPlan& plan, const InputDraw& draw) {
+  return simulate_pipeline(slowed(profile, draw.compute_factor), plan, draw.costs, pipeline_options(draw.costs, draw.simulation));
 }
 
 // Empty instead of the ready order.
@@ -345,10 +347,7 @@ PipelineOptions pipeline_options(const CommCosts& costs, const SimulationOptions
 
 std::vector<double> drawn_periods(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws) {
   std::vector<double> periods;
-  for (const InputDraw& draw : draws) {
-    const PipelineOptions options = pipeline_options(draw.costs, draw.simulation);
-    periods.push_back(simulate_pipeline(slowed(profile, draw.compute_factor), plan, draw.costs, options).period_s);
-  }
+  for (const InputDraw& draw : draws) periods.push_back(simulated(profile, plan, draw).period_s);
   return periods;
 }
 
@@ -360,8 +359,7 @@ BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, cons
   training.transfer_s.resize(count);
   training.forward_s = profile.forward_s;
   for (const InputDraw& draw : draws) {
-    const PipelineOptions options = pipeline_options(draw.costs, draw.simulation);
-    const Pipeline step = simulate_pipeline(slowed(profile, draw.compute_factor), plan, draw.costs, options);
+    const Pipeline step = simulated(profile, plan, draw);
     ObservedStep& seen = training.steps.emplace_back();
     seen.backward_s = step.backward_end_s - step.forward_end_s;
     period_s += step.period_s / static_cast<double>(draws.size());

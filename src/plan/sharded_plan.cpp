@@ -64,13 +64,10 @@ RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks) {
   if (ranks < 1) throw InputError(fmt::format("memory of {} ranks; expected at least 1", ranks));
   TrainedMemory part = trained;
   part.elements = (trained.elements + ranks - 1) / ranks;
-  const RankMemory of_part = plain_memory(part);
-  const int64_t bytes = trained.elements * trained.element_bytes;
-  return {.parameters = bytes,
-          .gradients = bytes,
-          .received = std::max(ranks > 1 ? bytes : 0, of_part.masters),
-          .optimizer = of_part.optimizer,
-          .masters = of_part.masters};
+  RankMemory memory = plain_memory(part);
+  memory.parameters = memory.gradients = trained.elements * trained.element_bytes;
+  memory.received = std::max(ranks > 1 ? memory.gradients : 0, memory.masters);
+  return memory;
 }
 
 ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options) {
