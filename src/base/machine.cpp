@@ -88,11 +88,12 @@ std::vector<ControlGroupFolder> control_group_folders(const std::string& control
   return folders;
 }
 
-// The number that a file begins with; none when there is no such file, or a word in it ("max").
-std::optional<int64_t> number_in_file(const fs::path& path) {
+// What a file begins with, a number or a word; none when there is no such file, or no number in it ("max").
+template <typename Value>
+std::optional<Value> first_in_file(const fs::path& path) {
   std::ifstream in(path);
-  int64_t number = 0;
-  if (in >> number) return number;
+  Value value{};
+  if (in >> value) return value;
   return std::nullopt;
 }
 
@@ -114,8 +115,8 @@ std::optional<double> quota_of(const ControlGroupFolder& group) {
   if (group.version == 2) {
     std::ifstream(group.path / "cpu.max") >> quota >> period;
   } else {  // a quota of -1 is none
-    quota = static_cast<double>(number_in_file(group.path / "cpu.cfs_quota_us").value_or(-1));
-    period = static_cast<double>(number_in_file(group.path / "cpu.cfs_period_us").value_or(0));
+    quota = static_cast<double>(first_in_file<int64_t>(group.path / "cpu.cfs_quota_us").value_or(-1));
+    period = static_cast<double>(first_in_file<int64_t>(group.path / "cpu.cfs_period_us").value_or(0));
   }
   if (quota > 0 && period > 0) return quota / period;
   return std::nullopt;
@@ -157,13 +158,6 @@ std::string version_in(const fs::path& file) {
   return "";
 }
 
-std::string first_word_in(const fs::path& path) {
-  std::ifstream in(path);
-  std::string word;
-  in >> word;
-  return word;
-}
-
 std::optional<std::array<double, 3>> load_average(const fs::path& root) {
   std::ifstream in(root / "proc/loadavg");
   std::array<double, 3> load{};
@@ -174,8 +168,8 @@ std::optional<std::array<double, 3>> load_average(const fs::path& root) {
 // What the group may use less what it uses and cannot drop.
 std::optional<int64_t> left_to(const ControlGroupFolder& group) {
   const bool v2 = group.version == 2;
-  const auto limit = number_in_file(group.path / (v2 ? "memory.max" : "memory.limit_in_bytes"));
-  const auto used = number_in_file(group.path / (v2 ? "memory.current" : "memory.usage_in_bytes"));
+  const auto limit = first_in_file<int64_t>(group.path / (v2 ? "memory.max" : "memory.limit_in_bytes"));
+  const auto used = first_in_file<int64_t>(group.path / (v2 ? "memory.current" : "memory.usage_in_bytes"));
   if (!limit || !used) return std::nullopt;
   const int64_t can_drop = number_after(group.path / "memory.stat", v2 ? "inactive_file" : "total_inactive_file").value_or(0);
   return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - can_drop));
@@ -256,7 +250,7 @@ MachineState machine_state(const fs::path& root) {
           .cpus = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)),
           .allowed_cpus = allowed_cpus(),
           .cpu_quota = cpu_quota(root),
-          .governor = first_word_in(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+          .governor = first_in_file<std::string>(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").value_or(""),
           .load_average = load_average(root),
           .available_memory_bytes = available_memory_bytes(root)};
 }
