@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <ranges>
 
 #include "firkin/base/units.h"
 #include "firkin/stats/summary.h"
@@ -32,14 +33,6 @@ json allreduce_point(const AllReduceRow& row, const char* kind, double seconds) 
           {"interval", "–"}};
 }
 
-json isolated_point(const AllReduceRow& row) {
-  json point = allreduce_point(row, kIsolated, row.median_s);
-  if (row.samples) point["samples"] = *row.samples;
-  if (!row.min_s || !row.max_s) return point;
-  add_interval(point, Interval{*row.min_s, *row.max_s});
-  return point;
-}
-
 // The fitted line, and the range of the points that it is drawn in.
 json fit_row(const AlphaBeta& fit, const json& points) {
   const auto [least, most] = std::ranges::minmax(points, {}, [](const json& point) { return point["bytes"].get<int64_t>(); });
@@ -60,7 +53,9 @@ std::optional<Chart> allreduce_chart(const Results& results) {
   const bool several_worlds = table.front().world_size != table.back().world_size;
   json points = json::array(), fit = json::array(), worlds = json::array(), key = {kIsolated};
   for (const AllReduceRow& row : table) {
-    points.push_back(isolated_point(row));
+    points.push_back(allreduce_point(row, kIsolated, row.median_s));
+    if (row.samples) points.back()["samples"] = *row.samples;
+    if (row.min_s && row.max_s) add_interval(points.back(), Interval{*row.min_s, *row.max_s});
     if (several_worlds) worlds.push_back({{"bytes", row.bytes}, {"time_s", row.median_s}, {"world", points.back()["world"]}});
     if (!row.gap_s) continue;
     points.push_back(allreduce_point(row, kGap, *row.gap_s));
@@ -231,13 +226,8 @@ using NameParts = std::vector<std::string>;
 
 // "demo, batch 1, fp32" -> demo; batch 1; fp32
 NameParts parts_of(const std::string& configuration) {
-  constexpr std::string_view kBetween = ", ";
   NameParts parts;
-  for (size_t start = 0; start < configuration.size();) {
-    const size_t end = std::min(configuration.find(kBetween, start), configuration.size());
-    parts.push_back(configuration.substr(start, end - start));
-    start = end + kBetween.size();
-  }
+  for (const auto part : std::views::split(configuration, std::string_view(", "))) parts.emplace_back(part.begin(), part.end());
   return parts;
 }
 

@@ -168,22 +168,19 @@ Chart predicted_chart(const Prediction& prediction) {
   std::ranges::stable_sort(curve, {}, &CurveRow::cap_mib);
   CurveRange times = times_of(curve);
   times.include(plan_s);
-  Chart chart;
-  chart.id = "predicted";
-  chart.title = "Backward time over bucket size: predicted";
-  chart.caption =
-      "From the start of backward to the last gradient, with the cap of every bucket. Dashed: the best plan, whose buckets differ in size.";
-  chart.summary =
-      fmt::format("Predicted backward time over bucket caps from {} to {} MiB; least {} at {} MiB.", display_cap(curve.front().cap_mib),
-                  display_cap(curve.back().cap_mib), display_seconds(*best.predicted_s), display_cap(best.cap_mib));
-  chart.spec =
+  json spec =
       filled_chart("curve", {{"predicted", predicted_points(curve)},
                              {"measured", json::array()},
                              {"levels", {{{"strategy", "best plan"}, {"time_s", plan_s}, {"measured", display_seconds(plan_s)}}}},
                              {"best", json::array({best_mark("predicted", best.cap_mib, *best.predicted_s, 0, "predicted best")})}});
-  set_time_axis(chart.spec, times, "backward, with communication");
-  set_param(chart.spec, "key", {"predicted"});
-  return chart;
+  set_time_axis(spec, times, "backward, with communication");
+  set_param(spec, "key", {"predicted"});
+  return {
+      "predicted", "Backward time over bucket size: predicted",
+      "From the start of backward to the last gradient, with the cap of every bucket. Dashed: the best plan, whose buckets differ in size.",
+      fmt::format("Predicted backward time over bucket caps from {} to {} MiB; least {} at {} MiB.", display_cap(curve.front().cap_mib),
+                  display_cap(curve.back().cap_mib), display_seconds(*best.predicted_s), display_cap(best.cap_mib)),
+      std::move(spec)};
 }
 
 // ---- How the best cap moves with the inputs of a prediction: heat maps, one cell per factor of an input, darker for more.
@@ -193,33 +190,20 @@ std::string factor_label(double factor) {
   return factor < 1 ? fmt::format("1/{:g}", 1 / factor) : fmt::format("{:g}", factor);
 }
 
-// What a cell shows: its shade on any scale, and a label.
-using Shade = std::pair<double, std::string> (*)(const SensitivityPoint& point);
-
-std::pair<double, std::string> shade_of_time(const SensitivityPoint& point) {
-  return {std::log(point.best.time_s), display_seconds(point.best.time_s)};
-}
-
-std::pair<double, std::string> shade_of_cap(const SensitivityPoint& point) {
-  return {std::log(static_cast<double>(point.best.cap_bytes)), display_cap(mib(point.best.cap_bytes))};
-}
-
-json cell(const SensitivityPoint& point, const std::string& column, const std::string& row, Shade shade_of) {
-  const auto [shade, label] = shade_of(point);
-  return {{"column", column},
-          {"row", row},
-          {"shade", shade},
-          {"label", label},
-          {"cap", display_cap(mib(point.best.cap_bytes)) + " MiB"},
-          {"time", display_seconds(point.best.time_s)},
-          {"exposed", display_seconds(point.best.exposed_s)},
-          {"keep", display_percent(cost_of_keeping(point), true)}};
-}
-
-json by_influence(const SensitivityPrediction& sensitivity, Shade shade_of) {
+// shown: what a cell is shaded by, and its label.
+json by_influence(const SensitivityPrediction& sensitivity, std::pair<double, std::string> (*shown)(const PredictedCap& best)) {
   json cells = json::array();
-  for (const SensitivityPoint& point : sensitivity.points)
-    cells.push_back(cell(point, factor_label(point.factor), std::string(name_of(point.influence)), shade_of));
+  for (const SensitivityPoint& point : sensitivity.points) {
+    const auto [amount, label] = shown(point.best);
+    cells.push_back({{"column", factor_label(point.factor)},
+                     {"row", name_of(point.influence)},
+                     {"shade", std::log(amount)},
+                     {"label", label},
+                     {"cap", display_cap(mib(point.best.cap_bytes)) + " MiB"},
+                     {"time", display_seconds(point.best.time_s)},
+                     {"exposed", display_seconds(point.best.exposed_s)},
+                     {"keep", display_percent(cost_of_keeping(point), true)}});
+  }
   json spec = filled_chart("heat_map", {{"cells", std::move(cells)}});
   spec["encoding"]["x"]["axis"]["title"] = "times its value";
   spec["encoding"]["y"]["axis"]["title"] = "input";
@@ -238,32 +222,32 @@ std::optional<Chart> curve_chart(const Results& results) {
   }
   const json measured = measured_points(results);
   const Levels levels = place_levels(results.strategies, times);
-  Chart chart;
-  chart.id = "curve";
-  chart.title = measured.empty() ? "Step time over bucket size: predicted" : "Step time over bucket size: predicted and measured";
-  chart.caption = curve_caption(levels, !measured.empty(), line.front().predicted_range_s.has_value()) + error_text(results.curve);
-  chart.summary = curve_summary(line, results.answer);
-  chart.spec = filled_chart("curve", {{"predicted", predicted_points(line)},
-                                      {"measured", measured},
-                                      {"levels", levels.lines},
-                                      {"best", results.answer ? best_marks(*results.answer, caps) : json::array()}});
-  set_time_axis(chart.spec, times, "step time");
-  if (measured.empty()) set_param(chart.spec, "key", {"predicted"});
-  return chart;
+  json spec = filled_chart("curve", {{"predicted", predicted_points(line)},
+                                     {"measured", measured},
+                                     {"levels", levels.lines},
+                                     {"best", results.answer ? best_marks(*results.answer, caps) : json::array()}});
+  set_time_axis(spec, times, "step time");
+  if (measured.empty()) set_param(spec, "key", {"predicted"});
+  return Chart{"curve", std::string("Step time over bucket size: predicted") + (measured.empty() ? "" : " and measured"),
+               curve_caption(levels, !measured.empty(), line.front().predicted_range_s.has_value()) + error_text(results.curve),
+               curve_summary(line, results.answer), std::move(spec)};
 }
 
 std::vector<Chart> prediction_charts(const Prediction& prediction) {
   std::vector<Chart> charts = {predicted_chart(prediction)};
   if (!prediction.sensitivity) return charts;
   const SensitivityPrediction& sensitivity = *prediction.sensitivity;
-  charts.push_back({"sensitivity-time", "Backward time, with the best cap",
-                    "Each row multiplies one input and leaves the others. The column 1 is the operating point.",
-                    "A heat map of the backward time by input and factor; the table holds its numbers.",
-                    by_influence(sensitivity, shade_of_time)});
+  charts.push_back(
+      {"sensitivity-time", "Backward time, with the best cap",
+       "Each row multiplies one input and leaves the others. The column 1 is the operating point.",
+       "A heat map of the backward time by input and factor; the table holds its numbers.",
+       by_influence(sensitivity, [](const PredictedCap& best) { return std::pair(best.time_s, display_seconds(best.time_s)); })});
   charts.push_back({"sensitivity-cap", "The best uniform cap (MiB)",
                     "Neighbours can differ much at little cost: T(b) is flat around its lowest point. The table says how flat.",
                     "A heat map of the best cap by input and factor; the table holds its numbers.",
-                    by_influence(sensitivity, shade_of_cap)});
+                    by_influence(sensitivity, [](const PredictedCap& best) {
+                      return std::pair(static_cast<double>(best.cap_bytes), display_cap(mib(best.cap_bytes)));
+                    })});
   return charts;
 }
 

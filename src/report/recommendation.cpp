@@ -213,8 +213,6 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
 
 // ---- The answer of `firkin predict`.
 
-constexpr double kSlowRank = 0.05;  // above the median rank in every step: worth a sentence
-
 std::string buckets_text(auto count) {
   return count == 1 ? "1 bucket" : fmt::format("{} buckets", count);
 }
@@ -237,10 +235,6 @@ void add_extrapolated(const Prediction& prediction, std::vector<std::string>& le
         "exponential tail.",
         stragglers->ranks, stragglers->samples, display_percent(stragglers->factor - 1), display_percent(stragglers->tail_factor - 1)));
   }
-}
-
-std::string in_sentences(const std::vector<std::string>& sentences) {
-  return fmt::format("{}", fmt::join(sentences, " "));
 }
 
 // What it comes to, intervals, what the cap may cost when model and inputs are wrong, and which caps are the same.
@@ -267,7 +261,7 @@ std::string prediction_certainty(const Prediction& prediction) {
   if (!best.exhaustive.value_or(true)) {
     sentences.emplace_back("There are too many caps to try all: some were skipped, here and wherever caps are compared.");
   }
-  return in_sentences(sentences);
+  return fmt::format("{}", fmt::join(sentences, " "));
 }
 
 std::string allreduce_text(const AlphaBeta& fit) {
@@ -288,15 +282,16 @@ std::string prediction_inputs(const Prediction& prediction) {
         "Backward is that of the slowest of {} ranks, expected {} above the {} of {} ({} measured times).", stragglers->ranks,
         display_percent(stragglers->factor - 1, true), display_seconds(stragglers->measured_backward_s),
         stragglers->measured_ranks == 1 ? "one" : fmt::format("the slowest of {}", stragglers->measured_ranks), stragglers->samples));
+    constexpr double kSlowRank = 0.05;  // above the median rank in every step: worth a sentence
     if (stragglers->slowest_rank_ratio > 1 + kSlowRank) {
       sentences.push_back(
           fmt::format("One of the measured ranks is slow in every step: {} above the median rank. The profile already includes that.",
                       display_percent(stragglers->slowest_rank_ratio - 1)));
     }
   }
-  const std::string place = place_on_the_map(workload.gradient_bytes, workload.backward_s, prediction.alpha_beta);
-  if (!place.empty()) sentences.push_back(place);
-  return in_sentences(sentences);
+  sentences.push_back(place_on_the_map(workload.gradient_bytes, workload.backward_s, prediction.alpha_beta));
+  std::erase(sentences, "");
+  return fmt::format("{}", fmt::join(sentences, " "));
 }
 
 // What hiding communication behind the next forward pass as well is worth; the plan is in a table.

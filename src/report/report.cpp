@@ -102,14 +102,18 @@ std::string fill_page(std::string_view page, const std::map<std::string, std::st
 
 // ---- Parts of a page.
 
-std::string chart_html(const Chart& chart) {
-  return fmt::format(
-      "<figure id=\"figure-{0}\"><h2>{1}</h2>\n<div class=\"drawing\"><div class=\"chart\" id=\"chart-{0}\" role=\"img\" "
-      "aria-label=\"{2}\"></div></div>\n"
-      "<figcaption>{3}</figcaption>\n"
-      "<p class=\"save\" hidden>Save as <button type=\"button\" data-chart=\"{0}\" data-format=\"png\">PNG</button> "
-      "<button type=\"button\" data-chart=\"{0}\" data-format=\"svg\">SVG</button></p></figure>\n",
-      chart.id, escape_html(chart.title), escape_html(chart.summary), escape_html(chart.caption));
+std::string charts_html(const std::vector<Chart>& charts) {
+  std::string html;
+  for (const Chart& chart : charts) {
+    html += fmt::format(
+        "<figure id=\"figure-{0}\"><h2>{1}</h2>\n<div class=\"drawing\"><div class=\"chart\" id=\"chart-{0}\" role=\"img\" "
+        "aria-label=\"{2}\"></div></div>\n"
+        "<figcaption>{3}</figcaption>\n"
+        "<p class=\"save\" hidden>Save as <button type=\"button\" data-chart=\"{0}\" data-format=\"png\">PNG</button> "
+        "<button type=\"button\" data-chart=\"{0}\" data-format=\"svg\">SVG</button></p></figure>\n",
+        chart.id, escape_html(chart.title), escape_html(chart.summary), escape_html(chart.caption));
+  }
+  return html;
 }
 
 // Words for a shell: quoted where one would take them apart.
@@ -127,12 +131,6 @@ std::string shell_words(const std::vector<std::string>& words) {
     line += '\'';
   }
   return line;
-}
-
-std::string charts_html(const std::vector<Chart>& charts) {
-  std::string html;
-  for (const Chart& chart : charts) html += chart_html(chart);
-  return html;
 }
 
 nlohmann::json charts_island(const std::vector<Chart>& charts) {
@@ -237,11 +235,6 @@ std::string origin_html(const RunHead& run) {
   return facts_html("Environment", environment) + facts_html("Model", model) + command_html(run.command_line, run.started);
 }
 
-// What the cap that the prediction alone favours costs over the measured best.
-std::string regret_text(double regret) {
-  return regret > 0 ? display_percent(regret) + " longer" : "no longer";
-}
-
 // How sure the answer is, and the best of Firkin's own engine.
 std::string certainty_html(const Answer& answer) {
   std::string html;
@@ -255,19 +248,6 @@ std::string certainty_html(const Answer& answer) {
 std::string answer_html(const Answer& answer) {
   return "<header class=\"run\"><p class=\"kicker\">" + escape_html(answer.kicker) + "</p>\n" + element("h2", answer.heading) +
          certainty_html(answer) + warnings_html(answer) + paragraphs(answer.lead) + "</header>\n";
-}
-
-// Several trainings, a row each.
-std::string trainings_html(const std::vector<NamedTraining>& trainings) {
-  if (trainings.size() < 2) return "";
-  std::vector<std::string> names;
-  std::vector<TrainingSection> sections;
-  for (const NamedTraining& one : trainings) {
-    names.push_back(one.name);
-    sections.push_back(*one.training);
-    sections.back().rows.clear();
-  }
-  return "<section class=\"tables\">" + html_table(trainings_table(names, sections, kPage)) + "</section>\n";
 }
 
 std::string page_of(std::map<std::string, std::string> parts, const std::vector<Chart>& charts, const nlohmann::json& data) {
@@ -297,6 +277,9 @@ std::string_view third_party_notices() {
 std::string render_report(const Results& results) {
   const Answer answer = put_in_words(results);
   const std::vector<Chart> charts = charts_for(results);
+  // What the cap that the prediction alone favours costs over the measured best.
+  std::string trust;
+  if (results.answer) trust = results.answer->regret > 0 ? display_percent(results.answer->regret) + " longer" : "no longer";
   return page_of({{"title", escape_html(answer.kicker)},
                   {"kicker", escape_html(answer.kicker)},
                   {"heading", heading_html(answer.heading)},
@@ -307,7 +290,7 @@ std::string render_report(const Results& results) {
                   {"lead", answer.lead.empty() ? "" : "<section class=\"lead\">" + paragraphs(answer.lead) + "</section>\n"},
                   {"tables", tables_html(results)},
                   {"reading hidden", results.answer ? "" : " hidden"},
-                  {"trust", results.answer ? regret_text(results.answer->regret) : ""},
+                  {"trust", trust},
                   {"favoured", results.answer ? display_cap(results.answer->best_predicted.cap_mib) : ""},
                   {"origin", origin_html(results.run)}},
                  charts, results_json(results));
@@ -316,14 +299,21 @@ std::string render_report(const Results& results) {
 std::string render_reports(const std::vector<Results>& several, const std::vector<std::string>& names) {
   if (several.size() == 1) return render_report(several[0]);
   std::vector<NamedTraining> trainings;
+  std::vector<std::string> names_of_trainings;
+  std::vector<TrainingSection> sections;
   for (size_t i = 0; i < several.size(); ++i) {
-    if (several[i].training) trainings.push_back({names[i], &*several[i].training});
+    if (!several[i].training) continue;
+    trainings.push_back({names[i], &*several[i].training});
+    names_of_trainings.push_back(names[i]);
+    sections.push_back(*several[i].training);
   }
   std::vector<Chart> all_charts;
-  if (trainings.size() > 1) all_charts = training_charts(trainings);
+  std::string tables, origins;
+  if (trainings.size() > 1) {
+    all_charts = training_charts(trainings);
+    tables = "<section class=\"tables\">" + html_table(trainings_table(names_of_trainings, sections, kPage)) + "</section>\n";
+  }
   std::string charts_part = charts_html(all_charts);
-  std::string tables = trainings_html(trainings);
-  std::string origins;
   nlohmann::json data = nlohmann::json::array();
   for (const Results& results : several) {
     Answer answer = put_in_words(results);
@@ -345,18 +335,17 @@ std::string render_reports(const std::vector<Results>& several, const std::vecto
 
 std::vector<std::string> names_by_place(const std::vector<std::filesystem::path>& files) {
   std::vector<std::filesystem::path> places;
-  size_t longest = 1;
   for (const std::filesystem::path& file : files) {
     const std::filesystem::path whole = std::filesystem::absolute(file).lexically_normal();
     places.push_back(whole.filename() == kResultsFile ? whole.parent_path() : whole);
-    longest = std::max<size_t>(longest, static_cast<size_t>(std::distance(places.back().begin(), places.back().end())));
   }
-  std::vector<std::string> names;
-  for (size_t count = 1; count <= longest; ++count) {
-    names.clear();
-    for (const std::filesystem::path& place : places) names.push_back(tail_of(place, count));
-    if (std::set<std::string>(names.begin(), names.end()).size() == std::set(places.begin(), places.end()).size()) break;
-  }
+  const size_t different = std::set(places.begin(), places.end()).size();
+  std::vector<std::string> names(places.size());
+  size_t count = 0;
+  do {
+    ++count;
+    std::ranges::transform(places, names.begin(), [count](const auto& place) { return tail_of(place, count); });
+  } while (std::set(names.begin(), names.end()).size() < different);
   std::set<std::string> taken;
   for (std::string& name : names) {
     const std::string first = name;

@@ -47,17 +47,15 @@ json with_variables(json spec) {
   return spec;
 }
 
-bool has_field(const json& rows, const std::string& field) {
-  return std::ranges::any_of(rows, [&field](const json& row) { return row.contains(field); });
-}
-
 // Whether there is nothing to draw: no rows, or none with a field that a layer takes from them as they are.
 bool is_empty(const json& layer, const json& rows) {
   if (rows.empty()) return true;
   if (layer.contains("transform") || !layer.contains("encoding")) return false;
   for (const auto& [channel, encoding] : layer["encoding"].items()) {
     const bool is_position = channel.starts_with('x') || channel.starts_with('y');
-    if (is_position && encoding.contains("field") && !has_field(rows, encoding["field"])) return true;
+    if (!is_position || !encoding.contains("field")) continue;
+    const std::string field = encoding["field"];
+    if (std::ranges::none_of(rows, [&field](const json& row) { return row.contains(field); })) return true;
   }
   return false;
 }
@@ -112,12 +110,9 @@ Chart chart_of(const std::string& name, json datasets, std::string summary) {
 }
 
 void set_param(json& spec, const std::string& name, json value) {
-  for (json& param : spec["params"]) {
-    if (param["name"] != name) continue;
-    param["value"] = std::move(value);
-    return;
-  }
-  throw std::logic_error(fmt::format("a chart without the parameter '{}'", name));
+  const auto param = std::ranges::find_if(spec["params"], [&name](const json& one) { return one["name"] == name; });
+  if (param == spec["params"].end()) throw std::logic_error(fmt::format("a chart without the parameter '{}'", name));
+  (*param)["value"] = std::move(value);
 }
 
 void add_interval(json& row, const std::optional<Interval>& interval) {

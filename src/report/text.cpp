@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <ranges>
 
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
@@ -18,22 +19,14 @@ namespace firkin {
 
 namespace {
 
-// The fastest setting that communicates; null when none was measured.
-const StrategyRow* fastest(const std::vector<StrategyRow>& rows) {
-  const StrategyRow* best = nullptr;
-  for (const StrategyRow& row : rows) {
-    if (row.strategy != "none" && (!best || row.measured_s < best->measured_s)) best = &row;
-  }
-  return best;
-}
-
 std::string steps_heading(const Results& results) {
   std::vector<std::string> names, skipped;
   std::string first;
   for (const StepConfiguration& configuration : results.configurations) {
-    const StrategyRow* best = fastest(configuration.strategies);
     if (configuration.strategies.empty()) skipped.push_back(name_of(configuration.model));
-    if (!best) continue;
+    auto communicate = configuration.strategies | std::views::filter([](const StrategyRow& row) { return row.strategy != "none"; });
+    const auto best = std::ranges::min_element(communicate, {}, &StrategyRow::measured_s);
+    if (best == communicate.end()) continue;
     if (first.empty()) {
       first = fmt::format("Fastest for {}: {}, {} per step", name_of(configuration.model), setting_name(*best),
                           display_seconds(best->measured_s));
@@ -84,12 +77,11 @@ std::string training_heading(const TrainingSection& training) {
 std::string chunks_heading(const std::vector<ChunksRow>& chunks) {
   const ChunksRow& first = chunks.front();
   const ChunksRow& last = chunks.back();
-  if (chunks.size() == 1) {
-    return fmt::format("The data takes {} in {} chunks of {}.", display_seconds(first.total_s), first.calls,
-                       format_bytes(first.chunk_bytes));
-  }
-  return fmt::format("The data takes {} in {} chunks of {} and {} in {} of {}.", display_seconds(first.total_s), first.calls,
-                     format_bytes(first.chunk_bytes), display_seconds(last.total_s), last.calls, format_bytes(last.chunk_bytes));
+  std::string text =
+      fmt::format("The data takes {} in {} chunks of {}", display_seconds(first.total_s), first.calls, format_bytes(first.chunk_bytes));
+  if (chunks.size() > 1)
+    text += fmt::format(" and {} in {} of {}", display_seconds(last.total_s), last.calls, format_bytes(last.chunk_bytes));
+  return text + ".";
 }
 
 // Of the largest size: what the two that take an all-reduce's place take together.

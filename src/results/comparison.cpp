@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <set>
 #include <span>
 
@@ -35,11 +36,14 @@ using Samples = std::vector<std::vector<double>>;
 constexpr double kNormal95 = 1.959963984540054;       // a normal variable is within this many deviations in 95 %
 constexpr double kMedianToMean = 1.2533141373155003;  // standard error of the median over that of the mean, for normal samples
 
-// An interval that a file states must hold its median.
-void check_interval(const MeasuredSetting& setting) {
-  if (!setting.interval || (setting.interval->low <= setting.median_s && setting.median_s <= setting.interval->high)) return;
-  throw InputError(fmt::format("results: '{}': the interval {} to {} s does not hold the median {} s; expected low <= median <= high",
-                               setting.name, setting.interval->low, setting.interval->high, setting.median_s));
+// As the file states it.
+MeasuredSetting stated_setting(const std::string& configuration, const std::string& name, double median_s,
+                               const std::optional<Interval>& interval) {
+  if (interval && !(interval->low <= median_s && median_s <= interval->high)) {
+    throw InputError(fmt::format("results: '{}': the interval {} to {} s does not hold the median {} s; expected low <= median <= high",
+                                 name, interval->low, interval->high, median_s));
+  }
+  return {configuration, name, median_s, interval, interval ? Evidence::kStatedInterval : Evidence::kNone};
 }
 
 // `samples`: one series a setting, or none when the run kept none.
@@ -56,26 +60,13 @@ void add_samples(std::span<MeasuredSetting> settings, const Samples& samples) {
   }
 }
 
-MeasuredSetting step_setting(std::string configuration, std::string name, double measured_s, const std::optional<Interval>& interval) {
-  MeasuredSetting setting{.configuration = std::move(configuration),
-                          .name = std::move(name),
-                          .median_s = measured_s,
-                          .interval = interval,
-                          .evidence = interval ? Evidence::kStatedInterval : Evidence::kNone,
-                          .samples_s = {}};
-  check_interval(setting);
-  return setting;
-}
-
-MeasuredSetting strategy_setting(const std::string& configuration, const StrategyRow& row) {
-  return step_setting(configuration, exact_setting_name(row), row.measured_s, row.measured_ci_s);
-}
-
 std::vector<MeasuredSetting> settings_of_tune(const Results& run) {
   std::vector<MeasuredSetting> settings;
-  for (const StrategyRow& row : run.strategies) settings.push_back(strategy_setting("", row));
+  for (const StrategyRow& row : run.strategies) {
+    settings.push_back(stated_setting("", exact_setting_name(row), row.measured_s, row.measured_ci_s));
+  }
   for (const CurveRow& row : run.curve) {
-    settings.push_back(step_setting("", fmt::format("cap {:.6g} MiB", row.cap_mib), row.measured_s.value_or(0), row.measured_ci_s));
+    settings.push_back(stated_setting("", fmt::format("cap {:.6g} MiB", row.cap_mib), row.measured_s.value_or(0), row.measured_ci_s));
   }
   if (!run.step_samples) return settings;
   const Samples& samples = run.step_samples->step_s;
@@ -88,29 +79,28 @@ std::vector<MeasuredSetting> settings_of_step_bench(const Results& run) {
   std::vector<MeasuredSetting> settings;
   for (const StepConfiguration& configuration : run.configurations) {
     const size_t first = settings.size();
-    for (const StrategyRow& row : configuration.strategies) settings.push_back(strategy_setting(name_of(configuration.model), row));
+    for (const StrategyRow& row : configuration.strategies) {
+      settings.push_back(stated_setting(name_of(configuration.model), exact_setting_name(row), row.measured_s, row.measured_ci_s));
+    }
     add_samples(std::span(settings).subspan(first), configuration.samples.step_s);
   }
   return settings;
 }
 
-MeasuredSetting allreduce_setting(const AllReduceRow& row) {
-  MeasuredSetting setting;
-  setting.configuration = fmt::format("{} ranks", row.world_size);
-  setting.name = row.bytes < kKiB ? format_bytes(row.bytes) : fmt::format("{} ({} B)", format_bytes(row.bytes), row.bytes);
-  setting.median_s = row.median_s;
-  const int64_t count = row.samples.value_or(0);
-  if (row.stdev_s && *row.stdev_s >= 0 && count > 1) {
+std::vector<MeasuredSetting> settings_of_allreduce(const Results& run) {
+  std::vector<MeasuredSetting> settings;
+  for (const AllReduceRow& row : run.allreduce) {
+    const std::string size = format_bytes(row.bytes);
+    MeasuredSetting& setting = settings.emplace_back();
+    setting.configuration = fmt::format("{} ranks", row.world_size);
+    setting.name = row.bytes < kKiB ? size : fmt::format("{} ({} B)", size, row.bytes);
+    setting.median_s = row.median_s;
+    const int64_t count = row.samples.value_or(0);
+    if (!row.stdev_s || !(*row.stdev_s >= 0) || count <= 1) continue;
     const double error = kMedianToMean * *row.stdev_s / std::sqrt(static_cast<double>(count)) / setting.median_s;
     setting.interval = Interval{setting.median_s * std::exp(-kNormal95 * error), setting.median_s * std::exp(kNormal95 * error)};
     setting.evidence = Evidence::kStandardDeviation;
   }
-  return setting;
-}
-
-std::vector<MeasuredSetting> settings_of_allreduce(const Results& run) {
-  std::vector<MeasuredSetting> settings;
-  for (const AllReduceRow& row : run.allreduce) settings.push_back(allreduce_setting(row));
   if (run.allreduce_samples) add_samples(settings, run.allreduce_samples->isolated_s);
   return settings;
 }
@@ -124,31 +114,20 @@ std::vector<MeasuredSetting> settings_of(const Results& results) {
 }
 
 // In the file's order, each once.
-std::vector<MeasuredSetting> measured_settings(const Results& results) {
-  std::vector<MeasuredSetting> settings = settings_of(results);
-  if (settings.empty() && results.configurations.empty())
-    throw InputError(fmt::format("results of {}: no settings; expected at least one that was measured", results.run.command));
-  std::set<std::pair<std::string, std::string>> seen;
-  for (const MeasuredSetting& setting : settings) {
-    if (seen.emplace(setting.configuration, setting.name).second) continue;
-    throw InputError(fmt::format("results: '{}' appears twice; expected every setting once", setting.name));
-  }
-  return settings;
-}
-
-struct MeasuredRun {
-  Results results;
-  std::vector<MeasuredSetting> settings = {};
-};
-
-MeasuredRun read_run(const std::filesystem::path& path) {
-  MeasuredRun run{read_results(path)};
+std::vector<MeasuredSetting> measured_settings(const Results& results, const std::filesystem::path& file) {
   try {
-    run.settings = measured_settings(run.results);
+    std::vector<MeasuredSetting> settings = settings_of(results);
+    if (settings.empty() && results.configurations.empty())
+      throw InputError(fmt::format("results of {}: no settings; expected at least one that was measured", results.run.command));
+    std::set<std::pair<std::string, std::string>> seen;
+    for (const MeasuredSetting& setting : settings) {
+      if (seen.emplace(setting.configuration, setting.name).second) continue;
+      throw InputError(fmt::format("results: '{}' appears twice; expected every setting once", setting.name));
+    }
+    return settings;
   } catch (const InputError& error) {
-    throw InputError(fmt::format("{}: {}", path.string(), error.what()));
+    throw InputError(fmt::format("{}: {}", file.string(), error.what()));
   }
-  return run;
 }
 
 // ---- Two runs.
@@ -212,30 +191,25 @@ Facts facts_of(const RunHead& run) {
   return facts;
 }
 
-std::string value_of(const Facts& facts, const std::string& name) {
-  const auto found = std::ranges::find(facts, name, &Facts::value_type::first);
-  return found == facts.end() ? "" : found->second;
-}
-
 void compare_facts(const Facts& a, const Facts& b, Comparison& comparison) {
+  std::map<std::string, std::string> of_a(a.begin(), a.end()), of_b(b.begin(), b.end());
   for (const auto& [name, value] : a) {
-    const std::string other = value_of(b, name);
-    if (value == other) {
+    if (value == of_b[name]) {
       comparison.same_facts.emplace_back(name, value);
     } else {
-      comparison.different_facts.push_back({name, value, other});
+      comparison.different_facts.push_back({name, value, of_b[name]});
     }
   }
   for (const auto& [name, value] : b) {
-    if (value_of(a, name).empty()) comparison.different_facts.push_back({name, "", value});
+    if (of_a[name].empty()) comparison.different_facts.push_back({name, "", value});
   }
 }
 
 }  // namespace
 
 Comparison compare_files(const std::filesystem::path& a_file, const std::filesystem::path& b_file) {
-  const auto [a, settings_a] = read_run(a_file);
-  const auto [b, settings_b] = read_run(b_file);
+  const Results a = read_results(a_file), b = read_results(b_file);
+  const std::vector<MeasuredSetting> settings_a = measured_settings(a, a_file), settings_b = measured_settings(b, b_file);
   Comparison comparison{.command = a.run.command, .a_file = a_file.string(), .b_file = b_file.string()};
   if (b.run.command != comparison.command) {
     throw InputError(fmt::format("a {} and a {}; expected two results of one subcommand", comparison.command, b.run.command));
@@ -266,33 +240,24 @@ Enum named(const std::array<const char*, count>& names, const std::string& name,
   return found == names.end() ? otherwise : static_cast<Enum>(found - names.begin());
 }
 
-int64_t count_of(const Comparison& comparison, Evidence evidence) {
-  return std::ranges::count(comparison.settings, evidence, &ComparedSetting::evidence);
-}
-
 }  // namespace
 
 template <>
 constexpr auto kFields<ComparedSetting> = std::tuple(
-    Field("configuration", &ComparedSetting::configuration, Unit::kText, "configuration", kHidden),
-    Field("setting", &ComparedSetting::name, Unit::kText, "setting"), Field("a_s", &ComparedSetting::a_s, Unit::kSeconds, "A"),
-    Field("a_ci_s", &ComparedSetting::a_interval, Unit::kSeconds, "95 % interval", kPage),
-    Field("b_s", &ComparedSetting::b_s, Unit::kSeconds, "B"),
-    Field("b_ci_s", &ComparedSetting::b_interval, Unit::kSeconds, "95 % interval", kPage),
-    Field("ratio", &ComparedSetting::ratio, Unit::kRatio, "B/A"),
-    Field("ratio_ci", &ComparedSetting::ratio_interval, Unit::kRatio, "95 % interval"),
+    Field("configuration", &ComparedSetting::configuration, kHidden), Field("setting", &ComparedSetting::name),
+    Field("a_s", &ComparedSetting::a_s, Unit::kSeconds, "A"), Field("a_ci_s", &ComparedSetting::a_interval, Unit::kSeconds, kPage),
+    Field("b_s", &ComparedSetting::b_s, Unit::kSeconds, "B"), Field("b_ci_s", &ComparedSetting::b_interval, Unit::kSeconds, kPage),
+    Field("ratio", &ComparedSetting::ratio, Unit::kRatio, "B/A"), Field("ratio_ci", &ComparedSetting::ratio_interval, Unit::kRatio),
     Field(
         "evidence", +[](const ComparedSetting& row) { return std::string(kEvidenceNames[static_cast<size_t>(row.evidence)]); },
-        +[](ComparedSetting& row, std::string name) { row.evidence = named(kEvidenceNames, name, Evidence::kNone); }, Unit::kText, "from",
-        kPage),
+        +[](ComparedSetting& row, std::string name) { row.evidence = named(kEvidenceNames, name, Evidence::kNone); }, "from", kPage),
     Field(
         "verdict", +[](const ComparedSetting& row) { return std::string(kVerdictNames[static_cast<size_t>(row.verdict)]); },
-        +[](ComparedSetting& row, std::string name) { row.verdict = named(kVerdictNames, name, Verdict::kUnknown); }, Unit::kText, "B is"));
+        +[](ComparedSetting& row, std::string name) { row.verdict = named(kVerdictNames, name, Verdict::kUnknown); }, "B is"));
 
 template <>
-constexpr auto kFields<DifferentFact> = std::tuple(Field("name", &DifferentFact::name, Unit::kText, ""),
-                                                   Field("a", &DifferentFact::a, Unit::kText, "A"),
-                                                   Field("b", &DifferentFact::b, Unit::kText, "B"));
+constexpr auto kFields<DifferentFact> = std::tuple(Field("name", &DifferentFact::name, ""), Field("a", &DifferentFact::a, "A"),
+                                                   Field("b", &DifferentFact::b, "B"));
 
 template <>
 constexpr auto kFields<Comparison> = std::tuple(Field("compared", &Comparison::command), Field("a_file", &Comparison::a_file),
@@ -302,16 +267,16 @@ constexpr auto kFields<Comparison> = std::tuple(Field("compared", &Comparison::c
                                                 Field("settings", &Comparison::settings, kRequired));
 
 void write_object(const Comparison& comparison, nlohmann::json& object) {
-  write_by_table(comparison, object);
+  write_object<>(comparison, object);
   object["same"] = nlohmann::json::object();
   for (const auto& [name, value] : comparison.same_facts) object["same"][name] = value;
 }
 
 void read_object(const JsonFields& fields, Comparison& comparison) {
-  read_by_table(fields, comparison);
-  if (!fields.has("same")) fields.fail("same", "missing", "an object");
-  const JsonFields same(*fields.find("same"), fields.path_of("same"));
-  for (const auto& [name, value] : same.whole().items()) comparison.same_facts.emplace_back(name, same.get<std::string>(name));
+  read_object<>(fields, comparison);
+  const JsonFields same = fields.object("same");
+  for (const auto& [name, value] : same.whole().items())
+    comparison.same_facts.emplace_back(name, from_json<std::string>(value, same.path_of(name)));
 }
 
 std::vector<Comparison> by_configuration(const Comparison& comparison) {
@@ -336,10 +301,10 @@ Table difference_table(const Comparison& comparison) {
 
 std::vector<std::string> reading_aid(const Comparison& comparison) {
   std::vector<std::string> texts;
-  if (const auto count = count_of(comparison, Evidence::kStatedInterval)) {
+  if (const auto count = std::ranges::count(comparison.settings, Evidence::kStatedInterval, &ComparedSetting::evidence)) {
     texts.push_back(fmt::format("{} without raw samples in both: their ratios come from the intervals stated in the files.", count));
   }
-  if (const auto count = count_of(comparison, Evidence::kStandardDeviation)) {
+  if (const auto count = std::ranges::count(comparison.settings, Evidence::kStandardDeviation, &ComparedSetting::evidence)) {
     texts.push_back(
         fmt::format("{} with neither samples nor intervals in both: theirs come from the standard deviations, as if samples "
                     "were independent, and are too narrow otherwise.",

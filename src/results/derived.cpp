@@ -12,7 +12,6 @@
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
-#include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/paired.h"
@@ -185,12 +184,10 @@ RankTimes times_of_csv(std::string_view text, const std::string& file) {
   return times;
 }
 
-RankTimes times_of_samples(const JsonFields& document) {
-  if (!document.has("samples")) document.fail("samples", "missing", "an object");
-  const JsonFields samples(*document.find("samples"), "samples");
-  const std::vector<std::string> settings = samples.maybe<std::vector<std::string>>("settings").value_or(std::vector<std::string>());
-  const auto raw =
-      samples.maybe<std::vector<std::vector<std::vector<double>>>>(kRawSteps).value_or(std::vector<std::vector<std::vector<double>>>());
+RankTimes times_of_samples(const nlohmann::json& document) {
+  const JsonFields samples = JsonFields(document, "").object("samples");
+  const auto settings = samples.get<std::vector<std::string>>("settings");
+  const auto raw = samples.get<std::vector<std::vector<std::vector<double>>>>(kRawSteps);
   const auto setting = static_cast<size_t>(std::ranges::find(settings, kSetting) - settings.begin());
   if (setting >= settings.size() || setting >= raw.size()) samples.fail("settings", "no times of the setting 'none'", kExpectedTimes);
   if (raw[setting].empty() || raw[setting][0].empty()) samples.fail(kRawSteps, "no times", kExpectedTimes);
@@ -207,20 +204,11 @@ RankTimes times_of_samples(const JsonFields& document) {
   return times;
 }
 
-RankTimes times_of_results(std::string_view text, const std::string& file) {
-  const nlohmann::json document = parse_json(text, file, kExpectedTimes);
-  try {
-    return times_of_samples(JsonFields(document, ""));
-  } catch (const FieldError& error) {
-    throw InputError(fmt::format("{}:{}: {}", file, json_line_of(text, error.path()), error.what()));
-  }
-}
-
 }  // namespace
 
 RankTimes parse_rank_times(std::string_view text, const std::string& file) {
   const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first != std::string_view::npos && text[first] == '{') return times_of_results(text, file);
+  if (first != std::string_view::npos && text[first] == '{') return parse_document(text, file, kExpectedTimes, times_of_samples);
   return times_of_csv(text, file);
 }
 
@@ -297,21 +285,22 @@ std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_byte
   const std::string cap = fmt::format("{:.6g}", mib(cap_bytes));
   const int64_t elements = std::max<int64_t>(1, cap_bytes / element_bytes);
   std::vector<PasteSetting> settings = {
-      {"PyTorch", fmt::format("DistributedDataParallel(model, bucket_cap_mb={})", cap), "MiB; fractions work"}};
+      {"PyTorch", fmt::format("DistributedDataParallel(model, bucket_cap_mb={})", cap), "MiB; fractions work"},
+      {"Transformers", fmt::format("TrainingArguments(ddp_bucket_cap_mb={})", cap),
+       "MiB; whole MiB as a command-line flag; 25 counts as not given"},
+      {"Accelerate", fmt::format("DistributedDataParallelKwargs(bucket_cap_mb={})", cap), "MiB; 25 counts as not given"},
+      {"Lightning", fmt::format("DDPStrategy(bucket_cap_mb={})", cap), "MiB"},
+      {"DeepSpeed", fmt::format("\"zero_optimization\": {{\"reduce_bucket_size\": {}}}", elements),
+       fmt::format("elements of {} bytes; ZeRO stages 1 to 3, with overlap_comm", element_bytes)},
+      {"Megatron-LM", fmt::format("--overlap-grad-reduce --ddp-bucket-size {}", elements),
+       fmt::format("elements of {} bytes", element_bytes)},
+      {"Horovod", fmt::format("HOROVOD_FUSION_THRESHOLD={}", cap_bytes), "bytes; an upper bound, not a plan"}};
   if (!plan_caps_mib.empty() && plan_caps_mib.size() <= kLongestPlan) {
-    settings.push_back(
+    settings.insert(
+        settings.begin() + 1,
         {"PyTorch, best plan", fmt::format("DistributedDataParallel(model, bucket_cap_mb_list=[{}])", fmt::join(plan_caps_mib, ", ")),
          "MiB; from 2.11; for gradients of one dtype on one device; in effect from the second step on, not with find_unused_parameters"});
   }
-  settings.push_back({"Transformers", fmt::format("TrainingArguments(ddp_bucket_cap_mb={})", cap),
-                      "MiB; whole MiB as a command-line flag; 25 counts as not given"});
-  settings.push_back({"Accelerate", fmt::format("DistributedDataParallelKwargs(bucket_cap_mb={})", cap), "MiB; 25 counts as not given"});
-  settings.push_back({"Lightning", fmt::format("DDPStrategy(bucket_cap_mb={})", cap), "MiB"});
-  settings.push_back({"DeepSpeed", fmt::format("\"zero_optimization\": {{\"reduce_bucket_size\": {}}}", elements),
-                      fmt::format("elements of {} bytes; ZeRO stages 1 to 3, with overlap_comm", element_bytes)});
-  settings.push_back({"Megatron-LM", fmt::format("--overlap-grad-reduce --ddp-bucket-size {}", elements),
-                      fmt::format("elements of {} bytes", element_bytes)});
-  settings.push_back({"Horovod", fmt::format("HOROVOD_FUSION_THRESHOLD={}", cap_bytes), "bytes; an upper bound, not a plan"});
   return settings;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
 
 #include "firkin/base/csv.h"
 #include "firkin/base/progress.h"
@@ -19,7 +20,7 @@ using nlohmann::json;
 namespace {
 
 // Characters as a terminal counts them: UTF-8's continuation bytes take no column.
-size_t columns_of(const std::string& text) {
+size_t columns_of(std::string_view text) {
   return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
@@ -84,11 +85,7 @@ std::string terminal_table(const Table& table, const std::vector<std::string>& r
 
 size_t widest_line(const std::string& text) {
   size_t widest = 0;
-  for (size_t start = 0; start < text.size();) {
-    const size_t end = std::min(text.find('\n', start), text.size());
-    widest = std::max(widest, columns_of(text.substr(start, end - start)));
-    start = end + 1;
-  }
+  for (const auto line : std::views::split(text, '\n')) widest = std::max(widest, columns_of({line.begin(), line.end()}));
   return widest;
 }
 
@@ -113,14 +110,6 @@ std::string wrapped(const std::string& head, const std::string& text) {
     start = end + 1;
   }
   return lines + "\n";
-}
-
-void keep_first_and_last(Table& table) {
-  constexpr size_t kMost = 12, kFirst = 6, kLast = 4;
-  if (table.rows.size() <= kMost) return;
-  table.rows.erase(table.rows.begin() + kFirst + 1, table.rows.end() - kLast);
-  table.rows[kFirst].cells.assign(table.columns.size(), "");
-  table.rows[kFirst].cells[0] = "...";
 }
 
 std::string csv_lines(const std::vector<std::string>& names, const std::vector<std::vector<std::string>>& lines) {
@@ -148,6 +137,7 @@ std::string text_of_number(double value, Unit unit) {
     case Unit::kDifference:
       return display_seconds(value);
     case Unit::kBytes:
+    case Unit::kSize:
       return format_bytes(static_cast<int64_t>(value));
     case Unit::kBytesAsMib:
     case Unit::kMib:
@@ -160,6 +150,8 @@ std::string text_of_number(double value, Unit unit) {
       return fmt::format("{:.3f}", value);
     case Unit::kCount:
       return display_count(std::llround(value));
+    case Unit::kBandwidth:
+      return fmt::format("{:.4g}", value / 1e9);
     case Unit::kText:
     case Unit::kPlain:
       break;
@@ -180,25 +172,40 @@ std::string described(const json& value) {
 
 }  // namespace
 
+std::string words_of_key(std::string key) {
+  if (key.ends_with("_s")) key.resize(key.size() - 2);
+  std::ranges::replace(key, '_', ' ');
+  return key;
+}
+
 JsonFields::JsonFields(const json& object, std::string path) : object_(&object), path_(std::move(path)) {
   if (!object.is_object()) fail_at(path_, described(object), "an object");
 }
 
-const json* JsonFields::find(const std::string& name) const {
-  const auto found = object_->find(name);
-  return found == object_->end() || found->is_null() ? nullptr : &*found;
-}
-
-const json* JsonFields::find_at(const std::string& key) const {
+const json* JsonFields::find(const std::string& key) const {
   const size_t dot = key.find('.');
-  if (dot == std::string::npos) return find(key);
-  const std::string outer = key.substr(0, dot);
-  const json* object = find(outer);
-  return object ? JsonFields(*object, path_of(outer)).find_at(key.substr(dot + 1)) : nullptr;
+  const std::string name = key.substr(0, dot);
+  const auto found = object_->find(name);
+  if (found == object_->end() || found->is_null()) return nullptr;
+  return dot == std::string::npos ? &*found : JsonFields(*found, path_of(name)).find(key.substr(dot + 1));
 }
 
 std::string JsonFields::path_of(const std::string& name) const {
   return path_.empty() ? name : path_ + "." + name;
+}
+
+JsonFields JsonFields::object(const std::string& key) const {
+  if (!has(key)) fail(key, "missing", "an object");
+  return {*find(key), path_of(key)};
+}
+
+std::vector<JsonFields> JsonFields::objects(const std::string& key) const {
+  if (!has(key)) fail(key, "missing", "an array of objects");
+  std::vector<JsonFields> objects;
+  for (const json& one : field_details::array_at(*find(key), path_of(key))) {
+    objects.emplace_back(one, field_details::element_path(path_of(key), objects.size()));
+  }
+  return objects;
 }
 
 void JsonFields::fail(const std::string& name, const std::string& problem, const std::string& expected) const {
@@ -212,18 +219,10 @@ json& place_in(json& object, const std::string& key) {
   return dot == std::string::npos ? object[key] : place_in(object[key.substr(0, dot)], key.substr(dot + 1));
 }
 
-json plain_json(const Interval& interval) {
+json json_of_interval(const Interval& interval) {
   // JSON has no infinity: the end of an unbounded interval is null.
   const auto end = [](double x) { return std::isfinite(x) ? json(x) : json(); };
   return json{{"low", end(interval.low)}, {"high", end(interval.high)}};
-}
-
-json plain_json(double value, Unit unit) {
-  return unit == Unit::kBytesAsMib ? mib(value) : value;
-}
-
-json plain_json(int64_t value, Unit unit) {
-  return unit == Unit::kBytesAsMib ? json(mib(value)) : json(value);
 }
 
 std::string expected_number(Unit unit) {
@@ -232,6 +231,7 @@ std::string expected_number(Unit unit) {
 }
 
 double read_plain(const json& value, const std::string& path, Unit unit, double) {
+  if (value.is_null() && accepts(unit, 0) && unit != Unit::kBytesAsMib) return HUGE_VAL;  // in a list
   const double number = value.is_number() ? value.get<double>() : NAN;
   if (!accepts(unit, number)) fail_at(path, described(value), expected_number(unit));
   return unit == Unit::kBytesAsMib ? number * static_cast<double>(kMiB) : number;
@@ -279,10 +279,6 @@ const json& array_at(const json& value, const std::string& path) {
 
 std::string element_path(const std::string& path, size_t i) {
   return fmt::format("{}[{}]", path, i);
-}
-
-double infinite_where_null(const json& value, const std::string& path, Unit unit) {
-  return value.is_null() && accepts(unit, 0) && unit != Unit::kBytesAsMib ? HUGE_VAL : read_plain(value, path, unit, 0.0);
 }
 
 std::optional<std::string> text_of_json(const json& value, Unit unit) {

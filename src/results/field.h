@@ -2,7 +2,7 @@
 //
 //   template <>
 //   constexpr auto kFields<CurveRow> = std::tuple(Field("cap_mib", &CurveRow::cap_mib, Unit::kMib, "cap MiB"),
-//                                                 Field("buckets", &CurveRow::buckets, Unit::kCount, "buckets"));
+//                                                 Field("buckets", &CurveRow::buckets));
 //   json_of(row);                           // {"cap_mib": 4, "buckets": 7}
 //   from_json<CurveRow>(document, "")       // the row again, or a complaint that names what is wrong
 //   table_of(rows, kFirstTable, "By cap");  // for the terminal; csv_of(rows) for a file
@@ -11,6 +11,7 @@
 // JSON; so may a list, which is empty then. All others must be there.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -22,6 +23,8 @@
 #include <vector>
 
 #include "firkin/base/error.h"
+#include "firkin/base/json_text.h"
+#include "firkin/base/units.h"
 #include "firkin/stats/interval.h"
 
 namespace firkin {
@@ -63,9 +66,6 @@ std::string terminal_table(const Table& table, const std::vector<std::string>& r
 // Of a text of several lines: characters in the longest.
 size_t widest_line(const std::string& text);
 
-// Of many rows the first six and the last four, with a row of "..." between.
-void keep_first_and_last(Table& table);
-
 // Words on lines as wide as the terminal (text_columns()); the first starts with `head`, the others are indented as far.
 std::string wrapped(const std::string& head, const std::string& text);
 
@@ -79,6 +79,7 @@ enum class Unit {
   kText,
   kCount,
   kBytes,       // positive
+  kSize,        // bytes, perhaps none
   kMib,         // positive
   kBytesAsMib,  // bytes in the struct, MiB for everybody else; at least 0
   kSeconds,     // positive
@@ -86,6 +87,7 @@ enum class Unit {
   kShare,       // a fraction, shown in percent
   kChange,      // a fraction of either sign, shown in percent with its sign
   kRatio,       // positive, around 1
+  kBandwidth,   // bytes per second, shown in GB/s
   kPlain,       // any number
 };
 
@@ -99,55 +101,72 @@ enum Shown : unsigned {
   kTables = kFirstTable | kPage,
   kWideTable = kFirstTable | kSecondTable | kPage,  // all columns, in a terminal that is wide enough
   kEverywhere = kTables | kCsv,
-  kIfAny = 16,     // a list: not written when it is empty
+  kIfAny = 16,     // a list or a number: not written when it is empty or 0, and may be absent
   kRequired = 32,  // a list: must be there when it is read
   kDefault = 64,   // may be absent, and is then what the struct has
 };
 
+// "cpu quota" for "cpu_quota", "step" for "step_s".
+std::string words_of_key(std::string key);
+
+template <class T>
+constexpr bool is_optional = false;
+template <class T>
+constexpr bool is_optional<std::optional<T>> = true;
+template <class T>
+constexpr bool is_list = false;
+template <class T>
+constexpr bool is_list<std::vector<T>> = true;
+template <class T>
+constexpr bool is_interval = std::is_same_v<T, Interval> || std::is_same_v<T, std::optional<Interval>>;
+
+// What a value means where nothing else is said: a count, a number or a text.
+template <class T>
+constexpr Unit unit_of() {
+  if constexpr (is_optional<T> || is_list<T>) return unit_of<typename T::value_type>();
+  if constexpr (std::is_same_v<T, int64_t>) return Unit::kCount;
+  return std::is_same_v<T, double> ? Unit::kPlain : Unit::kText;
+}
+
 // One field: a data member, or two functions of the row. Without `set` it is written and shown, but never read. Without a key it is only
 // shown; the fields of a struct without a key stand among those of the row. A key "samples.step_s" is that of a field in an object
-// "samples".
+// "samples". Without a title it is headed by its key in words, an interval by "95 % interval".
 template <class Row, class T>
 struct Field {
   const char* key;  // in JSON and CSV
   T Row::*member = nullptr;
   T (*get)(const Row&) = nullptr;
   void (*set)(Row&, T) = nullptr;
-  Unit unit;
-  const char* heading;  // of a column; of a fact: its name
-  unsigned shown;
+  Unit unit = unit_of<T>();
+  const char* title = nullptr;  // of a column; of a fact: its name
+  unsigned shown = kEverywhere;
 
-  constexpr Field(const char* name, T Row::*place, Unit meaning = Unit::kText, const char* title = "", unsigned places = kEverywhere)
-      : key(name), member(place), unit(meaning), heading(title), shown(places) {}
-  constexpr Field(const char* name, T Row::*place, Shown places) : Field(name, place, Unit::kText, "", places) {}
-  constexpr Field(const char* name, T (*value)(const Row&), Unit meaning = Unit::kText, const char* title = "",
-                  unsigned places = kEverywhere)
-      : key(name), get(value), unit(meaning), heading(title), shown(places) {}
-  constexpr Field(const char* name, T (*value)(const Row&), void (*take)(Row&, T), Unit meaning = Unit::kText, const char* title = "",
-                  unsigned places = kEverywhere)
-      : key(name), get(value), set(take), unit(meaning), heading(title), shown(places) {}
+  // how: any of `set`, `unit`, `title` and `shown`.
+  template <class... How>
+  constexpr Field(const char* name, T Row::*place, How... how) : key(name), member(place) {
+    (say(how), ...);
+  }
+  template <class... How>
+  constexpr Field(const char* name, T (*value)(const Row&), How... how) : key(name), get(value) {
+    (say(how), ...);
+  }
+  constexpr void say(void (*take)(Row&, T)) { set = take; }
+  constexpr void say(Unit meaning) { unit = meaning; }
+  constexpr void say(const char* heading) { title = heading; }
+  constexpr void say(unsigned places) { shown = places; }
 
   T value_in(const Row& row) const { return member ? row.*member : get(row); }
+  std::string heading() const { return title ? title : is_interval<T> ? "95 % interval" : words_of_key(key); }
 };
 
-// The table of a struct: a tuple of Field. A struct may have write_object(row, json) and read_object(fields, row) instead, found by
-// overload.
+// The table of a struct: a tuple of Field.
 template <class T>
 constexpr auto kFields = nullptr;
 
-// What reading a struct checks beyond its fields: throws by fields.fail().
-class JsonFields;
-template <class T>
-constexpr void (*kCheck)(T&, const JsonFields&) = nullptr;
-
 // What reading throws: "results: PATH: PROBLEM; expected EXPECTED". A caller that has the text can look up the line of the path.
-class FieldError : public InputError {
- public:
-  FieldError(const std::string& field_path, const std::string& message) : InputError(message), path_(field_path) {}
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
+struct FieldError : InputError {
+  FieldError(const std::string& place, const std::string& message) : InputError(message), path(place) {}
+  std::string path;
 };
 
 // A view of one JSON object, which must outlive it. Null counts as absent (a number that is not finite becomes null in JSON).
@@ -156,13 +175,16 @@ class JsonFields {
   // `path` as in a complaint, "" for the document itself. Throws FieldError unless `object` is one.
   JsonFields(const nlohmann::json& object, std::string path);
 
-  const nlohmann::json* find(const std::string& name) const;    // null when absent
-  const nlohmann::json* find_at(const std::string& key) const;  // of a field: in the objects that it names
+  const nlohmann::json* find(const std::string& key) const;  // null when absent; "samples.step_s": in an object "samples"
   bool has(const std::string& name) const { return find(name) != nullptr; }
   const nlohmann::json& whole() const { return *object_; }
   std::string path_of(const std::string& name) const;
 
-  // Throw FieldError for a field of another type; get() for one that is absent, too.
+  // An object of it, and the objects of a list. Throw FieldError where they are absent.
+  JsonFields object(const std::string& key) const;
+  std::vector<JsonFields> objects(const std::string& key) const;
+
+  // Throw FieldError for a field of another type; get() for one that is absent, too, but for a list, which is empty then.
   template <class T>
   std::optional<T> maybe(const std::string& name, Unit unit = Unit::kPlain) const;
   template <class T>
@@ -176,42 +198,55 @@ class JsonFields {
   std::string path_;
 };
 
+// What `read` makes of a text in JSON. Throws InputError with file and line; `file` and `expected`: what errors call the text.
+template <class T>
+T parse_document(std::string_view text, const std::string& file, const char* expected, T (*read)(const nlohmann::json& document)) {
+  const nlohmann::json document = parse_json(text, file, expected);
+  try {
+    return read(document);
+  } catch (const FieldError& error) {
+    throw InputError(file + ":" + std::to_string(json_line_of(text, error.path)) + ": " + error.what());
+  }
+}
+
 namespace field_details {
 
 template <class T>
-constexpr bool is_optional = false;
-template <class T>
-constexpr bool is_optional<std::optional<T>> = true;
-template <class T>
-constexpr bool is_list = false;
-template <class T>
-constexpr bool is_list<std::vector<T>> = true;
-template <class T>
-constexpr bool is_interval = std::is_same_v<T, Interval> || std::is_same_v<T, std::optional<Interval>>;
-template <class T>
-concept WritesItself = requires(const T& row, nlohmann::json& object) {
-  write_object(row, object);
-};
-template <class T>
-concept HasFields = WritesItself<T> || !std::is_null_pointer_v<std::remove_cv_t<decltype(kFields<T>)>>;
+constexpr bool has_fields =
+    std::is_class_v<T> && !is_optional<T> && !is_list<T> && !std::is_same_v<T, Interval> && !std::is_same_v<T, std::string>;
 
 // Can be a cell of a table.
 template <class T>
-constexpr bool is_shown = !HasFields<T>;
+constexpr bool is_shown = !has_fields<T>;
 template <class T>
 constexpr bool is_shown<std::optional<T>> = is_shown<T>;
 template <class T>
 constexpr bool is_shown<std::vector<T>> = is_shown<T> && !is_list<T>;
+
+template <class T>
+bool is_nothing(const T& value) {
+  if constexpr (is_list<T>) return value.empty();
+  if constexpr (std::is_arithmetic_v<T>) return value == 0;
+  return false;
+}
 
 template <class Row, class F>
 void for_each_field(F f) {
   std::apply([&f](const auto&... field) { (f(field), ...); }, kFields<Row>);
 }
 
+// Of those that can be a cell, the fields that are shown in one of `shown`.
+template <class Row, class F>
+void for_each_shown(unsigned shown, F f) {
+  for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+    if constexpr (is_shown<T>) {
+      if ((field.shown & shown) != 0) f(field);
+    }
+  });
+}
+
 nlohmann::json& place_in(nlohmann::json& object, const std::string& key);
-nlohmann::json plain_json(const Interval& interval);
-nlohmann::json plain_json(double value, Unit unit);
-nlohmann::json plain_json(int64_t value, Unit unit);
+nlohmann::json json_of_interval(const Interval& interval);
 
 double read_plain(const nlohmann::json& value, const std::string& path, Unit unit, double);
 int64_t read_plain(const nlohmann::json& value, const std::string& path, Unit unit, int64_t);
@@ -220,7 +255,6 @@ std::string read_plain(const nlohmann::json& value, const std::string& path, Uni
 std::optional<Interval> read_interval(const nlohmann::json& value, const std::string& path);
 const nlohmann::json& array_at(const nlohmann::json& value, const std::string& path);
 std::string element_path(const std::string& path, size_t i);
-double infinite_where_null(const nlohmann::json& value, const std::string& path, Unit unit);
 
 // An absent interval has no end.
 inline constexpr Interval kUnbounded{0, HUGE_VAL};
@@ -245,17 +279,20 @@ void append_interval(const std::optional<Interval>& interval, std::vector<std::s
 
 }  // namespace field_details
 
-// Adds the fields of a row to a JSON object.
+// Adds the fields of a row to a JSON object, and reads them: by the table. A struct with more than that has overloads, which may call these
+// as write_object<>() and read_object<>(), and complain by fields.fail().
 template <class Row>
-void write_fields(const Row& row, nlohmann::json& object);
+void write_object(const Row& row, nlohmann::json& object);
+template <class Row>
+void read_object(const JsonFields& fields, Row& row);
 
 // A struct, or any value that a field can have. No value is null.
 template <class T>
 nlohmann::json json_of(const T& value, Unit unit = Unit::kPlain) {
   using namespace field_details;
-  if constexpr (HasFields<T>) {
+  if constexpr (has_fields<T>) {
     nlohmann::json object = nlohmann::json::object();
-    write_fields(value, object);
+    write_object(value, object);
     return object;
   } else if constexpr (is_optional<T>) {
     return value ? json_of(*value, unit) : nlohmann::json();
@@ -264,41 +301,32 @@ nlohmann::json json_of(const T& value, Unit unit = Unit::kPlain) {
     for (const auto& one : value) list.push_back(json_of(one, unit));
     return list;
   } else if constexpr (std::is_same_v<T, Interval>) {
-    return plain_json(value);
-  } else if constexpr (std::is_same_v<T, double> || std::is_same_v<T, int64_t>) {
-    return plain_json(value, unit);
+    return json_of_interval(value);
   } else {
+    if constexpr (std::is_arithmetic_v<T>) {
+      if (unit == Unit::kBytesAsMib) return mib(static_cast<double>(value));
+    }
     return value;
   }
 }
 
-// By the table alone.
-template <class Row>
-void write_by_table(const Row& row, nlohmann::json& object) {
-  using namespace field_details;
-  for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
-    if constexpr (HasFields<T>) {
-      if (*field.key == '\0') return write_fields(field.value_in(row), object);
-    }
-    if (*field.key == '\0') return;
-    const T value = field.value_in(row);
-    if constexpr (is_optional<T>) {
-      if (!value) return;
-    }
-    if constexpr (is_list<T>) {
-      if (value.empty() && (field.shown & kIfAny) != 0) return;
-    }
-    place_in(object, field.key) = json_of(value, field.unit);
-  });
+// A field of a row. Null where there is nothing to write or to show.
+template <class Row, class T>
+nlohmann::json json_in(const Row& row, const Field<Row, T>& field) {
+  const T value = field.value_in(row);
+  if ((field.shown & kIfAny) != 0 && field_details::is_nothing(value)) return {};
+  return json_of(value, field.unit);
 }
 
 template <class Row>
-void write_fields(const Row& row, nlohmann::json& object) {
-  if constexpr (field_details::WritesItself<Row>) {
-    write_object(row, object);
-  } else {
-    write_by_table(row, object);
-  }
+void write_object(const Row& row, nlohmann::json& object) {
+  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+    if (*field.key != '\0') {
+      if (nlohmann::json value = json_in(row, field); !value.is_null()) field_details::place_in(object, field.key) = std::move(value);
+    } else if constexpr (field_details::has_fields<T>) {
+      write_object(field.value_in(row), object);
+    }
+  });
 }
 
 // Reads a struct, or any value that a field can have. `path`: as in a complaint, "" for the document itself. Throws FieldError.
@@ -306,10 +334,7 @@ template <class T>
 T from_json(const nlohmann::json& value, const std::string& path, Unit unit = Unit::kPlain);
 
 template <class Row>
-void read_fields(const JsonFields& fields, Row& row);
-
-template <class Row>
-void read_by_table(const JsonFields& fields, Row& row) {
+void read_object(const JsonFields& fields, Row& row) {
   using namespace field_details;
   for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
     if (!field.member && !field.set) return;
@@ -320,39 +345,29 @@ void read_by_table(const JsonFields& fields, Row& row) {
         field.set(row, std::move(value));
       }
     };
-    if constexpr (HasFields<T>) {
-      if (*field.key == '\0') {
+    if (*field.key == '\0') {
+      if constexpr (has_fields<T>) {
         T value = field.value_in(row);
-        read_fields(fields, value);
-        return take(std::move(value));
+        read_object(fields, value);
+        take(std::move(value));
       }
+      return;
     }
-    if (*field.key == '\0') return;
-    if (const nlohmann::json* value = fields.find_at(field.key)) return take(from_json<T>(*value, fields.path_of(field.key), field.unit));
+    if (const nlohmann::json* value = fields.find(field.key)) return take(from_json<T>(*value, fields.path_of(field.key), field.unit));
     if ((field.shown & kDefault) != 0) return;
-    constexpr bool may_be_absent = is_optional<T> || is_list<T> || std::is_same_v<T, Interval>;
+    const bool may_be_absent = is_optional<T> || is_list<T> || std::is_same_v<T, Interval> || (field.shown & kIfAny) != 0;
     if (!may_be_absent || (field.shown & kRequired) != 0) fields.fail(field.key, "missing", expected_of<T>(field.unit));
     if constexpr (std::is_same_v<T, Interval>) return take(kUnbounded);
     take(T());
   });
 }
 
-template <class Row>
-void read_fields(const JsonFields& fields, Row& row) {
-  if constexpr (field_details::WritesItself<Row>) {
-    read_object(fields, row);
-  } else {
-    read_by_table(fields, row);
-  }
-  if constexpr (kCheck<Row> != nullptr) kCheck<Row>(row, fields);
-}
-
 template <class T>
 T from_json(const nlohmann::json& value, const std::string& path, Unit unit) {
   using namespace field_details;
-  if constexpr (HasFields<T>) {
+  if constexpr (has_fields<T>) {
     T row{};
-    read_fields(JsonFields(value, path), row);
+    read_object(JsonFields(value, path), row);
     return row;
   } else if constexpr (std::is_same_v<T, std::optional<Interval>>) {
     return read_interval(value, path);
@@ -363,12 +378,7 @@ T from_json(const nlohmann::json& value, const std::string& path, Unit unit) {
   } else if constexpr (is_list<T>) {
     T list;
     for (const nlohmann::json& one : array_at(value, path)) {
-      const std::string place = element_path(path, list.size());
-      if constexpr (std::is_same_v<T, std::vector<double>>) {
-        list.push_back(infinite_where_null(one, place, unit));
-      } else {
-        list.push_back(from_json<typename T::value_type>(one, place, unit));
-      }
+      list.push_back(from_json<typename T::value_type>(one, element_path(path, list.size()), unit));
     }
     return list;
   } else {
@@ -384,29 +394,22 @@ std::optional<T> JsonFields::maybe(const std::string& name, Unit unit) const {
 
 template <class T>
 T JsonFields::get(const std::string& name, Unit unit) const {
-  if (!has(name)) fail(name, "missing", field_details::expected_of<T>(unit));
-  return *maybe<T>(name, unit);
+  std::optional<T> value = maybe<T>(name, unit);
+  if (!value && !is_list<T>) fail(name, "missing", field_details::expected_of<T>(unit));
+  return std::move(value).value_or(T());
 }
 
 // The rows as a table with the columns that are shown in one of `shown`. A column of which no row has a value is left out.
 template <class Row>
 Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption = "") {
-  Table table;
-  table.caption = std::move(caption);
-  table.rows.resize(rows.size());
-  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
-    if constexpr (field_details::is_shown<T>) {
-      if ((field.shown & shown) == 0) return;
-      std::vector<std::optional<std::string>> texts;
-      bool any = rows.empty();
-      for (const Row& row : rows) {
-        texts.push_back(field_details::text_of_json(json_of(field.value_in(row), field.unit), field.unit));
-        any = any || texts.back();
-      }
-      if (!any) return;
-      table.columns.push_back({field.heading, field.unit != Unit::kText});
-      for (size_t i = 0; i < rows.size(); ++i) table.rows[i].cells.push_back(texts[i].value_or("–"));
-    }
+  Table table{std::move(caption), {}, std::vector<Table::Row>(rows.size())};
+  field_details::for_each_shown<Row>(shown, [&](const auto& field) {
+    std::vector<std::optional<std::string>> texts;
+    for (const Row& row : rows) texts.push_back(field_details::text_of_json(json_in(row, field), field.unit));
+    const auto has_text = [](const auto& text) { return text.has_value(); };
+    if (!rows.empty() && std::ranges::none_of(texts, has_text)) return;
+    table.columns.push_back({field.heading(), field.unit != Unit::kText});
+    for (size_t i = 0; i < rows.size(); ++i) table.rows[i].cells.push_back(texts[i].value_or("–"));
   });
   return table;
 }
@@ -416,11 +419,12 @@ Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption
 template <class Row>
 std::vector<std::string> csv_names() {
   std::vector<std::string> names;
-  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
-    if constexpr (!field_details::is_shown<T>) return;
-    if ((field.shown & kCsv) == 0 || *field.key == '\0') return;
-    if constexpr (field_details::is_interval<T>) return field_details::append_interval_names(field.key, names);
-    names.push_back(field.key);
+  field_details::for_each_shown<Row>(kCsv, [&]<class T>(const Field<Row, T>& field) {
+    if constexpr (is_interval<T>) {
+      field_details::append_interval_names(field.key, names);
+    } else if (*field.key != '\0') {
+      names.push_back(field.key);
+    }
   });
   return names;
 }
@@ -428,13 +432,11 @@ std::vector<std::string> csv_names() {
 template <class Row>
 std::vector<std::string> csv_line(const Row& row) {
   std::vector<std::string> line;
-  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
-    if constexpr (!field_details::is_shown<T>) return;
-    if ((field.shown & kCsv) == 0 || *field.key == '\0') return;
-    if constexpr (field_details::is_interval<T>) {
+  field_details::for_each_shown<Row>(kCsv, [&]<class T>(const Field<Row, T>& field) {
+    if constexpr (is_interval<T>) {
       field_details::append_interval(field.value_in(row), line);
-    } else {
-      line.push_back(field_details::csv_of_json(json_of(field.value_in(row), field.unit)));
+    } else if (*field.key != '\0') {
+      line.push_back(field_details::csv_of_json(json_in(row, field)));
     }
   });
   return line;
@@ -444,12 +446,8 @@ std::vector<std::string> csv_line(const Row& row) {
 template <class Row>
 Facts facts_of_fields(const Row& row) {
   Facts facts;
-  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
-    if constexpr (field_details::is_shown<T>) {
-      if ((field.shown & kPage) == 0) return;
-      if (const auto text = field_details::text_of_json(json_of(field.value_in(row), field.unit), field.unit))
-        facts.emplace_back(field.heading, *text);
-    }
+  field_details::for_each_shown<Row>(kPage, [&](const auto& field) {
+    if (const auto text = field_details::text_of_json(json_in(row, field), field.unit)) facts.emplace_back(field.heading(), *text);
   });
   return facts;
 }

@@ -14,107 +14,92 @@ using nlohmann::json;
 
 template <>
 constexpr auto kFields<PredictedWorkload> = std::tuple(
-    Field("world_size", &PredictedWorkload::world_size, Unit::kCount), Field("extrapolated", &PredictedWorkload::extrapolated),
-    Field("tensors", &PredictedWorkload::tensors, Unit::kCount), Field(kGradientBytesKey, &PredictedWorkload::gradient_bytes, Unit::kCount),
-    Field(kBackwardKey, &PredictedWorkload::backward_s, Unit::kDifference), Field("rule", &PredictedWorkload::rule),
+    Field("world_size", &PredictedWorkload::world_size), Field("extrapolated", &PredictedWorkload::extrapolated),
+    Field("tensors", &PredictedWorkload::tensors), Field(kGradientBytesKey, &PredictedWorkload::gradient_bytes),
+    Field(kBackwardKey, &PredictedWorkload::backward_s), Field("rule", &PredictedWorkload::rule),
     Field("first_cap_mib", &PredictedWorkload::first_cap_bytes, Unit::kBytesAsMib), Field("gap_measured", &PredictedWorkload::gap_measured),
     Field("", &PredictedWorkload::simulation), Field("latency_factor", &PredictedWorkload::latency_factor, Unit::kRatio));
 
 namespace {
 
-// "857 ms – 902 ms"; nothing where it was not asked for.
+// Nothing where it was not asked for.
 std::optional<Interval> spread(const PredictedCap& cap) {
   return cap.low_s > 0 && cap.high_s > 0 ? std::optional(Interval{cap.low_s, cap.high_s}) : std::nullopt;
 }
 
-std::optional<Interval> spread_of_baseline(const PredictedBaseline& row) {
-  return spread(row.plan);
-}
-
-// Absent where it is 0.
-template <auto kMember>
-constexpr auto if_known(const char* key, Unit unit, const char* heading = "", unsigned shown = kHidden) {
-  using T = std::decay_t<decltype(PredictedCap().*kMember)>;
-  return Field<PredictedCap, std::optional<T>>(
-      key, +[](const PredictedCap& cap) { return cap.*kMember > 0 ? std::optional<T>(cap.*kMember) : std::nullopt; },
-      +[](PredictedCap& cap, std::optional<T> value) { cap.*kMember = value.value_or(T()); }, unit, heading, shown);
-}
-
 // A column of the cap that stands in a row.
 template <auto kCap, auto kMember, class Row>
-auto of_cap(const Row& row) {
-  return row.*kCap.*kMember;
+constexpr auto of_cap_in(PredictedCap Row::*, Unit unit, const char* heading) {
+  return Field(
+      "", +[](const Row& row) { return row.*kCap.*kMember; }, unit, heading, kTables);
+}
+template <auto kCap, auto kMember>
+constexpr auto of_cap(Unit unit, const char* heading) {
+  return of_cap_in<kCap, kMember>(kCap, unit, heading);
 }
 
 }  // namespace
 
 template <>
-constexpr auto kFields<PredictedCap> =
-    std::tuple(if_known<&PredictedCap::cap_bytes>(kCapKey, Unit::kBytesAsMib, "cap MiB", kEverywhere),
-               if_known<&PredictedCap::lowest_cap_bytes>("same_buckets_from_mib", Unit::kBytesAsMib),
-               if_known<&PredictedCap::highest_cap_bytes>("same_buckets_to_mib", Unit::kBytesAsMib),
-               Field("buckets", &PredictedCap::buckets, Unit::kCount, "buckets"),
-               Field(kBackwardKey, &PredictedCap::time_s, Unit::kSeconds, "backward"),
-               Field("exposed_s", &PredictedCap::exposed_s, Unit::kDifference, "exposed"),
-               Field("regret", &PredictedCap::regret, Unit::kShare, "regret"), Field("", spread, Unit::kSeconds, "interval", kPage),
-               Field("near_best", &PredictedCap::near_best, Unit::kShare, "within 1 % of the best", kPage),
-               Field("expected_regret", &PredictedCap::expected_regret, Unit::kShare, "expected cost", kPage),
-               if_known<&PredictedCap::low_s>("low_s", Unit::kSeconds), if_known<&PredictedCap::high_s>("high_s", Unit::kSeconds),
-               Field("exhaustive", &PredictedCap::exhaustive, Unit::kText, "", kHidden));
+constexpr auto kFields<PredictedCap> = std::tuple(
+    Field(kCapKey, &PredictedCap::cap_bytes, Unit::kBytesAsMib, "cap MiB", kEverywhere | kIfAny),
+    Field("same_buckets_from_mib", &PredictedCap::lowest_cap_bytes, Unit::kBytesAsMib, kIfAny),
+    Field("same_buckets_to_mib", &PredictedCap::highest_cap_bytes, Unit::kBytesAsMib, kIfAny), Field("buckets", &PredictedCap::buckets),
+    Field(kBackwardKey, &PredictedCap::time_s, Unit::kSeconds), Field("exposed_s", &PredictedCap::exposed_s, Unit::kDifference),
+    Field("regret", &PredictedCap::regret, Unit::kShare), Field("", spread, Unit::kSeconds, "interval", kPage),
+    Field("near_best", &PredictedCap::near_best, Unit::kShare, "within 1 % of the best", kPage),
+    Field("expected_regret", &PredictedCap::expected_regret, Unit::kShare, "expected cost", kPage),
+    Field("low_s", &PredictedCap::low_s, Unit::kSeconds, kIfAny), Field("high_s", &PredictedCap::high_s, Unit::kSeconds, kIfAny),
+    Field("exhaustive", &PredictedCap::exhaustive, kHidden));
 
 template <>
-constexpr auto kFields<PredictedBaseline> = std::tuple(
-    Field("name", &PredictedBaseline::name, Unit::kText, "baseline", kEverywhere | kDefault), Field("", &PredictedBaseline::plan),
-    Field("", of_cap<&PredictedBaseline::plan, &PredictedCap::buckets, PredictedBaseline>, Unit::kCount, "buckets", kTables),
-    Field("", of_cap<&PredictedBaseline::plan, &PredictedCap::time_s, PredictedBaseline>, Unit::kSeconds, "backward", kTables),
-    Field("", of_cap<&PredictedBaseline::plan, &PredictedCap::exposed_s, PredictedBaseline>, Unit::kDifference, "exposed", kTables),
-    Field("", of_cap<&PredictedBaseline::plan, &PredictedCap::regret, PredictedBaseline>, Unit::kShare, "regret", kTables),
-    Field("", spread_of_baseline, Unit::kSeconds, "interval", kPage),
-    Field("description", &PredictedBaseline::description, Unit::kText, "what it is", kPage | kDefault));
+constexpr auto kFields<PredictedBaseline> =
+    std::tuple(Field("name", &PredictedBaseline::name, "baseline", kEverywhere | kDefault), Field("", &PredictedBaseline::plan),
+               of_cap<&PredictedBaseline::plan, &PredictedCap::buckets>(Unit::kCount, "buckets"),
+               of_cap<&PredictedBaseline::plan, &PredictedCap::time_s>(Unit::kSeconds, "backward"),
+               of_cap<&PredictedBaseline::plan, &PredictedCap::exposed_s>(Unit::kDifference, "exposed"),
+               of_cap<&PredictedBaseline::plan, &PredictedCap::regret>(Unit::kShare, "regret"),
+               Field(
+                   "", +[](const PredictedBaseline& row) { return spread(row.plan); }, Unit::kSeconds, "interval", kPage),
+               Field("description", &PredictedBaseline::description, "what it is", kPage | kDefault));
 
 template <>
-constexpr auto kFields<PredictedBucket> = std::tuple(Field("bytes", &PredictedBucket::bytes, Unit::kCount, "", kHidden),
+constexpr auto kFields<PredictedBucket> = std::tuple(Field("bytes", &PredictedBucket::bytes, Unit::kSize, "size"),
                                                      Field("tensors", &PredictedBucket::tensors, kHidden),
-                                                     Field(
-                                                         "", +[](const PredictedBucket& bucket) { return bucket.bytes; }, Unit::kBytes,
-                                                         "size", kTables),
-                                                     Field("ready_s", &PredictedBucket::ready_s, Unit::kDifference, "ready"),
+                                                     Field("ready_s", &PredictedBucket::ready_s, Unit::kDifference),
                                                      Field("start_s", &PredictedBucket::start_s, Unit::kDifference, "sent"),
                                                      Field("end_s", &PredictedBucket::end_s, Unit::kDifference, "reduced"));
 
 template <>
-constexpr auto kFields<PyTorchCaps> = std::tuple(Field("bucket_cap_mb_list", &PyTorchCaps::mib, Unit::kPlain),
+constexpr auto kFields<PyTorchCaps> = std::tuple(Field("bucket_cap_mb_list", &PyTorchCaps::mib),
                                                  Field("pytorch_reproduces_plan", &PyTorchCaps::reproduces_plan));
 
 template <>
 constexpr auto kFields<PredictedPlan> = std::tuple(Field(kBackwardKey, &PredictedPlan::backward_s, Unit::kSeconds),
-                                                   Field("exposed_s", &PredictedPlan::exposed_s, Unit::kDifference),
+                                                   Field("exposed_s", &PredictedPlan::exposed_s),
                                                    Field("low_s", &PredictedPlan::low_s, Unit::kSeconds),
                                                    Field("high_s", &PredictedPlan::high_s, Unit::kSeconds),
-                                                   Field("gain", &PredictedPlan::gain, Unit::kShare), Field("exact", &PredictedPlan::exact),
+                                                   Field("gain", &PredictedPlan::gain), Field("exact", &PredictedPlan::exact),
                                                    Field("", &PredictedPlan::pytorch),
                                                    Field("buckets", &PredictedPlan::buckets, kRequired));
 
 template <>
 constexpr auto kFields<StragglerPrediction> = std::tuple(
-    Field("samples", &StragglerPrediction::samples, Unit::kCount),
-    Field("measured_ranks", &StragglerPrediction::measured_ranks, Unit::kCount),
-    Field("slowest_rank_ratio", &StragglerPrediction::slowest_rank_ratio, Unit::kRatio),
-    Field("ranks", &StragglerPrediction::ranks, Unit::kCount), Field("factor", &StragglerPrediction::factor, Unit::kRatio),
-    Field("tail_factor", &StragglerPrediction::tail_factor, Unit::kRatio), Field("extrapolated", &StragglerPrediction::beyond_samples),
-    Field("measured_backward_s", &StragglerPrediction::measured_backward_s, Unit::kDifference));
+    Field("samples", &StragglerPrediction::samples), Field("measured_ranks", &StragglerPrediction::measured_ranks),
+    Field("slowest_rank_ratio", &StragglerPrediction::slowest_rank_ratio, Unit::kRatio), Field("ranks", &StragglerPrediction::ranks),
+    Field("factor", &StragglerPrediction::factor, Unit::kRatio), Field("tail_factor", &StragglerPrediction::tail_factor, Unit::kRatio),
+    Field("extrapolated", &StragglerPrediction::beyond_samples), Field("measured_backward_s", &StragglerPrediction::measured_backward_s));
 
 template <>
 constexpr auto kFields<FormPrediction> = std::tuple(
-    Field("form", &FormPrediction::form, Unit::kText, "model"),
-    Field("left_out_error", &FormPrediction::left_out_error, Unit::kShare, "left-out error"),
-    Field("weight", &FormPrediction::weight, Unit::kShare, "weight"),
+    Field("form", &FormPrediction::form, "model"), Field("left_out_error", &FormPrediction::left_out_error, Unit::kShare, "left-out error"),
+    Field("weight", &FormPrediction::weight, Unit::kShare),
     Field("safest_backward_s", &FormPrediction::safest_backward_s, Unit::kSeconds, "the cap"), Field("best_uniform", &FormPrediction::best),
-    Field("", of_cap<&FormPrediction::best, &PredictedCap::cap_bytes, FormPrediction>, Unit::kBytesAsMib, "its best MiB", kTables),
-    Field("", of_cap<&FormPrediction::best, &PredictedCap::time_s, FormPrediction>, Unit::kSeconds, "with that", kTables));
+    of_cap<&FormPrediction::best, &PredictedCap::cap_bytes>(Unit::kBytesAsMib, "its best MiB"),
+    of_cap<&FormPrediction::best, &PredictedCap::time_s>(Unit::kSeconds, "with that"));
 
 template <>
-constexpr auto kFields<Extrapolation> = std::tuple(Field("fitted_worlds", &Extrapolation::fitted_worlds, Unit::kCount),
+constexpr auto kFields<Extrapolation> = std::tuple(Field("fitted_worlds", &Extrapolation::fitted_worlds),
                                                    Field("forms", &Extrapolation::forms, kRequired));
 
 // ---- Sensitivity.
@@ -130,42 +115,39 @@ void take_influence(SensitivityPoint& point, std::string name) {
   if (found != kInfluences.end()) point.influence = *found;
 }
 
-void check_point(SensitivityPoint& point, const JsonFields& fields) {
+}  // namespace
+
+template <>
+constexpr auto kFields<SensitivityPoint> =
+    std::tuple(Field(
+                   "influence", +[](const SensitivityPoint& row) { return influence_name(row.influence); }, take_influence),
+               Field("factor", &SensitivityPoint::factor), Field("", &SensitivityPoint::best),
+               of_cap<&SensitivityPoint::best, &PredictedCap::cap_bytes>(Unit::kBytesAsMib, "cap MiB"),
+               Field("within_1_percent_from_mib", &SensitivityPoint::near_low_bytes, Unit::kBytesAsMib, "within 1 % from", kPage),
+               Field("within_1_percent_to_mib", &SensitivityPoint::near_high_bytes, Unit::kBytesAsMib, "to MiB", kPage),
+               of_cap<&SensitivityPoint::best, &PredictedCap::buckets>(Unit::kCount, "buckets"),
+               of_cap<&SensitivityPoint::best, &PredictedCap::time_s>(Unit::kSeconds, "backward"),
+               of_cap<&SensitivityPoint::best, &PredictedCap::exposed_s>(Unit::kDifference, "exposed"),
+               Field("kept_backward_s", &SensitivityPoint::kept_backward_s, Unit::kSeconds, kHidden),
+               Field("", cost_of_keeping, Unit::kChange, "keep cap", kTables));
+
+static void read_object(const JsonFields& fields, SensitivityPoint& point) {
+  read_object<>(fields, point);
   const auto name = fields.get<std::string>("influence");
   if (influence_name(point.influence) != name)
     fields.fail("influence", fmt::format("\"{}\"", name), "\"latency\", or another input of the model");
   fields.get<double>(kCapKey, Unit::kMib);
 }
 
+template <>
+constexpr auto kFields<SensitivityPrediction> = std::tuple(Field("points", &SensitivityPrediction::points, kRequired));
+
 // Charts are drawn of it, so that it must be whole.
-void check_sensitivity(SensitivityPrediction& sensitivity, const JsonFields& fields) {
+static void read_object(const JsonFields& fields, SensitivityPrediction& sensitivity) {
+  read_object<>(fields, sensitivity);
   if (std::ranges::find(sensitivity.points, 1.0, &SensitivityPoint::factor) == sensitivity.points.end())
     fields.fail("points", "lacks the factor 1", "1 among the factors");
 }
-
-}  // namespace
-
-template <>
-constexpr auto kFields<SensitivityPoint> = std::tuple(
-    Field(
-        "influence", +[](const SensitivityPoint& row) { return influence_name(row.influence); }, take_influence, Unit::kText, "influence"),
-    Field("factor", &SensitivityPoint::factor, Unit::kPlain, "factor"), Field("", &SensitivityPoint::best),
-    Field("", of_cap<&SensitivityPoint::best, &PredictedCap::cap_bytes, SensitivityPoint>, Unit::kBytesAsMib, "cap MiB", kTables),
-    Field("within_1_percent_from_mib", &SensitivityPoint::near_low_bytes, Unit::kBytesAsMib, "within 1 % from", kPage),
-    Field("within_1_percent_to_mib", &SensitivityPoint::near_high_bytes, Unit::kBytesAsMib, "to MiB", kPage),
-    Field("", of_cap<&SensitivityPoint::best, &PredictedCap::buckets, SensitivityPoint>, Unit::kCount, "buckets", kTables),
-    Field("", of_cap<&SensitivityPoint::best, &PredictedCap::time_s, SensitivityPoint>, Unit::kSeconds, "backward", kTables),
-    Field("", of_cap<&SensitivityPoint::best, &PredictedCap::exposed_s, SensitivityPoint>, Unit::kDifference, "exposed", kTables),
-    Field("kept_backward_s", &SensitivityPoint::kept_backward_s, Unit::kSeconds, "", kHidden),
-    Field("", cost_of_keeping, Unit::kChange, "keep cap", kTables));
-template <>
-constexpr void (*kCheck<SensitivityPoint>)(SensitivityPoint&, const JsonFields&) = check_point;
-
-template <>
-constexpr auto kFields<SensitivityPrediction> = std::tuple(Field("points", &SensitivityPrediction::points, Unit::kText, "",
-                                                                 kIfAny | kRequired));
-template <>
-constexpr void (*kCheck<SensitivityPrediction>)(SensitivityPrediction&, const JsonFields&) = check_sensitivity;
 
 // ---- The strategy `ordered`, and gradients in a smaller type.
 
@@ -196,8 +178,30 @@ BucketPlan plan_of(const std::vector<PredictedOrderedBucket>& buckets) {
   return plan;
 }
 
-// Also when the buckets are no plan.
-void check_ordered(PredictedOrdered& ordered, const JsonFields& fields) {
+}  // namespace
+
+template <>
+constexpr auto kFields<PredictedOrderedBucket> = std::tuple(
+    Field(
+        "", +[](const PredictedOrderedBucket& bucket) { return bucket.bucket + 1; }, "bucket", kTables),
+    Field("", tensors_text, "tensors", kTables), Field("bucket", &PredictedOrderedBucket::bucket, kHidden),
+    Field("first_tensor", &PredictedOrderedBucket::first_tensor, kHidden), Field("part", &PredictedOrderedBucket::part, kHidden),
+    Field("parts", &PredictedOrderedBucket::parts, kHidden), Field("bytes", &PredictedOrderedBucket::bytes, Unit::kSize, "size"),
+    Field("tensors", &PredictedOrderedBucket::tensors, kHidden), Field("ready_s", &PredictedOrderedBucket::ready_s, Unit::kDifference),
+    Field("start_s", &PredictedOrderedBucket::start_s, Unit::kDifference, "sent"),
+    Field("end_s", &PredictedOrderedBucket::end_s, Unit::kDifference, "reduced"),
+    Field("needed_s", &PredictedOrderedBucket::needed_s, Unit::kDifference));
+
+template <>
+constexpr auto kFields<PredictedOrdered> = std::tuple(
+    Field("bucketed_period_s", &PredictedOrdered::bucketed_period_s), Field("period_s", &PredictedOrdered::period_s, Unit::kSeconds),
+    Field("gain", &PredictedOrdered::gain), Field("bound_s", &PredictedOrdered::bound_s), Field("waited_s", &PredictedOrdered::waited_s),
+    Field("computation_s", &PredictedOrdered::computation_s), Field("communication_s", &PredictedOrdered::communication_s),
+    Field("agreement_s", &PredictedOrdered::agreement_s), Field("low_s", &PredictedOrdered::low_s, Unit::kSeconds),
+    Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds), Field("buckets", &PredictedOrdered::buckets, kRequired));
+
+static void read_object(const JsonFields& fields, PredictedOrdered& ordered) {
+  read_object<>(fields, ordered);
   try {
     ordered.plan = plan_of(ordered.buckets);
   } catch (const InputError& error) {
@@ -205,44 +209,13 @@ void check_ordered(PredictedOrdered& ordered, const JsonFields& fields) {
   }
 }
 
-}  // namespace
-
 template <>
-constexpr auto kFields<PredictedOrderedBucket> = std::tuple(
-    Field(
-        "", +[](const PredictedOrderedBucket& bucket) { return bucket.bucket + 1; }, Unit::kCount, "bucket", kTables),
-    Field("", tensors_text, Unit::kText, "tensors", kTables), Field("bucket", &PredictedOrderedBucket::bucket, Unit::kCount, "", kHidden),
-    Field("first_tensor", &PredictedOrderedBucket::first_tensor, Unit::kCount, "", kHidden),
-    Field("part", &PredictedOrderedBucket::part, Unit::kCount, "", kHidden),
-    Field("parts", &PredictedOrderedBucket::parts, Unit::kCount, "", kHidden),
-    Field("bytes", &PredictedOrderedBucket::bytes, Unit::kCount, "", kHidden), Field("tensors", &PredictedOrderedBucket::tensors, kHidden),
-    Field(
-        "", +[](const PredictedOrderedBucket& bucket) { return bucket.bytes; }, Unit::kBytes, "size", kTables),
-    Field("ready_s", &PredictedOrderedBucket::ready_s, Unit::kDifference, "ready"),
-    Field("start_s", &PredictedOrderedBucket::start_s, Unit::kDifference, "sent"),
-    Field("end_s", &PredictedOrderedBucket::end_s, Unit::kDifference, "reduced"),
-    Field("needed_s", &PredictedOrderedBucket::needed_s, Unit::kDifference, "needed"));
-
-template <>
-constexpr auto kFields<PredictedOrdered> = std::tuple(
-    Field("bucketed_period_s", &PredictedOrdered::bucketed_period_s, Unit::kDifference),
-    Field("period_s", &PredictedOrdered::period_s, Unit::kSeconds), Field("gain", &PredictedOrdered::gain, Unit::kChange),
-    Field("bound_s", &PredictedOrdered::bound_s, Unit::kDifference), Field("waited_s", &PredictedOrdered::waited_s, Unit::kDifference),
-    Field("computation_s", &PredictedOrdered::computation_s, Unit::kDifference),
-    Field("communication_s", &PredictedOrdered::communication_s, Unit::kDifference),
-    Field("agreement_s", &PredictedOrdered::agreement_s, Unit::kDifference), Field("low_s", &PredictedOrdered::low_s, Unit::kSeconds),
-    Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds), Field("buckets", &PredictedOrdered::buckets, kRequired));
-template <>
-constexpr void (*kCheck<PredictedOrdered>)(PredictedOrdered&, const JsonFields&) = check_ordered;
-
-template <>
-constexpr auto kFields<PredictedHook> = std::tuple(
-    Field("hook", &PredictedHook::name, Unit::kText, "hook"), Field(kCapKey, &PredictedHook::cap_bytes, Unit::kBytesAsMib, "cap MiB"),
-    Field("buckets", &PredictedHook::buckets, Unit::kCount, "buckets"),
-    Field(kBackwardKey, &PredictedHook::backward_s, Unit::kSeconds, "backward"),
-    Field("exposed_s", &PredictedHook::exposed_s, Unit::kDifference, "exposed"),
-    Field("bucketed_period_s", &PredictedHook::bucketed_period_s, Unit::kDifference, "step, bucketed"),
-    Field("ordered_period_s", &PredictedHook::ordered_period_s, Unit::kDifference, "step, ordered"));
+constexpr auto kFields<PredictedHook> =
+    std::tuple(Field("hook", &PredictedHook::name), Field(kCapKey, &PredictedHook::cap_bytes, Unit::kBytesAsMib, "cap MiB"),
+               Field("buckets", &PredictedHook::buckets), Field(kBackwardKey, &PredictedHook::backward_s, Unit::kSeconds),
+               Field("exposed_s", &PredictedHook::exposed_s, Unit::kDifference),
+               Field("bucketed_period_s", &PredictedHook::bucketed_period_s, Unit::kDifference, "step, bucketed"),
+               Field("ordered_period_s", &PredictedHook::ordered_period_s, Unit::kDifference, "step, ordered"));
 
 // ---- All of it.
 
@@ -257,23 +230,19 @@ constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::work
                                                 Field("hooks", &Prediction::hooks, kIfAny), Field("sharded", &Prediction::sharded));
 
 void write_object(const Prediction& prediction, json& document) {
-  write_by_table(prediction, document);
+  write_object<>(prediction, document);
 }
 
 void read_object(const JsonFields& document, Prediction& prediction) {
-  read_by_table(document, prediction);
-  const auto require_cap = [&document](const PredictedCap& cap, const json& row, const std::string& name) {
-    const JsonFields fields(row, document.path_of(name));
-    if (cap.cap_bytes <= 0) fields.fail(kCapKey, fields.has(kCapKey) ? "0" : "missing", "a positive number");
+  read_object<>(document, prediction);
+  const auto require_cap = [](const JsonFields& cap) {
+    if (cap.maybe<int64_t>(kCapKey, Unit::kBytesAsMib).value_or(0) <= 0)
+      cap.fail(kCapKey, cap.has(kCapKey) ? "0" : "missing", "a positive number");
   };
-  const json& whole = document.whole();
-  for (size_t i = 0; i < prediction.curve.size(); ++i) require_cap(prediction.curve[i], whole["curve"][i], fmt::format("curve[{}]", i));
-  require_cap(prediction.best_uniform, whole["best_uniform"], "best_uniform");
-  const auto& extrapolation = prediction.extrapolation;
-  for (size_t i = 0; extrapolation && i < extrapolation->forms.size(); ++i) {
-    require_cap(extrapolation->forms[i].best, whole["extrapolation"]["forms"][i]["best_uniform"],
-                fmt::format("extrapolation.forms[{}].best_uniform", i));
-  }
+  for (const JsonFields& cap : document.objects("curve")) require_cap(cap);
+  require_cap(document.object("best_uniform"));
+  if (!prediction.extrapolation) return;
+  for (const JsonFields& form : document.objects("extrapolation.forms")) require_cap(form.object("best_uniform"));
 }
 
 double cost_of_keeping(const SensitivityPoint& point) {
@@ -283,6 +252,15 @@ double cost_of_keeping(const SensitivityPoint& point) {
 // ---- Tables.
 
 namespace {
+
+// Of many rows the first six and the last four, with a row of "..." between.
+void keep_first_and_last(Table& table) {
+  constexpr size_t kMost = 12, kFirst = 6, kLast = 4;
+  if (table.rows.size() <= kMost) return;
+  table.rows.erase(table.rows.begin() + kFirst + 1, table.rows.end() - kLast);
+  table.rows[kFirst].cells.assign(table.columns.size(), "");
+  table.rows[kFirst].cells[0] = "...";
+}
 
 // The curve's caps, and the cap to use among them: the only row that is highlighted.
 Table predicted_curve_table(const Prediction& prediction, unsigned shown) {

@@ -34,38 +34,32 @@ std::optional<double> median_of(const Row& row) {
 // ---- Step times.
 
 template <>
-constexpr auto kFields<CurveRow> = std::tuple(Field(kCapKey, &CurveRow::cap_mib, Unit::kMib, "cap MiB"),
-                                              Field("buckets", &CurveRow::buckets, Unit::kCount, "buckets"),
-                                              Field("predicted_s", &CurveRow::predicted_s, Unit::kSeconds, "predicted"),
-                                              Field("measured_s", &CurveRow::measured_s, Unit::kSeconds, "measured"),
-                                              Field("measured_ci_s", &CurveRow::measured_ci_s, Unit::kSeconds, "95 % interval"),
-                                              Field("error", &CurveRow::error, Unit::kChange, "error"),
-                                              Field("predicted_range_s", &CurveRow::predicted_range_s, Unit::kSeconds,
-                                                    "interval of the prediction", kPage),
-                                              Field("outliers", &CurveRow::outliers, Unit::kCount, "outliers", kPage),
-                                              Field("modes_s", &CurveRow::modes_s, Unit::kSeconds, "two modes", kPage));
+constexpr auto kFields<CurveRow> =
+    std::tuple(Field(kCapKey, &CurveRow::cap_mib, Unit::kMib, "cap MiB"), Field("buckets", &CurveRow::buckets),
+               Field("predicted_s", &CurveRow::predicted_s, Unit::kSeconds), Field("measured_s", &CurveRow::measured_s, Unit::kSeconds),
+               Field("measured_ci_s", &CurveRow::measured_ci_s, Unit::kSeconds), Field("error", &CurveRow::error, Unit::kChange),
+               Field("predicted_range_s", &CurveRow::predicted_range_s, Unit::kSeconds, "interval of the prediction", kPage),
+               Field("outliers", &CurveRow::outliers, kPage), Field("modes_s", &CurveRow::modes_s, Unit::kSeconds, "two modes", kPage));
 
 template <>
 constexpr auto kFields<StrategyRow> = std::tuple(
-    Field("strategy", &StrategyRow::strategy, Unit::kText, "strategy", kEverywhere | kSecondTable),
-    Field(kCapKey, &StrategyRow::cap_mib, Unit::kMib, "MiB", kEverywhere | kSecondTable),
-    Field("buckets", &StrategyRow::buckets, Unit::kCount, "buckets"), Field("measured_s", &StrategyRow::measured_s, Unit::kSeconds, "step"),
-    Field("measured_ci_s", &StrategyRow::measured_ci_s, Unit::kSeconds, "95 % interval"),
-    Field("predicted_s", &StrategyRow::predicted_s, Unit::kSeconds, "predicted"),
+    Field("strategy", &StrategyRow::strategy, kEverywhere | kSecondTable),
+    Field(kCapKey, &StrategyRow::cap_mib, Unit::kMib, "MiB", kEverywhere | kSecondTable), Field("buckets", &StrategyRow::buckets),
+    Field("measured_s", &StrategyRow::measured_s, Unit::kSeconds, "step"),
+    Field("measured_ci_s", &StrategyRow::measured_ci_s, Unit::kSeconds), Field("predicted_s", &StrategyRow::predicted_s, Unit::kSeconds),
     Field("rank_spread", &StrategyRow::rank_spread, Unit::kShare, "spread", kAside),
     Field("comm_s", &StrategyRow::comm_s, Unit::kDifference, "after bw"),
     Field("comm_share", &StrategyRow::comm_share, Unit::kShare, "share", kSecondTable | kCsv),
-    Field("exposed_s", &StrategyRow::exposed_s, Unit::kDifference, "exposed"),
-    Field("overlap_percent", &StrategyRow::overlap_percent, Unit::kPlain, "ovlp %", kAside),
-    Field("communication_s", &StrategyRow::communication_s, Unit::kDifference, "alone", kHidden),
-    Field("per_tensor_us", &StrategyRow::per_tensor_us, Unit::kPlain, "per tensor", kCsv),
+    Field("exposed_s", &StrategyRow::exposed_s, Unit::kDifference),
+    Field("overlap_percent", &StrategyRow::overlap_percent, "ovlp %", kAside),
+    Field("communication_s", &StrategyRow::communication_s, kHidden),
+    Field("per_tensor_us", &StrategyRow::per_tensor_us, "per tensor", kCsv),
     Field("peak_memory_bytes", &StrategyRow::peak_memory_bytes, Unit::kBytes, "memory", kAside),
-    Field("memory_between_steps_bytes", &StrategyRow::memory_between_steps_bytes, Unit::kBytes, "between steps", kHidden),
+    Field("memory_between_steps_bytes", &StrategyRow::memory_between_steps_bytes, Unit::kBytes, kHidden),
     Field("tokens_per_s", &StrategyRow::tokens_per_s, Unit::kCount, "tokens/s", kAside),
     Field("ratio_to_torch", &StrategyRow::ratio_to_torch, Unit::kRatio, "x torch", kAside),
-    Field("ratio_to_torch_ci", &StrategyRow::ratio_to_torch_ci, Unit::kRatio, "95 % interval", kSecondTable | kPage),
-    Field("outliers", &StrategyRow::outliers, Unit::kCount, "outliers", kPage),
-    Field("modes_s", &StrategyRow::modes_s, Unit::kSeconds, "two modes", kPage));
+    Field("ratio_to_torch_ci", &StrategyRow::ratio_to_torch_ci, Unit::kRatio, kSecondTable | kPage),
+    Field("outliers", &StrategyRow::outliers, kPage), Field("modes_s", &StrategyRow::modes_s, Unit::kSeconds, "two modes", kPage));
 
 template <>
 constexpr auto kFields<StepSamples> = std::tuple(Field("settings", &StepSamples::settings, kIfAny), Field("step_s", &StepSamples::step_s),
@@ -77,7 +71,7 @@ constexpr auto kFields<StepSamples> = std::tuple(Field("settings", &StepSamples:
 
 template <>
 constexpr auto kFields<StepConfiguration> = std::tuple(
-    Field("model", &StepConfiguration::model), Field("status", &StepConfiguration::status, Unit::kText, "status", kDefault),
+    Field("model", &StepConfiguration::model), Field("status", &StepConfiguration::status, kDefault),
     Field("reason", &StepConfiguration::reason), Field("strategies", &StepConfiguration::strategies, kIfAny),
     Field(
         "samples", +[](const StepConfiguration& row) { return row.strategies.empty() ? std::nullopt : std::optional(row.samples); },
@@ -95,7 +89,7 @@ constexpr auto kFields<DecisionSection> = std::tuple(
     Field("highest_cap_mib", &DecisionSection::highest_cap_mib, Unit::kMib),
     Field("predicted_s", &DecisionSection::predicted_s, Unit::kSeconds), Field("measured_s", &DecisionSection::measured_s, Unit::kSeconds),
     Field("predicted_to_default", &DecisionSection::predicted_to_default, Unit::kRatio),
-    Field("over_default", &DecisionSection::over_default), Field("expected_regret", &DecisionSection::expected_regret, Unit::kShare),
+    Field("over_default", &DecisionSection::over_default), Field("expected_regret", &DecisionSection::expected_regret),
     Field("tied_mib", &DecisionSection::tied_mib, Unit::kMib), Field("level", &DecisionSection::level, Unit::kRatio));
 
 template <>
@@ -111,13 +105,12 @@ constexpr auto kFields<TuneAnswer> = std::tuple(
         "decision", +[](const TuneAnswer& row) { return row.decision.inferred ? std::nullopt : std::optional(row.decision); },
         +[](TuneAnswer& row, std::optional<DecisionSection> decision) { row.decision = std::move(decision).value_or(DecisionSection()); }),
     Field("best_predicted", &TuneAnswer::best_predicted), Field("best_measured", &TuneAnswer::best_measured),
-    Field("indifference_set", &TuneAnswer::indifference_set, Unit::kMib), Field("regret", &TuneAnswer::regret, Unit::kShare),
-    Field("regret_ci", &TuneAnswer::regret_ci, Unit::kChange), Field("over_default", &TuneAnswer::over_default),
+    Field("indifference_set", &TuneAnswer::indifference_set, Unit::kMib), Field("regret", &TuneAnswer::regret),
+    Field("regret_ci", &TuneAnswer::regret_ci), Field("over_default", &TuneAnswer::over_default),
     Field("planned_over_default", &TuneAnswer::planned_over_default), Field("ordered_over_default", &TuneAnswer::ordered_over_default),
     Field("ordered_over_best_cap", &TuneAnswer::ordered_over_best_cap), Field("hooks", &TuneAnswer::hooks, kIfAny),
     Field("sharded", &TuneAnswer::sharded), Field("sharded_over_best_cap", &TuneAnswer::sharded_over_best_cap),
-    Field("plan_mib", &TuneAnswer::plan_mib, Unit::kMib, "", kIfAny),
-    Field("plan_caps_mib", &TuneAnswer::plan_caps_mib, Unit::kMib, "", kIfAny));
+    Field("plan_mib", &TuneAnswer::plan_mib, Unit::kMib, kIfAny), Field("plan_caps_mib", &TuneAnswer::plan_caps_mib, Unit::kMib, kIfAny));
 
 namespace {
 
@@ -143,21 +136,10 @@ DecisionSection decision_of_older(const TuneAnswer& answer) {
   return section;
 }
 
-void check_answer(TuneAnswer& answer, const JsonFields& fields) {
-  for (const char* best : {"best_predicted", "best_measured"}) require_times(JsonFields(*fields.find(best), fields.path_of(best)));
-  if (answer.indifference_set.empty()) fields.fail("indifference_set", "missing or empty", "an array of caps in MiB");
-  std::ranges::sort(answer.indifference_set);
-  if (!fields.has("decision")) answer.decision = decision_of_older(answer);
-}
-
 }  // namespace
 
 template <>
-constexpr void (*kCheck<TuneAnswer>)(TuneAnswer&, const JsonFields&) = check_answer;
-
-template <>
-constexpr auto kFields<CalibrationRun> = std::tuple(Field("name", &CalibrationRun::name),
-                                                    Field("buckets", &CalibrationRun::buckets, Unit::kCount),
+constexpr auto kFields<CalibrationRun> = std::tuple(Field("name", &CalibrationRun::name), Field("buckets", &CalibrationRun::buckets),
                                                     Field("measured_s", &CalibrationRun::measured_s, Unit::kSeconds));
 
 template <>
@@ -167,59 +149,49 @@ constexpr auto kFields<Calibration> =
                    "latency_factor",  // older results have none
                    +[](const Calibration& row) { return row.latency_factor == 1 ? std::nullopt : std::optional(row.latency_factor); },
                    +[](Calibration& row, std::optional<double> factor) { row.latency_factor = factor.value_or(1); }, Unit::kRatio),
-               Field("median_relative_error", &Calibration::median_relative_error, Unit::kChange), Field("fitted", &Calibration::fitted),
-               Field("residual", &Calibration::residual, Unit::kShare),
-               Field("standard_errors", &Calibration::standard_errors, Unit::kPlain), Field("warning", &Calibration::warning));
+               Field("median_relative_error", &Calibration::median_relative_error), Field("fitted", &Calibration::fitted),
+               Field("residual", &Calibration::residual), Field("standard_errors", &Calibration::standard_errors),
+               Field("warning", &Calibration::warning));
 
 template <>
 constexpr auto kFields<CalibrationSection> = std::tuple(Field("", &CalibrationSection::fit), Field("runs", &CalibrationSection::runs));
 
 // ---- Gradient-ready times.
 
-namespace {
+template <>
+constexpr auto kFields<TensorProfile> =
+    std::tuple(Field(kBackwardKey, &TensorProfile::backward_s, Unit::kSeconds),
+               Field(
+                   "forward_s", +[](const TensorProfile& row) { return row.knows_forward() ? std::optional(row.forward_s) : std::nullopt; },
+                   +[](TensorProfile& row, std::optional<double> seconds) { row.forward_s = seconds.value_or(0); }));
 
-struct TensorRow {
-  std::string name;
-  int64_t bytes = 0;
-  double ready_s = 0;
-  std::optional<double> needed_s, update_s;
-};
-
-std::vector<TensorRow> tensor_rows(const TensorProfile& profile) {
-  std::vector<TensorRow> rows;
+static void write_object(const TensorProfile& profile, json& object) {
+  write_object<>(profile, object);
+  json& tensors = object["tensors"] = json::array();
   for (size_t i = 0; i < profile.names.size(); ++i) {
-    rows.push_back({profile.names[i], profile.bytes[i], profile.ready_s[i], std::nullopt, std::nullopt});
-    if (!profile.needed_s.empty()) rows.back().needed_s = profile.needed_s[i];
-    if (!profile.update_s.empty()) rows.back().update_s = profile.update_s[i];
-  }
-  return rows;
-}
-
-void take_tensor_rows(TensorProfile& profile, std::vector<TensorRow> rows) {
-  for (TensorRow& row : rows) {
-    profile.names.push_back(std::move(row.name));
-    profile.bytes.push_back(row.bytes);
-    profile.ready_s.push_back(row.ready_s);
-    if (rows[0].needed_s) profile.needed_s.push_back(row.needed_s.value_or(0));
-    if (rows[0].update_s) profile.update_s.push_back(row.update_s.value_or(0));
+    tensors.push_back({{kTensorName, profile.names[i]}, {kTensorBytes, profile.bytes[i]}, {kTensorReady, profile.ready_s[i]}});
+    if (!profile.needed_s.empty()) tensors[i][kTensorNeeded] = profile.needed_s[i];
+    if (!profile.update_s.empty()) tensors[i][kTensorUpdate] = profile.update_s[i];
   }
 }
 
-// check_profile's rules, at the place where they are broken.
-void check_tensors(TensorProfile& profile, const JsonFields& fields) {
+// Checks check_profile's rules, at the place where they are broken.
+static void read_object(const JsonFields& fields, TensorProfile& profile) {
+  read_object<>(fields, profile);
   std::set<std::string> seen;
-  const json& tensors = fields.whole()["tensors"];
-  for (size_t i = 0; i < profile.names.size(); ++i) {
-    const JsonFields tensor(tensors[i], fmt::format("{}[{}]", fields.path_of("tensors"), i));
-    if (!seen.insert(profile.names[i]).second)
-      tensor.fail(kTensorName, fmt::format("\"{}\" appears twice", profile.names[i]), "distinct names");
-    if (profile.bytes[i] < 0) tensor.fail(kTensorBytes, fmt::format("{}", profile.bytes[i]), "a number of bytes");
-    const double ready_s = profile.ready_s[i];
+  for (const JsonFields& tensor : fields.objects("tensors")) {
+    const auto& name = profile.names.emplace_back(tensor.get<std::string>(kTensorName));
+    if (!seen.insert(name).second) tensor.fail(kTensorName, fmt::format("\"{}\" appears twice", name), "distinct names");
+    const int64_t bytes = profile.bytes.emplace_back(tensor.get<int64_t>(kTensorBytes));
+    if (bytes < 0) tensor.fail(kTensorBytes, fmt::format("{}", bytes), "a number of bytes");
+    const double after = profile.ready_s.empty() ? 0 : profile.ready_s.back();
+    const double ready_s = profile.ready_s.emplace_back(tensor.get<double>(kTensorReady));
     if (ready_s < 0) tensor.fail(kTensorReady, fmt::format("{}", ready_s), "seconds, at least 0");
-    if (i > 0 && ready_s < profile.ready_s[i - 1])
-      tensor.fail(kTensorReady, fmt::format("{} after {}", ready_s, profile.ready_s[i - 1]), "gradient-ready order");
-    for (const auto& [name, times] : {std::pair(kTensorNeeded, &profile.needed_s), {kTensorUpdate, &profile.update_s}}) {
-      if (!times->empty() && tensor.get<double>(name) < 0) tensor.fail(name, fmt::format("{}", (*times)[i]), "seconds, at least 0");
+    if (ready_s < after) tensor.fail(kTensorReady, fmt::format("{} after {}", ready_s, after), "gradient-ready order");
+    for (const auto& [key, times] : {std::pair(kTensorNeeded, &profile.needed_s), {kTensorUpdate, &profile.update_s}}) {
+      const bool known = seen.size() == 1 ? tensor.has(key) : !times->empty();
+      if (known && times->emplace_back(tensor.get<double>(key)) < 0)
+        tensor.fail(key, fmt::format("{}", times->back()), "seconds, at least 0");
     }
   }
   const double last_use = profile.needed_s.empty() ? 0 : std::ranges::max(profile.needed_s);
@@ -227,29 +199,11 @@ void check_tensors(TensorProfile& profile, const JsonFields& fields) {
     fields.fail("forward_s", fmt::format("{}", profile.forward_s), fmt::format("at least the largest needed_s, {}", last_use));
 }
 
-}  // namespace
-
-template <>
-constexpr auto kFields<TensorRow> = std::tuple(Field(kTensorName, &TensorRow::name), Field(kTensorBytes, &TensorRow::bytes, Unit::kCount),
-                                               Field(kTensorReady, &TensorRow::ready_s, Unit::kPlain),
-                                               Field(kTensorNeeded, &TensorRow::needed_s, Unit::kPlain),
-                                               Field(kTensorUpdate, &TensorRow::update_s, Unit::kPlain));
-
-template <>
-constexpr auto kFields<TensorProfile> =
-    std::tuple(Field(kBackwardKey, &TensorProfile::backward_s, Unit::kSeconds),
-               Field(
-                   "forward_s", +[](const TensorProfile& row) { return row.knows_forward() ? std::optional(row.forward_s) : std::nullopt; },
-                   +[](TensorProfile& row, std::optional<double> seconds) { row.forward_s = seconds.value_or(0); }, Unit::kPlain),
-               Field("tensors", tensor_rows, take_tensor_rows, Unit::kText, "", kRequired));
-template <>
-constexpr void (*kCheck<TensorProfile>)(TensorProfile&, const JsonFields&) = check_tensors;
-
 template <>
 constexpr auto kFields<ProfileSection> = std::tuple(Field("", &ProfileSection::tensors),
                                                     Field("bare_backward_s", &ProfileSection::bare_backward_s, Unit::kSeconds),
-                                                    Field("hook_perturbation", &ProfileSection::hook_perturbation, Unit::kChange),
-                                                    Field("hook_perturbation_ci", &ProfileSection::hook_perturbation_ci, Unit::kChange));
+                                                    Field("hook_perturbation", &ProfileSection::hook_perturbation),
+                                                    Field("hook_perturbation_ci", &ProfileSection::hook_perturbation_ci));
 
 // ---- All-reduces.
 
@@ -264,9 +218,6 @@ std::optional<double> bus_bandwidth(const AllReduceRow& row) {
   const auto ranks = static_cast<double>(row.world_size);
   return row.calls_per_sample ? std::optional(*algorithm_bandwidth(row) * 2 * (ranks - 1) / ranks) : std::nullopt;
 }
-std::optional<double> giga(std::optional<double> value) {
-  return value ? std::optional(*value / 1e9) : std::nullopt;
-}
 std::optional<int64_t> count_of_elements(const AllReduceRow& row) {
   return row.calls_per_sample ? std::optional(row.bytes / kFloatBytes) : std::nullopt;
 }
@@ -278,36 +229,26 @@ std::optional<double> variation(const AllReduceRow& row) {
 
 template <>
 constexpr auto kFields<AllReduceRow> = std::tuple(
-    Field("bytes", &AllReduceRow::bytes, Unit::kBytes, "size"),
-    Field("world_size", &AllReduceRow::world_size, Unit::kCount, "ranks", kPage), Field("count", count_of_elements, Unit::kCount, "count"),
-    Field("median_s", &AllReduceRow::median_s, Unit::kSeconds, "median"), Field("gap_s", &AllReduceRow::gap_s, Unit::kSeconds, "gap"),
-    Field("p99_s", &AllReduceRow::p99_s, Unit::kSeconds, "p99"), Field("cv", variation, Unit::kShare, "cv"),
-    Field("mean_s", &AllReduceRow::mean_s, Unit::kSeconds, "mean", kHidden),
-    Field("stdev_s", &AllReduceRow::stdev_s, Unit::kDifference, "deviation", kHidden),
-    Field("stderr_s", &AllReduceRow::stderr_s, Unit::kDifference, "standard error", kHidden),
-    Field("gap_stderr_s", &AllReduceRow::gap_stderr_s, Unit::kDifference, "standard error", kHidden),
-    Field("min_s", &AllReduceRow::min_s, Unit::kSeconds, "least", kPage),
+    Field("bytes", &AllReduceRow::bytes, Unit::kBytes, "size"), Field("world_size", &AllReduceRow::world_size, "ranks", kPage),
+    Field("count", count_of_elements), Field("median_s", &AllReduceRow::median_s, Unit::kSeconds),
+    Field("gap_s", &AllReduceRow::gap_s, Unit::kSeconds), Field("p99_s", &AllReduceRow::p99_s, Unit::kSeconds),
+    Field("cv", variation, Unit::kShare), Field("mean_s", &AllReduceRow::mean_s, Unit::kSeconds, kHidden),
+    Field("stdev_s", &AllReduceRow::stdev_s, kHidden), Field("stderr_s", &AllReduceRow::stderr_s, kHidden),
+    Field("gap_stderr_s", &AllReduceRow::gap_stderr_s, kHidden), Field("min_s", &AllReduceRow::min_s, Unit::kSeconds, "least", kPage),
     Field("max_s", &AllReduceRow::max_s, Unit::kSeconds, "greatest", kPage),
-    Field("algbw_bytes_per_s", algorithm_bandwidth, Unit::kPlain, "", kHidden),
-    Field("busbw_bytes_per_s", bus_bandwidth, Unit::kPlain, "", kHidden),
-    Field(
-        "", +[](const AllReduceRow& row) { return giga(algorithm_bandwidth(row)); }, Unit::kPlain, "algbw", kTables),
-    Field(
-        "", +[](const AllReduceRow& row) { return giga(bus_bandwidth(row)); }, Unit::kPlain, "busbw", kTables),
-    Field("samples", &AllReduceRow::samples, Unit::kCount, "samples", kPage),
-    Field("calls_per_sample", &AllReduceRow::calls_per_sample, Unit::kCount, "", kHidden),
-    Field("outliers", &AllReduceRow::outliers, Unit::kCount, "outliers", kPage),
-    Field("modes_s", &AllReduceRow::modes_s, Unit::kSeconds, "two modes", kPage),
-    Field("wrong", &AllReduceRow::wrong, Unit::kCount, "#wrong"));
+    Field("algbw_bytes_per_s", algorithm_bandwidth, Unit::kBandwidth, "algbw", kTables),
+    Field("busbw_bytes_per_s", bus_bandwidth, Unit::kBandwidth, "busbw", kTables), Field("samples", &AllReduceRow::samples, kPage),
+    Field("calls_per_sample", &AllReduceRow::calls_per_sample, kHidden), Field("outliers", &AllReduceRow::outliers, kPage),
+    Field("modes_s", &AllReduceRow::modes_s, Unit::kSeconds, "two modes", kPage), Field("wrong", &AllReduceRow::wrong, "#wrong"));
 
 template <>
-constexpr auto kFields<AllReduceSamples> = std::tuple(Field("bytes", &AllReduceSamples::bytes, Unit::kCount),
+constexpr auto kFields<AllReduceSamples> = std::tuple(Field("bytes", &AllReduceSamples::bytes),
                                                       Field("isolated_s", &AllReduceSamples::isolated_s),
                                                       Field("gap_s", &AllReduceSamples::gap_s),
                                                       Field("mixed_queue_ratios", &AllReduceSamples::mixed_queue_ratios, kIfAny));
 
 template <>
-constexpr auto kFields<MixedQueuesSection> = std::tuple(Field("queues", &MixedQueuesSection::queues, Unit::kCount),
+constexpr auto kFields<MixedQueuesSection> = std::tuple(Field("queues", &MixedQueuesSection::queues),
                                                         Field("ratio", &MixedQueuesSection::ratio, Unit::kRatio),
                                                         Field("ratio_ci", &MixedQueuesSection::ratio_ci, Unit::kRatio));
 
@@ -315,77 +256,36 @@ template <>
 constexpr auto kFields<ChunksRow> = std::tuple(
     Field("chunk_bytes", &ChunksRow::chunk_bytes, Unit::kBytes, "chunk"),
     Field(
-        "chunk_elements", +[](const ChunksRow& row) { return row.chunk_bytes / kFloatBytes; }, Unit::kCount, "elements"),
-    Field("world_size", &ChunksRow::world_size, Unit::kCount, "ranks", kCsv), Field("calls", &ChunksRow::calls, Unit::kCount, "calls"),
-    Field("total_s", &ChunksRow::total_s, Unit::kSeconds, "all"),
-    Field("total_ci_s", &ChunksRow::total_ci_s, Unit::kSeconds, "95 % interval"),
-    Field("gap_s", &ChunksRow::gap_s, Unit::kSeconds, "per call"), Field("mean_s", &ChunksRow::mean_s, Unit::kSeconds, "mean", kCsv),
+        "chunk_elements", +[](const ChunksRow& row) { return row.chunk_bytes / kFloatBytes; }, "elements"),
+    Field("world_size", &ChunksRow::world_size, "ranks", kCsv), Field("calls", &ChunksRow::calls),
+    Field("total_s", &ChunksRow::total_s, Unit::kSeconds, "all"), Field("total_ci_s", &ChunksRow::total_ci_s, Unit::kSeconds),
+    Field("gap_s", &ChunksRow::gap_s, Unit::kSeconds, "per call"), Field("mean_s", &ChunksRow::mean_s, Unit::kSeconds, kCsv),
     Field("stdev_s", &ChunksRow::stdev_s, Unit::kDifference, "deviation", kCsv),
     Field("min_s", &ChunksRow::min_s, Unit::kSeconds, "least", kCsv), Field("max_s", &ChunksRow::max_s, Unit::kSeconds, "greatest", kCsv),
-    Field("samples", &ChunksRow::samples, Unit::kCount, "samples"),
-    Field("outliers", &ChunksRow::outliers, Unit::kCount, "outliers", kPage),
-    Field("modes_s", &ChunksRow::modes_s, Unit::kSeconds, "two modes", kPage),
-    Field("wrong", &ChunksRow::wrong, Unit::kCount, "#wrong", kHidden));
+    Field("samples", &ChunksRow::samples), Field("outliers", &ChunksRow::outliers, kPage),
+    Field("modes_s", &ChunksRow::modes_s, Unit::kSeconds, "two modes", kPage), Field("wrong", &ChunksRow::wrong, kHidden));
 
 template <>
 constexpr auto kFields<CollectiveRow> = std::tuple(
-    Field("collective", &CollectiveRow::collective, Unit::kText, "collective"), Field("bytes", &CollectiveRow::bytes, Unit::kBytes, "size"),
-    Field("world_size", &CollectiveRow::world_size, Unit::kCount, "ranks", kCsv),
-    Field("seconds", &CollectiveRow::seconds, Unit::kSeconds, "median"),
+    Field("collective", &CollectiveRow::collective), Field("bytes", &CollectiveRow::bytes, Unit::kBytes, "size"),
+    Field("world_size", &CollectiveRow::world_size, "ranks", kCsv), Field("seconds", &CollectiveRow::seconds, Unit::kSeconds, "median"),
     Field("gap_s", &CollectiveRow::gap_s, Unit::kSeconds, "queued", kPage | kCsv),
-    Field("ci_s", &CollectiveRow::ci_s, Unit::kSeconds, "95 % interval", kTables),
+    Field("ci_s", &CollectiveRow::ci_s, Unit::kSeconds, kTables),
     Field("ratio_to_allreduce", &CollectiveRow::ratio_to_allreduce, Unit::kRatio, "ratio", kTables),
-    Field("ratio_to_allreduce_ci", &CollectiveRow::ratio_to_allreduce_ci, Unit::kRatio, "95 % interval", kPage),
-    Field("samples", &CollectiveRow::samples, Unit::kCount, "samples", kTables),
-    Field("calls_per_sample", &CollectiveRow::calls_per_sample, Unit::kCount, "", kHidden),
-    Field("outliers", &CollectiveRow::outliers, Unit::kCount, "outliers", kPage),
-    Field("modes_s", &CollectiveRow::modes_s, Unit::kSeconds, "two modes", kPage),
-    Field("wrong", &CollectiveRow::wrong, Unit::kCount, "#wrong", kTables));
+    Field("ratio_to_allreduce_ci", &CollectiveRow::ratio_to_allreduce_ci, Unit::kRatio, kPage),
+    Field("samples", &CollectiveRow::samples, kTables), Field("calls_per_sample", &CollectiveRow::calls_per_sample, kHidden),
+    Field("outliers", &CollectiveRow::outliers, kPage), Field("modes_s", &CollectiveRow::modes_s, Unit::kSeconds, "two modes", kPage),
+    Field("wrong", &CollectiveRow::wrong, "#wrong", kTables));
 
 // ---- Layers. Rows hold samples, which the document has apart from their medians.
 
-namespace {
-
-struct LayerSamples {
-  std::string name;
-  std::vector<double> forward_s, backward_s;
-};
-
-std::vector<LayerSamples> layer_samples(const LayersSection& section) {
-  std::vector<LayerSamples> samples;
-  for (const LayerRow& row : section.layers) samples.push_back({row.name, row.forward_s, row.backward_s});
-  return samples;
-}
-
-void take_layer_samples(LayersSection& section, std::vector<LayerSamples> samples) {
-  for (size_t i = 0; i < std::min(section.layers.size(), samples.size()); ++i) {
-    section.layers[i].forward_s = std::move(samples[i].forward_s);
-    section.layers[i].backward_s = std::move(samples[i].backward_s);
-  }
-}
-
-void check_layers(LayersSection& section, const JsonFields& fields) {
-  const size_t with_samples = fields.whole()["samples"].value("layers", json::array()).size();
-  if (with_samples < section.layers.size())
-    fields.fail(fmt::format("layers[{}].name", with_samples), "no samples", "samples for every layer");
-}
-
-}  // namespace
-
 template <>
-constexpr auto kFields<LayerSamples> = std::tuple(Field("name", &LayerSamples::name), Field("forward_s", &LayerSamples::forward_s),
-                                                  Field("backward_s", &LayerSamples::backward_s));
-
-template <>
-constexpr auto kFields<LayerRow> = std::tuple(Field("name", &LayerRow::name, Unit::kText, "layer"),
-                                              Field("parameters", &LayerRow::parameters, Unit::kCount, "parameters"),
-                                              Field("forward_s", median_of<LayerRow, &LayerRow::forward_s>, Unit::kDifference, "forward"),
-                                              Field("backward_s", median_of<LayerRow, &LayerRow::backward_s>, Unit::kDifference,
-                                                    "backward"));
+constexpr auto kFields<LayerRow> = std::tuple(Field("name", &LayerRow::name, "layer"), Field("parameters", &LayerRow::parameters),
+                                              Field("forward_s", median_of<LayerRow, &LayerRow::forward_s>, Unit::kDifference),
+                                              Field("backward_s", median_of<LayerRow, &LayerRow::backward_s>, Unit::kDifference));
 
 template <>
 constexpr auto kFields<LayersSection> = std::tuple(Field("layers", &LayersSection::layers, kRequired),
-                                                   Field("samples.layers", layer_samples, take_layer_samples, Unit::kText, "", kRequired),
                                                    Field("samples.forward_s", &LayersSection::forward_s),
                                                    Field("samples.backward_s", &LayersSection::backward_s),
                                                    Field("samples.optimizer_s", &LayersSection::optimizer_s),
@@ -394,8 +294,24 @@ constexpr auto kFields<LayersSection> = std::tuple(Field("layers", &LayersSectio
                                                    Field("forward_s", median_of<LayersSection, &LayersSection::forward_s>),
                                                    Field("backward_s", median_of<LayersSection, &LayersSection::backward_s>),
                                                    Field("optimizer_s", median_of<LayersSection, &LayersSection::optimizer_s>));
-template <>
-constexpr void (*kCheck<LayersSection>)(LayersSection&, const JsonFields&) = check_layers;
+
+static void write_object(const LayersSection& section, json& object) {
+  write_object<>(section, object);
+  json& samples = object["samples"]["layers"] = json::array();
+  for (const LayerRow& row : section.layers) {
+    samples.push_back({{"name", row.name}, {"forward_s", row.forward_s}, {"backward_s", row.backward_s}});
+  }
+}
+
+static void read_object(const JsonFields& fields, LayersSection& section) {
+  read_object<>(fields, section);
+  const std::vector<JsonFields> samples = fields.objects("samples.layers");
+  for (size_t i = 0; i < section.layers.size(); ++i) {
+    if (i >= samples.size()) fields.fail(fmt::format("layers[{}].name", i), "no samples", "samples for every layer");
+    section.layers[i].forward_s = samples[i].get<std::vector<double>>("forward_s");
+    section.layers[i].backward_s = samples[i].get<std::vector<double>>("backward_s");
+  }
+}
 
 // ---- Traces.
 
@@ -409,11 +325,6 @@ std::optional<double> first_rank(const TraceRow& trace) {
 std::optional<double> exposed_of_first(const TraceRow& trace) {
   const auto all_s = first_rank<&TraceFigures::communication_s>(trace), hidden_s = first_rank<&TraceFigures::overlapped_s>(trace);
   return all_s && hidden_s ? std::optional(*all_s - *hidden_s) : std::nullopt;
-}
-
-void check_period(BusyPeriod& period, const JsonFields& fields) {
-  if (period.start_s < 0 || period.start_s > period.end_s)
-    fields.fail("start_s", fmt::format("{}", period.start_s), "0 or more, at most the end");
 }
 
 }  // namespace
@@ -434,45 +345,45 @@ constexpr auto kFields<TraceFigures> = std::tuple(Field("step_s", median_of<Trac
                                                   Field("samples.overlapped_s", &TraceFigures::overlapped_s));
 
 template <>
-constexpr auto kFields<BusyPeriod> = std::tuple(Field("activity", &BusyPeriod::activity),
-                                                Field("start_s", &BusyPeriod::start_s, Unit::kDifference),
+constexpr auto kFields<BusyPeriod> = std::tuple(Field("activity", &BusyPeriod::activity), Field("start_s", &BusyPeriod::start_s),
                                                 Field("end_s", &BusyPeriod::end_s, Unit::kSeconds));
-template <>
-constexpr void (*kCheck<BusyPeriod>)(BusyPeriod&, const JsonFields&) = check_period;
+
+static void read_object(const JsonFields& fields, BusyPeriod& period) {
+  read_object<>(fields, period);
+  if (period.start_s < 0 || period.start_s > period.end_s)
+    fields.fail("start_s", fmt::format("{}", period.start_s), "0 or more, at most the end");
+}
 
 template <>
 constexpr auto kFields<TraceRow> = std::tuple(
-    Field("strategy", &TraceRow::strategy, kHidden), Field("name", &TraceRow::name, Unit::kText, "strategy"),
-    Field(kCapKey, &TraceRow::cap_mib, Unit::kMib, "", kHidden), Field("file", &TraceRow::file, kHidden),
+    Field("strategy", &TraceRow::strategy, kHidden), Field("name", &TraceRow::name, "strategy"),
+    Field(kCapKey, &TraceRow::cap_mib, Unit::kMib, kHidden), Field("file", &TraceRow::file, kHidden),
     Field("", first_rank<&TraceFigures::step_s>, Unit::kDifference, "step", kTables),
     Field("", first_rank<&TraceFigures::compute_s>, Unit::kDifference, "compute", kTables),
     Field("", first_rank<&TraceFigures::communication_s>, Unit::kDifference, "communication", kTables),
     Field("", overlapped_share, Unit::kShare, "overlapped", kTables), Field("", exposed_of_first, Unit::kDifference, "exposed", kTables),
     Field("idle_share", &TraceRow::idle_share, Unit::kShare, "idle"),
-    Field("agreement_s", &TraceRow::agreement_s, Unit::kDifference, "agreement", kPage), Field("ranks", &TraceRow::ranks, kIfAny),
+    Field("agreement_s", &TraceRow::agreement_s, Unit::kDifference, kPage), Field("ranks", &TraceRow::ranks, kIfAny),
     Field("timeline", &TraceRow::timeline, kRequired), Field("predicted_timeline", &TraceRow::predicted, kIfAny));
 
 // ---- Trainings.
 
 template <>
-constexpr auto kFields<TrainingSection> =
-    std::tuple(Field("steps", &TrainingSection::steps, Unit::kPlain, "steps"),
-               Field("planned_steps", &TrainingSection::planned_steps, Unit::kPlain, "of"),
-               Field("tokens_per_step", &TrainingSection::tokens_per_step, Unit::kCount, "tokens a step"),
-               Field("last_loss", &TrainingSection::last_loss, Unit::kPlain, "last loss"),
-               Field("last_held_loss", &TrainingSection::last_held_loss, Unit::kPlain, "last held loss"),
-               Field("best_held_loss", &TrainingSection::best_held_loss, Unit::kPlain, "best held loss"),
-               Field("tokens_per_s", &TrainingSection::tokens_per_s, Unit::kPlain, "tokens/s"),
-               Field("exposed_share", &TrainingSection::exposed_share, Unit::kShare, "exposed communication"),
-               Field("data_share", &TrainingSection::data_share, Unit::kShare, "reading samples"),
-               Field("checkpoint_share", &TrainingSection::checkpoint_share, Unit::kShare, "checkpoints"),
-               Field("rows", &TrainingSection::rows, kRequired));
+constexpr auto kFields<TrainingSection> = std::tuple(
+    Field("steps", &TrainingSection::steps, Unit::kPlain), Field("planned_steps", &TrainingSection::planned_steps, Unit::kPlain, "of"),
+    Field("tokens_per_step", &TrainingSection::tokens_per_step, "tokens a step"), Field("last_loss", &TrainingSection::last_loss),
+    Field("last_held_loss", &TrainingSection::last_held_loss), Field("best_held_loss", &TrainingSection::best_held_loss),
+    Field("tokens_per_s", &TrainingSection::tokens_per_s, "tokens/s"),
+    Field("exposed_share", &TrainingSection::exposed_share, Unit::kShare, "exposed communication"),
+    Field("data_share", &TrainingSection::data_share, Unit::kShare, "reading samples"),
+    Field("checkpoint_share", &TrainingSection::checkpoint_share, Unit::kShare, "checkpoints"),
+    Field("rows", &TrainingSection::rows, kRequired));
 
 // ---- All of it. What the document's samples are of depends on the command.
 
 template <>
 constexpr auto kFields<Results> = std::tuple(
-    Field("caches", &Results::caches), Field("elements", &Results::elements, Unit::kCount), Field("notes", &Results::notes, kIfAny),
+    Field("caches", &Results::caches), Field("elements", &Results::elements), Field("notes", &Results::notes, kIfAny),
     Field("complete", &Results::complete, kDefault), Field("profile", &Results::profile), Field("allreduce", &Results::allreduce, kIfAny),
     Field("alpha_beta", &Results::alpha_beta), Field("calibration", &Results::calibration), Field("curve", &Results::curve, kIfAny),
     Field("dense_curve", &Results::dense_curve, kIfAny), Field("strategies", &Results::strategies, kIfAny),
@@ -487,23 +398,27 @@ constexpr const char* kExpected = "the results.json of a subcommand";
 
 // A complete run of `firkin tune` has an answer.
 void read_answer_of_tune(const JsonFields& document, Results& results) {
-  for (const char* section : {"curve", "strategies"}) {
-    if (!document.has(section)) document.fail(section, "missing", "an array of objects");
-  }
-  if (results.curve.empty()) document.fail("curve", "empty", "at least one cap");
-  for (size_t i = 0; i < results.curve.size(); ++i) require_times(JsonFields(document.whole()["curve"][i], fmt::format("curve[{}]", i)));
-  read_fields(document, results.answer.emplace());
+  const std::vector<JsonFields> curve = document.objects("curve");
+  if (curve.empty()) document.fail("curve", "empty", "at least one cap");
+  for (const JsonFields& row : curve) require_times(row);
+  if (!document.has("strategies")) document.fail("strategies", "missing", "an array of objects");
+  TuneAnswer& answer = results.answer.emplace();
+  read_object(document, answer);
+  for (const char* best : {"best_predicted", "best_measured"}) require_times(document.object(best));
+  if (answer.indifference_set.empty()) document.fail("indifference_set", "missing or empty", "an array of caps in MiB");
+  std::ranges::sort(answer.indifference_set);
+  if (!document.has("decision")) answer.decision = decision_of_older(answer);
 }
 
 }  // namespace
 
 json results_json(const Results& results) {
   json document = json::object();
-  write_fields(results.run, document);
-  write_by_table(results, document);
-  if (results.answer) write_fields(*results.answer, document);
-  if (results.prediction) write_fields(*results.prediction, document);
-  if (results.layers) write_fields(*results.layers, document);
+  write_object(results.run, document);
+  write_object(results, document);
+  if (results.answer) write_object(*results.answer, document);
+  if (results.prediction) write_object(*results.prediction, document);
+  if (results.layers) write_object(*results.layers, document);
   if (results.step_samples) document["samples"] = json_of(*results.step_samples);
   if (results.allreduce_samples) document["samples"] = json_of(*results.allreduce_samples);
   return document;
@@ -512,21 +427,21 @@ json results_json(const Results& results) {
 Results results_from_json(const json& document) {
   const JsonFields fields(document, "");
   Results results;
-  read_fields(fields, results.run);
+  read_object(fields, results.run);
   const std::string& command = results.run.command;
   if (command == kPredictCommand) {
     results.complete = fields.maybe<bool>("complete").value_or(true);
-    results.notes = fields.maybe<std::vector<std::string>>("notes").value_or(results.notes);
-    read_fields(fields, results.prediction.emplace());
+    results.notes = fields.get<std::vector<std::string>>("notes");
+    read_object(fields, results.prediction.emplace());
     return results;
   }
-  read_by_table(fields, results);
+  read_object(fields, results);
   if (command == "tune" && results.complete) read_answer_of_tune(fields, results);
   std::ranges::stable_sort(results.allreduce, {}, [](const AllReduceRow& row) { return std::pair(row.world_size, row.bytes); });
   std::ranges::stable_sort(results.curve, {}, &CurveRow::cap_mib);
   std::ranges::stable_sort(results.dense_curve, {}, &CurveRow::cap_mib);
   if (command == "bench-layers") {
-    read_fields(fields, results.layers.emplace());
+    read_object(fields, results.layers.emplace());
   } else if (command == "bench-allreduce") {
     results.allreduce_samples = fields.maybe<AllReduceSamples>("samples");
   } else if (command != "bench-chunks" && command != "bench-collectives") {
@@ -540,12 +455,7 @@ std::string results_text(const Results& results) {
 }
 
 Results parse_results(std::string_view text, const std::string& file) {
-  const json document = parse_json(text, file, kExpected);
-  try {
-    return results_from_json(document);
-  } catch (const FieldError& error) {
-    throw InputError(fmt::format("{}:{}: {}", file, json_line_of(text, error.path()), error.what()));
-  }
+  return parse_document(text, file, kExpected, results_from_json);
 }
 
 Results read_results(const std::filesystem::path& path) {

@@ -296,18 +296,12 @@ struct TrainingRow {
 };
 
 template <>
-inline constexpr auto kFields<TrainingRow> = std::tuple(Field("step", &TrainingRow::step, Unit::kPlain, "step"),
-                                                        Field("loss", &TrainingRow::loss, Unit::kPlain, "loss"),
-                                                        Field(kHeldLossKey, &TrainingRow::held_loss, Unit::kPlain, "held loss"),
-                                                        Field("learning_rate", &TrainingRow::learning_rate, Unit::kPlain, "learning rate"),
-                                                        Field("gradient_norm", &TrainingRow::gradient_norm, Unit::kPlain, "gradient norm"),
-                                                        Field("tokens_per_s", &TrainingRow::tokens_per_s, Unit::kPlain, "tokens/s"),
-                                                        Field("step_s", &TrainingRow::step_s, Unit::kDifference, "step"),
-                                                        Field("exposed_s", &TrainingRow::exposed_s, Unit::kDifference, "exposed"),
-                                                        Field("data_s", &TrainingRow::data_s, Unit::kDifference, "data", kCsv),
-                                                        Field("checkpoint_s", &TrainingRow::checkpoint_s, Unit::kDifference, "checkpoint",
-                                                              kCsv),
-                                                        Field("skipped", &TrainingRow::skipped, Unit::kText, "skipped", kPage | kCsv));
+inline constexpr auto kFields<TrainingRow> = std::tuple(
+    Field("step", &TrainingRow::step, Unit::kPlain), Field("loss", &TrainingRow::loss), Field(kHeldLossKey, &TrainingRow::held_loss),
+    Field("learning_rate", &TrainingRow::learning_rate), Field("gradient_norm", &TrainingRow::gradient_norm),
+    Field("tokens_per_s", &TrainingRow::tokens_per_s, "tokens/s"), Field("step_s", &TrainingRow::step_s, Unit::kDifference),
+    Field("exposed_s", &TrainingRow::exposed_s, Unit::kDifference), Field("data_s", &TrainingRow::data_s, Unit::kDifference, kCsv),
+    Field("checkpoint_s", &TrainingRow::checkpoint_s, Unit::kDifference, kCsv), Field("skipped", &TrainingRow::skipped, kPage | kCsv));
 
 // What a training came to.
 struct TrainingSection {
@@ -429,38 +423,35 @@ double cost_of_keeping(const SensitivityPoint& point);
 void write_object(const Prediction& prediction, nlohmann::json& document);
 void read_object(const JsonFields& document, Prediction& prediction);
 template <>
-inline constexpr auto kFields<SimulationOptions> = std::tuple(Field("overhead_s", &SimulationOptions::overhead_s, Unit::kDifference),
+inline constexpr auto kFields<SimulationOptions> = std::tuple(Field("overhead_s", &SimulationOptions::overhead_s),
                                                               Field("compute_slowdown", &SimulationOptions::compute_slowdown, Unit::kRatio),
                                                               Field("comm_slowdown", &SimulationOptions::comm_slowdown, Unit::kRatio));
 
 template <>
-inline constexpr auto kFields<AlphaBeta> = std::tuple(Field("alpha_s", &AlphaBeta::alpha_s, Unit::kDifference),
-                                                      Field("beta_s_per_byte", &AlphaBeta::beta_s_per_byte, Unit::kPlain),
-                                                      Field("median_relative_error", &AlphaBeta::median_relative_error, Unit::kChange));
+inline constexpr auto kFields<AlphaBeta> = std::tuple(Field("alpha_s", &AlphaBeta::alpha_s),
+                                                      Field("beta_s_per_byte", &AlphaBeta::beta_s_per_byte),
+                                                      Field("median_relative_error", &AlphaBeta::median_relative_error));
 
 template <>
-inline constexpr auto kFields<RankMemory> =
-    std::tuple(Field("parameters_bytes", &RankMemory::parameters, Unit::kCount),
-               Field("gradients_bytes", &RankMemory::gradients, Unit::kCount), Field("received_bytes", &RankMemory::received, Unit::kCount),
-               Field("optimizer_bytes", &RankMemory::optimizer, Unit::kCount), Field("masters_bytes", &RankMemory::masters, Unit::kCount),
-               Field(
-                   "total_bytes", +[](const RankMemory& memory) { return memory.total(); }, Unit::kCount));
+inline constexpr auto kFields<RankMemory> = std::tuple(Field("parameters_bytes", &RankMemory::parameters),
+                                                       Field("gradients_bytes", &RankMemory::gradients),
+                                                       Field("received_bytes", &RankMemory::received),
+                                                       Field("optimizer_bytes", &RankMemory::optimizer),
+                                                       Field("masters_bytes", &RankMemory::masters),
+                                                       Field(
+                                                           "total_bytes", +[](const RankMemory& memory) { return memory.total(); }));
 
 template <>
 inline constexpr auto kFields<PredictedSharded> = std::tuple(
     Field(kCapKey, &PredictedSharded::cap_bytes, Unit::kBytesAsMib),
     Field("same_buckets_from_mib", &PredictedSharded::lowest_cap_bytes, Unit::kBytesAsMib),
-    Field("same_buckets_to_mib", &PredictedSharded::highest_cap_bytes, Unit::kBytesAsMib),
-    Field("buckets", &PredictedSharded::buckets, Unit::kCount),
-    Field("bucketed_period_s", &PredictedSharded::bucketed_period_s, Unit::kDifference),
-    Field("period_s", &PredictedSharded::period_s, Unit::kSeconds), Field("gain", &PredictedSharded::gain, Unit::kChange),
-    Field("gain_over_ordered", &PredictedSharded::gain_over_ordered, Unit::kChange),
-    Field("bound_s", &PredictedSharded::bound_s, Unit::kDifference), Field("waited_s", &PredictedSharded::waited_s, Unit::kDifference),
-    Field("computation_s", &PredictedSharded::computation_s, Unit::kDifference),
-    Field("communication_s", &PredictedSharded::communication_s, Unit::kDifference),
-    Field("agreement_s", &PredictedSharded::agreement_s, Unit::kDifference), Field("halves", &PredictedSharded::halves),
-    Field("ddp_bucket_size", &PredictedSharded::ddp_bucket_size, Unit::kCount),
-    Field("allgather_bucket_size", &PredictedSharded::allgather_bucket_size, Unit::kCount), Field("plain_memory", &PredictedSharded::plain),
-    Field("sharded_memory", &PredictedSharded::sharded));
+    Field("same_buckets_to_mib", &PredictedSharded::highest_cap_bytes, Unit::kBytesAsMib), Field("buckets", &PredictedSharded::buckets),
+    Field("bucketed_period_s", &PredictedSharded::bucketed_period_s), Field("period_s", &PredictedSharded::period_s, Unit::kSeconds),
+    Field("gain", &PredictedSharded::gain), Field("gain_over_ordered", &PredictedSharded::gain_over_ordered),
+    Field("bound_s", &PredictedSharded::bound_s), Field("waited_s", &PredictedSharded::waited_s),
+    Field("computation_s", &PredictedSharded::computation_s), Field("communication_s", &PredictedSharded::communication_s),
+    Field("agreement_s", &PredictedSharded::agreement_s), Field("halves", &PredictedSharded::halves),
+    Field("ddp_bucket_size", &PredictedSharded::ddp_bucket_size), Field("allgather_bucket_size", &PredictedSharded::allgather_bucket_size),
+    Field("plain_memory", &PredictedSharded::plain), Field("sharded_memory", &PredictedSharded::sharded));
 
 }  // namespace firkin

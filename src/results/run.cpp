@@ -1,6 +1,6 @@
 #include "results/run.h"
 
-#include <fmt/format.h>
+#include <fmt/chrono.h>
 
 #include <algorithm>
 #include <ctime>
@@ -10,49 +10,40 @@ namespace firkin {
 using nlohmann::json;
 
 template <>
-constexpr auto kFields<Environment> = std::tuple(
-    Field("link", &Environment::link, Unit::kText, "link"), Field("world_size", &Environment::world_size, Unit::kCount, "world size"),
-    Field("threads_per_rank", &Environment::threads_per_rank, Unit::kCount, "threads per rank"),
-    Field("backend", &Environment::backend, Unit::kText, "backend"), Field("device", &Environment::device, Unit::kText, "device"),
-    Field("gpu", &Environment::gpu, Unit::kText, "gpu"), Field("nccl", &Environment::nccl, Unit::kText, "nccl"),
-    Field("float32_matmul", &Environment::float32_matmul, Unit::kText, "float32 products"),
-    Field("cpu", &Environment::cpu, Unit::kText, "cpu"), Field("cores", &Environment::cores, Unit::kCount, "cores"),
-    Field("os", &Environment::os, Unit::kText, "os"), Field("firkin", &Environment::firkin, Unit::kText, "firkin", kEverywhere | kDefault),
-    Field("libtorch", &Environment::libtorch, Unit::kText, "libtorch"), Field("hosts", &Environment::hosts, kIfAny));
+constexpr auto kFields<Environment> = std::tuple(Field("link", &Environment::link), Field("world_size", &Environment::world_size),
+                                                 Field("threads_per_rank", &Environment::threads_per_rank),
+                                                 Field("backend", &Environment::backend), Field("device", &Environment::device),
+                                                 Field("gpu", &Environment::gpu), Field("nccl", &Environment::nccl),
+                                                 Field("float32_matmul", &Environment::float32_matmul, "float32 products"),
+                                                 Field("cpu", &Environment::cpu), Field("cores", &Environment::cores),
+                                                 Field("os", &Environment::os),
+                                                 Field("firkin", &Environment::firkin, kEverywhere | kDefault),
+                                                 Field("libtorch", &Environment::libtorch), Field("hosts", &Environment::hosts, kIfAny));
 
 template <>
 constexpr auto kFields<RunHead> = std::tuple(Field("command", &RunHead::command), Field("command_line", &RunHead::command_line),
-                                             Field("started", &RunHead::started, kDefault), Field("seed", &RunHead::seed, Unit::kCount),
+                                             Field("started", &RunHead::started, kDefault), Field("seed", &RunHead::seed),
                                              Field("files", &RunHead::files, kIfAny),
                                              Field("environment", &RunHead::environment, kDefault));
 
-namespace {
-
-constexpr std::string_view kSchema = "firkin.results/1";
-
-std::string words(std::string name) {
-  std::ranges::replace(name, '_', ' ');
-  return name;
-}
-
-}  // namespace
+static constexpr std::string_view kSchema = "firkin.results/1";
 
 void write_object(const ModelDescription& model, json& object) {
-  write_by_table(model, object);
+  write_object<>(model, object);
   for (const auto& [name, size] : model.sizes) object[name] = size;
 }
 
 void read_object(const JsonFields& fields, ModelDescription& model) {
-  read_by_table(fields, model);
+  read_object<>(fields, model);
   const json known = json_of(model);
   for (const auto& [name, value] : fields.whole().items()) {
-    if (!known.contains(name) && value.is_number_integer()) model.sizes.emplace(name, fields.get<int64_t>(name));
+    if (!known.contains(name) && value.is_number_integer()) model.sizes[name] = from_json<int64_t>(value, fields.path_of(name));
   }
 }
 
 void write_object(const RunHead& run, json& document) {
   document["schema"] = kSchema;
-  write_by_table(run, document);
+  write_object<>(run, document);
   if (run.model) document["model"] = json_of(*run.model);
   if (!run.settings.is_null()) document["settings"] = run.settings;
 }
@@ -60,7 +51,7 @@ void write_object(const RunHead& run, json& document) {
 void read_object(const JsonFields& document, RunHead& run) {
   const auto schema = document.get<std::string>("schema");
   if (schema != kSchema) document.fail("schema", fmt::format("\"{}\"", schema), fmt::format("\"{}\"", kSchema));
-  read_by_table(document, run);
+  read_object<>(document, run);
   if (run.command != kPredictCommand) run.model = document.maybe<ModelDescription>("model");
   if (const json* settings = document.find("settings")) run.settings = JsonFields(*settings, document.path_of("settings")).whole();
 }
@@ -79,14 +70,9 @@ std::vector<Host> by_host(const std::vector<Host>& of_ranks) {
 }
 
 RunHead begin_head(const std::string& command) {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char started[sizeof "2026-01-01T00:00:00Z"];
-  std::strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &utc);
   RunHead run;
   run.command = command;
-  run.started = started;
+  run.started = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   run.environment.firkin = FIRKIN_VERSION;
   return run;
 }
@@ -113,7 +99,10 @@ Facts facts_of(const Environment& environment) {
 
 Facts facts_of(const ModelDescription& model) {
   Facts facts = facts_of_fields(model);
-  for (const auto& [name, size] : model.sizes) facts.emplace_back(words(name), display_count(size));
+  for (const auto& [name, size] : model.sizes) {
+    facts.emplace_back(name, display_count(size));
+    std::ranges::replace(facts.back().first, '_', ' ');
+  }
   return facts;
 }
 

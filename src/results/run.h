@@ -35,14 +35,11 @@ struct Host {
 };
 
 template <>
-inline constexpr auto kFields<Host> = std::tuple(Field("host", &Host::host, Unit::kText, "host"),
-                                                 Field("cpu", &Host::cpu, Unit::kText, "cpu"), Field("os", &Host::os, Unit::kText, "os"),
-                                                 Field("cores", &Host::cores, Unit::kCount, "cores"),
-                                                 Field("usable_cores", &Host::usable_cores, Unit::kCount, "usable cores"),
-                                                 Field("cpu_quota", &Host::cpu_quota, Unit::kPlain, "cpu quota (cores)"),
-                                                 Field("governor", &Host::governor, Unit::kText, "governor"),
-                                                 Field("load", &Host::load, Unit::kPlain, "load at start"),
-                                                 Field("ranks", &Host::ranks, Unit::kCount, "ranks"));
+inline constexpr auto kFields<Host> = std::tuple(Field("host", &Host::host), Field("cpu", &Host::cpu), Field("os", &Host::os),
+                                                 Field("cores", &Host::cores), Field("usable_cores", &Host::usable_cores),
+                                                 Field("cpu_quota", &Host::cpu_quota, "cpu quota (cores)"),
+                                                 Field("governor", &Host::governor), Field("load", &Host::load, "load at start"),
+                                                 Field("ranks", &Host::ranks));
 
 struct Environment {
   std::string firkin;  // version
@@ -65,15 +62,13 @@ struct ModelDescription {
 };
 
 template <>
-inline constexpr auto kFields<ModelDescription> = std::tuple(
-    Field("name", &ModelDescription::name, Unit::kText, "name"), Field("family", &ModelDescription::family, Unit::kText, "family", kPage),
-    Field("dtype", &ModelDescription::dtype, Unit::kText, "dtype"), Field("tied", &ModelDescription::tied, Unit::kText, "tied", kPage),
-    Field("parameters", &ModelDescription::parameters, Unit::kCount, "parameters", kPage),
-    Field("tensors", &ModelDescription::tensors, Unit::kCount, "tensors", kPage),
-    Field(kGradientBytesKey, &ModelDescription::gradient_bytes, Unit::kBytes, "gradient size"),
-    Field("batch_size", &ModelDescription::batch_size, Unit::kCount, "batch size"),
-    Field("sequence_length", &ModelDescription::sequence_length, Unit::kCount, "sequence length"),
-    Field("text", &ModelDescription::text, Unit::kText, "text", kPage));
+inline constexpr auto kFields<ModelDescription> =
+    std::tuple(Field("name", &ModelDescription::name), Field("family", &ModelDescription::family, kPage),
+               Field("dtype", &ModelDescription::dtype), Field("tied", &ModelDescription::tied, kPage),
+               Field("parameters", &ModelDescription::parameters, kPage), Field("tensors", &ModelDescription::tensors, kPage),
+               Field(kGradientBytesKey, &ModelDescription::gradient_bytes, Unit::kBytes, "gradient size"),
+               Field("batch_size", &ModelDescription::batch_size), Field("sequence_length", &ModelDescription::sequence_length),
+               Field("text", &ModelDescription::text, kPage));
 
 // The head of every results.json.
 struct RunHead {
