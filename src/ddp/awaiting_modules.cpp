@@ -87,7 +87,7 @@ void AwaitingModules::learn() {
 
 // innermost: of the modules around this one that were seen.
 void AwaitingModules::learn(const torch::nn::Module& module, Owner* innermost) {
-  if (Owner& own = owners_.at(&module); own.was_seen) innermost = &own;
+  if (const auto own = owners_.find(&module); own != owners_.end() && own->second.was_seen) innermost = &own->second;
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     const auto known = index_of_.find(item.value().unsafeGetTensorImpl());
     if (known == index_of_.end()) continue;
