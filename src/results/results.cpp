@@ -306,11 +306,15 @@ static void write_object(const LayersSection& section, json& object) {
 static void read_object(const JsonFields& fields, LayersSection& section) {
   read_object<>(fields, section);
   const std::vector<JsonFields> samples = fields.objects("samples.layers");
-  for (size_t i = 0; i < section.layers.size(); ++i) {
-    if (i >= samples.size()) fields.fail(fmt::format("layers[{}].name", i), "no samples", "samples for every layer");
-    section.layers[i].forward_s = samples[i].get<std::vector<double>>("forward_s");
-    section.layers[i].backward_s = samples[i].get<std::vector<double>>("backward_s");
+  for (size_t i = 0; i < samples.size(); ++i) {
+    LayerRow unknown;  // samples beyond the layers are read, and complained of, as well
+    LayerRow& row = i < section.layers.size() ? section.layers[i] : unknown;
+    samples[i].get<std::string>("name");
+    row.forward_s = samples[i].get<std::vector<double>>("forward_s");
+    row.backward_s = samples[i].get<std::vector<double>>("backward_s");
   }
+  if (samples.size() < section.layers.size())
+    fields.fail(fmt::format("layers[{}].name", samples.size()), "no samples", "samples for every layer");
 }
 
 // ---- Traces.

@@ -1,9 +1,11 @@
 #include "results/results.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
@@ -55,6 +57,20 @@ TEST(Results, AMissingSectionOrFieldOfTuneIsNamed) {
   with_text["allreduce"][0]["median_s"] = "fast";
   EXPECT_THAT([&] { results_from_json(with_text); }, ThrowsMessage<InputError>(HasSubstr("allreduce[0].median_s")));
   EXPECT_THROW(results_from_json(json::array()), InputError);
+}
+
+TEST(Results, SamplesOfLayersAreCheckedWhetherTheirLayerIsThereOrNot) {
+  const json document = json::parse(read_file(kData / "bench-layers.json"));
+  const auto refusal_of = [&](const std::function<void(json&)>& change) {
+    json changed = document;
+    change(changed["samples"]["layers"]);
+    return [changed] { results_from_json(changed); };
+  };
+  EXPECT_THAT(refusal_of([](json& samples) { samples[0].erase("name"); }),
+              ThrowsMessage<InputError>(HasSubstr("samples.layers[0].name: missing; expected a string")));
+  const std::string next = fmt::format("samples.layers[{}].name", document["layers"].size());
+  EXPECT_THAT(refusal_of([](json& samples) { samples.push_back({{"name", 3}}); }), ThrowsMessage<InputError>(HasSubstr(next)));
+  EXPECT_THAT(refusal_of([](json& samples) { samples.erase(0); }), ThrowsMessage<InputError>(HasSubstr("samples for every layer")));
 }
 
 TEST(Results, AnInterruptedTuneNeedsNoAnswer) {
