@@ -164,7 +164,7 @@ std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_
 
 std::vector<int64_t> default_caps(std::span<const int64_t> sizes, const CapOptions& rule) {
   constexpr int kCaps = 7;
-  const auto total = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+  const auto total = static_cast<uint64_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
   std::vector<int64_t> caps;
   BucketPlan last;
   for (auto cap = static_cast<int64_t>(std::bit_ceil(total)); caps.size() < kCaps && cap > 0; cap /= 2) {

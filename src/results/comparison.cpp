@@ -250,10 +250,10 @@ constexpr auto kFields<ComparedSetting> = std::tuple(
     Field("ratio", &ComparedSetting::ratio, Unit::kRatio, "B/A"), Field("ratio_ci", &ComparedSetting::ratio_interval, Unit::kRatio),
     Field(
         "evidence", +[](const ComparedSetting& row) { return std::string(kEvidenceNames[static_cast<size_t>(row.evidence)]); },
-        +[](ComparedSetting& row, std::string name) { row.evidence = named(kEvidenceNames, name, Evidence::kNone); }, "from", kPage),
+        +[](ComparedSetting& row, const std::string& name) { row.evidence = named(kEvidenceNames, name, Evidence::kNone); }, "from", kPage),
     Field(
         "verdict", +[](const ComparedSetting& row) { return std::string(kVerdictNames[static_cast<size_t>(row.verdict)]); },
-        +[](ComparedSetting& row, std::string name) { row.verdict = named(kVerdictNames, name, Verdict::kUnknown); }, "B is"));
+        +[](ComparedSetting& row, const std::string& name) { row.verdict = named(kVerdictNames, name, Verdict::kUnknown); }, "B is"));
 
 template <>
 constexpr auto kFields<DifferentFact> = std::tuple(Field("name", &DifferentFact::name, ""), Field("a", &DifferentFact::a, "A"),

@@ -202,7 +202,8 @@ JsonFields JsonFields::object(const std::string& key) const {
 std::vector<JsonFields> JsonFields::objects(const std::string& key) const {
   if (!has(key)) fail(key, "missing", "an array of objects");
   std::vector<JsonFields> objects;
-  for (const json& one : field_details::array_at(*find(key), path_of(key))) {
+  field_details::require_array(*find(key), path_of(key));
+  for (const json& one : *find(key)) {
     objects.emplace_back(one, field_details::element_path(path_of(key), objects.size()));
   }
   return objects;
@@ -272,9 +273,8 @@ std::optional<Interval> read_interval(const json& value, const std::string& path
   return Interval{*low, *high};
 }
 
-const json& array_at(const json& value, const std::string& path) {
+void require_array(const json& value, const std::string& path) {
   if (!value.is_array()) fail_at(path, described(value), "an array");
-  return value;
 }
 
 std::string element_path(const std::string& path, size_t i) {
@@ -300,7 +300,7 @@ std::string csv_of_json(const json& value) {
   return value.is_string() ? csv_field(value.get<std::string>()) : value.dump();
 }
 
-void append_interval_names(std::string key, std::vector<std::string>& names) {
+void append_interval_names(const std::string& key, std::vector<std::string>& names) {
   constexpr std::string_view kMark = "ci";
   for (const char* end : {"low", "high"}) names.push_back(std::string(key).replace(key.rfind(kMark), kMark.size(), end));
 }

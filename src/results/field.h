@@ -136,7 +136,7 @@ struct Field {
   const char* key;  // in JSON and CSV
   T Row::*member = nullptr;
   T (*get)(const Row&) = nullptr;
-  void (*set)(Row&, T) = nullptr;
+  void (*set)(Row&, const T&) = nullptr;
   Unit unit = unit_of<T>();
   const char* title = nullptr;  // of a column; of a fact: its name
   unsigned shown = kEverywhere;
@@ -150,7 +150,7 @@ struct Field {
   constexpr Field(const char* name, T (*value)(const Row&), How... how) : key(name), get(value) {
     (say(how), ...);
   }
-  constexpr void say(void (*take)(Row&, T)) { set = take; }
+  constexpr void say(void (*take)(Row&, const T&)) { set = take; }
   constexpr void say(Unit meaning) { unit = meaning; }
   constexpr void say(const char* heading) { title = heading; }
   constexpr void say(unsigned places) { shown = places; }
@@ -253,7 +253,7 @@ int64_t read_plain(const nlohmann::json& value, const std::string& path, Unit un
 bool read_plain(const nlohmann::json& value, const std::string& path, Unit unit, bool);
 std::string read_plain(const nlohmann::json& value, const std::string& path, Unit unit, const std::string&);
 std::optional<Interval> read_interval(const nlohmann::json& value, const std::string& path);
-const nlohmann::json& array_at(const nlohmann::json& value, const std::string& path);
+void require_array(const nlohmann::json& value, const std::string& path);
 std::string element_path(const std::string& path, size_t i);
 
 // An absent interval has no end.
@@ -274,7 +274,7 @@ std::string expected_of(Unit unit) {
 // For a person; nothing for null.
 std::optional<std::string> text_of_json(const nlohmann::json& value, Unit unit);
 std::string csv_of_json(const nlohmann::json& value);
-void append_interval_names(std::string key, std::vector<std::string>& names);
+void append_interval_names(const std::string& key, std::vector<std::string>& names);
 void append_interval(const std::optional<Interval>& interval, std::vector<std::string>& line);
 
 }  // namespace field_details
@@ -342,7 +342,7 @@ void read_object(const JsonFields& fields, Row& row) {
       if (field.member) {
         row.*field.member = std::move(value);
       } else {
-        field.set(row, std::move(value));
+        field.set(row, value);
       }
     };
     if (*field.key == '\0') {
@@ -377,7 +377,8 @@ T from_json(const nlohmann::json& value, const std::string& path, Unit unit) {
     return from_json<typename T::value_type>(value, path, unit);
   } else if constexpr (is_list<T>) {
     T list;
-    for (const nlohmann::json& one : array_at(value, path)) {
+    require_array(value, path);
+    for (const nlohmann::json& one : value) {
       list.push_back(from_json<typename T::value_type>(one, element_path(path, list.size()), unit));
     }
     return list;

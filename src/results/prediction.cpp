@@ -110,7 +110,7 @@ std::string influence_name(Influence influence) {
   return std::string(name_of(influence));
 }
 
-void take_influence(SensitivityPoint& point, std::string name) {
+void take_influence(SensitivityPoint& point, const std::string& name) {
   const auto found = std::ranges::find(kInfluences, name, influence_name);
   if (found != kInfluences.end()) point.influence = *found;
 }

@@ -75,7 +75,7 @@ constexpr auto kFields<StepConfiguration> = std::tuple(
     Field("reason", &StepConfiguration::reason), Field("strategies", &StepConfiguration::strategies, kIfAny),
     Field(
         "samples", +[](const StepConfiguration& row) { return row.strategies.empty() ? std::nullopt : std::optional(row.samples); },
-        +[](StepConfiguration& row, std::optional<StepSamples> samples) { row.samples = std::move(samples).value_or(StepSamples()); }));
+        +[](StepConfiguration& row, const std::optional<StepSamples>& samples) { row.samples = samples.value_or(StepSamples()); }));
 
 // ---- The answer of `firkin tune`.
 
@@ -103,7 +103,7 @@ template <>
 constexpr auto kFields<TuneAnswer> = std::tuple(
     Field(
         "decision", +[](const TuneAnswer& row) { return row.decision.inferred ? std::nullopt : std::optional(row.decision); },
-        +[](TuneAnswer& row, std::optional<DecisionSection> decision) { row.decision = std::move(decision).value_or(DecisionSection()); }),
+        +[](TuneAnswer& row, const std::optional<DecisionSection>& decision) { row.decision = decision.value_or(DecisionSection()); }),
     Field("best_predicted", &TuneAnswer::best_predicted), Field("best_measured", &TuneAnswer::best_measured),
     Field("indifference_set", &TuneAnswer::indifference_set, Unit::kMib), Field("regret", &TuneAnswer::regret),
     Field("regret_ci", &TuneAnswer::regret_ci), Field("over_default", &TuneAnswer::over_default),
@@ -148,7 +148,7 @@ constexpr auto kFields<Calibration> =
                Field(
                    "latency_factor",  // older results have none
                    +[](const Calibration& row) { return row.latency_factor == 1 ? std::nullopt : std::optional(row.latency_factor); },
-                   +[](Calibration& row, std::optional<double> factor) { row.latency_factor = factor.value_or(1); }, Unit::kRatio),
+                   +[](Calibration& row, const std::optional<double>& factor) { row.latency_factor = factor.value_or(1); }, Unit::kRatio),
                Field("median_relative_error", &Calibration::median_relative_error), Field("fitted", &Calibration::fitted),
                Field("residual", &Calibration::residual), Field("standard_errors", &Calibration::standard_errors),
                Field("warning", &Calibration::warning));
@@ -163,7 +163,7 @@ constexpr auto kFields<TensorProfile> =
     std::tuple(Field(kBackwardKey, &TensorProfile::backward_s, Unit::kSeconds),
                Field(
                    "forward_s", +[](const TensorProfile& row) { return row.knows_forward() ? std::optional(row.forward_s) : std::nullopt; },
-                   +[](TensorProfile& row, std::optional<double> seconds) { row.forward_s = seconds.value_or(0); }));
+                   +[](TensorProfile& row, const std::optional<double>& seconds) { row.forward_s = seconds.value_or(0); }));
 
 static void write_object(const TensorProfile& profile, json& object) {
   write_object<>(profile, object);
