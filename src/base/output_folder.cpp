@@ -181,7 +181,7 @@ std::optional<fs::path> keep_older_result(const fs::path& folder, const std::vec
                                           const std::vector<fs::path>& inputs) {
   const std::vector<fs::path> names = names_to_keep(folder, files, inputs);
   if (names.empty()) return std::nullopt;
-  const fs::path kept = make_next_folder(folder / kOlder);
+  fs::path kept = make_next_folder(folder / kOlder);
   for (const fs::path& name : names) {
     std::error_code error;
     fs::rename(folder / name, kept / name, error);

@@ -150,7 +150,7 @@ DeviceTime step_in_phases(const ProcessGroup& group, Workload& workload, int64_t
 DeviceTime step_as_a_whole(const ProcessGroup& group, Workload& workload, ProfiledStep& times) {
   barrier(group);
   const BackwardClock backward;
-  const DeviceTime started = device_now(c10::kCPU);
+  DeviceTime started = device_now(c10::kCPU);
   workload.whole_step();
   const DeviceTime ended = device_now(c10::kCPU);
   times.backward_passes = backward.passes();

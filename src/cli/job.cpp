@@ -140,7 +140,7 @@ std::filesystem::path data_folder() {
     return named;
   }
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  const std::filesystem::path installed = (program.parent_path() / FIRKIN_INSTALLED_DATA).lexically_normal();
+  std::filesystem::path installed = (program.parent_path() / FIRKIN_INSTALLED_DATA).lexically_normal();
   if (is_folder(installed)) return installed;
   if (is_folder(FIRKIN_SOURCE_DATA)) return FIRKIN_SOURCE_DATA;
   throw RuntimeError(fmt::format("no data folder: neither {} nor {} exists; set FIRKIN_DATA to the folder with Firkin's data",
@@ -149,7 +149,7 @@ std::filesystem::path data_folder() {
 
 TensorProfile replayed_profile(const JobFlags& flags) {
   TensorProfile profile = read_tensors_csv(flags.replay);
-  if (!profile.knows_forward()) profile = with_forward(std::move(profile), profile.backward_s / 2);
+  if (!profile.knows_forward()) profile = with_forward(profile, profile.backward_s / 2);
   return scaled(profile, flags.replay_scale);
 }
 

@@ -88,21 +88,21 @@ uint64_t this_process();
 
 struct NamedRank {
   int rank = 0;
-  std::string host = "";  // empty: the rank never arrived
+  std::string host = {};  // empty: the rank never arrived
 };
 
 struct Arrival {
   int rank = 0;
   int size = 1;
-  std::string gpu = "";       // what tells the GPU that this rank has for NCCL from all others; empty: none
-  std::string gpu_name = "";  // for people, "cuda:0"
+  std::string gpu = {};       // what tells the GPU that this rank has for NCCL from all others; empty: none
+  std::string gpu_name = {};  // for people, "cuda:0"
   uint64_t process = this_process();
 };
 
 struct Gathering {
   bool complete = false;                            // all ranks are there
   c10::intrusive_ptr<c10d::Store> store = nullptr;  // the group's part; null: rank 0 has opened none
-  std::string why_not_nccl = "";                    // of a complete one, the same on all ranks; empty: every rank has a GPU of its own
+  std::string why_not_nccl = {};                    // of a complete one, the same on all ranks; empty: every rank has a GPU of its own
   std::vector<NamedRank> absent = {};               // without a store: the ranks that are not here, rank 0 among them
 };
 

@@ -40,8 +40,9 @@ constexpr double kPayload = 1448.0 / 1514;  // see all_reduce_time()
 // "200mbit" -> 2e8. Nothing when it is no number followed by one of the units.
 std::optional<double> parse_with_unit(std::string_view text, const Units& units) {
   double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const auto [rest, error] = std::from_chars(begin, end, number, std::chars_format::fixed);
   if (error != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
   for (const auto& [name, factor] : units) {
     if (!name.empty() && name == std::string_view(rest, static_cast<size_t>(end - rest))) return number * factor;
@@ -130,8 +131,8 @@ class LinkedBackend final : public c10d::Backend {
  private:
   template <typename Launch>
   Work start(const c10::intrusive_ptr<OwnWork>& work, const LinkTime& time, std::chrono::milliseconds timeout, Launch launch) {
-    auto transfer =
-        std::make_shared<LinkTransfer>(LinkTransfer{.time = time, .complete = [work](std::exception_ptr error) { work->complete(error); }});
+    auto transfer = std::make_shared<LinkTransfer>(
+        LinkTransfer{.time = time, .complete = [work](std::exception_ptr error) { work->complete(std::move(error)); }});
     const at::DisableRecordFunctionGuard unrecorded;  // the trace shows the link's times, not those of the data's own move
     std::vector<at::Tensor> roll_call{at::zeros({1})};
     c10d::AllreduceOptions options;

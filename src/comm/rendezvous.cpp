@@ -312,7 +312,7 @@ ProcessGroup connect(const GroupOptions& options) {
   return connect(*info, options);
 }
 
-ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options) {
+ProcessGroup make_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const GroupOptions& options) {
   return form_group(begin_meeting(rank, size, /*local_rank=*/rank, options), store);
 }
 

@@ -50,18 +50,18 @@ GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan 
   wire_views_.reserve(parameters_.size());
   Memory whole;
   for (const Bucket& bucket : plan_.buckets) {
-    if (bucket.part == 0) whole = make_memory(bucket, wire_dtype, shared_by);
     if (bucket.parts == 1) {
-      buckets_.push_back(std::move(whole));
+      buckets_.push_back(make_memory(bucket, wire_dtype, shared_by));
       continue;
     }
+    if (bucket.part == 0) whole = make_memory(bucket, wire_dtype, shared_by);
     const at::Tensor& split = parameters_[static_cast<size_t>(bucket.first)];
     const int64_t begin = part_begin(split.numel(), bucket.part, bucket.parts);
     const int64_t elements = part_begin(split.numel(), bucket.part + 1, bucket.parts) - begin;
     const at::Tensor flat = whole.flat.narrow(0, begin, elements);
     buckets_.push_back({.flat = flat,
                         .wire = whole.wire.is_same(whole.flat) ? flat : whole.wire.narrow(0, begin, elements),
-                        .gradient_bytes = elements * static_cast<int64_t>(split.element_size()),
+                        .gradient_bytes = elements * split.element_size(),
                         .home = whole.home});
   }
 }
@@ -69,7 +69,7 @@ GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan 
 // Of all tensors of the bucket; with the first part of a split one, of the whole tensor.
 GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype, int64_t shared_by) {
   const auto first = parameters_.begin() + bucket.first;
-  const int64_t alignment = kAlignment / static_cast<int64_t>(first->element_size());
+  const int64_t alignment = kAlignment / first->element_size();
   std::vector<int64_t> offsets;
   int64_t elements = 0;
   Memory memory;
@@ -84,7 +84,7 @@ GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket, std::
   if (!options.device().is_cpu()) memory.home = current_stream(options.device());
   memory.flat = aligned_zeros(elements, options);
   const bool compresses = wire_dtype && (first->scalar_type() == at::kFloat || first->scalar_type() == at::kDouble);
-  memory.wire = compresses ? aligned_zeros(elements, options.dtype(*wire_dtype)) : memory.flat;
+  memory.wire = compresses ? aligned_zeros(elements, options.dtype(wire_dtype)) : memory.flat;
   for (int64_t i = 0; i < bucket.count; ++i) {
     views_.push_back(view_like(first[i], memory.flat, offsets[static_cast<size_t>(i)]));
     wire_views_.push_back(compresses ? view_like(first[i], memory.wire, offsets[static_cast<size_t>(i)]) : views_.back());

@@ -95,7 +95,8 @@ void broadcast_state(const ProcessGroup& group, const torch::nn::Module& module)
 }  // namespace
 
 // Collective whatever happens on this rank: no other rank waits for one that cannot go on.
-DataParallel::DataParallel(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options) : parts_(std::make_unique<Parts>()) {
+DataParallel::DataParallel(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options)
+    : parts_(std::make_unique<Parts>()) {
   const std::vector<std::string> lines = describe(options, module);
   const bool broadcasts = options.broadcast_parameters;
   std::optional<StepSetup> setup;

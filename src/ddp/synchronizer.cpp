@@ -110,7 +110,7 @@ void Synchronizer::begin_step() {
   if (is_capturing(setup_.parameters[0].tensor.device())) {  // a replay would come without the step's agreement
     throw RuntimeError("DataParallel: backward during a graph capture; expected forward, backward and step outside a capture");
   }
-  open_.emplace();
+  open_ = OpenStep();
   setup_.group.place->step = setup_.control.place->step = step_;
   note_step(setup_.control, setup_.control.place->wrapper, step_);
   or_lose_group([&] {  // there is nothing that this rank could send

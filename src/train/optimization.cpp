@@ -24,7 +24,7 @@ std::unique_ptr<torch::optim::AdamWOptions> options_with(const AdamWSettings& se
 
 }  // namespace
 
-TrainingAdamW::TrainingAdamW(std::vector<torch::optim::OptimizerParamGroup> groups, bool master_weights) : AdamW(std::move(groups)) {
+TrainingAdamW::TrainingAdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups, bool master_weights) : AdamW(groups) {
   if (!master_weights) return;
   for (const torch::optim::OptimizerParamGroup& group : param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -44,7 +44,7 @@ at::Tensor TrainingAdamW::step(LossClosure closure) {
       weights.mutable_grad() = parameter.grad().to(weights.scalar_type());
       std::vector<torch::optim::OptimizerParamGroup> own;
       own.emplace_back(std::vector{weights}, group.options().clone());
-      AdamW one(std::move(own));
+      AdamW one(own);
       auto& kept = state()[parameter.unsafeGetTensorImpl()];
       if (kept != nullptr) one.state()[weights.unsafeGetTensorImpl()] = std::move(kept);
       one.step();

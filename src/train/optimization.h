@@ -37,7 +37,7 @@ struct AdamWSettings {
 class TrainingAdamW : public torch::optim::AdamW {
  public:
   // groups: of parameters, with AdamWOptions.
-  TrainingAdamW(std::vector<torch::optim::OptimizerParamGroup> groups, bool master_weights);
+  TrainingAdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups, bool master_weights);
 
   at::Tensor step(LossClosure closure = nullptr) override;
 

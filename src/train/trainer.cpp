@@ -35,7 +35,7 @@ void check_batch(int64_t batch, int world_size) {
 }
 
 Trainer::Trainer(ProcessGroup group, std::shared_ptr<torch::nn::Module> module, LossFunction loss, TrainingData data,
-                 TrainSettings settings, DataParallelOptions options)
+                 TrainSettings settings, const DataParallelOptions& options)
     : group_(checked(std::move(group), settings, options.strategy)),
       control_(companion(group_)),
       module_(std::move(module)),
@@ -105,7 +105,7 @@ std::vector<std::pair<int64_t, int64_t>> Trainer::micro_batches() const {
 
 // Returns the mean loss of this rank's share.
 double Trainer::accumulate_gradients(StepReport& report) {
-  const auto share = static_cast<double>(settings_.batch / group_.size);
+  const int64_t share = settings_.batch / group_.size;
   const auto passes = micro_batches();
   double mean = 0;
   for (size_t i = 0; i < passes.size(); ++i) {
@@ -114,7 +114,7 @@ double Trainer::accumulate_gradients(StepReport& report) {
     const TokenBatch batch = training_batch(data_, first, rows);
     report.data_s += seconds_since(before);
     ddp_.set_gradient_synchronization(i + 1 == passes.size());
-    const at::Tensor loss = loss_(batch) * (static_cast<double>(rows) / share);
+    const at::Tensor loss = loss_(batch) * (static_cast<double>(rows) / static_cast<double>(share));
     loss.backward();
     mean += loss.item<double>();
   }

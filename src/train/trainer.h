@@ -70,7 +70,7 @@ class Trainer {
   // Collective. The optimiser is AdamW; the same module on every rank, of which rank 0's parameters count. Throws InputError unless every
   // rank gets as many sequences of the batch, for clip_each_norm under the strategy sharded, and what DataParallel throws.
   Trainer(ProcessGroup group, std::shared_ptr<torch::nn::Module> module, LossFunction loss, TrainingData data, TrainSettings settings,
-          DataParallelOptions options);
+          const DataParallelOptions& options);
 
   // Collective. stop: this rank was asked to end. LibTorch's random numbers in a step depend on seed, step and rank alone. Throws
   // NonFiniteError under OnNonFinite::kStop, before the parameters have changed; and what a step of DataParallel throws.

@@ -231,7 +231,7 @@ constexpr size_t kRecent = 20;  // steps that tokens/s and ETA are taken from
 TrainingRow row_of(const StepReport& report, int64_t tokens) {
   TrainingRow row{.step = report.step, .learning_rate = report.learning_rate};
   if (std::isfinite(report.loss)) row.loss = report.loss;
-  if (report.gradient_norm && std::isfinite(*report.gradient_norm)) row.gradient_norm = *report.gradient_norm;
+  if (report.gradient_norm && std::isfinite(*report.gradient_norm)) row.gradient_norm = report.gradient_norm;
   row.tokens_per_s = static_cast<double>(tokens) / report.step_s;
   row.step_s = report.step_s;
   row.exposed_s = report.exposed_s;
@@ -246,7 +246,7 @@ std::string text_or_dash(const std::optional<double>& value, int digits) {
 }
 
 std::string clock_text(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const auto whole = std::llround(seconds);
   if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }

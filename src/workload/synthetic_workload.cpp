@@ -53,6 +53,7 @@ struct HandOver : torch::autograd::Function<HandOver> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list losses) {
     constexpr double kGradient = 1e-3;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): saved_data takes no pointers.
     auto* began = reinterpret_cast<Clock::time_point*>(context->saved_data["began"].toInt());
     if (context->saved_data["is_first"].toBool()) *began = Clock::now();
     at::Tensor gradient = at::full({context->saved_data["elements"].toInt()}, kGradient, at::kFloat);

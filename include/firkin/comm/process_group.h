@@ -88,7 +88,7 @@ ProcessGroup connect(const GroupOptions& options = {});
 
 // Forms a group through a store all ranks share already; threads of one process share a c10d::HashStore. Otherwise like connect(). All
 // ranks count as being on this machine when GPUs are assigned.
-ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options);
+ProcessGroup make_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const GroupOptions& options);
 
 // Wraps an existing group, for example PyTorch's from Python: its connections are used, and its collectives and ours share one order on
 // every rank. If its CPU backend is not Gloo, or missing as in init_process_group("nccl"), a Gloo for Firkin's own messages is connected

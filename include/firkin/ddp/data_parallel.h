@@ -117,7 +117,7 @@ class DataParallel {
   // Throws RuntimeError on every rank, naming the first difference and both values, unless all ranks have the same options and the same
   // parameters and buffers (names, shapes, dtypes, strides). Throws InputError, and RuntimeError on the other ranks, if the module has no
   // trainable parameter or is wrapped already, or if a plan or automatic buckets do not fit it.
-  DataParallel(torch::nn::Module& module, ProcessGroup group, DataParallelOptions options = {});
+  DataParallel(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options = {});
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;

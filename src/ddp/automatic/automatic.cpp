@@ -209,8 +209,7 @@ void Automatic::profile(const TrainingTimes& times) {
   const at::ScalarType dtype = largest.scalar_type();
   const bool compresses = dtype == at::kFloat || dtype == at::kDouble;
   const at::ScalarType wire = compresses ? setup_.options.gradient_hook.wire_dtype.value_or(dtype) : dtype;
-  sampler_ = std::make_unique<AllReduceSampler>(setup_.group, gradient_bytes, static_cast<int64_t>(largest.element_size()), wire,
-                                                options_.budget_s);
+  sampler_ = std::make_unique<AllReduceSampler>(setup_.group, gradient_bytes, largest.element_size(), wire, options_.budget_s);
   phase_ = AutomaticPhase::kMeasuring;
 }
 

@@ -84,7 +84,9 @@ Ordered::Ordered(Synchronizer& synchronizer) : FirstUse(synchronizer, kUnusedGra
 
 Ordered::~Ordered() {
   listening_.reset();
-  if (anything_late_) TORCH_WARN("DataParallel: destroyed with gradients of the last step in flight; ", kUnusedGradients);
+  if (anything_late_) {
+    TORCH_WARN("DataParallel: destroyed with gradients of the last step in flight; ", kUnusedGradients);
+  }
 }
 
 void Ordered::renewed() {

@@ -55,7 +55,9 @@ Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicesOfBuckets> sl
 
 Sharded::~Sharded() {
   listening_.reset();
-  if (has_gradients_) TORCH_WARN("DataParallel: destroyed before the optimiser stepped: ", kUnusedParts);
+  if (has_gradients_) {
+    TORCH_WARN("DataParallel: destroyed before the optimiser stepped: ", kUnusedParts);
+  }
 }
 
 std::vector<NamedTensor> Sharded::parts() const {
@@ -199,8 +201,7 @@ void Sharded::follow_parameters() {
       if (is_new.any().item<bool>()) part.run.tensor.copy_(at::where(is_new, now.to(at::kFloat), part.run.tensor));
       continue;
     }
-    const auto* memory =
-        static_cast<const char*>(part.parameter.const_data_ptr()) + part.begin * static_cast<int64_t>(part.parameter.element_size());
+    const auto* memory = static_cast<const char*>(part.parameter.const_data_ptr()) + part.begin * part.parameter.element_size();
     if (part.count == 0 || part.run.tensor.const_data_ptr() == memory) continue;
     part.run.tensor.set_data(elements_of(part));
   }

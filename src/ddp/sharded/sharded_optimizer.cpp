@@ -44,6 +44,7 @@ bool has_run(const std::vector<ParameterPart>& parts, const at::Tensor& run) {
 
 void replace_states(Optimizer& optimizer, std::unordered_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> states) {
   optimizer.state().clear();
+  // NOLINTNEXTLINE(bugprone-nondeterministic-pointer-iteration-order): each has a place of its own.
   for (auto& [tensor, state] : states) optimizer.state()[tensor] = std::move(state);
 }
 
@@ -74,7 +75,8 @@ void for_each_pair(Optimizer& optimizer, Whole& whole, const std::vector<Paramet
       OptimizerParamGroup* here = group_of(optimizer, parts[i].run.tensor);
       if (here == nullptr) continue;
       auto* there = group_of(whole, parts[i].parameter);
-      if (there == nullptr || typeid(there->options()) != typeid(here->options())) {
+      const auto same_class = [](const auto& a, const auto& b) { return typeid(a) == typeid(b); };
+      if (there == nullptr || !same_class(there->options(), here->options())) {
         throw InputError(
             fmt::format("ShardedOptimizer: the other optimiser does not step {}, or is of another class; expected the same class "
                         "over the module's parameters in the same groups",
