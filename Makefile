@@ -66,7 +66,7 @@ fuzz: ## fuzz every reader of files for FUZZ_SECONDS (600) in all; needs Clang
 bootstrap: ## install what the program needs
 	@tools/bootstrap
 
-lint: build ## clang-format's and clang-tidy's findings on our own code; takes an hour
+lint: build ## clang-format's and clang-tidy's findings on our own code, as CI looks for them; takes five to ten minutes
 	@tools/bootstrap dev
 	tools/lint $(BUILD)
 
