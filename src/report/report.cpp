@@ -12,11 +12,7 @@
 #include "firkin/base/output_folder.h"
 #include "report/charts.h"
 
-// The assembler includes the files as they are. FIRKIN_REPORT_PAGE: the page without its results, that is template, style, script, Vega's
-// JavaScript and its licences, made by src/report/assemble_report_page.py; FIRKIN_NOTICES: THIRD_PARTY_NOTICES. From CMake.
-asm(".section .rodata\n.global firkin_report_page_begin\n.global firkin_report_page_end\n.global firkin_notices_begin\n.global "
-    "firkin_notices_end\nfirkin_report_page_begin:\n.incbin \"" FIRKIN_REPORT_PAGE
-    "\"\nfirkin_report_page_end:\nfirkin_notices_begin:\n.incbin \"" FIRKIN_NOTICES "\"\nfirkin_notices_end:\n.previous\n");
+// embedded.cpp
 extern "C" const char firkin_report_page_begin[], firkin_report_page_end[], firkin_notices_begin[], firkin_notices_end[];
 
 namespace firkin {

@@ -11,9 +11,7 @@
 
 #include "results/field.h"
 
-// The assembler includes the file as it is, ended by a zero. FIRKIN_CHARTS: its path, from CMake.
-asm(".section .rodata\n.global firkin_charts\nfirkin_charts:\n.incbin \"" FIRKIN_CHARTS "\"\n.byte 0\n.previous\n");
-extern "C" const char firkin_charts[];
+extern "C" const char firkin_charts_begin[];  // embedded.cpp
 
 namespace firkin {
 
@@ -76,7 +74,7 @@ void leave_out_empty_layers(json& spec, const json& datasets, const std::string&
 }  // namespace
 
 const json& chart_templates() {
-  static const json kTemplates = json::parse(firkin_charts);
+  static const json kTemplates = json::parse(firkin_charts_begin);
   return kTemplates;
 }
 
