@@ -8,7 +8,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 demo: program ## set everything up, tune the demo model on two ranks over a modelled 1 Gbit/s link
-	$(BUILD)/firkin tune --ranks 2 --link 1gbit --blocks 6 --compare --cap 1MiB,4MiB,16MiB --time 1m
+	$(BUILD)/firkin tune --ranks 2 --link 1gbit --blocks 6 --compare --cap 4MiB,16MiB --time 1m
 
 program: bootstrap ## build/firkin alone
 	@test -f $(BUILD)/build.ninja || cmake --preset release -DFIRKIN_BUILD_TESTS=OFF
