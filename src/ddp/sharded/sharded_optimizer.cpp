@@ -8,8 +8,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <type_traits>
 #include <typeinfo>
-#include <unordered_map>
 #include <utility>
 
 #include "comm/across_ranks.h"
@@ -42,11 +42,8 @@ bool has_run(const std::vector<ParameterPart>& parts, const at::Tensor& run) {
   return std::ranges::any_of(parts, [&](const ParameterPart& part) { return part.run.tensor.is_same(run); });
 }
 
-void replace_states(Optimizer& optimizer, std::unordered_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> states) {
-  optimizer.state().clear();
-  // NOLINTNEXTLINE(bugprone-nondeterministic-pointer-iteration-order): each has a place of its own.
-  for (auto& [tensor, state] : states) optimizer.state()[tensor] = std::move(state);
-}
+// What an optimiser keeps, by parameter.
+using States = std::remove_reference_t<decltype(std::declval<Optimizer&>().state())>;
 
 // All elements of a tensor of which each rank holds a run, in order; exact, because bytes are added to zeros.
 at::Tensor gather_runs(const ProcessGroup& group, const at::Tensor& run, const ParameterPart& part) {
@@ -180,7 +177,7 @@ void Sharded::take_up(std::vector<ParameterPart> parts) {
     }
     foreign->divide(divided);
   }
-  std::unordered_map<void*, State> states;
+  States states;
   if (optimizer_ != nullptr) {
     gather_states([&](size_t p, State whole) {
       const auto now = part_of(parts, parts_[p].parameter);
@@ -203,7 +200,7 @@ void Sharded::take_up(std::vector<ParameterPart> parts) {
   }
   if (optimizer_ != nullptr) {
     regroup(parts);
-    replace_states(*optimizer_, std::move(states));
+    optimizer_->state() = std::move(states);
   }
   parts_ = std::move(parts);
 }
@@ -242,7 +239,7 @@ void Sharded::gather_into(Optimizer& whole, std::optional<int> to) {
 void Sharded::load_from(const Optimizer& whole) {
   const auto held = synchronizer_.enter();
   const at::NoGradGuard no_grad;
-  std::unordered_map<void*, State> states;
+  States states;
   for_each_pair(*optimizer_, whole, parts_, [&](size_t p, OptimizerParamGroup& here, const OptimizerParamGroup& there) {
     const ParameterPart& part = parts_[p];
     assign(here.options(), there.options());
@@ -254,7 +251,7 @@ void Sharded::load_from(const Optimizer& whole) {
     }
     states[part.run.tensor.unsafeGetTensorImpl()] = std::move(state);
   });
-  replace_states(*optimizer_, std::move(states));
+  optimizer_->state() = std::move(states);
 }
 
 std::vector<NamedTensor> Sharded::gather_masters(std::optional<int> to) {
