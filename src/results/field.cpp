@@ -200,10 +200,11 @@ JsonFields JsonFields::object(const std::string& key) const {
 }
 
 std::vector<JsonFields> JsonFields::objects(const std::string& key) const {
-  if (!has(key)) fail(key, "missing", "an array of objects");
+  const json* list = find(key);
+  if (!list) fail(key, "missing", "an array of objects");
+  field_details::require_array(*list, path_of(key));
   std::vector<JsonFields> objects;
-  field_details::require_array(*find(key), path_of(key));
-  for (const json& one : *find(key)) {
+  for (const json& one : *list) {
     objects.emplace_back(one, field_details::element_path(path_of(key), objects.size()));
   }
   return objects;
