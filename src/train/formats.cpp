@@ -215,7 +215,7 @@ std::map<std::string, StoredTensor> parse_safetensors_header(std::string_view co
 namespace {
 
 constexpr int64_t kTokenBytes = 2;
-constexpr int64_t kHeaderBytes = 1024;
+constexpr int64_t kHeaderBytes = int64_t{256} * 4;
 constexpr int32_t kMagic = 20240520;
 
 int32_t header_word(std::string_view content, size_t index) {
