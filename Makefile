@@ -2,7 +2,7 @@
 
 BUILD := build
 
-.PHONY: help demo program python package build test test-package test-asan test-light docs docs-test fuzz lint format clean bootstrap
+.PHONY: help demo program python package build test test-all test-asan test-light docs docs-test fuzz lint format clean bootstrap
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -19,11 +19,11 @@ build: ## build/firkin and the tests
 	@grep -qs '^FIRKIN_BUILD_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt || cmake --preset release -DFIRKIN_BUILD_TESTS=ON
 	cmake --build $(BUILD)
 
-test: build ## build and run all tests but those of packaging
-	ctest --test-dir $(BUILD) --output-on-failure -j 2 -LE package
+test: build ## build, and test every behaviour once; takes five minutes once built
+	tools/test $(BUILD)
 
-test-package: build ## those: what is installed and packed, in empty environments and in other projects' builds
-	ctest --test-dir $(BUILD) --output-on-failure -j 2 -L package
+test-all: test ## and full products, long runs, packaging; takes 20 minutes once built
+	tools/test $(BUILD) --full
 
 test-asan: ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/bootstrap test

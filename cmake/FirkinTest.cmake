@@ -1,10 +1,36 @@
-# How the tests of a module become a program and its ctest entries.
+# How tests become ctest entries, in two tiers: `make test` runs the first, every behaviour once, and `make test-all` also entries that have the
+# label `full`: full products, long runs, repetitions.
+#
+#   firkin_test(plan SOURCES timeline_test.cpp)                        -> build/tests/plan_test, one entry: plan
+#   firkin_test(ddp TORCH SOURCES join_test.cpp)                       -> one entry a file: ddp.join
+#   firkin_test(ddp TORCH SOURCES a_test.cpp FULL a_test.cpp)          -> ddp.a, and ddp.a.full of those suites in it whose names end in Full
+#   firkin_python_test(cli.a a_test.py PYTHON python3 LABELS cli FULL) -> cli.a, and cli.a.full of those classes in it whose names end in Full
+#   set_property(TEST lab.hosts APPEND PROPERTY LABELS full)           -> an entry that is of the second tier as a whole
 #
 # COST: seconds, of those tests that take half a minute and more. ctest starts the longest first, by what it measured before, in a new build
 # folder by these.
-#
-#   firkin_test(plan SOURCES timeline_test.cpp)                               -> build/tests/plan_test, one ctest entry: plan
-#   firkin_test(ddp TORCH SOURCES join_test.cpp)                              -> one ctest entry a file: ddp.join
+
+# ctest entry `name`; FULL true: also `name`.full, of the second tier. COMMAND takes --first and --full (tests/main.cpp, tests/run.py).
+function(firkin_test_entry name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FULL" "COMMAND;LABELS;ENVIRONMENT")
+  if(arg_FULL)
+    add_test(NAME ${name} COMMAND ${arg_COMMAND} --first)
+    add_test(NAME ${name}.full COMMAND ${arg_COMMAND} --full)
+    set_tests_properties(${name}.full PROPERTIES LABELS "${arg_LABELS};full" TIMEOUT 1200)
+    set(second ${name}.full)
+  else()
+    add_test(NAME ${name} COMMAND ${arg_COMMAND})
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 600)
+  set_tests_properties(${name} ${second} PROPERTIES SKIP_RETURN_CODE 77 ENVIRONMENT "${arg_ENVIRONMENT}")
+endfunction()
+
+# A test file of Python's in this folder.
+function(firkin_python_test name file)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "FULL" "PYTHON" "LABELS;ENVIRONMENT")
+  firkin_test_entry(${name} FULL ${arg_FULL} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT}
+    COMMAND ${arg_PYTHON} ${PROJECT_SOURCE_DIR}/tests/run.py ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+endfunction()
 
 # main(), and what every test without LibTorch includes, compiled once.
 add_library(firkin_test_main STATIC tests/main.cpp)
@@ -25,30 +51,30 @@ function(firkin_torch_test_options target)
   target_precompile_headers(${target} REUSE_FROM firkin_torch_test_pch)
 endfunction()
 
-# Of a test program: GoogleTest, and one ctest entry for the whole of it, or with EACH_FILE one for each of its files NAME_test.cpp. The tests
-# of one file share a process.
+# A test program: GoogleTest, and one ctest entry for the whole of it, or with EACH_FILE one for each of its files NAME_test.cpp, whose tests
+# share a process. FULL: the files with suites of the second tier.
 function(firkin_test_program target prefix)
-  cmake_parse_arguments(arg "EACH_FILE" "" "LABELS" ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 2 arg "EACH_FILE" "" "LABELS;FULL")
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(${target} PRIVATE firkin_test_main)
-  set(tests)
-  if(arg_EACH_FILE)
-    get_target_property(sources ${target} SOURCES)
-    list(FILTER sources INCLUDE REGEX "_test\\.cpp$")
-    foreach(source IN LISTS sources)
-      string(REPLACE "_test.cpp" "" file ${source})
-      add_test(NAME ${prefix}.${file} COMMAND ${target} --file=${source})
-      list(APPEND tests ${prefix}.${file})
-    endforeach()
-  else()
-    add_test(NAME ${prefix} COMMAND ${target})
-    list(APPEND tests ${prefix})
+  set(common LABELS ${arg_LABELS} ENVIRONMENT OMP_NUM_THREADS=1)
+  if(NOT arg_EACH_FILE)
+    list(LENGTH arg_FULL full)
+    firkin_test_entry(${prefix} FULL ${full} ${common} COMMAND ${target})
+    return()
   endif()
-  set_tests_properties(${tests} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 600 SKIP_RETURN_CODE 77)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "_test\\.cpp$")
+  foreach(source IN LISTS sources)
+    string(REPLACE "_test.cpp" "" file ${source})
+    list(FIND arg_FULL ${source} place)
+    math(EXPR full "${place} + 1")
+    firkin_test_entry(${prefix}.${file} FULL ${full} ${common} COMMAND ${target} --file=${source})
+  endforeach()
 endfunction()
 
 function(firkin_test name)
-  cmake_parse_arguments(arg "TORCH" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH" "" "SOURCES;DEPENDS;FULL" ${ARGN})
   add_executable(${name}_test ${arg_SOURCES})
   target_link_libraries(${name}_test PRIVATE firkin_${name} firkin_warnings firkin_fmt)
   foreach(module IN LISTS arg_DEPENDS)
@@ -56,12 +82,12 @@ function(firkin_test name)
   endforeach()
   if(arg_TORCH)
     firkin_torch_test_options(${name}_test)
-    firkin_test_program(${name}_test ${name} EACH_FILE LABELS ${name})
+    firkin_test_program(${name}_test ${name} EACH_FILE LABELS ${name} FULL ${arg_FULL})
   else()
     target_compile_definitions(${name}_test PRIVATE FIRKIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     target_compile_options(${name}_test PRIVATE ${firkin_test_options})
     target_precompile_headers(${name}_test REUSE_FROM firkin_test_main)
     set_target_properties(${name}_test PROPERTIES UNITY_BUILD OFF)  # a file is quick to compile, and test files like the same short names
-    firkin_test_program(${name}_test ${name} LABELS ${name})
+    firkin_test_program(${name}_test ${name} LABELS ${name} FULL ${arg_FULL})
   endif()
 endfunction()

@@ -3,6 +3,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -53,6 +54,13 @@ void run_rank(Sequence& sequence, int rank) {
 
 ProcessGroup chaos_group_on_cpu(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout) {
   return make_process_group(store, rank, size, {.device = c10::Device(c10::kCPU), .timeout = timeout});
+}
+
+uint64_t first_chaos_seed() {
+  const char* text = std::getenv("FIRKIN_TEST_SEED");
+  const uint64_t seed = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+  fmt::print("chaos from seed {}\n", seed);
+  return seed;
 }
 
 std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout, const MakeChaosGroup& make_group,

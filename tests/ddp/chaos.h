@@ -23,6 +23,9 @@ using MakeChaosGroup =
 // Gloo on the CPU.
 ProcessGroup chaos_group_on_cpu(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout);
 
+// Where the first tier of tests begins: $FIRKIN_TEST_SEED, which tools/test sets to the commit, and says so. 0 without it.
+uint64_t first_chaos_seed();
+
 // One sequence: 2 to 4 ranks (threads), a random model, random options, and some steps in which ranks accumulate, throw, abandon, join, or
 // simply train. After every step the ranks compare what they have. The same seed is the same program.
 //

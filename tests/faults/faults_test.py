@@ -3,6 +3,7 @@
 FAULT_RANKS names the program. `faults_test.py --table` prints the outcomes as Markdown instead.
 """
 
+import random
 import signal
 import sys
 import unittest
@@ -29,25 +30,14 @@ def table(outcomes):
     return "\n".join(lines)
 
 
-class LostRank(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.outcomes = faults.run_all(faults.cases())
+class LostRank:
+    """What must hold in whichever cases."""
 
     def for_each_survivor(self, check):
         for outcome in self.outcomes:
             for ending in outcome.survivors:
                 with self.subTest(case=str(outcome.case), survivor=ending.rank):
                     check(outcome, ending)
-
-    def test_there_is_a_case_for_every_phase_signal_and_world(self):
-        found = {(o.case.strategy, o.case.phase, o.case.signal, o.case.world) for o in self.outcomes if o.case.moment_s is None}
-        self.assertEqual(len(found), (len(faults.PHASES) + len(faults.SHARDED_PHASES)) * len(faults.SIGNALS) * len(faults.WORLDS))
-
-    def test_each_rank_of_each_world_is_lost_under_either_host_of_the_store(self):
-        for world in faults.WORLDS:
-            met = {(o.case.victim, o.case.rank_0_hosts) for o in self.outcomes if o.case.world == world and o.case.moment_s is None}
-            self.assertEqual(met, {(victim, hosts) for victim in range(world) for hosts in (False, True)})
 
     def test_the_victim_gets_its_signal_in_its_phase(self):
         for outcome in self.outcomes:
@@ -75,6 +65,31 @@ class LostRank(unittest.TestCase):
         self.for_each_survivor(check)
 
 
+class LostInEachPhase(LostRank, unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.outcomes = faults.run_all(faults.one_case_a_phase())
+
+    def test_every_phase_signal_and_world_is_met(self):
+        self.assertEqual({(o.case.strategy, o.case.phase) for o in self.outcomes}, {(s, p) for s, of_it in faults.PHASES_OF.items() for p in of_it})
+        self.assertEqual({(o.case.signal, o.case.world) for o in self.outcomes}, {(s, w) for s in faults.SIGNALS for w in faults.WORLDS})
+
+
+class LostWheneverFull(LostRank, unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.outcomes = faults.run_all(faults.every_phase_signal_and_world() + faults.random_moments(random.Random()))
+
+    def test_there_is_a_case_for_every_phase_signal_and_world(self):
+        found = {(o.case.strategy, o.case.phase, o.case.signal, o.case.world) for o in self.outcomes if o.case.moment_s is None}
+        self.assertEqual(len(found), sum(map(len, faults.PHASES_OF.values())) * len(faults.SIGNALS) * len(faults.WORLDS))
+
+    def test_each_rank_of_each_world_is_lost_under_either_host_of_the_store(self):
+        for world in faults.WORLDS:
+            met = {(o.case.victim, o.case.rank_0_hosts) for o in self.outcomes if o.case.world == world and o.case.moment_s is None}
+            self.assertEqual(met, {(victim, hosts) for victim in range(world) for hosts in (False, True)})
+
+
 class NothingLost(unittest.TestCase):
     def test_every_rank_ends_well_under_either_host_of_the_store(self):
         for hosts in (False, True):
@@ -86,6 +101,6 @@ class NothingLost(unittest.TestCase):
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--table"]:
-        print(table(faults.run_all(faults.cases())))
+        print(table(faults.run_all(faults.every_phase_signal_and_world())))
     else:
         unittest.main(verbosity=2)

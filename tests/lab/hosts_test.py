@@ -59,6 +59,10 @@ def is_gone(namespace):
     return True
 
 
+def setUpModule():  # noqa: N802: unittest's name
+    skip_without_hosts()
+
+
 class Command(unittest.TestCase):
     def test_every_host_finds_a_launchers_variables(self):
         script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK $MASTER_ADDR $MASTER_PORT $GLOO_SOCKET_IFNAME $(hostname)"
@@ -197,5 +201,4 @@ class Rate(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    skip_without_hosts()
     unittest.main(verbosity=2)

@@ -17,6 +17,10 @@ LAUNCHER = ROOT / "examples" / "launch" / "torchrun.sh"
 BY_FLAGS = 'exec torchrun --nnodes 2 --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" --no-python "$@"'
 
 
+def setUpModule():  # noqa: N802: unittest's name
+    skip_without_hosts()
+
+
 class TwoHosts(unittest.TestCase):
     def measure(self, *launcher, options=(), size="8", **variables):
         """bench allreduce of one size: its results."""
@@ -53,5 +57,4 @@ class TwoHosts(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    skip_without_hosts()
     unittest.main(verbosity=2)
