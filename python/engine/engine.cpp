@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "firkin/ddp/sharded_optimizer.h"
 
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/distributed/c10d/python_comm_hook.h>
 #include <torch/extension.h>
 #include <torch/optim/optimizer.h>
 
@@ -76,7 +78,12 @@ std::shared_ptr<MirroredModule> mirror_module(const NamedTensors& parameters, co
   return root;
 }
 
-GradientHook gradient_hook(const std::string& compression) {
+// compression: a name. hook: None, or PyTorch's (state, hook, name), which takes its place.
+GradientHook gradient_hook(const std::string& compression, const py::object& hook) {
+  if (!hook.is_none()) {
+    auto [state, call, name] = py::cast<std::tuple<py::object, py::object, std::string>>(hook);
+    return comm_hook(std::move(name), std::make_shared<c10d::PythonCommHook>(std::move(state), std::move(call)));
+  }
   if (compression == "none") return plain_all_reduce();
   if (compression == "bf16") return bf16_compression();
   if (compression == "fp16") return fp16_compression();
@@ -93,7 +100,7 @@ DataParallelOptions data_parallel_options(const py::kwargs& given) {
     result.plan = plan_of_counts(*counts);
   }
   result.ready_order = py::cast<std::vector<int64_t>>(given["ready_order"]);
-  result.gradient_hook = gradient_hook(py::cast<std::string>(given["compression"]));
+  result.gradient_hook = gradient_hook(py::cast<std::string>(given["compression"]), given["comm_hook"]);
   result.finish_with_backward = py::cast<bool>(given["finish_with_backward"]);
   result.find_unused_parameters = py::cast<bool>(given["find_unused_parameters"]);
   result.broadcast_buffers = py::cast<bool>(given["broadcast_buffers"]);
@@ -366,7 +373,7 @@ void raise(const char* module, const char* type, const py::object& argument) {
   PyErr_SetObject(py::module_::import(module).attr(type).ptr(), argument.ptr());
 }
 
-// Sets Python's error. False for an error that is none of ours. The GIL is held.
+// Sets Python's error. False for an error that is neither ours nor one of Python's. The GIL is held.
 bool set_error(std::exception_ptr error) {
   try {
     std::rethrow_exception(std::move(error));
@@ -379,6 +386,8 @@ bool set_error(std::exception_ptr error) {
     raise("firkin._native", "GroupError", py::str(group.what()));
   } catch (const AuditError& audit) {
     raise("firkin._native", "AuditError", py::str(audit.what()));
+  } catch (py::error_already_set& python) {  // of a communication hook
+    python.restore();
   } catch (...) {
     return false;
   }

@@ -123,6 +123,7 @@ class DistributedDataParallel(torch.nn.Module):
                 "plan_file": "" if plan_file is None else os.fspath(plan_file),
                 "log": _say,
                 "compression": compression,
+                "comm_hook": None,
                 "find_unused_parameters": find_unused_parameters,
                 "broadcast_buffers": broadcast_buffers,
                 "finish_with_backward": finish_with_backward,
@@ -165,7 +166,8 @@ class DistributedDataParallel(torch.nn.Module):
             raise InputError("DataParallel: cannot copy with another process group; expected the default one, as in PyTorch, or a copy of .module")
         self.drain()
         ours = ("_group", "_held", "_leave", "_ranks", "_running")
-        return {name: value for name, value in self.__dict__.items() if name not in ours}
+        kept = {name: value for name, value in self.__dict__.items() if name not in ours}
+        return kept | {"_settings": self._settings | {"comm_hook": None}}  # as in PyTorch
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -227,24 +229,35 @@ class DistributedDataParallel(torch.nn.Module):
         self._engine.audit_tensors(tensors)
 
     def register_comm_hook(self, state: Any, hook: Callable[..., Any]) -> None:
-        """Takes PyTorch's fp16_compress_hook, bf16_compress_hook or allreduce_hook, like compression="fp16", "bf16" or "none". Collective.
+        """Reduces every bucket by hook(state, bucket), as PyTorch's DistributedDataParallel does. Collective.
 
-        state: None, or this object's process group. Raises InputError for any other hook, after the first step, and once an
-        OverlappedOptimizer exists.
+        The bucket is PyTorch's: buffer(), gradients(), parameters(), index(), is_last(), set_buffer(); its gradients are this rank's, not
+        divided. The tensor in the Future that the hook returns becomes the gradients. An exception in the hook, or in what it chains to its
+        Future, fails the step: this rank raises it, the others a StepError. If the hook fails on some ranks only, and before it has sent what
+        the others wait for, the step after that raises a GroupError.
+        Under "bucketed" or "planned"; PyTorch's allreduce_hook, fp16_compress_hook and bf16_compress_hook also under the other strategies,
+        as compression="none", "fp16" or "bf16". Raises InputError for another hook there, with buckets="automatic", after the first step,
+        and once an OverlappedOptimizer exists.
         """
-        known = [name for name, known in _COMPRESSIONS.items() if known is hook]
-        if not known:
-            name = getattr(hook, "__qualname__", type(hook).__name__)
-            raise InputError(f"register_comm_hook: {name}; expected fp16_compress_hook or bf16_compress_hook")
-        if state not in (None, self._group or dist.group.WORLD):
-            raise InputError("register_comm_hook: the state is not the process group; expected None")
+        if not callable(hook):
+            raise InputError(f"register_comm_hook: the hook is a {type(hook).__name__}; expected a function hook(state, bucket) -> Future")
         if self._engine.stats().steps or self._arrivals.optimizers:
             raise InputError("register_comm_hook: too late; expected before the first step and before an OverlappedOptimizer")
-        self._settings["compression"] = known[0]
+        known = [name for name, known in _COMPRESSIONS.items() if known is hook]
+        if known and self.strategy not in ("bucketed", "planned"):
+            chosen = {"compression": known[0]}
+        else:
+            chosen = {"compression": "none", "comm_hook": (state, hook, getattr(hook, "__qualname__", type(hook).__qualname__))}
         if self.strategy in _AWAITED:
             self._leave()
-        self._running = None  # and with it the engine
-        self._start()
+        before, self._running = self._settings, None  # and with it the engine
+        try:
+            self._settings = before | chosen
+            self._start()
+        except InputError:
+            self._settings = before
+            self._start()
+            raise
 
     def finish_gradient_synchronization(self) -> None:
         """Ends the step. With finish_with_backward=False, call it after every synchronising backward(); otherwise it does nothing."""

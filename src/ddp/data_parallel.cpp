@@ -44,6 +44,28 @@ struct DataParallel::Parts {
 
 namespace {
 
+// A failing hook must fail its step before a bucket is used: so every bucket arrives within the step.
+void check_comm_hook(const DataParallelOptions& options) {
+  const std::string& name = options.gradient_hook.name;
+  if (const Strategy& strategy = options.strategy; strategy.name != "bucketed" && strategy.name != "planned") {
+    throw InputError(fmt::format(
+        "DataParallel: the communication hook {} with the strategy {}, under which {}; expected bucketed or planned", name, strategy.name,
+        strategy.shards                      ? "no rank gets the sum of a whole bucket"
+        : strategy.wait == Wait::kAtFirstUse ? "buckets arrive after the step that a failing hook should fail"
+                                             : "buckets are there for comparison only"));
+  }
+  if (options.buckets) {
+    throw InputError(
+        fmt::format("DataParallel: the communication hook {} with automatic buckets, which change while it may keep a state "
+                    "for each; expected a cap or a plan",
+                    name));
+  }
+  const auto is_split = [](const Bucket& bucket) { return bucket.parts > 1; };
+  if (options.plan && std::ranges::any_of(options.plan->buckets, is_split)) {
+    throw InputError(fmt::format("DataParallel: the communication hook {} with a plan that splits a tensor; expected whole ones", name));
+  }
+}
+
 // What this rank can see by itself. Throws InputError.
 StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options) {
   StepSetup setup{.module = &module,
@@ -65,6 +87,7 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
     throw InputError(fmt::format("DataParallel: {} is on {}, for which the process group has no backend", parameter.name,
                                  parameter.tensor.device().str()));
   }
+  if (setup.options.gradient_hook.comm_hook) check_comm_hook(setup.options);
   if (setup.options.strategy.shards) check_sharded(setup.options);
   if (setup.options.buckets) check_automatic(setup.options, setup.parameters);
   setup.ready_order = reversed_order(setup.parameters.size());

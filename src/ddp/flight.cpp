@@ -88,11 +88,11 @@ void BucketFlight::tensor_placed(c10::Device device) {
   if (--missing_ == 0) full_at_ = Clock::now();
 }
 
-void BucketFlight::launch(const ProcessGroup& group, const GradientHook& hook, const at::Tensor& wire) {
+void BucketFlight::launch(c10::Device device, c10::function_ref<BucketReduction()> start) {
   expect(State::kFilling);
   launched_at_ = Clock::now();
-  reduction_ = hook.start(group, wire);
-  device_ = wire.device();
+  reduction_ = start();
+  device_ = device;
   if (event_ && device_.type() != event_->device_type()) event_.reset();
   *ended_at_ = 0;
   state_ = State::kInFlight;

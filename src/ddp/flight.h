@@ -88,8 +88,8 @@ class BucketFlight {
   void tensor_placed(c10::Device device);
   // Before launch(): on a device, what is queued on the current stream from now on comes after all writing into the bucket.
   void join_writers(c10::Device device) { writers_.join(device); }
-  // What travels is `wire`, whole or not.
-  void launch(const ProcessGroup& group, const GradientHook& hook, const at::Tensor& wire);
+  // start: sends the bucket, which is on this device.
+  void launch(c10::Device device, c10::function_ref<BucketReduction()> start);
 
   // On a CPU: blocks until the sum is there. On a device: lets the current stream wait for it, or another one when called again. Throws as
   // firkin::wait() does, or what the reduction's `finish` throws.

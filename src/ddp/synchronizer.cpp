@@ -22,6 +22,8 @@ constexpr const char* kGraphOfGradient =
     "DataParallel: the gradient of {} has a graph (backward with create_graph), which averaging would lose; expected "
     "torch::autograd::grad(..., create_graph = true), with its result added to the loss before a single backward()";
 constexpr size_t kLongestReason = 1000;  // bytes
+// For other ranks, when a communication hook has failed here: they may wait for what it was to send next.
+constexpr std::chrono::seconds kPatienceWithHook{10};
 
 // What this library throws out of a step that another rank has failed too.
 bool is_error_of_a_step(const std::exception_ptr& error) {
@@ -323,6 +325,8 @@ void Synchronizer::complete() {
     } else if (!agreement_->are_checksums_equal()) {
       const std::string difference = audit_.explain(setup_.control, step_);
       fail({.rank = 0, .step = step_, .reason = difference}, std::make_exception_ptr(AuditError("DataParallel: " + difference)));
+    } else if (std::optional<StepFailure> failure = finish_comm_hook()) {
+      fail(std::move(*failure), open_->error);
     } else {
       if (audit_.is_due(step_)) audit_.note_equal(step_);
       succeed();
@@ -337,6 +341,20 @@ void Synchronizer::complete() {
   touched_.assign(touched_.size(), false);
   local_.clear();
   ++step_;
+}
+
+// A communication hook may fail on one rank long after it was called: no rank uses its result before all have one.
+std::optional<StepFailure> Synchronizer::finish_comm_hook() {
+  if (!setup_.options.gradient_hook.comm_hook) return std::nullopt;
+  open_->error = transport_->finish_comm_hook([this] { return where(); });
+  ProcessGroup control = setup_.control;
+  if (open_->error) control.timeout = kPatienceWithHook;
+  const auto ranks = all_gather(control, {open_->error ? 1.0 : 0.0});
+  const auto failed = std::ranges::find_if(ranks, [](const auto& rank) { return rank[0] != 0; });
+  if (failed == ranks.end()) return std::nullopt;
+  const auto rank = static_cast<int>(failed - ranks.begin());
+  const std::string ours = open_->error ? message_of(open_->error).substr(0, kLongestReason) : "";
+  return StepFailure{.rank = rank, .step = step_, .reason = text_of_rank(setup_.control, ours, rank)};
 }
 
 void Synchronizer::succeed() {
@@ -381,7 +399,8 @@ void Synchronizer::receive_buffers() {
 }
 
 void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
-  transport_->drop([this] { return where(); });
+  const bool is_even = is_comm_hook_even();
+  if (is_even) transport_->drop([this] { return where(); });
   for (StepExtension* extension : extensions_) extension->dropped();
   buffers_->wait(/*keep=*/false);
   forget_all_gradients();
@@ -390,6 +409,20 @@ void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
   has_gradient_since_failure_ = false;
   has_unreported_failure_ = true;
   owes_exception_ = last_error_ != nullptr;
+  if (is_even) return;
+  try {
+    give_up(setup_.group, fmt::format("the communication hook failed on rank {} while other ranks waited for what it was to send: {}",
+                                      last_failure_->rank, last_failure_->reason));
+  } catch (const GroupError& lost) {  // for the next step: this one has failed
+    note_loss(lost.what());
+  }
+}
+
+// Whether every rank has called the communication hook for as many buckets: what some have sent would wait for the others for ever.
+bool Synchronizer::is_comm_hook_even() {
+  if (!setup_.options.gradient_hook.comm_hook) return true;
+  const auto ranks = all_gather(setup_.control, {static_cast<double>(transport_->comm_hook_calls())});
+  return std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
 }
 
 // For what looks at places a call is a step of a wrapper of its own.
@@ -462,10 +495,14 @@ void Synchronizer::lose_group(const std::exception& error) {
       why = lost.what();
     }
   }
-  lost_ = fmt::format("DataParallel: the process group was lost in step {}; create a new one: {}", step_, why);
+  note_loss(why);
   open_.reset();
   forget_all_gradients();
   throw GroupError(why);
+}
+
+void Synchronizer::note_loss(const std::string& why) {
+  lost_ = fmt::format("DataParallel: the process group was lost in step {}; create a new one: {}", step_, why);
 }
 
 void Synchronizer::throw_if_lost() const {

@@ -53,6 +53,7 @@ struct ParameterRenewal;  // renewal.cpp
 //                |  |  TensorBroadcast::launch --------------->  rank 0's buffers
 //                |  Synchronizer::complete
 //                |  |  StepAgreement::wait <-------------------  what every rank reports
+//                |  |  Synchronizer::finish_comm_hook              results, if options have one
 //                |  |  Synchronizer::succeed        no rank has failed
 //                |  |  |  BucketTransport::receive <-----------  sums
 //                |  |  |  |  wait_for, adopt        grad() is a view again
@@ -154,9 +155,12 @@ class Synchronizer {
   void send(RankState state);
   void note_missing_gradients();
   void complete();
+  std::optional<StepFailure> finish_comm_hook();
   void succeed();
   void fail(StepFailure failure, std::exception_ptr error);
+  bool is_comm_hook_even();
   [[noreturn]] void lose_group(const std::exception& error);
+  void note_loss(const std::string& why);
   void forget_failure();
   void receive_means(bool all);
   void receive_buffers();

@@ -33,6 +33,7 @@ BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepE
       settled_(tensors_of(setup.parameters)),
       communication_(plan_communication(setup.parameters, ready_order_, setup.options)),
       counter_(setup.parameters.size()) {
+  if (setup.options.gradient_hook.comm_hook) comm_hook_.emplace(setup.options.gradient_hook.comm_hook);
   build_buckets();
   settled_.set();
 }
@@ -49,9 +50,10 @@ void BucketTransport::build_buckets() {
     position_of_[parameter] = static_cast<int64_t>(position);
     tensors.push_back(setup_.parameters[parameter].tensor);
   }
-  buckets_ =
-      std::make_unique<GradientBuckets>(std::move(tensors), communication_.plan, 1.0 / setup_.group.size,
-                                        setup_.options.gradient_hook.wire_dtype, setup_.options.strategy.shards ? setup_.group.size : 0);
+  // A communication hook divides by itself, and sees its bucket whole.
+  const int64_t shared_by = setup_.options.strategy.shards ? setup_.group.size : comm_hook_ ? 1 : 0;
+  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), communication_.plan, comm_hook_ ? 1.0 : 1.0 / setup_.group.size,
+                                               setup_.options.gradient_hook.wire_dtype, shared_by);
   for (const Bucket& bucket : communication_.plan.buckets) flights_.emplace_back(bucket.count);
   launched_ = flights_.size();
   set_launch_order(communication_.plan.launch_order);
@@ -85,6 +87,7 @@ void BucketTransport::begin() {
   }
   placed_.assign(placed_.size(), false);
   counter_.begin_step();
+  if (comm_hook_) comm_hook_->begin();
   launched_ = 0;
   for (BucketFlight& bucket : flights_) bucket.begin();
   started_at_ = BucketFlight::Clock::now();
@@ -136,8 +139,38 @@ void BucketTransport::launch_next() {
   const at::Tensor& wire = buckets_->wire(bucket);
   flight(bucket).join_writers(wire.device());
   buckets_->pack(bucket);
-  flight(bucket).launch(setup_.group, setup_.options.gradient_hook, wire);
+  flight(bucket).launch(wire.device(), [this, bucket] { return start_reduction(bucket); });
   ++launched_;
+}
+
+BucketReduction BucketTransport::start_reduction(int64_t bucket) {
+  const at::Tensor& wire = buckets_->wire(bucket);
+  if (!comm_hook_) return setup_.options.gradient_hook.start(setup_.group, wire);
+  std::vector<size_t> offsets, lengths;
+  std::vector<c10::IntArrayRef> sizes;
+  std::vector<at::Tensor> parameters;
+  for (const int64_t parameter : parameters_in(bucket)) {
+    const at::Tensor& tensor = setup_.parameters[static_cast<size_t>(parameter)].tensor;
+    offsets.push_back(static_cast<size_t>(buckets_->offset(position_of(static_cast<size_t>(parameter)))));
+    lengths.push_back(static_cast<size_t>(tensor.numel()));
+    sizes.push_back(tensor.sizes());
+    parameters.push_back(tensor);
+  }
+  return comm_hook_->start(c10d::GradBucket(launched_, flights_.size(), wire, std::move(offsets), std::move(lengths), std::move(sizes),
+                                            std::move(parameters), /*sparse_grad_indices=*/std::nullopt));
+}
+
+std::exception_ptr BucketTransport::finish_comm_hook(What what) {
+  for (size_t call = 0; comm_hook_ && call < launched_; ++call) {
+    const int64_t bucket = bucket_at(call);
+    flight(bucket).wait(setup_.group, what);
+    try {
+      comm_hook_->write_result(call, buckets_->wire(bucket));
+    } catch (const std::exception&) {
+      return std::current_exception();
+    }
+  }
+  return nullptr;
 }
 
 std::exception_ptr BucketTransport::send(RankState state, What what) {
@@ -155,6 +188,7 @@ std::exception_ptr BucketTransport::send(RankState state, What what) {
     launch_next();
     if (!sends_when_ready()) flight(bucket).wait(setup_.group, what);
   }
+  if (comm_hook_ && !error) error = comm_hook_->error();
   return error;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -13,6 +14,7 @@
 
 #include "agreement.h"
 #include "buckets.h"
+#include "comm_hook.h"
 #include "flight.h"
 #include "ready_order.h"
 
@@ -74,6 +76,11 @@ class BucketTransport {
   // Sends what is not sent yet. Where state is not kWithData, what the parameters hold is of no interest. Returns what is wrong with a
   // gradient of this rank (it is sparse, say): then everything is sent all the same.
   std::exception_ptr send(RankState state, What what);
+  // With a communication hook: its results are in the buckets, or what failed in it on this rank is returned. After send(), unless some
+  // rank has failed.
+  std::exception_ptr finish_comm_hook(What what);
+  // Buckets of this step for which the communication hook was called and has not failed.
+  int64_t comm_hook_calls() const { return comm_hook_ ? comm_hook_->count() : 0; }
   // Sums, scaled, become the gradients of the parameters that are wanted, but for those that may arrive later (unless `all`).
   void receive(const std::vector<bool>& wanted, double scale, bool all, What what);
   // After the first receive() of these buckets: order and counts of `root`. Collective.
@@ -128,6 +135,7 @@ class BucketTransport {
   void place(size_t parameter);
   void place_bucket(int64_t bucket);
   void launch_next();
+  BucketReduction start_reduction(int64_t bucket);
   void wait_for(int64_t bucket, What what);
 
   const StepSetup& setup_;
@@ -144,6 +152,7 @@ class BucketTransport {
   double scale_ = 1;                          // as receive() got it last
   std::unique_ptr<GradientBuckets> buckets_;  // null between a change of the plan and the next step
   std::vector<BucketFlight> flights_;
+  std::optional<CommHookCalls> comm_hook_;
   std::vector<size_t> launch_index_;  // of each bucket
   size_t launched_ = 0;               // of this step, so far
   BucketFlight::Clock::time_point started_at_;

@@ -3,14 +3,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include "../comm/thread_ranks.h"
 #include "firkin/ddp/data_parallel.h"
 #include "seeded.h"
 
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
 
 namespace firkin {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // The mean gradient of one parameter on two ranks whose gradients are x and -x/3, and the statistics of the step.
 struct Outcome {
@@ -76,6 +84,141 @@ TEST(GradientHook, TheUsersOwnHookSeesEveryBucket) {
   const Outcome outcome = reduce_with(doubled);
   EXPECT_EQ(elements, 2 * 2 * 1000);  // two ranks, two steps
   EXPECT_TRUE(at::allclose(outcome.gradient, 2 * outcome.expected, 1e-6, 1e-7));
+}
+
+// Sums over the program's own group, and divides afterwards.
+class MeanHook : public c10d::CppCommHookInterface<ProcessGroup> {
+ public:
+  using CppCommHookInterface::CppCommHookInterface;
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    said += fmt::format("{}{}:", bucket.getIndex(), bucket.isLast() ? " last" : "");
+    const auto gradients = bucket.getGradients();
+    const auto parameters = bucket.getParameters();
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      EXPECT_EQ(gradients[i].sizes(), parameters[i].sizes());
+      said += fmt::format(" {}", gradients[i].numel());
+    }
+    said += fmt::format(" of {}; ", bucket.getBuffer().numel());
+    before();
+    const auto sum = start_all_reduce(state_, bucket.getBufferRef())->getFuture();
+    return sum->then(
+        [this](c10::ivalue::Future& future) -> c10::IValue {
+          after();
+          return c10d::detail::parseCppCommHookResult(future.value()) / state_.size;  // in memory of its own
+        },
+        c10::TensorType::get());
+  }
+
+  std::function<void()> before = [] {};
+  std::function<void()> after = [] {};
+  std::string said;
+};
+
+struct Weights : torch::nn::Module {
+  explicit Weights(const std::vector<int64_t>& sizes) {
+    for (const int64_t size : sizes) all.push_back(register_parameter(fmt::format("w{}", all.size()), at::zeros({size})));
+  }
+  // The mean gradient is 1.
+  void backward(const ProcessGroup& group) {
+    zero_grad();
+    at::Tensor loss = at::zeros({});
+    for (const at::Tensor& w : all) loss = loss + w.sum() * (2.0 * (group.rank + 1) / (group.size + 1));
+    loss.backward();
+  }
+  std::vector<at::Tensor> all;
+};
+
+DataParallelOptions with_hook(const std::shared_ptr<MeanHook>& hook) {
+  return {.cap = {.cap_bytes = 32}, .gradient_hook = comm_hook("mean", hook)};
+}
+
+TEST(CommHook, SeesWholeBucketsInOrderAndItsResultBecomesTheGradients) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Weights module({3, 5, 2});  // 20 + 12 bytes, and 8: in the first step in reverse order
+    const auto hook = std::make_shared<MeanHook>(group);
+    DataParallel ddp(module, group, with_hook(hook));
+    for (int step = 0; step < 3; ++step) {
+      hook->said.clear();
+      module.backward(group);
+      for (const at::Tensor& w : module.all) EXPECT_TRUE(at::equal(w.grad(), at::ones_like(w)));
+    }
+    EXPECT_THAT(hook->said, Eq("0: 2 5 of 7; 1 last: 3 of 3; ");
+  });
+}
+
+struct Failure {
+  const char* when;
+  bool in_call = false;  // or in what is chained to the future
+  bool on_every_rank = false;
+  bool is_lost_afterwards = false;
+};
+
+TEST(CommHook, AFailureIsAFailedStepOnEveryRank) {
+  for (const Failure& failure :
+       {Failure{.when = "in the future"}, Failure{.when = "in the call, everywhere", .in_call = true, .on_every_rank = true},
+        Failure{.when = "in the call, on one rank", .in_call = true, .is_lost_afterwards = true}}) {
+    SCOPED_TRACE(failure.when);
+    run_ranks(2, [&failure](const ProcessGroup& group) {
+      Weights module({3, 5, 2});
+      const auto hook = std::make_shared<MeanHook>(group);
+      DataParallel ddp(module, group, with_hook(hook));
+      module.backward(group);
+      const bool fails = failure.on_every_rank || group.rank == 1;
+      const auto fail = [] { throw std::runtime_error("boom"); };
+      if (fails) (failure.in_call ? hook->before : hook->after) = fail;
+      if (fails) {
+        EXPECT_THAT([&] { module.backward(group); }, ThrowsMessage<std::runtime_error>(HasSubstr("boom")));
+      } else {
+        EXPECT_THAT([&] { module.backward(group); },
+                    ThrowsMessage<StepError>(AllOf(HasSubstr("step 1 failed on rank 1"), HasSubstr("boom"))));
+      }
+      for (const at::Tensor& w : module.all) EXPECT_FALSE(w.grad().defined());
+      hook->before = hook->after = [] {};
+      if (failure.is_lost_afterwards) {
+        EXPECT_THAT([&] { module.backward(group); }, ThrowsMessage<GroupError>(HasSubstr("failed on rank 1 while other ranks waited")));
+      } else {
+        module.backward(group);
+        for (const at::Tensor& w : module.all) EXPECT_TRUE(at::equal(w.grad(), at::ones_like(w)));
+      }
+    });
+  }
+}
+
+TEST(CommHook, ABackwardThatThrowsLeavesNoRankWaiting) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Weights module({3, 5, 2});
+    DataParallel ddp(module, group, with_hook(std::make_shared<MeanHook>(group)));
+    module.backward(group);
+    if (group.rank == 1) {
+      ddp.abandon_step("no data");
+    } else {
+      EXPECT_THAT([&] { module.backward(group); }, ThrowsMessage<StepError>(HasSubstr("no data")));
+    }
+    module.backward(group);
+    for (const at::Tensor& w : module.all) EXPECT_TRUE(at::equal(w.grad(), at::ones_like(w)));
+  });
+}
+
+TEST(CommHook, IsRefusedWhereAFailureCouldNotFailTheStep) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    const auto refusal = [&](auto change) {
+      Weights module({4});
+      DataParallelOptions options = with_hook(std::make_shared<MeanHook>(group));
+      change(options);
+      try {
+        const DataParallel ddp(module, group, options);
+      } catch (const InputError& error) {
+        return std::string(error.what());
+      }
+      return std::string();
+    };
+    for (const char* strategy : {"naive", "flat", "overlap", "ordered", "sharded"}) {
+      EXPECT_THAT(refusal([&](auto& options) { options.strategy = find_strategy(strategy); }),
+                  AllOf(HasSubstr("hook mean"), HasSubstr(strategy), HasSubstr("expected bucketed or planned")));
+    }
+    EXPECT_THAT(refusal([](auto& options) { options.buckets = automatic(); }), HasSubstr("expected a cap or a plan"));
+  });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,10 @@
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/bucket_plan.h"
+
+namespace c10d {
+class CommHookInterface;
+}
 
 namespace firkin {
 
@@ -90,6 +95,8 @@ struct GradientHook {
   std::optional<at::ScalarType> wire_dtype = std::nullopt;
   // Bytes this rank passes to the collective for that tensor. Default: all of them.
   std::function<int64_t(const at::Tensor& bucket)> bytes_on_wire = nullptr;
+  // PyTorch's own kind of hook, in place of `start`. See comm_hook().
+  std::shared_ptr<c10d::CommHookInterface> comm_hook = nullptr;
 };
 
 // Sums in the gradients' own dtype.
@@ -99,6 +106,14 @@ GradientHook plain_all_reduce();
 // Buckets that are not float32 or float64 are summed unchanged.
 GradientHook bf16_compression();
 GradientHook fp16_compression();
+
+// A communication hook as PyTorch's DistributedDataParallel takes it (torch/csrc/distributed/c10d/comm.hpp), for the strategies bucketed
+// and planned. Called for every bucket in the same order on every rank, it gets this rank's gradients, not divided by the world size, one
+// behind the other; the tensor that its future holds becomes the gradients. name: equal on every rank.
+//
+// A hook that throws, or whose future fails, fails the step on every rank. If other ranks have called it for more buckets by then, what
+// they have sent waits for ever: the group is lost with the next step.
+GradientHook comm_hook(std::string name, std::shared_ptr<c10d::CommHookInterface> hook);
 
 // Buckets chosen during training, for the strategies bucketed and ordered.
 //
