@@ -156,6 +156,17 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
   EXPECT_EQ(put_in_words(results).settings.front().setting, "DistributedDataParallel(model)");
 }
 
+TEST(Report, WhatWouldSettleAnOpenAnswerIsAnOptionOfTheFrontEndThatMeasured) {
+  Results results = tune_results();
+  results.answer->decision.outcome = name_of(Outcome::kNotShown);
+  const std::vector<std::pair<std::vector<std::string>, std::string>> front_ends = {
+      {{"firkin", "tune"}, "more --blocks"}, {{"train.py"}, "a larger time_budget_s"}, {{}, "a larger budget of time"}};
+  for (const auto& [command_line, option] : front_ends) {
+    results.run.command_line = command_line;
+    EXPECT_THAT(answer_in_text(results), HasSubstr("worth it  not shown: " + option + " would settle it\n"));
+  }
+}
+
 TEST(Report, OfTheDefaultsOwnBucketsNoRatioIsQuoted) {
   Results results = tune_results();
   DecisionSection& decision = results.answer->decision;
