@@ -38,6 +38,31 @@ class _Size:
     wrong: int = 0
 
 
+class KnownSums:
+    """Values of ranks whose sums are known, and exact in any order of summing: integers, of which `dtype` holds those up to a limit.
+
+    Of very many ranks only each `stride`-th adds something to an element.
+    """
+
+    def __init__(self, ranks: int, dtype: torch.dtype) -> None:
+        limit = 1 << (24 if dtype.itemsize >= _FLOAT_BYTES else 8)  # float32, and bfloat16
+        self._by_rank = ranks * (ranks + 1) // 2 <= limit  # then every rank adds another value
+        self.stride = 1 if self._by_rank else math.ceil(ranks / limit)
+        self._expected = [sum(self._value(rank) for rank in range(first, ranks, self.stride)) for first in range(self.stride)]
+
+    def _value(self, rank: int) -> int:
+        return rank + 1 if self._by_rank else 1
+
+    def fill(self, buffer: torch.Tensor, rank: int) -> None:
+        buffer.zero_()
+        buffer[rank % self.stride :: self.stride] = self._value(rank)
+
+    def wrong(self, buffer: torch.Tensor) -> int:
+        """How many elements are not the sum."""
+        parts = buffer.split(MIB // self.stride * self.stride)  # so that no mask of all of it is made
+        return sum(int((part[i :: self.stride] != sum_).sum()) for part in parts for i, sum_ in enumerate(self._expected))
+
+
 class AllReduceBench:
     """As measure_all_reduce(), on `device`. dtypes: of the gradients, whose bytes `sizes` are, and what they travel as."""
 
@@ -55,7 +80,7 @@ class AllReduceBench:
         gradient, travels = dtypes
         elements = max(size * queue for size, queue in queues.items()) // gradient.itemsize
         memory = torch.zeros(elements, dtype=travels, device=device)  # shared by all sizes
-        self._exact = travels.itemsize >= _FLOAT_BYTES
+        self._sums = KnownSums(ranks.size, travels)
         self._sizes = []
         for size in sizes:
             count = size // gradient.itemsize
@@ -102,11 +127,9 @@ class AllReduceBench:
         if size.bytes > MIB:
             del size.buffers[max(int(_QUEUE_SHARE * self._seconds / once_s), 1) :]
         for buffer in size.buffers:
-            buffer.fill_(self._ranks.rank + 1 if self._exact else 1)
+            self._sums.fill(buffer, self._ranks.rank)
         self._time_queued(size)
-        expected = self._ranks.size * (self._ranks.size + 1) // 2 if self._exact else min(self._ranks.size, 256)  # bfloat16 counts so far
-        parts = (part for buffer in size.buffers for part in buffer.split(MIB))  # so that no mask of all of it is made
-        size.wrong = sum(self._ranks.all(sum(int((part != expected).sum()) for part in parts)))
+        size.wrong = sum(self._ranks.all(sum(self._sums.wrong(buffer) for buffer in size.buffers)))
         for buffer in size.buffers:
             buffer.zero_()  # stays finite however often it is summed
         if once_s < _LONG_CALL_S:

@@ -10,6 +10,7 @@ from unittest import mock
 import firkin
 import torch
 import torch.distributed as dist
+from firkin._allreduce import KnownSums
 from firkin._measure import StepBench, Wrapping
 from firkin._ranks import Ranks
 from firkin._state import State
@@ -231,6 +232,24 @@ class OneByOne(unittest.TestCase):
             self.assertGreater(gap_s, 0)
             self.assertEqual(wrong, 0)
         self.assertGreater(best_s, 0)
+
+
+class KnownSumsOfManyRanks(unittest.TestCase):
+    def test_are_exact_in_any_order_and_miss_every_rank_that_is_missing(self):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for ranks in (2, 3, 22, 23, 256, 257, 1000, 6000):
+                with self.subTest(dtype=dtype, ranks=ranks):
+                    sums = KnownSums(ranks, dtype)
+                    values = torch.zeros(ranks, 50, dtype=dtype)
+                    for rank in range(ranks):
+                        sums.fill(values[rank], rank)
+                    one_by_one = functools.reduce(torch.add, values)
+                    pairs = list(values)
+                    while len(pairs) > 1:
+                        pairs = [sum(pairs[i + 1 : i + 2], pairs[i]) for i in range(0, len(pairs), 2)]
+                    self.assertEqual((sums.wrong(one_by_one), sums.wrong(pairs[0])), (0, 0))
+                    for missing in (0, ranks // 2, ranks - 1):
+                        self.assertGreater(sums.wrong(one_by_one - values[missing]), 0)
 
 
 class BadInput(unittest.TestCase):
