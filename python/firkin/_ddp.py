@@ -75,6 +75,20 @@ def _runs(parameters: list[tuple[str, torch.nn.Parameter]], sizes: list[int]) ->
     return None if left else runs[::-1]
 
 
+def without_init_sync() -> dict[str, bool]:
+    """For ranks that are alike already; nothing where this PyTorch has no such argument."""
+    return {"init_sync": False} if "init_sync" in inspect.signature(DDP.__init__).parameters else {}
+
+
+def remove_hooks(ddp: DDP) -> None:
+    """Those by which it hears of gradients: a module can be wrapped once more."""
+    remove = getattr(ddp.reducer, "_remove_autograd_hooks", None)
+    if remove is not None:
+        remove()
+    for hook in getattr(ddp, "_accum_grad_hooks", ()):
+        hook.remove()
+
+
 def ddp_in(model: torch.nn.Module, what: str = "check") -> DDP:
     """The DistributedDataParallel that `model` is, or has in it. Raises InputError where there is none."""
     for part in model.modules() if isinstance(model, torch.nn.Module) else ():

@@ -37,7 +37,6 @@ class Wrapping:
         self.model, self.options, self._wrap = model, options, wrap
         self.graphs = Graphs()
         self._group = {} if "device_mesh" in options else {"process_group": ranks.group}
-        self._sync = {"init_sync": False} if "init_sync" in inspect.signature(DDP.__init__).parameters else {}  # ranks are alike already
         self._hooks: list[tuple[dict[int, Any], set[int]]] = []  # that wrapping added to the model
 
     def alike(self, dtype: torch.dtype) -> tuple[torch.dtype | None, torch.nn.Module]:
@@ -53,7 +52,7 @@ class Wrapping:
         return _ddp.wire_dtype(ddp, dtype), self.model if compiled is None else type(wrapped)(self.model, compiled)
 
     def __call__(self, **kwargs: Any) -> torch.nn.Module:
-        return self._wrapped({**self._sync, **self.options, **kwargs})
+        return self._wrapped({**_ddp.without_init_sync(), **self.options, **kwargs})
 
     def _wrapped(self, kwargs: dict[str, Any]) -> torch.nn.Module:
         before = [(hooks, set(hooks)) for hooks in (self.model._forward_pre_hooks, self.model._forward_hooks)]
@@ -62,9 +61,7 @@ class Wrapping:
         return wrapped
 
     def unhook(self, ddp: DDP) -> None:
-        remove = getattr(ddp.reducer, "_remove_autograd_hooks", None)
-        if remove is not None:
-            remove()
+        _ddp.remove_hooks(ddp)
         for hooks, added in self._hooks:  # PyTorch adds some for a mesh that is cut out of another
             for key in added:
                 hooks.pop(key, None)

@@ -8,13 +8,15 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from firkin import _ddp
 from firkin._core import InputError, Profile, with_bare_backward
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
+from torch.distributed.utils import _to_kwargs
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 _WARMUP_SHARE = 0.2  # of the time, at most
@@ -53,6 +55,7 @@ class CountedStep:
         if not callable(step):
             raise InputError(f"step is a {type(step).__name__}; expected a function that takes the model and does one training step")
         self._step, self._most = step, most
+        self.after_first: Callable[[], None] = lambda: None
         self.calls, self.seconds = 0, 0.0  # of all calls
 
     def __call__(self, model: torch.nn.Module) -> None:
@@ -66,30 +69,39 @@ class CountedStep:
             ) from None
         self.calls += 1
         self.seconds += time.perf_counter() - started
+        if self.calls == 1:
+            self.after_first()
 
 
-class Unsynced(torch.nn.Module):
-    """What a step gets where nothing is to be communicated: the module, to be called as DistributedDataParallel is."""
+class Unsynced(DDP):
+    """What a step gets where nothing is to be communicated: a DistributedDataParallel that reduces nothing.
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        super().__init__()
-        self.module = module
+    options: of the program's DistributedDataParallel; those count that say how it is called.
+    """
+
+    def __init__(self, module: torch.nn.Module, ranks: Ranks, options: Mapping[str, Any]) -> None:
+        group = _group_of_one() if ranks.size == 1 and not dist.is_initialized() else ranks.group
+        as_called = {name: options[name] for name in ("device_ids", "output_device", "dim") if name in options}
+        super().__init__(module, process_group=group, **as_called, **_ddp.without_init_sync())
+        _ddp.remove_hooks(self)
         self.called = False
-        self.require_backward_grad_sync = True
         self.to_reduce = False  # whether the next backward is one that DistributedDataParallel would reduce
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.called = True
         self.to_reduce |= self.require_backward_grad_sync and torch.is_grad_enabled()
+        if self.device_ids:
+            device = torch.device(self.device_type, self.device_ids[0])
+            (args, *_), (kwargs, *_) = _to_kwargs(args, kwargs, device, self.use_side_stream_for_tensor_copies)
         return self.module(*args, **kwargs)
 
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
-        try:
-            yield
-        finally:
-            self.require_backward_grad_sync = before
+
+def _group_of_one() -> dist.ProcessGroup:
+    """Without init_process_group()."""
+    group = dist.ProcessGroup(dist.HashStore(), 0, 1)
+    backend = dist.ProcessGroupGloo(dist.HashStore(), 0, 1)  # type: ignore[attr-defined]
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+    return group
 
 
 class Watch:
@@ -196,9 +208,9 @@ class _Watched:
     """Steps without communication. zeroed: whose gradients are zero after every backward."""
 
     def __init__(
-        self, model: torch.nn.Module, step: Step, parameters: Parameters, find_unused_parameters: bool, zeroed: Sequence[torch.Tensor]
+        self, model: Unsynced, step: Step, parameters: Parameters, find_unused_parameters: bool, zeroed: Sequence[torch.Tensor]
     ) -> None:
-        self._model, self._step, self._find_unused_parameters = Unsynced(model), step, find_unused_parameters
+        self._model, self._step, self._find_unused_parameters = model, step, find_unused_parameters
         self._names, self._tensors = [name for name, _ in parameters], [p for _, p in parameters]
         self._zeroed = zeroed or self._tensors
         self._clock = Clock(self._tensors[0].device)
@@ -261,10 +273,11 @@ def profile(
 
 def measured_profile(
     ranks: Ranks, model: torch.nn.Module, step: Step, *, steps: int, warmup: int, find_unused_parameters: bool, seconds: float = math.inf,
-    zeroed: Sequence[torch.Tensor] = (), before_step: Callable[[], None] = lambda: None, on_progress: Callable[[str], None] = lambda _: None,
+    options: Mapping[str, Any] = MappingProxyType({}), zeroed: Sequence[torch.Tensor] = (),
+    before_step: Callable[[], None] = lambda: None, on_progress: Callable[[str], None] = lambda _: None,
 ) -> Profile:  # fmt: skip
-    """As profile(). seconds: fewer steps, at least one, where all would take longer. zeroed: whose gradients are zero after a backward.
-    before_step: local work."""
+    """As profile(). seconds: fewer steps, at least one, where all would take longer. options: of the program's DistributedDataParallel.
+    zeroed: whose gradients are zero after a backward. before_step: local work."""
 
     def checked() -> Parameters:
         CountedStep(step)
@@ -273,7 +286,7 @@ def measured_profile(
     parameters = ranks.attempt(checked)
     ranks.check_same("profile", {"steps": steps, "warmup": warmup, "find_unused_parameters": find_unused_parameters})
     check_same_model(ranks, model, parameters)
-    watched = _Watched(model, step, parameters, find_unused_parameters, zeroed)
+    watched = _Watched(Unsynced(model, ranks, options), step, parameters, find_unused_parameters, zeroed)
     compiled = _ddp.is_compiled(model)  # then gradients would all be ready at the end of a graph
     bare: list[float] = []
     rows: list[list[float]] = []

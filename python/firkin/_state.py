@@ -8,16 +8,19 @@ import gc
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from firkin._core import InputError
 from firkin._ranks import Ranks
+from firkin._reached import Reached
 from firkin._torch import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
+_LOOSE_BYTES = 256 << 20  # of tensors outside modules that are copied: a data set that lies in memory is no state
 _Put = Callable[[], Any]
 
 
@@ -29,42 +32,84 @@ def _alive(*classes: type) -> list[list[Any]]:
 
 
 class State:
-    """Of this process: the model, every optimiser with its parameters, learning-rate schedules, gradient scalers, averaged models, the
-    buffers of all modules, and the random numbers of Python, NumPy, the CPU and the GPUs.
+    """Of this process: every module, every optimiser with its parameters, learning-rate schedules, gradient scalers, the random numbers of
+    Python, NumPy, the CPU and the GPUs; and the tensors that a step, or a module, holds outside of parameters and buffers.
 
     Other things that a step changes (loaders, its own counters) are not found.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        optimizers, self._schedules, self._scalers, averages, modules = _alive(
+        optimizers, self._schedules, self._scalers, averages, self._modules = _alive(
             Optimizer, LRScheduler, GradScaler, AveragedModel, torch.nn.Module
         )
         self._optimizers = [o for o in optimizers if isinstance(vars(o).get("state"), dict)]  # not what only wraps one
         self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
-        roots = [("", model), *((f"averaged model {i}: ", average) for i, average in enumerate(averages))]
-        for prefix, root in roots:
-            for name, tensor in (*root.named_parameters(), *root.named_buffers()):
-                self._tensors.setdefault(id(tensor), (prefix + name.replace("_orig_mod.", ""), tensor))
+        self._add_modules([("", model), *((f"averaged model {i}: ", average) for i, average in enumerate(averages))])
         for i, optimizer in enumerate(self._optimizers):
             for j, tensor in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-                self._tensors.setdefault(id(tensor), (f"parameter {j} of optimiser {i}", tensor))
-        self.parameters = [t for _, t in self._tensors.values() if t.requires_grad]
-        self._buffers: list[dict[str, Any]] = []
-        for module in modules:
-            self._buffers.append(vars(module).get("_buffers", {}))
-            for name, tensor in self._buffers[-1].items():
-                if tensor is not None and tensor.device.type != "meta":
-                    self._tensors.setdefault(id(tensor), (f"{name} of a {type(module).__name__}", tensor))
+                self._add(f"parameter {j} of optimiser {i}", tensor)
+        self._trained = list(self._tensors.values())  # of which ranks agree
+        self.parameters = [t for _, t in self._trained if t.requires_grad]
+        children = {id(child) for module in self._modules for child in vars(module).get("_modules", {}).values()}
+        roots = [module for module in self._modules if id(module) not in children]
+        self._add_modules([(f"{type(module).__name__} {i}: ", module) for i, module in enumerate(roots)])
+        self._places: list[_Put] = []
+        self._watched: list[tuple[str, torch.Tensor, int]] = []  # found, and too large to be copied
         self._digests: dict[str, int] = {}
         self._all: list[_Put] = []
         self._schedule: list[_Put] = []
 
+    def _add(self, name: str, tensor: torch.Tensor) -> None:
+        if tensor.device.type != "meta" and not torch.nn.parameter.is_lazy(tensor) and type(tensor).__name__ != "FakeTensor":
+            self._tensors.setdefault(id(tensor), (name, tensor))
+
+    def _add_modules(self, named: Sequence[tuple[str, torch.nn.Module]]) -> None:
+        for prefix, root in named:
+            try:
+                tensors = [*root.named_parameters(), *root.named_buffers()]
+            except AttributeError:  # it is being made, or was never
+                continue
+            for name, tensor in tensors:
+                self._add(prefix + name.replace("_orig_mod.", ""), tensor)
+
+    def reach(self, step: Any, also: Sequence[Any] = ()) -> None:
+        """Finds what `step` and modules hold outside of parameters and buffers. also: what is to be kept as well, of any size. Local."""
+        reached = Reached()
+        for i, thing in enumerate(also):
+            reached.walk(f"also[{i}]", thing)
+        wanted = len(reached.tensors)
+        reached.walk("step", step)
+        for module in self._modules:
+            reached.walk_module(module)
+        self._places = reached.places
+        left = _LOOSE_BYTES
+        for i, (name, tensor) in enumerate(reached.tensors):
+            if id(tensor) in self._tensors:
+                continue
+            if i < wanted or tensor.nbytes <= left:
+                left -= tensor.nbytes if i >= wanted else 0
+                self._add(name, tensor)
+            elif not tensor.is_inference():  # which has no version
+                self._watched.append((name, tensor, tensor._version))
+
+    def bytes_by_kind(self) -> dict[str, int]:
+        """What keep() copies to the host."""
+        tensors = [tensor for _, tensor in self._tensors.values()]
+        states = [value for o in self._optimizers for state in o.state.values() if isinstance(state, dict) for value in state.values()]
+        kinds = {
+            "parameters": [t for t in tensors if isinstance(t, torch.nn.Parameter)],
+            "buffers and others": [t for t in tensors if not isinstance(t, torch.nn.Parameter)],
+            "gradients": [t.grad for t in tensors if t.is_leaf and t.grad is not None],
+            "optimiser state": [value for value in states if isinstance(value, torch.Tensor)],
+        }
+        return {kind: sum(tensor.nbytes for tensor in held) for kind, held in kinds.items()}
+
     def keep(self) -> None:
-        """Copies all of it to the host."""
+        """Copies all of it to the host. Raises InputError for a tensor of which there can be no copy. Local."""
+        puts = {key: _put_tensor(tensor, name) for key, (name, tensor) in self._tensors.items()}
         known: dict[int, _Put] = {key: (lambda t=t: t) for key, (_, t) in self._tensors.items()}  # type: ignore[misc]
-        self._all = [_put_tensor(tensor) for _, tensor in self._tensors.values()]
-        self._all += [_put_gradient(p) for p in self.parameters]
-        self._all += [functools.partial(buffers.update, dict(buffers)) for buffers in self._buffers]  # a forward may put other tensors there
+        self._all = [*self._places, *puts.values()]
+        self._all += [_put_gradient(t, name) for name, t in self._tensors.values() if t.requires_grad and t.is_leaf]
         self._schedule = [_put(vars(thing), known) for thing in self._schedules]
         self._schedule += [_put(optimizer.param_groups, known) for optimizer in self._optimizers]
         self._all += [*self._schedule, *(_put(vars(thing), known) for thing in (*self._optimizers, *self._scalers))]
@@ -76,24 +121,37 @@ class State:
         for put in self._schedule if schedules_only else self._all:
             put()
 
+    def check_watched(self) -> None:
+        """Raises InputError when a tensor was changed that was found and not copied. Local."""
+        for name, tensor, version in self._watched:
+            if tensor._version != version:
+                raise InputError(
+                    f"tune: step changes '{name}' ({tensor.nbytes / (1 << 20):.0f} MiB), which is neither in a module nor small and was not"
+                    " copied; expected it in also=[...], or restore=False"
+                )
+
     def unlike(self, ranks: Ranks) -> set[str]:
         """Names of parameters and of optimisers' states that ranks do not have in common now. Collective."""
-        everyone = ranks.all(dict(self._digested(parameters_only=True)))
+        everyone = ranks.all(dict(self._digested(trained_only=True)))
         return {name for theirs in everyone for name, digest in theirs.items() if everyone[0].get(name) != digest}
 
     def check_put_back(self, ranks: Ranks) -> None:
         """Raises RuntimeError, on every rank, that names a tensor which is not as it was kept. Collective."""
         now = dict(self._digested())
         wrong = [name for name in {**self._digests, **now} if self._digests.get(name) != now.get(name)]
+        wrong += [name for name, tensor, version in self._watched if tensor._version != version]
         for rank, theirs in enumerate(ranks.all(wrong[:1])):
             for name in theirs:
-                raise RuntimeError(f"tune: '{name}' on rank {rank} was not restored; expected a step that changes tensors in place")
+                raise RuntimeError(
+                    f"tune: '{name}' on rank {rank} was not restored; expected a step that changes tensors in place, or also=[...] with what"
+                    " holds it"
+                )
 
-    def _digested(self, *, parameters_only: bool = False) -> Iterator[tuple[str, int]]:
+    def _digested(self, *, trained_only: bool = False) -> Iterator[tuple[str, int]]:
         names = {}
-        for name, tensor in self._tensors.values():
+        for name, tensor in self._trained if trained_only else self._tensors.values():
             names[id(tensor)] = name
-            if tensor.requires_grad or not parameters_only:
+            if tensor.requires_grad or not trained_only:
                 yield name, _digest(tensor)
         for i, optimizer in enumerate(self._optimizers):
             for p, state in optimizer.state.items():
@@ -109,19 +167,25 @@ def _digest(tensor: torch.Tensor) -> int:
     return zlib.crc32((ctypes.c_char * (flat.nbytes)).from_address(flat.data_ptr()))
 
 
-def _put_tensor(tensor: torch.Tensor) -> _Put:
-    kept = tensor.detach().to("cpu", copy=True)
+def _put_tensor(tensor: torch.Tensor, name: str) -> _Put:
+    try:
+        kept, memory = tensor.detach().to("cpu", copy=True), tensor.detach()
+    except (RuntimeError, NotImplementedError) as error:
+        raise InputError(f"tune: '{name}' cannot be copied ({str(error).splitlines()[0]}); expected restore=False") from None
 
     def put() -> torch.Tensor:
-        tensor.detach().copy_(kept)
+        if tensor.data_ptr() != memory.data_ptr() or tensor.shape != memory.shape:
+            tensor.data = memory  # it was given another's memory, perhaps
+        with torch.inference_mode(tensor.is_inference()):
+            tensor.detach().copy_(kept)
         return tensor
 
     return put
 
 
-def _put_gradient(p: torch.Tensor) -> _Put:
+def _put_gradient(p: torch.Tensor, name: str) -> _Put:
     gradient = p.grad
-    content = None if gradient is None else _put_tensor(gradient)
+    content = None if gradient is None else _put_tensor(gradient, f"the gradient of {name}")
 
     def put() -> None:
         p.grad = gradient
@@ -136,7 +200,7 @@ def _put(value: Any, known: dict[int, _Put]) -> _Put:
     if id(value) in known:
         return known[id(value)]
     if isinstance(value, torch.Tensor):
-        put = _put_tensor(value)
+        put = _put_tensor(value, "a tensor of an optimiser, schedule or scaler")
     elif isinstance(value, dict):
         items = [(key, _put(part, known)) for key, part in value.items()]
 

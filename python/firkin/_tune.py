@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from firkin import _ddp
 from firkin._allreduce import AllReduceBench
-from firkin._core import Profile, allreduce_sizes
+from firkin._core import InputError, Profile, allreduce_sizes, available_memory_bytes
 from firkin._measure import Samples, StepBench, Wrapping, check_ddp_options, warmup_steps
 from firkin._plan import Plan
 from firkin._profile import CountedStep, Step, check_same_model, measured_profile, trainable_parameters
@@ -32,6 +33,7 @@ _RACE_BLOCKS, _GAIN_BLOCKS = (3, 10), (2, 20)  # at least and at most
 _INTERVAL_BLOCKS = 6  # fewer have no interval of 95 %
 _SLACK_S = 10.0  # over time_budget_s, of which nothing is said
 _LINES_EVERY_S = 10.0
+_GIB = 1 << 30
 
 
 class _Calibration(NamedTuple):
@@ -83,9 +85,11 @@ class Progress:
             self._bar.close()
 
     def say(self, lines: str) -> None:
-        """After close()."""
-        if self._shown:
-            print("firkin.tune: " + lines.replace("\n", "\n  "), file=sys.stderr, flush=True)
+        text = "firkin.tune: " + lines.replace("\n", "\n  ")
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stderr)
+        elif self._shown:
+            print(text, file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -145,6 +149,7 @@ def tune(
     time_budget_s: float = 150.0,
     seed: int = 0,
     restore: bool = True,
+    also: Sequence[Any] = (),
     progress: bool = True,
 ) -> TuneResult:
     """Finds the fastest gradient buckets for this model on these ranks. Collective: every rank gets the same result.
@@ -156,13 +161,15 @@ def tune(
     DistributedDataParallel. wrap(model, **kwargs): how you wrap the model if you do more, such as registering a communication hook or
     compiling. caps_mib: bucket caps to measure besides the best predicted ones. time_budget_s: approximate total; slow steps run fewer times,
     result.notes says what that cannot show, and the logger "firkin" warns if even the fewest take longer.
-    restore: afterwards, even after an error, parameters, buffers, gradients, random numbers, and the state of optimisers, schedules and
-    gradient scalers are as before; the copy on the host is the only memory beyond that of training. Loaders, and anything else step changes,
-    have moved on. False: training continues from the tuned steps; those without communication have zero gradients. progress: a bar on rank
-    0, and the answer in three lines.
+    restore: afterwards, even after an error, all is as before: parameters, buffers and gradients of every module in this process, the state
+    of optimisers, schedules and gradient scalers, random numbers, and other tensors that step reaches by its closure, globals, attributes or
+    containers. The copy on the host is the only memory beyond that of training; from 1 GiB on, a line says its size before the first step.
+    Loaders, counters, and what only C++ or a generator holds have moved on. False: nothing is copied, and training continues from the tuned
+    steps; those without communication have zero gradients. also: modules, tensors or what holds them, that are kept too: of what step reaches
+    outside of modules and optimisers only 256 MiB are. progress: a bar on rank 0, and the answer in three lines.
 
-    Raises InputError, on every rank, for a model, step, arguments or group that cannot be tuned, and if the batches run out; RuntimeError if
-    something could not be restored or ranks drifted apart.
+    Raises InputError, on every rank, for a model, step, arguments or group that cannot be tuned, if a node has no memory for the copy, and if
+    the batches run out; RuntimeError if something could not be restored or ranks drifted apart.
     """
     options = dict(ddp_kwargs or {})
     process_group = options.pop("process_group", process_group)
@@ -177,7 +184,10 @@ def tune(
     check_same_model(ranks, model, trainable_parameters(model))
     state, wrapping = State(model), Wrapping(ranks, model, options, wrap)
     if restore:
-        state.keep()
+        ranks.attempt(lambda: state.reach(step, also))
+        _say_copy(job, state)
+        ranks.attempt(state.keep)
+        counted.after_first = state.check_watched
     try:
         result, unlike = _tuned(job, counted, state, wrapping)
     finally:
@@ -196,6 +206,27 @@ def tune(
     return result
 
 
+def _say_copy(job: _Job, state: State) -> None:
+    """What restoring takes, before it is taken. Raises InputError, on every rank, where a node has less memory free. Collective."""
+    kinds = state.bytes_by_kind()
+    everyone = job.ranks.all((socket.gethostname(), sum(kinds.values()), available_memory_bytes()))
+    for host in sorted({host for host, _, _ in everyone}):
+        copies = [size for name, size, _ in everyone if name == host]
+        free = min(free for name, _, free in everyone if name == host)
+        if sum(copies) > free:
+            raise InputError(
+                f"tune: a copy of {max(copies) / _GIB:.3g} GiB for each of {len(copies)} ranks on {host}, where {free / _GIB:.3g} GiB are free;"
+                " expected restore=False, and a checkpoint to go on from"
+            )
+    copies = [size for name, size, _ in everyone if name == everyone[0][0]]
+    if copies[0] >= _GIB:
+        parts = ", ".join(f"{kind} {size / _GIB:.3g}" for kind, size in kinds.items())
+        job.progress.say(
+            f"keeps {copies[0] / _GIB:.3g} GiB a rank on the host, {sum(copies) / _GIB:.3g} GiB on this node of {len(copies)} ranks, to put back"
+            f" afterwards ({parts}); restore=False keeps nothing"
+        )
+
+
 def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tuple[TuneResult, set[str]]:
     """What was found, and what ranks did not have in common at the start."""
     ranks, started = job.ranks, time.perf_counter()
@@ -206,7 +237,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     with wrapping.graphs.of("profile"):
         profile = measured_profile(
             ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
-            find_unused_parameters=job.unused_allowed, zeroed=state.parameters, on_progress=job.progress.at,
+            find_unused_parameters=job.unused_allowed, options=job.options, zeroed=state.parameters, on_progress=job.progress.at,
             before_step=functools.partial(state.put_back, schedules_only=True),
         )  # fmt: skip
     for parameter in state.parameters:

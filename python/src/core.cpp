@@ -16,6 +16,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
+#include "firkin/base/machine.h"
 #include "firkin/base/output_folder.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/allreduce_table.h"
@@ -420,6 +421,9 @@ void bind_results(nb::module_& module) {
 NB_MODULE(_core, module) {
   module.doc() = "Planning, statistics and reports, without PyTorch.";
   module.attr("version") = FIRKIN_VERSION;
+  module.def(
+      "available_memory_bytes", [] { return firkin::available_memory_bytes(); },
+      "That this process can still allocate on the host, by its control groups as well.");
   const auto input_error = nb::exception<firkin::InputError>(module, "InputError", PyExc_ValueError);
   input_error.attr("__doc__") = "Wrong input, in one line: where, what, and what was expected. A ValueError.";
   firkin::python::bind_profile(module);

@@ -218,6 +218,21 @@ def compresses_to_bfloat16(rank):
     return compresses(rank, a_bf16_compress_hook)
 
 
+def unwraps(rank):
+    """By isinstance, as many programs do."""
+    model, data, kinds = layers(), batches(), set()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(wrapped):
+        kinds.add(isinstance(wrapped, DDP) and wrapped.module is model)
+        optimizer.zero_grad()
+        wrapped(next(data)).square().mean().backward()
+        optimizer.step()
+
+    firkin.tune(model, step, **QUICK)
+    return kinds
+
+
 def has_groups(rank):
     mesh = dist.device_mesh.init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))["replicate"]  # as with HSDP
     model = layers()
@@ -231,7 +246,7 @@ def has_groups(rank):
 def all_programs(rank):
     programs = (
         scales, autocasts_and_freezes, closes, checkpoints, accumulates, has_two_models, refused, has_several_dtypes,
-        has_a_static_graph_with_unused, compresses, compresses_to_bfloat16, has_groups,
+        has_a_static_graph_with_unused, compresses, compresses_to_bfloat16, has_groups, unwraps,
     )  # fmt: skip
     return {program.__name__: program(rank) for program in programs}
 
@@ -285,6 +300,9 @@ class Works(unittest.TestCase):
             self.assertEqual(gradients, largest)  # sizes are of gradients, though half of that travels
             self.assertEqual(set(wrong), {0})
             self.assertFalse([note for note in notes if "without it" in note])
+
+    def test_a_step_that_unwraps_its_model_by_class(self):
+        self.assertEqual(of(unwraps), [{True}] * 2)
 
     def test_a_device_mesh_and_a_group_among_ddps_arguments(self):
         for mesh, group, hooks in of(has_groups):

@@ -1,7 +1,10 @@
 """What firkin.tune leaves behind: training programs as they were, in memory, state and graphs; and ranks that are alike."""
 
 import collections
+import contextlib
+import copy
 import functools
+import io
 import os
 import pathlib
 import random
@@ -118,6 +121,128 @@ def drifts_apart(rank):
     return raised(lambda: firkin.tune(model, drifting, restore=False, **QUICK))
 
 
+BANK = torch.zeros(16, WIDTH)
+RUNNING = torch.zeros(WIDTH)
+
+
+class WithQueue(nn.Module):
+    """A memory bank in buffers, and tensors in attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("queue", torch.zeros(16, WIDTH))
+        self.register_buffer("at", torch.zeros((), dtype=torch.long))
+        self.inner = layers(1)
+        self.running, self.seen = torch.zeros(WIDTH), []
+
+    @torch.no_grad()
+    def push(self, keys):
+        self.queue[int(self.at) : int(self.at) + len(keys)] = keys
+        self.at.copy_((self.at + len(keys)) % 16)
+        self.running = 0.9 * self.running + 0.1 * keys.mean(0)
+        self.seen.append(keys[0])
+
+
+class Shadow:
+    """An average by hand."""
+
+    def __init__(self, model):
+        self.of = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.lazily = None
+
+    @torch.no_grad()
+    def update(self, model):
+        self.lazily = self.lazily or {}
+        for name, p in model.named_parameters():
+            self.of[name] = 0.9 * self.of[name] + 0.1 * p
+            self.lazily.setdefault(name, torch.zeros_like(p)).add_(p)
+
+
+class ByHand:
+    """An optimiser of no class of PyTorch's, whose state comes with the first step."""
+
+    def __init__(self, parameters):
+        self.parameters, self.momentum = list(parameters), {}
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.parameters:
+            momentum = self.momentum.setdefault(p, torch.zeros_like(p)).mul_(0.9).add_(p.grad)
+            p.sub_(0.01 * momentum)
+
+
+def moves_others(rank):
+    """By name, what a step moves beside its model, and whether that is as before, bit for bit."""
+    student = layers(2)
+    teacher, target, adopter = (copy.deepcopy(student).requires_grad_(False) for _ in range(3))
+    bank, shadow, optimizer = WithQueue(), Shadow(student), ByHand(student.parameters())
+    statistics, history, recent = {"mean": torch.zeros(())}, [torch.zeros(1)], collections.deque([torch.zeros(1)], maxlen=3)
+    level, data, calls = torch.zeros(()), batches(), [0]
+    adopted = {name: tensor.data for name, tensor in adopter.named_parameters()}
+
+    def step(model, keyword=torch.zeros(2)):  # noqa: B008: a default is a place like any other
+        nonlocal level
+        global RUNNING
+        calls[0] += 1
+        x = next(data)
+        for p in student.parameters():
+            p.grad = None
+        (model(x) - teacher(x)).square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for theirs, late, other, ours in zip(teacher.parameters(), target.parameters(), adopter.parameters(), student.parameters()):
+                theirs.data.mul_(0.9).add_(ours.data, alpha=0.1)
+                if calls[0] % 7 == 0:
+                    late.copy_(ours)
+                other.data = ours.data  # the same memory from now on
+            bank.push(x)
+            BANK[:4].add_(x)
+            RUNNING = RUNNING + x.mean(0)
+            shadow.update(student)
+            statistics["mean"] = 0.9 * statistics["mean"] + x.mean()
+            history.append(x.mean().reshape(1))
+            recent.append(x.mean().reshape(1))
+            keyword.add_(1)
+            level = level + x.mean()
+            step.scale = getattr(step, "scale", torch.ones(())) * 0.99
+
+    def kept():
+        return {
+            "student": tensors_of(student), "teacher": tensors_of(teacher), "target": tensors_of(target), "adopter": tensors_of(adopter),
+            "queue": [*tensors_of(bank), bank.running, *bank.seen], "average by hand": [*shadow.of.values()], "state by hand": len(optimizer.momentum),
+            "made lazily": shadow.lazily, "global in place": BANK, "global": RUNNING, "in a dict": statistics, "in a list": history,
+            "in a deque": list(recent), "closure": level, "default": step.__defaults__, "attribute": getattr(step, "scale", None),
+        }  # fmt: skip
+
+    before = copy.deepcopy(kept())
+    firkin.tune(student, step, **QUICK)
+    restored = {name: same(value, before[name]) for name, value in kept().items()}
+    restored["memory of its own"] = all(p.data_ptr() == adopted[name].data_ptr() for name, p in adopter.named_parameters())
+    return restored, calls[0]
+
+
+def reaches_too_much(rank):
+    """What is neither in a module nor small is asked for by name, and the copy by its size."""
+    model, data = layers(), torch.zeros(64, WIDTH)
+    bank = torch.zeros(64, WIDTH)
+    plain_step = plain(model)
+
+    def step(wrapped):
+        plain_step(wrapped)
+        bank.add_(data + 1)
+
+    with mock.patch.object(firkin._state, "_LOOSE_BYTES", 4096):
+        said = raised(lambda: firkin.tune(model, step, **QUICK))
+        bank.zero_()
+        firkin.tune(model, step, also=[bank], **QUICK)
+    restored = not bank.any()
+    with mock.patch.object(firkin._tune, "available_memory_bytes", lambda: 4096):
+        no_room = raised(lambda: firkin.tune(model, step, **QUICK))
+    with mock.patch.object(firkin._tune, "_GIB", 1 << 10), contextlib.redirect_stderr(io.StringIO()) as lines:
+        firkin.tune(model, step, **QUICK | {"progress": True})
+    return said, restored, no_room, lines.getvalue()
+
+
 class WithHistory(torch.optim.SGD):
     """Its state has what a tuning does not know how to put back."""
 
@@ -180,7 +305,7 @@ def has_a_compiled_module(rank):
 
 
 def all_programs(rank):
-    programs = puts_back, cannot_be_put_back, drifts_apart, compiles, compiles_around_ddp, has_a_compiled_module
+    programs = puts_back, moves_others, reaches_too_much, cannot_be_put_back, drifts_apart, compiles, compiles_around_ddp, has_a_compiled_module
     return {program.__name__: program(rank) for program in programs}
 
 
@@ -229,6 +354,23 @@ class PutsBack(unittest.TestCase):
         for *_, calls, notes in of(puts_back):
             self.assertGreater(calls, 20)
             self.assertTrue(any(f"step was called {calls} times" in note for note in notes))
+
+    def test_what_a_step_moves_beside_its_model(self):
+        for restored, calls in of(moves_others):
+            self.assertEqual(restored, dict.fromkeys(restored, True))
+            self.assertGreater(calls, 20)
+
+    def test_large_tensors_outside_of_modules_are_asked_for(self):
+        for (kind, said), restored, *_ in of(reaches_too_much):
+            self.assertEqual(kind, "InputError")
+            self.assertRegex(said, r"^tune: step changes 'bank' \(0 MiB\), .*; expected it in also=\[...\], or restore=False$")
+            self.assertTrue(restored)
+
+    def test_the_copy_is_said_before_it_is_made_and_refused_where_there_is_no_room(self):
+        for rank, (*_, (kind, said), lines) in enumerate(of(reaches_too_much)):
+            self.assertEqual(kind, "InputError")
+            self.assertRegex(said, r"^tune: a copy of .* GiB for each of 2 ranks on .*; expected restore=False")
+            self.assertEqual("on this node of 2 ranks, to put back afterwards (parameters " in lines, rank == 0, lines)
 
     def test_what_cannot_be_put_back_is_an_error_that_names_it(self):
         for kind, said in of(cannot_be_put_back):

@@ -1,0 +1,164 @@
+"""Tensors that a step, or a module, can reach outside of parameters and buffers: in closures, globals, attributes and containers."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from firkin._torch import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+_MOST_OBJECTS = 100_000  # that are looked into: beyond is data, not state
+_OF_MODULES = frozenset(vars(torch.nn.Module()))
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))
+_LIBRARIES = ("builtins", "numpy", "torch", "firkin")  # whose objects hold no state of the step's, but for containers and functions
+_NOTHING = object()
+
+Put = Callable[[], Any]
+
+
+def _holds_tensors(value: Any) -> bool:
+    """A tensor, or a container with one."""
+    if isinstance(value, torch.Tensor):
+        return True
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, collections.deque)) else ()
+    return any(isinstance(part, torch.Tensor) for part in parts)
+
+
+def _short(key: Any) -> str:
+    return repr(key) if isinstance(key, (str, int)) else type(key).__name__
+
+
+class Reached:
+    """What was found. tensors: with a name for people, the nearest first. places: each puts its tensors back where they were, by identity."""
+
+    def __init__(self) -> None:
+        self.tensors: list[tuple[str, torch.Tensor]] = []
+        self.places: list[Put] = []
+        self._seen: set[int] = set()
+        self._kept: list[Any] = []  # so that no id comes twice
+
+    def walk(self, name: str, thing: Any) -> None:
+        """Breadth first, from thing."""
+        queue = collections.deque([(name, thing)])
+        most = len(self._seen) + _MOST_OBJECTS
+        while queue and len(self._seen) < most:
+            here, each = queue.popleft()
+            if isinstance(each, _SCALARS) or id(each) in self._seen:
+                continue
+            self._seen.add(id(each))
+            self._kept.append(each)
+            if isinstance(each, torch.Tensor):
+                self.tensors.append((here, each))
+            else:
+                queue.extend(self._held_by(here, each))
+
+    def walk_module(self, module: torch.nn.Module) -> None:
+        """What it holds itself, beside the modules in it."""
+        held = vars(module)
+        for name in ("_parameters", "_buffers"):
+            if isinstance(held.get(name), dict):
+                self._add_dict(held[name])
+        self._add_dict(held)
+        for name, value in list(held.items()):
+            if name not in _OF_MODULES or (name.endswith("_hooks") and value):
+                self.walk(f"{name} of a {type(module).__name__}", value)
+
+    def _held_by(self, name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(thing, (torch.nn.Module, Optimizer, LRScheduler, GradScaler, type)):
+            return  # these are kept as what they are
+        if isinstance(thing, dict):
+            self._add_dict(thing)
+            yield from ((f"{name}[{_short(key)}]", value) for key, value in list(thing.items()))
+        elif isinstance(thing, (list, collections.deque)):
+            self._add_sequence(thing)
+            yield from ((f"{name}[{i}]", value) for i, value in enumerate(list(thing)))
+        elif isinstance(thing, (tuple, set, frozenset)):
+            yield from ((name, value) for value in thing)
+        elif isinstance(thing, types.FunctionType):
+            yield from self._held_by_function(thing)
+        elif isinstance(thing, types.MethodType):
+            yield from ((name, thing.__self__), (name, thing.__func__))
+        elif isinstance(thing, functools.partial):
+            yield from ((name, thing.func), (name, thing.args), (name, thing.keywords))
+        elif type(thing).__module__.partition(".")[0] not in _LIBRARIES:
+            if isinstance(attributes := getattr(thing, "__dict__", None), dict):
+                self._add_dict(attributes)
+                yield from ((f"{name}.{key}", value) for key, value in list(attributes.items()))
+            slots = getattr(type(thing), "__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                yield f"{name}.{slot}", getattr(thing, slot, None)
+
+    def _held_by_function(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+        """In cells, defaults, attributes, and in those globals that its code names."""
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            self._add_cell(cell)
+            try:
+                yield name, cell.cell_contents
+            except ValueError:  # it is empty yet
+                pass
+        for part in (function.__defaults__, function.__kwdefaults__, vars(function)):
+            yield function.__name__, part
+        codes, names = [function.__code__], set[str]()
+        for code in codes:
+            names.update(code.co_names)
+            codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        used, modules = sorted(names & function.__globals__.keys()), []
+        self._add_names(function.__globals__, used)
+        for name in used:
+            value = function.__globals__[name]
+            modules += [value] if isinstance(value, types.ModuleType) else []
+            yield name, value
+        for module in modules:  # a module of the program's: state.bank
+            if module.__name__.partition(".")[0] not in _LIBRARIES:
+                within = sorted(names & vars(module).keys())
+                self._add_names(vars(module), within)
+                yield from ((f"{module.__name__}.{name}", vars(module)[name]) for name in within)
+
+    def _add_dict(self, held: dict[Any, Any]) -> None:
+        self._add_place(lambda: dict(held), held.__setitem__, held.__delitem__)
+
+    def _add_names(self, held: dict[str, Any], names: list[str]) -> None:
+        self._add_place(lambda: {name: held[name] for name in names if name in held}, held.__setitem__, held.__delitem__)
+
+    def _add_cell(self, cell: Any) -> None:
+        def content() -> dict[str, Any]:
+            try:
+                return {"cell_contents": cell.cell_contents}
+            except ValueError:
+                return {}
+
+        self._add_place(content, functools.partial(setattr, cell), functools.partial(delattr, cell))
+
+    def _add_place(self, now: Callable[[], dict[Any, Any]], put: Callable[[Any, Any], Any], remove: Callable[[Any], Any]) -> None:
+        """Names that hold tensors, or come to hold them. Others, such as counters, are left alone."""
+        before = now()
+
+        def put_back() -> None:
+            after = now()
+            for name in {**before, **after}:
+                old, new = before.get(name, _NOTHING), after.get(name, _NOTHING)
+                if old is new or not (_holds_tensors(old) or _holds_tensors(new)):
+                    continue
+                if old is _NOTHING:
+                    remove(name)
+                else:
+                    put(name, old)
+
+        self.places.append(put_back)
+
+    def _add_sequence(self, held: Any) -> None:
+        before = list(held)
+
+        def put_back() -> None:
+            is_same = len(held) == len(before) and all(a is b for a, b in zip(held, before))
+            if not is_same and (_holds_tensors(before) or _holds_tensors(held)):
+                held.clear()
+                held.extend(before)
+
+        self.places.append(put_back)
