@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from firkin import _ddp
 from firkin._core import InputError, Profile
@@ -20,6 +20,7 @@ from firkin._ranks import Ranks
 from firkin._state import State
 from firkin._torch import torch
 from firkin._tuner import Setting
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 Samples = list[list[float]]  # seconds a step, [setting][block]
@@ -120,6 +121,11 @@ class Graphs:
         eval_frame.cached_backends.update(backends)
 
 
+class Habits(NamedTuple):
+    keeps_gradients: bool  # or their memory, longer than a step does
+    accumulates: bool  # under no_sync()
+
+
 class StepBench:
     """One DistributedDataParallel at a time, so that gradients are in memory twice at most. Everything is collective.
 
@@ -133,9 +139,13 @@ class StepBench:
         self._state, self.timed_steps = state, timed_steps
         self._clock = Clock(state.parameters[0].device)
         self.live: dict[str, _ddp.LiveBuckets] = {}  # by the setting's name: what PyTorch made of it
+        self.options: dict[str, dict[str, bool]] = {}  # by the setting's name: further arguments
 
     def kwargs(self, setting: Setting) -> dict[str, Any]:
-        """The bucket arguments of a setting."""
+        """The arguments of a setting."""
+        return self._bucket_kwargs(setting) | self.options.get(setting.name, {})
+
+    def _bucket_kwargs(self, setting: Setting) -> dict[str, Any]:
         if setting.as_list:
             flags = {name: bool(self._wrapping.options.get(name, False)) for name in ("find_unused_parameters", "static_graph")}
             plan = Plan.of_counts(self._profile, setting.counts)
@@ -151,7 +161,7 @@ class StepBench:
         alive = weakref.ref(ddp)
         try:
             with self._wrapping.graphs.of("none" if setting is None else f"{setting.name} {setting.counts}"):
-                warmup, timed = (1, self._without_communication) if setting is None else (warmup_steps(self._wrapping.options), self._timed)
+                warmup, timed = (1, self._without_communication) if setting is None else (self._warmup_steps(setting), self._timed)
                 for _ in range(warmup):
                     timed(model)
                 seconds = []
@@ -166,6 +176,35 @@ class StepBench:
             del model, ddp
             if alive() is not None:
                 gc.collect()
+
+    def _warmup_steps(self, setting: Setting) -> int:
+        return warmup_steps(self._wrapping.options | self.options.get(setting.name, {}))
+
+    def habits(self, setting: Setting) -> Habits:
+        """Of the program, by one step. Collective."""
+        model = self._wrapping(**self.kwargs(setting))
+        ddp, memory = _ddp.ddp_in(model), []
+        unsynced, no_sync = [], ddp.no_sync
+        ddp.no_sync = lambda: unsynced.append(True) or no_sync()  # type: ignore[func-returns-value, method-assign]
+        try:
+            self._step(model)
+            for parameter in self._state.parameters:
+                if (gradient := parameter.grad) is not None and gradient.layout == torch.strided:
+                    memory.append(StorageWeakRef(gradient.untyped_storage()))
+                parameter.grad = gradient = None
+        finally:
+            self._wrapping.unhook(ddp)
+        kept = any(not each.expired() for each in memory)
+        keeps, accumulates = self._ranks.max([float(kept), float(bool(unsynced))])
+        return Habits(keeps > 0, accumulates > 0)
+
+    def refusal(self, setting: Setting) -> str | None:
+        """What the program's step raises with this setting, on every rank alike. Collective."""
+        try:
+            self._ranks.attempt(lambda: self.visit(setting))
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+        return None
 
     def _timed(self, model: torch.nn.Module) -> float:
         """Seconds of one step on this rank, with all that it put onto the device."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from firkin import _ddp
+from firkin import _ddp, _options
 from firkin._allreduce import AllReduceBench
 from firkin._core import InputError, Profile, allreduce_sizes, available_memory_bytes
 from firkin._measure import Samples, StepBench, Wrapping, check_ddp_options, warmup_steps
@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
-_PROFILE_SHARE, _CALIBRATION_SHARE, _RACE_SHARE = 0.2, 0.33, 0.4  # of the time that there is, or that is left then
+_PROFILE_SHARE, _CALIBRATION_SHARE, _RACE_SHARE, _OPTION_SHARE = 0.2, 0.33, 0.4, 0.25  # of the time that there is, or that is left then
 _RACE_BLOCKS, _GAIN_BLOCKS = (3, 10), (2, 20)  # at least and at most
 _INTERVAL_BLOCKS = 6  # fewer have no interval of 95 %
 _SLACK_S = 10.0  # over time_budget_s, of which nothing is said
@@ -131,7 +131,8 @@ class _Job:
         caps = max(RACED, len(self.caps_mib) + 1)
         profile, (timed, settings, blocks) = _PROFILE_WARMUP + (3 if self.compiled else 2) * _PROFILE_STEPS, _CALIBRATIONS[0]
         race = self.calls(caps, _RACE_BLOCKS[1], timed, with_none=False)
-        return profile + self.calls(settings, blocks, timed) + race + self.calls(2, _GAIN_BLOCKS[1], timed)
+        options = self.calls(_options.MOST, _options.BLOCKS[1] + 2, timed, with_none=False)
+        return profile + self.calls(settings, blocks, timed) + race + options + self.calls(2, _GAIN_BLOCKS[1], timed)
 
     @property
     def unused_allowed(self) -> bool:
@@ -298,21 +299,32 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     )  # fmt: skip
     if not races:
         notes.append(f"steps of {step_s:.2g} s: too slow to race the best predicted caps, so the prediction chose")
+    options = _options.OptionRace()
+    names = _options.options_to_race(job.options, compiled=job.compiled)
+    if races and names and job.calls(len(names) + 1, _options.BLOCKS[0] + 2, steps.timed_steps) * step_s <= _OPTION_SHARE * left_s():
+        _, leader = ranks.on_rank_0(lambda: tuner.gain_settings)
+        options = _options.race_options(
+            steps, leader, names, lambda raced: measured("racing options", raced, _options.BLOCKS, _OPTION_SHARE * left_s())
+        )
+        steps.options[leader.name] = options.won
     gain = measured("measuring the gain", [None, *ranks.on_rank_0(lambda: tuner.gain_settings)], _GAIN_BLOCKS, left_s())
     if (blocks := len(gain[0])) < _INTERVAL_BLOCKS:
         notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
+    notes += options.notes
     notes.append(f"step was called {step.calls} times: its loaders and counters have moved on by that many")
 
-    def decided() -> tuple[Setting, str]:
+    def decided() -> tuple[Setting, dict[str, bool], str]:
         tuner.decide(gain)
-        return tuner.choice, _with_facts(tuner.results(), job, notes)
+        is_measured_with = tuner.choice.counts == tuner.gain_settings[1].counts  # the default may have the chosen cap's buckets
+        won = options.won if is_measured_with else {}
+        return tuner.choice, won, _with_facts(tuner.results(), job, notes, won)
 
-    choice, results = ranks.on_rank_0(decided)
+    choice, won, results = ranks.on_rank_0(decided)
     plan = Plan.of_counts(profile, choice.counts)
     if (names := steps.live[choice.name].names) is not None:
         plan = Plan(tuple(map(tuple, names)), plan.bytes)
     kind = "torch default" if choice.cap_mib is None else "cap"
-    return TuneResult.of(results, kind, plan, job.options, ranks.group), unlike
+    return TuneResult.of(results, kind, plan, job.options | won, ranks.group), unlike
 
 
 def _calibration(job: _Job, step_s: float, left_s: float, notes: list[str]) -> _Calibration:
@@ -339,11 +351,13 @@ def _lists_possible(job: _Job, profile: Profile) -> bool:
     return in_order and _ddp.takes_lists() and not job.compiled and len({p.dtype for _, p in parameters}) == 1
 
 
-def _with_facts(results_json: str, job: _Job, notes: list[str]) -> str:
+def _with_facts(results_json: str, job: _Job, notes: list[str], won: dict[str, bool]) -> str:
     """A results.json, with what only PyTorch knows of the run."""
     results, parameters = json.loads(results_json), [p for _, p in _ddp.reduced_parameters(job.model)]
     results["command_line"] = sys.argv
     results["notes"] = [*notes, *results.get("notes", ())]
+    if won:
+        results["decision"]["options"] = ", ".join(f"{name}={value}" for name, value in won.items())
     device = parameters[0].device.type
     results["environment"] |= {"libtorch": torch.__version__, "backend": str(job.ranks.backend), "device": device}
     results["model"] = {

@@ -22,6 +22,7 @@
 #include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/prediction.h"
+#include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
 #include "report/report.h"
 #include "results/results.h"
@@ -349,6 +350,13 @@ std::string results_of_tuning(const Tuning& self) {
 }
 
 void bind_tuning(nb::module_& module) {
+  module.def(
+      "paired_ratio",
+      [](const std::vector<double>& a, const std::vector<double>& reference) {
+        const PairedRatio pair = paired_ratio(a, reference);
+        return std::tuple(pair.ratio, pair.interval.low, pair.interval.high);
+      },
+      "a"_a, "reference"_a, "The ratio of two settings of the same blocks, with the ends of its 95 % interval.");
   nb::class_<Tuning>(module, "Tuning", "What was measured, and what follows from it. Settings: of firkin._tuner, in the order of step_s.")
       .def("__init__", &init_tuning, "profile"_a, "table"_a, "world_size"_a)
       .def("calibration_counts", &calibration_counts, "Tensors per bucket of the plans that are best to calibrate on.")

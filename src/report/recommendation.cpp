@@ -208,6 +208,10 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
   const int64_t cap_bytes = std::llround(decision.cap_mib * static_cast<double>(kMiB));
   std::vector<PasteSetting> settings = paste_settings(cap_bytes, element_bytes, results.answer->plan_caps_mib);
   if (keeps_default(decision)) put_default_first(settings, "bucket_cap_mb");
+  for (auto& [tool, setting, note] : settings) {
+    if (decision.options && setting.starts_with("DistributedDataParallel(model"))
+      setting.insert(setting.size() - 1, ", " + *decision.options);
+  }
   return with_sharded(std::move(settings), results.answer->sharded, cap_bytes, element_bytes);
 }
 

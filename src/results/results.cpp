@@ -90,7 +90,8 @@ constexpr auto kFields<DecisionSection> = std::tuple(
     Field("predicted_s", &DecisionSection::predicted_s, Unit::kSeconds), Field("measured_s", &DecisionSection::measured_s, Unit::kSeconds),
     Field("predicted_to_default", &DecisionSection::predicted_to_default, Unit::kRatio),
     Field("over_default", &DecisionSection::over_default), Field("expected_regret", &DecisionSection::expected_regret),
-    Field("tied_mib", &DecisionSection::tied_mib, Unit::kMib), Field("level", &DecisionSection::level, Unit::kRatio));
+    Field("tied_mib", &DecisionSection::tied_mib, Unit::kMib), Field("level", &DecisionSection::level, Unit::kRatio),
+    Field("options", &DecisionSection::options));
 
 template <>
 constexpr auto kFields<HookGain> = std::tuple(Field("hook", &HookGain::hook), Field(kCapKey, &HookGain::cap_mib, Unit::kMib),

@@ -114,6 +114,7 @@ struct DecisionSection {
   std::vector<double> tied_mib = {};                                // caps that cannot be told from it, with it
   bool inferred = false;                                            // by what an older result says of best_predicted: not written again
   std::optional<double> level = {};                                 // none measured over none predicted from
+  std::optional<std::string> options = {};                          // of DDP that won beside the cap: "gradient_as_bucket_view=True"
 };
 DecisionSection decision_section(const Decision& decision, std::span<const PredictedCap> raced);
 bool has_outcome(const DecisionSection& decision, Outcome outcome);

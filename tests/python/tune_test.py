@@ -12,8 +12,10 @@ import torch
 import torch.distributed as dist
 from firkin._allreduce import KnownSums
 from firkin._measure import StepBench, Wrapping
+from firkin._options import options_to_race, race_options
 from firkin._ranks import Ranks
 from firkin._state import State
+from firkin._tuner import Setting
 from models import QUICK, Layers, Shuffled, WithUnused, inputs, seeded, tensors_of, training_step, unlike
 from ranks import with_ranks
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -65,6 +67,34 @@ def blocks_in_unequal_time(rank):
     bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, firkin.profile(model, step, steps=3), State(model))
     samples = bench.blocks([None], fewest=1, most=4, seconds=1e-9 if rank else 1e9, seed=0, on_block=lambda _: None)
     return [len(series) for series in samples]
+
+
+def race_of_options(rank):
+    """Notes and winners: measured in two blocks, too few to show anything; and by times in which everything gains."""
+    ranks, said = Ranks(None), {}
+    for habit in ("none", "keeps gradients", "accumulates", "detaches gradients"):
+        model = seeded(Layers, [8, 8]).float()
+        plain, kept = training_step(model), []
+
+        def step(wrapped, habit=habit, plain=plain, kept=kept, model=model):
+            if habit == "accumulates":
+                with wrapped.no_sync():
+                    wrapped(inputs(model)).sum().backward()
+            plain(wrapped)
+            if habit == "keeps gradients":
+                kept[:] = [p.grad.view(-1) for p in model.parameters()]
+            if habit == "detaches gradients":
+                for p in model.parameters():
+                    p.grad.detach_()
+
+        profile = firkin.profile(model, step, steps=1)
+        bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, profile, State(model), 1)
+        setting, names = Setting("1 MiB", [len(profile)], 1.0), options_to_race({}, compiled=False)
+        blocks = functools.partial(bench.blocks, fewest=2, most=2, seconds=0, seed=0, on_block=lambda _: None)
+        measured = race_options(bench, setting, names, blocks)
+        faster = race_options(bench, setting, names, lambda raced: [[1.0 - 0.1 * (i > 0)] * 6 for i in range(len(raced))])
+        said[habit] = measured.won, list(faster.won), [note for note in faster.notes if "not tried" in note]
+    return said
 
 
 def tune_in_a_subgroup(rank):
@@ -152,6 +182,7 @@ def all_jobs(rank):
         "bad input": said_of_bad_input(rank),
         "one by one": profile_and_measure(rank),
         "unequal time": blocks_in_unequal_time(rank),
+        "options": race_of_options(rank),
         "plain": tune_and_use(rank, {}),
         "static": tune_and_use(rank, {"static_graph": True, "gradient_as_bucket_view": True}),
         "unused": tune_with_unused(rank),
@@ -232,6 +263,27 @@ class OneByOne(unittest.TestCase):
             self.assertGreater(gap_s, 0)
             self.assertEqual(wrong, 0)
         self.assertGreater(best_s, 0)
+
+
+class Options(unittest.TestCase):
+    def test_those_race_that_a_program_permits_and_win_by_an_interval(self):
+        known = options_to_race({}, compiled=False)
+        self.assertIn("gradient_as_bucket_view", known)
+        self.assertNotIn("static_graph", options_to_race({"find_unused_parameters": True}, compiled=False))
+        self.assertNotIn("static_graph", options_to_race({"static_graph": False}, compiled=False))
+        kept_back = {
+            "none": ([], ""), "accumulates": (["static_graph"], "under no_sync()"),
+            "keeps gradients": (["gradient_as_bucket_view"], "the program keeps gradients"),
+            "detaches gradients": (["gradient_as_bucket_view"], "the step fails with it (Can't detach views"),
+        }  # fmt: skip
+        for said in results_of("options"):
+            for habit, (left_out, reason) in kept_back.items():
+                with self.subTest(habit):
+                    measured, faster, notes = said[habit]
+                    self.assertEqual(measured, {})  # by two blocks
+                    self.assertEqual(faster, [name for name in known if name not in left_out])
+                    self.assertEqual(len(notes), len(left_out))
+                    self.assertIn(reason, "".join(notes))
 
 
 class KnownSumsOfManyRanks(unittest.TestCase):

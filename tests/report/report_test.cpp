@@ -150,7 +150,11 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
   EXPECT_EQ(answer.heading, "Set bucket_cap_mb=0.75: steps take 24.0 % less time than with PyTorch's default.");
   EXPECT_THAT(answer.certainty, HasSubstr("95 % interval 22.0 % to 26.0 %"));
   EXPECT_THAT(answer.certainty, HasSubstr("0.5 MiB may be as fast: this measurement cannot tell."));
-  EXPECT_THAT(answer.settings.front().setting, HasSubstr("bucket_cap_mb=0.75"));
+  EXPECT_EQ(answer.settings.front().setting, "DistributedDataParallel(model, bucket_cap_mb=0.75)");
+  decision.options = "gradient_as_bucket_view=True";
+  EXPECT_EQ(put_in_words(results).settings.front().setting,
+            "DistributedDataParallel(model, bucket_cap_mb=0.75, gradient_as_bucket_view=True)");
+  decision.options.reset();
   decision.outcome = name_of(Outcome::kNothingToGain);
   EXPECT_THAT(put_in_words(results).heading, testing::StartsWith("Keep PyTorch's default"));
   EXPECT_EQ(put_in_words(results).settings.front().setting, "DistributedDataParallel(model)");
