@@ -292,11 +292,11 @@ def copies(rank):
 def compresses(rank):
     results = {}
     for hook, name in ((default_hooks.fp16_compress_hook, "fp16"), (default_hooks.bf16_compress_hook, "bf16")):
-        for strategy in ("bucketed", "ordered"):
+        for strategy in ("ordered", "overlap"):
             reached = []
             for register in (True, False):
                 module = seeded(Layers, [WIDTH] * 3).float()
-                model = firkin.DistributedDataParallel(module, strategy=strategy, compression="none" if register else name)
+                model = firkin.DistributedDataParallel(module, experiment={"strategy": strategy}, compression="none" if register else name)
                 if register:
                     model.register_comm_hook(None, hook)
                 model(share(batch(0, WIDTH)).float()).square().mean().backward()
@@ -362,7 +362,7 @@ def refuses(rank):
 HOOKS_REFUSED = {
     "late": "expected before the first step",
     "after the optimizer": "before an OverlappedOptimizer",
-    "unknown": "expected fp16_compress_hook or bf16_compress_hook",
+    "unknown": "expected bucketed or planned",
 }
 ARGUMENTS_REFUSED = {
     "both caps": "expected one, since they mean the same",
