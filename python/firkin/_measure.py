@@ -187,7 +187,8 @@ class StepBench:
         unsynced, no_sync = [], ddp.no_sync
         ddp.no_sync = lambda: unsynced.append(True) or no_sync()  # type: ignore[func-returns-value, method-assign]
         try:
-            self._step(model)
+            with self._wrapping.graphs.of(f"{setting.name} {setting.counts}"):
+                self._step(model)
             for parameter in self._state.parameters:
                 if (gradient := parameter.grad) is not None and gradient.layout == torch.strided:
                     memory.append(StorageWeakRef(gradient.untyped_storage()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import logging
 import socket
@@ -242,7 +243,8 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
             before_step=functools.partial(state.put_back, schedules_only=True),
         )  # fmt: skip
     for parameter in state.parameters:
-        parameter.grad = None  # the all-reduce is measured in the memory of gradients and buckets
+        parameter.grad = None
+    gc.collect()  # the all-reduce is measured in the memory of gradients and buckets
     notes = []
     if _ddp.cuts_from_the_end():
         notes.append("DDP_SET_LAST_BUCKET_CAP=1: PyTorch fills buckets of a cap from the last gradient; predictions take the first")
@@ -300,11 +302,11 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     if not races:
         notes.append(f"steps of {step_s:.2g} s: too slow to race the best predicted caps, so the prediction chose")
     options = _options.OptionRace()
-    names = _options.options_to_race(job.options, compiled=job.compiled)
-    if races and names and job.calls(len(names) + 1, _options.BLOCKS[0] + 2, steps.timed_steps) * step_s <= _OPTION_SHARE * left_s():
+    raceable = _options.options_to_race(job.options, compiled=job.compiled)
+    if races and raceable and job.calls(len(raceable) + 1, _options.BLOCKS[0] + 2, steps.timed_steps) * step_s <= _OPTION_SHARE * left_s():
         _, leader = ranks.on_rank_0(lambda: tuner.gain_settings)
         options = _options.race_options(
-            steps, leader, names, lambda raced: measured("racing options", raced, _options.BLOCKS, _OPTION_SHARE * left_s())
+            steps, leader, raceable, lambda raced: measured("racing options", raced, _options.BLOCKS, _OPTION_SHARE * left_s())
         )
         steps.options[leader.name] = options.won
     gain = measured("measuring the gain", [None, *ranks.on_rank_0(lambda: tuner.gain_settings)], _GAIN_BLOCKS, left_s())

@@ -143,7 +143,7 @@ TEST(CommHook, SeesWholeBucketsInOrderAndItsResultBecomesTheGradients) {
       module.backward(group);
       for (const at::Tensor& w : module.all) EXPECT_TRUE(at::equal(w.grad(), at::ones_like(w)));
     }
-    EXPECT_THAT(hook->said, Eq("0: 2 5 of 7; 1 last: 3 of 3; ");
+    EXPECT_THAT(hook->said, Eq("0: 2 5 of 7; 1 last: 3 of 3; "));
   });
 }
 
