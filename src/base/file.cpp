@@ -1,7 +1,7 @@
 #include "firkin/base/file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <system_error>
 
 #include "firkin/base/error.h"
@@ -21,8 +22,13 @@ namespace {
 // A temporary file beside its target; removed unless it was renamed into place.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::filesystem::path& target) : target_(target), name_(target.string() + ".XXXXXX") {
-    descriptor_ = mkstemp(name_.data());
+  explicit TemporaryFile(const std::filesystem::path& target) : target_(target) {
+    // Not mkstemp(), whose files are private: their mode could only be mended with the umask, which threads share.
+    std::random_device random;
+    do {
+      name_ = fmt::format("{}.{:08x}", target.string(), random());
+      descriptor_ = open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (descriptor_ < 0 && errno == EEXIST);
     if (descriptor_ < 0) fail();
   }
   TemporaryFile(const TemporaryFile&) = delete;
@@ -42,9 +48,6 @@ class TemporaryFile {
   }
 
   void rename_to_target() {
-    const mode_t mask = umask(0);  // mkstemp made it private; give it the mode of an ordinary new file
-    umask(mask);
-    if (fchmod(descriptor_, 0666 & ~mask) != 0) fail();
     if (fsync(descriptor_) != 0 && errno != EINVAL) fail();  // EINVAL: a file system that cannot
     const int closed = close(descriptor_);
     descriptor_ = -1;
@@ -143,6 +146,14 @@ void write_file_atomically(const std::filesystem::path& path,
   TemporaryFile file(path);
   content([&file](std::string_view piece) { file.write_all(piece); });
   file.rename_to_target();
+}
+
+void occupy_standard_descriptors() {
+  int descriptor = 0;
+  do {
+    descriptor = open("/dev/null", O_RDWR);  // always the lowest number that is free
+  } while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+  if (descriptor >= 0) close(descriptor);
 }
 
 uint32_t crc32(std::string_view piece, uint32_t before) {

@@ -75,17 +75,17 @@ bool uses_gpus(const RankFlags& flags) {
 }
 
 int world_size(const RankFlags& flags) {
-  const auto launched = rank_info_from_environment();
+  const auto launched = rank_info_unless_alone();
   return launched ? launched->world_size : flags.ranks;
 }
 
 int local_ranks(const RankFlags& flags) {
-  const auto launched = rank_info_from_environment();
+  const auto launched = rank_info_unless_alone();
   return launched ? launched->local_world_size : flags.ranks;
 }
 
 bool writes_results() {
-  const auto info = rank_info_from_environment();
+  const auto info = rank_info_unless_alone();
   return !info || info->rank == 0;
 }
 
@@ -93,7 +93,7 @@ int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& 
   if (!run.common.folder) claim_output_folder(run.common, writes_results());
   const RankFlags& flags = run.ranks;
   check_rank_flags(flags);
-  const auto info = rank_info_from_environment();
+  const auto info = rank_info_unless_alone();
   const std::optional<ModelledLink> link = link_of(flags, info ? info->world_size : flags.ranks);
   const GroupOptions options{.backend = flags.backend,
                              .device = device_for_rank(flags.device, info ? info->local_rank : 0),

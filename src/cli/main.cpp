@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "command.h"
+#include "firkin/base/file.h"
 
 namespace firkin::cli {
 
@@ -128,6 +129,7 @@ const std::vector<std::string>& command_line() {
 
 int main(int argc, char** argv) {
   using namespace firkin;
+  occupy_standard_descriptors();
   cli::stored_command_line.assign(argv + 1, argv + argc);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write(), with a message
   try {

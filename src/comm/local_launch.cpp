@@ -112,7 +112,10 @@ RankProcess start_rank(int rank, int ranks, int port, std::span<const std::strin
     execve("/proc/self/exe", argv.data(), environment.data());
     _exit(127);
   }
-  if (rank != 0) close(ends[1]);
+  if (rank != 0) {
+    close(ends[1]);
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
   return {rank, pid, ends[0], "", true};
 }
 
@@ -120,16 +123,21 @@ void print_tagged(int rank, std::string_view line) {
   fmt::print(stderr, "[rank {}] {}\n", rank, line);
 }
 
-// Prints the complete lines that have arrived; closes the pipe at its end.
-void forward_output(RankProcess& process) {
+void close_output(RankProcess& process) {
+  if (!process.pending.empty()) print_tagged(process.rank, process.pending);
+  close(process.output);
+  process.output = -1;
+}
+
+// Prints the complete lines that have arrived; closes the pipe at its end. Returns whether anything had arrived.
+bool forward_output(RankProcess& process) {
   char buffer[4096];
   const ssize_t size = read(process.output, buffer, sizeof buffer);
-  if (size < 0 && errno == EINTR) return;
+  if (size < 0 && errno == EINTR) return true;
+  if (size < 0 && errno == EAGAIN) return false;
   if (size <= 0) {
-    if (!process.pending.empty()) print_tagged(process.rank, process.pending);
-    close(process.output);
-    process.output = -1;
-    return;
+    close_output(process);
+    return false;
   }
   process.pending.append(buffer, static_cast<size_t>(size));
   size_t start = 0;
@@ -137,6 +145,7 @@ void forward_output(RankProcess& process) {
     print_tagged(process.rank, std::string_view(process.pending).substr(start, end - start));
   }
   process.pending.erase(0, start);
+  return true;
 }
 
 void signal_all(const std::vector<RankProcess>& processes, int signal) {
@@ -261,8 +270,10 @@ int launch_local_ranks(int ranks, std::span<const std::string> arguments) {
       launch.kill_at = Clock::time_point::max();
     }
   }
+  // What the ranks have written, and not until the pipes end: a process that a rank left behind may hold them open for long.
   for (RankProcess& process : launch.processes) {
-    while (process.output >= 0) forward_output(process);
+    while (process.output >= 0 && forward_output(process)) continue;
+    if (process.output >= 0) close_output(process);
   }
   return launch.exit_code;
 }

@@ -41,6 +41,17 @@ class InFolder(unittest.TestCase):
             return list(csv.DictReader(file))
 
 
+class Surroundings(InFolder):
+    def test_a_shell_inside_a_job_without_standard_error(self):
+        """As a daemon or `srun --pty bash` may start it: new connections do not take the number of standard error, and --ranks counts."""
+        variables = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"}
+        words = ["bench", "allreduce", "--ranks", "2", "-e", "64", "--time", "200ms", "--out", str(self.out)]
+        result = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- 2>&-', FIRKIN, *words], stdout=subprocess.PIPE, text=True,
+                                timeout=DEADLINE_S, env=os.environ | variables)
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual({row["world_size"] for row in self.rows("allreduce.csv")}, {"2"})
+
+
 class BadInput(InFolder):
     def test_exits_2_with_one_line_before_any_rank_starts(self):
         wrong_world = self.folder / "allreduce.csv"

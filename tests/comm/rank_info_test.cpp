@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "firkin/base/error.h"
 
@@ -22,9 +24,39 @@ class RankInfoFromEnvironment : public testing::Test {
 
  private:
   static void clear() {
-    for (const char* name : {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK",
-                             "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_PROCID",
-                             "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_LOCALID", "SLURM_STEP_NODELIST"}) {
+    for (const char* name : {"RANK",
+                             "LOCAL_RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_WORLD_SIZE",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             "SLURM_PROCID",
+                             "SLURM_STEP_NUM_TASKS",
+                             "SLURM_STEP_NUM_NODES",
+                             "SLURM_LOCALID",
+                             "SLURM_STEP_NODELIST",
+                             "PMI_RANK",
+                             "PMI_SIZE",
+                             "MPI_LOCALRANKID",
+                             "MPI_LOCALNRANKS",
+                             "MV2_COMM_WORLD_RANK",
+                             "MV2_COMM_WORLD_SIZE",
+                             "MV2_COMM_WORLD_LOCAL_RANK",
+                             "MV2_COMM_WORLD_LOCAL_SIZE",
+                             "JSM_NAMESPACE_RANK",
+                             "JSM_NAMESPACE_SIZE",
+                             "JSM_NAMESPACE_LOCAL_RANK",
+                             "JSM_NAMESPACE_LOCAL_SIZE",
+                             "FLUX_TASK_RANK",
+                             "FLUX_JOB_SIZE",
+                             "FLUX_TASK_LOCAL_ID",
+                             "PMIX_RANK",
+                             "ALPS_APP_PE",
+                             "PALS_RANKID"}) {
       unsetenv(name);
     }
   }
@@ -84,6 +116,62 @@ TEST_F(RankInfoFromEnvironment, ReadsASlurmStep) {
 TEST_F(RankInfoFromEnvironment, IgnoresASlurmBatchScriptThatIsNoStep) {
   set({{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}});
   EXPECT_FALSE(rank_info_from_environment().has_value());
+}
+
+TEST_F(RankInfoFromEnvironment, ReadsEveryLauncherThatSaysEnough) {
+  const std::vector<std::map<std::string, std::string>> launchers = {
+      {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}},
+      {{"MV2_COMM_WORLD_RANK", "1"}, {"MV2_COMM_WORLD_SIZE", "2"}, {"MV2_COMM_WORLD_LOCAL_RANK", "1"}, {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}},
+      {{"JSM_NAMESPACE_RANK", "1"}, {"JSM_NAMESPACE_SIZE", "2"}, {"JSM_NAMESPACE_LOCAL_RANK", "1"}, {"JSM_NAMESPACE_LOCAL_SIZE", "2"}},
+      {{"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "2"}, {"FLUX_TASK_LOCAL_ID", "1"}},
+  };
+  for (const auto& variables : launchers) {
+    SCOPED_TRACE(variables.begin()->first);
+    SetUp();
+    set(variables);
+    const RankInfo info = rank_info_from_environment().value();
+    EXPECT_EQ(info.rank, 1);
+    EXPECT_EQ(info.world_size, 2);
+    EXPECT_EQ(info.local_rank, 1);
+    EXPECT_EQ(info.local_world_size, 2);
+  }
+}
+
+TEST_F(RankInfoFromEnvironment, ReadsSlurmsOwnVariablesBesideThoseOfItsPmi) {
+  set({{"SLURM_PROCID", "1"},
+       {"SLURM_STEP_NUM_TASKS", "2"},
+       {"SLURM_LOCALID", "0"},
+       {"SLURM_STEP_NUM_NODES", "2"},
+       {"SLURM_STEP_NODELIST", "n[1-2]"},
+       {"PMI_RANK", "1"},
+       {"PMI_SIZE", "2"}});
+  EXPECT_EQ(rank_info_from_environment().value().master_address, "n1");
+}
+
+TEST_F(RankInfoFromEnvironment, RefusesALauncherThatDoesNotSayHowManyRanksThereAre) {
+  for (const char* name : {"PMIX_RANK", "ALPS_APP_PE", "PALS_RANKID"}) {
+    SetUp();
+    set({{name, "1"}});
+    EXPECT_THROW(rank_info_from_environment(), InputError);
+  }
+}
+
+TEST_F(RankInfoFromEnvironment, IsNothingForAShellInsideAJobThatStartsRanksItself) {
+  set({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_LOCALID", "0"}});
+  EXPECT_FALSE(rank_info_unless_alone().has_value());
+  EXPECT_EQ(rank_info_from_environment().value().world_size, 1);
+  set({{"RANK", "0"}, {"WORLD_SIZE", "1"}});  // torchrun starts programs, no shells
+  EXPECT_EQ(rank_info_unless_alone().value().world_size, 1);
+}
+
+TEST_F(RankInfoFromEnvironment, AsksForTheMeetingPointWhereTorchrunsVariablesAreHalfSet) {
+  set({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  try {
+    rank_info_from_environment();
+    FAIL() << "expected an error";
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(), "MASTER_ADDR is not set, though RANK is: expected the host of rank 0, as torchrun would set it");
+  }
 }
 
 TEST_F(RankInfoFromEnvironment, RejectsHalfASetAndImpossibleRanks) {

@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <stdexcept>
 
 #include "firkin/base/error.h"
+#include "process_ranks.h"
 
 namespace firkin {
 namespace {
@@ -51,6 +53,23 @@ TEST_F(RunRanks, RunsAsTheOnlyRankWithoutALauncher) {
   EXPECT_EQ(outcome.exit_code, 7);
   EXPECT_EQ(outcome.world_size, 1);
   EXPECT_THAT(outcome.arguments, ElementsAre("--epochs", "3"));
+}
+
+TEST_F(RunRanks, StartsRanksFromAShellInsideASlurmJob) {
+  setenv("SLURM_PROCID", "0", 1);
+  setenv("SLURM_STEP_NUM_TASKS", "1", 1);
+  setenv("SLURM_LOCALID", "0", 1);
+  EXPECT_EQ(run({}).world_size, 1);
+  EXPECT_THAT(run({"--ranks", "0"}).message, testing::HasSubstr("--ranks 0: expected 1 to"));
+  for (const char* name : {"SLURM_PROCID", "SLURM_LOCALID"}) unsetenv(name);
+}
+
+TEST(LocalLaunch, DoesNotWaitForAProcessThatARankLeftBehind) {
+  const auto started = std::chrono::steady_clock::now();
+  run_ranks_in_processes(2, {}, [](const ProcessGroup& group) {
+    if (group.rank == 1) EXPECT_EQ(std::system("sleep 60 &"), 0);
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(50));
 }
 
 TEST_F(RunRanks, RejectsANumberOfRanksThatIsNone) {

@@ -32,6 +32,10 @@ void write_file_atomically(const std::filesystem::path& path,
 // names, and leaves nothing behind; any number of processes may do so at once.
 void check_output_folder(const std::filesystem::path& folder, const std::string& what);
 
+// Opens /dev/null as standard input, output or error where a program was started without it (a daemon), so that no file or connection
+// that is opened later takes its number and receives what is printed. Call it first in main().
+void occupy_standard_descriptors();
+
 // CRC-32 (ISO-HDLC: that of zip and Ethernet), to tell a damaged file from a whole one.
 
 // The checksum of some bytes followed by `piece`, where `before` is the checksum of those bytes: crc32("b", crc32("a")) == crc32("ab").

@@ -21,7 +21,7 @@ using RankBody = std::function<int(const ProcessGroup& group, const std::vector<
 
 // Runs `body` and returns the exit code for main().
 //
-// Under a launcher (see rank_info_from_environment()) this process is a rank: it meets the others and runs `body`. With `--ranks N` or
+// Under a launcher (see rank_info_unless_alone()) this process is a rank: it meets the others and runs `body`. With `--ranks N` or
 // `--ranks=N` (1 to kMostLocalRanks) and no launcher, N processes of this program start on this machine (launch_local_ranks()), each
 // running `body`. Otherwise `body` runs here, as the only rank of a group of one. A rank computes with its share of the machine's cores,
 // unless OMP_NUM_THREADS is set. LibTorch logs errors only, unless TORCH_CPP_LOG_LEVEL is set: c10d warns with pages of backtraces when

@@ -1,0 +1,139 @@
+#include "firkin/comm/rank_info.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "firkin/base/error.h"
+
+namespace firkin {
+namespace {
+
+// The variables by which a launcher tells a process its rank. An empty name: the launcher has no such variable.
+struct Launcher {
+  const char* name;
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_world_size;
+  bool names_meeting_point = false;  // it sets MASTER_ADDR and MASTER_PORT
+};
+
+// The first whose rank is set counts.
+constexpr std::array kLaunchers = {
+    Launcher{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true},
+    Launcher{"mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+             "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    Launcher{"mpirun (MVAPICH2)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
+    Launcher{"jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"},
+    Launcher{"flux run", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""},
+};
+
+// The launcher of MPICH and Intel MPI. After Slurm, whose PMI plugins set the first two variables as well.
+constexpr Launcher kHydra{"mpiexec (Hydra)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+
+// Ranks of launchers that do not tell the number of ranks in the environment.
+constexpr std::array kRanksWithoutWorldSize = {"PMIX_RANK", "ALPS_APP_PE", "PALS_RANKID"};
+
+std::optional<std::string> variable(const char* name) {
+  const char* value = *name == '\0' ? nullptr : std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+int number(const char* name) {
+  const auto text = variable(name);
+  if (!text) throw InputError(fmt::format("{} is not set, though other variables of the same launcher are", name));
+  int value = 0;
+  const char* const end = text->data() + text->size();
+  const auto parsed = std::from_chars(text->data(), end, value);
+  if (parsed.ec != std::errc() || parsed.ptr != end || value < 0) {
+    throw InputError(fmt::format("{}={}: expected a number, 0 or more", name, *text));
+  }
+  return value;
+}
+
+int number_or(const char* name, int fallback) {
+  return variable(name) ? number(name) : fallback;
+}
+
+// Where the ranks meet: MASTER_ADDR and MASTER_PORT if they are set.
+RankInfo with_meeting_point(RankInfo info) {
+  info.master_address = variable("MASTER_ADDR").value_or(info.master_address);
+  info.master_port = number_or("MASTER_PORT", info.master_port);
+  if (info.world_size < 1 || info.rank >= info.world_size) {
+    throw InputError(fmt::format("rank {} of world size {}: expected a rank below the world size", info.rank, info.world_size));
+  }
+  if (info.master_port < 1 || info.master_port > 65535) {
+    throw InputError(fmt::format("MASTER_PORT={}: expected a port, 1 to 65535", info.master_port));
+  }
+  return info;
+}
+
+RankInfo from_launcher(const Launcher& launcher) {
+  RankInfo info;
+  info.rank = number(launcher.rank);
+  info.world_size = number(launcher.world_size);
+  info.local_rank = number_or(launcher.local_rank, info.rank);
+  info.local_world_size = number_or(launcher.local_world_size, info.world_size);
+  const bool is_one_machine = !launcher.names_meeting_point && info.local_world_size == info.world_size;
+  if (info.world_size > 1 && !is_one_machine && !variable("MASTER_ADDR")) {
+    throw InputError(fmt::format("MASTER_ADDR is not set, though {} is: expected the host of rank 0, as {} would {}", launcher.rank,
+                                 launcher.name, launcher.names_meeting_point ? "set it" : "pass it on from its own environment"));
+  }
+  return with_meeting_point(info);
+}
+
+RankInfo from_slurm() {
+  RankInfo info;
+  info.rank = number("SLURM_PROCID");
+  info.world_size = number("SLURM_STEP_NUM_TASKS");
+  info.local_rank = number("SLURM_LOCALID");
+  info.local_world_size = info.world_size / std::max(1, number_or("SLURM_STEP_NUM_NODES", 1));
+  if (const auto nodes = variable("SLURM_STEP_NODELIST")) info.master_address = first_slurm_host(*nodes);
+  return with_meeting_point(info);
+}
+
+bool is_torchrun() {
+  return variable("RANK") || variable("WORLD_SIZE");
+}
+
+}  // namespace
+
+std::string first_slurm_host(const std::string& node_list) {
+  const size_t bracket = node_list.find_first_of("[,");
+  std::string host = node_list.substr(0, bracket);
+  if (bracket != std::string::npos && node_list[bracket] == '[') {
+    host += node_list.substr(bracket + 1, node_list.find_first_of("-,]", bracket) - bracket - 1);
+  }
+  if (host.empty()) throw InputError(fmt::format("SLURM_STEP_NODELIST={}: expected a list of nodes", node_list));
+  return host;
+}
+
+std::optional<RankInfo> rank_info_from_environment() {
+  if (is_torchrun()) return from_launcher(kLaunchers[0]);
+  for (const Launcher& launcher : kLaunchers) {
+    if (variable(launcher.rank)) return from_launcher(launcher);
+  }
+  // A batch script has SLURM_PROCID as well; only a step started by srun has its number of tasks.
+  if (variable("SLURM_PROCID") && variable("SLURM_STEP_NUM_TASKS")) return from_slurm();
+  if (variable(kHydra.rank)) return from_launcher(kHydra);
+  for (const char* rank : kRanksWithoutWorldSize) {
+    if (!variable(rank)) continue;
+    throw InputError(fmt::format(
+        "{} is set, but nothing says how many ranks this launcher started; set RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR for each",
+        rank));
+  }
+  return std::nullopt;
+}
+
+std::optional<RankInfo> rank_info_unless_alone() {
+  const auto info = rank_info_from_environment();
+  return info && (info->world_size > 1 || is_torchrun()) ? info : std::nullopt;
+}
+
+}  // namespace firkin
