@@ -1,7 +1,19 @@
 #include "backends.h"
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -12,10 +24,72 @@ bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.starts_with("127.");
 }
 
-std::shared_ptr<gloo::transport::Device> make_device(const std::string& address) {
-  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
-  if (is_loopback(address)) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
-  return c10d::ProcessGroupGloo::createDefaultDevice();
+using Devices = std::vector<std::shared_ptr<gloo::transport::Device>>;
+
+// As PyTorch chooses them: GLOO_SOCKET_IFNAME names one interface or, separated by commas, several, which take turns.
+Devices make_devices(const std::string& address) {
+  const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interfaces == nullptr || *interfaces == '\0') {
+    return {is_loopback(address) ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                 : c10d::ProcessGroupGloo::createDefaultDevice()};
+  }
+  Devices devices;
+  std::istringstream names(interfaces);
+  for (std::string name; std::getline(names, name, ',');) devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
+  return devices;
+}
+
+// ---- Gloo's descriptors, which no other process may hold.
+//
+// A rank that dies is noticed by its connections, which the kernel closes unless a child process still has them. Gloo lets every child
+// inherit its sockets. So they are closed on exec, and a child that goes on without one (a data loader's worker) gets /dev/null instead.
+
+std::set<int> open_descriptors() {
+  std::set<int> result;
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), &closedir);
+  if (!folder) return result;
+  while (const dirent* entry = readdir(folder.get())) {
+    const int descriptor = std::atoi(entry->d_name);  // "." and "..": 0
+    if (descriptor > STDERR_FILENO && descriptor != dirfd(folder.get())) result.insert(descriptor);
+  }
+  return result;
+}
+
+struct OwnSocket {
+  int descriptor;
+  ino_t inode;  // by which it is known from a later file with the same number
+};
+
+std::mutex own_sockets_mutex;
+std::vector<OwnSocket> own_sockets;  // of all groups, those that were closed meanwhile included
+int null_descriptor = -1;
+
+bool is_still_open(const OwnSocket& socket) {
+  struct stat status {};
+  return fstat(socket.descriptor, &status) == 0 && S_ISSOCK(status.st_mode) && status.st_ino == socket.inode;
+}
+
+void replace_sockets_in_child() {
+  for (const OwnSocket& socket : own_sockets) {
+    if (is_still_open(socket)) dup2(null_descriptor, socket.descriptor);
+  }
+  own_sockets_mutex.unlock();
+}
+
+// before: what was open before Gloo opened its own. What other threads opened meanwhile is closed on exec as well.
+void keep_from_children(const std::set<int>& before) {
+  const std::lock_guard lock(own_sockets_mutex);
+  if (null_descriptor < 0) {
+    null_descriptor = open("/dev/null", O_RDWR | O_CLOEXEC);
+    pthread_atfork([] { own_sockets_mutex.lock(); }, [] { own_sockets_mutex.unlock(); }, replace_sockets_in_child);
+  }
+  std::erase_if(own_sockets, [](const OwnSocket& socket) { return !is_still_open(socket); });
+  for (const int descriptor : open_descriptors()) {
+    if (before.contains(descriptor)) continue;
+    fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+    struct stat status {};
+    if (fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode)) own_sockets.push_back({descriptor, status.st_ino});
+  }
 }
 
 // Gloo writes to a peer's socket as if it could not be closed: a rank that dies would take the others with it, without a word.
@@ -29,9 +103,12 @@ void ignore_sigpipe() {
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     const std::string& address, std::chrono::milliseconds timeout) {
   ignore_sigpipe();
+  const std::set<int> before = open_descriptors();
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->devices.push_back(make_device(address));
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  options->devices = make_devices(address);
+  auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  keep_from_children(before);
+  return backend;
 }
 
 }  // namespace firkin

@@ -66,6 +66,14 @@ class GroupState {
     return several_steppers_ ? std::nullopt : std::optional(begun_);
   }
 
+  // See firkin::processes_nearby(); asks the store once. Nothing where it does not answer.
+  std::map<int, std::string> processes_nearby(int size) {
+    constexpr std::chrono::milliseconds kAnswer{2000};
+    const std::lock_guard lock(nearby_mutex_);
+    if (!nearby_) nearby_ = store.ask(kAnswer, [size](c10d::Store& asked) { return firkin::processes_nearby(asked, size); });
+    return nearby_.value_or(std::map<int, std::string>{});
+  }
+
   // Of a set of connections: see Connections::number().
   int64_t take_number() { return taken_++; }
 
@@ -82,6 +90,8 @@ class GroupState {
   std::map<int64_t, int64_t> begun_;
   std::thread::id stepper_;
   bool several_steppers_ = false;
+  std::mutex nearby_mutex_;
+  std::optional<std::map<int, std::string>> nearby_;
   std::atomic<bool> lost_ = false;
   std::atomic<int64_t> taken_ = 0;
 };

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <set>
 #include <sstream>
@@ -151,7 +153,7 @@ class Gatherer {
   }
 
   void arrive(c10d::Store& group) {
-    announce_host(group, arrival_.rank);
+    announce_rank(group, arrival_.rank);
     group.set(key_of("arrival", arrival_.rank), fmt::format("{}\n{}\n{}\n{}", token_, arrival_.gpu, arrival_.gpu_name, host_name()));
   }
 
@@ -248,6 +250,34 @@ Survey survey_store(c10d::Store& store, const SurveyOptions& options) {
   return survey;
 }
 
+// Numbers of processes mean the same for all with equal values. Empty where /proc does not say.
+const std::string& kernel_and_namespace() {
+  static const std::string value = [] {
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    std::error_code failed;
+    const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", failed).string();
+    return boot.empty() || failed ? "" : boot + "/" + space;
+  }();
+  return value;
+}
+
+// When the process with this number started, in the kernel's ticks; "0" for one that has ended, also if nobody has waited for it yet.
+std::string start_time(const std::string& number) {
+  std::ifstream in("/proc/" + number + "/stat");
+  std::string line;
+  std::getline(in, line);
+  const size_t name_end = line.rfind(')');  // the name before may contain anything
+  if (name_end == std::string::npos) return "0";
+  std::istringstream words(line.substr(name_end + 1));
+  std::string state, word;
+  words >> state;
+  if (state == "Z" || state == "X") return "0";
+  constexpr int kWordsUntilStart = 19;  // proc(5): starttime is field 22, the state field 3
+  for (int i = 0; i < kWordsUntilStart; ++i) words >> word;
+  return word;
+}
+
 }  // namespace
 
 uint64_t this_process() {
@@ -280,8 +310,32 @@ std::string host_name() {
   return name;
 }
 
-void announce_host(c10d::Store& store, int rank) {
+void announce_rank(c10d::Store& store, int rank) {
   store.set(key_of("host", rank), host_name());
+  store.set(key_of("process", rank), fmt::format("{} {} {}", kernel_and_namespace(), getpid(), start_time(std::to_string(getpid()))));
+}
+
+std::map<int, std::string> processes_nearby(c10d::Store& store, int size) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size; ++rank) keys.push_back(key_of("process", rank));
+  const std::vector<std::vector<uint8_t>> all = store.multiGet(keys);
+  std::map<int, std::string> result;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::vector<uint8_t>& bytes = all[static_cast<size_t>(rank)];
+    std::string process(bytes.begin(), bytes.end());
+    std::istringstream words(process);
+    std::string place, number;
+    words >> place >> number;
+    if (place == kernel_and_namespace() && number != std::to_string(getpid())) result.emplace(rank, std::move(process));
+  }
+  return result;
+}
+
+bool has_ended(const std::string& process) {
+  std::istringstream words(process);
+  std::string place, number, started;
+  words >> place >> number >> started;
+  return place == kernel_and_namespace() && start_time(number) != started;
 }
 
 void set_mark(c10d::Store& store, int rank, const std::string& where) {

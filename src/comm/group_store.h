@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <future>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -125,6 +126,7 @@ std::string store_address(const c10::intrusive_ptr<c10d::Store>& store);
 //
 // Keys, below the group's prefix:
 //   host/R      the host of rank R, from its arrival on
+//   process/R   its process, in a form by which ranks of the same machine can tell whether it still runs
 //   failed/R    where rank R was when it failed: "an all-reduce"
 //   failed/any  a rank has failed
 //   failed/cause  the rank that gave up before any other failed
@@ -132,8 +134,14 @@ std::string store_address(const c10::intrusive_ptr<c10d::Store>& store);
 // This machine's name.
 std::string host_name();
 
-// Sets host/R. Throws c10::Error.
-void announce_host(c10d::Store& store, int rank);
+// Sets host/R and process/R. Throws c10::Error.
+void announce_rank(c10d::Store& store, int rank);
+
+// The ranks whose processes run on this machine, this one's own left out: rank -> process/R. Throws c10::Error.
+std::map<int, std::string> processes_nearby(c10d::Store& store, int size);
+
+// Whether a process of this machine has ended. Unlike a broken connection this does not depend on what its children hold open.
+bool has_ended(const std::string& process);
 
 inline constexpr std::chrono::milliseconds kSurveyGrace{800};
 

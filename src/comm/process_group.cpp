@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <sstream>
+#include <utility>
 
 #include "across_ranks.h"
 #include "firkin/base/error.h"
@@ -195,6 +197,15 @@ Options with_timeout(const ProcessGroup& group) {
   return options;
 }
 
+// The ranks of this machine whose processes have ended.
+std::set<int> ended_nearby(const ProcessGroup& group) {
+  std::set<int> result;
+  for (const auto& [rank, process] : group.state->processes_nearby(group.size)) {
+    if (has_ended(process)) result.insert(rank);
+  }
+  return result;
+}
+
 // What this rank tells the others when it has waited for long.
 std::optional<WaitNote> wait_note(const ProcessGroup& group) {
   if (!group.place) return std::nullopt;
@@ -288,6 +299,7 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
   const milliseconds timeout = group.timeout.value_or(group.state->options.timeout);
   const milliseconds limit = timeout + kTimeoutGrace;
   int64_t looks = 0;
+  std::set<int> ended;  // at the look before
   for (milliseconds waited{0}; waited < limit;) {
     const milliseconds slice = group.state->lost() ? milliseconds(1) : std::min(kWaitSlice, limit - waited);
     if (completes(work, slice, error)) return;
@@ -302,6 +314,10 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
         group.state->store.ask(kStorePatience, [options](c10d::Store& asked) { return look(asked, options); }).value_or(Look{});
     if (!seen.crossed.empty()) lose_group_as(group, seen.crossed);
     if (seen.failed) lose_group(group, what(), "");
+    if (!group.place) continue;  // a rank may have ended after its part in something else
+    // Within a step every rank is needed to the end. What an ended rank had sent before has arrived a slice later.
+    const std::set<int> ended_before = std::exchange(ended, ended_nearby(group));
+    if (std::ranges::any_of(ended, [&](int rank) { return ended_before.contains(rank); })) lose_group(group, what(), "");
   }
   lose_group(group, what(), "not complete after " + format_seconds(static_cast<double>(limit.count()) / 1000));
 }

@@ -1,5 +1,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
+#include <netdb.h>
 
 #include <algorithm>
 #include <chrono>
@@ -35,6 +36,8 @@ constexpr milliseconds kStoreGrace{500};    // for an answer of the store after 
 constexpr milliseconds kConnectSlice{250};  // of waiting, between two looks whether another rank has given up
 constexpr milliseconds kConnectGrace{500};  // for the connections, when the last rank arrived just in time
 constexpr milliseconds kListenerPatience{400};
+constexpr milliseconds kLongestTimeout = std::chrono::hours(24 * 365);  // later points in time overflow clocks here and in LibTorch
+constexpr milliseconds kNamePatience{10'000};  // a name server may take a moment to know a host that has just started
 constexpr milliseconds kReconnectPause{100};
 constexpr milliseconds kSurveyWindow{400};  // with kSurveyGrace, kConnectGrace and kConnectSlice: two seconds
 
@@ -240,8 +243,41 @@ void check_link(const std::optional<ModelledLink>& link, int size) {
     throw InputError(fmt::format("a modelled link for {} ranks: expected at least the group's {}", link->world, size));
 }
 
+milliseconds checked_timeout(milliseconds timeout, const char* name) {
+  if (timeout > milliseconds(0)) return std::min(timeout, kLongestTimeout);
+  throw InputError(fmt::format("{} {} ms: expected more than 0", name, timeout.count()));
+}
+
+GroupOptions with_checked_timeouts(GroupOptions options) {
+  options.timeout = checked_timeout(options.timeout, "timeout");
+  options.rendezvous_timeout = checked_timeout(options.rendezvous_timeout, "rendezvous_timeout");
+  return options;
+}
+
+int resolve(const std::string& host) {
+  addrinfo* found = nullptr;
+  const int code = getaddrinfo(host.c_str(), nullptr, nullptr, &found);
+  if (found != nullptr) freeaddrinfo(found);
+  return code;
+}
+
+// LibTorch's store would look for a host that does not exist until the timeout.
+void check_address(const Meeting& meeting) {
+  const auto until = Meeting::Clock::now() + std::min(kNamePatience, meeting.time_left(milliseconds(0)));
+  for (;;) {
+    const auto left = std::chrono::duration_cast<milliseconds>(until - Meeting::Clock::now());
+    const int code = call_within(left, [host = meeting.address] { return resolve(host); }).value_or(EAI_AGAIN);
+    if (code == 0) return;
+    if (Meeting::Clock::now() + kReconnectPause >= until) {
+      throw InputError(cannot_meet(meeting, fmt::format("{}; expected MASTER_ADDR to be the host of rank 0", gai_strerror(code))));
+    }
+    std::this_thread::sleep_for(kReconnectPause);
+  }
+}
+
 // What both ways to a group begin with: the device is the current one afterwards.
-Meeting begin_meeting(int rank, int size, int local_rank, const GroupOptions& options) {
+Meeting begin_meeting(int rank, int size, int local_rank, const GroupOptions& asked) {
+  const GroupOptions options = with_checked_timeouts(asked);
   check_link(options.link, size);
   const c10::Device device = choose_device(options, local_rank);
   const DeviceBackend wanted = choose_backend(options, device);
@@ -263,6 +299,7 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
   meeting.address = info.master_address;
   meeting.place = fmt::format(" at {}:{}", info.master_address, info.master_port);
   meeting.store_host = store_host(info.rank);
+  check_address(meeting);
   for (;;) {
     c10d::TCPStoreOptions store_options;
     store_options.port = static_cast<uint16_t>(info.master_port);
@@ -294,7 +331,7 @@ c10::intrusive_ptr<LosableGroup> connect_again(const ProcessGroup& group, const 
                         .options = state.options};
   const auto store = c10::make_intrusive<c10d::PrefixStore>(part, group.c10d->getStore());
   meet(meeting, [store, rank = group.rank] {
-    announce_host(*store, rank);
+    announce_rank(*store, rank);
     return true;
   });
   auto set = c10::make_intrusive<LosableGroup>(store, group.rank, group.size, group.state);
@@ -327,7 +364,7 @@ ProcessGroup adopt_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& g
                      .address = store_address(store),
                      .place = "",
                      .store_host = store_host(group->getRank()),
-                     .options = options,
+                     .options = with_checked_timeouts(options),
                      .device = options.device.value_or(current),
                      .wanted = is_nccl ? DeviceBackend::kNccl : DeviceBackend::kGloo,
                      .connected = group},

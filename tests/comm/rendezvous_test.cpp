@@ -21,6 +21,8 @@ namespace firkin {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
 using testing::StartsWith;
 
 // A socket on loopback at a port that the system chose. Who does not listen there leaves the port free for another.
@@ -268,6 +270,36 @@ TEST_F(Rendezvous, SaysWhereNobodyListens) {
   const int port = LoopbackPort(false).number();
   EXPECT_THAT(failure_of([&] { connect(rank_at(1, 2, port), {.timeout = 1s}); }),
               StartsWith("rank 1 cannot meet the others at 127.0.0.1:" + std::to_string(port) + ": "));
+}
+
+TEST_F(Rendezvous, SaysThatNothingResolvesTheMeetingPoint) {
+  RankInfo info = rank_at(1, 2, 29500);
+  info.master_address = "no-such-host.invalid";
+  try {
+    connect(info, {.rendezvous_timeout = 500ms});
+    FAIL() << "expected an error";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), AllOf(StartsWith("rank 1 cannot meet the others at no-such-host.invalid:29500: "),
+                                    HasSubstr("expected MASTER_ADDR to be the host of rank 0")));
+  }
+}
+
+TEST_F(Rendezvous, TakesTimeoutsUpToTheLargestAndNoneBelowAMillisecond) {
+  const auto largest = std::chrono::milliseconds::max();
+  expect_sum(make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, {.timeout = largest, .rendezvous_timeout = largest}));
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  run_threads(2, [&](int rank) { expect_sum(make_process_group(store, rank, 2, {.timeout = largest, .rendezvous_timeout = largest})); });
+  for (const std::chrono::milliseconds timeout : {0ms, -1ms, std::chrono::milliseconds::min()}) {
+    EXPECT_THROW(make_process_group(store, 0, 1, {.timeout = timeout}), InputError);
+    EXPECT_THROW(make_process_group(store, 0, 1, {.rendezvous_timeout = timeout}), InputError);
+  }
+}
+
+TEST_F(Rendezvous, TakesSeveralInterfacesOfGloo) {
+  setenv("GLOO_SOCKET_IFNAME", "lo,lo", 1);
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  run_threads(2, [&](int rank) { expect_sum(make_process_group(store, rank, 2, {})); });
+  unsetenv("GLOO_SOCKET_IFNAME");
 }
 
 TEST_F(Rendezvous, GivesUpOnAMeetingPointThatIsStopped) {

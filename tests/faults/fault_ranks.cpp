@@ -6,8 +6,10 @@
 //
 // A rank prints `ready` and waits for a line on standard input, so that all of them start at once whatever loading LibTorch takes.
 // Exit code 0 when the training ended well; 1 and one line on standard error when it did not.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -71,6 +73,7 @@ struct Flags {
   std::string strategy = "bucketed";
   std::optional<double> moment_s;
   double timeout_s = 3;
+  bool has_children = false;
   std::optional<int> served_port;
 };
 
@@ -163,6 +166,19 @@ void reach_after(double seconds, const Fault& fault) {
   }).detach();
 }
 
+// Processes that outlive this one, as a data loader's workers and a helper program may: one goes on as a fork, one executes a program.
+void leave_children() {
+  constexpr unsigned kChildLifeS = 40;
+  if (fork() == 0) {
+    const int null = open("/dev/null", O_RDWR);
+    for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, descriptor);  // the test reads to their ends
+    sleep(kChildLifeS);
+    _exit(0);
+  }
+  const std::string command = fmt::format("sleep {} </dev/null >/dev/null 2>&1 &", kChildLifeS);
+  if (std::system(command.c_str()) != 0) throw RuntimeError("cannot start a child");
+}
+
 void train(Net& net, const ProcessGroup& group, const Flags& flags, Fault& fault) {
   DataParallelOptions options;
   options.strategy = find_strategy(flags.strategy);
@@ -206,6 +222,7 @@ void run_rank(const RankInfo& info, const Flags& flags) {
   fault.reach(Phase::kRendezvous);
   const std::chrono::milliseconds timeout(static_cast<int64_t>(1e3 * flags.timeout_s));
   const ProcessGroup group = connect(info, {.timeout = timeout});
+  if (flags.has_children) leave_children();
   barrier(group);  // so that nobody is in the rendezvous any more when the victim is in the next phase
   fault.reach(Phase::kConstruction);
   train(net, group, flags, fault);
@@ -261,6 +278,7 @@ int main(int argc, char** argv) {
   app.add_option("--strategy", flags.strategy, "of the training")->capture_default_str();
   app.add_option("--signal", flags.signal, "which it gets")->transform(CLI::CheckedTransformer(signals));
   app.add_option("--timeout-s", flags.timeout_s, "of the rendezvous and of every collective")->capture_default_str();
+  app.add_flag("--children", flags.has_children, "leave processes behind that were started after connecting");
   app.add_option("--serve-store", flags.served_port, "host the ranks' store at this port instead (0: any), and print the port");
   CLI11_PARSE(app, argc, argv);
   return run(flags);

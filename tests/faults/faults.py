@@ -45,6 +45,8 @@ class Case:
     rank_0_hosts: bool  # the store; otherwise a process of its own does, as under torchrun
     strategy: str = "bucketed"
     moment_s: float | None = None  # of the phase moment: after the constructor
+    timeout_s: float = TIMEOUT_S
+    children: bool = False  # every rank leaves some behind
 
     def __str__(self):
         host = "rank 0" if self.rank_0_hosts else "a launcher"
@@ -185,7 +187,7 @@ def start(stack, case):
     port = reserved_port(stack) if case.rank_0_hosts else int(stack.enter_context(Process(["--serve-store", 0])).first_line())
     fault = ["--victim", case.victim, "--phase", case.phase, "--signal", case.signal.name.removeprefix("SIG")] if case.phase else []
     fault += ["--moment-s", case.moment_s] if case.moment_s is not None else []
-    words = ["--timeout-s", TIMEOUT_S, "--strategy", case.strategy, *fault]
+    words = ["--timeout-s", case.timeout_s, "--strategy", case.strategy, *fault, *(["--children"] if case.children else [])]
     variables = {"WORLD_SIZE": case.world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     if not case.rank_0_hosts:
         variables["TORCHELASTIC_USE_AGENT_STORE"] = "True"
@@ -206,7 +208,7 @@ def run(case):
         signal_s = time.monotonic()
         survivors = [rank for rank in range(case.world) if rank != case.victim]
         # A list, not a generator: each is asked, so that each one's end is seen when it comes.
-        wait_until(lambda: all([ranks[rank].has_ended() for rank in survivors]), TIMEOUT_S + GRACE_S)
+        wait_until(lambda: all([ranks[rank].has_ended() for rank in survivors]), case.timeout_s + GRACE_S)
         now_s = time.monotonic()
         endings = []
         for rank in survivors:

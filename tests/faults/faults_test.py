@@ -90,6 +90,18 @@ class LostWheneverFull(LostRank, unittest.TestCase):
             self.assertEqual(met, {(victim, hosts) for victim in range(world) for hosts in (False, True)})
 
 
+class ChildrenOutliveALostRank(unittest.TestCase):
+    """They would keep its connections open, and the others waiting until the timeout."""
+
+    def test_the_others_end_long_before_the_timeout(self):
+        case = faults.Case(2, "bucket", signal.SIGKILL, victim=1, rank_0_hosts=False, timeout_s=30, children=True)
+        outcome = faults.run(case)
+        [ending] = outcome.survivors
+        self.assertEqual(ending.code, 1, f"{ending.output}{ending.errors}")
+        self.assertLess(ending.seconds, case.timeout_s / 2)
+        self.assertTrue(faults.names_lost_rank(outcome, ending), f"{ending.output}{ending.errors}")
+
+
 class NothingLost(unittest.TestCase):
     def test_every_rank_ends_well_under_either_host_of_the_store(self):
         for hosts in (False, True):
