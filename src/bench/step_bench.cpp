@@ -43,7 +43,9 @@ double time_communication(const ProcessGroup& group, const std::vector<BucketSta
   std::vector<at::Tensor> received;  // of strategy sharded
   const at::TensorOptions options = at::TensorOptions(at::kFloat).device(group.device);
   for (const BucketStats& bucket : buckets) {
-    tensors.push_back(at::zeros({bucket.bytes_on_wire / 4}, options));
+    // Only an all-reduce computes. A rank's part of a sharded bucket need not be a whole number of floats.
+    tensors.push_back(strategy.shards ? at::zeros({bucket.bytes_on_wire}, options.dtype(at::kByte))
+                                      : at::zeros({bucket.bytes_on_wire / 4}, options));
     if (strategy.shards) received.push_back(at::zeros_like(tensors.back()));
   }
   std::vector<Work> under_way;

@@ -41,6 +41,9 @@ class Matrix(unittest.TestCase):
         self.assertEqual(rows["sharded"]["buckets"], rows["bucketed"]["buckets"])
         self.assertGreater(rows["sharded"]["measured_s"], 0)
 
+    def test_sharded_parts_need_not_be_whole_floats(self):
+        bench_step("--strategies", "sharded", "--cap", "0.05MiB", "--batch", "1", "--sequence", "16", "--dtype", "bf16", "--ranks", "3", "--out", self.out)
+
     def test_every_configuration_has_every_strategy_and_cap_with_its_figures(self):
         result = bench_step("--batch", "1,2", "--sequence", "16,32", "--cap-mib", "0.05,1", "--out", self.out, "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
