@@ -20,11 +20,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The other ranks look for a failure every second. The rank that hosts the store stays longer: with it goes the others' answer.
-constexpr milliseconds kWindow{2000};
-constexpr milliseconds kHostsWindow{2800};
+// Of GroupOptions::look_every, until which all ranks that wait have seen a failure. The rank that hosts the store stays longer: with it
+// goes the others' answer.
+constexpr double kLooksOfASurvey = 2;
+constexpr double kLooksOfTheHostsSurvey = 2.8;
 constexpr milliseconds kPatience{500};        // of one more question
-constexpr milliseconds kWaitSlice{1000};      // of waiting, between two looks whether another rank has given up
 constexpr milliseconds kStorePatience{2000};  // for the answer to such a look
 constexpr milliseconds kTimeoutGrace{1000};   // the backend's own timeout comes first where it can: it says more
 
@@ -130,13 +130,14 @@ Look look(c10d::Store& store, const LookOptions& options) {
   return {true, crossed};
 }
 
-// A collective of this rank has failed at `what` ("an all-reduce"). Finds out which ranks are missing, which takes less than four seconds
+// A collective of this rank has failed at `what` ("an all-reduce"). Finds out which ranks are missing, within the time that wait() promises
 // (see group_store.h). backend_text: its raw error; empty: another rank gave up first. backend: whose error, for people.
 [[noreturn]] void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text,
                              const char* backend = "Gloo") {
   throw_if_lost(group);  // a failure after the first is its consequence
   GroupState& state = *group.state;
-  const auto window = state.store_host == StoreHost::kThisRank ? kHostsWindow : kWindow;
+  const double looks = state.store_host == StoreHost::kThisRank ? kLooksOfTheHostsSurvey : kLooksOfASurvey;
+  const auto window = std::chrono::duration_cast<milliseconds>(looks * state.options.look_every);
   const auto survey = survey_ranks(state.store, {.rank = group.rank, .size = group.size, .where = what, .window = window});
   // Ranks that have found this out are gone, and their connections with them.
   if (const auto crossed = state.store.ask(kPatience, told_crossed); crossed && !crossed->empty()) lose_group_as(group, *crossed);
@@ -301,7 +302,8 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
   int64_t looks = 0;
   std::set<int> ended;  // at the look before
   for (milliseconds waited{0}; waited < limit;) {
-    const milliseconds slice = group.state->lost() ? milliseconds(1) : std::min(kWaitSlice, limit - waited);
+    const milliseconds slice =
+        group.state->lost() ? milliseconds(1) : std::min(std::max(milliseconds(1), group.state->options.look_every), limit - waited);
     if (completes(work, slice, error)) return;
     if (work->isCompleted()) {
       if (completes(work, kNoTimeout, error)) return;  // just now

@@ -73,9 +73,9 @@ TEST(CrossedWaits, ALateRankIsNone) {
   run_ranks(2, [&](const ProcessGroup& group) {
     Stepped a(group, "module A"), b(group, "module B");
     a.step();
-    if (group.rank == 1) std::this_thread::sleep_for(3s);
+    if (group.rank == 1) std::this_thread::sleep_for(3 * kTestLooks);
     b.step();  // rank 0 leaves a note here
-    if (group.rank == 0) std::this_thread::sleep_for(2s);
+    if (group.rank == 0) std::this_thread::sleep_for(2 * kTestLooks);
     a.step();  // and rank 1, which finds the old one, here
     b.step();
   });
@@ -89,11 +89,11 @@ TEST(CrossedWaits, OfRanksThatStepFromSeveralThreadsNothingIsConcluded) {
     std::thread beside([&] {
       a.step();
       both.arrive_and_wait();
-      if (group.rank == 0) std::this_thread::sleep_for(2500ms);
+      if (group.rank == 0) std::this_thread::sleep_for(3 * kTestLooks);
       a.step();
     });
     both.arrive_and_wait();
-    if (group.rank == 1) std::this_thread::sleep_for(2500ms);
+    if (group.rank == 1) std::this_thread::sleep_for(3 * kTestLooks);
     b.step();
     beside.join();
   });

@@ -38,7 +38,7 @@ std::vector<std::string> losses(int size, std::chrono::milliseconds timeout, con
 }
 
 TEST(GroupFailure, NamesTheRankThatDidNotComeItsHostAndThePlace) {
-  const auto seen = losses(2, 1s, [](const ProcessGroup& group) {
+  const auto seen = losses(2, 500ms, [](const ProcessGroup& group) {
     if (group.rank == 0) wait(group, start_all_reduce(group, at::ones({4})), [] { return std::string("bucket 3 of step 17"); });
   });
   EXPECT_THAT(seen[0], AllOf(StartsWith("rank 1 (" + host_name() + ") did not reach bucket 3 of step 17 [Gloo: Timed out"),
@@ -57,7 +57,7 @@ TEST(GroupFailure, EverySurvivorNamesTheSameRankLongBeforeItsOwnTimeout) {
 }
 
 TEST(GroupFailure, NamesSeveralRanks) {
-  const auto seen = losses(4, 1s, [](const ProcessGroup& group) {
+  const auto seen = losses(4, 500ms, [](const ProcessGroup& group) {
     if (group.rank % 2 == 0) barrier(group);
   });
   const std::string host = host_name();
@@ -76,7 +76,7 @@ TEST(GroupFailure, ARankThatHasLeftIsMissing) {
 }
 
 TEST(GroupFailure, RanksAtDifferentPlacesAreToldApart) {
-  const auto seen = losses(2, 1s, [](const ProcessGroup& group) {
+  const auto seen = losses(2, 500ms, [](const ProcessGroup& group) {
     if (group.rank == 0) return all_reduce(group, at::ones({4}));
     barrier(group);
   });
@@ -127,7 +127,7 @@ TEST(GroupFailure, AStoreThatDoesNotAnswerIsTheMessage) {
   auto store = c10::make_intrusive<StoppableStore>();
   std::latch formed(2), done(2);
   const auto rank_body = [&](int rank) {
-    const ProcessGroup group = make_process_group(store, rank, 2, {.timeout = 500ms});
+    const ProcessGroup group = make_process_group(store, rank, 2, {.timeout = 500ms, .look_every = kTestLooks});
     formed.arrive_and_wait();
     store->stop();
     if (rank == 0) {

@@ -39,9 +39,11 @@ inline void run_ranks_with(int size, const GroupOptions& options, const std::fun
   }
 }
 
+inline constexpr std::chrono::milliseconds kTestLooks{250};  // GroupOptions::look_every: threads hear of each other's end sooner
+
 inline void run_ranks(int size, const std::function<void(const ProcessGroup&)>& body,
                       std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-  run_ranks_with(size, {.timeout = timeout}, body);
+  run_ranks_with(size, {.timeout = timeout, .look_every = kTestLooks}, body);
 }
 
 // The message of the GroupError that `body` throws; empty: it throws none.
@@ -63,7 +65,7 @@ inline void expect_sum(const ProcessGroup& group) {
 
 // Over a modelled link (modelled_link.h).
 inline void run_linked_ranks(int size, const std::string& link, const std::function<void(const ProcessGroup&)>& body) {
-  run_ranks_with(size, {.timeout = std::chrono::seconds(60), .link = parse_link(link, size)}, body);
+  run_ranks_with(size, {.timeout = std::chrono::seconds(60), .look_every = kTestLooks, .link = parse_link(link, size)}, body);
 }
 
 }  // namespace firkin

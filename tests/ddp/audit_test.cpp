@@ -223,7 +223,7 @@ TEST_P(Audit, ComparesTheStateOfAnOverlappedOptimiserWithoutBeingTold) {
 }
 
 TEST_P(Audit, WaitsForParametersThatAreStillOnTheirWay) {
-  run_linked_ranks(GetParam(), "8mbit,200us", [](const ProcessGroup& group) {
+  run_linked_ranks(GetParam().ranks, "8mbit,200us", [](const ProcessGroup& group) {
     const at::TensorOptions doubles = at::TensorOptions().dtype(at::kDouble);
     LayeredNet net(doubles);
     DataParallelOptions options;
@@ -298,7 +298,7 @@ TEST_P(Audit, RanksWithDifferentIntervalsLearnItAtConstruction) {
       3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Audit, testing::Values(2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, Audit, kFewRuns, name_of_runs);
 
 }  // namespace
 }  // namespace firkin

@@ -228,7 +228,8 @@ TEST_P(ChangingParameters, RanksWithoutDataInAJoinSectionFollow) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ChangingParameters, testing::Values(2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, ChangingParameters, kFewRuns, name_of_runs);
+INSTANTIATE_TEST_SUITE_P(Full, ChangingParameters, kManyRuns, name_of_runs);
 
 }  // namespace
 }  // namespace firkin

@@ -21,7 +21,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr auto kTimeout = std::chrono::seconds(20);  // a hang is a failure
-constexpr int kRepeats = 20;
 
 struct Mlp : torch::nn::Module {
   explicit Mlp(uint64_t seed) { seed_parameters(*this, seed); }
@@ -70,17 +69,22 @@ class Ends {
   std::vector<std::vector<at::Tensor>> ends_;
 };
 
-// Every test on this many ranks.
-class NeverSilent : public testing::TestWithParam<int> {
+struct Runs {
+  int ranks;
+  int repeats;  // six: each rank fails in each of the steps 0 to 2
+};
+
+class NeverSilent : public testing::TestWithParam<Runs> {
  protected:
   // Runs `program` on all ranks, repeatedly; it leaves the module in its final state.
   template <typename Program>
   void expect_equal_parameters_after(const Program& program) {
-    for (int repeat = 0; repeat < kRepeats && !HasFailure(); ++repeat) {
+    const auto [ranks, repeats] = GetParam();
+    for (int repeat = 0; repeat < repeats && !HasFailure(); ++repeat) {
       SCOPED_TRACE(repeat);
-      Ends ends(GetParam());
+      Ends ends(ranks);
       run_ranks(
-          GetParam(),
+          ranks,
           [&](const ProcessGroup& group) {
             Mlp net(static_cast<uint64_t>(100 * repeat + group.rank));  // rank 0's is broadcast
             torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -221,7 +225,9 @@ TEST_P(NeverSilent, ABackwardUnderNoSyncBeforeTheFinishOnOneRankMakesNoRankDiffe
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, NeverSilent, testing::Values(2, 3));
+const auto name_of_ranks = [](const auto& runs) { return std::to_string(runs.param.ranks); };
+INSTANTIATE_TEST_SUITE_P(Ranks, NeverSilent, testing::Values(Runs{2, 6}, Runs{3, 6}), name_of_ranks);
+INSTANTIATE_TEST_SUITE_P(Full, NeverSilent, testing::Values(Runs{2, 20}, Runs{3, 20}), name_of_ranks);
 
 }  // namespace
 }  // namespace firkin

@@ -103,11 +103,11 @@ struct Kind {
   RunSetup setup;
 };
 
-class BitForBit : public testing::TestWithParam<Kind> {};
+class BitForBit : public testing::TestWithParam<std::tuple<Kind, int>> {};
 
-TEST_P(BitForBit, IsBucketedAfterFiftySteps) {
-  RunSetup setup = GetParam().setup;
-  setup.steps = 50;
+TEST_P(BitForBit, IsBucketed) {
+  RunSetup setup = std::get<Kind>(GetParam()).setup;
+  setup.steps = std::get<int>(GetParam());
   const std::vector<Trained> ordered = train_on_ranks(2, setup);
   setup.strategy = "bucketed";
   const std::vector<Trained> bucketed = train_on_ranks(2, setup);
@@ -117,15 +117,17 @@ TEST_P(BitForBit, IsBucketedAfterFiftySteps) {
   EXPECT_EQ(bucketed[0].late, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Kinds, BitForBit,
+const auto kKinds =
     testing::Values(Kind{"sgd", {.optimizer = "SGD", .dtype = at::kFloat}}, Kind{"adamw", {.optimizer = "AdamW", .dtype = at::kFloat}},
                     Kind{"sgd_zeroes_in_place", {.optimizer = "SGD", .dtype = at::kFloat, .zeroes_in_place = true}},
                     Kind{"sgd_bf16", {.optimizer = "SGD", .dtype = at::kFloat, .compresses = true}},
                     Kind{"adamw_bf16", {.optimizer = "AdamW", .dtype = at::kFloat, .compresses = true}},
                     Kind{"sgd_accumulates", {.optimizer = "SGD", .dtype = at::kFloat, .micro_batches = 3}},
-                    Kind{"adamw_accumulates_bf16", {.optimizer = "AdamW", .dtype = at::kFloat, .compresses = true, .micro_batches = 2}}),
-    [](const auto& kind) { return std::string(kind.param.name); });
+                    Kind{"adamw_accumulates_bf16", {.optimizer = "AdamW", .dtype = at::kFloat, .compresses = true, .micro_batches = 2}});
+const auto name_of_kind = [](const auto& test) { return std::string(std::get<Kind>(test.param).name); };
+
+INSTANTIATE_TEST_SUITE_P(TwelveSteps, BitForBit, testing::Combine(kKinds, testing::Values(12)), name_of_kind);
+INSTANTIATE_TEST_SUITE_P(Full, BitForBit, testing::Combine(kKinds, testing::Values(50)), name_of_kind);
 
 TEST(Ordered, TrainsAsOneProcessOnOneToFourRanks) {
   for (const char* optimizer : {"SGD", "AdamW"}) {

@@ -30,7 +30,6 @@
 
 namespace firkin {
 
-inline constexpr int kRepeats = 20;
 inline constexpr auto kProgramTimeout = std::chrono::seconds(60);  // of a collective; who waits for it has been told nothing
 
 // Three layers, to which a fourth may be added before the last; everything in double.
@@ -173,31 +172,45 @@ class World {
 
 using Program = std::function<Tensors(World&)>;  // returns copies of what it has trained
 
-// Every test on this many ranks.
-class OnRanks : public testing::TestWithParam<int> {
+// How often, and on how many ranks, a test runs its program: World takes turns with the number of the repeat.
+struct Runs {
+  int ranks;
+  int first;  // repeat
+  int repeats;
+};
+
+// Every strategy with either end of a step, every offender and every way to zero gradients; and each of these with most others.
+inline const auto kFewRuns = testing::Values(Runs{2, 0, 5}, Runs{3, 5, 5});
+inline const auto kManyRuns = testing::Values(Runs{2, 0, 20}, Runs{3, 0, 20});
+inline std::string name_of_runs(const testing::TestParamInfo<Runs>& info) {
+  return fmt::format("{}", info.param.ranks);
+}
+
+class OnRanks : public testing::TestWithParam<Runs> {
  protected:
   // All repeats on one group: making it takes longer than most programs.
-  void expect_what_one_process_computes(const Program& program, int repeats = kRepeats) {
-    const std::vector<Tensors> trained = run_on_ranks(program, 0, repeats);
-    for (int repeat = 0; repeat < repeats && !HasFailure(); ++repeat) {
-      SCOPED_TRACE(testing::Message() << "repeat " << repeat);
-      World alone(GetParam(), repeat);
+  void expect_what_one_process_computes(const Program& program) {
+    const auto [ranks, first, repeats] = GetParam();
+    const std::vector<Tensors> trained = run_on_ranks(program, first, repeats);
+    for (int i = 0; i < repeats && !HasFailure(); ++i) {
+      SCOPED_TRACE(testing::Message() << "repeat " << first + i);
+      World alone(ranks, first + i);
       const Tensors expected = program(alone);
-      const Tensors& ours = trained[static_cast<size_t>(repeat)];
+      const Tensors& ours = trained[static_cast<size_t>(i)];
       ASSERT_EQ(ours.size(), expected.size());
-      for (size_t i = 0; i < expected.size(); ++i) {
-        EXPECT_TRUE(at::allclose(ours[i], expected[i], 1e-9, 1e-11))
-            << "tensor " << i << " is off by " << (ours[i] - expected[i]).abs().max().item<double>() << " from one process's";
+      for (size_t t = 0; t < expected.size(); ++t) {
+        EXPECT_TRUE(at::allclose(ours[t], expected[t], 1e-9, 1e-11))
+            << "tensor " << t << " is off by " << (ours[t] - expected[t]).abs().max().item<double>() << " from one process's";
       }
     }
   }
 
-  // For programs that one process cannot run, or that end in an error. at_once: repeats that run side by side, where each takes seconds of
-  // waiting.
-  void expect_the_same_on_every_rank(const Program& program, int repeats = kRepeats, int at_once = 1) {
-    for (int first = 0; first < repeats && !HasFailure(); first += at_once) {
+  // For programs that one process cannot run, or that end in an error. at_once: repeats that run side by side, where each waits.
+  void expect_the_same_on_every_rank(const Program& program, std::optional<int> repeats = {}, int at_once = 1) {
+    const int end = GetParam().first + repeats.value_or(GetParam().repeats);
+    for (int first = GetParam().first; first < end && !HasFailure(); first += at_once) {
       std::vector<std::thread> threads;
-      for (int repeat = first; repeat < std::min(repeats, first + at_once); ++repeat) {
+      for (int repeat = first; repeat < std::min(end, first + at_once); ++repeat) {
         threads.emplace_back([&, repeat] {
           SCOPED_TRACE(testing::Message() << "repeat " << repeat);
           EXPECT_NO_THROW(run_on_ranks(program, repeat, 1));
@@ -214,10 +227,10 @@ class OnRanks : public testing::TestWithParam<int> {
       Tensors trained;
       std::vector<std::string> notes;
     };
-    const auto ranks = static_cast<size_t>(GetParam());
+    const auto ranks = static_cast<size_t>(GetParam().ranks);
     std::vector<std::vector<Outcome>> outcomes(ranks, std::vector<Outcome>(static_cast<size_t>(count)));
     run_ranks(
-        GetParam(),
+        GetParam().ranks,
         [&](const ProcessGroup& group) {
           for (int i = 0; i < count; ++i) {
             World world(group, first + i);

@@ -139,7 +139,7 @@ TEST_P(RealPrograms, RanksThatStepTwoModulesInDifferentOrdersAllHearWhichTwo) {
         }
         return pair.parameters();  // no optimiser has stepped on what belongs to the other module
       },
-      kRepeats, /*at_once=*/5);
+      {}, /*at_once=*/5);
 }
 
 TEST_P(RealPrograms, TheModulesAreCalledByTheirNamesWhereTheyHaveSome) {
@@ -353,7 +353,8 @@ TEST_P(RealPrograms, GradientsThatAreZeroedInPlaceDoNotHideAParameterThatGotNone
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, RealPrograms, testing::Values(2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, RealPrograms, kFewRuns, name_of_runs);
+INSTANTIATE_TEST_SUITE_P(Full, RealPrograms, kManyRuns, name_of_runs);
 
 }  // namespace
 }  // namespace firkin

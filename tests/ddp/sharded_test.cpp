@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "../comm/thread_ranks.h"
+#include "../pairwise.h"
 #include "ddp/sharded/sharded.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/overlapped_optimizer.h"
@@ -105,15 +106,15 @@ std::vector<Trained> train_on_ranks(int world_size, const std::string& strategy,
   return result;
 }
 
-class Sharded50Steps : public testing::TestWithParam<std::tuple<std::string, std::string, int>> {};
+class ShardedSteps : public testing::TestWithParam<std::tuple<std::string, std::string, int, int>> {};
 
-TEST_P(Sharded50Steps, AreThoseOfBucketedToTheLastBitOnTwoRanks) {
-  const auto& [model, optimizer, world_size] = GetParam();
+TEST_P(ShardedSteps, AreThoseOfBucketedToTheLastBitOnTwoRanks) {
+  const auto& [model, optimizer, world_size, steps] = GetParam();
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     if (dtype == at::kFloat && world_size % 2 == 1) continue;  // sums of two ranks, and of four
     SCOPED_TRACE(c10::toString(dtype));
     const int64_t cap_bytes = model == "transformer" ? 6000 : 1500;  // a few buckets each
-    const RunSetup setup{.model = model, .optimizer = optimizer, .dtype = dtype, .steps = 50, .cap_bytes = cap_bytes};
+    const RunSetup setup{.model = model, .optimizer = optimizer, .dtype = dtype, .steps = steps, .cap_bytes = cap_bytes};
     const std::vector<Trained> sharded = train_on_ranks(world_size, "sharded", setup);
     const std::vector<Trained> bucketed = train_on_ranks(world_size, "bucketed", setup);
     for (const Trained& rank : sharded) EXPECT_TRUE(same_bits(rank.parameters, sharded[0].parameters));
@@ -131,17 +132,20 @@ TEST_P(Sharded50Steps, AreThoseOfBucketedToTheLastBitOnTwoRanks) {
   }
 }
 
-std::vector<std::string> model_names() {
-  std::vector<std::string> names;
-  for (const NamedTestModel& model : kTestModels) names.emplace_back(model.name);
-  return names;
-}
+const std::vector<std::string> kOptimizers = {"SGD", "AdamW"};
+const std::vector<int> kWorlds = {1, 2, 3, 4};
 
-INSTANTIATE_TEST_SUITE_P(Models, Sharded50Steps,
-                         testing::Combine(testing::ValuesIn(model_names()), testing::Values("SGD", "AdamW"), testing::Values(1, 2, 3, 4)),
-                         [](const auto& test) {
-                           return fmt::format("{}With{}On{}", std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param));
-                         });
+const auto name_of_steps = [](const auto& test) {
+  const auto& [model, optimizer, world_size, steps] = test.param;
+  return fmt::format("{}With{}On{}", model, optimizer, world_size);
+};
+
+INSTANTIATE_TEST_SUITE_P(Pairs, ShardedSteps, testing::ValuesIn(pairwise(test_model_names(), kOptimizers, kWorlds, std::vector{10})),
+                         name_of_steps);
+INSTANTIATE_TEST_SUITE_P(Full, ShardedSteps,
+                         testing::Combine(testing::ValuesIn(test_model_names()), testing::ValuesIn(kOptimizers), testing::ValuesIn(kWorlds),
+                                          testing::Values(50)),
+                         name_of_steps);
 
 TEST(Sharded, EveryKnownOptimizerAndGroupsOfParametersTrainAsUnderBucketed) {
   for (const char* optimizer : {"Adam", "RMSprop", "Adagrad", "Groups"}) {
@@ -153,9 +157,9 @@ TEST(Sharded, EveryKnownOptimizerAndGroupsOfParametersTrainAsUnderBucketed) {
   }
 }
 
-TEST(Sharded, ParametersThatArriveBehindTheNextForwardAreThoseOfBucketed) {
+void expect_late_parameters_of_bucketed(int steps) {
   for (const char* optimizer : {"SGD", "AdamW"}) {
-    const RunSetup setup{.optimizer = optimizer, .dtype = at::kFloat, .steps = 50, .link = kSlowLink};
+    const RunSetup setup{.optimizer = optimizer, .dtype = at::kFloat, .steps = steps, .link = kSlowLink};
     const std::vector<Trained> bucketed = train_on_ranks(2, "bucketed", setup);
     for (const std::string& strategy : kSharded) {
       for (const Trained& rank : train_on_ranks(2, strategy, setup)) {
@@ -166,6 +170,14 @@ TEST(Sharded, ParametersThatArriveBehindTheNextForwardAreThoseOfBucketed) {
       }
     }
   }
+}
+
+TEST(Sharded, ParametersThatArriveBehindTheNextForwardAreThoseOfBucketed) {
+  expect_late_parameters_of_bucketed(12);
+}
+
+TEST(ShardedFull, ParametersThatArriveBehindTheNextForwardAreThoseOfBucketedAfterFiftySteps) {
+  expect_late_parameters_of_bucketed(50);
 }
 
 TEST(Sharded, AccumulatesAsBucketed) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "../comm/thread_ranks.h"
+#include "../pairwise.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/module_parameters.h"
@@ -109,40 +110,42 @@ std::vector<std::vector<Trained>> train_on_ranks(int world_size, std::span<const
   return result;
 }
 
-class EveryStrategy : public testing::TestWithParam<std::tuple<std::string, std::string, int>> {};
+class EveryStrategy : public testing::TestWithParam<std::tuple<std::string, std::string, int, at::ScalarType>> {};
 
 TEST_P(EveryStrategy, TrainsAsOneProcessOnTheWholeBatch) {
-  const auto& [model, optimizer, world_size] = GetParam();
-  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
-    const RunSetup setup{.model = model, .optimizer = optimizer, .dtype = dtype};
-    const Trained alone = train_alone(setup);
-    const std::vector<std::vector<Trained>> trained = train_on_ranks(world_size, kStrategies, setup);
-    static_assert(std::string_view(kStrategies[0]) == "naive");
-    const Trained& naive = trained[0][0];
-    for (size_t i = 0; i < kStrategies.size(); ++i) {
-      SCOPED_TRACE(fmt::format("{} {}", kStrategies[i], c10::toString(dtype)));
-      const std::vector<Trained>& ranks = trained[i];
-      EXPECT_LE(relative_difference(ranks[0].parameters, alone.parameters), setup.tolerance());
-      EXPECT_LE(relative_difference(ranks[0].first_gradients, naive.first_gradients), 1e-6);
-      for (const Trained& rank : ranks) EXPECT_TRUE(same_bits(rank.parameters, ranks[0].parameters));
-      if (world_size <= 2) {
-        EXPECT_TRUE(same_bits(ranks[0].parameters, naive.parameters));
-      }
+  const auto& [model, optimizer, world_size, dtype] = GetParam();
+  const RunSetup setup{.model = model, .optimizer = optimizer, .dtype = dtype};
+  const Trained alone = train_alone(setup);
+  const std::vector<std::vector<Trained>> trained = train_on_ranks(world_size, kStrategies, setup);
+  static_assert(std::string_view(kStrategies[0]) == "naive");
+  const Trained& naive = trained[0][0];
+  for (size_t i = 0; i < kStrategies.size(); ++i) {
+    SCOPED_TRACE(kStrategies[i]);
+    const std::vector<Trained>& ranks = trained[i];
+    EXPECT_LE(relative_difference(ranks[0].parameters, alone.parameters), setup.tolerance());
+    EXPECT_LE(relative_difference(ranks[0].first_gradients, naive.first_gradients), 1e-6);
+    for (const Trained& rank : ranks) EXPECT_TRUE(same_bits(rank.parameters, ranks[0].parameters));
+    if (world_size <= 2) {
+      EXPECT_TRUE(same_bits(ranks[0].parameters, naive.parameters));
     }
   }
 }
 
-std::vector<std::string> model_names() {
-  std::vector<std::string> names;
-  for (const NamedTestModel& model : kTestModels) names.emplace_back(model.name);
-  return names;
-}
+const std::vector<std::string> kOptimizers = {"SGD", "AdamW"};
+const std::vector<int> kWorlds = {1, 2, 3, 4};
+const std::vector<at::ScalarType> kDtypes = {at::kDouble, at::kFloat};
 
-INSTANTIATE_TEST_SUITE_P(Models, EveryStrategy,
-                         testing::Combine(testing::ValuesIn(model_names()), testing::Values("SGD", "AdamW"), testing::Values(1, 2, 3, 4)),
-                         [](const auto& test) {
-                           return fmt::format("{}With{}On{}", std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param));
-                         });
+const auto name_of_training = [](const auto& test) {
+  const auto& [model, optimizer, world_size, dtype] = test.param;
+  return fmt::format("{}{}With{}On{}", model, c10::toString(dtype), optimizer, world_size);
+};
+
+INSTANTIATE_TEST_SUITE_P(Pairs, EveryStrategy, testing::ValuesIn(pairwise(test_model_names(), kOptimizers, kWorlds, kDtypes)),
+                         name_of_training);
+INSTANTIATE_TEST_SUITE_P(Full, EveryStrategy,
+                         testing::Combine(testing::ValuesIn(test_model_names()), testing::ValuesIn(kOptimizers), testing::ValuesIn(kWorlds),
+                                          testing::ValuesIn(kDtypes)),
+                         name_of_training);
 
 TEST(Strategies, NoneLeavesEachRankToItself) {
   const std::vector<Trained> ranks = train_on_ranks(2, std::array{"none"}, {.model = "mlp", .optimizer = "SGD"})[0];

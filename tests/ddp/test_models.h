@@ -103,6 +103,12 @@ inline constexpr std::array kTestModels = {
     NamedTestModel{"transformer", make_transformer},
 };
 
+inline std::vector<std::string> test_model_names() {
+  std::vector<std::string> names;
+  for (const NamedTestModel& model : kTestModels) names.emplace_back(model.name);
+  return names;
+}
+
 inline TestModel make_test_model(const std::string& name, at::ScalarType dtype) {
   for (const NamedTestModel& candidate : kTestModels) {
     if (name != candidate.name) continue;
