@@ -10,6 +10,7 @@ Exit code 77 when every test was skipped, which ctest shows. tests/main.cpp does
 import importlib
 import pathlib
 import sys
+import time
 import unittest
 
 SKIPPED = 77
@@ -24,9 +25,19 @@ def tests_of(suite, full):
 
 
 class Result(unittest.TextTestResult):
+    """Says how long each test took, as GoogleTest does."""
+
     passed = 0
 
-    def addSuccess(self, test):  # noqa: N802: unittest's name
+    def startTest(self, test):  # noqa: N802: unittest's name, as those below
+        super().startTest(test)
+        self.started_s = time.monotonic()
+
+    def stopTest(self, test):  # noqa: N802
+        super().stopTest(test)
+        self.stream.writeln(f"    {time.monotonic() - self.started_s:.1f} s")
+
+    def addSuccess(self, test):  # noqa: N802
         super().addSuccess(test)
         self.passed += 1
 

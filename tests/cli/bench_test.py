@@ -115,6 +115,8 @@ class AllReduce(InFolder):
                 self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
                 self.assertEqual([row["bytes"] for row in self.rows("allreduce.csv")], ["4", "128", "4096"])
 
+
+class AllReduceFull(InFolder):
     def test_says_what_queues_of_mixed_sizes_take_beside_the_model(self):
         text = self.bench("allreduce", "-b", "32K", "-e", "512K", "--seconds", "1").stdout
         answer = json.loads((self.out / "results.json").read_text())
@@ -156,6 +158,8 @@ class Chunks(InFolder):
             self.assertAlmostEqual(float(row["gap_s"]), max((total_s - alone_s) / (point["calls"] - 1), least_s))
         self.assertEqual(other_world["gap_s"], "")
 
+
+class ChunksFull(InFolder):
     def test_with_hardly_any_time_every_size_has_one_sample_and_an_open_interval(self):
         answer = json.loads(self.bench("chunks", "--elements", "4000000", "-b", "4K", "-f", "64", "--seconds", "0.1", "--json").stdout)
         for point, row in zip(answer["chunks"], self.rows("chunks.csv")):
@@ -168,13 +172,14 @@ class Chunks(InFolder):
         self.assertFalse((self.out / "allreduce.csv").exists())
 
 
-class Collectives(InFolder):
-    NAMES = ["all_reduce", "reduce_scatter", "all_gather"]
+COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather"]
 
+
+class Collectives(InFolder):
     def test_of_every_size_are_beside_each_other_and_right(self):
         answer = json.loads(self.bench("collectives", "-b", "4", "-e", "64K", "-f", "128", "--time", "1s", "--json").stdout)
         rows = answer["collectives"]
-        self.assertEqual([(r["bytes"], r["collective"]) for r in rows], [(b, c) for b in (8, 512, 65536) for c in self.NAMES])
+        self.assertEqual([(r["bytes"], r["collective"]) for r in rows], [(b, c) for b in (8, 512, 65536) for c in COLLECTIVES])
         for row, samples in zip(rows, answer["samples"]["seconds"]):
             self.assertEqual((row["wrong"], row["samples"]), (0, len(samples)))
             self.assertAlmostEqual(row["seconds"], statistics.median(samples))
@@ -192,11 +197,13 @@ class Collectives(InFolder):
         self.assertIn("1 MiB and above did not fit into memory (3 MiB a rank) and were skipped", " ".join(text.split()))
         self.assertLessEqual(max(map(len, text.splitlines()[:-1])), 80)
 
+
+class CollectivesFull(InFolder):
     def test_over_a_modelled_link_each_half_takes_half_of_its_all_reduce(self):
         self.bench("collectives", "-b", "64K", "-e", "64K", "--time", "1s", "--link", "10mbit")
         least_s = {row["collective"]: float(row["seconds"]) for row in self.rows("collectives.csv")}
         self.assertGreaterEqual(least_s["all_reduce"], 0.052)  # 64 KiB at 10 Mbit/s
-        for half in self.NAMES[1:]:
+        for half in COLLECTIVES[1:]:
             self.assertGreaterEqual(least_s[half], 0.026)
             self.assertLess(least_s[half], least_s["all_reduce"])
 
@@ -221,6 +228,8 @@ class Layers(InFolder):
         result = firkin("predict", "--tensors", self.out / "tensors.csv", "--allreduce", costs, "--out", self.folder / "predicted")
         self.assertEqual(result.returncode, 0, result.stderr)
 
+
+class LayersFull(InFolder):
     def test_is_rejected_when_watching_costs_more_than_3_percent_of_a_step(self):
         result = firkin("bench", "layers", "--ranks", "1", "--steps", "4", "--json", *TINY_MODEL, "--out", self.out)
         if result.returncode == 0:
@@ -240,7 +249,7 @@ class Layers(InFolder):
         self.assertGreater(answer["layers"][1]["forward_s"], 0)
 
 
-class LostRank(InFolder):
+class LosesRank0(InFolder):
     def survivor_of_rank_0(self, **variables: str) -> str:
         """What rank 1 writes when rank 0 is killed, and with it the store at which they met."""
         with socket.socket() as probe:
@@ -257,11 +266,15 @@ class LostRank(InFolder):
         self.assertEqual(second.returncode, 1, errors)
         return errors
 
+
+class LostRank(LosesRank0):
     def test_a_survivor_says_one_line_without_backtraces(self):
         errors = self.survivor_of_rank_0()
         self.assertEqual(len(errors.splitlines()), 1, errors)
         self.assertIn("rank 0", errors)
 
+
+class LostRankFull(LosesRank0):
     def test_who_asks_for_libtorchs_log_gets_it(self):
         self.assertIn("TCPStore.cpp", self.survivor_of_rank_0(TORCH_CPP_LOG_LEVEL="WARNING"))
 

@@ -22,7 +22,7 @@ def trace(*words):
     return subprocess.run([FIRKIN, "trace", *map(str, words)], capture_output=True, text=True, timeout=DEADLINE_S)
 
 
-class Trace(unittest.TestCase):
+class InFolder(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -33,6 +33,8 @@ class Trace(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return result
 
+
+class Trace(InFolder):
     def test_shows_naive_after_backward_and_overlap_beside_it(self):
         steps = 3
         self.trace("--strategies", "naive,overlap", "--steps", steps, model=BACKWARD_OF_MILLISECONDS)
@@ -82,6 +84,26 @@ class Trace(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("--replay", result.stderr)
 
+    def test_bad_input_exits_2_with_one_line(self):
+        for words, mentions in [
+            (["--strategies", "quick"], "quick"),
+            (["--strategies", "planned"], "planned"),
+            (["--cap", "0MiB"], "--cap"),
+            (["--steps", "0"], "--steps"),
+            (["--replay", "no.csv"], "no.csv"),
+            (["--scale-time", "2"], "--replay"),
+            (["--sequence", "0"], "--sequence 0"),
+            (["--ranks", "0"], "--ranks 0"),
+        ]:
+            with self.subTest(words=words):
+                result = trace(*words, "--out", self.out)
+                self.assertEqual(result.returncode, 2, result)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertIn(mentions, result.stderr)
+                self.assertFalse(self.out.exists())
+
+
+class TraceFull(InFolder):
     def test_sharded_shows_reduce_scatters_under_backward_and_gathers_under_the_next_forward(self):
         steps = 3
         words = ["--strategies", "sharded", "--cap", "0.25MiB", "--steps", steps, "--link", "1gbit", "--allreduce-time", "0", "--json"]
@@ -125,24 +147,6 @@ class Trace(unittest.TestCase):
         table = self.trace("--strategies", "flat,bucketed", "--cap-mib", "0.25").stdout
         self.assertIn("bucketed 0.25 MiB", table)
         self.assertLess(max(map(len, table.splitlines()[:-1])), 80)
-
-    def test_bad_input_exits_2_with_one_line(self):
-        for words, mentions in [
-            (["--strategies", "quick"], "quick"),
-            (["--strategies", "planned"], "planned"),
-            (["--cap", "0MiB"], "--cap"),
-            (["--steps", "0"], "--steps"),
-            (["--replay", "no.csv"], "no.csv"),
-            (["--scale-time", "2"], "--replay"),
-            (["--sequence", "0"], "--sequence 0"),
-            (["--ranks", "0"], "--ranks 0"),
-        ]:
-            with self.subTest(words=words):
-                result = trace(*words, "--out", self.out)
-                self.assertEqual(result.returncode, 2, result)
-                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-                self.assertIn(mentions, result.stderr)
-                self.assertFalse(self.out.exists())
 
 
 if __name__ == "__main__":

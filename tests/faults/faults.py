@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import itertools
 import os
-import random
 import re
 import select
 import signal

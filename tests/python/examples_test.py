@@ -39,6 +39,8 @@ class Plain(unittest.TestCase):
         sizes = re.search(r"DistributedDataParallel has these buckets, in MiB: (.*)", done.stdout)[1]
         self.assertAlmostEqual(sum(map(float, sizes.split(", "))), 1.78, delta=0.05)
 
+
+class PlainFull(unittest.TestCase):
     def test_its_residual_network_is_a_target_of_the_command_and_gets_one_cap_where_asked(self):
         with tempfile.TemporaryDirectory() as folder:
             done = torchrun("-m", "firkin.tune", f"{EXAMPLES / 'plain.py'}:resnet", "--time-budget-s", "1", "--out", folder)
@@ -49,7 +51,7 @@ class Plain(unittest.TestCase):
 
 
 @unittest.skipUnless(importlib.util.find_spec("firkin._engine"), "the engine is not built")
-class Automatic(unittest.TestCase):
+class AutomaticFull(unittest.TestCase):
     def test_finds_buckets_while_it_trains_and_the_next_run_begins_with_them(self):
         with tempfile.TemporaryDirectory() as folder:
             words = [str(EXAMPLES / "automatic.py"), "--plan-file", str(pathlib.Path(folder) / "buckets.json")]

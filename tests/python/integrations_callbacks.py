@@ -1,7 +1,9 @@
 """One rank of integrations_test.py: trains with the callbacks of firkin.integrations or with firkin.tune, and without.
 
-    integrations_callbacks.py FOLDER      writes FOLDER/RANK.json: for each program how many parameters differ from those of the training
-                                          that was not tuned, what was chosen, and what check() says of the training's buckets
+    integrations_callbacks.py [PROGRAM] FOLDER
+
+Writes FOLDER/RANK.json: for each program, or for that one, how many parameters differ from those of the training that was not tuned, what
+was chosen, and what check() says of the training's buckets.
 """
 
 import json
@@ -132,14 +134,16 @@ PROGRAMS = {
     "transformers, LoRA": lora,
 }
 
+*chosen, folder = sys.argv[1:]
 dist.init_process_group("gloo")
 seen = {}
-for name, program in PROGRAMS.items():
+for name in chosen or PROGRAMS:
+    program = PROGRAMS[name]
     without, _, _ = program(False)
     model, result, ddp = program(True)
     different = sum(not torch.equal(a, b) for a, b in zip(without.state_dict().values(), model.state_dict().values(), strict=True))
     seen[name] = {"different": different, "choice": result.choice, "check": result.check(ddp)}
-(pathlib.Path(sys.argv[1]) / f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
+(pathlib.Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
 dist.barrier()
 dist.destroy_process_group()
 os._exit(0)  # a thread of Gloo that still has a tensor to let go of would abort an interpreter that ends

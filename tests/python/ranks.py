@@ -1,15 +1,20 @@
 """Ranks for tests: processes of this machine that meet over Gloo on the loopback interface.
 
     with_ranks(2, worker, argument)     runs worker(rank, argument) on each, returns what each returned, and fails where one raised or hung
+
+The processes live on and run the next test, in a new group: importing torch takes seconds, and starting a process longer than most tests.
 """
 
+import functools
+import gc
+import multiprocessing
+import multiprocessing.connection
 import os
 import socket
 import traceback
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
 PRELOADED = ["torch", "torch._dynamo", "torch.nn.parallel", "firkin"]  # torch._dynamo: an optimiser's first step imports it
@@ -21,49 +26,91 @@ def _free_port():
         return s.getsockname()[1]
 
 
-def _rank(rank, size, port, worker, arguments, results):
+def _run(variables, worker, arguments):
+    os.environ.update(variables)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    value = worker(int(variables["RANK"]), *arguments)
+    gc.collect()  # wrapped modules in cycles, whose group goes now
+    dist.barrier()
+    dist.destroy_process_group()
+    return value
+
+
+def _serve(jobs):
     torch.set_num_threads(1)
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo"
-    )
     try:
-        dist.init_process_group("gloo")
-        results.put((rank, True, worker(rank, *arguments)))
-        dist.barrier()
-        dist.destroy_process_group()
-    except BaseException:
-        results.put((rank, False, traceback.format_exc()))
-        raise
-    results.close()
-    results.join_thread()
-    os._exit(0)  # a thread of Gloo that still has a tensor to let go of would abort an interpreter that ends
+        while True:
+            job = jobs.recv()
+            try:
+                jobs.send((True, _run(*job)))
+            except BaseException:
+                jobs.send((False, traceback.format_exc()))
+    except EOFError:
+        os._exit(0)  # a thread of Gloo that still has a tensor to let go of would abort an interpreter that ends
+
+
+class _Ranks:
+    def __init__(self, context):
+        self._context, self._processes, self._jobs = context, [], []
+
+    def run(self, size, worker, arguments):
+        while len(self._processes) < size:
+            ours, theirs = self._context.Pipe()
+            process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._jobs.append(ours)
+        port = str(_free_port())
+        for rank in range(size):
+            variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                         "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+            self._jobs[rank].send((variables, worker, arguments))
+        returned = {}
+        while len(returned) < size:
+            waiting = {self._jobs[rank]: rank for rank in range(size) if rank not in returned}
+            ready = multiprocessing.connection.wait(waiting, TIMEOUT_S)
+            if not ready:
+                raise AssertionError(f"ranks {sorted(waiting.values())} have not ended within {TIMEOUT_S} s")
+            for jobs in ready:
+                try:
+                    good, value = jobs.recv()
+                except EOFError:
+                    raise AssertionError(f"rank {waiting[jobs]}'s process ended") from None
+                if not good:
+                    raise AssertionError(f"rank {waiting[jobs]}:\n{value}")
+                returned[waiting[jobs]] = value
+        return [returned[rank] for rank in range(size)]
+
+    def end(self):
+        for process in self._processes:
+            process.kill()
+        self._processes, self._jobs = [], []
+
+
+_living = None
+
+
+@functools.cache
+def of(program):
+    """What two ranks returned from program(rank), which has run once; several tests look at it."""
+    return with_ranks(2, program)
 
 
 def with_ranks(size, worker, *arguments, start="forkserver"):
-    """Every rank is a new process. Importing torch takes seconds, so a server does it once; start="spawn": each, with the environment of now."""
-    context = mp.get_context(start)
-    if start == "forkserver":
+    """start="spawn": new processes, which import torch anew with the environment of now, and end with this call."""
+    global _living
+    if start == "forkserver" and _living is None:
+        context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-    results = context.Queue()
-    port = _free_port()
-    processes = [
-        context.Process(target=_rank, args=(rank, size, port, worker, arguments, results), daemon=True) for rank in range(size)
-    ]
-    for process in processes:
-        process.start()
+        _living = _Ranks(context)
+    ranks = _living if start == "forkserver" else _Ranks(multiprocessing.get_context(start))
     try:
-        returned = {}
-        for _ in range(size):
-            rank, good, value = results.get(timeout=TIMEOUT_S)
-            if not good:
-                raise AssertionError(f"rank {rank}:\n{value}")
-            returned[rank] = value
-        for process in processes:
-            process.join(TIMEOUT_S)
-            if process.exitcode != 0:
-                raise AssertionError(f"a rank ended with {process.exitcode}")
-        return [returned[rank] for rank in range(size)]
-    finally:
-        for process in processes:
-            if process.is_alive():
-                process.kill()
+        returned = ranks.run(size, worker, arguments)
+    except BaseException:
+        ranks.end()  # the others may still wait for one that failed
+        raise
+    if ranks is not _living:
+        ranks.end()
+    return returned

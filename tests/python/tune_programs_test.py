@@ -1,7 +1,6 @@
 """firkin.tune with training programs as they are: they work, or are refused in one line that says what to write instead."""
 
 import contextlib
-import functools
 import itertools
 import unittest
 
@@ -9,7 +8,7 @@ import firkin
 import torch
 import torch.distributed as dist
 from models import QUICK, WIDTH, Layers, WithUnused, batches, layers, plain, raised, seeded, tensors_of, unlike
-from ranks import with_ranks
+from ranks import of
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -243,34 +242,35 @@ def has_groups(rank):
     return meshed.ddp_kwargs().get("device_mesh") is mesh, grouped.ddp_kwargs()["process_group"] is group, hooks
 
 
-def all_programs(rank):
-    programs = (
-        scales, autocasts_and_freezes, closes, checkpoints, accumulates, has_two_models, refused, has_several_dtypes,
-        has_a_static_graph_with_unused, compresses, compresses_to_bfloat16, has_groups, unwraps,
-    )  # fmt: skip
-    return {program.__name__: program(rank) for program in programs}
-
-
-@functools.cache
-def ran():
-    return with_ranks(2, all_programs)
-
-
-def of(program):
-    return [rank[program.__name__] for rank in ran()]
-
-
-class Works(unittest.TestCase):
+class Checks(unittest.TestCase):
     def alike_and_further_on(self, program):
         for different, moved, *_ in of(program):
             self.assertEqual(different, 0)
             self.assertTrue(moved)
 
+    def is_measured_with_its_hook(self, program):
+        wrapped, gradients, largest, wrong, notes = of(program)[0]
+        self.assertGreater(wrapped, 10)
+        self.assertEqual(gradients, largest)  # sizes are of gradients, though half of that travels
+        self.assertEqual(set(wrong), {0})
+        self.assertFalse([note for note in notes if "without it" in note])
+
+
+class Works(Checks):
     def test_a_gradient_scaler_whose_loss_overflows_on_one_rank(self):
         self.alike_and_further_on(scales)
         self.assertEqual(of(scales)[0][2:], of(scales)[1][2:])
         self.assertTrue(of(scales)[0][2]["scale"])
 
+    def test_accumulation_under_no_sync(self):
+        self.alike_and_further_on(accumulates)
+        self.assertTrue(of(accumulates)[0][2].startswith("layers.3."))
+
+    def test_a_communication_hook_that_wrap_registers_is_measured_with(self):
+        self.is_measured_with_its_hook(compresses)
+
+
+class WorksFull(Checks):
     def test_bfloat16_autocast_and_frozen_layers(self):
         self.alike_and_further_on(autocasts_and_freezes)
 
@@ -279,10 +279,6 @@ class Works(unittest.TestCase):
 
     def test_reentrant_checkpointing(self):
         self.alike_and_further_on(checkpoints)
-
-    def test_accumulation_under_no_sync(self):
-        self.alike_and_further_on(accumulates)
-        self.assertTrue(of(accumulates)[0][2].startswith("layers.3."))
 
     def test_two_models(self):
         self.assertEqual(of(has_two_models), [(True, 0)] * 2)
@@ -293,13 +289,8 @@ class Works(unittest.TestCase):
     def test_a_static_graph_with_unused_parameters(self):
         self.assertTrue(of(has_a_static_graph_with_unused)[0]["static_graph"])
 
-    def test_a_communication_hook_that_wrap_registers_is_measured_with(self):
-        for program in (compresses, compresses_to_bfloat16):
-            wrapped, gradients, largest, wrong, notes = of(program)[0]
-            self.assertGreater(wrapped, 10)
-            self.assertEqual(gradients, largest)  # sizes are of gradients, though half of that travels
-            self.assertEqual(set(wrong), {0})
-            self.assertFalse([note for note in notes if "without it" in note])
+    def test_a_hook_of_another_name_is_measured_with_too(self):
+        self.is_measured_with_its_hook(compresses_to_bfloat16)
 
     def test_a_step_that_unwraps_its_model_by_class(self):
         self.assertEqual(of(unwraps), [{True}] * 2)

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import copy
-import functools
 import io
 import os
 import pathlib
@@ -14,7 +13,7 @@ from unittest import mock
 import firkin
 import torch
 from models import QUICK, WIDTH, Layers, batches, layers, plain, raised, seeded, tensors_of, training_step
-from ranks import with_ranks
+from ranks import of, with_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -304,20 +303,6 @@ def has_a_compiled_module(rank):
     return firkin.tune(model, training_step(model), **QUICK).notes
 
 
-def all_programs(rank):
-    programs = puts_back, moves_others, reaches_too_much, cannot_be_put_back, drifts_apart, compiles, compiles_around_ddp, has_a_compiled_module
-    return {program.__name__: program(rank) for program in programs}
-
-
-@functools.cache
-def ran():
-    return with_ranks(2, all_programs)
-
-
-def of(program):
-    return [rank[program.__name__] for rank in ran()]
-
-
 def peak_mib():
     """Of this process's memory so far."""
     (line,) = (line for line in pathlib.Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
@@ -383,7 +368,7 @@ class PutsBack(unittest.TestCase):
             self.assertRegex(said, r"^tune: '.*layers\.1\.bias.*' now differs between ranks; expected a step")
 
 
-class Compiled(unittest.TestCase):
+class CompiledFull(unittest.TestCase):
     def test_graphs_are_cut_anew_for_every_setting_and_in_the_training_afterwards(self):
         for program in (compiles, compiles_around_ddp):
             tuned, trained, _, _ = of(program)[0]
@@ -401,7 +386,7 @@ class Compiled(unittest.TestCase):
         self.assertIn("caps from 1 MiB on were considered", of(has_a_compiled_module)[0][0])
 
 
-class Memory(unittest.TestCase):
+class MemoryFull(unittest.TestCase):
     def test_a_tuning_takes_one_copy_of_model_and_optimiser_more_than_the_training(self):
         with mock.patch.dict(os.environ, MALLOC_MMAP_THRESHOLD_="65536"):  # what is freed is given back, and not counted again
             for held, trained, more in with_ranks(2, memory_of_training_and_of_tuning, start="spawn"):

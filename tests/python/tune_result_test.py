@@ -2,7 +2,6 @@
 
 import argparse
 import copy
-import functools
 import json
 import os
 import pathlib
@@ -20,7 +19,7 @@ import firkin
 import torch.distributed as dist
 from firkin import _tune
 from models import QUICK, layers, plain, raised
-from ranks import with_ranks
+from ranks import of
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -70,19 +69,6 @@ def has_slow_steps(rank):
     return calls[0], result.notes, result.summary(), result._repr_html_()
 
 
-def both(rank):
-    return {program.__name__: program(rank) for program in (has_a_result, has_slow_steps)}
-
-
-@functools.cache
-def ran():
-    return with_ranks(2, both)
-
-
-def of(program):
-    return [rank[program.__name__] for rank in ran()]
-
-
 class Result(unittest.TestCase):
     def setUp(self):
         self.result = of(has_a_result)[0]
@@ -128,6 +114,8 @@ class Result(unittest.TestCase):
         self.assertGreater(cap, 0)
         self.assertEqual((self.result["here"][1], self.result["here"][0].count("\n")), ({}, 0))
 
+
+class SlowStepsFull(unittest.TestCase):
     def test_slow_steps_are_fewer_and_what_they_cannot_tell_is_said(self):
         calls, notes, summary, page = of(has_slow_steps)[0]
         self.assertLessEqual(calls * 0.2, 1.25 * 6.0)
@@ -158,37 +146,23 @@ class Progress(unittest.TestCase):
         self.assertRegex(notes[0], "calibrated on only 2 settings")
 
 
+def torchrun(*words, modules=""):
+    paths = os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "firkin.tune", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, cwd=HERE)
+
+
 class CommandLine(unittest.TestCase):
-    def torchrun(self, *words, modules=""):
-        paths = os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "firkin.tune", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, cwd=HERE)
-
-    def test_a_scripts_model_is_tuned_under_torchrun(self):
-        with tempfile.TemporaryDirectory() as folder:
-            done = self.torchrun("small_script.py:build", "--time-budget-s", "1", "--out", folder)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("DistributedDataParallel(model", done.stdout)
-            written = {path.name for path in pathlib.Path(folder).iterdir()}
-            self.assertLessEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"}, written)
-
     def test_a_scripts_own_flags_and_process_group_with_nothing_but_torch(self):
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "numpy.py").write_text("raise ModuleNotFoundError('no NumPy here')")
             target = ["--cap-mib", "0.02", "1", "small_script.py:build_as_programs_do"]
-            done = self.torchrun(*target, "--time-budget-s", "1", "--out", folder + "/out", "--", "--layers", "6", modules=folder)
+            done = torchrun(*target, "--time-budget-s", "1", "--out", folder + "/out", "--", "--layers", "6", modules=folder)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("6 layers on 2 ranks\n", done.stdout)
             self.assertEqual(firkin.load(folder + "/out").world_size, 2)
             self.assertRegex(done.stderr, r"firkin.tune +\d+% .* left|about to end")
-
-    def test_a_process_group_that_the_script_makes_when_it_is_imported(self):
-        with tempfile.TemporaryDirectory() as folder:
-            script = pathlib.Path(folder) / "script.py"
-            script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\nfrom small_script import build\n")
-            done = self.torchrun(f"{script}:build", "--time-budget-s", "1", "--out", folder + "/out", modules=HERE)
-            self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_the_gpu_of_this_rank_is_chosen_before_the_script_is_imported(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -203,11 +177,6 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(chosen.mock_calls, [mock.call(1), mock.call("of the script")])
         joined.assert_called_once_with("nccl")
 
-    def test_a_collective_under_way_at_the_end_is_no_failure(self):
-        with tempfile.TemporaryDirectory() as folder:
-            done = self.torchrun("small_script.py:build_and_communicate_at_the_end", "--time-budget-s", "1", "--out", folder)
-            self.assertEqual(done.returncode, 0, done.stderr)
-
     def test_a_wrong_target_is_one_line_and_2(self):
         done = subprocess.run([sys.executable, "-m", "firkin.tune", "small_script.py:nothing"], capture_output=True, text=True, cwd=HERE)
         self.assertEqual((done.returncode, done.stderr), (2, "firkin: small_script.py: no function 'nothing'\n"))
@@ -218,6 +187,28 @@ class CommandLine(unittest.TestCase):
     def test_the_name_stays_the_function(self):
         code = "import firkin.tune, firkin; assert firkin.tune.__name__ == 'tune' and callable(firkin.tune)"
         self.assertEqual(subprocess.run([sys.executable, "-c", code]).returncode, 0)
+
+
+class CommandLineFull(unittest.TestCase):
+    def test_a_scripts_model_is_tuned_under_torchrun(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = torchrun("small_script.py:build", "--time-budget-s", "1", "--out", folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("DistributedDataParallel(model", done.stdout)
+            written = {path.name for path in pathlib.Path(folder).iterdir()}
+            self.assertLessEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"}, written)
+
+    def test_a_process_group_that_the_script_makes_when_it_is_imported(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder) / "script.py"
+            script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\nfrom small_script import build\n")
+            done = torchrun(f"{script}:build", "--time-budget-s", "1", "--out", folder + "/out", modules=HERE)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_collective_under_way_at_the_end_is_no_failure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = torchrun("small_script.py:build_and_communicate_at_the_end", "--time-budget-s", "1", "--out", folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
 
 
 if __name__ == "__main__":
