@@ -73,7 +73,7 @@ void check_header(const std::vector<std::string>& header, const CsvColumns& colu
   const auto contains = [](const std::vector<std::string>& names, const std::string& name) {
     return std::ranges::find(names, name) != names.end();
   };
-  const std::string expected = fmt::format("{}", fmt::join(columns.required, ","));
+  const std::string expected = columns.required.empty() ? "each name once" : fmt::format("{}", fmt::join(columns.required, ","));
   for (const std::string& name : columns.required) {
     if (!contains(header, name)) fail_at(file, line, fmt::format("no column '{}'; expected {}", name, expected));
   }
@@ -140,7 +140,8 @@ CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColu
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   CsvTable table;
   table.file_ = file;
-  bool header_seen = false;
+  table.header_ = columns.header;
+  bool header_seen = !columns.header.empty();
   while (!text.empty()) {
     const int64_t number = ++table.last_line_;
     const size_t end = std::min(text.find('\n'), text.size());

@@ -21,6 +21,7 @@
 #include "firkin/base/output_folder.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/bucket_plan.h"
+#include "import/import.h"
 #include "report/report.h"
 #include "results/results.h"
 
@@ -84,6 +85,9 @@ struct RuleFlags {
 };
 void add_rule_flags(CLI::App& app, RuleFlags& flags);
 CapOptions cap_options(const RuleFlags& flags);  // with the default cap
+
+// How others' all-reduce times are read: --in-place, --dtype, --unit, --where.
+void add_import_flags(CLI::App& app, ImportOptions& options, const std::string& group = kMainGroup);
 
 struct CommonFlags {
   bool json = false;

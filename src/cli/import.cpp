@@ -1,5 +1,6 @@
 // firkin import: other people's measurements as tensors.csv and allreduce.csv.
-#include "import/import.h"
+#include <fmt/ranges.h>
+
 #include "command.h"
 
 namespace firkin::cli {
@@ -36,12 +37,25 @@ nlohmann::json write_imported(const ImportFlags& flags, const Imported& imported
   return result;
 }
 
+// With --world, what other numbers of ranks took is left out.
+void keep_world(Imported& imported, int64_t world_size) {
+  if (world_size == 0 || imported.table.empty()) return;
+  const std::vector<int64_t> worlds = world_sizes(imported.table);
+  const size_t others = std::erase_if(imported.table, [&](const AllReduceRow& row) { return row.world_size != world_size; });
+  if (imported.table.empty()) {
+    throw InputError(fmt::format("--world {}: the files have all-reduces of {} ranks; expected one of these, or no --world", world_size,
+                                 fmt::join(worlds, ", ")));
+  }
+  if (others > 0) imported.notes.push_back(fmt::format("skipped {} rows of other numbers of ranks than {}", others, world_size));
+}
+
 int run(ImportFlags& flags) {
   // Until 0.1 the format stood before the files.
   std::erase_if(flags.files, [](const std::string& word) { return word == "cmsc828g" || word == "nccl-tests"; });
   if (flags.files.empty()) throw InputError("import: no file; expected at least one");
   claim_output_folder(flags.common);
-  const Imported imported = import_files({flags.files.begin(), flags.files.end()}, flags.options);
+  Imported imported = import_files({flags.files.begin(), flags.files.end()}, flags.options);
+  keep_world(imported, flags.options.world_size);
   const nlohmann::json result = write_imported(flags, imported);
   for (const std::string& note : imported.notes) fmt::print(stderr, "firkin: {}\n", note);
   if (flags.common.json) {
@@ -60,19 +74,31 @@ int run(ImportFlags& flags) {
 
 }  // namespace
 
+void add_import_flags(CLI::App& app, ImportOptions& options, const std::string& group) {
+  app.add_flag("--in-place", options.in_place, "take in-place all-reduces")->group(group);
+  app.add_option("--dtype", options.dtype, "element type of the all-reduces, as the file names\nit (default: float)")->group(group);
+  app.add_option("--unit", options.unit, "of times in CSV, if their column does not say it")
+      ->check(CLI::IsMember({"s", "ms", "us", "ns"}))
+      ->group(group);
+  app.add_option("--where", options.where, "rows of a CSV file to take: COLUMN=VALUE")->group(group);
+}
+
 Run declare_import(CLI::App& app) {
   auto flags = std::make_shared<ImportFlags>();
   app.footer(
-      "Recognises files by their content: layer sizes, layer times and all-reduce\n"
-      "times of CMSC 828G's assignment 2 (in any order), or the table or JSON file of\n"
-      "all_reduce_perf (nccl-tests), which needs --world.\n\n"
+      "Recognises files by their content: logs and JSON files of all_reduce_perf\n"
+      "(nccl-tests, rccl-tests), logs of osu_allreduce, all-reduce times in CSV, layer\n"
+      "sizes and times of CMSC 828G's assignment 2. --world says how many ranks there\n"
+      "were, where a file does not. What is left out is said.\n\n"
+      "  firkin import all_reduce.log --out imported\n"
+      "  firkin import osu_allreduce.txt --world 16 --out imported\n"
+      "  firkin import times.csv --unit us --world 16 --out imported\n"
       "  firkin import layer-sizes.csv layer-times.csv allreduce.csv --out imported\n"
-      "  firkin import all_reduce.txt --world 16 --out imported\n"
       "  firkin predict --tensors imported/tensors.csv \\\n"
       "    --allreduce imported/allreduce.csv\n");
   app.add_option("FILE", flags->files, "files to convert");
-  app.add_option("--world", flags->options.world_size, "number of ranks, for nccl-tests");
-  app.add_flag("--in-place", flags->options.in_place, "use the in-place times of nccl-tests");
+  app.add_option("--world", flags->options.world_size, "number of ranks, for files that do not say it;\nof others, the rows of as many");
+  add_import_flags(app, flags->options);
   app.add_option("--model", flags->options.model, "the model of these layers (default: by their number)")
       ->check(CLI::IsMember({"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}));
   for (const char* old_name : {"--sizes", "--times", "--allreduce"}) {

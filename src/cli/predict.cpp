@@ -15,6 +15,7 @@ struct PredictFlags {
   std::optional<int64_t> largest_bucket_bytes;
   double forward_s = 0;  // 0: not given
   std::vector<std::string> hooks;
+  ImportOptions reading;  // of --allreduce
   double conversion_s_per_gib = 0;
   CommonFlags common;  // --out: empty: nothing is written
 };
@@ -41,7 +42,16 @@ void set_forward(const PredictFlags& flags, TensorProfile& profile) {
   profile.forward_s = flags.forward_s;
 }
 
-PredictionInputs read_inputs(const PredictFlags& flags) {
+// Firkin's own table or another's; what was left out of it goes to `notes`. Ranks that it does not state are those asked for.
+AllReduceTable read_allreduce(const PredictFlags& flags, std::vector<std::string>& notes) {
+  ImportOptions options = flags.reading;
+  options.world_size = flags.given.world_size;
+  Imported imported = import_files({flags.allreduce}, options);
+  notes = std::move(imported.notes);
+  return std::move(imported.table);
+}
+
+PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>& notes) {
   PredictionInputs inputs = flags.given;
   inputs.rule = cap_options(flags.rule);
   check_options(inputs.search.simulation);
@@ -51,7 +61,7 @@ PredictionInputs read_inputs(const PredictFlags& flags) {
   for (const std::string& hook : flags.hooks) {
     inputs.hooks.push_back(find_compression(hook, flags.conversion_s_per_gib / static_cast<double>(kGiB)));
   }
-  inputs.table = read_allreduce_csv(flags.allreduce);
+  inputs.table = read_allreduce(flags, notes);
   inputs.world_size = world_size(flags, inputs.table);
   if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);
   if (flags.collectives.empty()) return inputs;
@@ -64,12 +74,14 @@ PredictionInputs read_inputs(const PredictFlags& flags) {
 }
 
 int run(PredictFlags& flags) {
-  const PredictionInputs inputs = read_inputs(flags);
+  std::vector<std::string> notes;
+  const PredictionInputs inputs = read_inputs(flags, notes);
   if (!flags.common.out.empty()) claim_output_folder(flags.common);
   Results results;
   results.run = start_run(std::string(kPredictCommand), flags.common);
   results.prediction = predict(inputs);
   results.notes = results.prediction->notes;
+  results.notes.insert(results.notes.begin(), notes.begin(), notes.end());
   if (flags.common.out.empty()) {
     fmt::print("{}", flags.common.json ? results_text(results) : results_in_text(results, flags.common.settings));
     return 0;
@@ -94,7 +106,7 @@ Run declare_predict(CLI::App& app) {
       "  firkin predict --tensors t.csv --allreduce a.csv --sharded \\\n"
       "    --collectives collectives.csv\n");
   app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order")->required();
-  app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,...")->required();
+  app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,..., or what firkin import reads")->required();
   PredictionInputs& inputs = flags->given;
   const CLI::Range ranks(int64_t{1}, kLargestWorld);
   CLI::Option* world = app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")->check(ranks);
@@ -110,6 +122,7 @@ Run declare_predict(CLI::App& app) {
   add_old_name(app, "--cap-mib", caps, "MiB");
   add_old_name(app, "--cap-mb", caps, "MB");
   add_rule_flags(app, flags->rule);
+  add_import_flags(app, flags->reading, "Others' all-reduce times");
   const char* const group = "Performance model";
   SimulationOptions& simulation = inputs.search.simulation;
   CLI::Option* overhead = add_time(app, "--overhead", simulation.overhead_s, "cost per call on the computing thread: 20us");

@@ -177,31 +177,6 @@ Imported from_tables(const CsvTable& sizes, const CsvTable& times_table, const G
   return {.profile = std::move(profile), .model = model.name, .notes = std::move(notes)};
 }
 
-AllReduceTable allreduce_from(const CsvTable& table) {
-  if (table.rows() == 0) table.fail_at_end("no measurements; expected lines of backend,world_size,...");
-  AllReduceTable rows;
-  for (size_t i = 0; i < table.rows(); ++i) {
-    const std::string& backend = table.text(i, "backend");
-    if (backend != table.text(0, "backend")) {
-      table.fail(i, fmt::format("backend '{}' after '{}'; expected one backend", backend, table.text(0, "backend")));
-    }
-    AllReduceRow row{.bytes = table.integer(i, "total_bytes"),
-                     .world_size = table.integer(i, "world_size"),
-                     .median_s = table.number(i, "average_time"),
-                     .stdev_s = table.number(i, "stdev_time")};
-    row.mean_s = row.median_s;
-    if (row.bytes < 1) table.fail(i, fmt::format("total_bytes is {}; expected at least 1", row.bytes));
-    if (table.integer(i, "total_elements") < 1) table.fail(i, "total_elements is below 1; expected at least 1");
-    if (row.world_size < 1) table.fail(i, fmt::format("world_size is {}; expected at least 1", row.world_size));
-    if (const char* expected = expected_of_measured(row.median_s)) {
-      table.fail(i, fmt::format("average_time is {}; expected {}", row.median_s, expected));
-    }
-    if (*row.stdev_s < 0) table.fail(i, fmt::format("stdev_time is {}; expected at least 0", *row.stdev_s));
-    rows.push_back(row);
-  }
-  return rows;
-}
-
 // The model of that name, or, without one, with as many blocks as the sizes name. Throws InputError, which lists the names.
 const Gpt2Size& model_of(const CsvTable& sizes, const std::string& name) {
   std::vector<std::string> names;
@@ -223,11 +198,6 @@ Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& 
   const CsvColumns time_columns = {.required = {"Name", "mean"}, .optional = {"min", "max", "std", "median"}};
   const CsvTable sizes = parse_csv(sizes_text, sizes_file, size_columns);
   return from_tables(sizes, parse_csv(times_text, times_file, time_columns), model_of(sizes, model));
-}
-
-AllReduceTable parse_cmsc828g_allreduce(std::string_view text, const std::string& file) {
-  return allreduce_from(
-      parse_csv(text, file, {.required = {"backend", "world_size", "total_elements", "total_bytes", "average_time", "stdev_time"}}));
 }
 
 }  // namespace firkin

@@ -1,10 +1,9 @@
-#include "import.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 
+#include "benchmark_rows.h"
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
@@ -13,7 +12,7 @@ namespace firkin {
 namespace {
 
 constexpr const char* kExpectedFiles =
-    "layer sizes, layer times or all-reduce times of CMSC 828G, or what nccl-tests prints or writes with -J";
+    "layer sizes or layer times of CMSC 828G, all-reduce times in CSV, or the output of nccl-tests or osu_allreduce";
 
 struct ImportText {
   std::string file, text;
@@ -31,29 +30,43 @@ const ImportText* only_one(const std::vector<ImportText>& texts, ImportFormat wa
   return found;
 }
 
-void append(Imported& imported, AllReduceTable table) {
-  imported.table.insert(imported.table.end(), table.begin(), table.end());
+Imported parse_allreduce(const ImportText& text, const ImportOptions& options) {
+  if (text.format == ImportFormat::kNcclTests) return parse_nccl_tests(text.text, text.file, options);
+  if (text.format == ImportFormat::kOsu) return parse_osu(text.text, text.file, options);
+  return parse_allreduce_times(text.text, text.file, options);
 }
 
 }  // namespace
 
 std::string name_of(ImportFormat format) {
-  constexpr std::array kNames = {"layer sizes of CMSC 828G", "layer times of CMSC 828G", "all-reduce times of CMSC 828G",
-                                 "output of nccl-tests"};
+  constexpr std::array kNames = {"layer sizes of CMSC 828G", "layer times of CMSC 828G", "all-reduce times in CSV", "output of nccl-tests",
+                                 "output of osu_allreduce"};
   return kNames[static_cast<size_t>(format)];
 }
 
 ImportFormat recognize_import(std::string_view text, const std::string& file) {
-  const size_t first = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(first), '\n');
-  std::string_view begin = text.substr(first);
-  begin = begin.substr(0, std::min(begin.find('\n'), kLongestCsvLine));
-  const auto holds = [&](std::string_view words) { return begin.find(words) != std::string_view::npos; };
-  if (begin.starts_with('{') || begin.starts_with('#') || holds("NCCL")) return ImportFormat::kNcclTests;
+  const std::string clean = undecorated(text);
+  if (begins_json_object(clean) || begins_json_array(clean)) return ImportFormat::kNcclTests;
+  bool nccl_tests = false, osu = false;
+  std::string_view first;  // that is neither empty nor a comment
+  int64_t first_number = 1;
+  for_each_line(clean, file, [&](int64_t number, std::string_view line) {
+    const std::vector<std::string_view> words = words_of(line);
+    if (words.empty()) return;
+    osu = osu || belongs_to_osu(words);
+    nccl_tests = nccl_tests || belongs_to_nccl_tests(words);
+    if (!first.empty() || words[0].starts_with('#')) return;
+    first = line;
+    first_number = number;
+  });
+  const auto holds = [&](std::string_view words) { return first.find(words) != std::string_view::npos; };
+  if (osu) return ImportFormat::kOsu;
+  if (nccl_tests) return ImportFormat::kNcclTests;
   if (holds("Params")) return ImportFormat::kCmsc828gSizes;
-  if (holds("world_size") || holds("backend")) return ImportFormat::kCmsc828gAllReduce;
-  if (holds("Name")) return ImportFormat::kCmsc828gTimes;
-  throw InputError(fmt::format("{}:{}: unknown format; expected {}", file, begin.empty() ? 1 : line, kExpectedFiles));
+  if (belongs_to_allreduce_csv(first)) return ImportFormat::kAllReduceCsv;
+  if (holds("Name,")) return ImportFormat::kCmsc828gTimes;
+  if (clean.find("NCCL") != std::string::npos || clean.find("nThread") != std::string::npos) return ImportFormat::kNcclTests;
+  throw InputError(fmt::format("{}:{}: unknown format; expected {}", file, first_number, kExpectedFiles));
 }
 
 Imported import_files(const std::vector<std::filesystem::path>& files, const ImportOptions& options) {
@@ -71,12 +84,11 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
   }
   Imported imported;
   if (sizes) imported = parse_cmsc828g_profile(sizes->text, sizes->file, times->text, times->file, options.model);
-  for (const auto& [file, text, format] : texts) {
-    imported.formats.push_back(format);
-    if (format == ImportFormat::kCmsc828gAllReduce) append(imported, parse_cmsc828g_allreduce(text, file));
-    if (format != ImportFormat::kNcclTests) continue;
-    Imported of_file = parse_nccl_tests(text, file, options);
-    append(imported, std::move(of_file.table));
+  for (const ImportText& text : texts) {
+    imported.formats.push_back(text.format);
+    if (text.format == ImportFormat::kCmsc828gSizes || text.format == ImportFormat::kCmsc828gTimes) continue;
+    const Imported of_file = parse_allreduce(text, options);
+    imported.table.insert(imported.table.end(), of_file.table.begin(), of_file.table.end());
     imported.notes.insert(imported.notes.end(), of_file.notes.begin(), of_file.notes.end());
   }
   return imported;

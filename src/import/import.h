@@ -18,22 +18,26 @@
 namespace firkin {
 
 enum class ImportFormat {
-  kCmsc828gSizes,      // CMSC 828G's assignment 2 (University of Maryland): parameters of GPT-2's blocks
-  kCmsc828gTimes,      // its gradient times
-  kCmsc828gAllReduce,  // its all-reduce times
-  kNcclTests,          // what all_reduce_perf prints, or writes with -J
+  kCmsc828gSizes,  // CMSC 828G's assignment 2 (University of Maryland): parameters of GPT-2's blocks
+  kCmsc828gTimes,  // its gradient times
+  kAllReduceCsv,   // all-reduce times in CSV: Firkin's, that course's, those of data/, others
+  kNcclTests,      // what all_reduce_perf prints, or writes with -J; rccl-tests
+  kOsu,            // what osu_allreduce prints
 };
 
 std::string name_of(ImportFormat format);  // "layer sizes of CMSC 828G", ...
 
-// By the header of a CSV file, the leading { of JSON, or a comment (#) or log line (NCCL) as nccl-tests prints them. Throws InputError,
-// with file and line, which lists what is read.
+// By a table of nccl-tests or OSU anywhere in the text, JSON of these, or the header of a CSV file. Throws InputError, with file
+// and line, which lists what is read.
 ImportFormat recognize_import(std::string_view text, const std::string& file);
 
 struct ImportOptions {
   std::string model = {};  // of layer sizes and times: gpt2, gpt2-medium, gpt2-large or gpt2-xl; empty: the one with as many blocks
-  int64_t world_size = 0;  // of nccl-tests' output, which does not say it: at least 2
-  bool in_place = false;   // of nccl-tests' output: the in-place columns, rather than the out-of-place ones
+  int64_t world_size = 0;  // of all-reduce times that do not say it; 0: such times are refused
+  bool in_place = false;   // the in-place times, where a file has both, rather than the out-of-place ones
+  std::string dtype = {};  // the rows of this element type, as the file names it; empty: float32, or the only one
+  std::string unit = {};   // of the times in CSV where the column's name does not say it: s, ms, us or ns
+  std::vector<std::string> where = {};  // COLUMN=VALUE, which the rows of a CSV file must have
 };
 
 struct Imported {
@@ -61,16 +65,22 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
 Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& sizes_file, std::string_view times_text,
                                 const std::string& times_file, const std::string& model = {});
 
-// Columns: backend,world_size,total_elements,total_bytes,average_time,stdev_time; times in seconds. The average stands in for the median
-// too, because the file has no other. Throws InputError with file and line for malformed input, two backends included.
-AllReduceTable parse_cmsc828g_allreduce(std::string_view text, const std::string& file);
+// All-reduce times. The time, an average in most formats, stands in for the median; what is left out is said in the notes, with its first
+// line. All throw InputError, with file and line, where nothing is left, the number of ranks is not known, or a time or size is impossible.
 
-// A text that starts with { is taken for JSON (format version 1 to 3), any other for the printed table, whose header says where its columns
-// are. The time, an average over iterations, stands in for the median. Comments (#), the log lines of NCCL itself and sizes of 0 bytes are
-// left out, the latter two with a note.
+// Firkin's own allreduce.csv, strictly; any other CSV file by the names of its columns (bytes or size_mib; time_us, latency_ms or time with
+// a `unit`; ranks, world_size or n_gpus), or without a header as bytes and time. Commas, semicolons or tabs stand between the fields. Also
+// throws where a column of words has two values, unless `where` chooses.
+Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options);
+
+// JSON as nccl-tests (format version 1 to 3) or rccl-tests writes it, or a log with one or more tables, whose headers say where
+// their columns are. The number of ranks is that of the devices which the log lists. Left out are other collectives (by their program's
+// name or the shape of their rows), other element types and operations, rows cut off by other lines, sizes of 0 bytes, and one rank alone.
 //
-// Throws InputError, with file and (in a table) line, for any other line, a time that is not positive or is CPU time, wrong elements,
-// another collective than all_reduce_perf, and a world size that contradicts the ratio of bus to algorithm bandwidth, 2 (n - 1) / n.
+// Also throws for wrong elements, and for bandwidths that contradict size and time, or the number of ranks.
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options);
+
+// osu_allreduce of the OSU micro-benchmarks, from version 3; left out are other benchmarks and element types.
+Imported parse_osu(std::string_view text, const std::string& file, const ImportOptions& options);
 
 }  // namespace firkin

@@ -1,252 +1,325 @@
+// The tables of nccl-tests and rccl-tests, anywhere in a log.
+//
+// A row is found by its shape: two whole numbers and the name of an element type (size, count, type), whatever stands before them. What
+// follows is read as the last header says. nccl-tests prints a row in pieces, between which other processes write lines of their own, so a
+// row stays open until its columns are complete or another row begins.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <array>
 #include <cmath>
-#include <functional>
-#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
 
-#include "firkin/base/csv.h"
-#include "firkin/base/error.h"
-#include "firkin/base/json_text.h"
-#include "firkin/base/units.h"
-#include "import.h"
+#include "nccl_tests.h"
 
 namespace firkin {
 namespace {
 
-constexpr double kMicrosecond = 1e-6;
-constexpr size_t kShownCharacters = 40;  // of a bad field, in a message
-constexpr std::string_view kProgram = "all_reduce_perf";
-constexpr const char* kExpectedOutput = "what nccl-tests prints, or writes with -J";
+constexpr const char* kExpectedRows = "the results of all_reduce_perf";
 
-// Says "FILE:LINE", or "FILE:LINE: results[3]". A function, because the line of a JSON value takes a pass over the text.
-using Where = std::function<std::string()>;
+using Words = std::vector<std::string_view>;
 
-// One result, as either format gives it.
-struct Result {
-  Where where;
-  int64_t bytes = 0;
-  double time_us = 0;
-  double algorithm_bandwidth = 0;  // GB/s
-  double bus_bandwidth = 0;
-  std::optional<double> wrong;  // elements; absent when they were not checked
+struct ElementType {
+  std::string_view name;
+  int64_t bytes;
 };
-
-[[noreturn]] void fail(const Where& where, const std::string& message) {
-  throw InputError(where() + ": " + message);
-}
-
-Where at_line(const std::string& file, int64_t line) {
-  return [file, line] { return fmt::format("{}:{}", file, line); };
-}
-
-// Printable, whatever the file holds.
-std::string shown(std::string_view text) {
-  std::string result;
-  for (const char c : text.substr(0, kShownCharacters)) result += (c >= 0x20 && c < 0x7f) ? c : '?';
-  return text.size() > kShownCharacters ? result + "..." : result;
-}
-
-template <typename Number>
-Number parsed(std::string_view text, const Where& where, const char* what) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size())
-    fail(where, fmt::format("{} is '{}'; expected a number", what, shown(text)));
-  return value;
-}
-
-std::vector<std::string_view> words_of(std::string_view line) {
-  constexpr std::string_view kBlanks = " \t\r";
-  std::vector<std::string_view> words;
-  for (size_t begin = line.find_first_not_of(kBlanks); begin != std::string_view::npos; begin = line.find_first_not_of(kBlanks)) {
-    line.remove_prefix(begin);
-    const size_t length = std::min(line.find_first_of(kBlanks), line.size());
-    words.push_back(line.substr(0, length));
-    line.remove_prefix(length);
-  }
-  return words;
-}
-
-// Where a table's columns are, counted in words from the left.
-struct Columns {
-  size_t size = 0, time = 0, algorithm_bandwidth = 0, bus_bandwidth = 0, wrong = 0;
-  size_t count = 0;
+constexpr std::array kTypes = {
+    ElementType{"float", 4},    ElementType{"half", 2},     ElementType{"bfloat16", 2}, ElementType{"double", 8},
+    ElementType{"int8", 1},     ElementType{"uint8", 1},    ElementType{"int32", 4},    ElementType{"uint32", 4},
+    ElementType{"int64", 8},    ElementType{"uint64", 8},   ElementType{"f8e4m3", 1},   ElementType{"f8e5m2", 1},
+    ElementType{"fp8_e4m3", 1}, ElementType{"fp8_e5m2", 1}, ElementType{"char", 1},     ElementType{"int", 4},
 };
+constexpr std::array<std::string_view, 7> kOperations = {"sum", "prod", "max", "min", "avg", "mulsum", "none"};
+constexpr std::array<std::string_view, 11> kPrograms = {"all_reduce", "all_gather", "broadcast", "reduce",   "reduce_scatter", "alltoall",
+                                                        "alltoallv",  "gather",     "scatter",   "sendrecv", "hypercube"};
 
-// From the words of the header line behind its #. The out-of-place columns come first.
-Columns columns_of(const std::vector<std::string_view>& header, bool in_place, const Where& where) {
-  const auto column = [&](std::string_view name, int occurrence) {
-    auto found = header.begin();
-    for (int i = 0;; ++i, ++found) {
-      found = std::find(found, header.end(), name);
-      if (found == header.end()) break;
-      if (i == occurrence) return static_cast<size_t>(found - header.begin());
-    }
-    if (name == "time" && std::ranges::count(header, "cputime") > 0) {
-      fail(where, "the times are CPU times (-C); expected a run without that option");
-    }
-    fail(where, fmt::format("no {} column '{}'; expected the table of {}", in_place ? "in-place" : "out-of-place", name, kProgram));
-  };
-  const int side = in_place ? 1 : 0;
-  const bool named_errors = std::ranges::count(header, "error") > 0;  // before nccl-tests 2.11
-  return {.size = column("size", 0),
-          .time = column("time", side),
-          .algorithm_bandwidth = column("algbw", side),
-          .bus_bandwidth = column("busbw", side),
-          .wrong = column(named_errors ? "error" : "#wrong", side),
-          .count = header.size()};
+const ElementType* find_type(std::string_view name) {
+  const auto found = std::ranges::find(kTypes, name, &ElementType::name);
+  return found == kTypes.end() ? nullptr : &*found;
 }
 
-Result result_of(const std::vector<std::string_view>& words, const Columns& columns, const Where& where) {
-  if (words.size() < columns.count) {
-    fail(where, fmt::format("{} values; expected {}, as in the header", words.size(), columns.count));
+// The collective that it is, if it is no all-reduce; empty otherwise.
+std::string other_collective(const NcclResult& result) {
+  if (!result.program.empty() && result.program != kAllReduceProgram) return result.program + "_perf";
+  if (result.operation.empty() || result.operation == "none") {
+    return result.root >= 0 ? "a collective with a root and no reduction (broadcast_perf)"
+                            : "a collective without reduction (all_gather_perf)";
   }
-  Result result{.where = where,
-                .bytes = parsed<int64_t>(words[columns.size], where, "size"),
-                .time_us = parsed<double>(words[columns.time], where, "time"),
-                .algorithm_bandwidth = parsed<double>(words[columns.algorithm_bandwidth], where, "algbw"),
-                .bus_bandwidth = parsed<double>(words[columns.bus_bandwidth], where, "busbw"),
-                .wrong = {}};
-  if (words[columns.wrong] != "N/A") result.wrong = parsed<double>(words[columns.wrong], where, "#wrong");
-  return result;
-}
-
-void check_program(std::string_view comment, const Where& where) {
-  constexpr std::string_view kStart = "Collective test starting:";
-  const size_t start = comment.find(kStart);
-  if (start == std::string_view::npos) return;
-  const std::vector<std::string_view> words = words_of(comment.substr(start + kStart.size()));
-  if (words.empty() || !words[0].ends_with(kProgram)) {
-    fail(where, fmt::format("the test is '{}'; expected {}", words.empty() ? "" : shown(words[0]), kProgram));
+  if (result.root >= 0) return "a reduction to one rank (reduce_perf)";
+  const ElementType* type = find_type(result.type);
+  if (type && result.count > 0 && result.bytes / type->bytes != result.count) {
+    return "a collective whose count is of one rank's part (reduce_scatter_perf)";
   }
+  return "";
 }
 
-std::vector<Result> results_of_table(std::string_view text, const std::string& file, bool in_place, std::vector<std::string>& notes) {
-  std::vector<Result> results;
-  std::optional<Columns> columns;
-  int64_t log_lines = 0;
-  for (int64_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    const Where where = at_line(file, number);
-    if (line.size() > kLongestCsvLine)
-      fail(where, fmt::format("the line is longer than {} bytes; expected {}", kLongestCsvLine, kExpectedOutput));
-    std::vector<std::string_view> words = words_of(line);
-    if (words.empty()) continue;
-    if (words[0].starts_with('#')) {
-      check_program(line, where);
-      words.erase(words.begin());
-      if (!words.empty() && words[0] == "size") columns = columns_of(words, in_place, where);
-    } else if (line.find("NCCL INFO") != std::string_view::npos || line.find("NCCL WARN") != std::string_view::npos) {
-      ++log_lines;
-    } else if (!columns) {
-      fail(where, fmt::format("'{}' before the table's header; expected # size count type redop ...", shown(line)));
-    } else {
-      results.push_back(result_of(words, *columns, where));
-    }
-  }
-  if (!columns) fail(at_line(file, 1), fmt::format("no header; expected the table of {}: # size count type redop ...", kProgram));
-  if (log_lines > 0) notes.push_back(fmt::format("skipped {} log lines of NCCL", log_lines));
-  return results;
+// Whether printed numbers, rounded to two digits behind the point, or three in all, may stand for these.
+bool agrees(double printed, double value) {
+  constexpr double kRounding = 0.0051, kRelative = 0.01;
+  return std::abs(printed - value) <= kRounding + kRelative * value;
 }
 
-double number_of(const nlohmann::json& object, const char* key, const Where& where) {
-  if (!object.contains(key) || !object[key].is_number()) fail(where, fmt::format("{} is missing or no number; expected a number", key));
-  return object[key].get<double>();
-}
-
-Result result_of(const nlohmann::json& row, bool in_place, const Where& where) {
-  const char* side = in_place ? "in_place" : "out_of_place";
-  if (!row.is_object() || !row.contains("size") || !row["size"].is_number_integer()) fail(where, "no whole number 'size'");
-  if (row["size"].is_number_unsigned() && row["size"].get<uint64_t>() > INT64_MAX) fail(where, "size does not fit into 64 bits");
-  if (!row.contains(side) || !row[side].is_object()) fail(where, fmt::format("no object '{}'", side));
-  const nlohmann::json& values = row[side];
-  if (values.contains("cpu_time")) fail(where, "the time is CPU time (-C); expected a run without that option");
-  Result result{.where = where,
-                .bytes = row["size"].get<int64_t>(),
-                .time_us = number_of(values, "time", where),
-                .algorithm_bandwidth = number_of(values, "alg_bw", where),
-                .bus_bandwidth = number_of(values, "bus_bw", where),
-                .wrong = {}};
-  if (values.contains("nwrong") && !values["nwrong"].is_null()) result.wrong = number_of(values, "nwrong", where);
-  return result;
-}
-
-std::vector<Result> results_of_json(std::string_view text, const std::string& file, bool in_place) {
-  const nlohmann::json json = parse_json(text, file, kExpectedOutput);
-  const auto at = [text, file](const std::string& path) -> Where {
-    return [=] { return fmt::format("{}:{}", file, json_line_of(text, path)); };
-  };
-  if (json.contains("args") && json["args"].is_array() && !json["args"].empty() && json["args"][0].is_string()) {
-    const auto program = json["args"][0].get<std::string>();
-    if (!program.ends_with(kProgram)) fail(at("args[0]"), fmt::format("args[0] is '{}'; expected {}", shown(program), kProgram));
-  }
-  if (!json.contains("results") || !json["results"].is_array()) {
-    fail(at("results"), fmt::format("no array 'results'; expected {}", kExpectedOutput));
-  }
-  std::vector<Result> results;
-  for (const nlohmann::json& row : json["results"]) {
-    const std::string path = fmt::format("results[{}]", results.size());
-    results.push_back(result_of(row, in_place, [at, path] { return fmt::format("{}: {}", at(path)(), path); }));
-  }
-  return results;
-}
-
-// Both bandwidths are rounded to two digits after the point: only large ones say something.
-void check_world(const Result& result, int64_t world_size) {
-  constexpr double kLeastBandwidth = 5;
-  constexpr double kTolerance = 0.01;
+void check_bandwidths(const NcclResult& result, int64_t world_size) {
   for (const double bandwidth : {result.algorithm_bandwidth, result.bus_bandwidth}) {
     if (!std::isfinite(bandwidth) || bandwidth < 0)
       fail(result.where, fmt::format("a bandwidth is {}; expected GB/s, at least 0", bandwidth));
   }
-  if (result.algorithm_bandwidth < kLeastBandwidth) return;
-  const double ratio = result.bus_bandwidth / result.algorithm_bandwidth;
-  const auto world = static_cast<double>(world_size);
-  const double expected = 2 * (world - 1) / world;
-  if (std::abs(ratio / expected - 1) <= kTolerance) return;
-  fail(result.where,
-       fmt::format("busbw is {:.4g} times algbw; expected {:.4g}, for an all-reduce of {} ranks", ratio, expected, world_size));
-}
-
-void append_row(Imported& imported, const Result& result, int64_t world_size, int64_t& empty) {
-  if (result.bytes < 0) fail(result.where, fmt::format("size is {}; expected at least 0", result.bytes));
-  if (result.wrong.value_or(0) != 0) fail(result.where, fmt::format("{} wrong elements; expected 0", *result.wrong));
-  if (result.bytes == 0) {
-    ++empty;
-    return;
+  constexpr double kGigabytePerMicrosecond = 1e3;
+  const double measured = static_cast<double>(result.bytes) / result.time_us / kGigabytePerMicrosecond;
+  if (std::isfinite(measured) && measured > 0 && !agrees(result.algorithm_bandwidth, measured)) {
+    fail(result.where, fmt::format("algbw is {} GB/s; expected {:.4g}, as size and time have it", result.algorithm_bandwidth, measured));
   }
-  const double seconds = result.time_us * kMicrosecond;
-  if (const char* expected = expected_of_measured(seconds)) {
-    fail(result.where, fmt::format("time is {} us; expected {}", result.time_us, expected));
-  }
-  check_world(result, world_size);
-  imported.table.push_back({.bytes = result.bytes, .world_size = world_size, .median_s = seconds, .mean_s = seconds});
+  const double factor = 2 * static_cast<double>(world_size - 1) / static_cast<double>(world_size);
+  if (agrees(result.bus_bandwidth, factor * result.algorithm_bandwidth)) return;
+  fail(result.where, fmt::format("busbw is {:.4g} times algbw; expected {:.4g}, for an all-reduce of {} ranks",
+                                 result.bus_bandwidth / result.algorithm_bandwidth, factor, world_size));
 }
 
 }  // namespace
 
+void add_result(BenchmarkRows& rows, const NcclResult& result, const ImportOptions& options) {
+  if (result.bytes < 0) fail(result.where, fmt::format("size is {}; expected at least 0", result.bytes));
+  if (const std::string other = other_collective(result); !other.empty()) return rows.skip("rows of " + other, result.where);
+  if (result.world_size == 1) return rows.skip("rows of one rank alone (was nccl-tests built with MPI=1?)", result.where);
+  if (!(result.wrong <= result.most_wrong)) {
+    fail(result.where, fmt::format("{} wrong; expected {} at most", result.wrong, result.most_wrong));
+  }
+  const int64_t world_size = result.world_size > 0 ? result.world_size : options.world_size;
+  if (result.bytes > 0 && result.time_us > 0 && world_size > 1) check_bandwidths(result, world_size);
+  constexpr double kMicrosecond = 1e-6;
+  rows.rows.push_back({.where = result.where,
+                       .bytes = result.bytes,
+                       .seconds = result.time_us * kMicrosecond,
+                       .world_size = result.world_size,
+                       .type = result.type,
+                       .operation = result.operation});
+}
+
+namespace {
+
+// The printed table.
+
+// Where the words of a header start that name a row's first three columns; npos: nowhere. NCCL 1's own test called them otherwise.
+size_t find_header(const Words& words) {
+  for (size_t i = 2; i < words.size(); ++i) {
+    if (words[i] != "type") continue;
+    if (words[i - 2] == "size" && words[i - 1] == "count") return i - 2;
+    if (words[i - 2] == "bytes" && words[i - 1] == "N") return i - 2;
+  }
+  return std::string_view::npos;
+}
+
+// Where a row starts; npos: nowhere.
+size_t find_row(const Words& words) {
+  for (size_t i = 2; i < words.size(); ++i) {
+    if (find_type(words[i]) && tagged_integer(words[i - 2]) && tagged_integer(words[i - 1])) return i - 2;
+  }
+  return std::string_view::npos;
+}
+
+bool is_wrong_column(std::string_view name) {
+  return name == "#wrong" || name == "error" || name == "res";
+}
+
+// The columns behind the type. Those that are no numbers (timestamp) come last and are not needed.
+Words columns_in(std::span<const std::string_view> header) {
+  Words columns(header.begin(), header.end());
+  columns.erase(std::ranges::find(columns, "timestamp"), columns.end());
+  return columns;
+}
+
+// For a table whose header is not in the text: as nccl-tests prints them since 2.11, and before.
+Words usual_columns(std::span<const std::string_view> values) {
+  const bool has_root = values.size() > 1 && values[1].starts_with("-1");
+  Words columns = {"redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong"};
+  if (!has_root) columns.erase(columns.begin() + 1);
+  return columns;
+}
+
+struct OpenRow {
+  int64_t line = 0;
+  NcclResult result;
+  Words columns, values;  // values: as many as were read
+};
+
+// Takes the words as the row's next values, as far as they are such.
+void take_values(OpenRow& row, std::span<const std::string_view> words) {
+  for (const std::string_view word : words) {
+    if (row.values.size() == row.columns.size()) break;
+    std::string_view column = row.columns[row.values.size()];
+    if (column == "redop" || column == "op") {
+      // A line of another process may follow without a blank: "sumnode1:17:17 [0] NCCL INFO".
+      const auto operation = std::ranges::find_if(kOperations, [&](std::string_view name) { return word.starts_with(name); });
+      if (operation != kOperations.end()) {
+        row.values.push_back(*operation);
+        if (word != *operation) break;
+        continue;
+      }
+      row.values.emplace_back();  // nothing is printed where there is no operation
+      if (row.values.size() == row.columns.size()) break;
+      column = row.columns[row.values.size()];
+    }
+    if (column == "root" || is_wrong_column(column)) {
+      const size_t digits = std::min(word.find_first_not_of("-0123456789"), word.size());
+      if (const std::string_view number = word.substr(0, digits); number == "-1" || (number == "0" && !number_in(word))) {
+        row.values.push_back(number);
+        if (number != word) break;
+        continue;
+      }
+    }
+    if (!number_in(word) && word != "N/A") break;
+    row.values.push_back(word);
+  }
+}
+
+// Takes the rest of a row from a line of its own, where other lines stood between: whatever tag stands before the numbers.
+void continue_row(OpenRow& row, std::span<const std::string_view> words) {
+  constexpr size_t kPiece = 4;  // nccl-tests prints time, bandwidths and errors at once
+  if (row.values.size() >= row.columns.size() || row.columns[row.values.size()] != "time") return;
+  for (; words.size() >= kPiece && words[0] != "NCCL"; words = words.subspan(1)) {
+    OpenRow longer = row;
+    take_values(longer, words);
+    if (longer.values.size() < row.values.size() + kPiece) continue;
+    row = std::move(longer);
+    return;
+  }
+}
+
+// The index of the column with that name on the wanted side: a table with both has the out-of-place columns first.
+std::optional<size_t> find_column(const OpenRow& row, bool (*is_it)(std::string_view), bool in_place) {
+  std::optional<size_t> found;
+  for (size_t i = 0; i < row.columns.size(); ++i) {
+    if (!is_it(row.columns[i])) continue;
+    if (!in_place || found) return i;
+    found = i;
+  }
+  return found;
+}
+
+void finish_row(BenchmarkRows& rows, std::optional<OpenRow>& open, const ImportOptions& options) {
+  if (!open) return;
+  OpenRow row = std::move(*open);
+  open.reset();
+  const auto value = [&](bool (*is_it)(std::string_view)) -> std::optional<double> {
+    const std::optional<size_t> column = find_column(row, is_it, options.in_place);
+    if (!column || *column >= row.values.size()) return std::nullopt;
+    return row.values[*column] == "N/A" ? 0 : number_in(row.values[*column]);
+  };
+  const auto word = [&](bool (*is_it)(std::string_view)) -> std::string {
+    const std::optional<size_t> column = find_column(row, is_it, false);
+    return column && *column < row.values.size() ? std::string(row.values[*column]) : "";
+  };
+  NcclResult& result = row.result;
+  result.operation = word([](std::string_view name) { return name == "redop" || name == "op"; });
+  const std::string root = word([](std::string_view name) { return name == "root"; });
+  result.root = tagged_integer(root).value_or(-1);
+  if (std::ranges::count(row.columns, "cputime") > 0) return rows.skip("rows of CPU times (-C)", result.where);
+  const auto time = value([](std::string_view name) { return name == "time"; });
+  const auto algorithm = value([](std::string_view name) { return name == "algbw"; });
+  const auto bus = value([](std::string_view name) { return name == "busbw"; });
+  const auto wrong = value(is_wrong_column);
+  if (!time || !algorithm || !bus || !wrong) {
+    const std::string other = row.values.empty() ? "" : other_collective(result);
+    if (!other.empty()) return rows.skip("rows of " + other, result.where);
+    return rows.skip("rows that are cut off", result.where);
+  }
+  constexpr double kMostError = 0.05;   // relative: the bound of nccl-tests 2.10 for half
+  constexpr double kMillisecond = 1e3;  // NCCL 1
+  const bool counts_wrong = std::ranges::count(row.columns, "#wrong") > 0;
+  result.time_us = *time * (std::ranges::count(row.columns, "op") > 0 ? kMillisecond : 1);
+  result.algorithm_bandwidth = *algorithm;
+  result.bus_bandwidth = *bus;
+  result.wrong = *wrong;
+  result.most_wrong = counts_wrong ? 0 : kMostError;
+  add_result(rows, result, options);
+}
+
+// The run that the lines of a log belong to.
+struct Run {
+  std::string program;
+  std::set<int64_t> ranks;  // of the first communicator
+  bool split = false;       // whether there are several
+  Words columns;
+
+  int64_t world_size() const {
+    if (ranks.empty()) return 0;
+    return split ? static_cast<int64_t>(ranks.size()) : *ranks.rbegin() + 1;
+  }
+};
+
+// The collective whose program a line starts, as nccl-tests says it or as a command line with options; empty: none.
+std::string program_in(const Words& words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::string_view name = words[i].substr(words[i].find_last_of('/') + 1);
+    const size_t end = name.find("_perf");
+    const bool started = i > 0 && words[i - 1] == "starting:";
+    const bool has_options = i + 1 < words.size() && words[i + 1].starts_with('-');
+    if (end == std::string_view::npos || (!started && !has_options)) continue;
+    name = name.substr(0, end);
+    if (started || std::ranges::find(kPrograms, name) != kPrograms.end()) return std::string(name);
+  }
+  return "";
+}
+
+// # Rank  0 Group  0 Pid  17 on  host device  0 [0x07] NVIDIA A100-SXM4-40GB
+void read_device(Run& run, const Words& words) {
+  const auto rank = std::ranges::find(words, "Rank");
+  if (std::ranges::find(words, "device") == words.end() || words.end() - rank < 4) return;
+  const auto number = tagged_integer(rank[1]);
+  if (!number || *number < 0) return;
+  if (rank[2] == "Group" && rank[3] != "0") {
+    run.split = true;
+  } else {
+    run.ranks.insert(*number);
+  }
+}
+
+BenchmarkRows rows_of_table(std::string_view text, const std::string& file, const ImportOptions& options) {
+  BenchmarkRows rows;
+  Run run;
+  std::optional<OpenRow> open;
+  for_each_line(text, file, [&](int64_t number, std::string_view line) {
+    const Words words = words_of(line);
+    if (const std::string program = program_in(words); !program.empty()) {
+      run = {.program = program, .ranks = {}, .columns = {}};
+    } else if (std::ranges::count(words, "nThread") > 0) {
+      run = {.program = run.program, .ranks = {}, .columns = {}};
+    } else if (const size_t header = find_header(words); header != std::string_view::npos) {
+      run.columns = columns_in(std::span(words).subspan(header + 3));
+    } else if (const size_t begin = find_row(words); begin != std::string_view::npos) {
+      finish_row(rows, open, options);
+      const std::span values = std::span(words).subspan(begin + 3);
+      open = {.line = number,
+              .result = {.where = at_line(file, number),
+                         .program = run.program,
+                         .bytes = *tagged_integer(words[begin]),
+                         .count = *tagged_integer(words[begin + 1]),
+                         .type = std::string(words[begin + 2]),
+                         .world_size = run.world_size()},
+              .columns = run.columns.empty() ? usual_columns(values) : run.columns,
+              .values = {}};
+      take_values(*open, values);
+    } else {
+      read_device(run, words);
+      if (open) continue_row(*open, words);
+    }
+  });
+  finish_row(rows, open, options);
+  return rows;
+}
+
+}  // namespace
+
+bool belongs_to_nccl_tests(const std::vector<std::string_view>& words) {
+  return find_header(words) != std::string_view::npos || find_row(words) != std::string_view::npos;
+}
+
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options) {
-  if (options.world_size < 2) {
-    throw InputError(fmt::format("{}:1: {}, which does not state the number of ranks; expected --world, at least 2", file,
-                                 name_of(ImportFormat::kNcclTests)));
-  }
-  Imported imported;
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  const bool json = first != std::string_view::npos && text[first] == '{';
-  const std::vector<Result> results =
-      json ? results_of_json(text, file, options.in_place) : results_of_table(text, file, options.in_place, imported.notes);
-  int64_t empty = 0;
-  for (const Result& result : results) append_row(imported, result, options.world_size, empty);
-  if (imported.table.empty()) {
-    const auto last_line = 1 + std::count(text.begin(), text.empty() ? text.end() : text.end() - 1, '\n');
-    fail(at_line(file, last_line), fmt::format("no measurements; expected the results of {}", kProgram));
-  }
-  if (empty > 0) imported.notes.push_back(fmt::format("skipped {} results of 0 bytes", empty));
-  return imported;
+  const std::string clean = undecorated(text);
+  const auto last_line = 1 + std::count(clean.begin(), clean.empty() ? clean.end() : clean.end() - 1, '\n');
+  const auto parse = begins_json_object(clean) ? rows_of_json : begins_json_array(clean) ? rows_of_records : rows_of_table;
+  return import_rows(parse(clean, file, options), options, kExpectedRows, at_line(file, last_line));
 }
 
 }  // namespace firkin

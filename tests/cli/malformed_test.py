@@ -28,6 +28,8 @@ NCCL = ("# size count type redop root time algbw busbw #wrong time algbw busbw #
         "1024 256 float sum -1 20.0 0.05 0.09 0 25.0 0.04 0.07 0\n")
 NCCL_JSON = json.dumps({"args": ["all_reduce_perf"], "results": [
     {"size": 1024, "out_of_place": {"time": 20.0, "alg_bw": 0.05, "bus_bw": 0.09, "nwrong": 0}}]}, indent=1)
+OSU = "# OSU MPI Allreduce Latency Test v7.3\n# Size       Avg Latency(us)\n1024    20.0\n"
+OTHERS_CSV = "size,time\n1024,20.0\n4096,25.0\n"
 RESULTS = (ROOT / "tests" / "report" / "data" / "tune.json").read_text()
 SECONDS = "seconds\n0.1\n0.2\n"
 RANKS = json.dumps({"samples": {"settings": ["none"], "raw_step_s_by_rank": [[[0.1, 0.2]]]}}, indent=1)
@@ -41,7 +43,7 @@ READERS = {
         unsorted=("0.2", "0.05")),
     "allreduce.csv": dict(
         good=ALLREDUCE, command=["predict", "--tensors", "tensors.csv", "--allreduce", "FILE"],
-        missing=("world_size", "ranks"), text=("0.002", "fast"), negative=("0.002", "-0.002"), nan=("0.002", "nan"),
+        missing=("median_s", "speed"), text=("0.002", "fast"), negative=("0.002", "-0.002"), nan=("0.002", "nan"),
         duplicate=("world_size", "world_size,bytes"), unsorted=None),
     "collectives.csv": dict(
         good=COLLECTIVES, command=["predict", "--tensors", "needed", "--allreduce", "allreduce.csv", "--sharded", "--collectives", "FILE"],
@@ -67,6 +69,14 @@ READERS = {
         good=NCCL_JSON, command=["import", "nccl-tests", "FILE", "--world", "8", "--out", "out"],
         missing=('"time"', '"times"'), text=("20.0", '"fast"'), negative=("20.0", "-20.0"), nan=("20.0", "NaN"),
         duplicate=('"alg_bw"', '"time"'), unsorted=None),
+    "osu.txt": dict(
+        good=OSU, command=["import", "FILE", "--world", "8", "--out", "out"],
+        missing=("Allreduce", "Broadcast"), text=("20.0", "fast"), negative=("20.0", "-20.0"), nan=("20.0", "nan"), duplicate=None,
+        unsorted=None),
+    "times.csv": dict(
+        good=OTHERS_CSV, command=["import", "FILE", "--world", "8", "--unit", "us", "--out", "out"],
+        missing=("time", "speed"), text=("20.0", "fast"), negative=("20.0", "-20.0"), nan=("20.0", "nan"), duplicate=("size", "time"),
+        unsorted=None),
     "results.json": dict(
         good=RESULTS, command=["report", "FILE", "--html", "out/report.html"],
         missing=('"measured_s"', '"measured"'), text=("0.014878", '"early"'), negative=("0.014878", "-0.014878"), nan=("0.014878", "NaN"),

@@ -114,7 +114,7 @@ class Import(WithFolder):
             with open(self.out / "allreduce.csv", newline="") as file:
                 self.assertAlmostEqual(float(next(csv.DictReader(file))["median_s"]), expected, places=12)
         self.assert_rejected("import", log, "--world", 1, mentions="--world 1: expected at least 2")
-        self.assert_rejected("import", log, mentions="log.txt:1: output of nccl-tests, which does not state the number of ranks; expected --world")
+        self.assert_rejected("import", log, mentions="log.txt:2: the number of ranks is not stated; expected --world")
         self.assert_rejected("import", self.out / "missing.txt", "--world", 8, mentions="missing.txt")
 
 
@@ -127,6 +127,20 @@ class Predict(WithFolder):
         result = firkin("predict", *self.inputs(), "--json", *words)
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(result.stdout)
+
+    def test_what_import_reads_is_taken_as_it_is(self):
+        log = self.out / "all_reduce.log"
+        log.write_text("".join(f"[1,0]<stdout>:{line}\n" for line in (
+            "#   Rank  0 Pid 1 on node device  0 [0x07] A100", "#   Rank  1 Pid 2 on node device  1 [0x0f] A100",
+            "# size count type redop time algbw busbw error", "1000000 250000 float sum 100.00 10.00 10.00 2e-07",
+            "node:1:1 [0] NCCL INFO Launch mode Parallel", "4000000 1000000 float sum 200.00 20.00 20.00 2e-07",
+            "4000000 1000000 float max 200.00 20.00 20.00 2e-07")))
+        tensors = self.inputs()[1]
+        result = firkin("predict", "--tensors", tensors, "--allreduce", log, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        answer = json.loads(result.stdout)
+        self.assertEqual(answer["model"]["world_size"], 2)
+        self.assertTrue(any("skipped 1 rows of the operation 'max'" in note for note in answer["notes"]), answer["notes"])
 
     def test_no_cap_and_no_baseline_beats_the_best_plan(self):
         answer = self.predict("--cap-mib", "1,5,25,100,1000")

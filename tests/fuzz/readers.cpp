@@ -75,8 +75,14 @@ void read_cmsc828g_times(std::string_view text) {
   check_profile(*parse_cmsc828g_profile(published("sizes"), "sizes.csv", text, kFile, "gpt2-large").profile);
 }
 
-void read_cmsc828g_allreduce(std::string_view text) {
-  check_table(parse_cmsc828g_allreduce(text, kFile));
+void read_allreduce_times(std::string_view text) {
+  recognize_import(text, kFile);
+  check_table(parse_allreduce_times(text, kFile, {.world_size = 8, .unit = "us"}).table);
+}
+
+void read_osu(std::string_view text) {
+  recognize_import(text, kFile);
+  check_table(parse_osu(text, kFile, {.world_size = 8}).table);
 }
 
 void read_nccl_tests(std::string_view text) {
@@ -165,9 +171,10 @@ std::span<const Reader> readers() {
       Reader{"allreduce", read_allreduce},
       Reader{"cmsc828g_sizes", read_cmsc828g_sizes},
       Reader{"cmsc828g_times", read_cmsc828g_times},
-      Reader{"cmsc828g_allreduce", read_cmsc828g_allreduce},
+      Reader{"allreduce_times", read_allreduce_times},
       Reader{"nccl_text", read_nccl_tests},
       Reader{"nccl_json", read_nccl_tests},
+      Reader{"osu", read_osu},
       Reader{"rank_times", read_rank_times},
       Reader{"results", read_results},
       Reader{"model", read_model},

@@ -143,30 +143,5 @@ TEST(Cmsc828gProfile, FindsTheModelByItsBlocks) {
               HasSubstr("s.csv:16: 11 blocks; expected those of gpt2 (12 blocks), "));
 }
 
-constexpr const char* kHeader = "backend,world_size,total_elements,total_bytes,average_time,stdev_time\n";
-
-std::string allreduce_error(const std::string& rows) {
-  return error_of([&] { parse_cmsc828g_allreduce(kHeader + rows, "a.csv"); });
-}
-
-TEST(Cmsc828gAllReduce, TakesTheAverageForWantOfAMedian) {
-  const AllReduceTable table = parse_cmsc828g_allreduce(std::string(kHeader) + "nccl,8,2,8,0.25,0.125\n", "a.csv");
-  ASSERT_EQ(table.size(), 1u);
-  EXPECT_EQ(table[0].bytes, 8);
-  EXPECT_EQ(table[0].world_size, 8);
-  EXPECT_EQ(table[0].median_s, 0.25);
-  EXPECT_EQ(table[0].mean_s, 0.25);
-  EXPECT_EQ(table[0].stdev_s, 0.125);
-  EXPECT_FALSE(table[0].gap_s);
-}
-
-TEST(Cmsc828gAllReduce, RejectsMalformedLinesByFileAndLine) {
-  EXPECT_EQ(allreduce_error("nccl,8,2,8,0.25,0.1\ngloo,8,2,8,0.25,0.1\n"), "a.csv:3: backend 'gloo' after 'nccl'; expected one backend");
-  EXPECT_EQ(allreduce_error("nccl,8,2,0,0.25,0.1\n"), "a.csv:2: total_bytes is 0; expected at least 1");
-  EXPECT_EQ(allreduce_error("nccl,8,2,8,0,0.1\n"), "a.csv:2: average_time is 0; expected seconds, more than 0");
-  EXPECT_EQ(allreduce_error("nccl,8,2,8,fast,0.1\n"), "a.csv:2: average_time is 'fast'; expected a number");
-  EXPECT_THAT(allreduce_error(""), HasSubstr("a.csv:1: no measurements"));
-}
-
 }  // namespace
 }  // namespace firkin

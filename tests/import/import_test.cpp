@@ -30,7 +30,7 @@ constexpr const char* kNccl = "# size count type redop root time algbw busbw #wr
 
 TEST(ImportFiles, TakesFilesInAnyOrder) {
   const Imported imported = import_files({kAllReduce, kTimes, kSizes});
-  EXPECT_THAT(imported.formats, ElementsAre(ImportFormat::kCmsc828gAllReduce, ImportFormat::kCmsc828gTimes, ImportFormat::kCmsc828gSizes));
+  EXPECT_THAT(imported.formats, ElementsAre(ImportFormat::kAllReduceCsv, ImportFormat::kCmsc828gTimes, ImportFormat::kCmsc828gSizes));
   EXPECT_EQ(imported.profile->names.size(), 436u);
   EXPECT_EQ(imported.model, "gpt2-large");
   EXPECT_EQ(imported.table.size(), 19u);
@@ -48,6 +48,8 @@ TEST(ImportFiles, RecognizesAFormatByWhatItHolds) {
   EXPECT_EQ(recognize_import("host:1:1 [0] NCCL INFO Bootstrap\n", "f"), ImportFormat::kNcclTests);
   EXPECT_EQ(recognize_import("{\"results\": []}", "f"), ImportFormat::kNcclTests);
   EXPECT_EQ(recognize_import("Name,min,mean\n", "f"), ImportFormat::kCmsc828gTimes);
+  EXPECT_EQ(recognize_import("# measured with NCCL\nbytes,time_us\n", "f"), ImportFormat::kAllReduceCsv);
+  EXPECT_EQ(recognize_import("make: nothing to do\n# OSU MPI Allreduce Latency Test v7.3\n", "f"), ImportFormat::kOsu);
   EXPECT_THAT(error_of([] { recognize_import("\na,b\n", "f"); }), HasSubstr("f:2: unknown format; expected layer sizes"));
   EXPECT_THAT(error_of([] { recognize_import("", "f"); }), HasSubstr("f:1: unknown format"));
 }

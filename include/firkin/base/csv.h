@@ -22,13 +22,16 @@ inline constexpr size_t kLongestCsvLine = size_t{1} << 20;  // bytes; a longer l
 struct CsvColumns {
   std::vector<std::string> required;
   std::vector<std::string> optional = {};
-  bool others_allowed = false;  // whether columns in neither list are allowed
+  bool others_allowed = false;           // whether columns in neither list are allowed
+  std::vector<std::string> header = {};  // the columns of a file that has no header line
 };
 
 // The content of one CSV file. Every access names a row (from 0) and a column of the file.
 class CsvTable {
  public:
   size_t rows() const { return rows_.size(); }
+  const std::vector<std::string>& columns() const { return header_; }
+  int64_t line(size_t row) const { return rows_[row].line; }  // of the file, from 1
   bool has(std::string_view column) const;
 
   bool empty(size_t row, std::string_view column) const { return text(row, column).empty(); }

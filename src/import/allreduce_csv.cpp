@@ -1,0 +1,231 @@
+// All-reduce times of others as CSV: a column of sizes, one of times, and where it has one, of ranks, by whatever name.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+
+#include "benchmark_rows.h"
+#include "firkin/base/csv.h"
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+
+namespace firkin {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double value;
+};
+constexpr double kKilo = 1e3, kMega = 1e6, kGiga = 1e9;
+constexpr std::array kByteUnits = {Unit{"bytes", 1},  Unit{"byte", 1},   Unit{"b", 1},      Unit{"kib", kKiB}, Unit{"mib", kMiB},
+                                   Unit{"gib", kGiB}, Unit{"kb", kKilo}, Unit{"mb", kMega}, Unit{"gb", kGiga}};
+constexpr std::array kTimeUnits = {Unit{"s", 1},       Unit{"sec", 1},   Unit{"seconds", 1}, Unit{"ms", 1e-3},
+                                   Unit{"msec", 1e-3}, Unit{"us", 1e-6}, Unit{"usec", 1e-6}, Unit{"ns", 1e-9}};
+constexpr std::array<std::string_view, 9> kRanks = {"world_size", "ranks",  "nranks",   "n_ranks", "num_ranks",
+                                                    "gpus",       "n_gpus", "num_gpus", "np"};
+constexpr std::array<std::string_view, 5> kTimes = {"median", "time", "latency", "average", "mean"};  // the best first
+constexpr const char* kCourseDeviation = "stdev_time";                                                // seconds
+constexpr const char* kExpectedColumns = "columns such as bytes, time_us and ranks";
+
+const Unit* find_unit(const auto& units, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    const auto found = std::ranges::find(units, std::string_view(part), &Unit::name);
+    if (found != units.end()) return &*found;
+  }
+  return nullptr;
+}
+
+// The parts of a column's name in lower case: "Time (us)" and "time_us" are time and us.
+std::vector<std::string> parts_of(std::string_view name) {
+  std::vector<std::string> parts(1);
+  for (const char c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c))) {
+      parts.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    } else if (!parts.back().empty()) {
+      parts.emplace_back();
+    }
+  }
+  if (parts.back().empty()) parts.pop_back();
+  return parts;
+}
+
+// Bytes in one of a column of sizes; nothing: it is another column.
+std::optional<double> bytes_in(std::string_view column) {
+  constexpr std::array<std::string_view, 7> kSizes = {"size", "message", "msg", "total", "bucket", "data", "buffer"};
+  const std::vector<std::string> parts = parts_of(column);
+  const Unit* unit = find_unit(kByteUnits, parts);
+  const bool only_sizes = std::ranges::all_of(parts, [&](const std::string& part) {
+    return std::ranges::find(kSizes, part) != kSizes.end() ||
+           std::ranges::find(kByteUnits, std::string_view(part), &Unit::name) != kByteUnits.end();
+  });
+  if (parts.empty() || column == "b" || !only_sizes || (!unit && std::ranges::find(parts, "size") == parts.end())) return std::nullopt;
+  return unit ? unit->value : 1;
+}
+
+// How good a column of times is: 0 is the best; nothing: it is another column.
+std::optional<size_t> time_rank(std::string_view column, bool in_place) {
+  constexpr std::array<std::string_view, 12> kOthers = {"stdev", "std", "stddev", "stderr", "min", "max",
+                                                        "gap",   "p50", "p90",    "p95",    "p99", "step"};
+  const std::vector<std::string> parts = parts_of(column);
+  const auto has = [&](std::string_view part) { return std::ranges::find(parts, part) != parts.end(); };
+  const bool is_in_place = has("ip") || (has("place") && !has("out"));
+  const bool is_out_of_place = has("oop") || (has("place") && has("out"));
+  if (std::ranges::any_of(kOthers, has) || (in_place ? is_out_of_place : is_in_place)) return std::nullopt;
+  for (size_t i = 0; i < kTimes.size(); ++i) {
+    if (has(kTimes[i])) return i;
+  }
+  return parts.size() == 1 && find_unit(kTimeUnits, parts) ? std::optional(kTimes.size()) : std::nullopt;
+}
+
+bool is_number(std::string_view field) {
+  const auto words = words_of(field);
+  return words.size() == 1 && number_in(words[0]).has_value();
+}
+
+std::vector<std::string_view> fields_of(std::string_view line) {
+  std::vector<std::string_view> fields;
+  for (bool more = true; more;) {
+    const size_t end = std::min(line.find_first_of(",;\t"), line.size());
+    fields.push_back(line.substr(0, end));
+    more = end < line.size();
+    line.remove_prefix(more ? end + 1 : end);
+  }
+  return fields;
+}
+
+// The first line that is neither empty nor a comment.
+std::string_view first_line(std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos && !line.starts_with('#')) return line;
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+  }
+  return text;
+}
+
+struct Source {
+  std::string bytes, time, ranks, type;  // columns; empty: none
+  double byte_unit = 1, time_unit = 1;
+};
+
+Source find_columns(const CsvTable& table, const ImportOptions& options) {
+  Source source;
+  size_t best = kTimes.size() + 1;
+  for (const std::string& column : table.columns()) {
+    if (const auto unit = bytes_in(column); unit && source.bytes.empty()) {
+      source.bytes = column;
+      source.byte_unit = *unit;
+    } else if (const auto rank = time_rank(column, options.in_place); rank && *rank < best) {
+      source.time = column;
+      best = *rank;
+    } else if (std::ranges::find(kRanks, std::string_view(column)) != kRanks.end()) {
+      source.ranks = column;
+    } else if (column == "type" || column == "dtype") {
+      source.type = column;
+    }
+  }
+  if (source.bytes.empty()) table.fail_at_end(fmt::format("no column of sizes; expected {}", kExpectedColumns));
+  if (source.time.empty()) table.fail_at_end(fmt::format("no column of times; expected {}", kExpectedColumns));
+  const bool of_course = source.time == "average_time";  // CMSC 828G's: in seconds, which its name does not say
+  const Unit* named = find_unit(kTimeUnits, parts_of(source.time));
+  const Unit* given = find_unit(kTimeUnits, {options.unit});
+  if (!named && !given && !of_course) {
+    table.fail_at_end(fmt::format("column '{}' does not name its unit; expected --unit s, ms or us", source.time));
+  }
+  source.time_unit = named ? named->value : given ? given->value : 1;
+  return source;
+}
+
+// Whether the row has every COLUMN=VALUE that is asked for.
+bool is_wanted(const CsvTable& table, size_t row, const ImportOptions& options) {
+  return std::ranges::all_of(options.where, [&](const std::string& condition) {
+    const size_t equals = condition.find('=');
+    const std::string column = condition.substr(0, equals);
+    if (equals == std::string::npos || !table.has(column)) {
+      throw InputError(
+          fmt::format("--where {}: expected COLUMN=VALUE with one of the columns {}", condition, fmt::join(table.columns(), ", ")));
+    }
+    return table.text(row, column) == condition.substr(equals + 1);
+  });
+}
+
+// What a column of words says of the rows (a cluster, a backend, a setting) must be the same in all: times of two would mix.
+void check_one_setting(const CsvTable& table, const std::vector<size_t>& rows, const Source& source) {
+  for (const std::string& column : table.columns()) {
+    if (column == source.bytes || column == source.time || column == source.ranks || column == source.type) continue;
+    const std::string& first = table.text(rows.front(), column);
+    for (const size_t row : rows) {
+      const std::string& value = table.text(row, column);
+      if (value == first || is_number(value) || is_number(first)) continue;
+      table.fail(row, fmt::format("{} '{}' after '{}'; expected one, as --where '{}={}' chooses", column, value, first, column, first));
+    }
+  }
+}
+
+int64_t bytes_of(const CsvTable& table, size_t row, const Source& source) {
+  constexpr double kMost = 9007199254740992.0;  // 2^53
+  const double bytes = source.byte_unit * table.number(row, source.bytes);
+  if (bytes >= 1 && bytes < kMost) return static_cast<int64_t>(std::llround(bytes));
+  table.fail(row, fmt::format("{} is {}; expected at least 1", source.bytes, table.text(row, source.bytes)));
+}
+
+BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, const Where& where) {
+  BenchmarkRow result{.where = where, .bytes = bytes_of(table, row, source), .seconds = source.time_unit * table.number(row, source.time)};
+  if (const char* expected = expected_of_measured(result.seconds)) {
+    table.fail(row, fmt::format("{} is {}; expected {}", source.time, table.text(row, source.time), expected));
+  }
+  if (!source.ranks.empty()) {
+    result.world_size = table.integer(row, source.ranks);
+    if (result.world_size < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", source.ranks, result.world_size));
+  }
+  if (!source.type.empty()) result.type = table.text(row, source.type);
+  if (table.has(kCourseDeviation)) {
+    result.stdev_s = table.number(row, kCourseDeviation);
+    if (*result.stdev_s < 0) table.fail(row, fmt::format("{} is {}; expected at least 0", kCourseDeviation, *result.stdev_s));
+  }
+  return result;
+}
+
+// With commas, where semicolons or tabs stand between the fields.
+std::string with_commas(std::string_view text) {
+  std::string result = undecorated(text);
+  if (first_line(result).find(',') != std::string::npos) return result;
+  std::ranges::replace_if(
+      result, [](char c) { return c == ';' || c == '\t'; }, ',');
+  return result;
+}
+
+}  // namespace
+
+bool belongs_to_allreduce_csv(std::string_view line) {
+  const std::vector<std::string_view> fields = fields_of(line);
+  if (fields.size() < 2) return false;
+  return std::ranges::any_of(fields, [](std::string_view field) { return bytes_in(field).has_value(); }) ||
+         std::ranges::all_of(fields, is_number);
+}
+
+Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options) {
+  const std::string clean = with_commas(text);
+  CsvColumns columns = {.required = {}, .others_allowed = true};
+  const std::vector<std::string_view> first = fields_of(first_line(clean));
+  if (first.size() == 2 && std::ranges::all_of(first, is_number)) columns.header = {"bytes", "time"};
+  const CsvTable table = parse_csv(clean, file, columns);
+  const bool of_firkin =
+      table.has("bytes") && table.has("world_size") && (table.has("median_s") || table.has("time_s") || table.has("mean_s"));
+  if (of_firkin) return {.table = parse_allreduce_csv(text, file)};
+  const Source source = find_columns(table, options);
+  std::vector<size_t> wanted;
+  for (size_t row = 0; row < table.rows(); ++row) {
+    if (is_wanted(table, row, options)) wanted.push_back(row);
+  }
+  if (wanted.empty()) table.fail_at_end("no measurements; expected lines of " + fmt::format("{}", fmt::join(table.columns(), ",")));
+  check_one_setting(table, wanted, source);
+  BenchmarkRows rows;
+  for (const size_t row : wanted) rows.rows.push_back(row_of(table, row, source, at_line(file, table.line(row))));
+  return import_rows(std::move(rows), options, "all-reduce times", at_line(file, 1));
+}
+
+}  // namespace firkin

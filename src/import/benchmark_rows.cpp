@@ -1,0 +1,165 @@
+#include "benchmark_rows.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <system_error>
+
+#include "firkin/base/csv.h"
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+
+namespace firkin {
+namespace {
+
+template <typename Number>
+std::optional<Number> whole_word(std::string_view word) {
+  Number value{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+// Keeps the rows whose `member` is one value: `asked`, else the first of `preferred` that occurs, else the only one.
+void keep_one(BenchmarkRows& found, std::string BenchmarkRow::*member, const char* what, const std::string& asked,
+              const std::vector<std::string>& preferred, const std::string& expected) {
+  std::vector<std::string> values;
+  for (const BenchmarkRow& row : found.rows) {
+    if (std::ranges::find(values, row.*member) == values.end()) values.push_back(row.*member);
+  }
+  std::string chosen = asked;
+  if (chosen.empty() && values.size() > 1) {
+    const auto occurs = [&](const std::string& value) { return std::ranges::find(values, value) != values.end(); };
+    const auto best = std::ranges::find_if(preferred, occurs);
+    if (best == preferred.end()) {
+      fail(found.rows.front().where, fmt::format("rows of the {}s {}; expected {}", what, fmt::join(values, ", "), expected));
+    }
+    chosen = *best;
+  }
+  if (chosen.empty()) return;
+  const auto is_other = [&](const BenchmarkRow& row) {
+    if (row.*member == chosen) return false;
+    found.skip(fmt::format("rows of the {} '{}', which is not {}", what, row.*member, chosen), row.where);
+    return true;
+  };
+  std::erase_if(found.rows, is_other);
+}
+
+}  // namespace
+
+Where at_line(const std::string& file, int64_t line) {
+  return [file, line] { return fmt::format("{}:{}", file, line); };
+}
+
+void fail(const Where& where, const std::string& message) {
+  throw InputError(where() + ": " + message);
+}
+
+void BenchmarkRows::skip(const std::string& what, const Where& where) {
+  const auto known = std::ranges::find(skipped, what, &SkippedRows::what);
+  if (known == skipped.end()) {
+    skipped.push_back({what, 1, where});
+  } else {
+    ++known->count;
+  }
+}
+
+Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const Where& end) {
+  std::erase_if(found.rows, [&](const BenchmarkRow& row) {
+    if (row.bytes == 0) found.skip("rows of 0 bytes", row.where);
+    return row.bytes == 0;
+  });
+  keep_one(found, &BenchmarkRow::type, "element type", options.dtype, {"float", "float32", "MPI_FLOAT"},
+           "one, or --dtype with one of them");
+  keep_one(found, &BenchmarkRow::operation, "operation", "", {"sum"}, "one");
+  if (found.rows.empty()) {
+    if (found.skipped.empty()) fail(end, "no measurements; expected " + expected);
+    const SkippedRows& first = found.skipped.front();
+    fail(first.first, fmt::format("only {}; expected {}", first.what, expected));
+  }
+  Imported imported;
+  for (const BenchmarkRow& row : found.rows) {
+    const int64_t world_size = row.world_size > 0 ? row.world_size : options.world_size;
+    if (world_size < 1) fail(row.where, "the number of ranks is not stated; expected --world, at least 2");
+    if (row.bytes < 0) fail(row.where, fmt::format("the size is {}; expected at least 0", row.bytes));
+    if (const char* wanted = expected_of_measured(row.seconds)) {
+      fail(row.where, fmt::format("the time is {} s; expected {}", row.seconds, wanted));
+    }
+    imported.table.push_back(
+        {.bytes = row.bytes, .world_size = world_size, .median_s = row.seconds, .mean_s = row.seconds, .stdev_s = row.stdev_s});
+  }
+  for (const SkippedRows& rows : found.skipped) {
+    imported.notes.push_back(fmt::format("{}: skipped {} {}", rows.first(), rows.count, rows.what));
+  }
+  return imported;
+}
+
+std::string undecorated(std::string_view text) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF", kEscape = "\x1b[", kNoBreakSpace = "\xC2\xA0";
+  std::string result;
+  result.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    const std::string_view rest = text.substr(i);
+    if (rest.starts_with(kEscape)) {
+      i += kEscape.size();
+      while (i < text.size() && text[i] >= 0x20 && text[i] < 0x40) ++i;  // parameters, then one letter
+      i += i < text.size() && text[i] != '\n' ? 1 : 0;
+    } else if (rest.starts_with(kByteOrderMark)) {
+      i += kByteOrderMark.size();
+    } else if (rest.starts_with(kNoBreakSpace)) {
+      result += ' ';
+      i += kNoBreakSpace.size();
+    } else {
+      result += text[i] == '\r' ? ' ' : text[i];
+      ++i;
+    }
+  }
+  return result;
+}
+
+void for_each_line(std::string_view text, const std::string& file, const std::function<void(int64_t number, std::string_view line)>& take) {
+  for (int64_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    if (end > kLongestCsvLine) {
+      fail(at_line(file, number), fmt::format("the line is longer than {} bytes; expected a benchmark's output", kLongestCsvLine));
+    }
+    take(number, text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+std::vector<std::string_view> words_of(std::string_view line) {
+  constexpr std::string_view kBlanks = " \t\r";
+  std::vector<std::string_view> words;
+  for (size_t begin = line.find_first_not_of(kBlanks); begin != std::string_view::npos; begin = line.find_first_not_of(kBlanks)) {
+    line.remove_prefix(begin);
+    const size_t length = std::min(line.find_first_of(kBlanks), line.size());
+    words.push_back(line.substr(0, length));
+    line.remove_prefix(length);
+  }
+  return words;
+}
+
+std::string shown(std::string_view text) {
+  constexpr size_t kShownCharacters = 40;
+  std::string result;
+  for (const char c : text.substr(0, kShownCharacters)) result += (c >= 0x20 && c < 0x7f) ? c : '?';
+  return text.size() > kShownCharacters ? result + "..." : result;
+}
+
+std::optional<double> number_in(std::string_view word) {
+  return whole_word<double>(word);
+}
+
+std::optional<int64_t> tagged_integer(std::string_view word) {
+  for (const std::string_view tag : {"<stdout>:", "<stdout>"}) {
+    const size_t found = word.find(tag);
+    if (found != std::string_view::npos) return whole_word<int64_t>(word.substr(found + tag.size()));
+  }
+  return whole_word<int64_t>(word);
+}
+
+}  // namespace firkin

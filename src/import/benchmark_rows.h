@@ -1,0 +1,80 @@
+// What the readers of benchmarks' output share: lines without decoration, and the choice among the rows that they found.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "import.h"
+
+namespace firkin {
+
+// Says "FILE:LINE", or "FILE:LINE: results[3]". A function, because the line of a JSON value takes a pass over the text.
+using Where = std::function<std::string()>;
+Where at_line(const std::string& file, int64_t line);
+
+// Throws InputError: "WHERE: message".
+[[noreturn]] void fail(const Where& where, const std::string& message);
+
+// One all-reduce of one size.
+struct BenchmarkRow {
+  Where where;
+  int64_t bytes = 0;
+  double seconds = 0;
+  std::optional<double> stdev_s = {};
+  int64_t world_size = 0;      // 0: the output does not say it
+  std::string type = {};       // of the elements, as the benchmark names it: float, MPI_FLOAT; empty: not said
+  std::string operation = {};  // sum, ...; empty: not said
+};
+
+// Rows that are left out for one reason.
+struct SkippedRows {
+  std::string what;  // "rows of reduce_scatter_perf"
+  int64_t count = 0;
+  Where first;
+};
+
+struct BenchmarkRows {
+  std::vector<BenchmarkRow> rows = {};
+  std::vector<SkippedRows> skipped = {};
+
+  void skip(const std::string& what, const Where& where);
+};
+
+// The rows as a table: of one element type (the one that is asked for, float32, or the only one) and one operation (sum, or the only one),
+// with one note for each reason for which rows were left out. Throws InputError when no row is left (which names the reason), types or
+// operations would mix, a row lacks its number of ranks and `options` too, or a time or size is impossible.
+// `expected`: what the file should hold; `end`: where it ends.
+Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const Where& end);
+
+// The text without byte-order mark, terminal colours and carriage returns; line breaks stay where they are.
+std::string undecorated(std::string_view text);
+
+// Calls `take` with each line and its number, from 1. Throws InputError for a line longer than kLongestCsvLine.
+void for_each_line(std::string_view text, const std::string& file, const std::function<void(int64_t number, std::string_view line)>& take);
+
+// A part of the file for a message: short and printable.
+std::string shown(std::string_view text);
+
+std::vector<std::string_view> words_of(std::string_view line);
+
+// The number that the whole word is.
+std::optional<double> number_in(std::string_view word);
+
+// The whole number that the word is, behind the tag that mpirun may have put before the line: 8 for "[1,0]<stdout>:8".
+std::optional<int64_t> tagged_integer(std::string_view word);
+
+// Whether a text is JSON as nccl-tests writes it (an object) or rccl-tests (an array of objects).
+bool begins_json_object(std::string_view text);
+bool begins_json_array(std::string_view text);
+
+// Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the title of one of OSU's, the header of a CSV file with a
+// column of sizes (or numbers alone).
+bool belongs_to_nccl_tests(const std::vector<std::string_view>& words);
+bool belongs_to_osu(const std::vector<std::string_view>& words);
+bool belongs_to_allreduce_csv(std::string_view line);
+
+}  // namespace firkin

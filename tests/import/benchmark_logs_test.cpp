@@ -1,0 +1,262 @@
+// Logs as people have them: what surrounds and cuts the tables of nccl-tests, rccl-tests and OSU, each with the rows that it must give.
+// The forms are those of public reports; docs/public_reports.md names them.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "../plan/helpers.h"
+#include "firkin/base/file.h"
+#include "import/import.h"
+
+namespace firkin {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+// Two sizes of 8 ranks: 1 MB in 100 us is 10 GB/s, on the bus 17.5; 4 MB in 200 us is 20 and 35.
+const std::string kHeader =
+    "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n";
+const std::string kSmall =
+    "     1000000        250000     float     sum      -1   100.00   10.00   17.50      0   125.00    8.00   14.00      0\n";
+const std::string kLarge =
+    "     4000000       1000000     float     sum      -1   200.00   20.00   35.00      0   250.00   16.00   28.00      0\n";
+const std::string kTable = kHeader + kSmall + kLarge;
+const std::string kHalf =
+    "     4000000       2000000      half     sum      -1   160.00   25.00   43.75      0   200.00   20.00   35.00      0\n";
+const std::string kMax =
+    "     4000000       1000000     float     max      -1   160.00   25.00   43.75      0   200.00   20.00   35.00      0\n";
+const std::string kInfo = "node1:17:17 [0] NCCL INFO Channel 00/02 :    0   1   2   3   4   5   6   7\n";
+
+std::string devices(int ranks) {
+  std::string text =
+      "# nThread 1 nGpus 1 minBytes 1000000 maxBytes 4000000 step: 4(factor) warmup iters: 5 iters: 20\n#\n# Using devices\n";
+  for (int rank = 0; rank < ranks; ++rank) {
+    text += fmt::format("#  Rank {:2} Group  0 Pid  {} on      node device {:2} [0x07] NVIDIA A100-SXM4-40GB\n", rank, 4000 + rank, rank);
+  }
+  return text;
+}
+
+// Every line of the text behind a tag.
+std::string tagged(const std::string& tag, const std::string& text) {
+  std::string result;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin) + 1;
+    result += tag + text.substr(begin, end - begin);
+    begin = end;
+  }
+  return result;
+}
+
+std::string replaced(std::string text, const std::string& before, const std::string& after) {
+  for (size_t at = text.find(before); at != std::string::npos; at = text.find(before, at + after.size())) {
+    text.replace(at, before.size(), after);
+  }
+  return text;
+}
+
+const std::string kOldTable =  // nccl-tests 2.10 and older: no root, and the largest error
+    "#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
+    "#        (B)    (elements)                       (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n"
+    "     1000000        250000     float     sum   100.00   10.00   17.50  2e-07   125.00    8.00   14.00  2e-07\n"
+    "     4000000       1000000     float     sum   200.00   20.00   35.00  5e-07   250.00   16.00   28.00  5e-07\n";
+const std::string kBroadcast =  // of two ranks, where its bandwidths are those of an all-reduce
+    "#       size         count    type    root     time   algbw   busbw  error     time   algbw   busbw  error\n"
+    "     1000000        250000   float       0   100.00   10.00   10.00    N/A   125.00    8.00    8.00    N/A\n";
+const std::string kReduceScatter =
+    kHeader + "     1000000         31250     float     sum      -1   100.00   10.00    8.75      0   125.00    8.00    7.00      0\n";
+const std::string kAllGather =
+    kHeader + "     1000000         31250     float    none      -1   100.00   10.00    8.75      0   125.00    8.00    7.00      0\n";
+const std::string kReduce =
+    kHeader + "     1000000        250000     float     sum       0   100.00   10.00   10.00      0   125.00    8.00    8.00      0\n";
+const std::string kCpuTime = replaced(kTable, "time", "cputime");
+const std::string kPerIteration =  // -I 1, nccl-tests 2.19
+    "# size count type redop root time algbw busbw #wrong i_min i_max i_p99 i_cv% time algbw busbw #wrong i_min i_max i_p99 i_cv%\n"
+    "  1000000 250000 float sum -1 100.00 10.00 17.50 0 90.00 110.0 109.0 2.10 125.00 8.00 14.00 0 120.0 130.0 129.0 1.90\n"
+    "  4000000 1000000 float sum -1 200.00 20.00 35.00 0 190.0 210.0 209.0 2.10 250.00 16.00 28.00 0 240.0 260.0 259.0 1.90\n";
+const std::string kNccl1 =  // milliseconds
+    "#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res\n"
+    "     1000000        250000   float     sum    0.100  10.00  17.50    0e+00    0.125   8.00  14.00    0e+00\n"
+    "     4000000       1000000   float     sum    0.200  20.00  35.00    0e+00    0.250  16.00  28.00    0e+00\n";
+
+const std::string kOsu =
+    "# OSU MPI-CUDA Allreduce Latency Test v7.3\n"
+    "# Datatype: MPI_FLOAT.\n"
+    "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations\n"
+    "1000000                100.00             90.00            110.00        1000\n"
+    "4000000                200.00            190.00            210.00        1000\n";
+
+struct Log {
+  const char* name;
+  std::string text;
+  std::string note = "";  // a part of one
+  ImportOptions options = {.world_size = 8};
+};
+
+const Log kLogs[] = {
+    {"nccl_tests", devices(8) + kTable, "", {}},
+    {"old_error_column", devices(8) + kOldTable, "", {}},
+    {"nccl_1_in_milliseconds", kNccl1},
+    {"per_iteration_columns", kPerIteration},
+    {"mpirun_tags", tagged("[1,0]<stdout>:", devices(8) + kInfo + kHeader + kSmall + kInfo + kLarge), "", {}},
+    {"mpirun_tags_without_blanks", tagged("[1,0]<stdout>:",
+                                          "1000000 250000 float sum -1 100.00 10.00 17.50 0\n"
+                                          "4000000 1000000 float sum -1 200.00 20.00 35.00 0\n")},
+    {"srun_tags", tagged("0: ", devices(8) + kTable) + tagged("7: ", kInfo), "", {}},
+    {"mpich_tags", tagged("[0] ", devices(8) + kTable), "", {}},
+    {"prte_tags", tagged("[prterun-node-1@1,0]<stdout>: ", devices(8) + kTable), "", {}},
+    {"kubernetes", tagged("2025-03-14T12:26:53.589793238Z ", devices(8) + kTable), "", {}},
+    {"syslog", tagged("Mar 14 12:26:53 node1 bench[4711]: ", devices(8) + kTable), "", {}},
+    {"python_logging", tagged("2025-03-14 12:26:53,589 INFO ", devices(8) + kTable), "", {}},
+    {"colours", devices(8) + replaced(kTable, "sum", "\x1b[1;32msum\x1b[0m"), "", {}},
+    {"byte_order_mark", "\xEF\xBB\xBF" + devices(8) + kTable, "", {}},
+    {"windows_line_ends", replaced(devices(8) + kTable, "\n", "\r\n"), "", {}},
+    {"rccl_tests", "# nThread 1 nGpus 8\n#\nrccl-tests: Version develop:5272cd1\n" + devices(8) + kTable, "", {}},
+    {"command_and_warnings_before",
+     "Warning: Permanently added 'worker-1' (ED25519) to the list of known hosts.\n"
+     "$ mpirun -np 8 ./build/all_reduce_perf_mpi -b 1000000 -e 4000000 -f 4\n" +
+         devices(8) + kTable,
+     "",
+     {}},
+    {"program_with_suffix", "# Collective test starting: all_reduce_perf_mpi\n" + devices(8) + kTable, "", {}},
+    {"hash_signs_lost", replaced(devices(8) + kTable, "#  ", "   "), "", {}},
+    {"devices_left_out", "#  Rank  7 Group  0 Pid  14840 on node device  7 [0x01] NVIDIA A100\n" + kTable, "", {}},
+    {"no_header", kSmall + kLarge},
+    {"no_header_old", replaced(kSmall + kLarge, "sum      -1", "sum")},
+    {"timestamps_at_the_end", replaced(replaced(kTable, "#wrong\n", "#wrong timestamp\n"), "      0\n", "      0  2025-03-14 12:26:53\n")},
+    // As in nccl issue 1453: pieces of one row, each with another process's line right behind it.
+    {"row_cut_behind_the_root",
+     devices(8) + kHeader + kSmall + "[0]      4000000       1000000     float     sum      -1[0] " + kInfo + kInfo +
+         "[0]    200.00   20.00   35.00      0[0] " + kInfo + "[0]    250.00   16.00   28.00      0\n",
+     "",
+     {}},
+    {"row_cut_behind_the_operation", replaced(kOldTable, "sum   200.00", "sum" + kInfo + "   200.00")},
+    {"row_cut_short_at_the_end",
+     devices(8) + kTable + "    16000000       4000000     float     sum      -1   400",
+     "skipped 1 rows that are cut off",
+     {}},
+    {"row_cut_in_a_number",
+     devices(8) + kHeader + kSmall + kLarge +
+         "    16000000       4000000     float     sum      -1   40node1:17:17 [0] NCCL INFO x\n0.00\n",
+     "skipped 1 rows that are cut off",
+     {}},
+    {"empty_messages", kHeader + "0 0 float sum -1 5.00 0.00 0.00 0 5.00 0.00 0.00 0\n" + kSmall + kLarge,
+     "log:2: skipped 1 rows of 0 bytes"},
+    {"several_types", kHeader + kHalf + kHalf + kSmall + kLarge, "skipped 2 rows of the element type 'half', which is not float"},
+    {"several_operations", kTable + kMax, "skipped 1 rows of the operation 'max', which is not sum"},
+    {"other_collectives_beside", kReduceScatter + kAllGather + kTable, "skipped 1 rows of a collective whose count is of one rank's part"},
+    {"other_programs_beside",
+     "# Collective test starting: sendrecv_perf\n" + kTable + "# Collective test starting: all_reduce_perf\n" + kTable,
+     "skipped 2 rows of sendrecv_perf"},
+    {"cpu_times_beside", kCpuTime + kTable, "skipped 2 rows of CPU times"},
+    {"osu", kOsu},
+    {"osu_tagged", tagged("[1,0]<stdout>:", kOsu)},
+    {"osu_tagged_with_times", tagged("Sun Dec 24 09:52:05 2017[1,0]<stdout>:", kOsu)},
+    {"osu_old", "# OSU MPI Allreduce Latency Test v3.9\n# Size            Latency (us)\n1000000   100.00\n4000000   200.00\n"},
+    {"osu_in_a_log", "Loading module openmpi/4.1\n" + tagged("0: ", kOsu) + "real 0m3.1s\n"},
+    {"osu_several_types", replaced(kOsu, "MPI_FLOAT", "MPI_INT") + kOsu, "skipped 2 rows of the element type 'MPI_INT'"},
+    {"osu_between_two_ranks_beside", kOsu + "# OSU MPI Latency Test v5.8\n# Size          Latency (us)\n1   0.46\n",
+     "skipped 1 rows of OSU's Latency"},
+    {"osu_with_a_trace",
+     replaced(kOsu, "4000000  ", "[1678205653.81] [node:903  :0]  ucc_coll.c:255  UCC_COLL INFO  team_id 32768\n4000000  ")},
+    {"osu_other_benchmarks", replaced(kOsu, "Allreduce", "Broadcast") + kOsu, "skipped 2 rows of OSU's Broadcast"},
+};
+
+Imported import_log(const std::string& text, const ImportOptions& options) {
+  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "log";
+  write_file_atomically(path, text);
+  Imported imported = import_files({path}, options);
+  for (std::string& note : imported.notes) note = replaced(note, path.string(), "log");
+  return imported;
+}
+
+TEST(BenchmarkLogs, GiveTheirRows) {
+  for (const Log& log : kLogs) {
+    SCOPED_TRACE(log.name);
+    try {
+      const Imported imported = import_log(log.text, log.options);
+      EXPECT_EQ(imported.table.size(), 2u);
+      if (imported.table.size() != 2) continue;
+      EXPECT_EQ(imported.table[0].bytes, 1000000);
+      EXPECT_NEAR(imported.table[0].median_s, 100e-6, 1e-12);
+      EXPECT_EQ(imported.table[1].bytes, 4000000);
+      EXPECT_NEAR(imported.table[1].median_s, 200e-6, 1e-12);
+      for (const AllReduceRow& row : imported.table) EXPECT_EQ(row.world_size, 8);
+      if (log.note.empty()) {
+        EXPECT_THAT(imported.notes, testing::IsEmpty());
+      } else {
+        EXPECT_THAT(imported.notes, Contains(HasSubstr(log.note)));
+      }
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+}
+
+struct Refusal {
+  const char* name;
+  std::string text;
+  std::string error;  // its end
+  ImportOptions options = {.world_size = 8};
+};
+
+const Refusal kRefusals[] = {
+    {"broadcast_of_two",
+     kBroadcast,
+     "log:2: only rows of a collective with a root and no reduction (broadcast_perf); expected the results of all_reduce_perf",
+     {.world_size = 2}},
+    {"reduce_scatter", kReduceScatter,
+     "log:2: only rows of a collective whose count is of one rank's part (reduce_scatter_perf); expected the results of all_reduce_perf"},
+    {"all_gather", kAllGather,
+     "log:2: only rows of a collective without reduction (all_gather_perf); expected the results of all_reduce_perf"},
+    {"reduce",
+     kReduce,
+     "log:2: only rows of a reduction to one rank (reduce_perf); expected the results of all_reduce_perf",
+     {.world_size = 2}},
+    {"named", "$ ./build/sendrecv_perf -b 1M\n" + kTable, "log:3: only rows of sendrecv_perf; expected the results of all_reduce_perf"},
+    {"cpu_times", kCpuTime, "log:2: only rows of CPU times (-C); expected the results of all_reduce_perf"},
+    {"types_without_float", kHeader + kHalf + replaced(kHalf, "    half", "bfloat16"),
+     "log:2: rows of the element types half, bfloat16; expected one, or --dtype with one of them"},
+    {"ranks_not_stated", kTable, "log:2: the number of ranks is not stated; expected --world, at least 2", {}},
+    {"ranks_contradicted", kTable, "log:2: busbw is 1.75 times algbw; expected 1.5, for an all-reduce of 4 ranks", {.world_size = 4}},
+    // Without MPI every process runs alone and prints a table of its own.
+    {"one_rank_each", devices(1) + "#   Rank  0 Pid   2066 on node2 device  0 [0x00] V100\n" + replaced(kTable, "17.50", " 0.00"),
+     "only rows of one rank alone (was nccl-tests built with MPI=1?); expected the results of all_reduce_perf"},
+    {"nothing_measured", "node1:17:17 [0] NCCL INFO Bootstrap\nnode1:17:17 [0] NCCL WARN Cuda failure\n",
+     "log:2: no measurements; expected the results of all_reduce_perf"},
+    {"osu_non_blocking", replaced(kOsu, "Allreduce", "Non-blocking Allreduce"),
+     "log:4: only rows of OSU's Non-blocking Allreduce; expected the results of osu_allreduce"},
+    {"osu_ranks_not_stated", kOsu, "log:4: the number of ranks is not stated; expected --world, at least 2", {}},
+    {"inconsistent_columns", replaced(kTable, "200.00   20.00", "200.00   21.00"),
+     "log:3: algbw is 21 GB/s; expected 20, as size and time have it"},
+};
+
+TEST(BenchmarkLogs, AreRefusedByName) {
+  for (const Refusal& log : kRefusals) {
+    SCOPED_TRACE(log.name);
+    EXPECT_THAT(error_of([&] { import_log(log.text, log.options); }), testing::EndsWith(log.error));
+  }
+}
+
+TEST(BenchmarkLogs, GiveTheRowsOfAnyElementTypeThatIsAskedFor) {
+  const Imported imported = import_log(kTable + kHalf, {.world_size = 8, .dtype = "half"});
+  ASSERT_EQ(imported.table.size(), 1u);
+  EXPECT_NEAR(imported.table[0].median_s, 160e-6, 1e-12);
+}
+
+TEST(BenchmarkLogs, OfSeveralRunsGiveTheRowsOfAll) {
+  const std::string two_ranks = devices(2) + kHeader + "1000000 250000 float sum -1 100.00 10.00 10.00 0 100.00 10.00 10.00 0\n";
+  const Imported imported = import_log(two_ranks + devices(8) + kTable + devices(8) + kTable, {});
+  EXPECT_THAT(world_sizes(imported.table), testing::ElementsAre(2, 8));
+  EXPECT_EQ(imported.table.size(), 5u);
+}
+
+TEST(BenchmarkLogs, OfASplitCommunicatorCountItsFirstGroup) {
+  std::string text = devices(8);
+  text = replaced(replaced(text, "Rank  1 Group  0", "Rank  1 Group  1"), "Rank  3 Group  0", "Rank  3 Group  1");
+  EXPECT_EQ(import_log(text + kHeader + "1000000 250000 float sum -1 100.00 10.00 16.67 0 100.00 10.00 16.67 0\n", {}).table[0].world_size,
+            6);
+}
+
+}  // namespace
+}  // namespace firkin
