@@ -103,13 +103,21 @@ class Recursion {
   std::vector<std::vector<End>> ends_;  // [cut][buckets]
 };
 
+// Runs of neighbouring tensors, at most about `most` of them: tensors alone if there are no more, else of at most two `most`-ths of all
+// bytes (two neighbouring runs together are larger than that).
+BucketPlan runs_of_tensors(const TensorProfile& profile, const SearchOptions& options, int64_t most) {
+  if (std::ssize(profile.bytes) <= most) return one_tensor_per_bucket(profile.bytes.size());
+  const int64_t cap = std::clamp<int64_t>(2 * (profile.total_bytes() / most), 1, options.largest_bucket_bytes);
+  return assign_buckets(profile.bytes, {.cap_bytes = cap, .rule = CapRule::kAtMost});
+}
+
 // With contention: the best of plans that are exact without, of everything slowed down as it is while both run, or by less, or not at all;
 // and of what uniform caps make.
 BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
   std::vector<BucketPlan> starts;
   for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
     const double compute = std::pow(options.simulation.compute_slowdown, part), comm = std::pow(options.simulation.comm_slowdown, part);
-    starts.push_back(exact_plan(slowed(profile, compute), scaled(costs, comm, comm), options));
+    starts.push_back(exact_plan(slowed(profile, compute), scaled(costs, comm, comm), options, kMostExactTensors / 2));
   }
   for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
     try {
@@ -127,8 +135,20 @@ BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, 
 
 }  // namespace
 
-BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
-  return Recursion(profile, costs, options).run();
+BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options, int64_t most_tensors) {
+  const std::vector<Bucket> runs = runs_of_tensors(profile, options, most_tensors).buckets;
+  if (runs.size() == profile.bytes.size()) return Recursion(profile, costs, options).run();
+  TensorProfile of_runs;
+  of_runs.backward_s = profile.backward_s;
+  of_runs.bytes = bucket_bytes({runs, {}}, profile.bytes);
+  for (const Bucket& run : runs) of_runs.ready_s.push_back(profile.ready_s[static_cast<size_t>(run.first + run.count - 1)]);
+  BucketPlan plan = Recursion(of_runs, costs, options).run();
+  for (Bucket& bucket : plan.buckets) {
+    const Bucket& first = runs[static_cast<size_t>(bucket.first)];
+    const Bucket& last = runs[static_cast<size_t>(bucket.first + bucket.count - 1)];
+    bucket = {.first = first.first, .count = last.first + last.count - first.first};
+  }
+  return plan;
 }
 
 BestPlan find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
@@ -136,8 +156,9 @@ BestPlan find_best_plan(const TensorProfile& profile, const CommCosts& costs, co
   check_search(options);
   const SimulationOptions& simulation = options.simulation;
   BestPlan result;
-  result.exact = simulation.compute_slowdown == 1 && simulation.comm_slowdown == 1;
-  result.plan = result.exact ? exact_plan(profile, costs, options) : best_of_starts(profile, costs, options);
+  const bool contended = simulation.compute_slowdown != 1 || simulation.comm_slowdown != 1;
+  result.exact = !contended && std::ssize(profile.bytes) <= kMostExactTensors;
+  result.plan = !contended ? exact_plan(profile, costs, options) : best_of_starts(profile, costs, options);
   result.timeline = simulate(profile, result.plan, costs, simulation);
   return result;
 }

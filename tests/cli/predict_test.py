@@ -142,6 +142,13 @@ class Predict(WithFolder):
         self.assertEqual(answer["model"]["world_size"], 2)
         self.assertTrue(any("skipped 1 rows of the operation 'max'" in note for note in answer["notes"]), answer["notes"])
 
+    def test_twenty_thousand_tensors_have_a_plan_that_is_not_called_exact(self):
+        tensors = self.out / "many.csv"
+        tensors.write_text("name,bytes,ready_s\n" + "".join(f"expert.{i},{4096 * (1 + i % 7)},{i * 1e-5:.5f}\n" for i in range(20000)))
+        result = firkin("predict", "--tensors", tensors, "--allreduce", self.inputs()[3], "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertFalse(json.loads(result.stdout)["best_plan"]["exact"])
+
     def test_no_cap_and_no_baseline_beats_the_best_plan(self):
         answer = self.predict("--cap-mib", "1,5,25,100,1000")
         best = answer["best_plan"]["backward_s"]

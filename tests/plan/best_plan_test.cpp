@@ -141,6 +141,37 @@ TEST(OptimalPlan, KeepsBucketsWithinTheLimitUnlessASingleTensorExceedsIt) {
   EXPECT_THAT(counts(find_best_plan(profile, linear_costs(100, 1), {.largest_bucket_bytes = 16}).plan), ElementsAre(2, 1, 1));
 }
 
+// Two runs that stay together hold about a fiftieth of all bytes: no more than that is sent later.
+TEST(OptimalPlan, OfRunsOfTensorsIsNearTheExactOne) {
+  for (uint64_t seed = 60000; seed < 60100; ++seed) {
+    RandomInstance random(seed);
+    const TensorProfile profile = random.profile(300);
+    const CommCosts costs = linear_costs(1e-3, std::pow(10, random.uniform(-9, -7)));
+    const auto end_s = [&](const BucketPlan& plan) { return simulate(profile, plan, costs).end_s; };
+    const BucketPlan of_runs = exact_plan(profile, costs, {}, 100);
+    ASSERT_NO_THROW(check_plan(of_runs, 300));
+    EXPECT_LE(end_s(of_runs), 1.02 * end_s(exact_plan(profile, costs, {}))) << "seed " << seed;
+  }
+}
+
+TEST(OptimalPlan, OfRunsOfTensorsRespectsTheLimit) {
+  RandomInstance random(1);
+  const TensorProfile profile = random.profile(300);
+  const BucketPlan plan = exact_plan(profile, linear_costs(10, 1e-9), {.largest_bucket_bytes = 300000}, 100);
+  const std::vector<int64_t> bytes = bucket_bytes(plan, profile.bytes);
+  for (size_t k = 0; k < bytes.size(); ++k) EXPECT_TRUE(plan.buckets[k].count == 1 || bytes[k] <= 300000);
+}
+
+TEST(OptimalPlan, OfTwentyThousandTensorsIsFoundAndNotCalledExact) {
+  RandomInstance random(2);
+  const TensorProfile profile = random.profile(20000);
+  const CommCosts costs = linear_costs(1e-4, 1e-9);
+  const BestPlan best = find_best_plan(profile, costs);
+  EXPECT_FALSE(best.exact);
+  ASSERT_NO_THROW(check_plan(best.plan, 20000));
+  EXPECT_LE(best.timeline.end_s, 1.001 * find_best_uniform_cap(profile, costs, {}).timeline.end_s);
+}
+
 TEST(OptimalPlan, OfNoTensorsIsNoBucket) {
   EXPECT_TRUE(find_best_plan({}, linear_costs(1, 1)).plan.buckets.empty());
 }

@@ -25,6 +25,8 @@ struct SearchOptions {
   SimulationOptions simulation = {};
 };
 
+inline constexpr int64_t kMostExactTensors = 4096;  // half a second
+
 struct BestPlan {
   BucketPlan plan;
   Timeline timeline;   // of that plan, under the same options
@@ -36,12 +38,16 @@ struct BestPlan {
 //
 //   F(j, n) = min over i < j of max(ready_j + n o + a(e(i, j)), F(i, n - 1) + g(e(i, j)))
 //
+// That takes time in the square of the tensors. Beyond kMostExactTensors, runs of neighbours that hold about two kMostExactTensors-ths of
+// all bytes are kept together, which delays a bucket by at most the time of as many bytes.
+//
 // With contention: the best of a few starts, judged by the simulation: plans that are exact for costs and ready times slowed down to
 // several degrees, and the best uniform caps. Throws InputError when the profile or the options do not pass their checks.
 BestPlan find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
 
-// The plan that would be best without contention. Checks nothing.
-BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options);
+// The plan that would be best without contention, where runs of neighbours stand for more than `most_tensors`. Checks nothing.
+BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options,
+                      int64_t most_tensors = kMostExactTensors);
 
 // One partition that a uniform cap makes, and all caps that make it; roundest_cap(caps) is the one to name.
 struct UniformCap {
