@@ -23,7 +23,7 @@ void add_size_flags(CLI::App& app, SizeFlags& flags) {
 }
 
 void add_time_flag(CLI::App& app, SizeFlags& flags) {
-  add_old_name(app, "--seconds", add_time(app, "--time", flags.seconds, "budget for the whole measurement"), "s");
+  add_time(app, "--time", flags.seconds, "budget for the whole measurement");
 }
 
 // The sizes in bytes, ascending, multiples of 4. Throws InputError, also for the time.

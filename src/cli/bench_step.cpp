@@ -92,13 +92,11 @@ std::string difference_from(const RunHead& earlier, const StepFlags& flags) {
       {"host", hosts.empty() ? "" : hosts[0].host, here.host},
       {"cpu", earlier.environment.cpu.value_or(""), here.cpu},
       {"world size", fmt::format("{}", earlier.environment.world_size.value_or(0)), fmt::format("{}", world_size(flags.ranks))}};
-  const nlohmann::json now = start_run("", flags.common).settings;
-  for (const auto& [name, value] : now.items()) {
+  const RunHead now = start_run("", flags.common);
+  for (const auto& [name, value] : now.settings) {
     if (name == "memory-limit") continue;  // what fitted was measured in the same way
-    if (!earlier.settings.is_object() || !earlier.settings.contains(name))
-      return fmt::format("an older version of firkin, which did not record --{}", name);
-    const nlohmann::json& before = earlier.settings[name];
-    facts.emplace_back("--" + name, before.is_string() ? before.get<std::string>() : before.dump(), value.get<std::string>());
+    const auto before = earlier.settings.find(name);
+    facts.emplace_back("--" + name, before == earlier.settings.end() ? "" : before->second, value);
   }
   for (const auto& [name, before, after] : facts) {
     if (before != after)
@@ -217,8 +215,7 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   app.add_option("--synthetic-tensors", flags.synthetic_tensors, "this many equal tensors instead of a model")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
       ->group("Synthetic tensors");
-  CLI::Option* size = add_size(app, "--synthetic-size", flags.synthetic_bytes, "size of each");
-  add_old_name(app, "--synthetic-bytes", size->needs("--synthetic-tensors")->group("Synthetic tensors"), "B");
+  add_size(app, "--synthetic-size", flags.synthetic_bytes, "size of each")->needs("--synthetic-tensors")->group("Synthetic tensors");
   add_replay_flags(app, flags.job);
   app.add_flag("--resume", flags.resume, "continue an interrupted run in --out");
 }
@@ -325,7 +322,6 @@ Run declare_bench_layers(CLI::App& app) {
   add_job_flags(app, flags->job);
   add_value(app, "--steps", flags->steps, "steps with clocks, and as many without")->check(CLI::Range(4, 100000));
   app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if clocks slow the step");
-  app.add_flag("--force", flags->keeps_perturbed)->group("");  // its old name
   return [flags] {
     check_job(flags->job, flags->ranks);
     return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, group); });

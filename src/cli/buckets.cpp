@@ -207,7 +207,7 @@ Run declare_buckets(CLI::App& app) {
   add_rule_flags(app, flags->rule);
   app.add_option("--tensors", flags->tensors_file,
                  "a tensors.csv (name,bytes,ready_s) instead of a model;\nwith --memory, --dtype says what its bytes are");
-  add_old_name(app, "--cap-mib", add_sizes(app, "--cap", flags->caps, "bucket caps: 1MiB,25MiB"), "MiB");
+  add_sizes(app, "--cap", flags->caps, "bucket caps: 1MiB,25MiB");
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
   CLI::Option* memory = app.add_flag("--memory", flags->memory, "memory of a rank, plain and sharded, for 1 to 1024 ranks");
   add_value(app, "--optimizer", flags->optimizer, "with --memory: adamw, adam, sgd-momentum, rmsprop,\nadagrad or sgd")->needs(memory);

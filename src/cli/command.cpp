@@ -4,8 +4,8 @@
 
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
+#include <map>
 #include <utility>
 
 #include "firkin/base/file.h"
@@ -60,8 +60,8 @@ std::string short_time(double seconds) {
 }
 
 // Every flag by its name, as it is in force; not those that say where the result goes.
-nlohmann::json settings_of(const CLI::App& app) {
-  nlohmann::json settings = nlohmann::json::object();
+std::map<std::string, std::string> settings_of(const CLI::App& app) {
+  std::map<std::string, std::string> settings;
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_single_name();
     constexpr std::array kNotOfTheRun = {"help", "help-all", "json", "quiet", "settings", "out", "resume", "config"};
@@ -90,7 +90,6 @@ Run add_commands(CLI::App& app, std::span<const Command> commands) {
   for (const Command& command : commands) {
     CLI::App* subcommand = app.add_subcommand(command.name, command.summary);
     subcommand->fallthrough();  // so that --config may stand anywhere
-    if (command.hidden) subcommand->group("");
     subcommand->final_callback([chosen, declared = command.declare(*subcommand)] { *chosen = declared; });
   }
   return [chosen] { return (*chosen)(); };
@@ -143,20 +142,6 @@ CLI::Option* add_time(CLI::App& app, const std::string& name, std::optional<doub
   return app.add_option_function<std::string>(name, read, help)->type_name("TIME");
 }
 
-void add_old_name(CLI::App& app, const std::string& old_name, CLI::Option* option, const std::string& unit) {
-  const auto pass_on = [old_name, option, unit](const Words& texts) {
-    for (const std::string& text : texts) {
-      char* end = nullptr;
-      if (!unit.empty() && (std::strtod(text.c_str(), &end), *end != '\0' || end == text.c_str())) {
-        throw InputError(
-            fmt::format("{}: {}: expected {} as a plain number, such as 25; {} takes a unit", old_name, text, unit, option->get_name()));
-      }
-      option->add_result(text + unit);
-    }
-  };
-  app.add_option_function<Words>(old_name, pass_on)->delimiter(',')->trigger_on_parse()->group("");
-}
-
 void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others, const std::string& why) {
   if (app.count(flag) == 0) return;
   for (const std::string& other : others) {
@@ -167,8 +152,7 @@ void check_alone(const CLI::App& app, const std::string& flag, const std::vector
 void add_rule_flags(CLI::App& app, RuleFlags& flags) {
   add_value(app, "--rule", flags.rule, "when a bucket closes; PyTorch: close-when-full", "Buckets")
       ->check(CLI::IsMember({"at-most", "close-when-full"}));
-  CLI::Option* first = add_size(app, "--first-cap", flags.first_cap_bytes, "cap of the first bucket (default: --cap)");
-  add_old_name(app, "--first-cap-mib", first->group("Buckets"), "MiB");
+  add_size(app, "--first-cap", flags.first_cap_bytes, "cap of the first bucket (default: --cap)")->group("Buckets");
 }
 
 CapOptions cap_options(const RuleFlags& flags) {

@@ -35,7 +35,6 @@ struct Command {
   const char* name;
   const char* summary;
   Run (*declare)(CLI::App& app);
-  bool hidden = false;  // the name that it had until the last version
 };
 
 // Adds each as a subcommand of `app`, which then needs one; what is returned runs the one that the user chose.
@@ -69,9 +68,6 @@ CLI::Option* add_size(CLI::App& app, const std::string& name, std::optional<int6
 CLI::Option* add_sizes(CLI::App& app, const std::string& name, std::vector<int64_t>& bytes, const std::string& help);
 CLI::Option* add_time(CLI::App& app, const std::string& name, double& seconds, const std::string& help);
 CLI::Option* add_time(CLI::App& app, const std::string& name, std::optional<double>& seconds, const std::string& help);
-
-// The name that `option` had until 0.1, which is still taken and not shown; `unit` is what its plain numbers were in.
-void add_old_name(CLI::App& app, const std::string& old_name, CLI::Option* option, const std::string& unit = "");
 
 // Throws InputError when `flag` was given and one of `others` too; `why` continues "cannot be combined with FLAG, ". Names with their
 // dashes.

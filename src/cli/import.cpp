@@ -50,8 +50,6 @@ void keep_world(Imported& imported, int64_t world_size) {
 }
 
 int run(ImportFlags& flags) {
-  // Until 0.1 the format stood before the files.
-  std::erase_if(flags.files, [](const std::string& word) { return word == "cmsc828g" || word == "nccl-tests"; });
   if (flags.files.empty()) throw InputError("import: no file; expected at least one");
   claim_output_folder(flags.common);
   Imported imported = import_files({flags.files.begin(), flags.files.end()}, flags.options);
@@ -101,9 +99,6 @@ Run declare_import(CLI::App& app) {
   add_import_flags(app, flags->options);
   app.add_option("--model", flags->options.model, "the model of these layers (default: by their number)")
       ->check(CLI::IsMember({"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}));
-  for (const char* old_name : {"--sizes", "--times", "--allreduce"}) {
-    app.add_option_function<std::string>(old_name, [flags](const std::string& file) { flags->files.push_back(file); })->group("");
-  }
   add_output_flags(app, flags->common, "import");
   return [flags, &app] {
     if (app.count("--world") > 0 && flags->options.world_size < 2) {

@@ -248,9 +248,9 @@ void add_memory_flag(CLI::App& app, std::optional<int64_t>& limit_bytes) {
     constexpr int64_t kMost = int64_t{1} << 50;  // 1 PiB, so that the sum over the ranks of a machine fits into 63 bits
     return parse_size(text, "--memory-limit") <= kMost ? "" : fmt::format("{}: expected at most 1024TiB", text);
   };
-  CLI::Option* limit =
-      add_size(app, "--memory-limit", limit_bytes, "per rank; larger runs are refused or skipped\n(default: available memory)");
-  add_old_name(app, "--memory-limit-gib", limit->check(why_too_much)->group("Measuring"), "GiB");
+  add_size(app, "--memory-limit", limit_bytes, "per rank; larger runs are refused or skipped\n(default: available memory)")
+      ->check(why_too_much)
+      ->group("Measuring");
 }
 
 int64_t available_memory(const std::optional<int64_t>& limit_bytes, const RankFlags& ranks) {
@@ -270,8 +270,7 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
 }
 
 void add_training_flags(CLI::App& app, JobFlags& flags) {
-  CLI::Option* data = app.add_option("--data", flags.data, "text file to train on, byte by byte (default: a text\nthat comes with Firkin)");
-  add_old_name(app, "--text", data);
+  app.add_option("--data", flags.data, "text file to train on, byte by byte (default: a text\nthat comes with Firkin)");
   add_value(app, "--learning-rate", flags.learning_rate, "learning rate of plain SGD", "Model");
   add_memory_flag(app, flags.memory_limit_bytes);
 }
@@ -372,8 +371,7 @@ void add_block_flags(CLI::App& app, StepBenchOptions& steps, const char* blocks_
   const CLI::Range some(1, 100000);
   add_value(app, "--blocks", steps.blocks, blocks_in_help, group)->check(CLI::Range(4, 100000));
   add_value(app, "--warmup", steps.warmup_steps, "untimed steps after each change of setting", group)->check(some);
-  add_old_name(app, "--steps",
-               add_value(app, "--steps-per-block", steps.steps_per_block, "timed steps per block and setting", group)->check(some));
+  add_value(app, "--steps-per-block", steps.steps_per_block, "timed steps per block and setting", group)->check(some);
 }
 
 void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<int64_t>& caps) {
@@ -382,7 +380,7 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
     if (strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
   }
   add_value(app, "--strategies", strategies, "how to synchronise gradients")->delimiter(',')->check(CLI::IsMember(names));
-  add_old_name(app, "--cap-mib", add_sizes(app, "--cap", caps, "bucket caps for bucketed and torch: 1MiB,25MiB"), "MiB");
+  add_sizes(app, "--cap", caps, "bucket caps for bucketed and torch: 1MiB,25MiB");
 }
 
 double cap_in_mib(int64_t bytes) {

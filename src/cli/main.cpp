@@ -50,7 +50,6 @@ constexpr std::array kCommands = {
             [](CLI::App& app) { return add_commands(app, kExperiments); }},
     Command{"trace", "record steps as Chrome traces, with overlap figures", declare_trace},
     Command{"buckets", "list named models; show one's buckets, or a file's", declare_buckets},
-    Command{"models", "the old name of firkin buckets", declare_buckets, true},
 #endif
     Command{"predict", "predict backward, best cap and plan from two CSV files", declare_predict},
     Command{"import", "convert others' measurements to Firkin's CSV files", declare_import},
@@ -79,7 +78,7 @@ void check_subcommand(const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) {
     if (words[0] == command.name) return;
-    if (!command.hidden) names.emplace_back(command.name);
+    names.emplace_back(command.name);
   }
   throw InputError(fmt::format("unknown subcommand '{}'; expected one of {}", words[0], fmt::join(names, ", ")));
 }

@@ -118,29 +118,22 @@ Run declare_predict(CLI::App& app) {
       ->needs(per_node)
       ->excludes(world);
   app.add_option("--stragglers", flags->stragglers, "per-rank times: a column 'seconds', or results.json");
-  CLI::Option* caps = add_sizes(app, "--cap", inputs.caps, "caps of the curve: 1MiB,25MiB (default: powers of two)");
-  add_old_name(app, "--cap-mib", caps, "MiB");
-  add_old_name(app, "--cap-mb", caps, "MB");
+  add_sizes(app, "--cap", inputs.caps, "caps of the curve: 1MiB,25MiB (default: powers of two)");
   add_rule_flags(app, flags->rule);
   add_import_flags(app, flags->reading, "Others' all-reduce times");
   const char* const group = "Performance model";
   SimulationOptions& simulation = inputs.search.simulation;
-  CLI::Option* overhead = add_time(app, "--overhead", simulation.overhead_s, "cost per call on the computing thread: 20us");
-  add_old_name(app, "--overhead-us", overhead->group(group), "us");
+  add_time(app, "--overhead", simulation.overhead_s, "cost per call on the computing thread: 20us")->group(group);
   add_value(app, "--compute-slowdown", simulation.compute_slowdown, "slowdown of backward during communication", group);
   add_value(app, "--comm-slowdown", simulation.comm_slowdown, "slowdown of all-reduces during computation", group);
   add_value(app, "--latency-factor", inputs.latency_factor, "all-reduce latency during backward, over that of an\nidle link", group);
   app.add_option("--residual", inputs.residual, "residual of the calibration (default: not calibrated)")
       ->check(CLI::Range(0.0, 1.0))
       ->group(group);
-  CLI::Option* largest = add_size(app, "--max-bucket", flags->largest_bucket_bytes, "largest bucket of several tensors");
-  add_old_name(app, "--max-bucket-mib", largest->group(group), "MiB");
-  CLI::Option* forward = add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0: the largest needed_s)");
-  add_old_name(app, "--forward-ms", forward->group(group), "ms");
+  add_size(app, "--max-bucket", flags->largest_bucket_bytes, "largest bucket of several tensors")->group(group);
+  add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0: the largest needed_s)")->group(group);
   app.add_option("--hooks", flags->hooks, "wire formats to predict: none,bf16")->delimiter(',')->group(group);
-  CLI::Option* conversion =
-      add_time(app, "--conversion-time", flags->conversion_s_per_gib, "to bf16 and back, per GiB of gradients: 300ms");
-  add_old_name(app, "--conversion-seconds-per-gib", conversion->group(group), "s");
+  add_time(app, "--conversion-time", flags->conversion_s_per_gib, "to bf16 and back, per GiB of gradients: 300ms")->group(group);
   app.add_flag("--sensitivity", inputs.sensitivity, "multiply each input by 1/8 to 8; heat maps with --out");
   CLI::Option* sharded =
       app.add_flag("--sharded", inputs.sharded,

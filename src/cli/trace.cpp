@@ -70,9 +70,8 @@ Run declare_trace(CLI::App& app) {
   const char* const measuring = "Measuring";
   add_value(app, "--warmup", flags->steps.warmup_steps, "steps before the recorded ones", measuring)->check(CLI::Range(1, 100000));
   add_value(app, "--steps", flags->steps.steps, "recorded steps")->check(CLI::Range(1, 1000));
-  CLI::Option* time =
-      add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for measuring a(x), which predicted timelines\nneed; 0: none");
-  add_old_name(app, "--allreduce-seconds", time->group(measuring), "s");
+  add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for measuring a(x), which predicted timelines\nneed; 0: none")
+      ->group(measuring);
   return [flags, &app] {
     check_replay_alone(app);
     check_job(flags->job, flags->ranks);

@@ -61,8 +61,7 @@ void check_number(const char* flag, double value, double least, double most) {
 void add_data_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--data", flags.data, "text, read byte by byte, or a .bin of 16-bit tokens\n(default: a text that comes with Firkin)");
   TrainSettings& settings = flags.settings;
-  CLI::Option* batch = add_value(app, "--global-batch", settings.batch, "sequences per step, over all ranks");
-  add_old_name(app, "--batch", batch);
+  add_value(app, "--global-batch", settings.batch, "sequences per step, over all ranks");
   add_value(app, "--sequence", flags.sequence, "tokens per sequence");
   add_value(app, "--steps", settings.schedule.steps, "parameter updates")->check(CLI::Range(int64_t{1}, kMany));
   add_value(app, "--held-share", flags.held_share, "share of the data, at its end, kept for evaluation", "Evaluation and checkpoints");
@@ -77,8 +76,7 @@ void add_learning_flags(CLI::App& app, TrainFlags& flags) {
       ->check(any);
   add("--learning-rate", settings.schedule.peak, "peak learning rate of AdamW");
   add("--schedule", flags.schedule, "learning rate after warm-up")->check(CLI::IsMember({"constant", "linear", "cosine"}));
-  add_old_name(app, "--warmup-steps",
-               add("--learning-rate-warmup", settings.schedule.warmup_steps, "steps to reach the peak learning rate")->check(any));
+  add("--learning-rate-warmup", settings.schedule.warmup_steps, "steps to reach the peak learning rate")->check(any);
   add("--final-share", settings.schedule.final_share, "share of the peak learning rate in the last step");
   add("--weight-decay", settings.adamw.weight_decay, "AdamW's, for all but norms and biases");
   add("--beta1", settings.adamw.beta1, "AdamW's");
@@ -103,7 +101,7 @@ void add_communication_flags(CLI::App& app, TrainFlags& flags) {
     return name == "torch" ? "torch is only for comparison, in firkin bench step and firkin trace" : "";
   };
   add_value(app, "--strategy", flags.strategy, "how to synchronise gradients")->check(why_not)->check(CLI::IsMember(names));
-  add_old_name(app, "--cap-mib", add_size(app, "--cap", flags.cap_bytes, "bucket cap; firkin tune finds the fastest"), "MiB");
+  add_size(app, "--cap", flags.cap_bytes, "bucket cap; firkin tune finds the fastest");
   add_value(app, "--buckets", flags.buckets, "cap: use --cap; automatic: find buckets while training\nand keep them in --out for --resume",
             "Buckets")
       ->check(CLI::IsMember({"cap", "automatic"}));
@@ -365,7 +363,6 @@ Run declare_train(CLI::App& app) {
   add_learning_flags(app, *flags);
   add_memory_flag(app, flags->memory_limit_bytes);
   app.add_flag("--ignore-memory", flags->ignores_memory, "train even if memory seems too small")->group("Measuring");
-  app.add_flag("--force", flags->ignores_memory)->group("");  // its old name
   return [flags] {
     check_train_flags(*flags);
     if (!flags->ignores_memory) check_memory(estimate_memory(*flags), flags->memory_limit_bytes, flags->ranks);

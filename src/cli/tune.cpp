@@ -85,18 +85,15 @@ Run declare_tune(CLI::App& app) {
   TuneOptions& options = flags->options;
   app.add_flag("--sharded", options.sharded, "consider the strategy sharded too: time and memory")->group("Measuring");
   app.add_flag("--compare", options.compare, "also measure naive, flat, overlap and more caps")->group("Measuring");
-  CLI::Option* caps = add_sizes(app, "--cap", options.caps, "also race these: 1MiB,25MiB; with --compare, the\ncaps to compare");
-  add_old_name(app, "--cap-mib", caps->group("Buckets"), "MiB");
+  add_sizes(app, "--cap", options.caps, "also race these: 1MiB,25MiB; with --compare, the\ncaps to compare")->group("Buckets");
   app.add_option("--hooks", options.hooks, "compare these wire formats: none,bf16")->delimiter(',')->group("Buckets");
   const char* const measuring = "Measuring";
   add_value(app, "--race-blocks", options.race_blocks, "at most this many blocks in the race", measuring)->check(CLI::Range(1, 100000));
   add_block_flags(app, options.steps, "blocks that measure the gain; each runs all settings");
-  CLI::Option* all = add_time(app, "--time", flags->seconds,
-                              "budget for the whole run; slow steps run fewer times\n(default: 2m; with --compare no limit)");
-  add_old_name(app, "--seconds", all->group(measuring), "s");
+  add_time(app, "--time", flags->seconds, "budget for the whole run; slow steps run fewer times\n(default: 2m; with --compare no limit)")
+      ->group(measuring);
   add_value(app, "--profile-steps", options.profile_steps, "backward passes to profile", measuring)->check(CLI::Range(4, 100000));
-  CLI::Option* time = add_time(app, "--allreduce-time", options.allreduce_seconds, "budget for the all-reduce table: 10s");
-  add_old_name(app, "--allreduce-seconds", time->group(measuring), "s");
+  add_time(app, "--allreduce-time", options.allreduce_seconds, "budget for the all-reduce table: 10s")->group(measuring);
   return [flags, &app] {
     check_replay_alone(app);
     const TuneOptions checked = checked_options(*flags);

@@ -94,7 +94,7 @@ json best_marks(const TuneAnswer& answer, const CurveRange& caps) {
   const bool choice_first = chosen == measured || (chosen < measured) != both_right;
   json marks = {best_mark("measured", measured, *answer.best_measured.measured_s, choice_first ? 1 : 0, "measured best")};
   if (const auto& predicted_s = answer.decision.predicted_s)
-    marks.push_back(best_mark("predicted", chosen, *predicted_s, choice_first ? 0 : 1, name_of_choice(answer)));
+    marks.push_back(best_mark("predicted", chosen, *predicted_s, choice_first ? 0 : 1, "chosen"));
   if (chosen == measured) marks[0]["label"] = "measured best: the same";
   return marks;
 }
@@ -129,8 +129,7 @@ std::string curve_summary(const std::vector<CurveRow>& rows, const std::optional
       fmt::format("Step time over bucket caps from {} to {} MiB.", display_cap(rows.front().cap_mib), display_cap(rows.back().cap_mib));
   if (!answer) return text;
   if (const auto& predicted_s = answer->decision.predicted_s)
-    text += fmt::format(" {}: {} MiB, predicted at {}.", answer->decision.inferred ? "Predicted best" : "Chosen",
-                        display_cap(answer->decision.cap_mib), display_seconds(*predicted_s));
+    text += fmt::format(" Chosen: {} MiB, predicted at {}.", display_cap(answer->decision.cap_mib), display_seconds(*predicted_s));
   return text + fmt::format(" Measured best: {} MiB at {}.", display_cap(answer->best_measured.cap_mib),
                             display_seconds(*answer->best_measured.measured_s));
 }

@@ -249,15 +249,12 @@ std::string prediction_certainty(const Prediction& prediction) {
                                                     buckets_text(best.buckets), display_seconds(best.time_s),
                                                     display_seconds(best.exposed_s),
                                                     gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
-  if (best.expected_regret) {  // older results have none
-    sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
-                                    display_seconds(best.low_s > 0 ? best.low_s : best.time_s),
-                                    display_seconds(best.high_s > 0 ? best.high_s : best.time_s),
-                                    prediction.extrapolation ? "the forms of growth" : "the measurements"));
-    sentences.push_back(
-        fmt::format("This cap is the safest choice: expected to cost {} over the best, and within 1 % of it in {} of the cases considered.",
-                    display_percent(*best.expected_regret), display_percent(best.near_best.value_or(0))));
-  }
+  sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
+                                  display_seconds(best.low_s), display_seconds(best.high_s),
+                                  prediction.extrapolation ? "the forms of growth" : "the measurements"));
+  sentences.push_back(
+      fmt::format("This cap is the safest choice: expected to cost {} over the best, and within 1 % of it in {} of the cases considered.",
+                  display_percent(best.expected_regret.value()), display_percent(best.near_best.value())));
   if (best.lowest_cap_bytes > 0 && best.highest_cap_bytes > 0 && best.highest_cap_bytes < prediction.workload.gradient_bytes) {
     sentences.push_back(
         fmt::format("Caps from {} to {} MiB make the same buckets.", exact_cap(best.lowest_cap_bytes), exact_cap(best.highest_cap_bytes)));

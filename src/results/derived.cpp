@@ -83,14 +83,10 @@ bool is_tied(const TuneAnswer& answer, double cap_mib) {
   return std::ranges::any_of(answer.indifference_set, [&](double cap) { return std::abs(cap - cap_mib) < 1e-9 * cap_mib; });
 }
 
-const char* name_of_choice(const TuneAnswer& answer) {
-  return answer.decision.inferred ? "predicted best" : "chosen";
-}
-
 std::string remark_on(const TuneAnswer& answer, double cap_mib) {
   const bool chosen = cap_mib == answer.decision.cap_mib;
   const bool measured = cap_mib == answer.best_measured.cap_mib;
-  if (chosen) return std::string(name_of_choice(answer)) + (measured ? ", measured best" : "");
+  if (chosen) return measured ? "chosen, measured best" : "chosen";
   if (measured) return "measured best";
   return is_tied(answer, cap_mib) ? "as good" : "";
 }

@@ -240,7 +240,10 @@ void read_object(const JsonFields& document, Prediction& prediction) {
       cap.fail(kCapKey, cap.has(kCapKey) ? "0" : "missing", "a positive number");
   };
   for (const JsonFields& cap : document.objects("curve")) require_cap(cap);
-  require_cap(document.object("best_uniform"));
+  const JsonFields best = document.object("best_uniform");
+  require_cap(best);
+  for (const char* said : {"low_s", "high_s"}) best.get<double>(said, Unit::kSeconds);
+  for (const char* said : {"near_best", "expected_regret"}) best.get<double>(said);
   if (!prediction.extrapolation) return;
   for (const JsonFields& form : document.objects("extrapolation.forms")) require_cap(form.object("best_uniform"));
 }
@@ -271,8 +274,7 @@ Table predicted_curve_table(const Prediction& prediction, unsigned shown) {
   });
   if (chosen == rows.end()) chosen = rows.insert(std::ranges::upper_bound(rows, best.cap_bytes, {}, &PredictedCap::cap_bytes), best);
   std::string caption = "Backward with its communication, by bucket cap";
-  if (shown != kFirstTable && best.expected_regret)
-    caption += " (expected cost: over the best cap, on average over what model and measurements may have wrong)";
+  if (shown != kFirstTable) caption += " (expected cost: over the best cap, on average over what model and measurements may have wrong)";
   Table table = table_of(rows, shown, caption);
   table.rows[static_cast<size_t>(chosen - rows.begin())].highlighted = true;
   return table;

@@ -102,16 +102,13 @@ constexpr auto kFields<HookGain> = std::tuple(Field("hook", &HookGain::hook), Fi
 
 template <>
 constexpr auto kFields<TuneAnswer> = std::tuple(
-    Field(
-        "decision", +[](const TuneAnswer& row) { return row.decision.inferred ? std::nullopt : std::optional(row.decision); },
-        +[](TuneAnswer& row, const std::optional<DecisionSection>& decision) { row.decision = decision.value_or(DecisionSection()); }),
-    Field("best_predicted", &TuneAnswer::best_predicted), Field("best_measured", &TuneAnswer::best_measured),
-    Field("indifference_set", &TuneAnswer::indifference_set, Unit::kMib), Field("regret", &TuneAnswer::regret),
-    Field("regret_ci", &TuneAnswer::regret_ci), Field("over_default", &TuneAnswer::over_default),
-    Field("planned_over_default", &TuneAnswer::planned_over_default), Field("ordered_over_default", &TuneAnswer::ordered_over_default),
-    Field("ordered_over_best_cap", &TuneAnswer::ordered_over_best_cap), Field("hooks", &TuneAnswer::hooks, kIfAny),
-    Field("sharded", &TuneAnswer::sharded), Field("sharded_over_best_cap", &TuneAnswer::sharded_over_best_cap),
-    Field("plan_mib", &TuneAnswer::plan_mib, Unit::kMib, kIfAny), Field("plan_caps_mib", &TuneAnswer::plan_caps_mib, Unit::kMib, kIfAny));
+    Field("decision", &TuneAnswer::decision), Field("best_predicted", &TuneAnswer::best_predicted),
+    Field("best_measured", &TuneAnswer::best_measured), Field("indifference_set", &TuneAnswer::indifference_set, Unit::kMib),
+    Field("regret", &TuneAnswer::regret), Field("regret_ci", &TuneAnswer::regret_ci), Field("over_default", &TuneAnswer::over_default),
+    Field("ordered_over_default", &TuneAnswer::ordered_over_default), Field("ordered_over_best_cap", &TuneAnswer::ordered_over_best_cap),
+    Field("hooks", &TuneAnswer::hooks, kIfAny), Field("sharded", &TuneAnswer::sharded),
+    Field("sharded_over_best_cap", &TuneAnswer::sharded_over_best_cap), Field("plan_mib", &TuneAnswer::plan_mib, Unit::kMib, kIfAny),
+    Field("plan_caps_mib", &TuneAnswer::plan_caps_mib, Unit::kMib, kIfAny));
 
 namespace {
 
@@ -121,22 +118,6 @@ void require_times(const JsonFields& row) {
   row.get<double>("measured_s", Unit::kSeconds);
 }
 
-// A result from before there were decisions: what it measured of the cap that it predicted.
-DecisionSection decision_of_older(const TuneAnswer& answer) {
-  DecisionSection section{.cap_mib = answer.best_predicted.cap_mib,
-                          .predicted_s = answer.best_predicted.predicted_s,
-                          .measured_s = answer.best_predicted.measured_s,
-                          .over_default = answer.over_default,
-                          .tied_mib = answer.indifference_set,
-                          .inferred = true};
-  Outcome outcome = Outcome::kNotMeasured;
-  if (const auto& gain = answer.over_default) {
-    outcome = gain->ratio_ci.high < 1 ? Outcome::kGain : gain->ratio_ci.low > 1 ? Outcome::kDefaultFaster : Outcome::kNothingToGain;
-  }
-  section.outcome = name_of(outcome);
-  return section;
-}
-
 }  // namespace
 
 template <>
@@ -144,15 +125,12 @@ constexpr auto kFields<CalibrationRun> = std::tuple(Field("name", &CalibrationRu
                                                     Field("measured_s", &CalibrationRun::measured_s, Unit::kSeconds));
 
 template <>
-constexpr auto kFields<Calibration> =
-    std::tuple(Field("", &Calibration::options),
-               Field(
-                   "latency_factor",  // older results have none
-                   +[](const Calibration& row) { return row.latency_factor == 1 ? std::nullopt : std::optional(row.latency_factor); },
-                   +[](Calibration& row, const std::optional<double>& factor) { row.latency_factor = factor.value_or(1); }, Unit::kRatio),
-               Field("median_relative_error", &Calibration::median_relative_error), Field("fitted", &Calibration::fitted),
-               Field("residual", &Calibration::residual), Field("standard_errors", &Calibration::standard_errors),
-               Field("warning", &Calibration::warning));
+constexpr auto kFields<Calibration> = std::tuple(Field("", &Calibration::options),
+                                                 Field("latency_factor", &Calibration::latency_factor, Unit::kRatio),
+                                                 Field("median_relative_error", &Calibration::median_relative_error),
+                                                 Field("fitted", &Calibration::fitted), Field("residual", &Calibration::residual),
+                                                 Field("standard_errors", &Calibration::standard_errors),
+                                                 Field("warning", &Calibration::warning));
 
 template <>
 constexpr auto kFields<CalibrationSection> = std::tuple(Field("", &CalibrationSection::fit), Field("runs", &CalibrationSection::runs));
@@ -412,7 +390,6 @@ void read_answer_of_tune(const JsonFields& document, Results& results) {
   for (const char* best : {"best_predicted", "best_measured"}) require_times(document.object(best));
   if (answer.indifference_set.empty()) document.fail("indifference_set", "missing or empty", "an array of caps in MiB");
   std::ranges::sort(answer.indifference_set);
-  if (!document.has("decision")) answer.decision = decision_of_older(answer);
 }
 
 }  // namespace

@@ -112,7 +112,6 @@ struct DecisionSection {
   std::optional<Gain> over_default = {};                            // the same, measured by blocks that did not choose
   std::optional<double> expected_regret = {};                       // what the choice may cost over the best of the caps that were raced
   std::vector<double> tied_mib = {};                                // caps that cannot be told from it, with it
-  bool inferred = false;                                            // by what an older result says of best_predicted: not written again
   std::optional<double> level = {};                                 // none measured over none predicted from
   std::optional<std::string> options = {};                          // of DDP that won beside the cap: "gradient_as_bucket_view=True"
 };
@@ -131,14 +130,13 @@ struct HookGain {
 };
 
 struct TuneAnswer {
-  DecisionSection decision;  // of an older result: what it says of best_predicted
+  DecisionSection decision;
   CurveRow best_predicted;
   CurveRow best_measured;
   std::vector<double> indifference_set = {};  // caps in MiB
   double regret = 0;                          // step at best_predicted over step at best_measured, minus 1
   std::optional<Interval> regret_ci = {};
-  std::optional<Gain> over_default = {};          // the chosen cap, over PyTorch's default
-  std::optional<Gain> planned_over_default = {};  // of older results
+  std::optional<Gain> over_default = {};  // the chosen cap, over PyTorch's default
   std::optional<Gain> ordered_over_default = {};
   std::optional<Gain> ordered_over_best_cap = {};  // the chosen cap
   std::vector<HookGain> hooks = {};
@@ -162,9 +160,6 @@ struct CalibrationSection {
 
 // Whether the measurement cannot tell a cap from the best one.
 bool is_tied(const TuneAnswer& answer, double cap_mib);
-
-// Of the cap that the decision names: "chosen", for a race chose it; in older results "predicted best".
-const char* name_of_choice(const TuneAnswer& answer);
 
 // "chosen", "measured best", "chosen, measured best", "as good", or nothing.
 std::string remark_on(const TuneAnswer& answer, double cap_mib);

@@ -45,7 +45,7 @@ void write_object(const RunHead& run, json& document) {
   document["schema"] = kSchema;
   write_object<>(run, document);
   if (run.model) document["model"] = json_of(*run.model);
-  if (!run.settings.is_null()) document["settings"] = run.settings;
+  if (!run.settings.empty()) document["settings"] = run.settings;
 }
 
 void read_object(const JsonFields& document, RunHead& run) {
@@ -53,7 +53,10 @@ void read_object(const JsonFields& document, RunHead& run) {
   if (schema != kSchema) document.fail("schema", fmt::format("\"{}\"", schema), fmt::format("\"{}\"", kSchema));
   read_object<>(document, run);
   if (run.command != kPredictCommand) run.model = document.maybe<ModelDescription>("model");
-  if (const json* settings = document.find("settings")) run.settings = JsonFields(*settings, document.path_of("settings")).whole();
+  if (document.has("settings")) {
+    const JsonFields settings = document.object("settings");
+    for (const auto& [name, value] : settings.whole().items()) run.settings[name] = settings.get<std::string>(name);
+  }
 }
 
 std::vector<Host> by_host(const std::vector<Host>& of_ranks) {

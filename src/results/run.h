@@ -76,8 +76,8 @@ struct RunHead {
   std::vector<std::string> command_line = {};
   std::string started;  // UTC, when measuring began
   std::optional<int64_t> seed = {};
-  std::vector<std::string> files = {};  // written beside it, and itself
-  nlohmann::json settings;              // every flag by its name, as it was in force; an object, or null
+  std::vector<std::string> files = {};          // written beside it, and itself
+  std::map<std::string, std::string> settings;  // every flag by its name, as it was in force
   Environment environment;
   std::optional<ModelDescription> model = {};
 };

@@ -48,9 +48,9 @@ def main():
     parser.add_argument("--blocks", default="4")
     parser.add_argument("--batch", default="1")
     parser.add_argument("--strategies", default="bucketed")
-    parser.add_argument("--cap-mib", nargs="+", default=["0.7", "2", "5", "25"])
+    parser.add_argument("--cap", nargs="+", default=["0.7MiB", "2MiB", "5MiB", "25MiB"])
     flags = parser.parse_args()
-    command = [flags.firkin, "bench", "step", "--strategies", *flags.strategies.split(","), "--cap-mib", *flags.cap_mib, "--batch",
+    command = [flags.firkin, "bench", "step", "--strategies", *flags.strategies.split(","), "--cap", *flags.cap, "--batch",
                flags.batch, "--sequence", "128", "--blocks", flags.blocks, "--threads", "1"]
     samples = {"real": {}, "modelled": {}}
     with tempfile.TemporaryDirectory() as folder:

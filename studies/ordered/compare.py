@@ -208,7 +208,7 @@ def compare(args):
                 for name, values in measured[what].items():
                     into.setdefault(name, []).extend(values)
             out = pathlib.Path(folder) / f"steps{round_index}"
-            in_lab(args, [args.firkin, "bench", "step", "--strategies", "bucketed,ordered", "--cap-mib", args.cap_mib, "--batch", args.batch,
+            in_lab(args, [args.firkin, "bench", "step", "--strategies", "bucketed,ordered", "--cap", f"{args.cap_mib}MiB", "--batch", args.batch,
                           "--sequence", 128, "--blocks", args.blocks, "--out", out])
             (configuration,) = json.loads((out / "results.json").read_text())["configurations"]
             for row, samples in zip(configuration["strategies"], configuration["samples"]["step_s"], strict=True):

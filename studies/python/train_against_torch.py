@@ -40,7 +40,7 @@ class Settings:
         """The command, and where it writes."""
         c = self.chosen
         out = tempfile.mkdtemp(dir=self.folder)
-        words = [c.firkin, "train", "--batch", c.batch, "--sequence", c.sequence, "--steps", c.steps, "--clip", self.clip, "--out", out]
+        words = [c.firkin, "train", "--global-batch", c.batch, "--sequence", c.sequence, "--steps", c.steps, "--clip", self.clip, "--out", out]
         words += ["--evaluate-every", 0, "--checkpoint-every", 0, "--print-every", c.steps, "--held-share", HELD_SHARE]
         return [str(word) for word in [*words, *more]], pathlib.Path(out)
 
@@ -150,7 +150,7 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of the one rank (default: all cores)")
     parser.add_argument("--rate", default="1gbit", help="of the link between two hosts (default: %(default)s)")
     parser.add_argument("--ranks", type=int, choices=(1, 2), help="only this part")
-    parser.add_argument("--two", default="--strategy ordered --cap-mib 1", help="flags of firkin train on two hosts (default: %(default)s)")
+    parser.add_argument("--two", default="--strategy ordered --cap 1MiB", help="flags of firkin train on two hosts (default: %(default)s)")
     parser.add_argument("--clip", type=float, default=0, help="on two hosts, of both; clipping leaves ordered nothing to overlap (default: never)")
     parser.add_argument("--firkin", default=str(ROOT / "build" / "firkin"), help="(default: %(default)s)")
     parser.add_argument("--worker", type=pathlib.Path, help=argparse.SUPPRESS)

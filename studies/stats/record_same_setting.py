@@ -29,7 +29,7 @@ def work_without_end():
 def record(firkin, blocks, options):
     with tempfile.TemporaryDirectory() as out:
         command = [firkin, "bench", "step", "--ranks", "2", "--model", "demo", "--batch", "1",
-                   "--strategies", "bucketed", "--cap-mib", ",".join(map(str, CAPS_MIB)), "--blocks", str(blocks), "--steps", "1",
+                   "--strategies", "bucketed", "--cap", ",".join(f"{cap}MiB" for cap in CAPS_MIB), "--blocks", str(blocks), "--steps-per-block", "1",
                    "--out", out, *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         samples = json.loads((pathlib.Path(out) / "results.json").read_text())["configurations"][0]["samples"]["step_s"]

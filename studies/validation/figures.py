@@ -49,7 +49,7 @@ class Figures:
     ordered_error: float | None  # predicted over measured step, less 1
     ordered_predicted: float | None  # over the chosen cap, less 1
     ordered_measured: Share | None
-    level: float | None  # a step without communication, measured over calibrated; None: an earlier version, which did not say
+    level: float | None  # a step without communication, measured over calibrated
     too_wide: int  # intervals that are wider than the range of their samples
 
     @property
@@ -110,18 +110,13 @@ def over_best(result, series):
     return Share(ratio - 1, None if low is None else low - 1, None if high is None else high - 1)
 
 
-def decision_of(result):
-    """Results of before the race have none: they chose by prediction alone."""
-    return result.get("decision") or {"cap_mib": result["best_predicted"]["cap_mib"], "outcome": "-"}
-
-
 def keeps_default(outcome):
-    return outcome not in (*TAKES_CAP, "-")
+    return outcome not in TAKES_CAP
 
 
 def chosen_row(result):
     """The curve has the chosen cap's buckets, if not under the same cap."""
-    decision = decision_of(result)
+    decision = result["decision"]
     lowest = decision.get("lowest_cap_mib", decision["cap_mib"])
     highest = decision.get("highest_cap_mib", math.inf if "lowest_cap_mib" in decision else decision["cap_mib"])  # none: no cap is too large
     return next(row for row in result["curve"] if lowest * (1 - 1e-9) <= row["cap_mib"] <= highest * (1 + 1e-9))
@@ -184,7 +179,7 @@ def regrets_of(result, prediction):
     rules = [("chosen cap", chosen), ("predicted best", predicted), ("PyTorch's default", series.get("torch default")), ("one bucket", one_bucket_series(result))]
     regrets = {name: over_best(result, values) for name, values in rules if values}
     regrets["MG-WFBP"] = mg_wfbp_regret(result, prediction)
-    recommended = "PyTorch's default" if keeps_default(decision_of(result)["outcome"]) else "chosen cap"
+    recommended = "PyTorch's default" if keeps_default(result["decision"]["outcome"]) else "chosen cap"
     if recommended in regrets:
         regrets["recommendation"] = regrets[recommended]
     return regrets
@@ -208,11 +203,11 @@ def figures_of(run, result, prediction):
     return Figures(
         run=run, result=result, chosen=chosen,
         large_errors=[pair for pair in errors if pair[0] >= LARGE_MIB], small_errors=[pair for pair in errors if pair[0] < LARGE_MIB],
-        covered=covered(tested), chosen_in_set=chosen["cap_mib"] in result["indifference_set"], outcome=decision_of(result)["outcome"],
+        covered=covered(tested), chosen_in_set=chosen["cap_mib"] in result["indifference_set"], outcome=result["decision"]["outcome"],
         regrets=regrets_of(result, prediction), over_default=share(result.get("over_default")), measured_share=measured_share(result),
         ordered_error=ordered["predicted_s"] / ordered["measured_s"] - 1 if ordered else None,
         ordered_predicted=ordered["predicted_s"] / chosen["predicted_s"] - 1 if ordered else None,
-        ordered_measured=share(result.get("ordered_over_best_cap")), level=decision_of(result).get("level"), too_wide=count_too_wide(result))
+        ordered_measured=share(result.get("ordered_over_best_cap")), level=result["decision"].get("level"), too_wide=count_too_wide(result))
 
 
 def read_figures(folder, name):

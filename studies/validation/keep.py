@@ -18,14 +18,14 @@ from measure import MEASURED, write_atomically
 def calibration_flags(calibration):
     """Of firkin predict, for what firkin tune calibrated."""
     flags = ["--compute-slowdown", calibration["compute_slowdown"], "--comm-slowdown", calibration["comm_slowdown"],
-             "--overhead-us", calibration["overhead_s"] * 1e6, "--latency-factor", calibration.get("latency_factor", 1)]
+             "--overhead", calibration["overhead_s"], "--latency-factor", calibration["latency_factor"]]
     return [str(flag) for flag in flags]
 
 
 def predict(firkin, measured, result):
     """What the calibrated model says of the measured caps and of the rules that tune does not run, as JSON text."""
-    caps = ",".join(str(row["cap_mib"]) for row in result["curve"])
-    command = [str(firkin), "predict", "--tensors", "tensors.csv", "--allreduce", "allreduce.csv", "--cap-mib", caps,
+    caps = ",".join(f"{row['cap_mib']}MiB" for row in result["curve"])
+    command = [str(firkin), "predict", "--tensors", "tensors.csv", "--allreduce", "allreduce.csv", "--cap", caps,
                *calibration_flags(result["calibration"]), "--json"]
     return subprocess.run(command, cwd=measured, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
 

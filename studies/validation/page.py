@@ -116,14 +116,6 @@ def overview_text(figures):
     return "\n\n".join(parts)
 
 
-def older_text(found):
-    older = sum(these.outcome == "-" for _, these in found)
-    if not older:
-        return ""
-    return (f"**{older} of these {len(found)} results are of an earlier version**, which chose by prediction alone: no race, and no intervals that cover the "
-            "model's error. Their chosen cap is the best predicted one.")
-
-
 def missing_text(missing):
     if not missing:
         return ""
@@ -147,7 +139,7 @@ def read_all(regimes, folder):
 def page_text(regimes, found, missing):
     introduction = INTRODUCTION.format(count=f"{len(found)} of {len(regimes)}" if missing else len(found), ranks=ALPS_RANKS, machine=machine_text(found), alps=ALPS,
                                        setting=ALPS_SETTING, minutes=sum(regime.expected_s for regime in regimes) / 60)
-    return reflowed("\n\n".join(filter(None, [introduction, older_text(found), missing_text(missing), bars_text(found), overview_text(found)])))
+    return reflowed("\n\n".join(filter(None, [introduction, missing_text(missing), bars_text(found), overview_text(found)])))
 
 
 def write_page(regimes, docs, data):

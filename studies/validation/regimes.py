@@ -13,9 +13,9 @@ COURSE = "data/cmsc828g"
 ALPS = "data/allreduce_alps_gh200_4to2048gpu.csv"
 ALPS_SETTING = "cross_nic-ofi1.9.2"
 ALPS_RANKS = 512
-CAPS_MIB = "0.25,0.5,1,2,4,8,32"
-FEWER_CAPS_MIB = "0.5,1,2,4,32"  # where steps are long
-LARGER_CAPS_MIB = "0.25,1,2,4,8,16,64"  # where gradients are
+CAPS = "0.25MiB,0.5MiB,1MiB,2MiB,4MiB,8MiB,32MiB"
+FEWER_CAPS = "0.5MiB,1MiB,2MiB,4MiB,32MiB"  # where steps are long
+LARGER_CAPS = "0.25MiB,1MiB,2MiB,4MiB,8MiB,16MiB,64MiB"  # where gradients are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,19 +59,19 @@ NARROW = ("--model", "demo", "--num-layers", "24", "--d-model", "96", "--d-ff", 
 
 
 def measured(caps, steps):
-    return ("--cap-mib", caps, "--steps", str(steps))
+    return ("--cap", caps, "--steps-per-block", str(steps))
 
 
 def workloads(link):
     """Per workload: its name, words, flags, expected seconds, and whether it is a replay."""
     slow = link == "1gbit"
-    few, much = measured(FEWER_CAPS_MIB, 1), measured(CAPS_MIB, 2)
+    few, much = measured(FEWER_CAPS, 1), measured(CAPS, 2)
     return [
-        ("compute", "demo model, batch 4", model(4) + (few if slow else measured(CAPS_MIB, 1)), 210 if slow else 175, False),
-        ("communication", "demo model, batch 1", model(1) + (measured(CAPS_MIB, 1) if slow else much), 160 if slow else 130, False),
+        ("compute", "demo model, batch 4", model(4) + (few if slow else measured(CAPS, 1)), 210 if slow else 175, False),
+        ("communication", "demo model, batch 1", model(1) + (measured(CAPS, 1) if slow else much), 160 if slow else 130, False),
         ("small-tensors", "24 narrow layers of many small tensors, batch 1", NARROW + much, 175 if slow else 155, False),
         ("gpt2-large", "gpt2-large on A100s, replayed with 1/128 of its bytes and " + ("1/8" if slow else "1/16") + " of its times",
-         gpt2_large(1 / 128, 1 / 8 if slow else 1 / 16) + measured(FEWER_CAPS_MIB if slow else CAPS_MIB, 1), 220 if slow else 115, True),
+         gpt2_large(1 / 128, 1 / 8 if slow else 1 / 16) + measured(FEWER_CAPS if slow else CAPS, 1), 220 if slow else 115, True),
     ]
 
 
@@ -83,11 +83,11 @@ def all_regimes():
             regimes.append(Regime(f"{link}-{name}", f"two hosts, {words}", workload, flags, expected_s, cores + lab, replay, link == "loopback"))
     regimes.append(Regime("4-hosts-gpt2-large", "four hosts that share the cores, 1 Gbit/s",
                           "gpt2-large on A100s, replayed with 1/256 of its bytes and 1/8 of its times",
-                          gpt2_large(1 / 256, 1 / 8) + measured(FEWER_CAPS_MIB, 1), 250, ("--hosts", "4", "--rate", "1gbit"), replay=True))
+                          gpt2_large(1 / 256, 1 / 8) + measured(FEWER_CAPS, 1), 250, ("--hosts", "4", "--rate", "1gbit"), replay=True))
     modelled = ("--ranks", "1", "--threads", "1", "--link", "inputs/allreduce_512.csv", "--link-world", str(ALPS_RANKS))
     regimes.append(Regime("512-gpus-gpt2-large", "one of 512 GPUs over a modelled link, by times measured on Alps",
                           "gpt2-large on A100s, replayed with 1/64 of its bytes and 1/32 of its times",
-                          modelled + gpt2_large(1 / 64, 1 / 32) + measured(LARGER_CAPS_MIB, 2), 140, lab=None, replay=True))
+                          modelled + gpt2_large(1 / 64, 1 / 32) + measured(LARGER_CAPS, 2), 140, lab=None, replay=True))
     return regimes
 
 
@@ -101,5 +101,5 @@ def alps_table():
 
 
 def import_command(firkin, out):
-    return [str(firkin), "import", "cmsc828g", "--model", "gpt2-large", "--sizes", f"{COURSE}/layer-sizes-gpt2_large-bs4.csv", "--times",
-            f"{COURSE}/layer-times-gpt2_large-bs4.csv", "--allreduce", f"{COURSE}/allreduce-times.csv", "--out", str(out)]
+    return [str(firkin), "import", "--model", "gpt2-large", f"{COURSE}/layer-sizes-gpt2_large-bs4.csv", f"{COURSE}/layer-times-gpt2_large-bs4.csv",
+            f"{COURSE}/allreduce-times.csv", "--out", str(out)]

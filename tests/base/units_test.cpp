@@ -53,10 +53,10 @@ TEST(ParseSeconds, TakesUnitsAndSecondsWithoutOne) {
 }
 
 TEST(Units, MebibytesAreBinaryAndASizeIsAtLeastAByte) {
-  EXPECT_EQ(bytes_from_mib(25, "--cap-mib"), 26'214'400);
-  EXPECT_THROW(bytes_from_mib(0, "--cap-mib"), InputError);
-  EXPECT_THROW(bytes_from_mib(1e13, "--cap-mib"), InputError);
-  EXPECT_THROW(bytes_from_mib(1e-7, "--cap-mib"), InputError);
+  EXPECT_EQ(bytes_from_mib(25, "cap"), 26'214'400);
+  EXPECT_THROW(bytes_from_mib(0, "cap"), InputError);
+  EXPECT_THROW(bytes_from_mib(1e13, "cap"), InputError);
+  EXPECT_THROW(bytes_from_mib(1e-7, "cap"), InputError);
 }
 
 }  // namespace

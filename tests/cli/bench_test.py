@@ -104,7 +104,7 @@ class AllReduce(InFolder):
     def test_measures_the_sizes_of_nccl_tests_flags_in_both_caches(self):
         for flags, caches in ([], "warm"), (["--cold"], "cold"):
             with self.subTest(caches=caches):
-                answer = json.loads(self.bench("allreduce", "-b", "4", "-e", "4K", "-f", "32", "--seconds", "0.5", "--json", *flags).stdout)
+                answer = json.loads(self.bench("allreduce", "-b", "4", "-e", "4K", "-f", "32", "--time", "0.5", "--json", *flags).stdout)
                 self.assertEqual(answer["caches"], caches)
                 self.assertEqual([(row["bytes"], row["count"]) for row in answer["allreduce"]], [(4, 1), (128, 32), (4096, 1024)])
                 for row, samples in zip(answer["allreduce"], answer["samples"]["isolated_s"]):
@@ -118,16 +118,16 @@ class AllReduce(InFolder):
 
 class AllReduceFull(InFolder):
     def test_says_what_queues_of_mixed_sizes_take_beside_the_model(self):
-        text = self.bench("allreduce", "-b", "32K", "-e", "512K", "--seconds", "1").stdout
+        text = self.bench("allreduce", "-b", "32K", "-e", "512K", "--time", "1").stdout
         answer = json.loads((self.out / "results.json").read_text())
         ratios = answer["samples"]["mixed_queue_ratios"]
         self.assertEqual(answer["mixed_queues"]["queues"], len(ratios))
         self.assertAlmostEqual(answer["mixed_queues"]["ratio"], statistics.median(ratios))
         self.assertRegex(" ".join(text.split()), r"queued in mixed sizes, calls take \d\.\d\d times")
-        self.assertNotIn("mixed_queues", json.loads(self.bench("allreduce", "-e", "64", "--seconds", "0.5", "--json").stdout))
+        self.assertNotIn("mixed_queues", json.loads(self.bench("allreduce", "-e", "64", "--time", "0.5", "--json").stdout))
 
     def test_more_ranks_than_two(self):
-        table = self.bench("allreduce", "--ranks", "4", "-e", "64", "--seconds", "0.5").stdout
+        table = self.bench("allreduce", "--ranks", "4", "-e", "64", "--time", "0.5").stdout
         self.assertEqual(len(self.rows("allreduce.csv")), 3)
         self.assertEqual({row["world_size"] for row in self.rows("allreduce.csv")}, {"4"})
         self.assertIn("#wrong", table)
@@ -137,7 +137,7 @@ class Chunks(InFolder):
     def test_writes_points_with_intervals_and_fills_the_gaps_of_a_table(self):
         table = self.folder / "allreduce.csv"
         table.write_text("bytes,world_size,median_s,gap_s\n4,2,0.001,0.0005\n1024,2,0.001,\n4096,2,0.002,\n1024,4,0.5,\n")
-        flags = ["--elements", "4096", "-b", "1K", "-e", "64K", "-f", "4", "--seconds", "1.5", "--allreduce", table]
+        flags = ["--elements", "4096", "-b", "1K", "-e", "64K", "-f", "4", "--time", "1.5", "--allreduce", table]
         answer = json.loads(self.bench("chunks", *flags, "--json").stdout)
         self.assertEqual([(p["chunk_bytes"], p["calls"]) for p in answer["chunks"]], [(1024, 16), (4096, 4), (16384, 1)])
         for point, samples in zip(answer["chunks"], answer["samples"]["total_s"]):
@@ -161,14 +161,14 @@ class Chunks(InFolder):
 
 class ChunksFull(InFolder):
     def test_with_hardly_any_time_every_size_has_one_sample_and_an_open_interval(self):
-        answer = json.loads(self.bench("chunks", "--elements", "4000000", "-b", "4K", "-f", "64", "--seconds", "0.1", "--json").stdout)
+        answer = json.loads(self.bench("chunks", "--elements", "4000000", "-b", "4K", "-f", "64", "--time", "0.1", "--json").stdout)
         for point, row in zip(answer["chunks"], self.rows("chunks.csv")):
             self.assertEqual(point["samples"], 1)
             self.assertEqual(point["total_ci_s"], {"low": 0, "high": None})
             self.assertEqual(row["total_high_s"], "")
 
     def test_without_a_table_none_is_written(self):
-        self.bench("chunks", "--elements", "256", "-b", "256", "--seconds", "0.3")
+        self.bench("chunks", "--elements", "256", "-b", "256", "--time", "0.3")
         self.assertFalse((self.out / "allreduce.csv").exists())
 
 
@@ -210,7 +210,7 @@ class CollectivesFull(InFolder):
 
 class Layers(InFolder):
     def test_writes_the_assignments_files_and_a_profile_that_predict_reads(self):
-        self.bench("layers", "--ranks", "2", "--steps", "6", "--force", *TINY_MODEL)
+        self.bench("layers", "--ranks", "2", "--steps", "6", "--keep-perturbed", *TINY_MODEL)
         sizes = {row["Name"]: int(row["No. Params"]) for row in self.rows("layer-sizes.csv")}
         self.assertEqual(list(sizes), ["Token embedding", "Block 0", "Block 1", "LayerNorm final", "LM head"])
         self.assertEqual(sizes["Block 0"], 4 * 32 * 32 + 3 * 32 * 64 + 2 * 32)
@@ -241,7 +241,7 @@ class LayersFull(InFolder):
             self.assertFalse((self.out / "results.json").exists())
 
     def test_the_parts_of_a_step_are_in_results_json_with_what_watching_costs(self):
-        answer = json.loads(self.bench("layers", "--ranks", "1", "--steps", "4", "--force", "--json", *TINY_MODEL).stdout)
+        answer = json.loads(self.bench("layers", "--ranks", "1", "--steps", "4", "--keep-perturbed", "--json", *TINY_MODEL).stdout)
         self.assertIn("hook_perturbation", answer["profile"])
         self.assertEqual(answer["layers"][0]["name"], "token_embeddings")
         self.assertEqual(len(answer["samples"]["watched_step_s"]), 4)
@@ -256,7 +256,7 @@ class LosesRank0(InFolder):
             probe.bind(("127.0.0.1", 0))
             launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
         kept = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
-        words = [FIRKIN, "bench", "allreduce", "--seconds", "1000", "--out", self.out]
+        words = [FIRKIN, "bench", "allreduce", "--time", "1000", "--out", self.out]
         first, second = (subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=kept | launched | variables | {"RANK": rank})
                          for rank in "01")  # fmt: skip
         first.stderr.read(1)  # it measures: the group stands

@@ -50,7 +50,7 @@ class Device(unittest.TestCase):
     def test_the_cpu_over_gloo_is_what_there_is_by_default(self):
         said = []
         for flags in ([], ["--device", "cpu", "--backend", "gloo"]):
-            result = firkin("bench", "allreduce", "-b", 8, "-e", 8, "--seconds", 0.1, *flags, "--out", self.out)
+            result = firkin("bench", "allreduce", "-b", 8, "-e", 8, "--time", 0.1, *flags, "--out", self.out)
             self.assertEqual(result.returncode, 0, result.stderr)
             environment = json.loads((self.out / "results.json").read_text())["environment"]
             said.append((environment["device"], environment["backend"], environment.get("gpu")))

@@ -37,7 +37,7 @@ class Link(unittest.TestCase):
         return result.stderr
 
     def measured(self, *words):
-        result = firkin("bench", "allreduce", "-b", 8, "-e", 8, "--seconds", 0.1, *words, "--out", self.out)
+        result = firkin("bench", "allreduce", "-b", 8, "-e", 8, "--time", 0.1, *words, "--out", self.out)
         self.assertEqual(result.returncode, 0, result.stderr)
         with open(self.out / "allreduce.csv") as file:
             return next(csv.DictReader(file))
@@ -52,7 +52,7 @@ class Link(unittest.TestCase):
         self.assertGreaterEqual(float(row["min_s"]), 0.05)
 
     def test_a_trace_shows_collectives_until_the_link_has_carried_them(self):
-        result = firkin("trace", "--strategies", "bucketed,torch", "--cap-mib", 0.01, *TINY_MODEL, "--link", "10gbit,20ms", "--out", self.out)
+        result = firkin("trace", "--strategies", "bucketed,torch", "--cap", "0.01MiB", *TINY_MODEL, "--link", "10gbit,20ms", "--out", self.out)
         self.assertEqual(result.returncode, 0, result.stderr)
         traces = sorted(self.out.glob("trace-*.json"))
         self.assertEqual(len(traces), 2)

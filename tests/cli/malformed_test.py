@@ -50,23 +50,23 @@ READERS = {
         missing=("seconds", "time"), text=("0.002", "fast"), negative=("0.002", "-0.002"), nan=("0.002", "nan"),
         duplicate=("seconds", "seconds,seconds"), unsorted=None),
     "sizes": dict(
-        good=SIZES, command=["import", "cmsc828g", "--sizes", "FILE", "--times", "times", "--allreduce", "course", "--out", "out"],
+        good=SIZES, command=["import", "FILE", "times", "course", "--out", "out"],
         missing=("No. Params", "Params"), text=("1310720", "many"), negative=("1310720", "-1310720"), nan=("1310720", "nan"),
         duplicate=("Block 3,", "Block 4,"), unsorted=None),
     "times": dict(
-        good=TIMES, command=["import", "cmsc828g", "--sizes", "sizes", "--times", "FILE", "--allreduce", "course", "--out", "out"],
+        good=TIMES, command=["import", "sizes", "FILE", "course", "--out", "out"],
         missing=("mean", "average"), text=("0.0214575081", "fast"), negative=("0.0214575081", "-1"), nan=("0.0214575081", "nan"),
         duplicate=("block_1 grad", "block_2 grad"), unsorted=None),
     "course": dict(
-        good=COURSE_ALLREDUCE, command=["import", "cmsc828g", "--sizes", "sizes", "--times", "times", "--allreduce", "FILE", "--out", "out"],
+        good=COURSE_ALLREDUCE, command=["import", "sizes", "times", "FILE", "--out", "out"],
         missing=("average_time", "time"), text=("0.003005", "fast"), negative=("0.003005", "-1"), nan=("0.003005", "nan"),
         duplicate=("average_time", "average_time,backend"), unsorted=None),
     "nccl.txt": dict(
-        good=NCCL, command=["import", "nccl-tests", "FILE", "--world", "8", "--out", "out"],
+        good=NCCL, command=["import", "FILE", "--world", "8", "--out", "out"],
         missing=("time algbw", "algbw"), text=("20.0", "fast"), negative=("20.0", "-20.0"), nan=("20.0", "nan"), duplicate=None,
         unsorted=None),
     "nccl.json": dict(
-        good=NCCL_JSON, command=["import", "nccl-tests", "FILE", "--world", "8", "--out", "out"],
+        good=NCCL_JSON, command=["import", "FILE", "--world", "8", "--out", "out"],
         missing=('"time"', '"times"'), text=("20.0", '"fast"'), negative=("20.0", "-20.0"), nan=("20.0", "NaN"),
         duplicate=('"alg_bw"', '"time"'), unsorted=None),
     "osu.txt": dict(

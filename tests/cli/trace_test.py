@@ -50,7 +50,7 @@ class Trace(InFolder):
                 self.assertEqual(len(within) > 0, strategy == "overlap", (strategy, rank, within))
 
     def test_results_json_has_figures_of_every_rank_and_the_page_a_timeline(self):
-        answer = json.loads(self.trace("--strategies", "none,bucketed,torch", "--cap-mib", "0.01,4", "--json").stdout)
+        answer = json.loads(self.trace("--strategies", "none,bucketed,torch", "--cap", "0.01MiB,4MiB", "--json").stdout)
         self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
         names = ["none", "bucketed 0.01 MiB", "bucketed 4 MiB", "torch 0.01 MiB", "torch 4 MiB"]
         self.assertEqual([one["name"] for one in answer["traces"]], names)
@@ -71,7 +71,7 @@ class Trace(InFolder):
         tensors = self.out.parent / "tensors.csv"
         rows = [f"layer{k}.weight,65536,{0.002 * (4 - k)},{0.001 * k}" for k in reversed(range(4))]
         tensors.write_text("name,bytes,ready_s,needed_s\n" + "\n".join(rows) + "\n")
-        words = ["--replay", tensors, "--strategies", "ordered", "--cap-mib", "0.0625", "--link", "50mbit", "--allreduce-seconds", "0.5"]
+        words = ["--replay", tensors, "--strategies", "ordered", "--cap", "0.0625MiB", "--link", "50mbit", "--allreduce-time", "0.5"]
         answer = json.loads(self.trace(*words, "--json", model=[]).stdout)
         self.assertEqual(answer["model"]["name"], "replay of tensors.csv")
         self.assertEqual(answer["model"]["gradient_bytes"], 4 * 65536)
@@ -134,17 +134,16 @@ class TraceFull(InFolder):
     def test_collectives_that_outlast_the_last_step_do_no_harm(self):
         """Recording ends when they have; it used to end before, and five runs in six crashed."""
         data = pathlib.Path(__file__).resolve().parents[2] / "data/cmsc828g"
-        files = {"--sizes": "layer-sizes-gpt2_large-bs4.csv", "--times": "layer-times-gpt2_large-bs4.csv", "--allreduce": "allreduce-times.csv"}
-        words = [word for flag, name in files.items() for word in (flag, data / name)]
+        files = [data / name for name in ("layer-sizes-gpt2_large-bs4.csv", "layer-times-gpt2_large-bs4.csv", "allreduce-times.csv")]
         folder = self.out.parent
-        subprocess.run([FIRKIN, "import", "cmsc828g", "--model", "gpt2-large", *words, "--out", folder], check=True, capture_output=True)
+        subprocess.run([FIRKIN, "import", "--model", "gpt2-large", *files, "--out", folder], check=True, capture_output=True)
         replay = ["--replay", folder / "tensors.csv", "--scale-bytes", "0.0078125", "--scale-time", "0.125", "--link", "1gbit"]
         for _ in range(2):
-            result = trace(*replay, "--strategies", "ordered", "--allreduce-seconds", "0", "--out", self.out)
+            result = trace(*replay, "--strategies", "ordered", "--allreduce-time", "0", "--out", self.out)
             self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_the_table_fits_into_80_columns(self):
-        table = self.trace("--strategies", "flat,bucketed", "--cap-mib", "0.25").stdout
+        table = self.trace("--strategies", "flat,bucketed", "--cap", "0.25MiB").stdout
         self.assertIn("bucketed 0.25 MiB", table)
         self.assertLess(max(map(len, table.splitlines()[:-1])), 80)
 

@@ -95,8 +95,8 @@ class Runs(Training):
         self.refused("--data", file, "--vocab-size", 256, "--steps", 2, expected="expected tokens below the model's vocab_size 256")
 
     def test_flags_come_from_a_file(self):
-        (self.folder / "run.toml").write_text("[train]\nsteps = 3\nbatch = 4\n")
-        words = [word for word in TINY if word not in ("--batch", 8)]
+        (self.folder / "run.toml").write_text("[train]\nsteps = 3\nglobal-batch = 4\n")
+        words = [word for word in TINY if word not in ("--global-batch", 8)]
         result = firkin("train", *words, "--ranks", 2, "--out", self.out, "--config", self.folder / "run.toml")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(losses_of(self.out)), 3)
@@ -152,7 +152,7 @@ class Runs(Training):
         self.refused("--learning-rate", "-1", expected="--learning-rate -1: expected 0 to 1e+30")
         self.refused("--data", self.folder / "none.txt", expected="none.txt: cannot be read")
         self.refused("--context-length", 20, expected="--sequence 32: expected at most the model's context_length")
-        self.refused("--memory-limit-gib", "0.01", expected="training takes about")
+        self.refused("--memory-limit", "0.01GiB", expected="training takes about")
         self.refused("--strategy", "torch", expected="--strategy: torch is only for comparison, in firkin bench step and firkin trace")
 
     def test_a_loss_that_explodes_ends_the_run_and_is_named(self):

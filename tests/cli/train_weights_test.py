@@ -22,7 +22,7 @@ from reference_test import cs336, gpt2  # noqa: E402
 
 FIRKIN = os.environ["FIRKIN"]
 SEQUENCE, LAYERS, HEADS, WINDOWS = 32, 2, 2, 8
-SIZES = ["--d-model", 32, "--d-ff", 64, "--num-layers", LAYERS, "--num-heads", HEADS, "--sequence", SEQUENCE, "--batch", 4]
+SIZES = ["--d-model", 32, "--d-ff", 64, "--num-layers", LAYERS, "--num-heads", HEADS, "--sequence", SEQUENCE, "--global-batch", 4]
 HELD_SHARE = 0.1
 
 

@@ -10,7 +10,7 @@ import unittest
 
 FIRKIN = os.environ["FIRKIN"]
 DEADLINE_S = 120
-TINY = ["--d-model", 32, "--d-ff", 64, "--num-layers", 2, "--num-heads", 2, "--sequence", 32, "--batch", 8, "--warmup-steps", 2]
+TINY = ["--d-model", 32, "--d-ff", 64, "--num-layers", 2, "--num-heads", 2, "--sequence", 32, "--global-batch", 8, "--learning-rate-warmup", 2]
 
 
 def taken_flag(name, default):

@@ -129,7 +129,7 @@ class Tarball(unittest.TestCase):
 
     def test_its_program_runs(self):
         self.assertEqual(checked(self.firkin, "--version"), f"{VERSION}\n")
-        words = ["--ranks", "2", "--begin", "1K", "--end", "4K", "--seconds", "0.2", "--out", FOLDER / "allreduce"]
+        words = ["--ranks", "2", "--begin", "1K", "--end", "4K", "--time", "0.2", "--out", FOLDER / "allreduce"]
         checked(self.firkin, "bench", "allreduce", *words)
         self.assertTrue((FOLDER / "allreduce/report.html").exists())
 
@@ -146,12 +146,12 @@ class Tarball(unittest.TestCase):
         return run(*hidden, self.firkin, *words, **variables)
 
     def test_without_a_libtorch_it_says_so_in_one_line(self):
-        result = self.without_its_libtorch("models", FIRKIN_PYTHON="/bin/false")
+        result = self.without_its_libtorch("buckets", FIRKIN_PYTHON="/bin/false")
         self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), result)
         self.assertIn(f"not in {self.libtorch}", result.stderr)
 
     def test_it_runs_with_a_libtorch_elsewhere(self):
-        result = self.without_its_libtorch("models", FIRKIN_LIBTORCH=ELSEWHERE)
+        result = self.without_its_libtorch("buckets", FIRKIN_LIBTORCH=ELSEWHERE)
         self.assertEqual(result.returncode, 0, result)
 
     def test_a_project_of_its_own_builds_the_lines_of_the_readme_and_runs_them(self):

@@ -18,7 +18,7 @@ from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, environment, run
 BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]
 TINY_RUN = ["--ranks", "2", "--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16", "--blocks", "4",
-            "--warmup", "1", "--steps", "1", "--profile-steps", "4", "--allreduce-seconds", "0.2", "--cap-mib", "0.01,1"]  # fmt: skip
+            "--warmup", "1", "--steps-per-block", "1", "--profile-steps", "4", "--allreduce-time", "0.2", "--cap", "0.01MiB,1MiB"]  # fmt: skip
 
 
 class InstalledProgram(unittest.TestCase):
@@ -41,7 +41,7 @@ class InstalledProgram(unittest.TestCase):
 
     def test_runs_from_another_folder(self):
         self.assertRegex(self.answer("--version"), r"^\d+\.\d+\.\d+\n$")
-        self.assertIn("gpt2", self.answer("models"))
+        self.assertIn("gpt2", self.answer("buckets"))
         self.assertIn("--ranks", self.answer("tune", "--help"))
 
     def test_licences_come_with_it(self):
@@ -147,7 +147,7 @@ class InstalledProgram(unittest.TestCase):
     def test_the_program_itself_runs_with_a_libtorch_that_is_named(self):
         elsewhere = self.folder / "elsewhere"
         elsewhere.symlink_to(self.stated("built_with"))
-        result = run(self.firkin, "models", FIRKIN_LIBTORCH=elsewhere)
+        result = run(self.firkin, "buckets", FIRKIN_LIBTORCH=elsewhere)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
 
     # --- shells complete it
@@ -201,7 +201,7 @@ class InstalledProgram(unittest.TestCase):
 
     def test_bash_offers_the_models_that_firkin_lists_and_files(self):
         (self.folder / "gpt2-mine.json").touch()
-        listed = [model["name"] for model in json.loads(self.answer("models", "--json"))["models"]]
+        listed = [model["name"] for model in json.loads(self.answer("buckets", "--json"))["models"]]
         for command in ["tune"], ["trace"], ["buckets"], ["bench", "step"], ["bench", "layers"]:
             with self.subTest(command=command):
                 offered = self.completed("firkin", *command, "--model", "", folder=self.folder)

@@ -25,7 +25,7 @@ class TwoHosts(unittest.TestCase):
     def measure(self, *launcher, options=(), size="8", **variables):
         """bench allreduce of one size: its results."""
         with tempfile.TemporaryDirectory() as folder:
-            words = [*launcher, FIRKIN, "bench", "allreduce", "-b", size, "-e", size, "--seconds", "0.1", "--out", folder]
+            words = [*launcher, FIRKIN, "bench", "allreduce", "-b", size, "-e", size, "--time", "0.1", "--out", folder]
             result = lab("--rate", "100mbit", *options, command=words, env=environment_with(sys.executable) | variables)
             self.assertEqual(result.returncode, 0, f"{result.stdout}\n{result.stderr}")
             return json.loads((pathlib.Path(folder) / "results.json").read_text())

@@ -19,7 +19,7 @@ FIRKIN = os.environ["FIRKIN"]
 class TwoRanks(unittest.TestCase):
     def measure(self, script, **variables):
         with tempfile.TemporaryDirectory() as folder:
-            words = [FIRKIN, "bench", "allreduce", "-e", "8K", "--seconds", "0.2", "--out", folder]
+            words = [FIRKIN, "bench", "allreduce", "-e", "8K", "--time", "0.2", "--out", folder]
             result = launch(script, *words, PORT=free_port(), OMP_NUM_THREADS="1", **variables)
             self.assertEqual(result.returncode, 0, f"{result.stdout}\n{result.stderr}")
             results = json.loads((pathlib.Path(folder) / "results.json").read_text())

@@ -111,7 +111,7 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
   ASSERT_EQ(best.size(), 2);
   EXPECT_EQ(best[0]["cap_mib"], results.answer->best_measured.cap_mib);
   EXPECT_EQ(best[1]["cap_mib"], results.answer->decision.cap_mib);
-  EXPECT_EQ(best[1]["label"], "predicted best: 0.5 MiB");  // of a result without a race
+  EXPECT_EQ(best[1]["label"], "chosen: 0.5 MiB");
   EXPECT_NE(best[0]["row"], best[1]["row"]);
   const json& domain = spec["encoding"]["y"]["scale"]["domain"];
   for (const char* dataset : {"predicted", "measured", "levels", "best"}) {
@@ -122,10 +122,9 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
   }
 }
 
-TEST(Charts, TheCapThatARaceChoseIsNotCalledThePredictedBest) {
+TEST(Charts, TheChosenCapIsTheDecisionsNotThePredictedBest) {
   Results results = tune_results();
   DecisionSection& decision = results.answer->decision;
-  decision.inferred = false;
   decision.cap_mib = 16;  // the predicted line is lower elsewhere
   decision.predicted_s = 0.370726;
   EXPECT_EQ(rows_of(results, "curve", "best")[1]["label"], "chosen: 16 MiB");

@@ -231,6 +231,7 @@ TEST(Report, TuneAndPredictSayWhereOnTheMapTheyLie) {
   Prediction prediction;
   prediction.workload.gradient_bytes = int64_t{1} << 30;
   prediction.best_uniform.cap_bytes = prediction.curve.emplace_back().cap_bytes = 1 << 20;
+  prediction.best_uniform.near_best = prediction.best_uniform.expected_regret = 0.01;
   const auto lead_with = [&](double backward_s, double alpha_s, double beta_s_per_byte) {
     prediction.workload.backward_s = backward_s;
     prediction.alpha_beta = {.alpha_s = alpha_s, .beta_s_per_byte = beta_s_per_byte};
@@ -288,7 +289,7 @@ TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
   prediction.workload.backward_s = 0.5;
   prediction.alpha_beta = {.alpha_s = 1e-4, .beta_s_per_byte = 1e-9};
   prediction.best_uniform.cap_bytes = prediction.curve.emplace_back().cap_bytes = 1 << 20;
-  prediction.best_uniform.expected_regret = 0.01;
+  prediction.best_uniform.near_best = prediction.best_uniform.expected_regret = 0.01;
   prediction.stragglers = {.slowest_rank_ratio = 1.2, .ranks = 8};
   prediction.ordered.emplace();
   prediction.hooks = {{.name = "none"}, {.name = "bf16"}};

@@ -33,14 +33,10 @@ TEST(Results, EveryKindOfResultIsWrittenAsItWasRead) {
   EXPECT_GE(files, 6);
 }
 
-TEST(Results, WhatEarlierVersionsPredictedIsRead) {
-  const json now = json::parse(read_file(kData / "predict.json"));
-  json document = now;
-  document["analytic"] = {{"overhead_s", 1e-5}};
-  document["least_expected_regret"] = document["best_uniform"];
-  document["model"]["channels"] = 1;
-  document["sensitivity"]["elasticities"] = json::array();
-  EXPECT_EQ(results_json(results_from_json(document)), now);
+TEST(Results, AResultOfAnotherSchemaIsRefused) {
+  json document = tune_document();
+  document["schema"] = "firkin.results/2";
+  EXPECT_THAT([&] { results_from_json(document); }, ThrowsMessage<InputError>(HasSubstr("expected \"firkin.results/1\"")));
 }
 
 TEST(Results, AMissingSectionOrFieldOfTuneIsNamed) {
@@ -50,6 +46,12 @@ TEST(Results, AMissingSectionOrFieldOfTuneIsNamed) {
   json without_caps = tune_document();
   without_caps["curve"] = json::array();
   EXPECT_THAT([&] { results_from_json(without_caps); }, ThrowsMessage<InputError>(HasSubstr("curve: empty; expected at least one cap")));
+  json without_decision = tune_document();
+  without_decision.erase("decision");
+  EXPECT_THAT([&] { results_from_json(without_decision); }, ThrowsMessage<InputError>(HasSubstr("decision")));
+  json without_regret = json::parse(read_file(kData / "predict.json"));
+  without_regret["best_uniform"].erase("expected_regret");
+  EXPECT_THAT([&] { results_from_json(without_regret); }, ThrowsMessage<InputError>(HasSubstr("best_uniform.expected_regret")));
   json without_time = tune_document();
   without_time["curve"][2].erase("measured_s");
   EXPECT_THAT([&] { results_from_json(without_time); }, ThrowsMessage<InputError>(HasSubstr("curve[2].measured_s")));

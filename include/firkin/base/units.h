@@ -21,7 +21,7 @@ inline double mib(int64_t bytes) {
 }
 
 // Bytes in a size given in MiB, rounded to the nearest byte. Throws InputError unless mib is finite, positive and below 2^43 (8 EiB).
-// `what` names the value in the message ("--cap-mib").
+// `what` names the value in the message ("cap_mib").
 int64_t bytes_from_mib(double mib, const std::string& what);
 
 // Bytes in a size as nccl-tests takes it: a number with, directly after it, nothing or K, M or G for a power of 1024 ("4", "0.5K", "64M").
