@@ -130,7 +130,7 @@ double luck(std::vector<std::vector<double>> residuals) {
     for (size_t other = 1; other < settings; ++other) {
       std::vector<double> differences;
       for (const std::vector<double>& block : residuals) differences.push_back(block[0] - block[other]);
-      farthest = std::max(farthest, median(pairwise_means(differences)));
+      farthest = std::max(farthest, median(pairwise_means(medians_of_stretches(differences, kMostBlocks))));
     }
     distances.push_back(farthest);
   }

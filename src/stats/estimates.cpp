@@ -84,8 +84,6 @@ double neighbour_correlation(const std::vector<double>& values) {
   return std::clamp((n * products / squares + 1) / (n - 3), 0.0, kLargestCorrelation);
 }
 
-constexpr size_t kMostBlocks = 100;
-
 // How many of the outermost pairwise means of n differences lie outside the interval on each side. None: its range does not suffice.
 size_t means_outside(size_t n, double confidence) {
   // probability[t]: that the ranks of the positive differences add up to t, when each sign is a toss.

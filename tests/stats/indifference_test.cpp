@@ -81,6 +81,14 @@ TEST(AThreePercentDifference, IsFoundAmongEightSettingsWithThirtyBlocks) {
   EXPECT_GE(found, 19);
 }
 
+TEST(AThirdOfAPercentDifference, IsFoundUnderOnePercentNoiseInThousandsOfBlocks) {
+  // Each of a thousand shuffles would compare 4.5 million pairs of blocks, for each setting, were blocks not condensed.
+  SyntheticNoise noise(7);
+  const IndifferenceSet set = indifference_set(measure(noise, {0.1, 0.1, 0.1003}, 3000, 0.01));
+  EXPECT_THAT(set.members, ElementsAre(0, 1));
+  EXPECT_LT(set.to_best[2].interval.high - set.to_best[2].interval.low, 0.003);
+}
+
 TEST(ANoisyBest, IsNotLeftOutBecauseTheOthersNoiseIsSmall) {
   SyntheticNoise noise(5);
   int left_out = 0;

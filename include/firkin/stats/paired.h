@@ -12,6 +12,9 @@
 
 namespace firkin {
 
+// More blocks are condensed to the medians of so many stretches, since estimates from pairs of blocks take time by their square.
+inline constexpr size_t kMostBlocks = 100;
+
 struct PairedRatio {
   double ratio = 1;
   Interval interval;
@@ -21,8 +24,8 @@ struct PairedRatio {
 // Whatever affects both settings in a block cancels. Blocks run their settings in random order, so for two equal settings either sign of a
 // block's difference is as likely, and the interval excludes 1 in at most 5 %, whatever the noise.
 //
-// a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both. More than 100 blocks
-// are condensed to the medians of 100 stretches. With fewer than kFewestSamples blocks the 95 % interval is {0, infinity}. O(blocks^2).
+// a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both. At most kMostBlocks
+// are paired. With fewer than kFewestSamples blocks the 95 % interval is {0, infinity}.
 // Throws std::invalid_argument if they are empty or of different length, contain a value that is not positive and finite, or confidence is
 // not between 0 and 1.
 PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference, double confidence = 0.95);
