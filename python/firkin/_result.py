@@ -195,7 +195,7 @@ class TuneResult:
         _core.write_report(self.results_json, os.fspath(path))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes the file that load() reads, results.json, report.html, tensors.csv and allreduce.csv; moves an earlier result to older/."""
+        """Writes the file that load() reads, results.json, report.html, tensors.csv and allreduce.csv. What was there becomes results.1.json and the like."""
         _core.write_run(self.results_json, os.fspath(folder), json.dumps(self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:

@@ -392,15 +392,14 @@ void bind_tuning(nb::module_& module) {
 
 // ---- Texts of a results.json, and what follows from them.
 
-// An earlier result in `folder` is kept in folder/older/.
 void write_run(const std::string& text, const std::filesystem::path& folder, const std::string& tuned) {
   const Results results = parse_results(text, "results");
   const std::vector<OutputFile> files = {{"tensors.csv", tensors_csv(results.profile.value().tensors)},
                                          {"allreduce.csv", allreduce_csv(results.allreduce)},
                                          {"tuned.json", tuned}};
   const Results written = with_files(results, files);
-  check_output_folder(folder, "folder");
-  keep_older_result(folder, written.run.files);
+  OutputFolder held(folder, "folder");
+  held.set_aside(written.run.files);
   write_result(folder, written, files);
 }
 

@@ -298,7 +298,7 @@ Run declare_bench_step(CLI::App& app) {
     make_configurations(*flags);
     claim_output_folder(flags->common, writes_results());
     resumable_configurations(*flags);
-    flags->common.older_result_is_kept = flags->resume;  // what is there goes on
+    flags->common.continues = flags->resume;
     return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, group); });
   };
 }

@@ -72,16 +72,6 @@ std::map<std::string, std::string> settings_of(const CLI::App& app) {
   return settings;
 }
 
-// Every file that a flag or an argument names.
-std::vector<std::filesystem::path> inputs_of(const CLI::App& app) {
-  std::vector<std::filesystem::path> inputs;
-  for (const CLI::Option* option : app.get_options()) {
-    const Words values = option->results();
-    inputs.insert(inputs.end(), values.begin(), values.end());
-  }
-  return inputs;
-}
-
 }  // namespace
 
 Run add_commands(CLI::App& app, std::span<const Command> commands) {
@@ -185,8 +175,11 @@ void print_json(const nlohmann::json& result) {
 
 void claim_output_folder(CommonFlags& common, bool writes) {
   if (common.quiet) Progress::silence();
-  check_output_folder(common.out, "--out");
-  if (writes) common.folder = std::make_shared<OutputFolderLock>(common.out, "--out");
+  if (writes) {
+    common.folder = std::make_shared<OutputFolder>(common.out, "--out");
+  } else {
+    check_output_folder(common.out, "--out");
+  }
 }
 
 RunHead start_run(const std::string& command, const CommonFlags& common) {
@@ -198,17 +191,15 @@ RunHead start_run(const std::string& command, const CommonFlags& common) {
   return run;
 }
 
-void keep_older(const CommonFlags& common, const std::vector<std::string>& names) {
-  if (!common.folder || common.older_result_is_kept) return;
-  if (const auto older = keep_older_result(common.out, names, inputs_of(*common.app))) {
-    fmt::print(stderr, "firkin: moved the earlier result from {} to {}\n", common.out, older->string());
-  }
-  common.older_result_is_kept = true;
+void set_aside(const CommonFlags& common, const std::vector<std::string>& names) {
+  if (!common.folder || common.continues) return;
+  const Words kept = common.folder->set_aside(names);
+  if (!kept.empty()) fmt::print(stderr, "firkin: kept the earlier result in {} as {}\n", common.out, fmt::join(kept, ", "));
 }
 
 void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files) {
   const Results written = with_files(results, files);
-  keep_older(common, written.run.files);
+  set_aside(common, written.run.files);
   write_result(common.out, written, files);
 }
 

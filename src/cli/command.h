@@ -90,10 +90,10 @@ struct CommonFlags {
   bool quiet = false;
   bool settings = false;  // of other frameworks, to paste
   std::string out;
-  uint64_t seed = 0;                          // where something is random
-  const CLI::App* app = nullptr;              // that they were added to
-  std::shared_ptr<OutputFolderLock> folder;   // once it is claimed; null on ranks that write nothing
-  mutable bool older_result_is_kept = false;  // moved to older/N, or there is none, or it goes on
+  uint64_t seed = 0;                     // where something is random
+  const CLI::App* app = nullptr;         // that they were added to
+  std::shared_ptr<OutputFolder> folder;  // once it is claimed; null in processes that write nothing
+  bool continues = false;                // the result in it, which then is not set aside
 };
 // --json, --quiet and --out, whose default is firkin-out/COMMAND.
 void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
@@ -108,17 +108,16 @@ void add_json_flag(CLI::App& app, bool& json);
 void print_json(const nlohmann::json& result);
 
 // Before anything is measured: throws InputError when --out cannot be written to, or another run is writing into it. `writes`: whether this
-// process is the one that will write (rank 0, or the one that starts the ranks).
+// process is the one that will write.
 void claim_output_folder(CommonFlags& common, bool writes = true);
 
 // The head of a result that started now, with every flag as it is in force. `environment` holds the version only.
 RunHead start_run(const std::string& command, const CommonFlags& common);
 
-// Moves what an earlier run left under these names to older/N, which is said; once for a claimed folder.
-void keep_older(const CommonFlags& common, const std::vector<std::string>& names);
+// Gives what an earlier run left under these names another one (OutputFolder), which is said.
+void set_aside(const CommonFlags& common, const std::vector<std::string>& names);
 
-// results.json, report.html and `files`, as far as they are known. What an earlier run left is kept beside them, which is said. Throws
-// RuntimeError when the disk does not take them.
+// results.json, report.html and `files`, as far as they are known, after set_aside(). Throws RuntimeError when the disk does not take them.
 void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files = {});
 
 // Writes the files, prints the result (as JSON with --json; else `text`, or all of it where there is none), and says what was written. When

@@ -17,7 +17,6 @@ struct ImportFlags {
 
 nlohmann::json write_imported(const ImportFlags& flags, const Imported& imported) {
   const std::filesystem::path out = flags.common.out;
-  keep_older(flags.common, {kTensorsFile, kAllReduceFile});
   nlohmann::json result = {{"notes", imported.notes}, {"files", nlohmann::json::array()}, {"formats", nlohmann::json::array()}};
   for (const ImportFormat format : imported.formats) result["formats"].push_back(name_of(format));
   if (imported.profile) {
@@ -26,12 +25,14 @@ nlohmann::json write_imported(const ImportFlags& flags, const Imported& imported
     result[kGradientBytesKey] = imported.profile->total_bytes();
     result[kBackwardKey] = imported.profile->backward_s;
     result["files"].push_back((out / kTensorsFile).string());
+    set_aside(flags.common, {kTensorsFile});
     write_tensors_csv(out / kTensorsFile, *imported.profile);
   }
   if (!imported.table.empty()) {
     result["measurements"] = imported.table.size();
     result["world_sizes"] = world_sizes(imported.table);
     result["files"].push_back((out / kAllReduceFile).string());
+    set_aside(flags.common, {kAllReduceFile});
     write_allreduce_csv(out / kAllReduceFile, imported.table);
   }
   return result;

@@ -86,7 +86,7 @@ int local_ranks(const RankFlags& flags) {
 
 bool writes_results() {
   const auto info = rank_info_unless_alone();
-  return !info || info->rank == 0;
+  return info && info->rank == 0;
 }
 
 int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& body) {

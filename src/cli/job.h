@@ -48,7 +48,7 @@ bool uses_gpus(const RankFlags& flags);
 int world_size(const RankFlags& flags);
 int local_ranks(const RankFlags& flags);
 
-// Whether this process writes the result: it is rank 0, or the one that starts the ranks.
+// Whether this process writes the result: it is rank 0.
 bool writes_results();
 
 // Claims --out unless it is claimed, and runs `body` in every rank: here, when a launcher (torchrun, mpirun, srun, or --ranks itself)

@@ -274,8 +274,8 @@ std::optional<NewestCheckpoint> prepare_folder(const TrainFlags& flags, const nl
   }
   std::optional<NewestCheckpoint> start = starting_point(flags, about);
   say_where_it_starts(flags, about, start);
-  flags.common.older_result_is_kept = start.has_value();  // then what is there goes on
-  keep_older(flags.common, {kResultsFile, "report.html", kMetricsFile, kMetricsTable, kCheckpointFolder, kBucketsFile});
+  flags.common.continues = start.has_value();
+  set_aside(flags.common, {kResultsFile, "report.html", kMetricsFile, kMetricsTable, kCheckpointFolder, kBucketsFile});
   std::filesystem::create_directories(checkpoint_folder(flags));
   remove_unfinished_checkpoints(checkpoint_folder(flags));
   return start;

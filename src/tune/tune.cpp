@@ -67,20 +67,17 @@ Workload workload_of(torch::nn::Module& module, const TrainingStep& step, const 
 }
 
 // Rank 0 alone looks at the folder; what is wrong with it is every rank's error.
-std::unique_ptr<OutputFolderLock> claimed_folder(const ProcessGroup& group, const std::string& out) {
-  std::unique_ptr<OutputFolderLock> lock;
+std::unique_ptr<OutputFolder> claimed_folder(const ProcessGroup& group, const std::string& out) {
+  std::unique_ptr<OutputFolder> folder;
   std::string problem;
   try {
-    if (group.rank == 0 && !out.empty()) {
-      check_output_folder(out, "tune: out");
-      lock = std::make_unique<OutputFolderLock>(out, "tune: out");
-    }
+    if (group.rank == 0 && !out.empty()) folder = std::make_unique<OutputFolder>(out, "tune: out");
   } catch (const std::exception& error) {
     problem = error.what();
   }
   problem = gather_texts(group, "-" + problem)[0].substr(1);
   if (!problem.empty()) throw InputError(problem);
-  return lock;
+  return folder;
 }
 
 ModuleProfile public_profile(const ProfileSection& profile, const std::vector<int64_t>& ready_order) {
@@ -153,7 +150,7 @@ ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const Pro
   if (!folder) return tuning;
   const std::vector<OutputFile> files = tables_of(tuned);
   results = with_files(std::move(results), files);
-  keep_older_result(options.out, results.run.files);
+  folder->set_aside(results.run.files);
   write_result(options.out, results, files);
   return tuning;
 }

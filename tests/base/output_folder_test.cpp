@@ -20,10 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::MatchesRegex;
 using testing::UnorderedElementsAre;
 
-std::string check_error(const fs::path& folder) {
+std::string error_of_checking(const fs::path& folder) {
   try {
     check_output_folder(folder, "--out");
   } catch (const InputError& error) {
@@ -32,9 +31,9 @@ std::string check_error(const fs::path& folder) {
   return "no error";
 }
 
-std::string lock_error(const fs::path& folder) {
+std::string error_of_holding(const fs::path& folder) {
   try {
-    const OutputFolderLock lock(folder, "--out");
+    const OutputFolder held(folder, "--out");
   } catch (const InputError& error) {
     return error.what();
   }
@@ -59,39 +58,24 @@ bool in_child(const std::function<bool()>& body) {
 
 TEST(CheckOutputFolder, LeavesNothingBehind) {
   const TemporaryFolder work;
-  EXPECT_EQ(check_error(work.path), "no error");
-  EXPECT_EQ(check_error(work.path / "a" / "b" / ""), "no error");
+  EXPECT_EQ(error_of_checking(work.path), "no error");
+  EXPECT_EQ(error_of_checking(work.path / "a" / "b" / ""), "no error");
   EXPECT_THAT(paths_in(work.path), ElementsAre());
 }
 
-TEST(CheckOutputFolder, NamesTheFileThatStandsInTheWay) {
+TEST(CheckOutputFolder, NamesWhatStandsInTheWay) {
   const TemporaryFolder work;
   work.write("file", "");
-  const std::string file = (work.path / "file").string();
-  EXPECT_EQ(check_error(file), "--out " + file + ": " + file + " is not a folder");
-  EXPECT_EQ(check_error(file + "/a/b"), "--out " + file + "/a/b: " + file + " is not a folder");
-  EXPECT_THAT(paths_in(work.path), ElementsAre("file"));
-}
-
-TEST(CheckOutputFolder, FollowsLinksAndRefusesThoseToNothing) {
-  const TemporaryFolder work;
   fs::create_directory(work.path / "there");
   fs::create_symlink("there", work.path / "link");
   fs::create_symlink("nowhere", work.path / "dangling");
-  fs::create_symlink("loop", work.path / "loop");
-  EXPECT_EQ(check_error(work.path / "link" / "new"), "no error");
-  EXPECT_THAT(check_error(work.path / "dangling" / "new"), HasSubstr("dangling is a broken link"));
-  EXPECT_NE(check_error(work.path / "loop"), "no error");
-}
-
-TEST(CheckOutputFolder, RefusesWhatNobodyCanWriteAndRemovesWhatItMade) {
-  const TemporaryFolder work;
-  const std::string long_name(300, 'x');
-  EXPECT_THAT(check_error(work.path / "a" / "b" / long_name), HasSubstr("cannot be created: File name too long"));
-  EXPECT_THAT(paths_in(work.path), ElementsAre());
-  EXPECT_THAT(check_error("/proc/firkin/out"), HasSubstr("/proc cannot be written to: "));
-  EXPECT_THAT(check_error("/proc"), HasSubstr("/proc cannot be written to: "));
-  EXPECT_THAT(check_error(""), HasSubstr("expected a folder"));
+  const std::string file = (work.path / "file").string();
+  EXPECT_EQ(error_of_checking(file), "--out " + file + ": " + file + " is not a folder");
+  EXPECT_EQ(error_of_checking(file + "/a/b"), "--out " + file + "/a/b: " + file + " is not a folder");
+  EXPECT_EQ(error_of_checking(work.path / "link" / "new"), "no error");
+  EXPECT_THAT(error_of_checking(work.path / "dangling" / "new"), HasSubstr("dangling is not a folder"));
+  EXPECT_THAT(error_of_checking("/proc/firkin"), HasSubstr("/proc cannot be written to: "));
+  EXPECT_THAT(error_of_checking(""), HasSubstr("expected a folder"));
 }
 
 TEST(CheckOutputFolder, RefusesAReadOnlyFileSystem) {
@@ -99,8 +83,8 @@ TEST(CheckOutputFolder, RefusesAReadOnlyFileSystem) {
   const TemporaryFolder work;
   EXPECT_TRUE(in_child([&] {
     mount_privately(work.path, "size=64k", /*read_only=*/true);
-    return check_error(work.path).ends_with("cannot be written to: Read-only file system") &&
-           check_error(work.path / "a").ends_with("cannot be written to: Read-only file system");
+    return error_of_checking(work.path).ends_with("cannot be written to: Read-only file system") &&
+           error_of_checking(work.path / "a").ends_with("cannot be written to: Read-only file system");
   }));
 }
 
@@ -110,84 +94,61 @@ TEST(CheckOutputFolder, RefusesAFullFileSystem) {
   EXPECT_TRUE(in_child([&] {
     mount_privately(work.path, "size=64k", /*read_only=*/false);
     work.write("large", std::string(1 << 17, 'x'));
-    return check_error(work.path).ends_with("cannot be written to: No space left on device");
+    return error_of_checking(work.path).ends_with("cannot be written to: No space left on device");
   }));
 }
 
-TEST(CheckOutputFolder, MayBeDoneByManyRanksAtOnce) {
-  const TemporaryFolder work;
-  std::atomic<int> errors = 0;
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 8; ++rank) {
-    ranks.emplace_back([&] {
-      for (int i = 0; i < 50; ++i) errors += check_error(work.path / "a" / "b") == "no error" ? 0 : 1;
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  EXPECT_EQ(errors, 0);
-  EXPECT_THAT(paths_in(work.path), ElementsAre());
-}
-
-TEST(OutputFolderLock, LeavesNoEmptyFolder) {
+TEST(OutputFolder, LeavesNoEmptyFolder) {
   const TemporaryFolder work;
   {
-    const OutputFolderLock lock(work.path / "a" / "out", "--out");
+    const OutputFolder held(work.path / "a" / "out" / "", "--out");
     EXPECT_TRUE(fs::exists(work.path / "a" / "out"));
   }
+  EXPECT_THAT(error_of_holding(work.path / "a" / std::string(300, 'x')), HasSubstr("cannot be created: File name too long"));
   EXPECT_THAT(paths_in(work.path), ElementsAre());
 }
 
-TEST(OutputFolderLock, KeepsTheFolderThatWasWrittenInto) {
+TEST(OutputFolder, KeepsTheFolderThatWasWrittenIntoOrWasThere) {
   const TemporaryFolder work;
+  fs::create_directory(work.path / "there");
   {
-    const OutputFolderLock lock(work.path / "out", "--out");
+    const OutputFolder held(work.path / "out", "--out"), other(work.path / "there", "--out");
     work.write("out/results.json", "{}");
   }
-  EXPECT_THAT(paths_in(work.path), UnorderedElementsAre("out", "out/results.json"));
+  EXPECT_THAT(paths_in(work.path), UnorderedElementsAre("out", "out/results.json", "there"));
 }
 
-TEST(OutputFolderLock, RefusesASecondRunAndSaysWhoseTheFolderIs) {
+TEST(OutputFolder, RefusesASecondRun) {
   const TemporaryFolder work;
   const fs::path out = work.path / "out";
   {
-    const OutputFolderLock lock(out, "--out");
-    EXPECT_THAT(lock_error(out),
-                MatchesRegex("--out .*/out: another run \\(process [0-9]+ on .+\\) is writing into it; expected a folder for each"));
-    EXPECT_EQ(lock_error(work.path / "other"), "no error");
+    const OutputFolder held(out, "--out");
+    EXPECT_EQ(error_of_holding(out), "--out " + out.string() + ": another run is writing into it; expected a folder for each");
+    EXPECT_EQ(error_of_holding(work.path / "other"), "no error");
   }
-  EXPECT_EQ(lock_error(out), "no error");
+  EXPECT_EQ(error_of_holding(out), "no error");
 }
 
-TEST(OutputFolderLock, IsSharedWithTheRanksThatTheHolderStarts) {
-  const TemporaryFolder work;
-  const OutputFolderLock lock(work.path, "--out");
-  EXPECT_TRUE(in_child([&] { return lock_error(work.path) == "no error"; }));
-  EXPECT_TRUE(in_child([&] { return in_child([&] { return lock_error(work.path) != "no error"; }); }));
-  EXPECT_NE(lock_error(work.path), "no error");  // the rank's end has not ended the lock
-}
-
-TEST(OutputFolderLock, OfARunThatWasKilledStandsInNobodysWay) {
+TEST(OutputFolder, OfARunThatWasKilledStandsInNobodysWay) {
   const TemporaryFolder work;
   EXPECT_FALSE(in_child([&] {
-    const OutputFolderLock lock(work.path, "--out");
+    const OutputFolder held(work.path, "--out");
     return raise(SIGKILL) == 0;
   }));
-  EXPECT_THAT(paths_in(work.path), ElementsAre(".firkin-lock"));
-  EXPECT_EQ(lock_error(work.path), "no error");
+  EXPECT_EQ(error_of_holding(work.path), "no error");
   EXPECT_THAT(paths_in(work.path), ElementsAre());
 }
 
-TEST(OutputFolderLock, IsHeldByOneAtATime) {
+TEST(OutputFolder, IsHeldByOneAtATime) {
   const TemporaryFolder work;
-  std::atomic<int> holders = 0;
+  std::atomic<int> holders = 0, times = 0;
   std::atomic<bool> shared = false;
-  std::atomic<int> times = 0;
   std::vector<std::thread> runs;
   for (int run = 0; run < 8; ++run) {
     runs.emplace_back([&] {
       for (int i = 0; i < 200; ++i) {
         try {
-          const OutputFolderLock lock(work.path / "out", "--out");
+          const OutputFolder held(work.path / "out", "--out");
           if (++holders > 1) shared = true;
           std::this_thread::yield();
           --holders;
@@ -200,6 +161,35 @@ TEST(OutputFolderLock, IsHeldByOneAtATime) {
   for (std::thread& run : runs) run.join();
   EXPECT_FALSE(shared);
   EXPECT_GE(times, 1);
+}
+
+TEST(OutputFolder, SetsEarlierFilesAsideUnderOneNumber) {
+  const TemporaryFolder out;
+  out.write("thesis.tex", "mine");
+  out.write("steps.1.csv", "mine");
+  for (const char* run : {"first", "second", "third"}) {
+    OutputFolder held(out.path, "--out");
+    held.set_aside({"results.json", "steps.csv"});
+    out.write("results.json", run);
+    if (run == std::string("first")) out.write("steps.csv", run);
+  }
+  EXPECT_THAT(paths_in(out.path),
+              UnorderedElementsAre("results.json", "results.2.json", "results.3.json", "steps.1.csv", "steps.2.csv", "thesis.tex"));
+  EXPECT_EQ(read_file(out.path / "steps.1.csv"), "mine");
+  EXPECT_EQ(read_file(out.path / "results.2.json"), "first");
+  EXPECT_EQ(read_file(out.path / "results.3.json"), "second");
+  EXPECT_EQ(read_file(out.path / "results.json"), "third");
+}
+
+TEST(OutputFolder, LeavesWhatTheRunItselfHasWritten) {
+  const TemporaryFolder out;
+  fs::create_symlink("nowhere", out.path / "results.json");
+  OutputFolder held(out.path, "--out");
+  EXPECT_THAT(held.set_aside({"results.json"}), ElementsAre("results.1.json"));
+  out.write("results.json", "so far");
+  out.write("trace.json", "");
+  EXPECT_THAT(held.set_aside({"results.json", "trace.json"}), ElementsAre("trace.1.json"));
+  EXPECT_EQ(read_file(out.path / "results.json"), "so far");
 }
 
 }  // namespace

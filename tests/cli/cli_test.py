@@ -291,14 +291,14 @@ class Tune(Tuning):
 
 
 class TuneFull(Tuning):
-    def test_an_older_result_is_kept_beside_the_new_one(self):
+    def test_an_earlier_result_keeps_a_numbered_name_beside_the_new_one(self):
         for run in range(2):
             process = self.start(*TINY_RUN, "--seed", str(run))
             _, stderr = process.communicate(timeout=DEADLINE_S)
             self.assertEqual(process.returncode, 0, stderr)
-        self.assertIn("older", stderr)
+        self.assertIn(f"kept the earlier result in {self.out} as ", stderr)
         self.assertEqual(json.loads((self.out / "results.json").read_text())["seed"], 1)
-        self.assertEqual(json.loads((self.out / "older" / "1" / "results.json").read_text())["seed"], 0)
+        self.assertEqual(json.loads((self.out / "results.1.json").read_text())["seed"], 0)
 
     def test_two_at_once_do_not_meet(self):
         first, second = self.start(*TINY_RUN, "--json"), self.start(*TINY_RUN, "--json", out=self.out / "second")

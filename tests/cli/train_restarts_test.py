@@ -124,7 +124,7 @@ class Restarts(Training):
         self.assertEqual(torchrun.end(), 0, torchrun.text())
         self.assertNotIn("continuing from", torchrun.text())
         self.assertEqual(len(losses_of(self.out)), 500)
-        self.assertTrue((self.out / "older" / "1" / "checkpoints" / "step-00000010.ckpt").exists())
+        self.assertTrue((self.out / "checkpoints.1" / "step-00000010.ckpt").exists())
 
     def test_a_run_goes_on_when_a_machine_joins_and_when_it_is_lost(self):
         for strategy in ("bucketed", "sharded"):
@@ -154,7 +154,7 @@ class Restarts(Training):
         first.process.send_signal(signal.SIGTERM)
         first.end()
         done = len(losses_of(self.out))
-        self.assertFalse((self.out / "older").exists())
+        self.assertFalse((self.out / "metrics.1.jsonl").exists())
         self.train("--steps", done, "--schedule", "constant", "--evaluate-every", 0, out=self.folder / f"{strategy}-whole")
         for ours, theirs in zip(losses_of(self.out), losses_of(self.folder / f"{strategy}-whole"), strict=True):
             self.assertAlmostEqual(ours, theirs, delta=1e-4)

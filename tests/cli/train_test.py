@@ -83,8 +83,9 @@ class Runs(Training):
         self.train("--steps", 2)
         before = losses_of(self.out)
         self.train("--steps", 3)
-        self.assertEqual(losses_of(self.out / "older" / "1"), before)
-        self.assertTrue((self.out / "older" / "1" / "checkpoints" / "step-00000002.ckpt").exists())
+        kept = [json.loads(line)["loss"] for line in (self.out / "metrics.1.jsonl").read_text().splitlines()]
+        self.assertEqual(kept, before)
+        self.assertTrue((self.out / "checkpoints.1" / "step-00000002.ckpt").exists())
 
     def test_tokens_of_llm_c_are_trained_on(self):
         tokens = [i * 7 % 300 for i in range(2000)]

@@ -30,9 +30,9 @@ def has_a_result(rank):
     result = firkin.tune(model, step, ddp_kwargs={"process_group": dist.group.WORLD, "gradient_as_bucket_view": True}, **QUICK)
     again = pickle.loads(pickle.dumps(result))
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(2):  # the first one goes to older/
+        for _ in range(2):  # the first one gets a number
             result.save(folder)
-        older = sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("tuned.json"))
+        kept = sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).glob("tuned*.json"))
         loaded = firkin.load(folder)
         with mock.patch.dict(os.environ, FIRKIN_TUNED=folder):
             found = firkin.load()
@@ -48,7 +48,7 @@ def has_a_result(rank):
     here = result.at(64, firkin.AllReduceTable([firkin.AllReduceRow(row.bytes, 64, row.median_s) for row in result.curve.rows]))
     return {
         "dicts": result.to_dict() == again.to_dict() == loaded.to_dict() == found.to_dict() == copy.deepcopy(result).to_dict(),
-        "cap_mib": result.cap_mib, "older": older, "missing": missing, "json": json.loads(json.dumps(result.to_dict()))["choice"], "repr": repr(result),
+        "cap_mib": result.cap_mib, "kept": kept, "missing": missing, "json": json.loads(json.dumps(result.to_dict()))["choice"], "repr": repr(result),
         "html": result._repr_html_(), "plot": result.plot()._repr_mimebundle_(), "early": early, "check": found.check(ddp, strict=True),
         "other": raised(lambda: found.wrap(layers(2))), "settings": settings, "unknown": raised(lambda: found.for_("jax")),
         "speedup": (result.speedup.low, float(result.speedup), result.speedup.high), "options": loaded.ddp_kwargs(),
@@ -75,7 +75,7 @@ class Result(unittest.TestCase):
 
     def test_pickled_copied_saved_and_loaded_it_is_the_same(self):
         self.assertTrue(self.result["dicts"])
-        self.assertEqual(self.result["older"], ["older/1/tuned.json", "tuned.json"])
+        self.assertEqual(self.result["kept"], ["tuned.1.json", "tuned.json"])
         self.assertIn(self.result["json"], ("cap", "torch default"))
         self.assertEqual(self.result["options"]["gradient_as_bucket_view"], True)
         self.assertNotIn("process_group", self.result["options"])

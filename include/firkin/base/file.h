@@ -27,11 +27,6 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const std::function<void(std::string_view piece)>& write)>& content);
 
-// Throws InputError unless files can be written into `folder`, which need not exist yet: "WHAT FOLDER: PLACE is not a folder", "...: PLACE
-// cannot be written to: REASON", "...: NAME cannot be created: REASON". It tries with a small file and the missing folders, under unique
-// names, and leaves nothing behind; any number of processes may do so at once.
-void check_output_folder(const std::filesystem::path& folder, const std::string& what);
-
 // Opens /dev/null as standard input, output or error where a program was started without it (a daemon), so that no file or connection
 // that is opened later takes its number and receives what is printed. Call it first in main().
 void occupy_standard_descriptors();

@@ -1,15 +1,13 @@
-// A folder of results: one run at a time writes into it, and earlier results are kept.
+// A folder of results: one run at a time writes into it, and files of an earlier run keep a numbered name.
 //
-//   check_output_folder(out, "--out");                             // file.h; before anything is measured
-//   const OutputFolderLock lock(out, "--out");                     // until the process ends
-//   ...                                                            // measure, print
-//   keep_older_result(out, {"results.json", "x.csv"});             // right before the first file is written
-//   write_file_atomically(out / "results.json", ...);
+//   OutputFolder out("run", "--out");               // before anything is measured; until the process ends
+//   ...                                             // measure, print
+//   out.set_aside({"results.json", "steps.csv"});   // an earlier results.json is now results.1.json
+//   write_file_atomically("run/results.json", ...);
 #pragma once
 
 #include <filesystem>
-#include <memory>
-#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,31 +15,35 @@ namespace firkin {
 
 inline constexpr const char* kResultsFile = "results.json";
 
-// Locks an output folder against other processes for as long as it lives, across machines if the file system's locks do; without locks
-// it protects nothing. Processes the holder starts (ranks) may use the folder. Creates a missing folder and removes it if it ends up
-// empty. A hidden file in the folder holds the lock; a killed run leaves nothing to clean up.
-class OutputFolderLock {
+// Throws InputError ("WHAT FOLDER: ...") unless a file can be written into the folder, or into the nearest one around it that exists.
+// Leaves nothing behind.
+void check_output_folder(const std::filesystem::path& folder, const std::string& what);
+
+// Holds a folder against other processes for as long as it lives, across machines if the file system's locks do; without locks it protects
+// nothing. A hidden file in the folder is the lock; a killed run leaves nothing to clean up.
+class OutputFolder {
  public:
-  // Throws InputError ("WHAT FOLDER: another run (process 12 on HOST) is writing into it; ..."), and what check_output_folder throws.
-  OutputFolderLock(const std::filesystem::path& folder, const std::string& what);
-  ~OutputFolderLock();
-  OutputFolderLock(const OutputFolderLock&) = delete;
-  OutputFolderLock& operator=(const OutputFolderLock&) = delete;
+  // Makes a missing folder. Throws InputError as check_output_folder(), and if another process holds the folder.
+  OutputFolder(const std::filesystem::path& folder, const std::string& what);
+
+  // Removes the folders that it made, unless something was written into them.
+  ~OutputFolder();
+
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  // Renames those of `files` that exist, NAME.EXTENSION to NAME.N.EXTENSION, with the first N that no name in `files` has yet (1 is the
+  // oldest run). So the newest result has the plain names and nothing is overwritten. Files in earlier calls of this object are its own,
+  // and stay. Returns the new names. Throws RuntimeError if one cannot be renamed; the new result should then not be written.
+  std::vector<std::string> set_aside(const std::vector<std::string>& files);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
+  void remove_what_it_made();
 
-// Moves an earlier run's files in `folder` to folder/older/N, where N is one more than the largest present (1 is the oldest), and returns
-// that folder; none if there was nothing to move. So the newest result always has the plain names.
-//
-// It moves the entries named in `files`, which the new result is about to take. If results.json is among them, it also moves the files that
-// the old one lists under "files" (last components), so files of another subcommand do not lie beside the new results, unless they are
-// among `inputs`, which the new run reads. Nothing else moves: the folder may be the current one, a mount, or hold the user's own files.
-// Nothing is deleted or overwritten; an interrupted move is completed by the next, under the next number. Safe without the lock, though two
-// results may then mix. Throws RuntimeError if something cannot be moved; the new result should then not be written.
-std::optional<std::filesystem::path> keep_older_result(const std::filesystem::path& folder, const std::vector<std::string>& files,
-                                                       const std::vector<std::filesystem::path>& inputs = {});
+  std::filesystem::path folder_;
+  std::vector<std::filesystem::path> made_;  // innermost first
+  int lock_ = -1;
+  std::set<std::string> own_;
+};
 
 }  // namespace firkin
