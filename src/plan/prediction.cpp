@@ -56,11 +56,17 @@ double compute_error(const std::vector<std::vector<double>>& rank_times) {
   return kOfMedian * stdev(slowest) / std::sqrt(static_cast<double>(slowest.size())) / median(slowest);
 }
 
-// Draws of what the inputs may be. With more ranks than measured times, every second draw has stragglers with an exponential tail. None
-// where the all-reduces have no errors and nothing is extrapolated.
+// Draws of what the inputs may be; at a world that was not measured, of the forms of growth in equal shares. With more ranks than measured
+// times, every second draw has stragglers with an exponential tail. None where the all-reduces have no errors and nothing is extrapolated.
 std::vector<InputDraw> draws_of(const PredictionInputs& inputs, const std::optional<ScalingModel>& scaling, const PredictionModel& model,
                                 const std::optional<StragglerPrediction>& stragglers) {
-  std::vector<CommCosts> costs = scaling ? scaling->redraw(inputs.world_size, kDraws) : redraw_costs(inputs.table, inputs.world_size);
+  std::vector<CommCosts> costs;
+  if (scaling) {
+    const size_t each = stragglers ? kDraws / kScalingForms.size() : 1;
+    for (const ScalingForm form : kScalingForms) costs.insert(costs.end(), each, scaling->costs(form, inputs.world_size));
+  } else {
+    costs = redraw_costs(inputs.table, inputs.world_size);
+  }
   for (CommCosts& drawn : costs) drawn = scaled(drawn, inputs.latency_factor);
   const bool tail = stragglers && stragglers->beyond_samples;
   if (costs.empty() && tail) costs.assign(kDraws, model.costs);
@@ -205,8 +211,8 @@ Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& mo
     const BestUniformCap best = find_best_uniform_cap(model.profile, costs, model.rule, model.search);
     PredictedCap row = bucketing(best.plan, best.timeline);
     set_caps(best.caps, best.exhaustive, row);
-    extrapolation.forms.push_back({name_of(fit.form), fit.left_out_error, fit.weight, row,
-                                   simulate(model.profile, model.odds->least_regret().plan, costs, model.search.simulation).end_s});
+    extrapolation.forms.push_back(
+        {name_of(fit.form), row, simulate(model.profile, model.odds->least_regret().plan, costs, model.search.simulation).end_s});
   }
   return extrapolation;
 }

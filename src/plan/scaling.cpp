@@ -10,14 +10,13 @@
 #include <map>
 #include <numbers>
 #include <numeric>
-#include <random>
+#include <optional>
 #include <tuple>
 #include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/summary.h"
-#include "random_normal.h"
 
 namespace firkin {
 namespace {
@@ -101,7 +100,6 @@ std::vector<double> fit_nonnegative_to_one(const std::vector<std::vector<double>
   return best;
 }
 
-constexpr double kLeastError = 1e-3;   // a form that fits exactly is no more certain than this
 constexpr int64_t kLeastBytes = 4096;  // smaller calls are all latency, tables have many, and buckets are larger
 
 // The terms that a form adds up, each times its coefficient.
@@ -139,7 +137,7 @@ std::vector<int64_t> worlds_to_fit(const AllReduceTable& table, WorldRange range
   return worlds;
 }
 
-// What forms are fitted to and judged by.
+// What forms are fitted to.
 AllReduceTable of_bucket_sizes(const AllReduceTable& rows) {
   AllReduceTable large = rows;
   std::erase_if(large, [](const AllReduceRow& row) { return row.bytes < kLeastBytes; });
@@ -153,7 +151,7 @@ FormFit fit_form(ScalingForm form, const AllReduceTable& rows, bool one_world) {
     if (one_world) equations.back()[0] = 0;  // one world cannot tell what is constant from what grows: all of it grows
     for (double& term : equations.back()) term /= row.median_s;
   }
-  return {.form = form, .coefficients = fit_nonnegative_to_one(equations), .left_out_error = std::nullopt};
+  return {.form = form, .coefficients = fit_nonnegative_to_one(equations)};
 }
 
 double doublings(int64_t from, int64_t to) {
@@ -172,40 +170,6 @@ const AllReduceRow* nearest_row(const AllReduceTable& rows, int64_t bytes, int64
 double anchored_s(const FormFit& fit, const AllReduceRow& row, int64_t world) {
   const auto bytes = static_cast<double>(row.bytes);
   return row.median_s * evaluate(fit, world, bytes) / evaluate(fit, row.world_size, bytes);
-}
-
-// log(measured / predicted) of each world when the form is fitted to the others; by size.
-std::map<int64_t, std::vector<double>> left_out_errors(ScalingForm form, const AllReduceTable& rows, const std::vector<int64_t>& worlds) {
-  std::map<int64_t, std::vector<double>> errors;
-  for (const int64_t world : worlds) {
-    AllReduceTable others = rows;
-    std::erase_if(others, [&](const AllReduceRow& row) { return row.world_size == world; });
-    if (others.empty()) return errors;
-    const FormFit fit = fit_form(form, others, worlds.size() == 2);
-    for (const AllReduceRow& row : rows) {
-      const AllReduceRow* anchor = row.world_size == world ? nearest_row(others, row.bytes, world) : nullptr;
-      if (anchor) errors[row.bytes].push_back(std::log(row.median_s / anchored_s(fit, *anchor, world)));
-    }
-  }
-  return errors;
-}
-
-double root_mean_square(const std::vector<double>& values) {
-  return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0) / static_cast<double>(values.size()));
-}
-
-// At each size, of the errors there and at its two neighbours; where there are none, `overall`.
-std::vector<double> local_errors(const std::map<int64_t, std::vector<double>>& errors, const std::vector<int64_t>& sizes, double overall) {
-  std::vector<double> result;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    std::vector<double> near;
-    for (size_t k = i == 0 ? 0 : i - 1; k <= std::min(i + 1, sizes.size() - 1); ++k) {
-      if (const auto found = errors.find(sizes[k]); found != errors.end())
-        near.insert(near.end(), found->second.begin(), found->second.end());
-    }
-    result.push_back(std::max(kLeastError, near.empty() ? overall : root_mean_square(near)));
-  }
-  return result;
 }
 
 void check_times(const Matrix& times_by_rank, int64_t ranks) {
@@ -296,20 +260,7 @@ ScalingModel::ScalingModel(const AllReduceTable& table, WorldRange range) : fitt
     sizes_.push_back(bytes);
     gap_ratio_.push_back(ratios.empty() ? usual_gap_ratio : median(ratios));
   }
-  double weights = 0;
-  for (const ScalingForm form : kScalingForms) {
-    FormFit& fit = fits_.emplace_back(fit_form(form, rows_, fitted_worlds_.size() == 1));
-    const auto errors = left_out_errors(form, rows_, fitted_worlds_);
-    std::vector<double> all;
-    for (const auto& [bytes, values] : errors) {
-      if (bytes >= kLeastBytes || sizes_.back() < kLeastBytes) all.insert(all.end(), values.begin(), values.end());
-    }
-    if (!all.empty()) fit.left_out_error = root_mean_square(all);
-    local_error_.push_back(local_errors(errors, sizes_, fit.left_out_error.value_or(0)));
-    fit.weight = std::pow(std::max(fit.left_out_error.value_or(1), kLeastError), -2);
-    weights += fit.weight;
-  }
-  for (FormFit& fit : fits_) fit.weight /= weights;
+  for (const ScalingForm form : kScalingForms) fits_.push_back(fit_form(form, rows_, fitted_worlds_.size() == 1));
 }
 
 std::vector<double> ScalingModel::seconds_at_sizes(const FormFit& fit, int64_t world) const {
@@ -336,28 +287,9 @@ CommCosts ScalingModel::costs(int64_t world) const {
   std::vector<double> seconds(sizes_.size(), 1);
   for (const FormFit& fit : fits_) {
     const std::vector<double> of_form = seconds_at_sizes(fit, world);
-    for (size_t i = 0; i < seconds.size(); ++i) seconds[i] *= std::pow(of_form[i], fit.weight);
+    for (size_t i = 0; i < seconds.size(); ++i) seconds[i] *= std::pow(of_form[i], 1.0 / static_cast<double>(fits_.size()));
   }
   return curves(seconds);
-}
-
-std::vector<CommCosts> ScalingModel::redraw(int64_t world, int count) const {
-  double distance = std::numeric_limits<double>::infinity();
-  for (const int64_t fitted : fitted_worlds_) distance = std::min(distance, doublings(fitted, world));
-  std::vector<std::vector<double>> by_form;
-  for (const FormFit& fit : fits_) by_form.push_back(seconds_at_sizes(fit, world));
-  std::mt19937_64 random(0);
-  std::vector<CommCosts> draws;
-  for (int draw = 0; draw < count; ++draw) {
-    size_t form = 0;
-    for (double left = random_uniform(random) - fits_[0].weight; left > 0 && form + 1 < fits_.size(); left -= fits_[form].weight) ++form;
-    std::vector<double> seconds = by_form[form];
-    for (size_t i = 0; i < seconds.size(); ++i) {
-      seconds[i] *= std::exp(local_error_[form][i] * std::sqrt(distance) * random_normal(random));
-    }
-    draws.push_back(curves(seconds));
-  }
-  return draws;
 }
 
 Straggler expected_straggler(const Matrix& times_by_rank, int64_t ranks) {

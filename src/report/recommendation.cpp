@@ -228,8 +228,8 @@ void add_extrapolated(const Prediction& prediction, std::vector<std::string>& le
   if (!prediction.workload.extrapolated) return;
   if (const auto& extrapolation = prediction.extrapolation) {
     std::vector<std::string> forms;
-    for (const FormPrediction& form : extrapolation->forms) forms.push_back(fmt::format("{} {}", form.form, display_percent(form.weight)));
-    lead.push_back(fmt::format("EXTRAPOLATED: {} ranks were not measured. Fitted to {} ranks; models by weight: {}.",
+    for (const FormPrediction& form : extrapolation->forms) forms.push_back(form.form);
+    lead.push_back(fmt::format("EXTRAPOLATED: {} ranks were not measured. Fitted to {} ranks; forms of growth: {}.",
                                prediction.workload.world_size, fmt::join(extrapolation->fitted_worlds, ", "), fmt::join(forms, ", ")));
   }
   const auto& stragglers = prediction.stragglers;

@@ -92,8 +92,7 @@ constexpr auto kFields<StragglerPrediction> = std::tuple(
 
 template <>
 constexpr auto kFields<FormPrediction> = std::tuple(
-    Field("form", &FormPrediction::form, "model"), Field("left_out_error", &FormPrediction::left_out_error, Unit::kShare, "left-out error"),
-    Field("weight", &FormPrediction::weight, Unit::kShare),
+    Field("form", &FormPrediction::form, "model"),
     Field("safest_backward_s", &FormPrediction::safest_backward_s, Unit::kSeconds, "the cap"), Field("best_uniform", &FormPrediction::best),
     of_cap<&FormPrediction::best, &PredictedCap::cap_bytes>(Unit::kBytesAsMib, "its best MiB"),
     of_cap<&FormPrediction::best, &PredictedCap::time_s>(Unit::kSeconds, "with that"));
@@ -326,9 +325,7 @@ std::vector<Table> prediction_tables(const Prediction& prediction, unsigned show
         table_of(prediction.hooks, kFirstTable,
                  "Gradients as they are on the wire (none) or in a smaller type, which rounds them: compare the loss as well"));
   if (prediction.extrapolation) {
-    tables.push_back(
-        table_of(prediction.extrapolation->forms, shown,
-                 "How all-reduces may grow with the number of ranks: models, weighted by how well they predict worlds left out"));
+    tables.push_back(table_of(prediction.extrapolation->forms, shown, "How all-reduces may grow with the number of ranks"));
   }
   if (!prediction.baselines.empty()) tables.push_back(table_of(prediction.baselines, shown, "Baselines (regret: over the best plan)"));
   if (prediction.sensitivity) tables.push_back(influences_table(prediction.sensitivity->points, shown));

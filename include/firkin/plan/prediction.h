@@ -76,8 +76,6 @@ struct StragglerPrediction {
 // One form in which a(x) may grow with the world, and the best cap if that form is right.
 struct FormPrediction {
   std::string form;
-  std::optional<double> left_out_error;  // of FormFit
-  double weight = 0;
   PredictedCap best;
   double safest_backward_s = 0;  // with the cap predicted for all forms together
 };

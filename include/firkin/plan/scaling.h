@@ -1,14 +1,13 @@
 // Extrapolation to more ranks than were measured: all-reduce times, and the time of the slowest rank.
 //
 //   const ScalingModel model(table);  // measured on 16, 32 and 64 ranks
-//   model.costs(1024);                // a(x) and g(x): the forms together, weighted by how well they predict worlds that are left out
-//   model.redraw(1024, 200);          // draws of the same within its uncertainty
+//   model.costs(1024);                // a(x) and g(x): the forms' geometric mean
+//   model.costs(ScalingForm::kRing, 1024);
 //   expected_straggler(times_by_rank, 1024).factor;
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,9 +28,7 @@ std::string name_of(ScalingForm form);  // "ring", "tree", "pipelined tree", "tw
 
 struct FormFit {
   ScalingForm form = ScalingForm::kRing;
-  std::vector<double> coefficients;      // of the terms above, in their order
-  std::optional<double> left_out_error;  // root mean square of log(measured / predicted) of worlds that were left out; none of one world
-  double weight = 0;                     // among the forms: as 1 / left_out_error^2, all together 1
+  std::vector<double> coefficients;  // of the terms above, in their order
 };
 
 inline constexpr int64_t kLargestWorld = 65536;
@@ -48,9 +45,9 @@ WorldRange worlds_alike(int64_t world, int64_t ranks_per_node);
 
 class ScalingModel {
  public:
-  // Fits each form by relative least squares to the three largest measured worlds in `range`; smaller ones tell less. Fits and weights use
-  // calls of at least 4 KiB, if there are any: smaller ones are many in tables, all latency, and never buckets. Throws InputError if the
-  // table has no such world.
+  // Fits each form by relative least squares to the three largest measured worlds in `range`; smaller ones tell less. Fits use calls of at
+  // least 4 KiB, if there are any: smaller ones are many in tables, all latency, and never buckets. Throws InputError if the table has no
+  // such world.
   explicit ScalingModel(const AllReduceTable& table, WorldRange range = {});
 
   const std::vector<FormFit>& fits() const { return fits_; }
@@ -61,13 +58,8 @@ class ScalingModel {
   // The gap keeps its measured ratio to a(x). Throws InputError unless 2 <= world <= kLargestWorld.
   CommCosts costs(ScalingForm form, int64_t world) const;
 
-  // The weighted geometric mean of the forms, size by size.
+  // The geometric mean of the forms, size by size.
   CommCosts costs(int64_t world) const;
-
-  // `count` draws: each of one form, drawn by its weight, with a normal error of the logarithm at each size: the root mean square of the
-  // form's errors there and at the two neighbouring sizes when a world was left out, times the square root of the doublings from the
-  // nearest measured world. Deterministic.
-  std::vector<CommCosts> redraw(int64_t world, int count) const;
 
  private:
   std::vector<double> seconds_at_sizes(const FormFit& fit, int64_t world) const;
@@ -76,9 +68,8 @@ class ScalingModel {
   AllReduceTable rows_;  // of the fitted worlds
   std::vector<int64_t> fitted_worlds_;
   std::vector<FormFit> fits_;
-  std::vector<int64_t> sizes_;                    // ascending
-  std::vector<double> gap_ratio_;                 // by size: g / a
-  std::vector<std::vector<double>> local_error_;  // by form and size
+  std::vector<int64_t> sizes_;     // ascending
+  std::vector<double> gap_ratio_;  // by size: g / a
 };
 
 struct Straggler {
