@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLockName = ".firkin-lock";
 
-bool exists(const fs::path& path) {
+bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(path, ignored));
 }
@@ -55,7 +55,7 @@ int take_lock(const fs::path& lock) {
 void check_output_folder(const fs::path& folder, const std::string& what) {
   if (folder.empty()) throw InputError(fmt::format("{}: no name; expected a folder", what));
   fs::path place = fs::absolute(folder);
-  while (!exists(place)) place = place.parent_path();
+  while (!is_there(place)) place = place.parent_path();
   std::error_code ignored;
   if (!fs::is_directory(place, ignored)) refuse(what, folder, fmt::format("{} is not a folder", place.string()));
   std::string trial = (place / ".firkin-check-XXXXXX").string();
@@ -74,7 +74,7 @@ void check_output_folder(const fs::path& folder, const std::string& what) {
 OutputFolder::OutputFolder(const fs::path& folder, const std::string& what) : folder_(fs::absolute(folder)) {
   check_output_folder(folder, what);
   if (!folder_.has_filename()) folder_ = folder_.parent_path();  // a slash behind the name
-  for (fs::path place = folder_; !exists(place); place = place.parent_path()) made_.push_back(place);
+  for (fs::path place = folder_; !is_there(place); place = place.parent_path()) made_.push_back(place);
   while (lock_ < 0) {  // again where a run that ends has just removed the folder or its lock
     std::error_code error;
     fs::create_directories(folder_, error);
@@ -99,10 +99,10 @@ void OutputFolder::remove_what_it_made() {
 std::vector<std::string> OutputFolder::set_aside(const std::vector<std::string>& files) {
   std::vector<fs::path> earlier;
   for (const std::string& file : files) {
-    if (own_.insert(file).second && exists(folder_ / file)) earlier.emplace_back(file);
+    if (own_.insert(file).second && is_there(folder_ / file)) earlier.emplace_back(file);
   }
   int number = 1;
-  while (std::ranges::any_of(files, [&](const fs::path& file) { return exists(folder_ / numbered(file, number)); })) ++number;
+  while (std::ranges::any_of(files, [&](const fs::path& file) { return is_there(folder_ / numbered(file, number)); })) ++number;
   std::vector<std::string> names;
   for (const fs::path& file : earlier) {
     const fs::path name = numbered(file, number);
