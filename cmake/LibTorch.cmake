@@ -5,7 +5,7 @@
 # Installed with the package: a project that uses Firkin finds LibTorch through this file as well.
 
 if(NOT FIRKIN_TORCH_VERSIONS)
-  set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13)
+  set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13 2.14 2.15)
 endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/FirkinPython.cmake)
@@ -25,7 +25,9 @@ string(REGEX REPLACE "[^0-9;]" "" version_numbers "${version_lines}")
 list(JOIN version_numbers "." FIRKIN_TORCH_VERSION)
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" torch_series "${FIRKIN_TORCH_VERSION}")
 if(NOT torch_series IN_LIST FIRKIN_TORCH_VERSIONS)
-  message(FATAL_ERROR "LibTorch ${FIRKIN_TORCH_VERSION} in ${FIRKIN_LIBTORCH}: Firkin supports ${FIRKIN_TORCH_VERSIONS}")
+  list(JOIN FIRKIN_TORCH_VERSIONS ", " expected)
+  message(FATAL_ERROR "LibTorch ${FIRKIN_TORCH_VERSION} in ${FIRKIN_LIBTORCH}: expected ${expected}; name another with FIRKIN_PYTHON or "
+    "-DFIRKIN_LIBTORCH=DIR, or try this one with -DFIRKIN_TORCH_VERSIONS=${torch_series}")
 endif()
 message(STATUS "LibTorch ${FIRKIN_TORCH_VERSION} in ${FIRKIN_LIBTORCH}")
 

@@ -7,17 +7,11 @@
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
 
-#include <torch/headeronly/version.h>
-#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13
-#define FIRKIN_HAS_TORCH_REDUCER 1
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
-#endif
 
 namespace firkin {
-
-#ifdef FIRKIN_HAS_TORCH_REDUCER
 
 namespace {
 
@@ -66,10 +60,6 @@ std::shared_ptr<c10d::Reducer> make_reducer(const ProcessGroup& group, const std
 
 }  // namespace
 
-std::string torch_peer_unavailable() {
-  return "";
-}
-
 struct TorchPeer::State {
   ProcessGroup group;
   std::vector<at::Tensor> buffers;  // that are sent before every step
@@ -106,25 +96,6 @@ std::vector<int64_t> TorchPeer::bucket_bytes() const {
   for (c10d::GradBucket& bucket : state_->reducer->get_grad_buckets()) bytes.push_back(static_cast<int64_t>(bucket.getBuffer().nbytes()));
   return bytes;
 }
-
-#else
-
-std::string torch_peer_unavailable() {
-  return "expected LibTorch 2.13 or later";
-}
-
-struct TorchPeer::State {};
-
-TorchPeer::TorchPeer(const torch::nn::Module&, const ProcessGroup&, const TorchPeerOptions&) {
-  throw InputError("the strategy torch: " + torch_peer_unavailable());
-}
-void TorchPeer::prepare() {}
-void TorchPeer::rebuild_buckets() {}
-std::vector<int64_t> TorchPeer::bucket_bytes() const {
-  return {};
-}
-
-#endif
 
 TorchPeer::~TorchPeer() = default;
 

@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "firkin/comm/process_group.h"
@@ -29,9 +28,6 @@ struct TorchPeerOptions {
   bool broadcast_buffers = true;          // rank 0's buffers to all before every step, as DistributedDataParallel sends them
 };
 
-// Why this LibTorch's Reducer cannot be used; empty when it can.
-std::string torch_peer_unavailable();
-
 // For one experiment: with none of the guarantees of DataParallel. A parameter without a gradient is an error of the next step, and a
 // backward that throws on one rank leaves the others waiting. Gradients that are views of the Reducer's buckets refuse detach_(): reset
 // them to undefined before a step.
@@ -40,7 +36,7 @@ std::string torch_peer_unavailable();
 // group and the module must outlive it.
 class TorchPeer {
  public:
-  // Throws InputError where the Reducer is unavailable, and when the module has no trainable parameter.
+  // Throws InputError when the module has no trainable parameter.
   TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const TorchPeerOptions& options);
   ~TorchPeer();
   TorchPeer(const TorchPeer&) = delete;

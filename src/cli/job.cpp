@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "bench/environment.h"
-#include "bench/torch_peer.h"
 #include "comm/backends.h"
 #include "firkin/base/machine.h"
 #include "firkin/comm/device.h"
@@ -399,9 +398,6 @@ std::vector<StepSetting> make_settings(const std::vector<std::string>& strategie
     DataParallelOptions options;
     options.strategy = find_strategy(name);
     options.broadcast_parameters = false;
-    if (options.strategy.launch == Launch::kByTorch && !torch_peer_unavailable().empty()) {
-      throw InputError(fmt::format("--strategies {}: {}", name, torch_peer_unavailable()));
-    }
     if (options.strategy.grouping == Grouping::kPlan) throw InputError("--strategies planned: expected a strategy that needs no plan");
     options.cap = cap_options(rule);
     if (options.strategy.grouping != Grouping::kCap) {

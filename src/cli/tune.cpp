@@ -35,7 +35,6 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   Results results = begin_run("tune", flags.common, group);
   results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
-  if (const std::string left_out = torch_default_left_out(); speaks && !left_out.empty()) fmt::print(stderr, "firkin: {}\n", left_out);
   show_progress(options, speaks);
   if (speaks) {
     options.on_partial = [&](const Tuning& so_far) {

@@ -355,9 +355,11 @@ ProcessGroup make_process_group(const c10::intrusive_ptr<c10d::Store>& store, in
 
 ProcessGroup adopt_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const GroupOptions& options) {
   check_link(options.link, group->getSize());
-  const bool has_gpus = group->hasBackendForDeviceType(c10::kCUDA) && device_count() > 0;
+  const std::vector<c10::Device> served = group->getDeviceTypes();
+  const bool serves_gpus = std::ranges::any_of(served, [](c10::Device device) { return device.is_cuda(); });
+  const bool has_gpus = serves_gpus && device_count() > 0;
   const c10::Device current = has_gpus ? c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice() : c10::Device(c10::kCPU);
-  const bool is_nccl = group->hasBackendForDeviceType(c10::kCUDA) && group->getBackend(c10::kCUDA)->getBackendName() == "nccl";
+  const bool is_nccl = serves_gpus && group->getBackend(c10::kCUDA)->getBackendName() == "nccl";
   const Store store = group->getStore();
   return form_group({.rank = group->getRank(),
                      .size = group->getSize(),

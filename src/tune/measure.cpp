@@ -10,7 +10,6 @@
 
 #include "bench/allreduce_bench.h"
 #include "bench/ready_profile.h"
-#include "bench/torch_peer.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/progress.h"
@@ -81,7 +80,6 @@ class TuneRun {
       : group_(group), workload_(workload), options_(options) {
     tuning_.world_size = group.size;
     tuning_.rule = options.rule;
-    if (const std::string note = torch_default_left_out(); !note.empty()) tuning_.notes.push_back(note);
   }
 
   Tuning run() {
@@ -236,10 +234,8 @@ class TuneRun {
     for (const char* name : {"naive", "flat", "overlap"}) {
       if (options_.compare) settings.push_back(setting(name, name));
     }
-    if (torch_default_left_out().empty()) {
-      settings.push_back(setting(kTorchDefaultName, "torch"));
-      settings.back().options.cap = kTorchDefaultCaps;
-    }
+    settings.push_back(setting(kTorchDefaultName, "torch"));
+    settings.back().options.cap = kTorchDefaultCaps;
     if (tuning_.ordered) settings.push_back(ordered_setting(*tuning_.ordered));
     if (measures_sharded()) {
       settings.push_back(cap_setting(tuning_.sharded->cap_bytes));
@@ -345,11 +341,6 @@ class TuneRun {
 void show_progress(TuneOptions& options, bool enabled) {
   auto progress = std::make_shared<PhaseProgress>(enabled);
   options.on_progress = [progress](const std::string& phase, int units, const std::string& done) { (*progress)(phase, units, done); };
-}
-
-std::string torch_default_left_out() {
-  const std::string reason = torch_peer_unavailable();
-  return reason.empty() ? "" : fmt::format("PyTorch's default is not measured: {}", reason);
 }
 
 Tuning tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options) {

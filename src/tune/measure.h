@@ -42,9 +42,6 @@ struct TuneOptions {
 // Progress lines on standard error, if `enabled`; the last line is ended when options.on_progress goes.
 void show_progress(TuneOptions& options, bool enabled);
 
-// Why PyTorch's default is not measured with this LibTorch; empty when it is. To be shown before the measurement starts.
-std::string torch_default_left_out();
-
 // Collective: every rank gets the same result. The few best predicted caps race, in blocks, until the choice is clear (decision.h). Then,
 // in other blocks: none, PyTorch's default, the chosen cap, the strategy ordered where modules await their parameters, sharded, hooks,
 // and what is to be compared. Throws InputError for caps that are not positive, for hooks that there are not, and for a module whose

@@ -112,7 +112,6 @@ TEST(Memory, WhenReadyBackwardAddsOneGradientAtATime) {
 }
 
 TEST(Memory, AsTheReducerWithItsBucketViewsAndHalfOfItWithout) {
-  if (!torch_peer_unavailable().empty()) GTEST_SKIP() << torch_peer_unavailable();
   const Use ours = memory_of(with_cap("bucketed", kWidth * kWidth * 4));
   TorchPeerOptions options{.cap = {.cap_bytes = kWidth * kWidth * 4}};
   const Use with_views = memory_of(options);

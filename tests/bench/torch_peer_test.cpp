@@ -20,13 +20,6 @@ using testing::ElementsAre;
 
 constexpr int kSteps = 5;
 
-class TorchPeerTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!torch_peer_unavailable().empty()) GTEST_SKIP() << torch_peer_unavailable();
-  }
-};
-
 struct Module : torch::nn::Module {
   at::Tensor a = register_parameter("a", at::ones({4}));
   at::Tensor b = register_parameter("b", at::ones({4}));
@@ -48,7 +41,7 @@ void on_two_ranks(const std::function<void(const ProcessGroup&, const TorchPeerO
   }
 }
 
-TEST_F(TorchPeerTest, GradientsAreTheMeanOverTheRanksWhenBackwardReturns) {
+TEST(TorchPeer, GradientsAreTheMeanOverTheRanksWhenBackwardReturns) {
   on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
     Module module;
     TorchPeer peer(module, group, options);
@@ -62,7 +55,7 @@ TEST_F(TorchPeerTest, GradientsAreTheMeanOverTheRanksWhenBackwardReturns) {
   });
 }
 
-TEST_F(TorchPeerTest, ABackwardThatIsNotPreparedStaysOnItsRank) {
+TEST(TorchPeer, ABackwardThatIsNotPreparedStaysOnItsRank) {
   on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
     Module module;
     TorchPeer peer(module, group, options);
@@ -77,7 +70,7 @@ TEST_F(TorchPeerTest, ABackwardThatIsNotPreparedStaysOnItsRank) {
   });
 }
 
-TEST_F(TorchPeerTest, RanksBeginWithRank0sParametersAndItsBuffersComeBeforeEveryStep) {
+TEST(TorchPeer, RanksBeginWithRank0sParametersAndItsBuffersComeBeforeEveryStep) {
   on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
     Module module;
     {
@@ -95,7 +88,7 @@ TEST_F(TorchPeerTest, RanksBeginWithRank0sParametersAndItsBuffersComeBeforeEvery
   });
 }
 
-TEST_F(TorchPeerTest, BucketsAreFilledInReadyOrder) {
+TEST(TorchPeer, BucketsAreFilledInReadyOrder) {
   run_ranks(2, [](const ProcessGroup& group) {
     Module module;
     TorchPeer peer(module, group, {.cap = {.cap_bytes = 32, .first_cap_bytes = 16}});
@@ -105,7 +98,7 @@ TEST_F(TorchPeerTest, BucketsAreFilledInReadyOrder) {
   });
 }
 
-TEST_F(TorchPeerTest, AModuleWithoutParametersIsRefused) {
+TEST(TorchPeer, AModuleWithoutParametersIsRefused) {
   run_ranks(1, [](const ProcessGroup& group) {
     const torch::nn::Tanh nothing;
     EXPECT_THROW(TorchPeer(*nothing, group, {}), InputError);
@@ -167,7 +160,7 @@ double relative_difference(const Tensors& a, const Tensors& b) {
 }
 
 // Up to two ranks, where a sum has one order only, to the last bit.
-TEST_F(TorchPeerTest, OurBucketsComputeWhatItComputes) {
+TEST(TorchPeer, OurBucketsComputeWhatItComputes) {
   for (const NamedTestModel& model : kTestModels) {
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
       for (const bool adamw : {false, true}) {

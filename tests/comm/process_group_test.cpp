@@ -167,7 +167,7 @@ TEST(ProcessGroup, OfAnotherMakerThatHasNothingForTheCpuGetsAGlooOfItsOwn) {
     expect_sum(companion(group));
     expect_sum(take_connections(group).group());
     EXPECT_EQ(group.c10d->getBackend(c10::kMeta), theirs->getBackend(c10::kMeta));
-    EXPECT_FALSE(theirs->hasBackendForDeviceType(c10::kCPU));  // left as it was
+    EXPECT_THAT(theirs->getDeviceTypes(), testing::ElementsAre(c10::Device(c10::kMeta)));  // left as it was
   });
 }
 

@@ -23,10 +23,6 @@ TuneOptions quick_tune() {
   return options;
 }
 
-bool has_torch_default() {
-  return torch_default_left_out().empty();
-}
-
 std::vector<std::string> names_of(const std::vector<SettingSteps>& settings) {
   std::vector<std::string> names;
   for (const SettingSteps& setting : settings) names.push_back(setting.name);
@@ -66,9 +62,7 @@ TEST(Tune, RacesTheBestCapsAndMeasuresTheGainInOtherBlocks) {
     EXPECT_LE(result.raced.size(), 4u);
     EXPECT_EQ(result.calibration.size(), 1 + 4u);
     EXPECT_GT(result.none_step_s, 0);
-    if (has_torch_default()) {
-      EXPECT_THAT(names_of(result.gain), testing::ElementsAre("none", "torch default", "chosen cap"));
-    }
+    EXPECT_THAT(names_of(result.gain), testing::ElementsAre("none", "torch default", "chosen cap"));
     EXPECT_EQ(result.gain.back().buckets, choice_of(result).buckets);
     EXPECT_EQ(result.gain[0].step_s.size(), 4u);
   });
@@ -129,7 +123,6 @@ TEST(Tune, AddsNoRuleOfItsOwn) {
 }
 
 TEST(Tune, ComparesStrategiesAndCapsOfAllSizesWhereAsked) {
-  if (!has_torch_default()) GTEST_SKIP() << torch_default_left_out();
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload(64);
     TuneOptions options = quick_tune();
