@@ -21,7 +21,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
 // "2.29.7"; empty without NCCL.
 std::string nccl_version();
 
-// What tells this GPU from every other one of this and other machines: its UUID. Throws RuntimeError without NCCL.
+// What tells this GPU from every other one of this and other machines: its UUID, and NCCL_HOSTID where that is set, by which NCCL itself
+// tells machines apart. Throws RuntimeError without NCCL.
 std::string gpu_identity(c10::Device device);
 
 // Communicators are made by the first collective. Throws InputError without NCCL, c10::Error without a GPU.

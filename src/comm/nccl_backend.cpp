@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "firkin/comm/device.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -24,7 +26,8 @@ std::string gpu_identity(c10::Device device) {
   for (const char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes) {
     identity += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   }
-  return identity;
+  const char* machine = std::getenv("NCCL_HOSTID");  // NCCL takes ranks with different ones for ranks on different machines
+  return machine == nullptr ? identity : identity + "@" + machine;
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,

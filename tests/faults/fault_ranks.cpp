@@ -75,6 +75,9 @@ struct Flags {
   double timeout_s = 3;
   bool has_children = false;
   std::optional<int> served_port;
+  std::string device = "cpu";
+  std::string backend = "auto";
+  int64_t audit_every = 100;  // steps
 };
 
 // What the victim knows of its end. Nothing happens on the other ranks.
@@ -179,10 +182,21 @@ void leave_children() {
   if (std::system(command.c_str()) != 0) throw RuntimeError("cannot start a child");
 }
 
+// The sum of their squares, which is the same on every rank.
+void print_parameters(const Net& net) {
+  for (const auto& module : net.modules(/*include_self=*/false)) await_parameters(*module);
+  double squares = 0;
+  for (const at::Tensor& parameter : net.parameters()) {
+    squares += parameter.detach().to(at::kCPU, at::kDouble).square().sum().item<double>();
+  }
+  fmt::print("parameters {:.17g}\n", squares);
+}
+
 void train(Net& net, const ProcessGroup& group, const Flags& flags, Fault& fault) {
   DataParallelOptions options;
   options.strategy = find_strategy(flags.strategy);
   options.cap = {.cap_bytes = kCapBytes, .rule = CapRule::kAtMost};
+  options.audit_every = flags.audit_every;
   if (!options.strategy.shards) options.gradient_hook = counting_all_reduce(fault);
   DataParallel ddp(net, group, options);
   std::optional<ShardedOptimizer> sharded;
@@ -197,7 +211,7 @@ void train(Net& net, const ProcessGroup& group, const Flags& flags, Fault& fault
   for (int step = 0; step < kSteps || flags.moment_s; ++step) {
     fault.begin_step(step, static_cast<int64_t>(ddp.plan().buckets.size()));
     optimizer.zero_grad();
-    net.forward(torch::randn({kBatch, kInputs}), fault).pow(2).mean().backward();
+    net.forward(torch::randn({kBatch, kInputs}).to(group.device), fault).pow(2).mean().backward();
     fault.reach_in_step(Phase::kOptimizer);
     sharded ? sharded->step() : overlapped ? overlapped->step() : void(optimizer.step());
     fault.reach_in_step(Phase::kGather);
@@ -206,6 +220,7 @@ void train(Net& net, const ProcessGroup& group, const Flags& flags, Fault& fault
     std::fflush(stdout);
   }
   fault.reach(Phase::kDestructor);
+  if (flags.victim < 0) print_parameters(net);
 }
 
 // Ranks that torchrun has started again are left in peace.
@@ -217,12 +232,15 @@ bool is_first_attempt() {
 void run_rank(const RankInfo& info, const Flags& flags) {
   const bool is_victim = info.rank == flags.victim && is_first_attempt();
   Fault fault{.rank = info.rank, .signal = flags.signal, .phase = is_victim ? flags.phase : Phase::kNone};
+  torch::manual_seed(1 + info.rank);  // on the CPU: batches are the same on every device
   Net net;
   wait_for_go();
   fault.reach(Phase::kRendezvous);
   const std::chrono::milliseconds timeout(static_cast<int64_t>(1e3 * flags.timeout_s));
-  const ProcessGroup group = connect(info, {.timeout = timeout});
+  const c10::Device device(flags.device);
+  const ProcessGroup group = connect(info, {.backend = flags.backend, .device = device, .timeout = timeout});
   if (flags.has_children) leave_children();
+  net.to(group.device);
   barrier(group);  // so that nobody is in the rendezvous any more when the victim is in the next phase
   fault.reach(Phase::kConstruction);
   train(net, group, flags, fault);
@@ -279,6 +297,9 @@ int main(int argc, char** argv) {
   app.add_option("--signal", flags.signal, "which it gets")->transform(CLI::CheckedTransformer(signals));
   app.add_option("--timeout-s", flags.timeout_s, "of the rendezvous and of every collective")->capture_default_str();
   app.add_flag("--children", flags.has_children, "leave processes behind that were started after connecting");
+  app.add_option("--device", flags.device, "of module and batches: cpu, cuda:0")->capture_default_str();
+  app.add_option("--backend", flags.backend, "of the group: auto, gloo or nccl")->capture_default_str();
+  app.add_option("--audit-every", flags.audit_every, "steps between audits")->capture_default_str();
   app.add_option("--serve-store", flags.served_port, "host the ranks' store at this port instead (0: any), and print the port");
   CLI11_PARSE(app, argc, argv);
   return run(flags);
