@@ -1,0 +1,123 @@
+"""tools/gpu-drill run: that no part stops another, that commands end with their part's time, and in the second tier the whole drill on the CPU.
+
+FIRKIN_SOURCE_DIR names the repository, FIRKIN_BUILD the build folder.
+"""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
+BUILD = pathlib.Path(os.environ["FIRKIN_BUILD"])
+sys.path.insert(0, str(ROOT / "tools" / "drill"))
+import parts  # noqa: E402
+
+
+class InAFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = pathlib.Path(folder.name) / "out"
+        self.out.mkdir()
+
+
+class Parts(InAFolder):
+    def drill(self, dry=True):
+        return parts.Drill(self.out, BUILD, dry)
+
+    def outcome(self, function, dry=True):
+        return parts.outcome(self.drill(dry), parts.Part(function, 60))
+
+    def test_they_fit_into_the_time_that_all_have(self):
+        self.assertEqual(len(parts.PARTS), 7)
+        self.assertLessEqual(sum(part.seconds for part in parts.PARTS), parts.LIMIT_S)
+        self.assertLessEqual(parts.LIMIT_S, 9 * 60)
+
+    def test_what_is_judged_by_times_counts_on_a_gpu_alone(self):
+        for found, dry, status in (
+            (parts.Finding("x"), False, "PASS"),
+            (parts.Finding("x", fast=False), False, "FAIL"),
+            (parts.Finding("x", fast=False), True, "PASS"),
+            (parts.Finding("x", right=False), True, "FAIL"),
+            (parts.Finding("x", refused="not there"), False, "SKIP"),
+            (parts.Finding("x", refused="not there", fast=False), False, "FAIL"),
+        ):
+            with self.subTest(found=found, dry=dry):
+                self.assertEqual(self.outcome(lambda _, found=found: found, dry)[0], status)
+
+    def test_one_that_is_broken_is_a_failure_with_its_reason(self):
+        status, text = self.outcome(lambda drill: {}["not there"])
+        self.assertEqual((status, text), ("FAIL", "KeyError: 'not there'"))
+
+    def test_a_refusal_of_the_program_is_skipped_with_its_text(self):
+        status, text = self.outcome(lambda drill: drill.firkin("none", "tune", "--model", "not-there"))
+        self.assertEqual(status, "SKIP")
+        self.assertIn("not-there", text)
+
+    def test_a_command_ends_with_the_time_of_its_part_and_its_children_with_it(self):
+        drill = self.drill()
+        drill.deadline = time.monotonic() + 1
+        with self.assertRaisesRegex(parts.Failed, r"sleeper had not ended when the part's time was over: \d+") as failed:
+            drill.run("sleeper", "bash", "-c", "sleep 600 & echo $!; wait")
+        child = pathlib.Path("/proc") / str(failed.exception).split()[-1] / "stat"
+        self.assertTrue(not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z")  # nobody may have collected it yet
+
+    def test_what_does_not_fit_into_a_file_is_left_out_from_the_largest_on(self):
+        folder = self.out / "1-part"
+        folder.mkdir()
+        (folder / "small").write_text("small")
+        (folder / "large").write_bytes(os.urandom(parts.MOST_BYTES + 1))
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            parts.pack(folder, self.out / "1-part.tar.gz")
+        self.assertIn("large is left out", said.getvalue())
+        with tarfile.open(self.out / "1-part.tar.gz") as tar:
+            self.assertEqual(tar.getnames(), ["1-part/small"])
+        self.assertFalse(folder.exists())
+
+
+def run_drill(*words):
+    path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run([ROOT / "tools" / "gpu-drill", *map(str, words)], env=os.environ | {"PATH": path}, capture_output=True, text=True)
+
+
+class Commands(InAFolder):
+    def test_what_is_wrong_with_them_is_one_line(self):
+        for words, said in (
+            ((), "expected build, or run OUT"),
+            (("drill",), "expected build, or run OUT"),
+            (("build", "there"), "expected build alone"),
+            (("run", self.out, "--build", self.out), "holds no firkin"),
+        ):
+            with self.subTest(words=words):
+                ended = run_drill(*words)
+                self.assertEqual(ended.returncode, 2, ended.stderr)
+                self.assertIn(said, ended.stderr.splitlines()[-1])
+
+
+class OnTheCpuFull(InAFolder):
+    def test_every_part_runs(self):
+        ended = run_drill("run", self.out, "--dry", "--build", BUILD)
+        lines = ended.stdout.splitlines()
+        self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+        self.assertEqual([line.split()[1] for line in lines], [str(number) for number in range(1, 8)], ended.stdout)
+        for line in lines:
+            self.assertRegex(line, r"^(PASS|SKIP) ")
+        results = json.loads((self.out / "results.json").read_text())
+        self.assertEqual([part["status"] for part in results["parts"]], [line.split()[0] for line in lines])
+        files = list(self.out.iterdir())
+        self.assertLessEqual(len(files), 8)
+        for file in files:
+            self.assertTrue(file.is_file())
+            self.assertLessEqual(file.stat().st_size, 16 << 20)
+
+
+if __name__ == "__main__":
+    unittest.main()

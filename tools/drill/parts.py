@@ -1,0 +1,450 @@
+#!/usr/bin/env python3
+"""The parts of `tools/gpu-drill run`, in the order of PARTS: one function and one line of output each.
+
+A part runs commands, each in a process of its own that ends with the part's time, and returns a Finding. What it leaves in its folder is packed
+into OUT/NAME.tar.gz. With --dry the CPU takes the GPU's place: then times prove nothing, and only what must be right is judged.
+"""
+
+import argparse
+import concurrent.futures
+import csv
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tarfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "tools" / "drill"
+LIMIT_S = 535  # of all parts together
+GRACE_S = 3  # of a command, after its part's time
+MOST_BYTES = 16 << 20  # of a file in OUT
+
+
+class Failed(Exception):
+    """What went wrong in a part, in one line."""
+
+
+class Refused(Exception):
+    """A program refused what it was asked for, with this text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    text: str
+    right: bool = True
+    fast: bool = True  # what is judged by times
+    refused: str = ""
+
+
+def last_line(text):
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no output"
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Drill:
+    """Where everything is, and the commands of the part that runs now."""
+
+    def __init__(self, out, build, dry):
+        self.out, self.build, self.dry = out, build, dry
+        self.device = "cpu" if dry else "cuda"
+        self.folder = out  # of this part's files
+        self.deadline = self.end = time.monotonic() + LIMIT_S
+        self.environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
+        torch = importlib.util.find_spec("torch")
+        if torch is None:
+            raise SystemExit(f"gpu-drill: {sys.executable} has no torch; expected the python3 that has it first on the PATH")
+        torch = pathlib.Path(torch.submodule_search_locations[0])
+        libraries = [torch / "lib", *sorted(torch.parent.glob("nvidia/*/lib"))]
+        self.environment["LD_LIBRARY_PATH"] = ":".join([*map(str, libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+        self.package = PackageBuild(self)
+
+    def folder_of(self, number, part):
+        folder = self.out / f"{number}-{part.name}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def left_s(self):
+        return self.deadline - time.monotonic()
+
+    def start(self, name, *words, folder=None, **environment):
+        """A command whose output goes to NAME.log of a folder, without one this part's."""
+        log = ((folder or self.folder) / f"{name}.log").open("w")
+        log.write(" ".join(map(str, words)) + "\n")
+        log.flush()
+        values = self.environment | {key: str(value) for key, value in environment.items()}
+        process = subprocess.Popen([*map(str, words)], cwd=ROOT, env=values, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
+        process.log = pathlib.Path(log.name)
+        log.close()
+        return process
+
+    def finish(self, process):
+        """Its exit code and output. Fails when the part's time is over before."""
+        try:
+            process.wait(max(self.left_s(), 0))
+        except subprocess.TimeoutExpired:
+            stop(process)
+            raise Failed(f"{process.log.stem} had not ended when the part's time was over: {last_line(process.log.read_text(errors='replace'))}")
+        return process.returncode, process.log.read_text(errors="replace").partition("\n")[2]
+
+    def run(self, name, *words, **environment):
+        """The output of a command that has to end well."""
+        return self.output(self.start(name, *words, **environment))
+
+    def output(self, process):
+        """Of one that has begun. Exit code 2 is how our own programs refuse what they are asked for."""
+        code, output = self.finish(process)
+        if code == 2 and process.args[0].startswith(str(self.build)):
+            raise Refused(last_line(output))
+        if code != 0:
+            raise Failed(f"{process.log.stem} ended with {code}: {last_line(output)}")
+        return output
+
+    def script(self, name, *words, **environment):
+        """What a script of this folder wrote to --out."""
+        out = self.folder / f"{name}.json"
+        self.run(name, sys.executable, SCRIPTS / f"{name}.py", "--device", self.device, "--out", out, *words, **environment)
+        return json.loads(out.read_text())
+
+    def firkin(self, name, *words):
+        """The results.json of a command of the program, which stays in the folder NAME of this part."""
+        out = self.folder / name
+        self.run(f"firkin {name}", self.build / "firkin", *words, "--quiet", "--device", self.device, "--out", out)
+        return json.loads((out / "results.json").read_text())
+
+    def ranks(self, name, size, *words, **environment):
+        """Starts a command once for every rank. NCCL takes each for a machine of its own, so that ranks may share a GPU."""
+        shared = {"WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
+                  "NCCL_NET": "Socket"} | environment  # fmt: skip
+        return [self.start(f"{name} {rank}", *words, RANK=rank, NCCL_HOSTID=f"drill{rank}", **shared) for rank in range(size)]
+
+    def run_ranks(self, name, size, *words, **environment):
+        """The output of every rank; all have to end well."""
+        return [self.output(process) for process in self.ranks(name, size, *words, **environment)]
+
+
+def stop(process):
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(GRACE_S)
+
+
+class PackageBuild:
+    """The Python package with its engine, for the python3 that runs this: of the build folder, or built beside the first parts."""
+
+    def __init__(self, drill):
+        self.drill, self.process, self.path = drill, None, drill.build / "python"
+
+    def begin(self):
+        if (self.path / "firkin").exists():
+            return
+        kit, self.path = self.drill.build, self.drill.build.parent / "package" / "python"
+        (ROOT / "third_party").mkdir(exist_ok=True)
+        if not (headers := ROOT / "third_party" / "include").exists():
+            headers.symlink_to(kit / "include")
+        options = {"CMAKE_BUILD_TYPE": "Release", "CMAKE_UNITY_BUILD": "ON", "CMAKE_UNITY_BUILD_BATCH_SIZE": "4", "FIRKIN_WITH_TORCH": "OFF",
+                   "FIRKIN_BUILD_TESTS": "OFF", "FIRKIN_PYTHON_PACKAGE": "ON", "FIRKIN_PYTHON_ENGINE": "ON",
+                   "FIRKIN_GLOO_INCLUDE": kit / "include", "FIRKIN_VEGA_BUNDLE": kit / "vega.js"}  # fmt: skip
+        configure = ["cmake", "-S", ROOT, "-B", self.path.parent, "-G", "Ninja", *(f"-D{name}={value}" for name, value in options.items())]
+        jobs = max(1, (os.cpu_count() or 1) - 4)  # cores are left to what is measured meanwhile
+        build = ["ninja", "-C", self.path.parent, "-j", jobs, "firkin_core", "firkin_engine"]
+        line = " && ".join(" ".join(map(str, words)) for words in (configure, build))
+        folder = self.drill.folder_of(len(PARTS), PARTS[-1])  # where it is waited for
+        self.process = self.drill.start("package", "nice", "bash", "-c", line, folder=folder, FIRKIN_PYTHON=sys.executable)
+
+    def folder(self):
+        if self.process is not None:
+            code, output = self.drill.finish(self.process)
+            if code != 0:
+                raise Failed(f"the Python package is not built: {last_line(output)}")
+        return self.path
+
+
+# ---- the parts
+
+VERSIONS = """
+import json, sys, torch
+gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.version.cuda else "none"
+print(json.dumps({"python": sys.version.split()[0], "torch": torch.__version__, "cuda": torch.version.cuda, "nccl": nccl, "gpu": gpu}))
+"""
+
+
+def versions_and_tests(drill):
+    """Every test of cuda_test in a process of its own: what one leaves behind on the GPU is not the next one's."""
+    drill.versions = json.loads(drill.run("versions", sys.executable, "-c", VERSIONS))
+    drill.run("firkin version", drill.build / "firkin", "--version")
+    if shutil.which("nvidia-smi") and not drill.dry:
+        drill.run("nvidia-smi", "nvidia-smi")
+    program, suite, names = drill.build / "tests" / "cuda_test", "", []
+    for line in drill.run("list of tests", program, "--gtest_list_tests").splitlines():
+        if line.startswith("  "):
+            names.append(suite + line.split("#")[0].strip())
+        elif re.fullmatch(r"\S+\.(\s.*)?", line):
+            suite = line.split("#")[0].strip()
+
+    def run(name):
+        code, output = drill.finish(drill.start(name, program, f"--gtest_filter={name}"))
+        return "skipped" if code == 77 or "[  SKIPPED ]" in output else "passed" if code == 0 else "failed", output
+
+    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 3)) as pool:
+        ended = dict(zip(names, pool.map(run, names)))
+    names_of = {end: [name for name in names if ended[name][0] == end] for end in ("passed", "failed", "skipped")}
+    text = f"{len(names_of['passed'])} tests passed, {len(names_of['failed'])} failed, {len(names_of['skipped'])} skipped"
+    no_gpu = [name for name in names if "needs 1 GPUs" in ended[name][1]]
+    if no_gpu and not drill.dry:
+        raise Failed(f"{text}; no GPU was seen")
+    failed = f": {', '.join(names_of['failed'])}" if names_of["failed"] else ""
+    return Finding(f"{text}{failed}; torch {drill.versions['torch']}, {drill.versions['gpu']}", right=not failed and bool(names))
+
+
+def ready_times(drill):
+    found = drill.script("ready_times", "--seconds", 5 if drill.dry else 25)
+    text = (f"hooks change backward by {found['perturbation']:+.2%}; {found['tensors']} tensors, by events and by Kineto in "
+            f"{'the same order' if found['same_order'] else 'another order'}, apart by {found['apart_us']:.0f} us in the median")  # fmt: skip
+    return Finding(text, right=found["same_order"], fast=abs(found["perturbation"]) < 0.02)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Whose all-reduces are modelled."""
+
+    name: str
+    world: int
+    table: str = ""  # in data/
+    link: str = ""
+
+
+CLUSTERS = (
+    Cluster("nvlink", 8, table="allreduce_8xH200.csv"),
+    Cluster("alps", 128, table="allreduce_alps_gh200_4to2048gpu.csv"),
+    Cluster("tcp", 8, link="25gbit,30us"),
+)
+CAPS = "1MiB,4MiB,8MiB,16MiB,25MiB,50MiB,100MiB,200MiB,400MiB,1000MiB"
+MODEL = ("--model", "gpt2-medium", "--dtype", "bf16", "--batch", 8, "--sequence", 1024)
+DRY_CAPS, DRY_MODEL = "1MiB,25MiB", ("--num-layers", 2, "--batch", 1, "--sequence", 32)
+
+
+def link_of(drill, cluster):
+    """What --link takes: a table of the published times, the median where there are several of a size."""
+    if cluster.link:
+        return cluster.link
+    times = {}
+    lines = (line for line in (ROOT / "data" / cluster.table).open() if not line.startswith("#"))
+    for row in csv.DictReader(lines):
+        if int(row["ranks"]) == cluster.world:
+            times.setdefault(int(row["bytes"]), []).append(float(row.get("time_us_oop") or row["time_us"]) * 1e-6)
+    path = drill.folder / f"{cluster.name}.csv"
+    rows = [f"{size},{cluster.world},{statistics.median(times[size]):.9f}" for size in sorted(times)]
+    path.write_text("\n".join(["bytes,world_size,median_s", *rows]) + "\n")
+    return path
+
+
+def tune(drill, cluster, seconds, *words):
+    return drill.firkin(f"tune-{cluster.name}", "tune", "--link", link_of(drill, cluster), "--world", cluster.world, "--time", f"{seconds}s",
+                        "--profile-steps", 10, "--allreduce-time", "2s", *(DRY_MODEL if drill.dry else MODEL), *words)  # fmt: skip
+
+
+def step_times(drill):
+    """Stock DistributedDataParallel under a hook that models the link, then our own engine and model of time."""
+    stock = drill.script("linked_step", "--seconds", 4 if drill.dry else 30)
+    texts, fast = [f"stock DDP: error {stock['median_error']:.1%}, worst {stock['worst_error']:.1%}, regret {stock['regret']:.1%}"], stock["passed"]
+    try:
+        for cluster in CLUSTERS:
+            found = tune(drill, cluster, 6 if drill.dry else 35, "--compare", "--cap", DRY_CAPS if drill.dry else CAPS)
+            curve = found["curve"]
+            errors = [abs(point["error"]) for point in curve]
+            inside = [point["predicted_range_s"]["low"] <= point["measured_s"] <= point["predicted_range_s"]["high"] for point in curve]
+            fast &= statistics.median(errors) <= 0.05 and found["regret"] <= 0.01 and sum(inside) >= 0.9 * len(inside)
+            texts.append(f"{cluster.name}: error {statistics.median(errors):.1%}, worst {max(errors):.1%}, regret {found['regret']:.1%}, "
+                         f"{sum(inside)} of {len(inside)} in the interval")  # fmt: skip
+    except Refused as refusal:
+        return Finding("; ".join(texts), fast=fast, refused=str(refusal))
+    return Finding("; ".join(texts), fast=fast)
+
+
+def ordered_and_sharded(drill):
+    cluster = CLUSTERS[-1]  # whose link is busy longest
+    found = tune(drill, cluster, 6 if drill.dry else 40, "--sharded")
+    tuned = drill.folder / f"tune-{cluster.name}"
+    out = drill.folder / "predict"
+    drill.run("firkin predict", drill.build / "firkin", "predict", "--tensors", tuned / "tensors.csv", "--allreduce", tuned / "allreduce.csv",
+              "--sharded", "--out", out)  # fmt: skip
+    predicted = json.loads((out / "results.json").read_text())
+    measured = {strategy["strategy"]: strategy["measured_s"] for strategy in found["strategies"]}
+    texts, fast = [], True
+    for name in ("ordered", "sharded"):
+        if name not in measured:
+            return Finding("; ".join(texts), refused=f"{name} was not measured")
+        compared, bound_s = found[f"{name}_over_best_cap"], predicted[name]["bound_s"]
+        fast &= compared["ratio_ci"]["low"] <= 1 and measured[name] <= 1.05 * bound_s
+        texts.append(f"{name} {compared['ratio']:.3f} of the best cap's step, {measured[name] / bound_s:.3f} of its bound")
+    return Finding("; ".join(texts), fast=fast)
+
+
+def engine_beside_torch(drill):
+    cluster = CLUSTERS[0]
+    world = ("--link", link_of(drill, cluster), "--world", cluster.world)
+    model = DRY_MODEL if drill.dry else MODEL
+    settings = ("--strategies", "none,bucketed,torch", "--cap", "1MiB" if drill.dry else "25MiB")
+    times = drill.firkin("bench-step", "bench", "step", *world, *model, *settings, "--blocks", 2 if drill.dry else 16)
+    bucketed = next(row for row in times["configurations"][0]["strategies"] if row["strategy"] == "bucketed")
+    drill.firkin("trace", "trace", *world, *model, "--strategies", "bucketed,torch", *settings[2:], "--steps", 2)
+    idle, host = {}, {}
+    for name in ("bucketed", "torch"):
+        (trace,) = (drill.folder / "trace").glob(f"trace-{name}-*.json")
+        events = json.loads(trace.read_text())["traceEvents"]
+        idle[name], host[name] = 1 - busy_share(events, "operator"), busy_share(events, "host")
+    ratio, interval = bucketed["ratio_to_torch"], bucketed["ratio_to_torch_ci"]
+    text = (f"step {bucketed['measured_s'] * 1e3:.2f} ms, {ratio:.4f} of torch's ({interval['low']:.4f} to {interval['high']:.4f}); "
+            f"of the time the GPU is idle {idle['bucketed']:.1%}, under torch's engine {idle['torch']:.1%}; "
+            f"the host is busy {host['bucketed']:.1%} and {host['torch']:.1%}")  # fmt: skip
+    return Finding(text, fast=interval["low"] <= 1 and idle["bucketed"] <= idle["torch"] + 0.01)
+
+
+def busy_share(events, category):
+    """The share of a trace in which something of that category runs."""
+    whole = [(event["ts"], event["ts"] + event["dur"]) for event in events if event.get("ph") == "X"]
+    until, last = min(whole)[0], max(end for _, end in whole)
+    busy, first = 0.0, until
+    for start, end in sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") == category and "dur" in event):
+        busy, until = busy + max(0.0, end - max(start, until)), max(until, end)
+    return busy / (last - first)
+
+
+def two_processes(drill):
+    """NCCL between processes that share the GPU: sums, a training with audits, and the loss of a rank."""
+    backend = ("--backend", "gloo" if drill.dry else "nccl")
+    out = drill.folder / "sums"
+    drill.run_ranks("sums", 2, drill.build / "firkin", "bench", "allreduce", *backend, "--device", drill.device, "--quiet", "-e", "16M",
+                    "--time", "4s", "--out", out)  # fmt: skip
+    wrong = sum(row["wrong"] for row in json.loads((out / "results.json").read_text())["allreduce"])
+    ranks, device = drill.build / "tests" / "fault_ranks", ("--device", "cpu" if drill.dry else "cuda:0")
+    trained = {}
+    for name, words in (("cpu", ("--backend", "gloo", "--device", "cpu")), ("gpu", (*backend, *device))):
+        outputs = drill.run_ranks(f"training {name}", 2, ranks, *words, "--timeout-s", 20, "--audit-every", 1)
+        trained[name] = [float(re.search(r"^parameters (\S+)$", output, re.MULTILINE)[1]) for output in outputs]
+    apart = abs(trained["gpu"][0] / trained["cpu"][0] - 1)
+    equal = trained["gpu"][0] == trained["gpu"][1] and apart < 1e-5
+    survivor, victim = drill.ranks("killed", 2, ranks, *backend, *device, "--timeout-s", 20, "--victim", 1, "--phase", "backward",
+                                   "--signal", "KILL")  # fmt: skip
+    drill.finish(victim)
+    killed_s = time.monotonic()
+    code, output = drill.finish(survivor)
+    took_s, message = time.monotonic() - killed_s, last_line("\n".join(re.findall(r"fault_ranks: .*", output)))
+    named = code == 1 and re.search(r"\brank 1\b", message.partition("rank 0: ")[2]) is not None
+    text = (f"{wrong} wrong sums; parameters {'equal on both ranks, ' if equal else 'differ: '}{apart:.1e} from the CPU's; after kill -9 of rank 1 "
+            f"the other ended in {took_s:.1f} s: {message}")  # fmt: skip
+    return Finding(text, right=wrong == 0 and equal and named)
+
+
+def python_package(drill):
+    path = drill.package.folder()
+    outs = [drill.folder / f"rank{rank}.json" for rank in range(2)]
+    drill.run_ranks("python", 2, sys.executable, SCRIPTS / "python_ranks.py", "--device", drill.device, "--out", drill.folder,
+                    "--seconds", 5 if drill.dry else 15, PYTHONPATH=path, OMP_NUM_THREADS=1)  # fmt: skip
+    found = [json.loads(out.read_text()) for out in outs]
+    checks = [(name, all(rank["checks"][name] for rank in found)) for name in found[0]["checks"]]
+    wrong = [name for name, ok in checks if not ok]
+    return Finding(f"{'; '.join(found[0]['notes'])}; wrong: {', '.join(wrong) or 'nothing'} of {len(checks)} checks", right=not wrong)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    function: object
+    seconds: float
+
+    @property
+    def name(self):
+        return self.function.__name__.replace("_", "-")
+
+
+PARTS = tuple(Part(function, seconds) for function, seconds in (
+    (versions_and_tests, 70), (ready_times, 55), (step_times, 180), (ordered_and_sharded, 60), (engine_beside_torch, 60), (two_processes, 50),
+    (python_package, 60),
+))  # fmt: skip
+
+
+# ---- running them
+
+
+def pack(folder, archive):
+    """All files of a folder, from the smallest on, as far as they fit; then the folder goes."""
+    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    while True:
+        with tarfile.open(archive, "w:gz") as tar:
+            for path in files:
+                tar.add(path, arcname=path.relative_to(folder.parent))
+        if archive.stat().st_size <= MOST_BYTES:
+            break
+        print(f"gpu-drill: {files.pop().name} is left out of {archive.name}: too large", file=sys.stderr)
+    shutil.rmtree(folder)
+
+
+def outcome(drill, part):
+    """PASS, FAIL or SKIP, and the line that says why."""
+    try:
+        found = part.function(drill)
+    except Refused as refusal:
+        return "SKIP", f"refused: {refusal}"
+    except Failed as failure:
+        return "FAIL", str(failure)
+    except Exception as error:  # a part that is broken itself does not stop the others
+        return "FAIL", f"{type(error).__name__}: {error}"
+    if not found.right or not (found.fast or drill.dry):
+        return "FAIL", found.text
+    return ("SKIP", f"{found.text}; refused: {found.refused}") if found.refused else ("PASS", found.text)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="gpu-drill run")
+    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for results.json and what each part left")
+    parser.add_argument("--dry", action="store_true", help="with the CPU in the GPU's place")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build-drill" / "kit", help="folder with the programs (build-drill/kit)")
+    parser.add_argument("--only", default="", help="parts, by their numbers: 1,3")
+    arguments = parser.parse_args()
+    if not (arguments.build / "firkin").exists():
+        print(f"gpu-drill: {arguments.build} holds no firkin; expected what tools/gpu-drill build makes, or a build folder", file=sys.stderr)
+        return 2
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    drill = Drill(out, arguments.build.resolve(), arguments.dry)
+    results = {"dry": arguments.dry, "parts": []}
+    only = {int(number) for number in arguments.only.split(",") if number}
+    drill.package.begin()
+    for number, part in enumerate(PARTS, 1):
+        if only and number not in only:
+            continue
+        began = time.monotonic()
+        drill.deadline = min(began + part.seconds, drill.end)
+        drill.folder = drill.folder_of(number, part)
+        status, text = outcome(drill, part)
+        seconds = time.monotonic() - began
+        print(f"{status} {number} {part.name}, {seconds:.0f} s: {text}", flush=True)
+        results["parts"].append({"name": part.name, "status": status, "text": text, "seconds": round(seconds, 1)})
+        pack(drill.folder, out / f"{drill.folder.name}.tar.gz")
+        results["versions"] = getattr(drill, "versions", {})
+        (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    if drill.package.process is not None:
+        stop(drill.package.process)
+    return any(part["status"] == "FAIL" for part in results["parts"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
