@@ -86,7 +86,7 @@ class Reached:
             yield from ((name, thing.__self__), (name, thing.__func__))
         elif isinstance(thing, functools.partial):
             yield from ((name, thing.func), (name, thing.args), (name, thing.keywords))
-        elif type(thing).__module__.partition(".")[0] not in _LIBRARIES:
+        elif str(type(thing).__module__).partition(".")[0] not in _LIBRARIES:
             if isinstance(attributes := getattr(thing, "__dict__", None), dict):
                 self._add_dict(attributes)
                 yield from ((f"{name}.{key}", value) for key, value in list(attributes.items()))

@@ -67,7 +67,7 @@ class State:
         for prefix, root in named:
             try:
                 tensors = [*root.named_parameters(), *root.named_buffers()]
-            except AttributeError:  # it is being made, or was never
+            except (AttributeError, RuntimeError):  # it is half made, or what is scripted in it has gone
                 continue
             for name, tensor in tensors:
                 self._add(prefix + name.replace("_orig_mod.", ""), tensor)

@@ -130,7 +130,10 @@ struct Weights : torch::nn::Module {
 };
 
 DataParallelOptions with_hook(const std::shared_ptr<MeanHook>& hook) {
-  return {.cap = {.cap_bytes = 32}, .gradient_hook = comm_hook("mean", hook)};
+  DataParallelOptions options;
+  options.cap.cap_bytes = 32;
+  options.gradient_hook = comm_hook("mean", hook);
+  return options;
 }
 
 TEST(CommHook, SeesWholeBucketsInOrderAndItsResultBecomesTheGradients) {

@@ -61,7 +61,7 @@ def like_pytorch(rank):
     for name, (make_state, hook) in HOOKS.items():
         try:
             stock, expected = trained(DDP, make_state(), hook)
-        except RuntimeError:
+        except (AssertionError, RuntimeError):
             same[name] = None
             continue
         _, ours = trained(firkin.DistributedDataParallel, make_state(), hook)
@@ -160,7 +160,7 @@ class CommHooks(unittest.TestCase):
         for rank in ran():
             same = rank["like_pytorch"]
             not_here = {name for name, is_same in same.items() if is_same is None}
-            self.assertLessEqual(not_here, {"quantised per tensor", "quantised per channel"})
+            self.assertLessEqual(not_here, {"batched PowerSGD", "quantised per tensor", "quantised per channel"})
             self.assertEqual({name: value for name, value in same.items() if name not in not_here}, dict.fromkeys(same.keys() - not_here, True))
 
     def test_a_hook_sees_its_buckets_as_pytorch_documents_them(self):
