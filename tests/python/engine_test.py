@@ -298,10 +298,10 @@ def leave_nothing_behind(rank):
     return hooks
 
 
-def come_and_go(rank):
+def come_and_go(rank, times):
     """Wrappers that are dropped while threads of their groups still let go of the last collective."""
     module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)).double()
-    for i in range(300):
+    for i in range(times):
         model = firkin.DataParallel(module, strategy=("bucketed", "ordered")[i % 2])
         for step in range(2):
             module.zero_grad()
@@ -422,7 +422,7 @@ class Engine(unittest.TestCase):
         self.assertEqual(with_ranks(2, leave_nothing_behind), [0, 0])
 
     def test_can_be_dropped_as_soon_as_a_step_has_ended(self):
-        self.assertEqual(with_ranks(2, come_and_go), [300, 300])
+        self.assertEqual(with_ranks(2, come_and_go, 40), [40, 40])
 
     def test_names_are_those_of_pytorch(self):
         for results in with_ranks(2, same_names_as_pytorch):
@@ -433,6 +433,11 @@ class Engine(unittest.TestCase):
         kind, text = raised(lambda: check_built_for("2.0.1"))
         self.assertEqual(kind, "InputError")
         self.assertIn(f"built for torch 2.0.1, but this is {torch.__version__}", text)
+
+
+class EngineFull(unittest.TestCase):
+    def test_can_be_dropped_as_soon_as_a_step_has_ended_however_often(self):
+        self.assertEqual(with_ranks(2, come_and_go, 300), [300, 300])
 
 
 if __name__ == "__main__":
