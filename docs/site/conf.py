@@ -56,7 +56,7 @@ def read_docstring(app, what, name, obj, options, lines: list[str]) -> None:
     lines[:] = found
 
 
-COMMANDS = ["tune", "predict", "train", "sample", "bench step", "bench allreduce", "bench chunks", "bench collectives", "bench layers",
+COMMANDS = ["tune", "predict", "bench step", "bench allreduce", "bench chunks", "bench collectives", "bench layers",
             "trace", "import", "buckets", "compare", "report", "completions"]  # fmt: skip
 
 

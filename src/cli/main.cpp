@@ -18,9 +18,7 @@ Run declare_bench_collectives(CLI::App& app);
 Run declare_bench_layers(CLI::App& app);
 Run declare_bench_step(CLI::App& app);
 Run declare_buckets(CLI::App& app);
-Run declare_sample(CLI::App& app);
 Run declare_trace(CLI::App& app);
-Run declare_train(CLI::App& app);
 Run declare_tune(CLI::App& app);
 Run declare_predict(CLI::App& app);
 Run declare_import(CLI::App& app);
@@ -44,8 +42,6 @@ constexpr std::array kExperiments = {
 constexpr std::array kCommands = {
 #ifdef FIRKIN_WITH_TORCH
     Command{"tune", "find the fastest bucket size: measure, predict, verify", declare_tune},
-    Command{"train", "train a model on any text, with checkpoints", declare_train},
-    Command{"sample", "generate text with a trained model", declare_sample},
     Command{"bench", "run one experiment: step, allreduce, collectives, ...",
             [](CLI::App& app) { return add_commands(app, kExperiments); }},
     Command{"trace", "record steps as Chrome traces, with overlap figures", declare_trace},

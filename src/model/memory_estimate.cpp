@@ -41,11 +41,8 @@ int64_t process_bytes(const MemoryEstimate& estimate) {
 }
 
 std::string parts_in_text(const MemoryEstimate& estimate) {
-  std::string text = fmt::format("parameters {}, gradients {}, activations {}", format_bytes(estimate.parameters),
-                                 format_bytes(estimate.gradients), format_bytes(estimate.activations));
-  if (estimate.optimizer > 0) text += fmt::format(", optimiser {}", format_bytes(estimate.optimizer));
-  if (estimate.checkpoint > 0) text += fmt::format(", copy for a checkpoint {}", format_bytes(estimate.checkpoint));
-  return text;
+  return fmt::format("parameters {}, gradients {}, activations {}", format_bytes(estimate.parameters), format_bytes(estimate.gradients),
+                     format_bytes(estimate.activations));
 }
 
 void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int64_t available_bytes) {

@@ -11,22 +11,20 @@
 
 namespace firkin {
 
-// Bytes that tensors hold on one rank.
+// Bytes that tensors hold on one rank, under plain SGD, which has no state.
 struct MemoryEstimate {
   int64_t parameters = 0;
   int64_t gradients = 0;    // once
   int64_t activations = 0;  // the most that backward waits for, with the loss
-  int64_t optimizer = 0;    // its state; plain SGD has none
-  int64_t checkpoint = 0;   // the copy that is being written while training goes on
 
   // In a step that sends gradients as they become ready (overlap, bucketed, planned, torch with its bucket views): autograd hands over one
   // gradient at a time, the others are in their buckets.
-  int64_t step() const { return parameters + gradients + optimizer + checkpoint + activations; }
+  int64_t step() const { return parameters + gradients + activations; }
 
   // At any time, of any strategy: until the order of the gradients is known (the first step), and where they are sent after backward
   // (naive, flat), autograd makes a second copy beside the buckets while the activations go. The copy of them that `firkin bench step`
   // sends without a backward is no more than that.
-  int64_t total() const { return parameters + gradients + optimizer + checkpoint + std::max(activations, gradients); }
+  int64_t total() const { return parameters + gradients + std::max(activations, gradients); }
 };
 
 // batch: sequences per rank; element_bytes: 4 for float32, 2 for bf16. Counts what each layer of ours keeps for backward, with attention
@@ -39,7 +37,7 @@ MemoryEstimate estimate_training_memory(const TransformerConfig& config, int64_t
 // back.
 int64_t process_bytes(const MemoryEstimate& estimate);
 
-// "parameters 19 MiB, gradients 19 MiB, activations 40 MiB", and the others where there are any.
+// "parameters 19 MiB, gradients 19 MiB, activations 40 MiB".
 std::string parts_in_text(const MemoryEstimate& estimate);
 
 // Throws InputError, one line that says what is needed, what there is, and what to do, unless `local_ranks` ranks that train fit into

@@ -306,55 +306,6 @@ std::optional<Chart> timeline_chart(const Results& results) {
   return chart;
 }
 
-// ---- Trainings: each row of each, thinned to what a screen can show.
-
-template <typename AddRow>
-void for_each_row(const std::vector<NamedTraining>& trainings, AddRow add_row) {
-  constexpr size_t kMost = 500;  // steps of each
-  for (const NamedTraining& one : trainings) {
-    for (const TrainingRow& row : thinned(one.training->rows, kMost)) add_row(one.name, row);
-  }
-}
-
-Chart training_chart(const char* name, json datasets, std::string summary, size_t runs) {
-  Chart chart = chart_of(name, std::move(datasets), std::move(summary));
-  if (runs < 2) chart.spec["encoding"]["color"]["legend"] = nullptr;  // a key of one run says nothing
-  return chart;
-}
-
-Chart losses_chart(const std::vector<NamedTraining>& trainings) {
-  json losses = json::array(), held = json::array();
-  for_each_row(trainings, [&](const std::string& name, const TrainingRow& row) {
-    const auto point = [&](double loss, const char* of) {
-      return json{{"step", row.step}, {"loss", loss}, {"rate", fmt::format("{:.3g}", row.learning_rate)}, {"of", of}, {"run", name}};
-    };
-    if (row.loss) losses.push_back(point(*row.loss, "training"));
-    if (row.held_loss) held.push_back(point(*row.held_loss, "held part"));
-  });
-  std::vector<std::string> ends;
-  for (const NamedTraining& one : trainings) {
-    if (one.training->last_loss) ends.push_back(fmt::format("{} at {:.4f}", one.name, *one.training->last_loss));
-  }
-  Chart chart =
-      training_chart("losses", {{"losses", losses}, {"held", held}},
-                     fmt::format("Losses of {} trainings, which end: {}.", trainings.size(), fmt::join(ends, ", ")), trainings.size());
-  if (trainings.size() == 1) chart.title = "Loss";
-  return chart;
-}
-
-Chart speeds_chart(const std::vector<NamedTraining>& trainings) {
-  json speeds = json::array();
-  for_each_row(trainings, [&](const std::string& name, const TrainingRow& row) {
-    if (row.tokens_per_s) speeds.push_back({{"step", row.step}, {"speed", *row.tokens_per_s}, {"run", name}});
-  });
-  std::vector<std::string> means;
-  for (const NamedTraining& one : trainings) {
-    if (one.training->tokens_per_s) means.push_back(fmt::format("{} {:.0f}", one.name, *one.training->tokens_per_s));
-  }
-  return training_chart("speeds", {{"speeds", speeds}},
-                        fmt::format("Tokens per second of {} trainings: {}.", trainings.size(), fmt::join(means, ", ")), trainings.size());
-}
-
 }  // namespace
 
 std::vector<StrategyRow> compared_strategies(const Results& results) {
@@ -373,17 +324,9 @@ std::vector<StrategyRow> compared_strategies(const Results& results) {
   return rows;
 }
 
-std::vector<Chart> training_charts(const std::vector<NamedTraining>& trainings) {
-  if (trainings.empty()) return {};
-  std::vector<Chart> charts = {losses_chart(trainings), speeds_chart(trainings)};
-  std::erase_if(charts, [](const Chart& chart) { return chart.spec["datasets"][chart.id].empty(); });
-  return charts;
-}
-
 std::vector<Chart> charts_for(const Results& results) {
   if (results.prediction) return prediction_charts(*results.prediction);
   std::vector<Chart> charts;
-  if (results.training) charts = training_charts({{"this run", &*results.training}});
   for (const auto& build : {curve_chart, step_matrix_chart, ratios_chart, allreduce_chart, chunks_chart, layers_chart, ready_chart,
                             timeline_chart, strategy_chart}) {
     if (auto chart = build(results)) charts.push_back(std::move(*chart));

@@ -28,13 +28,6 @@ std::vector<Chart> charts_for(const Results& results);
 std::optional<Chart> curve_chart(const Results& results);
 std::vector<Chart> prediction_charts(const Prediction& prediction);
 
-// Losses and tokens per second of trainings, each under its name; nothing where there are none.
-struct NamedTraining {
-  std::string name;
-  const TrainingSection* training;
-};
-std::vector<Chart> training_charts(const std::vector<NamedTraining>& trainings);
-
 // The rows of the strategies' chart and table: as measured, and the best measured cap as one more when the results name it.
 std::vector<StrategyRow> compared_strategies(const Results& results);
 

@@ -294,28 +294,13 @@ std::string render_report(const Results& results) {
 
 std::string render_reports(const std::vector<Results>& several, const std::vector<std::string>& names) {
   if (several.size() == 1) return render_report(several[0]);
-  std::vector<NamedTraining> trainings;
-  std::vector<std::string> names_of_trainings;
-  std::vector<TrainingSection> sections;
-  for (size_t i = 0; i < several.size(); ++i) {
-    if (!several[i].training) continue;
-    trainings.push_back({names[i], &*several[i].training});
-    names_of_trainings.push_back(names[i]);
-    sections.push_back(*several[i].training);
-  }
   std::vector<Chart> all_charts;
-  std::string tables, origins;
-  if (trainings.size() > 1) {
-    all_charts = training_charts(trainings);
-    tables = "<section class=\"tables\">" + html_table(trainings_table(names_of_trainings, sections, kPage)) + "</section>\n";
-  }
-  std::string charts_part = charts_html(all_charts);
+  std::string charts_part, tables, origins;
   nlohmann::json data = nlohmann::json::array();
   for (const Results& results : several) {
     Answer answer = put_in_words(results);
     answer.kicker = fmt::format("{}: {}", names[data.size()], answer.kicker);
     std::vector<Chart> charts = charts_for(results);
-    if (trainings.size() > 1) std::erase_if(charts, [](const Chart& chart) { return chart.id == "losses" || chart.id == "speeds"; });
     for (Chart& chart : charts) chart.id += data.empty() ? "" : fmt::format("-{}", data.size() + 1);
     charts_part += answer_html(answer) + charts_html(charts);
     tables += tables_html(results);

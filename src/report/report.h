@@ -36,8 +36,8 @@ void recommend(const Results& results, Answer& answer);
 // Thread-safe.
 std::string render_report(const Results& results);
 
-// One page for several results, in the order given: charts and a table in which trainings stand together, under their names (one for each
-// result), and the answer, charts and tables of each. Of one, the page above.
+// One page for several results, in the order given, under their names (one for each result): the answer, charts and tables of each. Of one,
+// the page above.
 std::string render_reports(const std::vector<Results>& several, const std::vector<std::string>& names);
 
 // What tells results apart by where they lie: the folder of a results.json, the name of any other file; as much of the path as it takes.

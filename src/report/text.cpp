@@ -65,15 +65,6 @@ std::string layers_heading(const LayersSection& section) {
   return text;
 }
 
-std::string training_heading(const TrainingSection& training) {
-  std::string text = fmt::format("{} of {} steps", training.steps, training.planned_steps);
-  if (training.last_loss) text += fmt::format(": loss {:.4f}", *training.last_loss);
-  if (training.last_held_loss) text += fmt::format(", on held-out data {:.4f}", *training.last_held_loss);
-  if (training.tokens_per_s) text += fmt::format("; {:.0f} tokens/s", *training.tokens_per_s);
-  if (training.exposed_share) text += fmt::format(", {} of the time exposed communication", display_percent(*training.exposed_share));
-  return text + ".";
-}
-
 std::string chunks_heading(const std::vector<ChunksRow>& chunks) {
   const ChunksRow& first = chunks.front();
   const ChunksRow& last = chunks.back();
@@ -124,7 +115,6 @@ std::string heading_of(const Results& results) {
   if (!results.strategies.empty()) return fmt::format("Step times of {} strategies.", results.strategies.size());
   if (!results.traces.empty()) return trace_heading(results.traces);
   if (results.layers) return layers_heading(*results.layers);
-  if (results.training) return training_heading(*results.training);
   if (!results.chunks.empty()) return chunks_heading(results.chunks);
   if (!results.collectives.empty()) return collectives_heading(results.collectives);
   if (!results.allreduce.empty()) return allreduce_heading(results.allreduce);

@@ -32,15 +32,6 @@ Table profile_table(const TensorProfile& profile) {
   return table;
 }
 
-std::vector<TrainingRow> thinned(const std::vector<TrainingRow>& rows, size_t most) {
-  const size_t stride = std::max<size_t>(1, (rows.size() + most - 1) / std::max<size_t>(1, most));
-  std::vector<TrainingRow> kept;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (i % stride == 0 || rows[i].held_loss || i + 1 == rows.size()) kept.push_back(rows[i]);
-  }
-  return kept;
-}
-
 void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, ProfileSection& profile) {
   const double hooked_to_bare = paired_ratio(hooked_s, bare_s).ratio;
   profile.hook_perturbation = hooked_to_bare - 1;

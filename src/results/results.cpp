@@ -349,19 +349,6 @@ constexpr auto kFields<TraceRow> = std::tuple(
     Field("agreement_s", &TraceRow::agreement_s, Unit::kDifference, kPage), Field("ranks", &TraceRow::ranks, kIfAny),
     Field("timeline", &TraceRow::timeline, kRequired), Field("predicted_timeline", &TraceRow::predicted, kIfAny));
 
-// ---- Trainings.
-
-template <>
-constexpr auto kFields<TrainingSection> = std::tuple(
-    Field("steps", &TrainingSection::steps, Unit::kPlain), Field("planned_steps", &TrainingSection::planned_steps, Unit::kPlain, "of"),
-    Field("tokens_per_step", &TrainingSection::tokens_per_step, "tokens a step"), Field("last_loss", &TrainingSection::last_loss),
-    Field("last_held_loss", &TrainingSection::last_held_loss), Field("best_held_loss", &TrainingSection::best_held_loss),
-    Field("tokens_per_s", &TrainingSection::tokens_per_s, "tokens/s"),
-    Field("exposed_share", &TrainingSection::exposed_share, Unit::kShare, "exposed communication"),
-    Field("data_share", &TrainingSection::data_share, Unit::kShare, "reading samples"),
-    Field("checkpoint_share", &TrainingSection::checkpoint_share, Unit::kShare, "checkpoints"),
-    Field("rows", &TrainingSection::rows, kRequired));
-
 // ---- All of it. What the document's samples are of depends on the command.
 
 template <>
@@ -372,7 +359,7 @@ constexpr auto kFields<Results> = std::tuple(
     Field("dense_curve", &Results::dense_curve, kIfAny), Field("strategies", &Results::strategies, kIfAny),
     Field("mixed_queues", &Results::mixed_queues), Field("chunks", &Results::chunks, kIfAny),
     Field("collectives", &Results::collectives, kIfAny), Field("configurations", &Results::configurations, kIfAny),
-    Field("traces", &Results::traces, kIfAny), Field("training", &Results::training), Field("comparison", &Results::comparison),
+    Field("traces", &Results::traces, kIfAny), Field("comparison", &Results::comparison),
     Field("samples.total_s", &Results::chunk_totals_s, kIfAny), Field("samples.seconds", &Results::collective_samples_s, kIfAny));
 
 namespace {
@@ -471,18 +458,9 @@ std::vector<Table> section_tables(const Results& results, unsigned shown) {
     rows.push_back(std::move(all));
     add(rows, "Median time of every layer");
   }
-  constexpr size_t kRowsOfATable = 20;
-  if (results.training) tables.push_back(table_of(thinned(results.training->rows, kRowsOfATable), shown, "Steps of the training"));
   add(results.chunks, "The same data by the size of its chunks");
   add(results.collectives, "Time of each collective by the size of the bucket");
   return tables;
-}
-
-Table trainings_table(const std::vector<std::string>& names, const std::vector<TrainingSection>& sections, unsigned shown) {
-  Table table = table_of(sections, shown, "Trainings side by side");
-  table.columns.insert(table.columns.begin(), {"run", false});
-  for (size_t i = 0; i < sections.size(); ++i) table.rows[i].cells.insert(table.rows[i].cells.begin(), names[i]);
-  return table;
 }
 
 std::string steps_csv(const std::vector<StepConfiguration>& configurations) {

@@ -274,45 +274,6 @@ struct TraceRow {
 // Of rank 0's communication, how much overlaps computation; nothing where it did not communicate.
 std::optional<double> overlapped_share(const TraceRow& trace);
 
-// ---- The steps of a training.
-
-// One step, a line of metrics.jsonl and of metrics.csv. Times are rank 0's, in seconds. A loss that is no finite number is absent.
-struct TrainingRow {
-  int64_t step = 0;
-  std::optional<double> loss = {};       // mean over the step's tokens, before the update
-  std::optional<double> held_loss = {};  // of the held part, after the update
-  double learning_rate = 0;
-  std::optional<double> gradient_norm = {};  // before clipping
-  std::optional<double> tokens_per_s = {};   // of all ranks
-  double step_s = 0;
-  double exposed_s = 0;                     // of it: waiting for gradients
-  double data_s = 0;                        // of it: reading samples
-  std::optional<double> checkpoint_s = {};  // after it: copying the state, and waiting for the writer
-  std::optional<std::string> skipped = {};  // why the step was left out
-};
-
-template <>
-inline constexpr auto kFields<TrainingRow> = std::tuple(
-    Field("step", &TrainingRow::step, Unit::kPlain), Field("loss", &TrainingRow::loss), Field(kHeldLossKey, &TrainingRow::held_loss),
-    Field("learning_rate", &TrainingRow::learning_rate), Field("gradient_norm", &TrainingRow::gradient_norm),
-    Field("tokens_per_s", &TrainingRow::tokens_per_s, "tokens/s"), Field("step_s", &TrainingRow::step_s, Unit::kDifference),
-    Field("exposed_s", &TrainingRow::exposed_s, Unit::kDifference), Field("data_s", &TrainingRow::data_s, Unit::kDifference, kCsv),
-    Field("checkpoint_s", &TrainingRow::checkpoint_s, Unit::kDifference, kCsv), Field("skipped", &TrainingRow::skipped, kPage | kCsv));
-
-// What a training came to.
-struct TrainingSection {
-  int64_t steps = 0;  // done, with those before --resume
-  int64_t planned_steps = 0;
-  int64_t tokens_per_step = 0;
-  std::optional<double> last_loss = {}, last_held_loss = {}, best_held_loss = {};
-  std::optional<double> tokens_per_s = {};                                           // of this run
-  std::optional<double> exposed_share = {}, data_share = {}, checkpoint_share = {};  // of this run's time
-  std::vector<TrainingRow> rows = {};                                                // all, or evenly spaced ones
-};
-
-// Of a long training, about `most`: every n-th, those with a held loss, and the last.
-std::vector<TrainingRow> thinned(const std::vector<TrainingRow>& rows, size_t most);
-
 // ---- All of it.
 
 struct Results {
@@ -341,8 +302,6 @@ struct Results {
   std::optional<LayersSection> layers = {};
   std::vector<StepConfiguration> configurations = {};
   std::vector<TraceRow> traces = {};
-  // train
-  std::optional<TrainingSection> training = {};
   // compare
   std::optional<Comparison> comparison = {};
   // predict
@@ -402,11 +361,8 @@ Table profile_table(const TensorProfile& profile);  // one row per tensor, with 
 Table allreduce_table(const AllReduceTable& table, unsigned shown);
 
 // Of the sections that are shown alike everywhere, those that there are: traces (rank 0's medians), layers (then the whole model),
-// training, chunks, collectives.
+// chunks, collectives.
 std::vector<Table> section_tables(const Results& results, unsigned shown);
-
-// One row for each of several trainings, under its name.
-Table trainings_table(const std::vector<std::string>& names, const std::vector<TrainingSection>& sections, unsigned shown);
 
 // T(b), the best plan's buckets (in the terminal the first and the last of many), the ordered plan's, hooks, what the extrapolations
 // disagree on, baselines, sensitivity: those that there are. The cap to use has a row of T(b), the only one highlighted.

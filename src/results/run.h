@@ -19,7 +19,6 @@ namespace firkin {
 inline constexpr const char* kGradientBytesKey = "gradient_bytes";
 inline constexpr const char* kBackwardKey = "backward_s";
 inline constexpr const char* kCapKey = "cap_mib";
-inline constexpr const char* kHeldLossKey = "held_loss";
 
 // One machine that ranks ran on, when the run started.
 struct Host {

@@ -1,8 +1,4 @@
-"""The demo model's family as its user would write it in eager PyTorch: RMSNorm, rotary positions, SwiGLU; with the names of Firkin's parameters, so that
-a file of `firkin train --export` can be loaded."""
-
-import json
-import struct
+"""The demo model's family as its user would write it in eager PyTorch: RMSNorm, rotary positions, SwiGLU."""
 
 import torch
 from torch import nn
@@ -57,20 +53,3 @@ def loss_of(model, windows):
     """windows: batch x (sequence + 1) tokens."""
     logits = model(windows[:, :-1])
     return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-
-
-def adamw(model, learning_rate):
-    """Norms do not decay."""
-    groups = [{"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": 0.1},
-              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]  # fmt: skip
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95))
-
-
-def load_safetensors(file):
-    content = file.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    tensors = {}
-    for name, entry in json.loads(content[8 : 8 + length]).items():
-        first, end = (8 + length + offset for offset in entry["data_offsets"])
-        tensors[name] = torch.frombuffer(bytearray(content[first:end]), dtype=torch.float32).reshape(entry["shape"])
-    return tensors

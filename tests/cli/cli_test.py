@@ -55,7 +55,7 @@ class Usage(unittest.TestCase):
             (["tune", "--cap", "nanMiB"], "--cap nanMiB: expected a size with its unit"),
             (["tune", "--cap", "-4MiB"], "--cap -4MiB: expected a size with its unit"),
             (["tune", "--cap", "1MiB,infMiB"], "--cap infMiB: expected a size with its unit"),
-            (["train", "--cap", "25Mib"], "--cap 25Mib: expected a size with its unit"),
+            (["trace", "--cap", "25Mib"], "--cap 25Mib: expected a size with its unit"),
             (["buckets", "--first-cap", "1mb"], "--first-cap 1mb: expected a size with its unit"),
             (["tune", "--rule", "random"], "{at-most,close-when-full}"),
             (["tune", "--sequence", "0"], "--sequence 0: expected 1 to"),

@@ -12,7 +12,7 @@ import unittest
 
 FIRKIN = os.environ["FIRKIN"]
 DEADLINE_S = 120
-COMMANDS = [["tune"], ["train"], ["trace"], ["bench", "step"], ["bench", "allreduce"], ["bench", "chunks"], ["bench", "collectives"], ["bench", "layers"]]
+COMMANDS = [["tune"], ["trace"], ["bench", "step"], ["bench", "allreduce"], ["bench", "chunks"], ["bench", "collectives"], ["bench", "layers"]]
 
 
 def firkin(*words):

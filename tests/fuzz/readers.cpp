@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <map>
 #include <stdexcept>
 #include <string>
 
@@ -22,7 +21,6 @@
 #include "model/transformer_config.h"
 #include "report/report.h"
 #include "results/results.h"
-#include "train/formats.h"
 
 namespace firkin::fuzz {
 namespace {
@@ -107,52 +105,6 @@ void read_model(std::string_view text) {
   check_config(parse_model_json(text, kFile), "config");
 }
 
-// An archive that is only its end: that it has none of the tensors is not the head's to know.
-std::string smallest_checkpoint(const CheckpointHead& head) {
-  const std::string comment = comment_of(head);
-  const size_t length = comment.size() + checksum_text(0).size();
-  std::string content = std::string("PK\5\6") + std::string(16, '\0');
-  content += {static_cast<char>(length & 0xff), static_cast<char>(length >> 8)};
-  content += comment;
-  return content + checksum_text(crc32(content));
-}
-
-void check_checksum_of(std::string_view content) {
-  std::istringstream in{std::string(content)};
-  check_checksum(in, kFile);
-}
-
-void read_checkpoint_file(std::string_view content) {
-  const CheckpointHead head = parse_checkpoint_head(content, kFile);
-  require(head.step >= 0, "a number of steps");
-  check_checksum_of(content);
-  if (comment_of(head).size() + checksum_text(0).size() > kMostComment) return;  // what is not UTF-8 takes more when it is written
-  const std::string again = smallest_checkpoint(head);
-  check_checksum_of(again);
-  require(comment_of(parse_checkpoint_head(again, kFile)) == comment_of(head), "what is written is read back");
-}
-
-void read_safetensors_file(std::string_view content) {
-  std::map<std::string, StoredTensor> tensors = parse_safetensors_header(content, kFile);
-  uint64_t bytes = 0;
-  for (const auto& [name, tensor] : tensors) {
-    require(tensor.bytes <= content.size() && tensor.first <= content.size() - tensor.bytes, "every tensor lies in the file");
-    uint64_t expected = bytes_of_dtype(tensor.dtype);
-    for (const int64_t size : tensor.shape) expected *= static_cast<uint64_t>(size);
-    require(tensor.bytes == expected, "every tensor has the bytes of its shape");
-    bytes += tensor.bytes;
-  }
-  if (bytes > content.size()) return;  // tensors that share bytes
-  const auto again = parse_safetensors_header(safetensors_header(tensors) + std::string(bytes, '\0'), kFile);
-  require(again.size() == tensors.size(), "what is written is read back");
-}
-
-void read_token_file(std::string_view content) {
-  const TokenLayout layout = parse_token_layout(content, kFile);
-  require(layout.first >= 0 && layout.tokens >= 1, "there are tokens");
-  require(layout.first + 2 * layout.tokens <= static_cast<int64_t>(content.size()), "all tokens lie in the file");
-}
-
 // Whether the message starts with "input:LINE: " and there is such a line.
 bool names_a_line(std::string_view message, std::string_view text) {
   if (!message.starts_with(kFile + ":")) return false;
@@ -178,9 +130,6 @@ std::span<const Reader> readers() {
       Reader{"rank_times", read_rank_times},
       Reader{"results", read_results},
       Reader{"model", read_model},
-      Reader{"checkpoint", read_checkpoint_file, /*has_lines=*/false},
-      Reader{"safetensors", read_safetensors_file, /*has_lines=*/false},
-      Reader{"token_file", read_token_file, /*has_lines=*/false},
   };
   return kReaders;
 }
@@ -196,8 +145,8 @@ Verdict run_reader(const Reader& reader, std::string_view text) {
     reader.read(text);
   } catch (const InputError& error) {
     const std::string_view message = error.what();
-    if (reader.has_lines ? names_a_line(message, text) : message.starts_with(kFile + ":")) return Verdict::kRejected;
-    throw std::logic_error(fmt::format("a message without file{}: {}", reader.has_lines ? " and line" : "", message));
+    if (names_a_line(message, text)) return Verdict::kRejected;
+    throw std::logic_error(fmt::format("a message without file and line: {}", message));
   }
   return Verdict::kAccepted;
 }

@@ -9,7 +9,6 @@ namespace firkin::fuzz {
 struct Reader {
   std::string_view name;  // also the name of its folder in corpus/
   void (*read)(std::string_view text);
-  bool has_lines = true;  // false: a binary file, whose errors name no line
 };
 
 std::span<const Reader> readers();
@@ -17,7 +16,7 @@ const Reader& find_reader(std::string_view name);
 
 enum class Verdict { kAccepted, kRejected };
 
-// Rejected means: an InputError whose message starts with the file and, where it has lines, a line of it. Throws anything else that goes
+// Rejected means: an InputError whose message starts with the file and a line of it. Throws anything else that goes
 // wrong: another exception of the reader's, a message without a line, or (std::logic_error) an accepted input that breaks what the reader
 // promises.
 Verdict run_reader(const Reader& reader, std::string_view text);

@@ -89,14 +89,6 @@ class EveryPageFull(Browser, unittest.TestCase):
         page = self.page_of(DATA / "tune.json", DATA / "bench-chunks.json", DATA / "bench-allreduce.json")
         self.check(page, LAPTOP, ["curve", "chunks-2", "allreduce-3"])
 
-    def test_trainings_share_charts(self):
-        files = []
-        for name in ("first", "second"):
-            (self.folder / name).mkdir()
-            (self.folder / name / "results.json").write_bytes((DATA / "train.json").read_bytes())
-            files.append(self.folder / name)
-        self.check(self.page_of(*files), LAPTOP, ["losses", "speeds"])
-
     def test_the_curve_and_all_heat_maps_of_a_prediction_draw(self):
         (self.folder / "t.csv").write_text("name,bytes,ready_s\n" + "".join(f"w{i},{1 << 20},{i / 100}\n" for i in range(40)))
         (self.folder / "a.csv").write_text("bytes,world_size,median_s\n1024,8,0.001\n1073741824,8,0.5\n")

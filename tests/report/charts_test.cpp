@@ -281,38 +281,5 @@ TEST(Charts, RatiosAreNamedByWhatTellsThemApart) {
   EXPECT_EQ(name_of_first(compared({first})), "naive");
 }
 
-TEST(Charts, ATrainingIsItsLossAndItsPace) {
-  TrainingSection training{.steps = 3, .planned_steps = 3, .tokens_per_step = 64, .last_loss = 1};
-  for (const int64_t step : {0, 1, 2}) {
-    training.rows.push_back({.step = step, .loss = 3.0 - static_cast<double>(step), .tokens_per_s = 90});
-  }
-  training.rows[1].loss.reset();  // no finite number
-  training.rows[2].held_loss = 1.5;
-  Results results;
-  results.training = training;
-  EXPECT_EQ(rows_of(results, "losses", "losses").size(), 2U);
-  EXPECT_EQ(rows_of(results, "losses", "held")[0]["loss"], 1.5);
-  EXPECT_EQ(chart_of(results, "losses").title, "Loss");
-  EXPECT_TRUE(chart_of(results, "losses").spec["encoding"]["color"]["legend"].is_null());  // a key of one says nothing
-  EXPECT_EQ(rows_of(results, "speeds", "speeds").size(), 3U);
-  EXPECT_FALSE(find_chart(Results(), "losses"));
-}
-
-TEST(Charts, SeveralTrainingsHaveALineEachUnderTheirNames) {
-  const TrainingSection first{.steps = 2, .last_loss = 3, .rows = {{.step = 0, .loss = 5}, {.step = 1, .loss = 3}}};
-  const TrainingSection second{
-      .steps = 2, .last_loss = 2, .rows = {{.step = 0, .loss = 5, .tokens_per_s = 90}, {.step = 1, .loss = 2, .held_loss = 2.5}}};
-  const std::vector<Chart> charts = training_charts({{"first", &first}, {"second", &second}});
-  ASSERT_EQ(charts.size(), 2U);
-  const json losses = charts[0].spec["datasets"]["losses"];
-  ASSERT_EQ(losses.size(), 4U);
-  EXPECT_EQ(losses[1]["run"], "first");
-  EXPECT_EQ(losses[3]["run"], "second");
-  EXPECT_EQ(losses[3]["loss"], 2.0);
-  EXPECT_EQ(charts[0].spec["datasets"]["held"].size(), 1U);
-  EXPECT_EQ(charts[0].summary, "Losses of 2 trainings, which end: first at 3.0000, second at 2.0000.");
-  EXPECT_EQ(charts[1].spec["datasets"]["speeds"][0]["speed"], 90.0);
-}
-
 }  // namespace
 }  // namespace firkin

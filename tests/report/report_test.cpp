@@ -106,24 +106,6 @@ TEST(Report, TheCurveHasALogarithmicAxisOfBucketSize) {
   EXPECT_THAT(spec, HasSubstr("MiB"));
 }
 
-Results trained(double last_loss, std::optional<double> held_loss = {}) {
-  Results results;
-  results.run = begin_head("train");
-  TrainingSection training{.steps = 2, .planned_steps = 2, .tokens_per_step = 64, .last_loss = last_loss, .tokens_per_s = 100};
-  training.rows = {{.step = 0, .loss = 5, .tokens_per_s = 90}, {.step = 1, .loss = last_loss, .held_loss = held_loss, .tokens_per_s = 110}};
-  results.training = training;
-  return results;
-}
-
-TEST(Report, TrainingsShareChartsOnThePageOfSeveralResultsWithATableOfTheTrainings) {
-  const std::string page = render_reports({trained(3), trained(2)}, {"first", "<second>"});
-  for (const char* part : {"chart-losses", "chart-speeds", "Trainings side by side", "&lt;second&gt;"}) {
-    EXPECT_THAT(page, HasSubstr(part));
-  }
-  EXPECT_THAT(page, Not(HasSubstr("chart-losses-2")));
-  EXPECT_THAT(render_reports({trained(3)}, {"first"}), Not(HasSubstr("Trainings side by side")));
-}
-
 TEST(Names, AreTheFoldersThatTellResultsApart) {
   EXPECT_THAT(names_by_place({"a/results.json", "b/results.json"}), ElementsAre("a", "b"));
   EXPECT_THAT(names_by_place({"a/out/results.json", "b/out/results.json"}), ElementsAre("a/out", "b/out"));

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-MODULES = ["base", "stats", "plan", "import", "results", "tuning", "report", "trace", "comm", "ddp", "model", "workload", "train", "bench", "tune", "cli"]  # bottom first
+MODULES = ["base", "stats", "plan", "import", "results", "tuning", "report", "trace", "comm", "ddp", "model", "workload", "bench", "tune", "cli"]  # bottom first
 WITHOUT_LIBTORCH = {"base", "stats", "plan", "import", "results", "tuning", "report"}
 PYTHON = "python"  # python/src is above the modules without LibTorch, and sees no other
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
