@@ -41,29 +41,6 @@ TEST(WriteFile, ReplacesTheFileAndMakesItsFolders) {
   EXPECT_THAT(names_in(file.parent_path()), ElementsAre("file"));
 }
 
-TEST(WriteFile, TakesContentInPieces) {
-  const TemporaryFolder work;
-  const auto file = work.path / "pieces";
-  write_file_atomically(file, [](const auto& write) {
-    write("one, ");
-    write("two");
-  });
-  EXPECT_EQ(read_file(file), "one, two");
-}
-
-TEST(WriteFile, LeavesTheOldFileWhenThereIsNoMoreContent) {
-  const TemporaryFolder work;
-  const auto file = work.path / "pieces";
-  write_file_atomically(file, "old");
-  const auto broken = [](const auto& write) {
-    write("half");
-    throw std::runtime_error("no more");
-  };
-  EXPECT_THROW(write_file_atomically(file, broken), std::runtime_error);
-  EXPECT_EQ(read_file(file), "old");
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(work.path), {}), 1);
-}
-
 TEST(WriteFile, GivesTheModeOfAnOrdinaryNewFile) {
   const TemporaryFolder work;
   const mode_t before = umask(027);

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <string_view>
 
@@ -21,20 +19,8 @@ std::string read_text_file(const std::filesystem::path& path, size_t longest_lin
 // on failure; `path` is then unchanged and the temporary file is gone.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// The same for content in pieces: `content` passes each to the function it is given. Its exceptions propagate, with `path` unchanged.
-//
-//   write_file_atomically("big", [](const auto& write) { write("first"); write("second"); });
-void write_file_atomically(const std::filesystem::path& path,
-                           const std::function<void(const std::function<void(std::string_view piece)>& write)>& content);
-
 // Opens /dev/null as standard input, output or error where a program was started without it (a daemon), so that no file or connection
 // that is opened later takes its number and receives what is printed. Call it first in main().
 void occupy_standard_descriptors();
-
-// CRC-32 (ISO-HDLC: that of zip and Ethernet), to tell a damaged file from a whole one.
-
-// The checksum of some bytes followed by `piece`, where `before` is the checksum of those bytes: crc32("b", crc32("a")) == crc32("ab").
-// Eight bytes at a time (Kounavis and Berry 2008, "Novel table lookup-based algorithms for high-performance CRC generation").
-uint32_t crc32(std::string_view piece, uint32_t before = 0);
 
 }  // namespace firkin
