@@ -93,6 +93,13 @@ class InstalledPackage(unittest.TestCase):
         self.assertRegex(output, r"20 steps with \d+ buckets: loss \d")
         self.assertLessEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"}, {file.name for file in tuned.iterdir()})
 
+    def test_a_language_model_continues_from_its_checkpoint(self):
+        words = [self.built_example("train"), "--data", SOURCE / "data/text/cooperage.txt", "--out", self.folder / "training", "--layers", "1"]
+        checked(*words, "--ranks", "2", "--steps", "10", deadline_s=RUN_DEADLINE_S)
+        output = checked(*words, "--steps", "12", "--resume", deadline_s=RUN_DEADLINE_S)
+        self.assertIn("10 steps done\nstep 10: loss ", output)
+        self.assertIn("\nstep 11: loss ", output)
+
     def test_installed_package_does_not_name_the_source_folder(self):
         for file in self.prefix.rglob("*.cmake"):
             self.assertNotIn(f"{SOURCE}/include", file.read_text(), file)

@@ -1,4 +1,5 @@
-"""Includes go down only: no module includes one above it, and plan/, stats/, base/ never include LibTorch.
+"""Includes go down only: no module includes one above it, and plan/, stats/, base/ never include LibTorch; examples include
+what is installed.
 
 Usage: check_layering.py SOURCE_DIR      prints each violation; exit code 1 if there is any
 """
@@ -34,6 +35,11 @@ def violations(root: pathlib.Path) -> list[str]:
                     found.append(f"{where}: {module}/ includes {parts[0]}/, which is above it")
                 if module in {*WITHOUT_LIBTORCH, PYTHON} and LIBTORCH.match(match[1]):
                     found.append(f"{where}: {module}/ includes LibTorch ({match[1]})")
+    for file in sorted((root / "examples").rglob("*.cpp")):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            match = re.match(r'#include "([^"]+)"', line)
+            if match and not (root / "include" / match[1]).is_file():
+                found.append(f"{file.relative_to(root)}:{number}: {match[1]} is not in include/, and is not installed")
     return found
 
 
