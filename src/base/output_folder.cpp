@@ -97,15 +97,15 @@ void OutputFolder::remove_what_it_made() {
 }
 
 std::vector<std::string> OutputFolder::set_aside(const std::vector<std::string>& files) {
-  std::vector<fs::path> earlier;
+  std::vector<fs::path> added;
   for (const std::string& file : files) {
-    if (own_.insert(file).second && is_there(folder_ / file)) earlier.emplace_back(file);
+    if (own_.insert(file).second) added.emplace_back(file);
   }
-  int number = 1;
-  while (std::ranges::any_of(files, [&](const fs::path& file) { return is_there(folder_ / numbered(file, number)); })) ++number;
+  while (std::ranges::any_of(added, [&](const fs::path& file) { return is_there(folder_ / numbered(file, number_)); })) ++number_;
   std::vector<std::string> names;
-  for (const fs::path& file : earlier) {
-    const fs::path name = numbered(file, number);
+  for (const fs::path& file : added) {
+    if (!is_there(folder_ / file)) continue;
+    const fs::path name = numbered(file, number_);
     std::error_code error;
     fs::rename(folder_ / file, folder_ / name, error);
     if (error)

@@ -44,6 +44,7 @@ class OutputFolder {
   std::vector<std::filesystem::path> made_;  // innermost first
   int lock_ = -1;
   std::set<std::string> own_;
+  int number_ = 1;  // of the earlier run
 };
 
 }  // namespace firkin
