@@ -106,7 +106,7 @@ Run declare_predict(CLI::App& app) {
       "  firkin predict --tensors t.csv --allreduce a.csv --sharded \\\n"
       "    --collectives collectives.csv\n");
   app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order")->required();
-  app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,..., or what firkin import reads")->required();
+  app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,..., or others' times")->required();
   PredictionInputs& inputs = flags->given;
   const CLI::Range ranks(int64_t{1}, kLargestWorld);
   CLI::Option* world = app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")->check(ranks);
