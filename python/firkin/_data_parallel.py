@@ -247,7 +247,8 @@ class DistributedDataParallel(torch.nn.Module):
         if known and self.strategy not in ("bucketed", "planned"):
             chosen = {"compression": known[0]}
         else:
-            chosen = {"compression": "none", "comm_hook": (state, hook, getattr(hook, "__qualname__", type(hook).__qualname__))}
+            name = getattr(hook, "__qualname__", type(hook).__qualname__)
+            chosen = {"compression": "none", "comm_hook": (state, _checked(hook, name), name)}
         if self.strategy in _AWAITED:
             self._leave()
         before, self._running = self._settings, None  # and with it the engine
@@ -328,6 +329,18 @@ class DistributedDataParallel(torch.nn.Module):
 
 
 DataParallel = DistributedDataParallel  # reads as nn.DataParallel
+
+
+def _checked(hook: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A hook whose result PyTorch's C++ can take: None would end the process."""
+
+    def checked(state: Any, bucket: Any) -> Any:
+        future = hook(state, bucket)
+        if not isinstance(future, torch._C.Future):
+            raise InputError(f"register_comm_hook: {name} returned a {type(future).__name__}; expected a torch.futures.Future")
+        return future
+
+    return checked
 
 
 class _Held:

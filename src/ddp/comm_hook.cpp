@@ -1,6 +1,7 @@
 #include "comm_hook.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/jit_type.h>
 #include <fmt/format.h>
 
 #include <utility>
@@ -12,17 +13,18 @@ namespace {
 
 using c10::ivalue::Future;
 
-// Completes with the future, without its error. Unlike c10d's own wrapper of a future it can be waited for with a timeout, so that
-// firkin::wait() can look out for ranks that have died.
+// Completes when the hook's future does, without its error. Unlike c10d's own wrapper of a future it can be waited for with a timeout, so
+// that firkin::wait() can look out for ranks that have died.
 class HookWork final : public c10d::Work {
  public:
-  explicit HookWork(c10::intrusive_ptr<Future> future) : future_(std::move(future)) {}
-
-  c10::intrusive_ptr<Future> getFuture() override { return future_; }
-  void complete() { finish(); }
+  c10::intrusive_ptr<Future> getFuture() override { return done_; }
+  void complete() {
+    done_->markCompleted();
+    finish();  // after it: whoever waited may free what the callbacks of done_ write to
+  }
 
  private:
-  c10::intrusive_ptr<Future> future_;
+  c10::intrusive_ptr<Future> done_ = c10::make_intrusive<Future>(c10::NoneType::get());
 };
 
 }  // namespace
@@ -44,7 +46,7 @@ BucketReduction CommHookCalls::start(c10d::GradBucket bucket) {
     error_ = std::current_exception();
     return {};
   }
-  const auto work = c10::make_intrusive<HookWork>(futures_.back());
+  const auto work = c10::make_intrusive<HookWork>();
   futures_.back()->addCallback([work](Future& /*future*/) { work->complete(); }, /*uses_future=*/false);
   return {.work = work, .finish = {}};
 }
