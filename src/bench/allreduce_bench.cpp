@@ -291,7 +291,7 @@ class AllReduceBench {
 constexpr size_t kCalls = 4;
 constexpr int64_t kSmallestBytes = 16 * kKiB, kLargestBytes = 16 * kMiB;  // of buckets, about
 
-std::vector<int64_t> sizes_to_mix(const AllReduceTable& table, int world_size, double seconds) {
+std::vector<int64_t> sizes_to_mix(const AllReduceTable& table, int64_t world_size, double seconds) {
   const double longest_s = seconds / static_cast<double>(kCalls * kFewestSamples);
   std::vector<int64_t> sizes;
   for (const AllReduceRow& row : table) {
@@ -354,7 +354,7 @@ std::vector<int64_t> sliced_sizes(std::vector<int64_t> sizes, int64_t ranks, at:
   return sizes;
 }
 
-AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size) {
+AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int64_t world_size) {
   AllReduceTable table;
   for (const AllReduceSeries& size : series) {
     AllReduceRow row = row_of_samples(size.bytes, world_size, size.isolated_s, size.gap_s);
@@ -367,7 +367,7 @@ AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int w
 
 MixedQueues measure_mixed_queues(const ProcessGroup& group, const AllReduceTable& table, const MixedQueuesOptions& options) {
   MixedQueues queues;
-  const std::vector<int64_t> sizes = sizes_to_mix(table, group.size, options.seconds);
+  const std::vector<int64_t> sizes = sizes_to_mix(table, group.world(), options.seconds);
   if (sizes.size() < 2) return queues;
   const auto started = std::chrono::steady_clock::now();
   const auto largest = static_cast<int64_t>(kLargestBytes / kFloatBytes);
@@ -416,7 +416,7 @@ AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series) {
   return samples;
 }
 
-std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series, int world_size) {
+std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series, int64_t world_size) {
   constexpr std::array<const char*, kCollectives.size()> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
   std::vector<CollectiveRow> rows;
   const AllReduceSeries* all_reduce = nullptr;

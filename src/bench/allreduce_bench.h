@@ -75,9 +75,9 @@ double time_calls(const ProcessGroup& group, Collective collective, const at::Te
 double time_queue(const ProcessGroup& group, Collective collective, std::span<const at::Tensor> buffers);
 
 // The rows of allreduce.csv, the samples of a result, and the rows of collectives.csv: of each size the all-reduce first.
-AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int world_size);
+AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int64_t world_size);
 AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series);
-std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series, int world_size);
+std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series, int64_t world_size);
 
 // ---- Sums that are known
 

@@ -201,11 +201,11 @@ ModelInputs measure_model_inputs(const ProcessGroup& group, Workload& workload, 
   ModelInputs inputs;
   inputs.profile = measure_ready_profile(group, workload, {.steps = kProfileSteps}).profile.tensors;
   const std::vector<int64_t> sizes = allreduce_sizes(inputs.profile.total_bytes());
-  inputs.allreduce = allreduce_table(measure_allreduce(group, {.sizes = sizes, .seconds = seconds, .seed = seed}), group.size);
+  inputs.allreduce = allreduce_table(measure_allreduce(group, {.sizes = sizes, .seconds = seconds, .seed = seed}), group.world());
   return inputs;
 }
 
-std::vector<BusyPeriod> predicted_timeline(const ModelInputs& inputs, int world_size, const DataParallelOptions& options,
+std::vector<BusyPeriod> predicted_timeline(const ModelInputs& inputs, int64_t world_size, const DataParallelOptions& options,
                                            const StepTrace& trace) {
   TensorProfile profile = inputs.profile;
   CommCosts costs = comm_costs(inputs.allreduce, world_size);

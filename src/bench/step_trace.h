@@ -56,7 +56,7 @@ ModelInputs measure_model_inputs(const ProcessGroup& group, Workload& workload, 
 // When the step computes and communicates, in seconds since it began, whose backward begins when that of the last one traced did; of the
 // strategy ordered, forward is predicted as well. Uncalibrated: an idle processor beside an idle link. Nothing for the strategy sharded,
 // which sends no all-reduce.
-std::vector<BusyPeriod> predicted_timeline(const ModelInputs& inputs, int world_size, const DataParallelOptions& options,
+std::vector<BusyPeriod> predicted_timeline(const ModelInputs& inputs, int64_t world_size, const DataParallelOptions& options,
                                            const StepTrace& trace);
 
 }  // namespace firkin

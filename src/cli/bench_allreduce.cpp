@@ -69,7 +69,7 @@ void add_mixed_queues(const AllReduceFlags& flags, const ProcessGroup& group, do
   const MixedQueues queues =
       measure_mixed_queues(group, results.allreduce, {.seconds = seconds, .cold = flags.cold, .seed = flags.common.seed});
   if (queues.seconds.empty()) return;
-  results.allreduce_samples->mixed_queue_ratios = ratios_to(queues, comm_costs(results.allreduce, group.size));
+  results.allreduce_samples->mixed_queue_ratios = ratios_to(queues, comm_costs(results.allreduce, group.world()));
   results.mixed_queues = mixed_queues_section(results.allreduce_samples->mixed_queue_ratios);
   results.notes.push_back(mixed_queues_note(*results.mixed_queues));
 }
@@ -80,7 +80,7 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
   const std::vector<AllReduceSeries> series =
       measure("measuring all-reduce",
               {.sizes = sizes, .seconds = flags.sizes.seconds - mixed_s, .cold = flags.cold, .seed = flags.common.seed}, group);
-  results.allreduce = allreduce_table(series, group.size);
+  results.allreduce = allreduce_table(series, group.world());
   results.allreduce_samples = samples_of(series);
   add_mixed_queues(flags, group, mixed_s, results);
   if (group.rank != 0) return;
@@ -99,9 +99,6 @@ std::vector<int64_t> sizes_of(const CollectivesFlags& flags) {
   const std::vector<int64_t> sizes = checked_sizes(flags.sizes);
   const int64_t ranks = world_size(flags.ranks);
   if (ranks < 2) throw InputError(fmt::format("--ranks {}: expected 2 or more, because one has nothing to scatter or gather", ranks));
-  if (uses_gpus(flags.ranks) && device_count() > 0) {
-    throw InputError(fmt::format("--device {}: expected cpu, where the strategy sharded runs", flags.ranks.device));
-  }
   return sliced_sizes(sizes, ranks);
 }
 
@@ -130,7 +127,7 @@ void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t
                                                        .seed = flags.common.seed},
                                                       group);
   if (group.rank != 0) return;
-  results.collectives = collective_rows(series, group.size);
+  results.collectives = collective_rows(series, group.world());
   for (const AllReduceSeries& one : series) results.collective_samples_s.push_back(one.isolated_s);
   finish(flags.common, results, {{"collectives.csv", collectives_csv(results.collectives)}}, series);
 }
@@ -160,7 +157,7 @@ ChunksInput checked_input(const ChunksFlags& flags) {
   for (const int64_t bytes : input.chunk_bytes) chunk_count(flags.elements, bytes);
   if (flags.allreduce.empty()) return input;
   input.table = read_allreduce_csv(flags.allreduce);
-  const int64_t ranks = world_size(flags.ranks);
+  const int64_t ranks = flags.ranks.world.value_or(world_size(flags.ranks));
   if (std::ranges::none_of(input.table, [ranks](const AllReduceRow& row) { return row.world_size == ranks; })) {
     throw InputError(fmt::format("{}: no row for {} ranks; expected an allreduce.csv measured on that many", flags.allreduce, ranks));
   }
@@ -190,7 +187,7 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
   std::vector<OutputFile> files = {{"chunks.csv", chunks_csv(results.chunks)}};
   if (!flags.allreduce.empty()) {
     results.allreduce = input.table;
-    const int64_t rows = set_gaps(results.allreduce, group.size, points);
+    const int64_t rows = set_gaps(results.allreduce, group.world(), points);
     results.notes.push_back(
         fmt::format("allreduce.csv has new gaps in {} of the {} rows of {}.", rows, results.allreduce.size(), flags.allreduce));
     files.push_back({"allreduce.csv", allreduce_csv(results.allreduce)});

@@ -26,9 +26,13 @@ namespace firkin::cli {
 
 namespace {
 
+int ranks_to_start(const RankFlags& flags) {
+  return flags.ranks.value_or(flags.world ? 1 : 2);
+}
+
 void check_rank_flags(const RankFlags& flags) {
-  if (flags.ranks < 1 || flags.ranks > kMostLocalRanks) {
-    throw InputError(fmt::format("--ranks {}: expected 1 to {}", flags.ranks, kMostLocalRanks));
+  if (const int ranks = ranks_to_start(flags); ranks < 1 || ranks > kMostLocalRanks) {
+    throw InputError(fmt::format("--ranks {}: expected 1 to {}", ranks, kMostLocalRanks));
   }
   constexpr double kLongestTimeout = 1e6;
   if (!(flags.timeout_s > 0) || flags.timeout_s > kLongestTimeout) {
@@ -40,13 +44,13 @@ void check_rank_flags(const RankFlags& flags) {
 // ranks: as many as there are.
 std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
   if (!flags.link) {
-    if (flags.link_world) throw InputError(fmt::format("--link-world {}: expected --link as well", *flags.link_world));
+    if (flags.world) throw InputError(fmt::format("--world {}: expected --link as well", *flags.world));
     return std::nullopt;
   }
-  if (flags.link_world && *flags.link_world < ranks) {
-    throw InputError(fmt::format("--link-world {}: expected at least the number of ranks, {}", *flags.link_world, ranks));
+  if (flags.world && *flags.world < ranks) {
+    throw InputError(fmt::format("--world {}: expected at least the number of ranks, {}", *flags.world, ranks));
   }
-  return parse_link(*flags.link, flags.link_world.value_or(ranks));
+  return parse_link(*flags.link, flags.world.value_or(ranks));
 }
 
 }  // namespace
@@ -55,12 +59,13 @@ void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command) {
   add_output_flags(app, run.common, command);
   add_value(app, "--seed", run.common.seed, "random seed", "Measuring");
   RankFlags& flags = run.ranks;
-  add_value(app, "--ranks", flags.ranks, "ranks to start on this machine, without a launcher");
+  app.add_option("--ranks", flags.ranks, "ranks to start on this machine, without a launcher\n(default: 2, or 1 with --world)");
   app.add_option("--link", flags.link,
                  "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long (a\nreduce-scatter or "
                  "all-gather half an all-reduce)");
+  app.add_option("--world", flags.world,
+                 "ranks that the link is modelled for, of which this\nmachine runs one, or --ranks (default: --ranks)");
   const char* const group = "Ranks";
-  app.add_option("--link-world", flags.link_world, "model the link for this many ranks (default: --ranks)")->group(group);
   add_time(app, "--timeout", flags.timeout_s, "limit for a collective to complete: 90s, 5m")->group(group);
   add_value(app, "--device", flags.device, "cpu, or cuda with one GPU of this machine per rank;\nauto: cuda if there is a GPU", group)
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
@@ -75,12 +80,12 @@ bool uses_gpus(const RankFlags& flags) {
 
 int world_size(const RankFlags& flags) {
   const auto launched = rank_info_unless_alone();
-  return launched ? launched->world_size : flags.ranks;
+  return launched ? launched->world_size : ranks_to_start(flags);
 }
 
 int local_ranks(const RankFlags& flags) {
   const auto launched = rank_info_unless_alone();
-  return launched ? launched->local_world_size : flags.ranks;
+  return launched ? launched->local_world_size : ranks_to_start(flags);
 }
 
 bool writes_results() {
@@ -93,15 +98,17 @@ int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& 
   const RankFlags& flags = run.ranks;
   check_rank_flags(flags);
   const auto info = rank_info_unless_alone();
-  const std::optional<ModelledLink> link = link_of(flags, info ? info->world_size : flags.ranks);
+  const int ranks = world_size(flags);
+  const std::optional<ModelledLink> link = link_of(flags, ranks);
   const GroupOptions options{.backend = flags.backend,
                              .device = device_for_rank(flags.device, info ? info->local_rank : 0),
                              .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000)),
                              .link = link};
   choose_backend(options, *options.device);  // what is wrong with it is said once, and before any rank starts
-  if (!info) return launch_local_ranks(flags.ranks, command_line());
-  if (run.common.app->count("--ranks") > 0 && flags.ranks != info->world_size) {
-    throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", flags.ranks, info->world_size));
+  check_link(link, ranks, *options.device);
+  if (!info) return launch_local_ranks(ranks, command_line());
+  if (flags.ranks && *flags.ranks != info->world_size) {
+    throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", *flags.ranks, info->world_size));
   }
   set_torch_log_level();
   at::set_num_threads(flags.threads > 0 ? flags.threads : threads_per_rank(info->local_world_size));
@@ -333,10 +340,7 @@ ModelDescription describe_job(const JobFlags& flags) {
 }
 
 Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed) {
-  if (!flags.replay.empty()) {
-    if (!group.device.is_cpu()) throw InputError("--replay: a replay runs on the CPU; expected --device cpu");
-    return make_replay_workload(replayed_profile(flags));
-  }
+  if (!flags.replay.empty()) return make_replay_workload(replayed_profile(flags), group.device);
   torch::manual_seed(seed);
   TransformerLM model(model_config(flags.model), at::TensorOptions(model_dtype(flags.model)));
   model->to(group.device);

@@ -25,13 +25,13 @@ namespace firkin::cli {
 // ---- ranks
 
 struct RankFlags {
-  int ranks = 2;
+  std::optional<int> ranks;  // to start here; without: 2, or 1 that stands for `world`
   double timeout_s = 1800;
-  std::string backend = "auto";       // of GroupOptions
-  std::string device = "auto";        // of device_for_rank()
-  int threads = 0;                    // per rank; 0: the machine's cores shared among its ranks
-  std::optional<std::string> link;    // of parse_link()
-  std::optional<int64_t> link_world;  // without: as many as there are ranks
+  std::string backend = "auto";     // of GroupOptions
+  std::string device = "auto";      // of device_for_rank()
+  int threads = 0;                  // per rank; 0: the machine's cores shared among its ranks
+  std::optional<std::string> link;  // of parse_link()
+  std::optional<int64_t> world;     // that the link is timed for; without: as many as there are ranks
 };
 
 // What every subcommand that runs on ranks takes: also --seed.

@@ -36,7 +36,7 @@ void run_rank(const TraceFlags& flags, const std::vector<StepSetting>& settings,
       if (group.rank != 0) continue;
       TraceRow row = row_of(trace, setting);
       row.file = file_name(setting);
-      if (inputs) row.predicted = predicted_timeline(*inputs, group.size, setting.options, trace);
+      if (inputs) row.predicted = predicted_timeline(*inputs, group.world(), setting.options, trace);
       results.traces.push_back(std::move(row));
       files.push_back({file_name(setting), dump_json(chrome_trace(trace.ranks)) + "\n"});
       progress.advance(setting.name);

@@ -15,8 +15,8 @@ namespace firkin {
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     const std::string& address, std::chrono::milliseconds timeout);
 
-// NCCL, the backend for tensors on GPUs. Its headers and CUDA's stay inside nccl_backend.cpp, which is compiled where LibTorch is a CUDA
-// build; elsewhere no_nccl_backend.cpp stands in for it. Both have has_nccl() as well (device.h).
+// NCCL, the backend for tensors on GPUs. Its headers and CUDA's stay inside nccl_backend.cpp and cuda_timer.cpp, which are compiled where
+// LibTorch is a CUDA build; elsewhere no_nccl_backend.cpp stands in for both. It has has_nccl() as well (device.h).
 
 // "2.29.7"; empty without NCCL.
 std::string nccl_version();
@@ -47,6 +47,10 @@ c10::Device choose_device(const GroupOptions& options, int local_rank);
 // What options.backend says, for a rank on this device: never kBest where NCCL cannot be had. Throws InputError for an unknown backend, for
 // nccl without NCCL, without a GPU or beside a modelled link.
 DeviceBackend choose_backend(const GroupOptions& options, c10::Device device);
+
+// Throws InputError for a modelled link for fewer ranks than the group has, and for several ranks on devices, of which none can tell when
+// the last one joins a collective.
+void check_link(const std::optional<ModelledLink>& link, int size, c10::Device device);
 
 inline constexpr const char* kGlooAndNccl = "cpu:gloo,cuda:nccl";  // GroupOptions::backend in full
 

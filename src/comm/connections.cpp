@@ -34,7 +34,7 @@ void LosableGroup::set_backends(const c10::intrusive_ptr<c10d::Backend>& gloo, c
   setBackend(c10::kCPU, BackendType::GLOO, gloo);
   setDefaultBackend(BackendType::GLOO);
   for (const c10::Device& device : other.getDeviceTypes()) {
-    if (device.is_cpu()) continue;
+    if (device.is_cpu() || deviceTypeToBackend_.contains(device.type())) continue;
     auto backend = other.getBackend(device.type());
     const std::string name = backend->getBackendName();
     if (name == "gloo") {

@@ -53,7 +53,8 @@ class LosableGroup final : public c10d::ProcessGroup {
 
   void release_resources() override;
 
-  // `gloo` carries tensors on the CPU, and those on the devices whose tensors go over Gloo in `other`; other backends are those of `other`.
+  // `gloo` carries tensors on the CPU, and those on the devices whose tensors go over Gloo in `other`; other backends are those of `other`,
+  // but for devices that this group has a backend for already.
   void set_backends(const c10::intrusive_ptr<c10d::Backend>& gloo, c10d::ProcessGroup& other);
   // From now on its end waits for nothing, lost or not.
   void leave() { left_ = true; }

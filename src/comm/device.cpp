@@ -65,4 +65,16 @@ DeviceBackend choose_backend(const GroupOptions& options, c10::Device device) {
   return DeviceBackend::kNccl;
 }
 
+void check_link(const std::optional<ModelledLink>& link, int size, c10::Device device) {
+  if (!link) return;
+  if (link->world < size) {
+    throw InputError(fmt::format("a modelled link for {} ranks: expected at least the group's {}", link->world, size));
+  }
+  if (size == 1 || device.is_cpu()) return;
+  throw InputError(
+      fmt::format("a modelled link between {} ranks on {}; expected one rank there, which stands for all (--ranks 1 --world N), "
+                  "or ranks on CPUs",
+                  size, device.str()));
+}
+
 }  // namespace firkin

@@ -53,10 +53,13 @@ class GroupState {
   }
 
   // See firkin::note_step().
-  void note_step(int64_t wrapper, int64_t step) {
+  void note_step(int64_t wrapper, int64_t step, const void* caller) {
     const std::lock_guard lock(mutex_);
-    if (begun_.empty()) stepper_ = std::this_thread::get_id();
-    several_steppers_ = several_steppers_ || stepper_ != std::this_thread::get_id();
+    const auto is_another = [](auto& first, const auto& now) {
+      if (!first) first = now;
+      return *first != now;
+    };
+    several_steppers_ |= caller != nullptr ? is_another(caller_, caller) : is_another(stepper_, std::this_thread::get_id());
     begun_[wrapper] = step;
   }
 
@@ -88,7 +91,8 @@ class GroupState {
   mutable std::mutex mutex_;
   std::string loss_;
   std::map<int64_t, int64_t> begun_;
-  std::thread::id stepper_;
+  std::optional<std::thread::id> stepper_;
+  std::optional<const void*> caller_;
   bool several_steppers_ = false;
   std::mutex nearby_mutex_;
   std::optional<std::map<int, std::string>> nearby_;

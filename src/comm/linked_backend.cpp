@@ -79,12 +79,6 @@ LinkTime time_in(const CommCosts& costs, int64_t bytes) {
   return {costs.isolated(static_cast<double>(bytes)), costs.gap(static_cast<double>(bytes))};
 }
 
-int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
-  return bytes;
-}
-
 class LinkedBackend final : public c10d::Backend {
  public:
   LinkedBackend(c10::intrusive_ptr<c10d::Backend> inner, ModelledLink link)

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "device_timer.h"
 #include "firkin/comm/modelled_link.h"
 #include "firkin/comm/process_group.h"
 
@@ -48,6 +49,12 @@ class OwnWork final : public c10d::Work {
   std::vector<at::Tensor> tensors_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
+
+inline int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
 
 // One collective on a modelled link. Its fields belong to the queue that it is in.
 struct LinkTransfer {
@@ -90,5 +97,10 @@ class LinkQueue {
 // over when all ranks have come. The link's time counts from there: from this rank's own start it would be too short when another rank is
 // late, and from the end of the data's own move it would be too long by that.
 c10::intrusive_ptr<c10d::Backend> make_linked_backend(c10::intrusive_ptr<c10d::Backend> inner, const ModelledLink& link);
+
+// The same for tensors on a device, for one rank, which stands for one of link.world: nothing is sent, sums are what the rank has, and each
+// collective is a wait on a stream of this backend, which begins behind the current one. wait() on a work lets the current stream wait. The
+// last rank to join is the only one. Of multiprocessors a wait takes one thread, and no traffic. Thread-safe.
+c10::intrusive_ptr<c10d::Backend> make_linked_device(const ModelledLink& link, c10::Device device, std::unique_ptr<DeviceTimer> timer);
 
 }  // namespace firkin

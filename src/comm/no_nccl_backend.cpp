@@ -1,4 +1,5 @@
 #include "backends.h"
+#include "device_timer.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/device.h"
 
@@ -19,6 +20,10 @@ std::string gpu_identity(c10::Device /*device*/) {
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& /*store*/, int /*rank*/, int /*size*/,
                                                     std::chrono::milliseconds /*timeout*/) {
   throw InputError("backend nccl: Firkin was built without it; expected gloo");
+}
+
+std::unique_ptr<DeviceTimer> make_device_timer(c10::Device device, const std::string& /*name*/) {
+  throw InputError("a modelled link or a replay on " + device.str() + ": Firkin was built without CUDA; expected the CPU");
 }
 
 bool is_cuda_capturing(c10::Device /*device*/) {

@@ -260,6 +260,10 @@ bool can_carry(const ProcessGroup& group, c10::DeviceType device) {
   return std::ranges::any_of(devices, [device](const c10::Device& each) { return each.type() == device; });
 }
 
+bool carries_by_gloo(const ProcessGroup& group, c10::DeviceType device) {
+  return group.c10d->getBackend(device)->getBackendName() == "gloo";
+}
+
 Work start_all_reduce(const ProcessGroup& group, at::Tensor tensor) {
   std::vector<at::Tensor> tensors{std::move(tensor)};
   const auto options = with_timeout<c10d::AllreduceOptions>(group);
@@ -277,6 +281,12 @@ Work start_all_to_all(const ProcessGroup& group, at::Tensor output, at::Tensor i
   const auto options = with_timeout<c10d::AllToAllOptions>(group);
   return start_on(group, input.device().type(),
                   [&](c10d::Backend& backend) { return backend.alltoall_base(output, input, from, to, options); });
+}
+
+Work start_reduce_scatter(const ProcessGroup& group, at::Tensor output, at::Tensor input) {
+  const auto options = with_timeout<c10d::ReduceScatterOptions>(group);
+  return start_on(group, input.device().type(),
+                  [&](c10d::Backend& backend) { return backend._reduce_scatter_base(output, input, options); });
 }
 
 Work start_all_gather(const ProcessGroup& group, at::Tensor output, at::Tensor input) {
@@ -324,8 +334,8 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
   lose_group(group, what(), "not complete after " + format_seconds(static_cast<double>(limit.count()) / 1000));
 }
 
-void note_step(const ProcessGroup& group, int64_t wrapper, int64_t step) {
-  group.state->note_step(wrapper, step);
+void note_step(const ProcessGroup& group, int64_t wrapper, int64_t step, const void* caller) {
+  group.state->note_step(wrapper, step, caller);
 }
 
 void wait(const ProcessGroup& group, const Work& work, const char* what) {

@@ -183,6 +183,11 @@ c10::intrusive_ptr<LosableGroup> make_group(const Meeting& meeting, const Store&
                                             const std::shared_ptr<GroupState>& state) {
   using Type = c10d::ProcessGroup::BackendType;
   auto group = c10::make_intrusive<LosableGroup>(store, meeting.rank, meeting.size, state);
+  const std::optional<ModelledLink>& link = meeting.options.link;
+  if (link && !meeting.device.is_cpu()) {
+    group->setBackend(meeting.device.type(), Type::CUSTOM,
+                      make_linked_device(*link, meeting.device, make_device_timer(meeting.device, kLinkTimer)));
+  }
   if (meeting.connected) {
     group->set_backends(gloo, *meeting.connected);
     return group;
@@ -190,7 +195,7 @@ c10::intrusive_ptr<LosableGroup> make_group(const Meeting& meeting, const Store&
   group->setBackend(c10::kCPU, Type::GLOO, gloo);
   group->setDefaultBackend(Type::GLOO);
   if (state->device_backend == DeviceBackend::kGloo) {
-    group->setBackend(c10::kCUDA, Type::GLOO, gloo);
+    if (!link || meeting.device.is_cpu()) group->setBackend(c10::kCUDA, Type::GLOO, gloo);
     return group;
   }
   const auto nccl_store = c10::make_intrusive<c10d::PrefixStore>("nccl", store);
@@ -233,14 +238,10 @@ ProcessGroup form_group(const Meeting& meeting, const Store& store) {
             .timeout = std::nullopt,
             .state = state,
             .link = link ? describe(*link) : "",
+            .link_world = link ? link->world : 0,
             .device = meeting.device,
             .backend = backend == DeviceBackend::kNccl ? kGlooAndNccl : "gloo"};
   }
-}
-
-void check_link(const std::optional<ModelledLink>& link, int size) {
-  if (link && link->world < size)
-    throw InputError(fmt::format("a modelled link for {} ranks: expected at least the group's {}", link->world, size));
 }
 
 milliseconds checked_timeout(milliseconds timeout, const char* name) {
@@ -278,8 +279,8 @@ void check_address(const Meeting& meeting) {
 // What both ways to a group begin with: the device is the current one afterwards.
 Meeting begin_meeting(int rank, int size, int local_rank, const GroupOptions& asked) {
   const GroupOptions options = with_checked_timeouts(asked);
-  check_link(options.link, size);
   const c10::Device device = choose_device(options, local_rank);
+  check_link(options.link, size, device);
   const DeviceBackend wanted = choose_backend(options, device);
   use_device(device);
   return {.rank = rank, .size = size, .address = "127.0.0.1", .place = "", .options = options, .device = device, .wanted = wanted};
@@ -354,20 +355,21 @@ ProcessGroup make_process_group(const c10::intrusive_ptr<c10d::Store>& store, in
 }
 
 ProcessGroup adopt_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const GroupOptions& options) {
-  check_link(options.link, group->getSize());
   const std::vector<c10::Device> served = group->getDeviceTypes();
   const bool serves_gpus = std::ranges::any_of(served, [](c10::Device device) { return device.is_cuda(); });
   const bool has_gpus = serves_gpus && device_count() > 0;
   const c10::Device current = has_gpus ? c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice() : c10::Device(c10::kCPU);
   const bool is_nccl = serves_gpus && group->getBackend(c10::kCUDA)->getBackendName() == "nccl";
   const Store store = group->getStore();
+  const c10::Device device = options.device.value_or(current);
+  check_link(options.link, group->getSize(), device);
   return form_group({.rank = group->getRank(),
                      .size = group->getSize(),
                      .address = store_address(store),
                      .place = "",
                      .store_host = store_host(group->getRank()),
                      .options = with_checked_timeouts(options),
-                     .device = options.device.value_or(current),
+                     .device = device,
                      .wanted = is_nccl ? DeviceBackend::kNccl : DeviceBackend::kGloo,
                      .connected = group},
                     store);

@@ -60,7 +60,9 @@ Span span_on_gpu(const profiler::KinetoEvent& event) {
             .thread = kFirstStream + static_cast<uint64_t>(event.deviceResourceId()),
             .start_ns = static_cast<int64_t>(event.startNs()),
             .end_ns = static_cast<int64_t>(event.endNs())};
-  if (span.name.starts_with("nccl")) span.activity = Activity::kCollective;  // ncclDevKernel_AllReduce_...
+  for (const char* name : {"nccl", "modelled_link"}) {  // ncclDevKernel_AllReduce_..., or what stands for it (comm/device_timer.h)
+    if (span.name.starts_with(name)) span.activity = Activity::kCollective;
+  }
   return span;
 }
 

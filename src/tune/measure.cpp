@@ -78,7 +78,7 @@ class TuneRun {
  public:
   TuneRun(const ProcessGroup& group, Workload& workload, const TuneOptions& options)
       : group_(group), workload_(workload), options_(options) {
-    tuning_.world_size = group.size;
+    tuning_.world_size = group.world();
     tuning_.rule = options.rule;
   }
 
@@ -128,7 +128,7 @@ class TuneRun {
     tell();
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
     std::erase_if(sizes, [&](int64_t bytes) { return bytes % static_cast<int64_t>(at::elementSize(dtype())) != 0; });
-    tuning_.allreduce = allreduce_table(measure_allreduce(group_, allreduce_options(sizes, "measuring all-reduce")), group_.size);
+    tuning_.allreduce = allreduce_table(measure_allreduce(group_, allreduce_options(sizes, "measuring all-reduce")), group_.world());
     tell();
   }
 
@@ -199,13 +199,13 @@ class TuneRun {
 
   // In turns with all-reduces, from the smallest size of `bench collectives` to all gradients in one.
   void measure_collectives() {
-    if (!group_.device.is_cpu() || group_.size == 1) return;
+    if (group_.size == 1) return;
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
     std::erase_if(sizes, [largest = sizes.back()](int64_t bytes) { return bytes < 4 * kKiB && bytes != largest; });
     sizes = sliced_sizes(std::move(sizes), group_.size, dtype());
     AllReduceBenchOptions options = allreduce_options(std::move(sizes), "measuring reduce-scatter and all-gather");
     options.collectives = {kCollectives.begin(), kCollectives.end()};
-    tuning_.collectives = collective_rows(measure_allreduce(group_, options), group_.size);
+    tuning_.collectives = collective_rows(measure_allreduce(group_, options), group_.world());
   }
 
   void choose_sharded() {
@@ -214,11 +214,10 @@ class TuneRun {
     const auto bytes = static_cast<int64_t>(at::elementSize(dtype()));
     tune_sharded(tuning_, {.element_bytes = bytes, .masters = bytes < kFloatBytes});
     tuning_.sharded->cap_bytes = list_of_rank<int64_t>(group_, {tuning_.sharded->cap_bytes}, 0)[0];
-    if (!measures_sharded())
-      tuning_.notes.emplace_back("sharded is not measured: it steps parameters on the CPU, by an optimiser of its own");
+    if (!measures_sharded()) tuning_.notes.emplace_back("sharded is not measured: the step function would have to use a ShardedOptimizer");
   }
 
-  bool measures_sharded() const { return tuning_.sharded && group_.device.is_cpu() && !workload_.whole_step; }
+  bool measures_sharded() const { return tuning_.sharded && !workload_.whole_step; }
 
   void choose_hooks() {
     if (options_.hooks.empty()) return;

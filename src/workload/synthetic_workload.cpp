@@ -1,6 +1,7 @@
 #include "workload/synthetic_workload.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
@@ -39,31 +40,71 @@ std::chrono::nanoseconds nanoseconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
+// Computation that takes its time: on a CPU the thread sleeps, on a device the current stream waits.
+class ReplayClock {
+ public:
+  // timer: null on a CPU.
+  explicit ReplayClock(std::shared_ptr<DeviceTimer> timer) : timer_(std::move(timer)) {}
+
+  void begin() {
+    began_ = Clock::now();
+    from_s_ = 0;
+    held_up_.reset();
+    if (timer_) from_ = timer_->note();
+  }
+
+  // seconds: after begin(), never less than before.
+  void wait_until(double seconds) {
+    if (!timer_) return std::this_thread::sleep_until(began_ + nanoseconds(seconds));
+    const double rest_s = seconds - std::exchange(from_s_, seconds);
+    std::optional<DeviceTimer::After> late;
+    if (held_up_) late = {*std::exchange(held_up_, std::nullopt), rest_s};
+    from_ = timer_->wait({from_, rest_s}, late);
+  }
+
+  // What it takes delays all that follows.
+  template <typename Body>
+  void hold_up(Body body) {
+    const auto before = Clock::now();
+    body();
+    began_ += Clock::now() - before;
+    if (timer_) held_up_ = timer_->note();
+  }
+
+ private:
+  std::shared_ptr<DeviceTimer> timer_;
+  Clock::time_point began_;
+  DeviceTimer::Moment from_ = 0;  // from_s_ after begin()
+  double from_s_ = 0;
+  std::optional<DeviceTimer::Moment> held_up_;  // until then
+};
+
 // Hands over one gradient when its time has come, then goes on to those behind it in gradient-ready order.
 struct HandOver : torch::autograd::Function<HandOver> {
-  // began: when the backward pass began; decided by the first.
+  // clock: begins with the first.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& /*behind*/, const at::Tensor& tensor,
-                            double ready_s, bool is_first, Clock::time_point* began) {
-    context->saved_data["elements"] = tensor.numel();
+                            double ready_s, bool is_first, ReplayClock* clock) {
+    context->saved_data["tensor"] = tensor.detach();
     context->saved_data["ready_s"] = ready_s;
     context->saved_data["is_first"] = is_first;
-    context->saved_data["began"] = reinterpret_cast<int64_t>(began);
-    return at::zeros({});
+    context->saved_data["clock"] = reinterpret_cast<int64_t>(clock);
+    return at::zeros({}, tensor.options().requires_grad(false));
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list losses) {
     constexpr double kGradient = 1e-3;
     // NOLINTNEXTLINE(performance-no-int-to-ptr): saved_data takes no pointers.
-    auto* began = reinterpret_cast<Clock::time_point*>(context->saved_data["began"].toInt());
-    if (context->saved_data["is_first"].toBool()) *began = Clock::now();
-    at::Tensor gradient = at::full({context->saved_data["elements"].toInt()}, kGradient, at::kFloat);
-    std::this_thread::sleep_until(*began + nanoseconds(context->saved_data["ready_s"].toDouble()));
+    auto* clock = reinterpret_cast<ReplayClock*>(context->saved_data["clock"].toInt());
+    if (context->saved_data["is_first"].toBool()) clock->begin();
+    at::Tensor gradient = at::full_like(context->saved_data["tensor"].toTensor(), kGradient);
+    clock->wait_until(context->saved_data["ready_s"].toDouble());
     return {losses[0], gradient, {}, {}, {}};
   }
 };
 
 struct ReplayModule : torch::nn::Module {
-  explicit ReplayModule(const TensorProfile& profile) : torch::nn::Module("replay") {
+  ReplayModule(const TensorProfile& profile, c10::Device device, std::shared_ptr<DeviceTimer> timer)
+      : torch::nn::Module("replay"), clock(std::move(timer)), device_(device) {
     for (size_t i = 0; i < profile.names.size(); ++i) add(profile.names[i], profile.bytes[i] / kFloatBytes, profile.needed_s[i]);
     std::ranges::stable_sort(uses, {}, &Use::needed_s);
   }
@@ -74,7 +115,7 @@ struct ReplayModule : torch::nn::Module {
   };
   std::vector<at::Tensor> tensors;  // in gradient-ready order
   std::vector<Use> uses;            // in the order of forward
-  Clock::time_point backward_began;
+  ReplayClock clock;
 
  private:
   // What stands before and behind the last dot.
@@ -93,7 +134,7 @@ struct ReplayModule : torch::nn::Module {
     const auto [path, own_name] = split(name);
     torch::nn::Module& owner = module_at(path, name);
     check_free(owner, own_name, name);
-    tensors.push_back(owner.register_parameter(own_name, at::full({elements}, 0.5, at::kFloat)));
+    tensors.push_back(owner.register_parameter(own_name, at::full({elements}, 0.5, at::TensorOptions(at::kFloat).device(device_))));
     const auto known = std::ranges::find(uses, &owner, &Use::module);
     if (known == uses.end()) {
       uses.push_back({&owner, needed_s});
@@ -113,27 +154,24 @@ struct ReplayModule : torch::nn::Module {
     return *(modules_[path] = parent.register_module(own_name, std::make_shared<torch::nn::Module>(own_name)));
   }
 
+  c10::Device device_;
   std::map<std::string, std::shared_ptr<torch::nn::Module>> modules_;
 };
 
-// What a module awaits is late for all that follows.
-void run_forward(const ReplayModule& module, double forward_s) {
-  const auto began = Clock::now();
-  std::chrono::nanoseconds awaited{0};
+void run_forward(ReplayModule& module, double forward_s) {
+  module.clock.begin();
   for (const ReplayModule::Use& use : module.uses) {
-    std::this_thread::sleep_until(began + nanoseconds(use.needed_s) + awaited);
-    const auto before = Clock::now();
-    await_parameters(*use.module);
-    awaited += Clock::now() - before;
+    module.clock.wait_until(use.needed_s);
+    module.clock.hold_up([&] { await_parameters(*use.module); });
   }
-  std::this_thread::sleep_until(began + nanoseconds(forward_s) + awaited);
+  module.clock.wait_until(forward_s);
 }
 
 // The loss of a step, from which backward goes through the tensors in gradient-ready order.
 at::Tensor replay_loss(ReplayModule& module, const std::vector<double>& ready_s) {
-  at::Tensor loss = at::zeros({});
+  at::Tensor loss = at::zeros({}, module.tensors[0].options().requires_grad(false));
   for (size_t i = module.tensors.size(); i-- > 0;) {
-    loss = HandOver::apply(loss, module.tensors[i], ready_s[i], i == 0, &module.backward_began);
+    loss = HandOver::apply(loss, module.tensors[i], ready_s[i], i == 0, &module.clock);
   }
   return loss;
 }
@@ -175,10 +213,11 @@ TensorProfile scaled(const TensorProfile& profile, const ReplayScale& scale) {
   return result;
 }
 
-Workload make_replay_workload(const TensorProfile& profile) {
+Workload make_replay_workload(const TensorProfile& profile, c10::Device device, std::shared_ptr<DeviceTimer> timer) {
   check_profile(profile);
   if (!profile.knows_forward()) throw InputError("replay: the profile does not know its forward pass; expected needed_s");
-  const auto module = std::make_shared<ReplayModule>(profile);
+  if (!device.is_cpu() && timer == nullptr) timer = make_device_timer(device, "replay");
+  const auto module = std::make_shared<ReplayModule>(profile, device, std::move(timer));
   Workload workload;
   workload.module = module;
   workload.parameters = module->tensors;

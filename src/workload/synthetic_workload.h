@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "comm/device_timer.h"
 #include "firkin/plan/tensor_profile.h"
 #include "workload/workload.h"
 
@@ -31,7 +33,10 @@ TensorProfile scaled(const TensorProfile& profile, const ReplayScale& scale);
 // tensor hands over its gradient at ready_s, counted from the first node, and never before; all gradients are small and equal. What runs
 // beside it does not slow it down: contention for cores is not replayed. The optimiser, SGD, is real: update_s is not used.
 //
+// On a CPU the thread sleeps; on a device its stream waits, by `timer`, or by default by make_device_timer(): a module that awaits its
+// parameters is later there by the few microseconds of a kernel.
+//
 // Throws InputError when the profile does not know its forward pass (with_forward()), or a name is one of a tensor and of a module.
-Workload make_replay_workload(const TensorProfile& profile);
+Workload make_replay_workload(const TensorProfile& profile, c10::Device device = c10::kCPU, std::shared_ptr<DeviceTimer> timer = nullptr);
 
 }  // namespace firkin

@@ -84,7 +84,7 @@ def all_regimes():
     regimes.append(Regime("4-hosts-gpt2-large", "four hosts that share the cores, 1 Gbit/s",
                           "gpt2-large on A100s, replayed with 1/256 of its bytes and 1/8 of its times",
                           gpt2_large(1 / 256, 1 / 8) + measured(FEWER_CAPS, 1), 250, ("--hosts", "4", "--rate", "1gbit"), replay=True))
-    modelled = ("--ranks", "1", "--threads", "1", "--link", "inputs/allreduce_512.csv", "--link-world", str(ALPS_RANKS))
+    modelled = ("--ranks", "1", "--threads", "1", "--link", "inputs/allreduce_512.csv", "--world", str(ALPS_RANKS))
     regimes.append(Regime("512-gpus-gpt2-large", "one of 512 GPUs over a modelled link, by times measured on Alps",
                           "gpt2-large on A100s, replayed with 1/64 of its bytes and 1/32 of its times",
                           modelled + gpt2_large(1 / 64, 1 / 32) + measured(LARGER_CAPS, 2), 140, lab=None, replay=True))

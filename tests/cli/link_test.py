@@ -48,7 +48,7 @@ class Link(unittest.TestCase):
         self.assertGreaterEqual(float(row["gap_s"]), 0.9 * LATENCY_S)
 
     def test_one_rank_takes_the_time_of_a_rank_of_2048(self):
-        row = self.measured("--ranks", 1, "--link", self.table, "--link-world", 2048)
+        row = self.measured("--link", self.table, "--world", 2048)
         self.assertGreaterEqual(float(row["min_s"]), 0.05)
 
     def test_a_trace_shows_collectives_until_the_link_has_carried_them(self):
@@ -67,15 +67,15 @@ class Link(unittest.TestCase):
     def test_bad_links_are_refused_before_any_rank_starts(self):
         self.assertIn("--link 1gbti: expected RATE[,LATENCY] such as 1gbit or 200mbit,1ms, or an allreduce.csv", self.refused("--link", "1gbti"))
         self.assertIn("expected RATE", self.refused("--link", ""))
-        self.assertIn("--link-world 4: expected --link as well", self.refused("--link-world", 4))
-        self.assertIn("--link-world 1: expected at least the number of ranks, 2", self.refused("--link", "1gbit", "--link-world", 1))
+        self.assertIn("--world 4: expected --link as well", self.refused("--world", 4))
+        self.assertIn("--world 1: expected at least the number of ranks, 2", self.refused("--ranks", 2, "--link", "1gbit", "--world", 1))
         self.assertIn("world size 2", self.refused("--link", self.table))
         self.assertIn("none.csv", self.refused("--link", "none.csv"))
-        self.assertIn("--link-world -1", self.refused("--link", "1gbit", "--link-world", -1))
+        self.assertIn("--world -1", self.refused("--link", "1gbit", "--world", -1))
 
     def test_a_launchers_ranks_count(self):
         environment = dict(os.environ, RANK="0", WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-        self.assertIn("number of ranks, 3", self.refused("--link", "1gbit", "--link-world", 2, environment=environment))
+        self.assertIn("number of ranks, 3", self.refused("--link", "1gbit", "--world", 2, environment=environment))
 
 
 if __name__ == "__main__":

@@ -60,9 +60,16 @@ struct ProcessGroup {
   std::optional<std::chrono::milliseconds> timeout;  // of collectives through this handle; default: GroupOptions::timeout
   std::shared_ptr<GroupState> state;                 // shared by all handles: what is known about a failure
   std::string link;                                  // describe(GroupOptions::link); empty: no modelled link
+  int64_t link_world = 0;                            // ranks that the link is modelled for
   c10::Device device = c10::kCPU;                    // of this rank's module and batches
   std::string backend = "gloo";                      // or "cpu:gloo,cuda:nccl"
   std::optional<WaitPlace> place = std::nullopt;     // for waits through this handle
+
+  // One rank that stands for itself alone, and not for many over a modelled link: it has nothing to send.
+  bool is_alone() const { return size == 1 && link.empty(); }
+
+  // Ranks that its collectives are timed for: its own, or those of the modelled link.
+  int64_t world() const { return link.empty() ? size : link_world; }
 };
 
 // A collective in flight.
@@ -134,8 +141,9 @@ class Connections {
 // RuntimeError like connect(), GroupError if the group is lost.
 Connections take_connections(const ProcessGroup& group);
 
-// Whether the group has a backend for tensors on such devices.
+// Whether the group has a backend for tensors on such devices; and whether that is Gloo.
 bool can_carry(const ProcessGroup& group, c10::DeviceType device);
+bool carries_by_gloo(const ProcessGroup& group, c10::DeviceType device);
 
 // Starts summing `tensor` (contiguous, the same shape and dtype on every rank) over the ranks, in place. The tensor must stay alive, and
 // its content is undefined, until wait() returns. Throws GroupError if the group is lost.
@@ -146,9 +154,13 @@ Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root);
 
 // Starts sending slice j of `input` to rank j, for every j; slice j of `output` becomes what rank j sent here. Both contiguous, 1-d; they
 // must not overlap. from, to: elements of the slices of `output` and of `input`, by rank; empty: all slices of both have one length, on
-// every rank. Otherwise like start_all_reduce(). CPU tensors only.
+// every rank. Otherwise like start_all_reduce().
 Work start_all_to_all(const ProcessGroup& group, at::Tensor output, at::Tensor input, std::vector<int64_t> from = {},
                       std::vector<int64_t> to = {});
+
+// Starts making `output` the sum over the ranks of this rank's slice of their `input`: of the world size times its length. `output` may be
+// that slice of `input`, whose other slices are undefined afterwards. Otherwise like start_all_to_all().
+Work start_reduce_scatter(const ProcessGroup& group, at::Tensor output, at::Tensor input);
 
 // Starts filling slice j of `output` with rank j's `input`, for every j: of the world size times its length. `input` may be this rank's
 // slice of `output`. Otherwise like start_all_to_all().
@@ -176,8 +188,9 @@ void wait(const ProcessGroup& group, const Work& work, const char* what);
 
 // Records that this rank has begun a step of a wrapped module; later steps have higher numbers. Cheap (no store, no network) and
 // thread-safe. Record every step before waiting for anything of it, and step all wrapped modules of a group from one thread: once a second
-// thread records a step, this rank reports and concludes nothing.
-void note_step(const ProcessGroup& group, int64_t wrapper, int64_t step);
+// thread records a step, this rank reports and concludes nothing. caller: where a thread of autograd's records it, which works for whoever
+// called backward(): something that stands for that thread alone.
+void note_step(const ProcessGroup& group, int64_t wrapper, int64_t step, const void* caller = nullptr);
 
 // Gives up the group for a reason of this rank's own: the others notice within about a second instead of after their timeouts, and their
 // errors name this rank and `what`. Throws GroupError(what).
