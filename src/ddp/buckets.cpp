@@ -5,7 +5,6 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "firkin/base/error.h"
 #include "flight.h"
@@ -31,12 +30,6 @@ at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_
                         : flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
   // Not a view in autograd's books: torch::optim::Optimizer::zero_grad() calls detach_(), which views refuse.
   return view.variable_data();
-}
-
-// Gradients live as long as somebody holds them: their memory must not go back to the allocator before this stream is done with it.
-void keep_for_current_stream(const at::Tensor& tensor) {
-  const c10::impl::VirtualGuardImpl guard(tensor.device().type());
-  guard.recordDataPtrOnStream(tensor.storage().data_ptr(), current_stream(tensor.device()));
 }
 
 }  // namespace

@@ -10,6 +10,12 @@ c10::Stream current_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
+void keep_for_current_stream(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(tensor.device().type());
+  guard.recordDataPtrOnStream(tensor.storage().data_ptr(), current_stream(tensor.device()));
+}
+
 void BucketWriters::note(c10::Device device) {
   if (device.is_cpu()) return;
   const c10::Stream stream = current_stream(device);

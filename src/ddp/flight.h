@@ -22,6 +22,9 @@ namespace firkin {
 // Of this thread. The device is no CPU.
 c10::Stream current_stream(c10::Device device);
 
+// The current stream uses the tensor: when it goes, its memory must not be another's before this stream is done with it. On a CPU: nothing.
+void keep_for_current_stream(const at::Tensor& tensor);
+
 // The streams on which a bucket was written to since it was sent last. Not thread-safe.
 class BucketWriters {
  public:

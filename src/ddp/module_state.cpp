@@ -75,7 +75,7 @@ TensorBroadcast::Together TensorBroadcast::gather(const std::vector<at::Tensor>&
 
 TensorBroadcast::TensorBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, const std::vector<at::Tensor>& tensors)
     : rank_(gradients.rank) {
-  if (gradients.size == 1) return;
+  if (gradients.is_alone()) return;
   std::map<std::string, std::vector<at::Tensor>> by_device;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() > 0) by_device[tensor.device().str()].push_back(tensor);

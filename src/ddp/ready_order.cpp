@@ -39,9 +39,6 @@ BucketPlan group_one_kind(const std::vector<int64_t>& sizes, const DataParallelO
 // Ranks divide buckets by elements, in memory order.
 void check_shareable(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options) {
   for (const auto& [name, tensor] : parameters) {
-    if (!tensor.is_cpu())
-      throw InputError(
-          fmt::format("strategy sharded: {} is on {}; expected the CPU (GPUs are not supported yet)", name, tensor.device().str()));
     if (tensor.is_non_overlapping_and_dense()) continue;
     throw InputError(fmt::format("strategy sharded: the memory of {} has gaps; expected a dense parameter", name));
   }

@@ -649,5 +649,20 @@ TEST(Slices, OfALargeBucketTravelInPiecesAndAddUp) {
   });
 }
 
+// It sends nothing, but pays for it.
+TEST(Sharded, OneRankThatStandsForManyTrainsAsAlone) {
+  for (const std::string& strategy : kSharded) {
+    SCOPED_TRACE(strategy);
+    const RunSetup setup{.steps = 4};
+    Trained alone, of_many;
+    run_ranks(1, [&](const ProcessGroup& group) { alone = train(group, strategy, setup); });
+    run_ranks_with(1, {.timeout = std::chrono::seconds(60), .link = parse_link(kSlowLink, 4)},
+                   [&](const ProcessGroup& group) { of_many = train(group, strategy, setup); });
+    EXPECT_TRUE(same_bits(of_many.parameters, alone.parameters));
+    EXPECT_EQ(alone.late, 0);
+    EXPECT_GT(of_many.late, 0);
+  }
+}
+
 }  // namespace
 }  // namespace firkin

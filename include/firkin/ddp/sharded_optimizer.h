@@ -45,7 +45,7 @@ struct ShardedOptions {
 // DataParallel::parameters_changed() divides parameters and states again; new parameters join the first group. A step that meets a change
 // without that call fails everywhere.
 //
-// The DataParallel object must outlive this one, and has at most one. CPU only. Not thread-safe.
+// The DataParallel object must outlive this one, and has at most one. Not thread-safe.
 class ShardedOptimizer {
  public:
   // parts: one for every trained parameter, under its name and in the same order on every rank: a 1-d view of the elements, in memory

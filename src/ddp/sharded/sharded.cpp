@@ -136,6 +136,7 @@ void Sharded::settle() {
 
 // All parameters are those of the last step afterwards, on every rank the same.
 void Sharded::begun() {
+  settled().follow();
   if (std::exchange(has_gradients_, false)) {
     steps_are_lost_ = true;
     forget_gradients();
@@ -168,13 +169,17 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
     if (part.count == 0 || !transport().is_wanted(i)) continue;
     part.run.tensor.mutable_grad() = part.within(flat(part.bucket), part.in_bucket).variable_data().to(part.run.tensor.scalar_type());
   }
+  settled().set();
   has_gradients_ = true;
   is_late_.assign(is_late_.size(), false);
   begin_forward();
 }
 
 void Sharded::dropped() {
-  for (auto& [bucket, slices] : *slices_) slices.received.reset();
+  for (auto& [bucket, slices] : *slices_) {
+    if (slices.received.defined()) keep_for_current_stream(slices.received);
+    slices.received.reset();
+  }
   FirstUse::dropped();
 }
 
@@ -198,7 +203,10 @@ void Sharded::follow_parameters() {
     if (part.has_master()) {
       const at::Tensor now = elements_of(part);
       const at::Tensor is_new = now.ne(part.run.tensor.to(now.scalar_type()));
-      if (is_new.any().item<bool>()) part.run.tensor.copy_(at::where(is_new, now.to(at::kFloat), part.run.tensor));
+      if (!now.is_cpu() || is_new.any().item<bool>()) {  // a device would have to be waited for
+        part.run.tensor.copy_(at::where(is_new, now.to(at::kFloat), part.run.tensor));
+      }
+      keep_for_current_stream(part.run.tensor);
       continue;
     }
     const auto* memory = static_cast<const char*>(part.parameter.const_data_ptr()) + part.begin * part.parameter.element_size();
@@ -210,9 +218,13 @@ void Sharded::follow_parameters() {
 void Sharded::step() {
   const auto held = enter_after_step();
   if (!std::exchange(has_gradients_, false)) return;
+  settled().follow();
   follow_parameters();
   std::vector<at::Tensor> gradients;  // hidden from the optimiser until it is their bucket's turn
-  for (const ParameterPart& part : parts_) gradients.push_back(std::exchange(part.run.tensor.mutable_grad(), {}));
+  for (const ParameterPart& part : parts_) {
+    gradients.push_back(std::exchange(part.run.tensor.mutable_grad(), {}));
+    if (gradients.back().defined()) keep_for_current_stream(gradients.back());
+  }
   synchronizer_.or_lose_group([&] {  // the others wait for its parameters
     const std::vector<int64_t> order = gather_order();
     for (const int64_t bucket : order) {
@@ -223,6 +235,7 @@ void Sharded::step() {
       if (!may_be_late(bucket)) receive(bucket);
     }
   });
+  settled().set();
   for (size_t i = 0; i < trained(); ++i) is_late_[i] = gathers_[static_cast<size_t>(parts_[i].bucket)].is_under_way();
 }
 
@@ -246,10 +259,10 @@ void Sharded::gather(int64_t bucket) {
   const at::NoGradGuard no_grad;
   for (const ParameterPart& part : parts_) {
     if (part.bucket != bucket || part.count == 0) continue;
-    if (group.size > 1) part.within(flat(bucket), part.in_bucket).copy_(part.run.tensor);
-    if (group.size == 1 && part.has_master()) elements_of(part).copy_(part.run.tensor);
+    if (!group.is_alone()) part.within(flat(bucket), part.in_bucket).copy_(part.run.tensor);
+    if (group.is_alone() && part.has_master()) elements_of(part).copy_(part.run.tensor);
   }
-  if (group.size == 1) return;
+  if (group.is_alone()) return;
   gathers_[static_cast<size_t>(bucket)] = SlicesGather(group, flat(bucket), lengths(bucket));
   anything_late_ = true;
 }
@@ -269,6 +282,7 @@ void Sharded::receive(int64_t bucket) {
     values.push_back(transport().buckets()->view(part.position));
   }
   at::_foreach_copy_(parameters, values);
+  settled().set();
   anything_late_ = std::ranges::any_of(gathers_, [](const SlicesGather& each) { return each.is_under_way(); });
 }
 
@@ -285,19 +299,24 @@ void Sharded::receive_for(const torch::nn::Module& module) {
 double Sharded::clip_gradients(double max_norm) {
   const auto held = synchronizer_.enter();
   if (!has_gradients_) return 0;
+  settled().follow();
   const at::NoGradGuard no_grad;
-  double sum = 0;
+  at::Tensor sum;  // read once: a device has to be waited for
   for (const ParameterPart& part : parts_) {
-    if (part.run.tensor.grad().defined()) sum += std::pow(part.run.tensor.grad().norm().item<double>(), 2);
+    if (!part.run.tensor.grad().defined()) continue;
+    const at::Tensor square = part.run.tensor.grad().norm().to(at::kDouble).square();
+    sum = sum.defined() ? sum + square.to(sum.device()) : square;
   }
+  const double ours = sum.defined() ? sum.item<double>() : 0;
   const Synchronizer::Call call(synchronizer_, "clip_gradients()");
-  const double norm = std::sqrt(synchronizer_.or_lose_group([&] { return sum_over_ranks(synchronizer_.setup().control, sum); }));
+  const double norm = std::sqrt(synchronizer_.or_lose_group([&] { return sum_over_ranks(synchronizer_.setup().control, ours); }));
   constexpr double kEpsilon = 1e-6;  // as clip_grad_norm_()
   const double factor = max_norm / (norm + kEpsilon);
   if (factor >= 1) return norm;
   for (const ParameterPart& part : parts_) {
     if (part.run.tensor.grad().defined()) part.run.tensor.mutable_grad().mul_(factor);
   }
+  settled().set();
   return norm;
 }
 

@@ -44,7 +44,7 @@ struct ParameterPart {
 //
 //   your thread                                                  transport's threads
 //   -----------                                                  -------------------
-//   backward() ends: Sharded::received   sums of slices  <-----  all-to-all of every bucket
+//   backward() ends: Sharded::received   sums of slices  <-----  all-to-all of every bucket (NCCL: a reduce-scatter)
 //   ShardedOptimizer::step
 //   |  Sharded::step, per bucket in the order of use
 //   |  |  torch::optim::Optimizer::step  on the bucket's parts
@@ -106,6 +106,7 @@ class Sharded final : public FirstUse {
   void gather_states(c10::function_ref<void(size_t part, State whole)> take);
   void regroup(const std::vector<ParameterPart>& parts);
   const BucketTransport& transport() const { return synchronizer_.transport(); }
+  StreamMark& settled() { return synchronizer_.transport().settled(); }
   const at::Tensor& flat(int64_t bucket) const { return transport().buckets()->wire(bucket); }
   const SliceLengths& lengths(int64_t bucket) const { return (*slices_)[flat(bucket).data_ptr()].lengths; }
   size_t trained() const { return is_late_.size(); }

@@ -217,6 +217,7 @@ void Sharded::regroup(const std::vector<ParameterPart>& parts) {
 
 void Sharded::gather_into(Optimizer& whole, std::optional<int> to) {
   const auto held = synchronizer_.enter();
+  settled().follow();
   const at::NoGradGuard no_grad;
   const int rank = synchronizer_.setup().group.rank;
   const Synchronizer::Call call(synchronizer_, "gather_into()");
@@ -238,6 +239,7 @@ void Sharded::gather_into(Optimizer& whole, std::optional<int> to) {
 
 void Sharded::load_from(const Optimizer& whole) {
   const auto held = synchronizer_.enter();
+  settled().follow();
   const at::NoGradGuard no_grad;
   States states;
   for_each_pair(*optimizer_, whole, parts_, [&](size_t p, OptimizerParamGroup& here, const OptimizerParamGroup& there) {
@@ -252,10 +254,12 @@ void Sharded::load_from(const Optimizer& whole) {
     states[part.run.tensor.unsafeGetTensorImpl()] = std::move(state);
   });
   optimizer_->state() = std::move(states);
+  settled().set();
 }
 
 std::vector<NamedTensor> Sharded::gather_masters(std::optional<int> to) {
   const auto held = synchronizer_.enter();
+  settled().follow();
   const Synchronizer::Call call(synchronizer_, "gather_masters()");
   const at::NoGradGuard no_grad;
   std::vector<NamedTensor> masters;
@@ -273,12 +277,14 @@ std::vector<NamedTensor> Sharded::gather_masters(std::optional<int> to) {
 
 void Sharded::load_masters(const std::vector<NamedTensor>& masters) {
   const auto held = synchronizer_.enter();
+  settled().follow();
   const at::NoGradGuard no_grad;
   for (const auto& [name, master] : masters) {
     const auto part = std::ranges::find_if(parts_, [&](const ParameterPart& each) { return each.run.name == name && each.has_master(); });
     if (part == parts_.end()) throw InputError(fmt::format("ShardedOptimizer: '{}' has no master weights here", name));
     part->run.tensor.copy_(cut(master, *part));
   }
+  settled().set();
 }
 
 ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_optimizer, const ShardedOptions& options)

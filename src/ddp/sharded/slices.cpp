@@ -8,13 +8,14 @@
 #include <numeric>
 #include <utility>
 
+#include "ddp/flight.h"
 #include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
 
 // Where both directions of a connection are full, Gloo's large calls leave a slow link idle, and small ones cost a fast link's host time: a
-// bucket travels in pieces of about this size, all of them under way. docs/decisions.md has the times.
+// bucket on the CPU travels in pieces of about this size, all of them under way. docs/decisions.md has the times.
 constexpr int64_t kPieceBytes = 4 * kMiB;
 
 // Runs of a slice's elements; the same run of every rank's slice is a piece of the bucket. A modelled link has no such limit, and slices of
@@ -22,7 +23,7 @@ constexpr int64_t kPieceBytes = 4 * kMiB;
 std::vector<SliceRange> runs_of(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths) {
   const int64_t slice = slice_range(group, bucket.numel(), lengths).count;
   const int64_t pieces = static_cast<int64_t>(bucket.nbytes()) / kPieceBytes;
-  if (pieces <= 1 || !group.link.empty() || !lengths.empty()) return {{0, slice}};
+  if (pieces <= 1 || !group.link.empty() || !lengths.empty() || !bucket.is_cpu()) return {{0, slice}};
   const int64_t most = (slice + pieces - 1) / pieces;
   std::vector<SliceRange> runs;
   for (int64_t first = 0; first < slice; first += most) runs.push_back({first, std::min(most, slice - first)});
@@ -40,6 +41,10 @@ at::Tensor in_pieces(const ProcessGroup& group, const at::Tensor& pieces, const 
 
 void sum_by_rank(const at::Tensor& sum, const at::Tensor& by_rank) {
   at::Tensor out = sum;
+  if (by_rank.size(0) == 1) {
+    out.copy_(by_rank[0]);
+    return;
+  }
   at::add_out(out, by_rank[0], by_rank[1]);
   for (int64_t rank = 2; rank < by_rank.size(0); ++rank) out.add_(by_rank[rank]);
 }
@@ -51,6 +56,10 @@ BucketReduction start_exchange(const ProcessGroup& group, const at::Tensor& buck
   const bool is_lopsided = !lengths.empty() && std::ranges::max(lengths) * group.size > 2 * bucket.numel();
   if (is_lopsided) return {start_all_reduce(group, bucket), {}};
   const int64_t own = slice_range(group, bucket.numel(), lengths).count;
+  // Gloo's own is an all-reduce underneath.
+  if (lengths.empty() && !carries_by_gloo(group, bucket.device().type())) {
+    return {start_reduce_scatter(group, slice_of(group, bucket), bucket), {}};
+  }
   slices.received = at::empty({group.size * own}, bucket.options());
   const std::vector<SliceRange> runs = runs_of(group, bucket, lengths);
   if (runs.size() == 1) return {start_all_to_all(group, slices.received, bucket, SliceLengths(lengths.size(), own), lengths), {}};
@@ -81,7 +90,7 @@ at::Tensor slice_of(const ProcessGroup& group, const at::Tensor& bucket, const S
 
 GradientHook exchange_slices(std::shared_ptr<SlicesOfBuckets> slices) {
   const auto start = [kept = std::move(slices)](const ProcessGroup& group, const at::Tensor& bucket) -> BucketReduction {
-    if (group.size == 1 || bucket.numel() == 0) return {};
+    if (group.is_alone() || bucket.numel() == 0) return {};
     return start_exchange(group, bucket, (*kept)[bucket.data_ptr()]);
   };
   return {.name = "slices", .start = start};
@@ -92,6 +101,7 @@ void sum_slices(const ProcessGroup& group, const at::Tensor& bucket, SlicesOfBuc
   ExchangedSlices& exchanged = slices[bucket.data_ptr()];
   at::Tensor sum = slice_of(group, bucket, exchanged.lengths);
   if (const at::Tensor received = std::exchange(exchanged.received, {}); received.defined()) {
+    keep_for_current_stream(received);
     const std::vector<SliceRange> runs = runs_of(group, bucket, exchanged.lengths);
     if (runs.size() == 1) {
       sum_by_rank(sum, received.view({group.size, sum.numel()}));

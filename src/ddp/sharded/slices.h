@@ -38,8 +38,8 @@ SliceRange slice_range(const ProcessGroup& group, int64_t elements, const SliceL
 // This rank's slice, a view.
 at::Tensor slice_of(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths = {});
 
-// Sends every rank its slice of a bucket: half the bytes of an all-reduce, which Gloo's own reduce-scatter is underneath. What comes is
-// kept in `slices`, where a bucket's lengths are if it is not divided evenly, and summed when it is there.
+// Sends every rank its slice of a bucket: half the bytes of an all-reduce. With NCCL a reduce-scatter, which sums on the way. With Gloo,
+// and where a bucket is not divided evenly (its lengths are in `slices`), an all-to-all, summed when it is there: what comes is kept there.
 GradientHook exchange_slices(std::shared_ptr<SlicesOfBuckets> slices);
 
 // Makes this rank's slice of a bucket the sum of what came for it, if anything did, times `scale`. In the order of ranks: with two of them
