@@ -1,12 +1,18 @@
 #include "audit.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <map>
 
 #include "comm/across_ranks.h"
 #include "optimizer_state.h"
@@ -33,13 +39,50 @@ uint64_t hash_bytes(const uint8_t* bytes, size_t count) {
   return hash;
 }
 
+// Where the tensor is, as one number there: every element is mixed with its place, and the sum, modulo 2^64, has no order.
+at::Tensor checksum_on_device(const at::Tensor& tensor) {
+  constexpr int64_t kMost = int64_t{1} << 24;  // elements at a time, of 8 bytes
+  constexpr auto kFactor = static_cast<int64_t>(kPrime);
+  constexpr std::array kWords = {at::kByte, at::kShort, at::kInt, at::kLong};
+  at::Tensor words = tensor.detach().contiguous();
+  if (words.element_size() > 8) words = at::view_as_real(words);
+  words = words.view(-1).view(kWords[static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(words.element_size())))]);
+  at::Tensor sum = at::zeros({}, words.options().dtype(at::kLong));
+  for (int64_t begin = 0; begin < words.numel(); begin += kMost) {
+    const int64_t end = std::min(begin + kMost, words.numel());
+    at::Tensor mixed = at::arange(begin + 1, end + 1, sum.options()).mul_(kFactor);
+    mixed.bitwise_xor_(words.narrow(0, begin, end - begin).to(at::kLong)).mul_(kFactor);
+    sum += mixed.bitwise_xor_(mixed.bitwise_right_shift(29)).mul_(kFactor).sum();
+  }
+  return sum;
+}
+
 }  // namespace
 
-uint64_t checksum_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.numel() == 0 || tensor.is_meta()) return 0;
+std::vector<uint64_t> checksums_of(const std::vector<NamedTensor>& tensors) {
   const at::NoGradGuard no_grad;
-  const at::Tensor dense = tensor.detach().to(at::kCPU).contiguous();
-  return hash_bytes(static_cast<const uint8_t*>(dense.const_data_ptr()), dense.nbytes());
+  std::vector<uint64_t> result(tensors.size(), 0);
+  struct OnDevice {
+    std::vector<size_t> places;
+    std::vector<at::Tensor> sums;
+  };
+  std::map<c10::DeviceIndex, OnDevice> devices;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i].tensor;
+    if (!tensor.defined() || tensor.numel() == 0 || tensor.is_meta()) continue;
+    if (tensor.is_cpu()) {
+      const at::Tensor dense = tensor.detach().contiguous();
+      result[i] = hash_bytes(static_cast<const uint8_t*>(dense.const_data_ptr()), dense.nbytes());
+      continue;
+    }
+    devices[tensor.device().index()].places.push_back(i);
+    devices[tensor.device().index()].sums.push_back(checksum_on_device(tensor));
+  }
+  for (const auto& [index, device] : devices) {
+    const at::Tensor sums = at::stack(device.sums).cpu();
+    for (size_t i = 0; i < device.places.size(); ++i) result[device.places[i]] = static_cast<uint64_t>(sums.const_data_ptr<int64_t>()[i]);
+  }
+  return result;
 }
 
 Trace trace_of(const at::Tensor& tensor) {
@@ -53,9 +96,7 @@ Trace trace_of(const at::Tensor& tensor) {
 }
 
 std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const std::vector<NamedTensor>& tensors) {
-  std::vector<uint64_t> checksums;
-  for (const NamedTensor& tensor : tensors) checksums.push_back(checksum_of(tensor.tensor));
-  const auto ranks = gather_hashes(group, checksums);
+  const auto ranks = gather_hashes(group, checksums_of(tensors));
   std::vector<std::optional<int>> result(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto other = std::ranges::find_if(ranks, [&](const auto& rank) { return rank[i] != ranks[0][i]; });
@@ -106,7 +147,7 @@ std::vector<NamedTensor> Audit::tensors() const {
 
 uint64_t Audit::checksum() const {
   uint64_t checksum = 0;
-  for (const NamedTensor& tensor : tensors()) checksum = (checksum ^ checksum_of(tensor.tensor)) * kPrime;
+  for (const uint64_t of_tensor : checksums_of(tensors())) checksum = (checksum ^ of_tensor) * kPrime;
   return checksum;
 }
 

@@ -18,9 +18,9 @@ class Optimizer;
 
 namespace firkin {
 
-// A multiplicative hash of the tensor's bytes, as fast as memory; a device's are copied to the CPU and waited for. 0 for an undefined or
-// empty tensor.
-uint64_t checksum_of(const at::Tensor& tensor);
+// Of each tensor a multiplicative hash of its bytes, as fast as memory; 0 for an undefined or empty one. A device's are hashed there (so
+// the result is another than on the CPU): one number for each tensor is copied, all together, and waited for.
+std::vector<uint64_t> checksums_of(const std::vector<NamedTensor>& tensors);
 
 // A few of the tensor's bytes, by which to see that somebody has written to it: an optimiser, say. (LibTorch's own write through data(),
 // which counts no version.) On a device, which would have to be waited for, the version alone. Never blocks; about 20 ns.

@@ -204,6 +204,16 @@ bool BackwardWatch::has_failed() const {
   return id != -1 && id == state_->failed_id;
 }
 
+bool BackwardWatch::is_in_outermost() {
+  const GraphTask* task = current_graph_task();
+  return task != nullptr && task->reentrant_depth_ == 0;
+}
+
+const void* BackwardWatch::caller() {
+  const GraphTask* task = current_graph_task();
+  return task == nullptr ? nullptr : task->cpu_ready_queue_.get();  // each thread has its own
+}
+
 void BackwardWatch::settle() const {
   const int id = torch::autograd::get_current_graph_task_id();
   const GraphTask* task = current_graph_task();

@@ -43,6 +43,12 @@ class BackwardWatch {
   // where it has others, which may begin a backward within it (activation checkpointing), and within such a one, all count as reached.
   static std::vector<bool> may_reach(const std::vector<const torch::autograd::Node*>& nodes);
 
+  // A backward runs on this thread, and not within another one (activation checkpointing).
+  static bool is_in_outermost();
+
+  // Stands for the thread that called the backward that runs; null outside of one.
+  static const void* caller();
+
   // First in whatever the caller of backward() may do next, and in a hook: when a backward that was watched has thrown, `failed` has run
   // afterwards. Thread-safe; not to be called with a lock that `failed` takes.
   void settle() const;

@@ -114,7 +114,9 @@ void Synchronizer::begin_step() {
   }
   open_ = OpenStep();
   setup_.group.place->step = setup_.control.place->step = step_;
-  note_step(setup_.control, setup_.control.place->wrapper, step_);
+  // On a CPU autograd works in the thread that calls it.
+  const bool is_on_cpu = std::ranges::all_of(setup_.parameters, [](const NamedTensor& each) { return each.tensor.is_cpu(); });
+  note_step(setup_.control, setup_.control.place->wrapper, step_, is_on_cpu ? nullptr : BackwardWatch::caller());
   or_lose_group([&] {  // there is nothing that this rank could send
     for (StepExtension* extension : extensions_) extension->begun();
     transport_->begin();
