@@ -1,14 +1,16 @@
 #include "bench/ready_profile.h"
 
 #include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include "comm/across_ranks.h"
+#include "ddp/backward_watch.h"
 #include "ddp/ordered/ordered.h"
 #include "ddp/ready_order.h"
 #include "firkin/base/error.h"
@@ -16,6 +18,7 @@
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/stats/summary.h"
 
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 namespace firkin {
@@ -28,55 +31,51 @@ std::unique_ptr<GradientBuckets> bucket_per_parameter(const std::vector<NamedTen
   return std::make_unique<GradientBuckets>(tensors_of(parameters), one_tensor_per_bucket(parameters.size()), kAnyScale);
 }
 
-class BackwardClock;
-thread_local BackwardClock* clock_of_this_thread = nullptr;  // RecordFunction's callbacks are plain functions
-
-// Notes when autograd begins and ends to run backward passes that somebody else starts: those of the constructing thread, on the CPU, for
-// as long as it lives. One at a time per thread.
+// Notes when autograd begins and ends to run backward passes that somebody else starts: those that the constructing thread calls, for as
+// long as it lives. One at a time per thread. Autograd's threads, which work for a device, have that thread's callbacks and debugging
+// information, and so find the way here.
 class BackwardClock {
  public:
-  using Time = std::chrono::steady_clock::time_point;
-
-  BackwardClock()
-      : callback_(at::addThreadLocalCallback(
-            at::RecordFunctionCallback(&function_begins, &function_ends).scopes({at::RecordScope::BACKWARD_FUNCTION}))) {
-    clock_of_this_thread = this;
-  }
-  ~BackwardClock() {
-    at::removeCallback(callback_);
-    clock_of_this_thread = nullptr;
-  }
+  explicit BackwardClock(c10::Device device)
+      : seen_(std::make_shared<Seen>(device)),
+        debug_info_(kind(), seen_),
+        callback_(at::addThreadLocalCallback(at::RecordFunctionCallback(&function_begins).scopes({at::RecordScope::BACKWARD_FUNCTION}))) {}
+  ~BackwardClock() { at::removeCallback(callback_); }
   BackwardClock(const BackwardClock&) = delete;
   BackwardClock& operator=(const BackwardClock&) = delete;
 
   // Since the construction; those within another one (activation checkpointing) are a part of it.
-  int passes() const { return passes_; }
+  int passes() const { return seen_->passes; }
   // Of the first function of the first one.
-  Time began() const { return began_; }
-  // Of the last function, gradients accumulated and hooks run.
-  Time ended() const { return ended_; }
+  const DeviceTime& began() const { return seen_->began; }
+  // Of the last one, gradients accumulated and hooks run.
+  const DeviceTime& ended() const { return seen_->ended; }
 
  private:
+  static c10::DebugInfoKind kind() { return c10::DebugInfoKind::TEST_INFO; }  // the only one that LibTorch leaves to others
+
+  struct Seen : c10::DebugInfoBase {
+    explicit Seen(c10::Device on) : device(on) {}
+    c10::Device device;
+    std::mutex mutex;  // guards what follows: functions may run on several of autograd's threads
+    int passes = 0;
+    int last_graph = -1;  // autograd's number of the last outermost pass
+    DeviceTime began, ended;
+  };
+
   static std::unique_ptr<at::ObserverContext> function_begins(const at::RecordFunction& /*function*/) {
-    BackwardClock* clock = clock_of_this_thread;
-    if (clock == nullptr || clock->under_way_++ > 0) return nullptr;
+    auto* const seen = static_cast<Seen*>(c10::ThreadLocalDebugInfo::get(kind()));
+    if (seen == nullptr || !BackwardWatch::is_in_outermost()) return nullptr;
+    const std::lock_guard lock(seen->mutex);
     const int graph = torch::autograd::get_current_graph_task_id();
-    if (graph == clock->last_graph_) return nullptr;
-    clock->last_graph_ = graph;
-    if (clock->passes_++ == 0) clock->began_ = std::chrono::steady_clock::now();
+    if (graph == std::exchange(seen->last_graph, graph)) return nullptr;
+    if (seen->passes++ == 0) seen->began = device_now(seen->device);
+    torch::autograd::Engine::get_default_engine().queue_callback([seen] { seen->ended = device_now(seen->device); });
     return nullptr;
   }
 
-  static void function_ends(const at::RecordFunction& /*function*/, at::ObserverContext* /*context*/) {
-    if (clock_of_this_thread == nullptr) return;
-    --clock_of_this_thread->under_way_;
-    clock_of_this_thread->ended_ = std::chrono::steady_clock::now();
-  }
-
-  int passes_ = 0;
-  int under_way_ = 0;    // functions, each within the one before
-  int last_graph_ = -1;  // autograd's number of the last outermost pass
-  Time began_, ended_;
+  std::shared_ptr<Seen> seen_;
+  c10::DebugInfoGuard debug_info_;
   at::CallbackHandle callback_;
 };
 
@@ -148,19 +147,18 @@ DeviceTime step_in_phases(const ProcessGroup& group, Workload& workload, int64_t
 
 // The same of a step that is one function; forward is all that comes before its backward.
 DeviceTime step_as_a_whole(const ProcessGroup& group, Workload& workload, ProfiledStep& times) {
+  const c10::Device device = device_of(workload);
   barrier(group);
-  const BackwardClock backward;
-  DeviceTime started = device_now(c10::kCPU);
+  const BackwardClock backward(device);
+  DeviceTime started = device_now(device);
   workload.whole_step();
-  const DeviceTime ended = device_now(c10::kCPU);
+  const DeviceTime ended = device_now(device);
   times.backward_passes = backward.passes();
   if (times.backward_passes != 1) return started;
-  const DeviceTime backward_began{.host = backward.began()};
-  const DeviceTime backward_ended{.host = backward.ended()};
-  times.forward_s = seconds_between(started, backward_began);
-  times.backward_s = seconds_between(backward_began, backward_ended);
-  times.update_s = seconds_between(backward_ended, ended);
-  return backward_began;
+  times.forward_s = seconds_between(started, backward.began());
+  times.backward_s = seconds_between(backward.began(), backward.ended());
+  times.update_s = seconds_between(backward.ended(), ended);
+  return backward.began();
 }
 
 // Without a recorder its times are not known.
@@ -236,9 +234,6 @@ ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_
 }
 
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options) {
-  if (workload.whole_step && !device_of(workload).is_cpu()) {
-    throw InputError("a step function is timed by the CPU's clock; expected a model on the CPU");
-  }
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
   int64_t step = 0;
   for (int i = 0; i < options.warmup_steps; ++i) profiled_step(group, workload, step++, nullptr);

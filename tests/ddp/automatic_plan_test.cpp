@@ -194,18 +194,20 @@ TEST(PlanChoice, KeepsAReadyOrderThatIsGiven) {
 TEST(PlanTrial, AlternatesInPairsThatMirrorEachOther) {
   PlanTrial trial(6, 2);
   std::string plans;
-  for (; !trial.is_over(); trial.step_ended(1)) plans += trial.uses_new() ? 'n' : 'o';
+  for (; !trial.is_over(); trial.step_ended()) plans += trial.uses_new() ? 'n' : 'o';
   EXPECT_EQ(plans, "oonnnnoooonnnnoooonnnnoo");
 }
 
 TEST(PlanTrial, TheFirstStepOfABlockDoesNotCountAndAnOutlierDecidesNothing) {
   PlanTrial trial(8, 5);
+  std::vector<double> period_s;
   for (int64_t step = 0; !trial.is_over(); ++step) {
     const bool is_first = step % 5 == 0;
     const double noise = 1 + 0.001 * static_cast<double>(step * 7 % 11);
-    trial.step_ended(is_first || step == 17 ? 9 : (trial.uses_new() ? 0.9 : 1.0) * noise);
+    period_s.push_back(is_first || step == 17 ? 9 : (trial.uses_new() ? 0.9 : 1.0) * noise);
+    trial.step_ended();
   }
-  const PlanTrial::Verdict verdict = trial.judge(trial.period_s());
+  const PlanTrial::Verdict verdict = trial.judge(period_s);
   EXPECT_NEAR(verdict.new_to_old.ratio, 0.9, 0.005);
   EXPECT_LT(verdict.new_to_old.interval.high, 1);
   EXPECT_NEAR(verdict.old_s, 1, 0.02);

@@ -65,8 +65,8 @@ struct ModuleTuning {
   std::vector<std::string> notes;  // what was left out, one sentence each
 };
 
-// Collective: every rank calls it with a module of the same parameters, and gets the same result. Steps the module some hundred times, on
-// the CPU, under each setting. Afterwards parameters and buffers are restored and gradients are none. Other effects of a step remain:
+// Collective: every rank calls it with a module of the same parameters, and gets the same result. Steps the module some hundred times
+// under each setting. Afterwards parameters and buffers are restored and gradients are none. Other effects of a step remain:
 // construct the optimiser anew. Memory: one copy of the parameters, and what the strategies need (docs/data_parallel.md).
 //
 // Throws on every rank: InputError for options out of range, a module without trainable parameters or with several dtypes among them, a

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "comm/across_ranks.h"
+#include "comm/device_time.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/summary.h"
 
@@ -32,9 +33,10 @@ int64_t aligned(int64_t elements, int64_t alignment) {
 
 }  // namespace
 
-AllReduceSampler::AllReduceSampler(ProcessGroup group, int64_t gradient_bytes, int64_t element_bytes, at::ScalarType wire, double budget_s)
+AllReduceSampler::AllReduceSampler(ProcessGroup group, int64_t gradient_bytes, int64_t element_bytes, const at::TensorOptions& wire,
+                                   double budget_s)
     : group_(std::move(group)), budget_s_(budget_s) {
-  const auto wire_bytes = static_cast<int64_t>(c10::elementSize(wire));
+  const auto wire_bytes = static_cast<int64_t>(wire.dtype().itemsize());
   alignment_ = kMemoryAlignment / wire_bytes;
   const int64_t most_elements = std::max<int64_t>(gradient_bytes / element_bytes, 1);
   const int64_t memory =
@@ -56,18 +58,18 @@ at::Tensor AllReduceSampler::buffer(const Size& size, int64_t index) const {
 double AllReduceSampler::time_calls(const Size& size) const {
   const at::Tensor tensor = buffer(size, 0);
   barrier(group_);
-  const auto started = Clock::now();
+  const DeviceTime started = device_now(memory_.device());
   for (int64_t i = 0; i < std::max<int64_t>(size.calls, 1); ++i) all_reduce(group_, tensor);
-  return seconds_since(started) / static_cast<double>(std::max<int64_t>(size.calls, 1));
+  return seconds_between(started, device_now(memory_.device())) / static_cast<double>(std::max<int64_t>(size.calls, 1));
 }
 
 double AllReduceSampler::time_queue(const Size& size) const {
   barrier(group_);
   std::vector<Work> works;
-  const auto started = Clock::now();
+  const DeviceTime started = device_now(memory_.device());
   for (int64_t i = 0; i < size.queue; ++i) works.push_back(start_all_reduce(group_, buffer(size, i)));
   for (const Work& work : works) wait(group_, work, "a queued all-reduce");
-  return seconds_since(started);
+  return seconds_between(started, device_now(memory_.device()));
 }
 
 // The first call touches connections and pages, and tells what else fits into the delay, and into a fair part of the budget.

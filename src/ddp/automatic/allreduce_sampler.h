@@ -20,8 +20,8 @@ inline constexpr double kLongestDelay = 0.25;
 // its own that it frees with itself. Not thread-safe.
 class AllReduceSampler {
  public:
-  // gradient_bytes: the largest size of interest. What travels for an element of element_bytes is one of dtype `wire`.
-  AllReduceSampler(ProcessGroup group, int64_t gradient_bytes, int64_t element_bytes, at::ScalarType wire, double budget_s);
+  // gradient_bytes: the largest size of interest. What travels for an element of element_bytes is one as `wire` says, on its device.
+  AllReduceSampler(ProcessGroup group, int64_t gradient_bytes, int64_t element_bytes, const at::TensorOptions& wire, double budget_s);
 
   // Collective. Measures for about kLongestDelay at most; true: there is nothing left to do.
   bool measure_some();

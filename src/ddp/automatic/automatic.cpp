@@ -63,9 +63,9 @@ void check_automatic(const DataParallelOptions& options, const std::vector<Named
   at_least("trial_pairs", buckets.trial_pairs, static_cast<int64_t>(kFewestSamples));
   at_least("trial_steps", buckets.trial_steps, 2);
   for (const NamedTensor& parameter : parameters) {
-    if (parameter.tensor.is_cpu()) continue;
-    throw InputError(fmt::format("automatic buckets: {} is on {}; expected parameters on the CPU, whose clock times the gradients",
-                                 parameter.name, parameter.tensor.device().str()));
+    if (parameter.tensor.device() == parameters[0].tensor.device()) continue;
+    throw InputError(fmt::format("automatic buckets: {} is on {}, {} on {}; expected one device, whose clock times the gradients",
+                                 parameters[0].name, parameters[0].tensor.device().str(), parameter.name, parameter.tensor.device().str()));
   }
 }
 
@@ -91,56 +91,65 @@ Automatic::Automatic(Synchronizer& synchronizer, Ordered* ordered)
 
 // Of other parameters nothing is known: all begins anew.
 void Automatic::renewed() {
-  phase_ = setup_.group.size == 1 ? AutomaticPhase::kSettled : AutomaticPhase::kWarmUp;  // one rank sends nothing
+  phase_ = setup_.group.is_alone() ? AutomaticPhase::kSettled : AutomaticPhase::kWarmUp;  // one rank sends nothing
   steps_ = 0;
   times_.clear();
   sampler_.reset();
   trial_.reset();
   last_end_.reset();
-  ready_s_.assign(setup_.parameters.size(), std::nullopt);
+  watched_.clear();
+  periods_.clear();
 }
 
 void Automatic::begun() {
-  began_ = Clock::now();
-  launching_ = {};
-  launches_ = 0;
-  ready_s_.assign(ready_s_.size(), std::nullopt);
+  if (!is_profiling()) return;
+  step_ = {.began = now()};
+  step_.ready.resize(setup_.parameters.size());
 }
 
 void Automatic::placed(size_t parameter) {
-  placed_at_ = Clock::now();
-  ready_s_[parameter] = std::chrono::duration<double>(placed_at_ - began_ - launching_).count();
+  if (!is_profiling()) return;
+  placed_at_ = now();
+  step_.ready[parameter] = WatchedStep::Ready{placed_at_, step_.launching.size()};
 }
 
 void Automatic::launched(size_t buckets) {
-  launching_ += Clock::now() - placed_at_;
-  launches_ += static_cast<int64_t>(buckets);
+  if (!is_profiling()) return;
+  step_.launching.emplace_back(placed_at_, now());
+  step_.launches += static_cast<int64_t>(buckets);
 }
 
 void Automatic::sending() {
-  sent_s_ = std::chrono::duration<double>(Clock::now() - began_ - launching_).count();
+  if (is_profiling()) step_.sent = now();
 }
 
 // Gradients that were complete with the end of backward only were ready then.
-TrainingTimes Automatic::times_of_step(double period_s) const {
-  TrainingTimes times{.ready_s = {}, .needed_s = {}, .backward_s = sent_s_, .step_s = period_s};
-  if (ordered_ != nullptr) {
-    times.needed_s = ordered_->last_forward().first_use_s;
-    times.forward_s = ordered_->last_forward().end_s;
+TrainingTimes WatchedStep::times() const {
+  std::vector<double> launching_s = {0};  // until then
+  for (const auto& [from, to] : launching) launching_s.push_back(launching_s.back() + seconds_between(from, to));
+  TrainingTimes times{.ready_s = {},
+                      .needed_s = forward.first_use_s,
+                      .backward_s = seconds_between(began, sent) - launching_s.back(),
+                      .forward_s = forward.end_s,
+                      .step_s = seconds_between(before, end)};
+  times.needed_s.resize(ready.size());
+  for (const std::optional<Ready>& each : ready) {
+    times.ready_s.push_back(each ? seconds_between(began, each->at) - launching_s[each->launches] : times.backward_s);
   }
-  times.needed_s.resize(ready_s_.size());
-  for (const std::optional<double>& ready_s : ready_s_) times.ready_s.push_back(ready_s.value_or(sent_s_));
-  if (launches_ > 0) times.launch_s = std::chrono::duration<double>(launching_).count() / static_cast<double>(launches_);
+  if (launches > 0) times.launch_s = launching_s.back() / static_cast<double>(launches);
   return times;
 }
 
 // A step counts where all ranks had data and the one before it had ended well: known to all alike.
 void Automatic::ended(const StepAgreement& agreement) {
-  const std::optional<Clock::time_point> before = last_end_;
-  if (before && agreement.ranks_with_data() == setup_.group.size) {
-    step_ended(times_of_step(std::chrono::duration<double>(Clock::now() - *before).count()));
+  if (phase_ == AutomaticPhase::kSettled) return;
+  if (last_end_ && agreement.ranks_with_data() == setup_.group.size) {
+    step_.before = *last_end_;
+    step_.end = now();
+    if (ordered_ != nullptr) step_.forward = ordered_->last_forward();
+    step_ended();
   }
-  last_end_ = Clock::now();  // what was measured after the step is not the next one's
+  last_end_ = now();  // what was measured after the step is not the next one's
 }
 
 void Automatic::log(const std::string& line) const {
@@ -169,21 +178,20 @@ std::optional<CommunicationPlan> Automatic::kept_plan() {
   return kept;
 }
 
-void Automatic::step_ended(const TrainingTimes& times) {
-  if (phase_ == AutomaticPhase::kSettled) return;
+void Automatic::step_ended() {
   ++steps_;
   switch (phase_) {
     case AutomaticPhase::kWarmUp:
       if (steps_ == kWarmUpSteps) phase_ = AutomaticPhase::kProfiling;
       break;
     case AutomaticPhase::kProfiling:
-      profile(times);
+      profile();
       break;
     case AutomaticPhase::kMeasuring:
       measure();
       break;
     case AutomaticPhase::kTrying:
-      try_out(times.step_s);
+      try_out();
       break;
     case AutomaticPhase::kSettled:
       break;
@@ -199,9 +207,10 @@ void Automatic::use(const CommunicationPlan& plan) {
   synchronizer_.transport().use_plan(plan);
 }
 
-void Automatic::profile(const TrainingTimes& times) {
-  times_.push_back(max_over_ranks(setup_.group, as_list(times)));
-  if (static_cast<int64_t>(times_.size()) < options_.profile_steps) return;
+void Automatic::profile() {
+  watched_.push_back(std::exchange(step_, {}));
+  if (std::ssize(watched_) < options_.profile_steps) return;
+  for (const WatchedStep& step : std::exchange(watched_, {})) times_.push_back(max_over_ranks(setup_.group, as_list(step.times())));
   const auto bytes = [](const NamedTensor& parameter) { return static_cast<int64_t>(parameter.tensor.nbytes()); };
   int64_t gradient_bytes = 0;
   for (const NamedTensor& parameter : setup_.parameters) gradient_bytes += bytes(parameter);
@@ -209,7 +218,8 @@ void Automatic::profile(const TrainingTimes& times) {
   const at::ScalarType dtype = largest.scalar_type();
   const bool compresses = dtype == at::kFloat || dtype == at::kDouble;
   const at::ScalarType wire = compresses ? setup_.options.gradient_hook.wire_dtype.value_or(dtype) : dtype;
-  sampler_ = std::make_unique<AllReduceSampler>(setup_.group, gradient_bytes, largest.element_size(), wire, options_.budget_s);
+  const at::TensorOptions on_wire = at::TensorOptions(wire).device(largest.device());
+  sampler_ = std::make_unique<AllReduceSampler>(setup_.group, gradient_bytes, largest.element_size(), on_wire, options_.budget_s);
   phase_ = AutomaticPhase::kMeasuring;
 }
 
@@ -258,15 +268,18 @@ std::optional<CommunicationPlan> Automatic::plan_on_rank_0(std::string& why_not)
   return chosen;
 }
 
-void Automatic::try_out(double period_s) {
+void Automatic::try_out() {
   (trial_->uses_new() ? new_.plan : old_) = in_use();  // perhaps in another launch order by now
-  trial_->step_ended(std::max(period_s, kShortestPeriod));
+  periods_.emplace_back(step_.before, step_.end);
+  trial_->step_ended();
   if (trial_->is_over()) return settle_trial();
   use(trial_->uses_new() ? new_.plan : old_);
 }
 
 void Automatic::settle_trial() {
-  const PlanTrial::Verdict verdict = trial_->judge(max_over_ranks(setup_.group, trial_->period_s()));
+  std::vector<double> period_s;
+  for (const auto& [before, end] : std::exchange(periods_, {})) period_s.push_back(std::max(seconds_between(before, end), kShortestPeriod));
+  const PlanTrial::Verdict verdict = trial_->judge(max_over_ranks(setup_.group, period_s));
   const auto& [ratio, interval] = verdict.new_to_old;
   const bool new_stays = of_rank_0(setup_.group, interval.low <= 1 ? 1 : 0) != 0;
   const char* word = interval.high < 1 ? "faster" : interval.low > 1 ? "slower" : "cannot be told apart";

@@ -1,15 +1,16 @@
 // Automatic buckets: looks at the clock while steps run, and takes plans into use that it finds, between steps.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allreduce_sampler.h"
+#include "comm/device_time.h"
 #include "ddp/ordered/ordered.h"
 #include "firkin/stats/paired.h"
 #include "plan_choice.h"
@@ -20,26 +21,24 @@ namespace firkin {
 // both alike. The first step of a block, in which buckets may be made, does not count.
 //
 //   PlanTrial trial(8, 5);
-//   while (!trial.is_over()) trial.step_ended(seconds of a step with the plan that trial.uses_new() says);
+//   while (!trial.is_over()) { a step with the plan that trial.uses_new() says; trial.step_ended(); }
 //   trial.judge(slowest_period_s).new_to_old.interval;
 class PlanTrial {
  public:
   PlanTrial(int64_t pairs, int64_t steps_of_block) : blocks_(2 * pairs), steps_of_block_(steps_of_block) {}
 
   // In the step that comes.
-  bool uses_new() const { return uses_new(steps() / steps_of_block_); }
-  bool is_over() const { return steps() == blocks_ * steps_of_block_; }
-  void step_ended(double period_s) { period_s_.push_back(period_s); }
-
-  int64_t steps() const { return static_cast<int64_t>(period_s_.size()); }
-  const std::vector<double>& period_s() const { return period_s_; }
+  bool uses_new() const { return uses_new(steps_ / steps_of_block_); }
+  bool is_over() const { return steps_ == blocks_ * steps_of_block_; }
+  void step_ended() { ++steps_; }
+  int64_t steps() const { return steps_; }
 
   struct Verdict {
     PairedRatio new_to_old;
     double old_s = 0;  // a step
     double new_s = 0;
   };
-  // period_s: of all steps, in their order, as period_s() but the slowest rank's.
+  // period_s: seconds of all steps, in their order: the slowest rank's.
   Verdict judge(std::span<const double> period_s) const;
 
  private:
@@ -47,10 +46,29 @@ class PlanTrial {
 
   int64_t blocks_;
   int64_t steps_of_block_;
-  std::vector<double> period_s_;
+  int64_t steps_ = 0;
 };
 
-// Throws InputError unless buckets = automatic() can be: with the strategy bucketed or ordered, no plan, parameters on the CPU, and
+// What one step has shown, on this rank. On a device its times are known when that has come so far: nothing asks for them before the last
+// observed step has ended.
+struct WatchedStep {
+  struct Ready {
+    DeviceTime at;
+    size_t launches = 0;  // that came before it
+  };
+  DeviceTime began;
+  std::vector<std::optional<Ready>> ready = {};                   // per parameter: in its bucket; none: not before the end of backward
+  std::vector<std::pair<DeviceTime, DeviceTime>> launching = {};  // of one or several buckets, from the gradient that made them full
+  int64_t launches = 0;                                           // of buckets
+  DeviceTime sent = {};                                           // backward is over
+  Ordered::Forward forward = {};                                  // the one before, under the strategy ordered
+  DeviceTime before = {}, end = {};                               // of the step before it, and its own
+
+  // Times without what launching has taken until then, which is another plan's to take or not.
+  TrainingTimes times() const;
+};
+
+// Throws InputError unless buckets = automatic() can be: with the strategy bucketed or ordered, no plan, all parameters on one device, and
 // sensible numbers.
 void check_automatic(const DataParallelOptions& options, const std::vector<NamedTensor>& parameters);
 
@@ -74,20 +92,20 @@ class Automatic final : public StepExtension {
   void renewed() override;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  TrainingTimes times_of_step(double period_s) const;
+  // Steps that are profiled: every gradient is timed.
+  bool is_profiling() const { return phase_ == AutomaticPhase::kProfiling; }
+  DeviceTime now() const { return device_now(setup_.parameters[0].tensor.device()); }
   std::optional<CommunicationPlan> kept_plan();
-  // After a step that counts, which took times.step_s from the end of the step before it. Collective.
-  void step_ended(const TrainingTimes& times);
+  // After a step that counts. Collective.
+  void step_ended();
   const CommunicationPlan& in_use() const { return synchronizer_.transport().communication(); }
   // From the next step on.
   void use(const CommunicationPlan& plan);
-  void profile(const TrainingTimes& times);
+  void profile();
   void measure();
   void plan();
   std::optional<CommunicationPlan> plan_on_rank_0(std::string& why_not);
-  void try_out(double period_s);
+  void try_out();
   void settle_trial();
   void settle(const CommunicationPlan& chosen, const std::string& line);
   void log(const std::string& line) const;
@@ -101,21 +119,18 @@ class Automatic final : public StepExtension {
   std::string old_name_;  // "25 MiB caps"
   AutomaticPhase phase_ = AutomaticPhase::kWarmUp;
   int64_t steps_ = 0;                          // that counted
-  std::vector<std::vector<double>> times_;     // of the profiled steps: the slowest rank's
+  std::vector<WatchedStep> watched_;           // those that were profiled
+  std::vector<std::vector<double>> times_;     // of them: the slowest rank's
   std::unique_ptr<AllReduceSampler> sampler_;  // while measuring
   double spent_s_ = 0;                         // for all-reduces and planning
   CommunicationPlan old_;                      // from here on: once the trial has begun
   PlanChoice new_;                             // of rank 0; of the other ranks the plan alone
   std::optional<PlanTrial> trial_;
+  std::vector<std::pair<DeviceTime, DeviceTime>> periods_;  // of its steps
 
-  // Of this step. Times without what launching has taken until then, which is the other plan's to take or not.
-  Clock::time_point began_;
-  Clock::time_point placed_at_;  // the last gradient
-  Clock::duration launching_{};
-  int64_t launches_ = 0;
-  std::vector<std::optional<double>> ready_s_;  // per parameter
-  double sent_s_ = 0;                           // backward is over
-  std::optional<Clock::time_point> last_end_;   // of the step before, if it ended well
+  WatchedStep step_;                    // this one
+  DeviceTime placed_at_;                // its last gradient
+  std::optional<DeviceTime> last_end_;  // of the step before, if it ended well
 };
 
 }  // namespace firkin
