@@ -6,6 +6,7 @@
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "gpus.h"
+#include "workload/workload.h"
 
 namespace firkin {
 namespace {
@@ -65,6 +66,37 @@ TEST_F(OneGpu, MoreRanksThanGpusAreRefusedByNcclInOneLine) {
 TEST_F(OneGpu, ANumberThatIsNotThereIsBadInput) {
   const c10::Device beyond(c10::kCUDA, static_cast<c10::DeviceIndex>(device_count()));
   EXPECT_THROW(run_ranks_with(1, {.device = beyond}, [](const ProcessGroup&) {}), InputError);
+}
+
+// A link of 2 ms for small messages: one rank on the GPU stands for two.
+TEST_F(OneGpu, AModelledLinkOccupiesAStreamForItsTimeAndNotTheCpu) {
+  GroupOptions options = within_a_minute("auto");
+  options.link = parse_link("1gbit,1ms", 2);
+  run_ranks_with(1, options, [&](const ProcessGroup& group) {
+    constexpr int kCalls = 16;
+    const at::Tensor values = at::full({1000}, 3.0, at::TensorOptions(group.device));
+    const LinkTime time = all_reduce_time(*options.link, static_cast<int64_t>(values.nbytes()));
+    all_reduce(group, values);  // loads the kernels
+    synchronize(group.device);
+    const auto started = std::chrono::steady_clock::now();
+    const DeviceTime from = device_now(group.device);
+    std::vector<Work> works;
+    for (int i = 0; i < kCalls; ++i) works.push_back(start_all_reduce(group, values));
+    for (const Work& work : works) wait(group, work, "an all-reduce");
+    const DeviceTime to = device_now(group.device);
+    const double queued_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    const double expected_s = time.alone_s + (kCalls - 1) * time.gap_s;
+    EXPECT_NEAR(seconds_between(from, to), expected_s, 0.05 * expected_s);
+    EXPECT_LT(queued_s, 0.5 * expected_s);
+    EXPECT_TRUE(at::equal(values.cpu(), at::full({1000}, 3.0)));
+  });
+}
+
+TEST_F(OneGpu, SeveralRanksOverAModelledLinkAreRefusedInOneLine) {
+  GroupOptions options = within_a_minute("auto");
+  options.link = parse_link("1gbit", 2);
+  EXPECT_THAT([&] { run_ranks_with(2, options, [](const ProcessGroup&) {}); },
+              testing::ThrowsMessage<InputError>(testing::HasSubstr("expected one rank there, which stands for all")));
 }
 
 TEST_F(TwoGpus, EveryRankHasOneOfItsOwnOverNccl) {

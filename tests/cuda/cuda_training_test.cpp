@@ -11,6 +11,7 @@
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/ddp/overlapped_optimizer.h"
+#include "firkin/ddp/sharded_optimizer.h"
 #include "gpus.h"
 
 #include <torch/torch.h>
@@ -22,13 +23,14 @@ using OneGpu = NeedsGpus<1>;
 using TwoGpus = NeedsGpus<2>;
 
 constexpr int kSteps = 5;
-constexpr std::array kStrategies = {"naive", "flat", "overlap", "bucketed", "planned", "ordered"};
+constexpr std::array kStrategies = {"naive", "flat", "overlap", "bucketed", "planned", "ordered", "sharded"};
 
 struct Course {
   std::string strategy;
   GradientHook hook = plain_all_reduce();
   at::ScalarType dtype = at::kFloat;
   bool a_step_fails = false;  // rank 1's
+  ShardedOptions sharded = {};
 };
 
 DataParallelOptions options_of(const Course& course, const torch::nn::Module& module) {
@@ -48,8 +50,14 @@ Tensors train(const Course& course, const ProcessGroup& group) {
   const at::TensorOptions options = at::TensorOptions(group.device).dtype(course.dtype);
   LayeredNet net(options);
   DataParallel ddp(*net, group, options_of(course, *net));
-  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+  torch::optim::SGD optimizer(net->parameters(), momentum);
   OverlappedOptimizer overlapped(ddp, optimizer);
+  std::optional<ShardedOptimizer> sharded;
+  if (find_strategy(course.strategy).shards) {
+    const auto sgd = [&](const auto& parts) { return std::make_unique<torch::optim::SGD>(tensors_of(parts), momentum); };
+    sharded.emplace(ddp, sgd, course.sharded);
+  }
   for (int step = 0; step < kSteps; ++step) {
     const bool fails = course.a_step_fails && step == 2;
     optimizer.zero_grad();
@@ -59,7 +67,7 @@ Tensors train(const Course& course, const ProcessGroup& group) {
       const at::Tensor out = fails && group.rank == 1 ? net->forward(batch, throws) : net->forward(batch);
       out.pow(2).mean().backward();
       EXPECT_FALSE(fails);
-      overlapped.step();
+      sharded ? sharded->step() : overlapped.step();
     } catch (const StepError& error) {
       EXPECT_TRUE(fails);
       EXPECT_THAT(error.what(), testing::HasSubstr("on purpose"));
@@ -81,7 +89,7 @@ std::vector<Tensors> train_on_ranks(int ranks, const Course& course, const Group
 
 void expect_as_on_the_cpu(int ranks, const Course& course, const std::string& backend, double tolerance) {
   SCOPED_TRACE(fmt::format("{} on {} over {}", course.strategy, ranks, backend));
-  const Course in_float{.strategy = course.strategy, .a_step_fails = course.a_step_fails};
+  const Course in_float{.strategy = course.strategy, .a_step_fails = course.a_step_fails, .sharded = course.sharded};
   const auto on_cpu = train_on_ranks(ranks, in_float, {.device = c10::Device(c10::kCPU)});
   const auto on_gpu = train_on_ranks(ranks, course, {.backend = backend});
   for (const Tensors& parameters : on_gpu) {
@@ -99,7 +107,8 @@ void expect_as_on_the_cpu_in_processes(int ranks, c10::Device device, const std:
     on_cpu.device = c10::kCPU;
     for (const Course& course : courses) {
       SCOPED_TRACE(fmt::format("{} on rank {} of {}", course.strategy, on_device.rank, ranks));
-      const Tensors expected = train({.strategy = course.strategy, .a_step_fails = course.a_step_fails}, on_cpu);
+      const Course in_float{.strategy = course.strategy, .a_step_fails = course.a_step_fails, .sharded = course.sharded};
+      const Tensors expected = train(in_float, on_cpu);
       const Tensors actual = train(course, on_device);
       Tensors of_rank_0;
       for (const at::Tensor& parameter : actual) of_rank_0.push_back(parameter.clone());
@@ -115,6 +124,7 @@ void expect_as_on_the_cpu_in_processes(int ranks, c10::Device device, const std:
 std::vector<Course> every_strategy(bool a_step_fails) {
   std::vector<Course> courses;
   for (const char* strategy : kStrategies) courses.push_back({.strategy = strategy, .a_step_fails = a_step_fails});
+  courses.push_back({.strategy = "sharded", .a_step_fails = a_step_fails, .sharded = {.whole_parameters = true}});
   return courses;
 }
 
@@ -137,6 +147,16 @@ TEST_F(OneGpu, TwoRanksThatShareItTrainAsOnTheCpu) {
 }
 TEST_F(OneGpu, ThreeRanksThatShareItTrainAsOnTheCpu) {
   expect_as_on_the_cpu_in_processes(3, kFirstGpu, every_strategy(/*a_step_fails=*/false), 1e-5);
+}
+
+TEST_F(OneGpu, AnAuditFindsOneElementThatDiffers) {
+  run_ranks_in_processes(2, {.backend = "gloo", .device = kFirstGpu}, [](const ProcessGroup& group) {
+    LayeredNet net{at::TensorOptions(group.device).dtype(at::kBFloat16)};
+    DataParallel ddp(*net, group);
+    EXPECT_NO_THROW(ddp.audit());
+    if (group.rank == 1) net->layers[2]->weight.detach()[6][3].mul_(-1);
+    EXPECT_THAT([&] { ddp.audit(); }, testing::ThrowsMessage<AuditError>(testing::HasSubstr("third.weight differs")));
+  });
 }
 
 TEST_F(OneGpu, CompressedGradientsTrainNearlyAsOnTheCpu) {

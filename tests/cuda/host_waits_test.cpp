@@ -4,7 +4,7 @@
 
 #include "../comm/thread_ranks.h"
 #include "../ddp/layered_net.h"
-#include "firkin/ddp/data_parallel.h"
+#include "firkin/ddp/sharded_optimizer.h"
 #include "gpus.h"
 
 #include <torch/torch.h>
@@ -29,7 +29,7 @@ TEST_F(OneGpu, WhatWaitsIsNoticed) {
 }
 
 TEST_F(OneGpu, NothingInASteadyStepWaitsForIt) {
-  for (const char* strategy : {"naive", "flat", "overlap", "bucketed"}) {
+  for (const char* strategy : {"naive", "flat", "overlap", "bucketed", "sharded"}) {
     SCOPED_TRACE(strategy);
     run_ranks_with(1, {.backend = "nccl"}, [&](const ProcessGroup& group) {
       LayeredNet net{at::TensorOptions(group.device)};
@@ -37,11 +37,15 @@ TEST_F(OneGpu, NothingInASteadyStepWaitsForIt) {
       options.strategy = find_strategy(strategy);
       DataParallel ddp(*net, group, options);
       torch::optim::SGD optimizer(net->parameters(), 0.1);
+      std::optional<ShardedOptimizer> sharded;
+      if (options.strategy.shards) {
+        sharded.emplace(ddp, [](const auto& parts) { return std::make_unique<torch::optim::SGD>(tensors_of(parts), 0.1); });
+      }
       const at::Tensor batch = batch_of(0, group.rank, at::TensorOptions(group.device).dtype(at::kFloat));
       const auto step = [&] {
         optimizer.zero_grad();
         net->forward(batch).pow(2).mean().backward();
-        optimizer.step();
+        sharded ? sharded->step() : static_cast<void>(optimizer.step());
       };
       for (int i = 0; i < 3; ++i) step();
       const NoHostWaits watched;

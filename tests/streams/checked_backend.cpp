@@ -1,8 +1,12 @@
 #include "checked_backend.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,23 +43,41 @@ class CheckedBackend final : public c10d::Backend {
   const std::string getBackendName() const override { return "checked"; }  // NOLINT(readability-const-return-type)
 
   Work allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
-    return start(tensors, "all-reduce", true, [&](std::vector<at::Tensor>& on_cpu) { return gloo_->allreduce(on_cpu, options); });
+    return start("all-reduce", {}, tensors, [&](std::vector<at::Tensor>& on_cpu) { return gloo_->allreduce(on_cpu, options); });
   }
   Work broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
     const bool writes = options.rootRank != getRank();
-    return start(tensors, "broadcast", writes, [&](std::vector<at::Tensor>& on_cpu) { return gloo_->broadcast(on_cpu, options); });
+    const std::vector<at::Tensor> none;
+    return start("broadcast", writes ? none : tensors, writes ? tensors : none,
+                 [&](std::vector<at::Tensor>& on_cpu) { return gloo_->broadcast(on_cpu, options); });
+  }
+  Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& from, std::vector<int64_t>& to,
+                     const c10d::AllToAllOptions& options) override {
+    return start("all-to-all", {input}, {output},
+                 [&](std::vector<at::Tensor>& on_cpu) { return gloo_->alltoall_base(on_cpu[1], on_cpu[0], from, to, options); });
+  }
+  Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    return start("reduce-scatter", {input}, {output},
+                 [&](std::vector<at::Tensor>& on_cpu) { return gloo_->_reduce_scatter_base(on_cpu[1], on_cpu[0], options); });
+  }
+  Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
+    return start("all-gather", {input}, {output},
+                 [&](std::vector<at::Tensor>& on_cpu) { return gloo_->_allgather_base(on_cpu[1], on_cpu[0], options); });
   }
 
  private:
+  // launch: gets what is read, and then what is written.
   template <typename Launch>
-  Work start(const std::vector<at::Tensor>& tensors, const char* name, bool writes, Launch launch) {
+  Work start(const char* name, const std::vector<at::Tensor>& read, const std::vector<at::Tensor>& written, Launch launch) {
     wait_for(stream_, current_stream_of(device_));
     const c10::StreamGuard guard(stream_);
     begin_operation(device_, name);
     std::vector<at::Tensor> on_cpu;
-    for (const at::Tensor& tensor : tensors) {
-      touch(tensor, writes);
-      on_cpu.push_back(alias_on_cpu(tensor));
+    for (const auto* tensors : {&read, &written}) {
+      for (const at::Tensor& tensor : *tensors) {
+        touch(tensor, /*writes=*/tensors == &written);
+        on_cpu.push_back(alias_on_cpu(tensor));
+      }
     }
     Work inner = launch(on_cpu);
     return c10::make_intrusive<CheckedWork>(std::move(inner), device_, Clocks::all().now(key_of(stream_)));
@@ -66,15 +88,54 @@ class CheckedBackend final : public c10d::Backend {
   c10::Stream stream_;
 };
 
-}  // namespace
-
-ProcessGroup with_checked_device(const ProcessGroup& group, c10::Device device) {
+ProcessGroup with_backend(const ProcessGroup& group, c10::Device device, const c10::intrusive_ptr<c10d::Backend>& backend) {
   using Type = c10d::ProcessGroup::BackendType;
   auto both = c10::make_intrusive<c10d::ProcessGroup>(group.store, group.rank, group.size);
-  const auto gloo = group.c10d->getBackend(c10::kCPU);
-  both->setBackend(c10::kCPU, Type::GLOO, gloo);
-  both->setBackend(c10::kPrivateUse1, Type::CUSTOM, c10::make_intrusive<CheckedBackend>(gloo, device));
+  both->setBackend(c10::kCPU, Type::GLOO, group.c10d->getBackend(c10::kCPU));
+  both->setBackend(c10::kPrivateUse1, Type::CUSTOM, backend);
   return adopt_process_group(both, {.device = device, .timeout = std::chrono::seconds(60)});
+}
+
+}  // namespace
+
+CheckedTimer::CheckedTimer(c10::Device device)
+    : device_(device), moments_(at::empty({kMoments}, at::TensorOptions(at::kLong).device(device))) {}
+
+DeviceTimer::Moment CheckedTimer::note() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  begin_operation(device_, "note");
+  return write(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+DeviceTimer::Moment CheckedTimer::wait(After first, std::optional<After> second) {
+  begin_operation(device_, "wait");
+  const int64_t until = read(first);
+  return write(second ? std::max(until, read(*second)) : until);
+}
+
+int64_t CheckedTimer::read(After after) const {
+  touch(moments_.narrow(0, after.moment, 1), /*writes=*/false);
+  return ns(after.moment) + std::llround(after.seconds * 1e9);
+}
+
+DeviceTimer::Moment CheckedTimer::write(int64_t value) {
+  touch(moments_.narrow(0, next_, 1), /*writes=*/true);
+  const c10::impl::VirtualGuardImpl guard(device_.type());
+  guard.recordDataPtrOnStream(moments_.storage().data_ptr(), current_stream_of(device_));
+  moments_.mutable_data_ptr<int64_t>()[next_] = value;
+  return next_++;
+}
+
+ProcessGroup with_linked_device(const ProcessGroup& group, c10::Device device, const ModelledLink& link,
+                                std::unique_ptr<DeviceTimer> timer) {
+  ProcessGroup linked = with_backend(group, device, make_linked_device(link, device, std::move(timer)));
+  linked.link = describe(link);
+  linked.link_world = link.world;
+  return linked;
+}
+
+ProcessGroup with_checked_device(const ProcessGroup& group, c10::Device device) {
+  return with_backend(group, device, c10::make_intrusive<CheckedBackend>(group.c10d->getBackend(c10::kCPU), device));
 }
 
 ProcessGroup with_checked_device(const ProcessGroup& group) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -31,6 +32,11 @@ struct Block {
   int64_t bytes = 0;
   StreamKey stream = 0;
   std::atomic<bool> was_recorded = false;
+};
+
+struct Event {
+  Clock clock;
+  std::chrono::steady_clock::time_point time;
 };
 
 void free_block(void* context) {
@@ -68,15 +74,18 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const c10::DeviceIndex /*index*/) const override { Clocks::all().host_waits("a device"); }
 
   void record(void** event, const c10::Stream& on, const c10::DeviceIndex /*index*/, const c10::EventFlag /*flag*/) const override {
-    if (*event == nullptr) *event = new Clock;
-    *static_cast<Clock*>(*event) = Clocks::all().now(key_of(on));
+    if (*event == nullptr) *event = new Event;
+    *static_cast<Event*>(*event) = {.clock = Clocks::all().now(key_of(on)), .time = std::chrono::steady_clock::now()};
   }
   void block(void* event, const c10::Stream& waiting) const override {
-    if (event != nullptr) Clocks::all().learn(key_of(waiting), *static_cast<Clock*>(event));
+    if (event != nullptr) Clocks::all().learn(key_of(waiting), static_cast<Event*>(event)->clock);
+  }
+  double elapsedTime(void* from, void* to, const c10::DeviceIndex /*index*/) const override {
+    return std::chrono::duration<double, std::milli>(static_cast<Event*>(to)->time - static_cast<Event*>(from)->time).count();
   }
   bool queryEvent(void* /*event*/) const override { return true; }
   void synchronizeEvent(void* /*event*/) const override { Clocks::all().host_waits("an event"); }
-  void destroyEvent(void* event, const c10::DeviceIndex /*index*/) const noexcept override { delete static_cast<Clock*>(event); }
+  void destroyEvent(void* event, const c10::DeviceIndex /*index*/) const noexcept override { delete static_cast<Event*>(event); }
 
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& /*stream*/) const override {
     if (data.get_context() != nullptr) static_cast<Block*>(data.get_context())->was_recorded = true;

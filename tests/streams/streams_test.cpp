@@ -8,17 +8,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "../comm/process_ranks.h"
 #include "../comm/thread_ranks.h"
 #include "../ddp/layered_net.h"
 #include "../ddp/tensors.h"
 #include "../ddp/throw_in_backward.h"
+#include "bench/step_bench.h"
 #include "checked_backend.h"
 #include "checked_device.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/ddp/overlapped_optimizer.h"
+#include "firkin/ddp/sharded_optimizer.h"
+#include "firkin/tune/tune.h"
+#include "workload/synthetic_workload.h"
 
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
@@ -51,6 +57,9 @@ struct Course {
   bool a_step_fails = false;
   bool with_joined_end = true;  // finish_with_backward
   bool overlapped = false;
+  bool clips = false;  // sharded
+  ShardedOptions sharded = {};
+  at::ScalarType dtype = at::kDouble;
 };
 
 DataParallelOptions options_of(const Course& course, const torch::nn::Module& module) {
@@ -68,7 +77,7 @@ DataParallelOptions options_of(const Course& course, const torch::nn::Module& mo
 
 // Returns the parameters, on the CPU.
 Tensors train(const Course& course, const ProcessGroup& group, c10::Device device) {
-  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
+  const at::TensorOptions options = at::TensorOptions(device).dtype(course.dtype);
   LayeredNet net(options);
   std::vector<decltype(torch::autograd::impl::grad_accumulator({}))>
       accumulators;  // a node belongs to the stream on which it was made first
@@ -81,8 +90,14 @@ Tensors train(const Course& course, const ProcessGroup& group, c10::Device devic
     }
   }
   DataParallel ddp(*net, group, options_of(course, *net));
-  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+  torch::optim::SGD optimizer(net->parameters(), momentum);
   OverlappedOptimizer overlapped(ddp, optimizer);
+  std::optional<ShardedOptimizer> sharded;
+  if (find_strategy(course.strategy).shards) {
+    const auto sgd = [&](const auto& parts) { return std::make_unique<torch::optim::SGD>(tensors_of(parts), momentum); };
+    sharded.emplace(ddp, sgd, course.sharded);
+  }
   std::optional<c10::StreamGuard> side;
   if (course.on_a_side_stream && !device.is_cpu()) {
     const c10::Stream stream = new_stream(device);
@@ -98,7 +113,10 @@ Tensors train(const Course& course, const ProcessGroup& group, c10::Device devic
       const at::Tensor out = fails && group.rank == 1 ? net->forward(batch, throws) : net->forward(batch);
       out.pow(2).mean().backward();
       ddp.finish_gradient_synchronization();
-      if (course.overlapped) {
+      if (sharded) {
+        if (course.clips) sharded->clip_gradients(1e-2);
+        sharded->step();
+      } else if (course.overlapped) {
         overlapped.step();
       } else {
         optimizer.step();
@@ -125,7 +143,7 @@ void expect_in_order(const Course& course, int ranks = 2) {
     const c10::DeviceGuard guard(checked_device(group.rank));
     on_device[static_cast<size_t>(group.rank)] = train(course, with_checked_device(group), checked_device(group.rank));
   });
-  const double tolerance = course.hook.wire_dtype ? 2e-2 : 1e-12;
+  const double tolerance = course.hook.wire_dtype || course.dtype != at::kDouble ? 2e-2 : 1e-12;
   for (size_t rank = 0; rank < on_device.size(); ++rank) {
     EXPECT_TRUE(same_bits(on_device[rank], on_device[0])) << "rank " << rank;
     for (size_t i = 0; i < on_device[rank].size(); ++i) {
@@ -220,9 +238,82 @@ TEST_F(Streams, OrderedIsInOrder) {
   expect_in_order({.strategy = "ordered", .steps = 6, .on_a_side_stream = true, .with_two_gradients_streams = true, .overlapped = true});
 }
 
+class ShardedOnStreams : public Streams, public testing::WithParamInterface<ShardedOptions> {};
+
+TEST_P(ShardedOnStreams, IsInOrder) {
+  const at::ScalarType dtype = GetParam().master_weights ? at::kBFloat16 : at::kDouble;
+  const Course course{.strategy = "sharded", .steps = 6, .sharded = GetParam(), .dtype = dtype};
+  Course on_streams = course;
+  on_streams.on_a_side_stream = on_streams.with_two_gradients_streams = on_streams.clips = true;
+  Course failing = on_streams;
+  failing.a_step_fails = true;
+  expect_in_order(course);
+  expect_in_order(on_streams);
+  expect_in_order(failing);
+  expect_in_order(on_streams, 3);
+}
+
+TEST_P(ShardedOnStreams, IsInOrderWhereTwoRanksShareTheDevice) {
+  expect_in_order_on_one_device({.strategy = "sharded", .steps = 6, .on_a_side_stream = true, .clips = true, .sharded = GetParam()});
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, ShardedOnStreams,
+                         testing::Values(ShardedOptions{}, ShardedOptions{.whole_parameters = true},
+                                         ShardedOptions{.master_weights = true}),
+                         [](const auto& test) {
+                           return test.param.whole_parameters ? "Whole" : test.param.master_weights ? "Masters" : "Even";
+                         });
+
+// A link of 1 ms, and 1 ms for 125 bytes, for one rank of two.
+const ModelledLink kLink{.world = 2, .bits_per_s = 1e6 * 1514 / 1448, .latency_s = 0.5e-3};
+
+TEST_F(Streams, AModelledLinkCountsFromWhenACollectiveWasJoinedAndFromTheEndOfTheOneBefore) {
+  run_ranks(1, [](const ProcessGroup& cpu_group) {
+    const c10::Device device = checked_device(0);
+    auto owned = std::make_unique<CheckedTimer>(device);
+    const CheckedTimer& timer = *owned;
+    const ProcessGroup group = with_linked_device(cpu_group, device, kLink, std::move(owned));
+    std::vector<at::Tensor> buckets;
+    for (const int64_t bytes : {1250, 125, 12500}) buckets.push_back(at::ones({bytes}, at::TensorOptions(at::kByte).device(device)));
+    std::vector<Work> works;
+    for (const at::Tensor& bucket : buckets) works.push_back(start_all_reduce(group, bucket));
+    for (const Work& work : works) wait(group, work, "an all-reduce");
+    ASSERT_EQ(timer.count(), 6);  // joined and ended, of each
+    int64_t last_end = 0;
+    for (int64_t i = 0; i < 3; ++i) {
+      const auto [alone_s, gap_s] = all_reduce_time(kLink, static_cast<int64_t>(buckets[static_cast<size_t>(i)].nbytes()));
+      const int64_t alone = timer.ns(2 * i) + std::llround(alone_s * 1e9);
+      const int64_t end = i == 0 ? alone : std::max<int64_t>(alone, last_end + std::llround(gap_s * 1e9));
+      EXPECT_EQ(timer.ns(2 * i + 1), end) << "collective " << i;
+      last_end = end;
+    }
+    for (const at::Tensor& bucket : buckets) EXPECT_TRUE(at::equal(bucket.to(at::kCPU), at::ones({bucket.numel()}, at::kByte)));
+  });
+  EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
+}
+
+// On the CPU over the real link of one rank, which sends nothing; on the device as one of two.
+TEST_F(Streams, OneRankOverAModelledLinkTrainsAsAlone) {
+  for (const char* strategy : {"naive", "flat", "overlap", "bucketed", "planned", "ordered", "sharded"}) {
+    SCOPED_TRACE(strategy);
+    const Course course{.strategy = strategy, .steps = 6, .on_a_side_stream = true, .overlapped = true};
+    run_ranks(1, [&](const ProcessGroup& group) {
+      const c10::Device device = checked_device(0);
+      const Tensors on_cpu = train(course, group, c10::kCPU);
+      auto timer = std::make_unique<CheckedTimer>(device);
+      const CheckedTimer& waits = *timer;
+      const ProcessGroup linked = with_linked_device(group, device, kLink, std::move(timer));
+      const Tensors on_device = train(course, linked, device);
+      for (size_t i = 0; i < on_device.size(); ++i) EXPECT_TRUE(at::allclose(on_device[i], on_cpu[i], 1e-12, 1e-12)) << "parameter " << i;
+      EXPECT_GE(waits.count(), 2 * course.steps);
+    });
+    EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
+  }
+}
+
 // One rank after another would hide nothing here: what is counted is of all ranks.
 TEST_F(Streams, NothingInASteadyStepWaitsForTheDevice) {
-  for (const char* strategy : {"naive", "flat", "overlap", "bucketed", "planned"}) {
+  for (const char* strategy : {"naive", "flat", "overlap", "bucketed", "planned", "sharded"}) {
     run_ranks(2, [&](const ProcessGroup& cpu_group) {
       const c10::Device device = checked_device(cpu_group.rank);
       const c10::DeviceGuard guard(device);
@@ -230,7 +321,12 @@ TEST_F(Streams, NothingInASteadyStepWaitsForTheDevice) {
       const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
       LayeredNet net(options);
       DataParallel ddp(*net, group, options_of({.strategy = strategy}, *net));
-      torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+      torch::optim::SGD optimizer(net->parameters(), momentum);
+      std::optional<ShardedOptimizer> sharded;
+      if (find_strategy(strategy).shards) {
+        sharded.emplace(ddp, [&](const auto& parts) { return std::make_unique<torch::optim::SGD>(tensors_of(parts), momentum); });
+      }
       const at::Tensor batch = batch_of(0, group.rank, options);
       for (int step = 0; step < 5; ++step) {
         if (step == 3) {
@@ -240,13 +336,180 @@ TEST_F(Streams, NothingInASteadyStepWaitsForTheDevice) {
         }
         optimizer.zero_grad();
         net->forward(batch).pow(2).mean().backward();
-        optimizer.step();
+        sharded ? sharded->step() : static_cast<void>(optimizer.step());
       }
       barrier(group);
       const std::vector<std::string> waits = group.rank == 0 ? Clocks::all().take_host_waits() : std::vector<std::string>{};
       EXPECT_THAT(waits, IsEmpty()) << strategy;
     });
   }
+}
+
+struct DeviceDamage {
+  const char* name;
+  std::function<void(at::Tensor)> apply;  // to a weight of 7 x 4
+};
+class AuditOnADevice : public Streams, public testing::WithParamInterface<DeviceDamage> {};
+
+TEST_P(AuditOnADevice, FindsWhatDiffersAndWaitsOnce) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+    run_ranks(2, [&](const ProcessGroup& cpu_group) {
+      const c10::Device device = checked_device(cpu_group.rank);
+      const c10::DeviceGuard guard(device);
+      const ProcessGroup group = with_checked_device(cpu_group);
+      LayeredNet net(at::TensorOptions(device).dtype(dtype));
+      DataParallel ddp(*net, group);
+      barrier(group);
+      Clocks::all().take_host_waits();
+      barrier(group);
+      ddp.audit();
+      barrier(group);
+      if (group.rank == 0) {
+        EXPECT_THAT(Clocks::all().take_host_waits(), SizeIs(2));  // one of each rank
+      }
+      const at::NoGradGuard no_grad;
+      if (group.rank == 1) GetParam().apply(net->layers[2]->weight.detach());
+      EXPECT_THAT([&] { ddp.audit(); }, testing::ThrowsMessage<AuditError>(testing::HasSubstr("third.weight differs between rank 0 and")));
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Damages, AuditOnADevice,
+                         testing::Values(DeviceDamage{"OneElement", [](at::Tensor weight) { weight[6][3].mul_(-1); }},
+                                         DeviceDamage{"Swapped", [](at::Tensor weight) { weight.copy_(weight.flip(0)); }},
+                                         DeviceDamage{"Zeros", [](at::Tensor weight) { weight.zero_(); }}),
+                         [](const auto& test) { return test.param.name; });
+
+// All phases; the times are the CPU's, on which the operations run. After the profile and the all-reduces no step waits for the device.
+TEST_F(Streams, AutomaticBucketsAreInOrderAndTimedByEvents) {
+  for (const char* strategy : {"bucketed", "ordered"}) {
+    std::vector<std::string> log;
+    std::vector<Tensors> parameters(2);
+    run_ranks(2, [&](const ProcessGroup& cpu_group) {
+      const c10::Device device = checked_device(cpu_group.rank);
+      const c10::DeviceGuard guard(device);
+      const ProcessGroup group = with_checked_device(cpu_group);
+      const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
+      LayeredNet net(options);
+      DataParallelOptions settings = options_of({.strategy = strategy}, *net);
+      settings.cap.cap_bytes = 1;
+      settings.buckets = automatic({.budget_s = 0.2, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2});
+      settings.buckets->log = [&log](const std::string& line) { log.push_back(line); };
+      DataParallel ddp(*net, group, settings);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      OverlappedOptimizer overlapped(ddp, optimizer);
+      for (int step = 0; step < 100 && ddp.stats().automatic != AutomaticPhase::kSettled; ++step) {
+        const auto phase = ddp.stats().automatic;
+        barrier(group);
+        Clocks::all().take_host_waits();
+        barrier(group);
+        optimizer.zero_grad();
+        net->forward(batch_of(step, group.rank, options)).pow(2).mean().backward();
+        overlapped.step();
+        barrier(group);
+        const bool goes_on = phase == ddp.stats().automatic && phase != AutomaticPhase::kMeasuring;
+        if (goes_on && group.rank == 0) {
+          EXPECT_THAT(Clocks::all().take_host_waits(), IsEmpty()) << "in step " << step;
+        }
+      }
+      EXPECT_EQ(ddp.stats().automatic, AutomaticPhase::kSettled);
+      ddp.drain();
+      for (const at::Tensor& parameter : net->parameters()) parameters[static_cast<size_t>(group.rank)].push_back(parameter.detach().cpu());
+    });
+    EXPECT_THAT(log, Not(IsEmpty()));
+    EXPECT_TRUE(same_bits(parameters[0], parameters[1]));
+    EXPECT_THAT(Clocks::all().take_races(), IsEmpty()) << strategy;
+  }
+}
+
+// Layers of two tensors, whose gradients are ready every 2 ms.
+TensorProfile replayed_layers() {
+  return {.names = {"b.weight", "b.bias", "a.weight", "a.bias"},
+          .bytes = {800, 40, 800, 40},
+          .ready_s = {2e-3, 4e-3, 6e-3, 8e-3},
+          .backward_s = 8e-3,
+          .needed_s = {1e-3, 1e-3, 0, 0},
+          .forward_s = 2e-3};
+}
+
+TEST_F(Streams, AReplayWaitsOnTheStreamThatComputes) {
+  for (const char* strategy : {"bucketed", "ordered", "sharded"}) {
+    run_ranks(1, [&](const ProcessGroup& cpu_group) {
+      const c10::Device device = checked_device(0);
+      const c10::DeviceGuard guard(device);
+      const ProcessGroup group = with_linked_device(cpu_group, device, kLink, std::make_unique<CheckedTimer>(device));
+      const auto timer = std::make_shared<CheckedTimer>(device);
+      Workload workload = make_replay_workload(replayed_layers(), device, timer);
+      DataParallelOptions options = options_of({.strategy = strategy}, *workload.module);
+      StepRunner runner(group, workload, options);
+      for (int step = 0; step < 4; ++step) {
+        const int64_t first = timer->count();
+        runner.step(step);
+        // Forward begins; both modules are waited for, await, and then its end; backward begins; four gradients.
+        ASSERT_EQ(timer->count(), first + 1 + 2 * 2 + 1 + 1 + 4);
+        const int64_t backward = first + 6;
+        for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(timer->ns(backward + 1 + i) - timer->ns(backward), 2'000'000 * (i + 1));
+      }
+      runner.drain();
+    });
+    EXPECT_THAT(Clocks::all().take_races(), IsEmpty()) << strategy;
+  }
+}
+
+// A step as a program writes it.
+TEST_F(Streams, AStepFunctionIsProfiledByEvents) {
+  std::vector<std::vector<std::string>> order(2);
+  run_ranks(1, [&](const ProcessGroup& cpu_group) {
+    for (const c10::Device device : {c10::Device(c10::kCPU), checked_device(0)}) {
+      const c10::DeviceGuard guard(device);
+      const ProcessGroup group = device.is_cpu() ? cpu_group : with_checked_device(cpu_group, device);
+      const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
+      LayeredNet net(options);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      const at::Tensor batch = batch_of(0, 0, options);
+      const auto step = [&] {
+        optimizer.zero_grad();
+        net->forward(batch).pow(2).mean().backward();
+        optimizer.step();
+      };
+      const ModuleProfile measured = profile(*net, step, group, 4);
+      order[device.is_cpu() ? 0 : 1] = measured.tensors.names;
+      EXPECT_GT(measured.bare_backward_s, 0);
+      EXPECT_GT(measured.tensors.ready_s[0], 0);
+      EXPECT_LE(measured.tensors.ready_s.back(), measured.tensors.backward_s);
+      EXPECT_THROW(profile(
+                       *net, [] {}, group, 4),
+                   InputError);
+    }
+  });
+  EXPECT_EQ(order[0].size(), 6U);
+  EXPECT_EQ(order[1], order[0]);
+  EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
+}
+
+// Autograd's thread of the device steps for the thread that calls backward(), which audits.
+TEST_F(Streams, CrossedWaitsAreToldAfterAnAudit) {
+  std::vector<std::string> losses(2);
+  std::latch done(2);
+  run_ranks(2, [&](const ProcessGroup& cpu_group) {
+    const c10::Device device = checked_device(cpu_group.rank);
+    const c10::DeviceGuard guard(device);
+    const ProcessGroup group = with_checked_device(cpu_group);
+    const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
+    LayeredNet nets[] = {LayeredNet(options), LayeredNet(options)};
+    DataParallelOptions named;
+    named.name = "A";
+    DataParallel a(*nets[0], group, named);
+    named.name = "B";
+    DataParallel b(*nets[1], group, named);
+    const at::Tensor batch = batch_of(0, group.rank, options);
+    const auto step = [&](int which) { nets[which]->forward(batch).pow(2).mean().backward(); };
+    for (const int which : {0, 1, 0, 1}) step(which);
+    a.audit();
+    losses[static_cast<size_t>(group.rank)] = loss_of([&] { step(group.rank); });
+    done.arrive_and_wait();
+  });
+  EXPECT_THAT(losses, testing::Each(testing::HasSubstr("rank 0 waits in step 2 of A, rank 1 in step 2 of B")));
 }
 
 TEST_F(Streams, AModuleOnADeviceThatTheGroupDoesNotCarryIsBadInput) {
