@@ -62,6 +62,11 @@ class Parts(InAFolder):
         self.assertEqual(status, "SKIP")
         self.assertIn("not-there", text)
 
+    def test_a_flag_that_the_program_does_not_know_is_a_failure(self):
+        status, text = self.outcome(lambda drill: drill.firkin("none", "tune", "--not-there"))
+        self.assertEqual(status, "FAIL")
+        self.assertIn("--not-there", text)
+
     def test_a_command_ends_with_the_time_of_its_part_and_its_children_with_it(self):
         drill = self.drill()
         drill.deadline = time.monotonic() + 1
