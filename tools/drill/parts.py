@@ -260,7 +260,7 @@ def link_of(drill, cluster):
 
 def one_rank_of(drill, cluster):
     """One rank here stands for one of the cluster's."""
-    return "--ranks", 1, "--link", link_of(drill, cluster), "--link-world", cluster.world
+    return "--ranks", 1, "--link", link_of(drill, cluster), "--world", cluster.world
 
 
 def tune(drill, cluster, seconds, *words):
