@@ -1,36 +1,19 @@
-"""bench allreduce, chunks and layers as a user meets them: exit codes, messages, and the files that are left.
-
-FIRKIN names the binary.
-"""
+"""bench allreduce, chunks and layers as a user meets them: exit codes, messages, and the files that are left."""
 
 import csv
 import json
 import math
 import os
-import pathlib
 import re
 import socket
 import statistics
 import subprocess
-import tempfile
 import unittest
 
-FIRKIN = os.environ["FIRKIN"]
-DEADLINE_S = 120
-TINY_MODEL = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16"]
+from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin
 
 
-def firkin(*words):
-    return subprocess.run([FIRKIN, *map(str, words)], capture_output=True, text=True, timeout=DEADLINE_S)
-
-
-class InFolder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.out = self.folder / "out"
-
+class Bench(InFolder):
     def bench(self, *words):
         result = firkin("bench", *words, "--out", self.out)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -41,7 +24,7 @@ class InFolder(unittest.TestCase):
             return list(csv.DictReader(file))
 
 
-class Surroundings(InFolder):
+class Surroundings(Bench):
     def test_a_shell_inside_a_job_without_standard_error(self):
         """As a daemon or `srun --pty bash` may start it: new connections do not take the number of standard error, and --ranks counts."""
         variables = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"}
@@ -52,7 +35,7 @@ class Surroundings(InFolder):
         self.assertEqual({row["world_size"] for row in self.rows("allreduce.csv")}, {"2"})
 
 
-class BadInput(InFolder):
+class BadInput(Bench):
     def test_exits_2_with_one_line_before_any_rank_starts(self):
         wrong_world = self.folder / "allreduce.csv"
         wrong_world.write_text("bytes,world_size,median_s\n4,8,0.001\n")
@@ -85,12 +68,7 @@ class BadInput(InFolder):
             (["layers", "--sequence", "0"], "--sequence 0: expected 1 to"),
             (["layers", "--out", blocked / "out"], f"{blocked} is not a folder"),
         ]:
-            with self.subTest(words=words):
-                result = firkin("bench", *words)
-                self.assertEqual(result.returncode, 2, result)
-                self.assertEqual(result.stdout, "")
-                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-                self.assertIn(mentions, result.stderr)
+            self.assert_refused("bench", *words, mentions=mentions)
 
     def test_the_explanations_of_help_fit_into_80_columns(self):
         for experiment in ["allreduce", "chunks", "collectives", "layers"]:
@@ -100,7 +78,7 @@ class BadInput(InFolder):
             self.assertLess(max(map(len, explained)), 80)
 
 
-class AllReduce(InFolder):
+class AllReduce(Bench):
     def test_measures_the_sizes_of_nccl_tests_flags_in_both_caches(self):
         for flags, caches in ([], "warm"), (["--cold"], "cold"):
             with self.subTest(caches=caches):
@@ -116,7 +94,7 @@ class AllReduce(InFolder):
                 self.assertEqual([row["bytes"] for row in self.rows("allreduce.csv")], ["4", "128", "4096"])
 
 
-class AllReduceFull(InFolder):
+class AllReduceFull(Bench):
     def test_says_what_queues_of_mixed_sizes_take_beside_the_model(self):
         text = self.bench("allreduce", "-b", "32K", "-e", "512K", "--time", "1").stdout
         answer = json.loads((self.out / "results.json").read_text())
@@ -133,7 +111,7 @@ class AllReduceFull(InFolder):
         self.assertIn("#wrong", table)
 
 
-class Chunks(InFolder):
+class Chunks(Bench):
     def test_writes_points_with_intervals_and_fills_the_gaps_of_a_table(self):
         table = self.folder / "allreduce.csv"
         table.write_text("bytes,world_size,median_s,gap_s\n4,2,0.001,0.0005\n1024,2,0.001,\n4096,2,0.002,\n1024,4,0.5,\n")
@@ -159,7 +137,7 @@ class Chunks(InFolder):
         self.assertEqual(other_world["gap_s"], "")
 
 
-class ChunksFull(InFolder):
+class ChunksFull(Bench):
     def test_with_hardly_any_time_every_size_has_one_sample_and_an_open_interval(self):
         answer = json.loads(self.bench("chunks", "--elements", "4000000", "-b", "4K", "-f", "64", "--time", "0.1", "--json").stdout)
         for point, row in zip(answer["chunks"], self.rows("chunks.csv")):
@@ -175,7 +153,7 @@ class ChunksFull(InFolder):
 COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather"]
 
 
-class Collectives(InFolder):
+class Collectives(Bench):
     def test_of_every_size_are_beside_each_other_and_right(self):
         answer = json.loads(self.bench("collectives", "-b", "4", "-e", "64K", "-f", "128", "--time", "1s", "--json").stdout)
         rows = answer["collectives"]
@@ -198,7 +176,7 @@ class Collectives(InFolder):
         self.assertLessEqual(max(map(len, text.splitlines()[:-1])), 80)
 
 
-class CollectivesFull(InFolder):
+class CollectivesFull(Bench):
     def test_over_a_modelled_link_each_half_takes_half_of_its_all_reduce(self):
         self.bench("collectives", "-b", "64K", "-e", "64K", "--time", "1s", "--link", "10mbit")
         least_s = {row["collective"]: float(row["seconds"]) for row in self.rows("collectives.csv")}
@@ -208,7 +186,7 @@ class CollectivesFull(InFolder):
             self.assertLess(least_s[half], least_s["all_reduce"])
 
 
-class Layers(InFolder):
+class Layers(Bench):
     def test_writes_the_assignments_files_and_a_profile_that_predict_reads(self):
         self.bench("layers", "--ranks", "2", "--steps", "6", "--keep-perturbed", *TINY_MODEL)
         sizes = {row["Name"]: int(row["No. Params"]) for row in self.rows("layer-sizes.csv")}
@@ -229,7 +207,7 @@ class Layers(InFolder):
         self.assertEqual(result.returncode, 0, result.stderr)
 
 
-class LayersFull(InFolder):
+class LayersFull(Bench):
     def test_is_rejected_when_watching_costs_more_than_3_percent_of_a_step(self):
         result = firkin("bench", "layers", "--ranks", "1", "--steps", "4", "--json", *TINY_MODEL, "--out", self.out)
         if result.returncode == 0:
@@ -249,7 +227,7 @@ class LayersFull(InFolder):
         self.assertGreater(answer["layers"][1]["forward_s"], 0)
 
 
-class LosesRank0(InFolder):
+class LosesRank0(Bench):
     def survivor_of_rank_0(self, **variables: str) -> str:
         """What rank 1 writes when rank 0 is killed, and with it the store at which they met."""
         with socket.socket() as probe:

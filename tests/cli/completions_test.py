@@ -1,23 +1,16 @@
-"""What bash is offered, of commands that need no LibTorch. tests/install/ has the rest, and the other shells.
+"""What bash is offered, of commands that need no LibTorch. tests/install/ has the rest, and the other shells."""
 
-FIRKIN names the binary.
-"""
-
-import os
-import pathlib
 import subprocess
-import tempfile
 import unittest
 
-FIRKIN = os.environ["FIRKIN"]
+from program import FIRKIN, InFolder
+
 COMPLETE = 'source <("$0" completions bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _firkin; printf "%s\\n" "${COMPREPLY[@]}"'
 
 
-class Bash(unittest.TestCase):
+class Bash(InFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         (self.folder / "t.csv").touch()
 
     def offered(self, *words):

@@ -1,40 +1,24 @@
-"""--link as a user meets it: steps over a link that is not there, and bad input.
-
-FIRKIN names the binary.
-"""
+"""--link as a user meets it: steps over a link that is not there, and bad input."""
 
 import csv
 import json
 import os
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
-FIRKIN = os.environ["FIRKIN"]
-DEADLINE_S = 120
-TINY_MODEL = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16"]
+from program import TINY_MODEL, InFolder, firkin
+
 LATENCY_S = 0.02
 
 
-def firkin(*words, environment=None):
-    return subprocess.run([FIRKIN, *map(str, words)], capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
-
-
-class Link(unittest.TestCase):
+class Link(InFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out = pathlib.Path(folder.name) / "out"
-        self.table = pathlib.Path(folder.name) / "allreduce.csv"
+        super().setUp()
+        self.table = self.folder / "allreduce.csv"
         self.table.write_text("bytes,world_size,median_s,gap_s\n1000,2048,0.05,0.05\n")
 
-    def refused(self, *words, environment=None):
-        result = firkin("bench", "allreduce", *words, "--out", self.out, environment=environment)
-        self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertEqual(len(result.stderr.splitlines()), 1)
+    def refused(self, mentions, *words, **options):
+        self.assert_refused("bench", "allreduce", *words, "--out", self.out, mentions=mentions, **options)
         self.assertFalse(self.out.exists())
-        return result.stderr
 
     def measured(self, *words):
         result = firkin("bench", "allreduce", "-b", 8, "-e", 8, "--time", 0.1, *words, "--out", self.out)
@@ -65,17 +49,17 @@ class Link(unittest.TestCase):
                 self.assertGreaterEqual(ends[collective] - begin, LATENCY_S * 1e6)
 
     def test_bad_links_are_refused_before_any_rank_starts(self):
-        self.assertIn("--link 1gbti: expected RATE[,LATENCY] such as 1gbit or 200mbit,1ms, or an allreduce.csv", self.refused("--link", "1gbti"))
-        self.assertIn("expected RATE", self.refused("--link", ""))
-        self.assertIn("--world 4: expected --link as well", self.refused("--world", 4))
-        self.assertIn("--world 1: expected at least the number of ranks, 2", self.refused("--ranks", 2, "--link", "1gbit", "--world", 1))
-        self.assertIn("world size 2", self.refused("--link", self.table))
-        self.assertIn("none.csv", self.refused("--link", "none.csv"))
-        self.assertIn("--world -1", self.refused("--link", "1gbit", "--world", -1))
+        self.refused("--link 1gbti: expected RATE[,LATENCY] such as 1gbit or 200mbit,1ms, or an allreduce.csv", "--link", "1gbti")
+        self.refused("expected RATE", "--link", "")
+        self.refused("--world 4: expected --link as well", "--world", 4)
+        self.refused("--world 1: expected at least the number of ranks, 2", "--ranks", 2, "--link", "1gbit", "--world", 1)
+        self.refused("world size 2", "--link", self.table)
+        self.refused("none.csv", "--link", "none.csv")
+        self.refused("--world -1", "--link", "1gbit", "--world", -1)
 
     def test_a_launchers_ranks_count(self):
         environment = dict(os.environ, RANK="0", WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-        self.assertIn("number of ranks, 3", self.refused("--link", "1gbit", "--world", 2, environment=environment))
+        self.refused("number of ranks, 3", "--link", "1gbit", "--world", 2, env=environment)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`firkin import` and `firkin predict` as a user meets them, on CMSC 828G's measurements of gpt2-large on 8 A100 GPUs.
 
-FIRKIN names the binary. Neither command needs LibTorch.
+Neither command needs LibTorch.
 """
 
 import csv
@@ -12,12 +12,12 @@ import pty
 import re
 import struct
 import subprocess
-import tempfile
 import termios
 import time
 import unittest
 
-FIRKIN = os.environ["FIRKIN"]
+from program import FIRKIN, InFolder, firkin
+
 DATA = pathlib.Path(__file__).resolve().parents[2] / "data" / "cmsc828g"
 SIZES = DATA / "layer-sizes-gpt2_large-bs4.csv"
 TIMES = DATA / "layer-times-gpt2_large-bs4.csv"
@@ -26,23 +26,7 @@ TIED_BYTES = 4 * 64_328_960
 MIB = 1 << 20
 
 
-def firkin(*words):
-    return subprocess.run([FIRKIN, *map(str, words)], capture_output=True, text=True, timeout=120)
-
-
-class WithFolder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out = pathlib.Path(folder.name) / "out"
-
-    def assert_rejected(self, *words, mentions):
-        result = firkin(*words)
-        self.assertEqual(result.returncode, 2, result)
-        self.assertEqual(result.stdout, "")
-        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-        self.assertIn(mentions, result.stderr)
-
+class OfGpt2Large(InFolder):
     def import_gpt2_large(self):
         result = firkin("import", TIMES, ALLREDUCE, SIZES, "--out", self.out, "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -52,7 +36,7 @@ class WithFolder(unittest.TestCase):
         return ["--tensors", self.out / "tensors.csv", "--allreduce", self.out / "allreduce.csv"]
 
 
-class SuspiciousTables(WithFolder):
+class SuspiciousTables(OfGpt2Large):
     """Legal, but unable to say what is asked of them: one warning each, in words."""
 
     def predicted(self, tensors, allreduce):
@@ -74,7 +58,7 @@ class SuspiciousTables(WithFolder):
         self.assertNotIn("Note:", self.predicted("a,1048576,0.1\n", "1024,8,0.001\n1048576,8,0.002\n"))
 
 
-class Import(WithFolder):
+class Import(OfGpt2Large):
     def test_cmsc828g_counts_the_tied_weight_once_and_says_so(self):
         result = self.import_gpt2_large()
         answer = json.loads(result.stdout)
@@ -92,7 +76,7 @@ class Import(WithFolder):
         self.assertEqual(rows[-1]["ready_s"], rows[-2]["ready_s"])
 
     def test_another_model_than_the_files_is_an_error_and_leaves_nothing(self):
-        self.assert_rejected("import", SIZES, TIMES, ALLREDUCE, "--model", "gpt2-xl",
+        self.assert_refused("import", SIZES, TIMES, ALLREDUCE, "--model", "gpt2-xl",
                              "--out", self.out, mentions="as in gpt2-xl")
         self.assertFalse(self.out.exists())
 
@@ -113,12 +97,12 @@ class Import(WithFolder):
             self.assertEqual(json.loads(result.stdout)["world_sizes"], [8])
             with open(self.out / "allreduce.csv", newline="") as file:
                 self.assertAlmostEqual(float(next(csv.DictReader(file))["median_s"]), expected, places=12)
-        self.assert_rejected("import", log, "--world", 1, mentions="--world 1: expected at least 2")
-        self.assert_rejected("import", log, mentions="log.txt:2: the number of ranks is not stated; expected --world")
-        self.assert_rejected("import", self.out / "missing.txt", "--world", 8, mentions="missing.txt")
+        self.assert_refused("import", log, "--world", 1, mentions="--world 1: expected at least 2")
+        self.assert_refused("import", log, mentions="log.txt:2: the number of ranks is not stated; expected --world")
+        self.assert_refused("import", self.out / "missing.txt", "--world", 8, mentions="missing.txt")
 
 
-class Predict(WithFolder):
+class Predict(OfGpt2Large):
     def setUp(self):
         super().setUp()
         self.import_gpt2_large()
@@ -217,7 +201,7 @@ class Predict(WithFolder):
         self.assertIn("EXTRAPOLATED: 1024 ranks were not measured", text)
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
         self.assertFalse(self.predict("--world", "64")["model"]["extrapolated"])
-        self.assert_rejected("predict", *self.inputs(), mentions="expected --world with one of 16, 32, 64")
+        self.assert_refused("predict", *self.inputs(), mentions="expected --world with one of 16, 32, 64")
 
     def test_across_nodes_is_extrapolated_from_what_crosses_nodes(self):
         table = self.out / "allreduce.csv"
@@ -329,18 +313,18 @@ class Predict(WithFolder):
 
     def test_sharded_needs_the_forward_pass_and_a_measured_world(self):
         self.assertNotIn("sharded", self.predict())
-        self.assert_rejected("predict", *self.inputs(), "--sharded", mentions=f"--sharded: {self.inputs()[1]} has no column needed_s; expected one")
-        self.assert_rejected("predict", *self.inputs(), "--collectives", "c.csv", mentions="--collectives requires --sharded")
+        self.assert_refused("predict", *self.inputs(), "--sharded", mentions=f"--sharded: {self.inputs()[1]} has no column needed_s; expected one")
+        self.assert_refused("predict", *self.inputs(), "--collectives", "c.csv", mentions="--collectives requires --sharded")
         self.add_forward()
         (self.out / "c.csv").write_text("collective,bytes,seconds\nreduce_scatter,8,1\nall_gather,8,1\n")
         words = [*self.inputs(), "--sharded", "--collectives", self.out / "c.csv", "--world", 64]
-        self.assert_rejected("predict", *words, mentions=f"--collectives {self.out / 'c.csv'}: {self.inputs()[3]} has no all-reduce of 64 ranks; expected --world with one of")
+        self.assert_refused("predict", *words, mentions=f"--collectives {self.out / 'c.csv'}: {self.inputs()[3]} has no all-reduce of 64 ranks; expected --world with one of")
 
     def test_without_the_forward_pass_nothing_is_said_of_ordered(self):
         self.assertNotIn("ordered", self.predict())
-        self.assert_rejected("predict", *self.inputs(), "--forward", "3ms", mentions="tensors.csv has no column needed_s")
+        self.assert_refused("predict", *self.inputs(), "--forward", "3ms", mentions="tensors.csv has no column needed_s")
         self.add_forward()
-        self.assert_rejected("predict", *self.inputs(), "--forward", "3ms", mentions="expected at least the largest needed_s")
+        self.assert_refused("predict", *self.inputs(), "--forward", "3ms", mentions="expected at least the largest needed_s")
 
     def test_hooks_are_compared(self):
         self.slow_table()
@@ -353,7 +337,7 @@ class Predict(WithFolder):
         text = firkin("predict", *self.inputs(), "--hooks", "none,bf16").stdout
         self.assertIn("which rounds them: compare the loss", " ".join(text.split()))
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
-        self.assert_rejected("predict", *self.inputs(), "--hooks", "fp8", mentions="unknown hook 'fp8'; expected one of none, bf16")
+        self.assert_refused("predict", *self.inputs(), "--hooks", "fp8", mentions="unknown hook 'fp8'; expected one of none, bf16")
 
     def test_stragglers_stretch_backward_by_the_expected_slowest_rank(self):
         times = self.out / "ranks.csv"
@@ -435,10 +419,10 @@ class Predict(WithFolder):
             (["report", "--html", "page.html", "--out", "folder"], "--out"),
         ]:
             with self.subTest(words=words):
-                self.assert_rejected(*words, mentions=mentions)
+                self.assert_refused(*words, mentions=mentions)
 
 
-class OnATerminal(WithFolder):
+class OnATerminal(OfGpt2Large):
     def shown(self, columns, *words):
         """The lines that a terminal of so many columns is sent."""
         terminal, its_end = pty.openpty()
