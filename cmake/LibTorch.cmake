@@ -5,7 +5,7 @@
 # Installed with the package: a project that uses Firkin finds LibTorch through this file as well.
 
 if(NOT FIRKIN_TORCH_VERSIONS)
-  set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13 2.14 2.15)
+  set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13)
 endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/FirkinPython.cmake)
