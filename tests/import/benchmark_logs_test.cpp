@@ -238,6 +238,15 @@ TEST(BenchmarkLogs, AreRefusedByName) {
   }
 }
 
+TEST(BenchmarkLogs, HaveBandwidthsThatAreRoundedEachByItself) {
+  // 0.0018 and 0.0031, 0.0046 and 0.0081, 0.1049 and 0.1835 GB/s.
+  const std::string rows =
+      "64 16 float sum -1 36.06 0.00 0.00 0 36 0 0 0\n"
+      "128 32 float sum -1 27.76 0.00 0.01 0 28 0 0 0\n"
+      "4096 1024 float sum -1 39.06 0.10 0.18 0 39 0 0 0\n";
+  EXPECT_EQ(import_log(kHeader + rows, {.world_size = 8}).table.size(), 3u);
+}
+
 TEST(BenchmarkLogs, GiveTheRowsOfAnyElementTypeThatIsAskedFor) {
   const Imported imported = import_log(kTable + kHalf, {.world_size = 8, .dtype = "half"});
   ASSERT_EQ(imported.table.size(), 1u);
