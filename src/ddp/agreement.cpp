@@ -11,6 +11,7 @@
 
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
+#include "module_state.h"
 
 namespace firkin {
 namespace {
@@ -76,12 +77,12 @@ std::vector<std::string> describe(const DataParallelOptions& options, const torc
       fmt::format("name {}", options.name),
   };
   std::map<const void*, std::string> first_names;  // weights may be tied
-  for (const auto& parameter : module.named_parameters()) {
-    const auto [first, is_new] = first_names.emplace(parameter.value().unsafeGetTensorImpl(), parameter.key());
-    const char* kind = parameter.value().requires_grad() ? "parameter" : "frozen parameter";
-    lines.push_back(describe_tensor(kind, parameter.key(), parameter.value()) + (is_new ? "" : ", the same as " + first->second));
+  for (const auto& [name, tensor] : parameters_in(module)) {
+    const auto [first, is_new] = first_names.emplace(tensor.unsafeGetTensorImpl(), name);
+    const char* kind = tensor.requires_grad() ? "parameter" : "frozen parameter";
+    lines.push_back(describe_tensor(kind, name, tensor) + (is_new ? "" : ", the same as " + first->second));
   }
-  for (const auto& buffer : module.named_buffers()) lines.push_back(describe_tensor("buffer", buffer.key(), buffer.value()));
+  for (const auto& [name, buffer] : buffers_in(module)) lines.push_back(describe_tensor("buffer", name, buffer));
   return lines;
 }
 
@@ -147,8 +148,17 @@ int StepAgreement::first_in(RankState state) const {
   return static_cast<int>(found - reports_.begin());
 }
 
+int StepAgreement::first_that_suspects() const {
+  const auto found = std::ranges::find_if(reports_, [](const RankReport& rank) { return rank.suspects != 0; });
+  return static_cast<int>(found - reports_.begin());
+}
+
 bool StepAgreement::any_parameters_changed() const {
   return std::ranges::any_of(reports_, [](const RankReport& rank) { return rank.parameters_changed != 0; });
+}
+
+bool StepAgreement::any_buffers_changed() const {
+  return std::ranges::any_of(reports_, [](const RankReport& rank) { return rank.buffers_changed != 0; });
 }
 
 bool StepAgreement::are_checksums_equal() const {

@@ -37,9 +37,11 @@ enum class RankState : uint64_t { kWithoutData, kWithData, kFailed };
 struct RankReport {
   RankState state : 2 = RankState::kWithoutData;
   uint64_t parameters_changed : 1 = 0;  // its module trains others than it did
-  uint64_t step : 61 = 0;
+  uint64_t buffers_changed : 1 = 0;     // its module has others, or of other sizes, than it had
+  uint64_t suspects : 1 = 0;            // it may differ from the others: all compare in a step to come
+  uint64_t step : 59 = 0;
   uint64_t identity = 0;  // of what is stepped, the same on every rank
-  uint64_t checksum = 0;  // of its parameters, in a step with an audit
+  uint64_t checksum = 0;  // of its parameters, in a step that compares them
 };
 static_assert(sizeof(RankReport) == 24);
 
@@ -62,7 +64,9 @@ class StepAgreement {
   int ranks_with_data() const;
   int first_with_data() const { return first_in(RankState::kWithData); }  // world size when there is none
   int first_failed() const { return first_in(RankState::kFailed); }       // world size when there is none
+  int first_that_suspects() const;                                        // world size when there is none
   bool any_parameters_changed() const;
+  bool any_buffers_changed() const;
   bool are_checksums_equal() const;
   bool is_used(size_t parameter) const;
 

@@ -13,6 +13,7 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <unordered_set>
 
 #include "comm/across_ranks.h"
 #include "optimizer_state.h"
@@ -118,6 +119,20 @@ std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, cons
     for (const auto& [field, tensor] : fields.tensors) add(field, *tensor);
   }
   return result;
+}
+
+std::vector<NamedTensor> outside_of(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const void*> inside;
+  for (const NamedTensor& parameter : parameters_in(module)) inside.insert(parameter.tensor.unsafeGetTensorImpl());
+  std::vector<NamedTensor> outside;
+  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    const std::vector<at::Tensor>& tensors = optimizer.param_groups()[group].params();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (inside.contains(tensors[i].unsafeGetTensorImpl()) || is_hooked(tensors[i])) continue;
+      outside.push_back({fmt::format("tensor {} of the optimiser's group {}", i, group), tensors[i]});
+    }
+  }
+  return outside;
 }
 
 std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimizer) {

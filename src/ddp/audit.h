@@ -33,6 +33,10 @@ std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const
 // The state that an optimiser of LibTorch keeps for these parameters; nothing of another maker's. What it has not made yet is undefined.
 std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& parameters);
 
+// What it steps beside the module's parameters, "tensor 2 of the optimiser's group 0"; but for parameters of other wrapped modules, which
+// may be in flight, and are audited there.
+std::vector<NamedTensor> outside_of(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer);
+
 // The options of each of an optimiser's groups, as bytes. Of an optimiser of LibTorch.
 std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimizer);
 

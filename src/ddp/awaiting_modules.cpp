@@ -119,6 +119,15 @@ const std::vector<size_t>& AwaitingModules::parameters_of(const torch::nn::Modul
   return known == owners_.end() ? kNone : known->second.parameters;
 }
 
+std::vector<size_t> AwaitingModules::indices_in(const torch::nn::Module& module) const {
+  std::vector<size_t> indices;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const auto known = index_of_.find(parameter.unsafeGetTensorImpl());
+    if (known != index_of_.end()) indices.push_back(known->second);
+  }
+  return indices;
+}
+
 void AwaitingModules::begin_forward() {
   for (auto& [module, owner] : owners_) owner.has_awaited = false;
 }

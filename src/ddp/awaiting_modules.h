@@ -41,6 +41,8 @@ class AwaitingModules {
   void learn();
   bool has_learned() const { return has_learned_; }
 
+  // Parameters, by index, of a module and of those in it, whoever awaits them.
+  std::vector<size_t> indices_in(const torch::nn::Module& module) const;
   // Parameters, by index, that belong to the module. Empty for one that was not seen awaiting.
   const std::vector<size_t>& parameters_of(const torch::nn::Module& module) const;
   bool is_awaited(size_t parameter) const { return is_awaited_[parameter]; }

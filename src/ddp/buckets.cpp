@@ -6,6 +6,9 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "firkin/base/error.h"
 #include "flight.h"
 
@@ -32,57 +35,106 @@ at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_
   return view.variable_data();
 }
 
+// Somebody beside the `ours` holds a tensor or a storage. Its Python object, if it has one, is one use, and is held itself where it has
+// more references than that from here.
+template <typename Object>
+bool is_held(const Object* object, size_t uses, size_t ours) {
+  if (object == nullptr || uses <= ours) return false;
+  const auto* const python = object->pyobj_slot();
+  if (python->load_pyobj() == nullptr) return true;
+  return uses > ours + 1 || !python->has_unique_reference();
+}
+
 }  // namespace
 
 GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale,
                                  std::optional<at::ScalarType> wire_dtype, int64_t shared_by)
-    : plan_(std::move(plan)), parameters_(std::move(parameters)), scale_(scale), scale_tensor_(at::native::wrapped_scalar_tensor(scale)) {
-  at::NoGradGuard no_grad;
+    : plan_(std::move(plan)),
+      parameters_(std::move(parameters)),
+      buckets_(plan_.buckets.size()),
+      views_(parameters_.size()),
+      wire_views_(parameters_.size()),
+      bucket_of_(parameters_.size()),
+      wire_dtype_(wire_dtype),
+      shared_by_(shared_by),
+      scale_(scale),
+      scale_tensor_(at::native::wrapped_scalar_tensor(scale)) {
   check_plan(plan_, static_cast<int64_t>(parameters_.size()));
-  views_.reserve(parameters_.size());
-  wire_views_.reserve(parameters_.size());
-  Memory whole;
-  for (const Bucket& bucket : plan_.buckets) {
-    if (bucket.parts == 1) {
-      buckets_.push_back(make_memory(bucket, wire_dtype, shared_by));
-      continue;
-    }
-    if (bucket.part == 0) whole = make_memory(bucket, wire_dtype, shared_by);
-    const at::Tensor& split = parameters_[static_cast<size_t>(bucket.first)];
-    const int64_t begin = part_begin(split.numel(), bucket.part, bucket.parts);
-    const int64_t elements = part_begin(split.numel(), bucket.part + 1, bucket.parts) - begin;
-    const at::Tensor flat = whole.flat.narrow(0, begin, elements);
-    buckets_.push_back({.flat = flat,
-                        .wire = whole.wire.is_same(whole.flat) ? flat : whole.wire.narrow(0, begin, elements),
-                        .gradient_bytes = elements * split.element_size(),
-                        .home = whole.home});
+  for (size_t bucket = 0; bucket < buckets_.size(); bucket += static_cast<size_t>(plan_.buckets[bucket].parts)) {
+    const Bucket& tensors = plan_.buckets[bucket];
+    std::fill_n(bucket_of_.begin() + tensors.first, tensors.count, static_cast<int64_t>(bucket));
+    allocate(bucket);
   }
 }
 
+// Of a bucket, or of all parts of a split tensor from the first on.
+void GradientBuckets::allocate(size_t bucket) {
+  const at::NoGradGuard no_grad;
+  const Bucket& tensors = plan_.buckets[bucket];
+  Memory whole = make_memory(tensors);
+  for (int64_t part = 0; tensors.parts > 1 && part < tensors.parts; ++part) {
+    const at::Tensor& split = parameters_[static_cast<size_t>(tensors.first)];
+    const int64_t begin = part_begin(split.numel(), part, tensors.parts);
+    const int64_t elements = part_begin(split.numel(), part + 1, tensors.parts) - begin;
+    const at::Tensor flat = whole.flat.narrow(0, begin, elements);
+    buckets_[bucket + static_cast<size_t>(part)] = {.flat = flat,
+                                                    .wire = whole.wire.is_same(whole.flat) ? flat : whole.wire.narrow(0, begin, elements),
+                                                    .gradient_bytes = elements * split.element_size(),
+                                                    .home = whole.home};
+  }
+  if (tensors.parts == 1) buckets_[bucket] = std::move(whole);
+  whole = {};
+  buckets_[bucket].own_uses = buckets_[bucket].flat.storage().use_count();
+}
+
 // Of all tensors of the bucket; with the first part of a split one, of the whole tensor.
-GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype, int64_t shared_by) {
+GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket) {
   const auto first = parameters_.begin() + bucket.first;
   const int64_t alignment = kAlignment / first->element_size();
   std::vector<int64_t> offsets;
   int64_t elements = 0;
   Memory memory;
   for (auto p = first; p != first + bucket.count; ++p) {
-    offsets.push_back(shared_by > 0 ? elements : (elements + alignment - 1) / alignment * alignment);
+    offsets.push_back(shared_by_ > 0 ? elements : (elements + alignment - 1) / alignment * alignment);
     elements = offsets.back() + p->numel();
     memory.gradient_bytes += static_cast<int64_t>(p->nbytes());
-    bucket_of_.push_back(bucket_count());
   }
-  if (shared_by > 0) elements = (elements + shared_by - 1) / shared_by * shared_by;
+  if (shared_by_ > 0) elements = (elements + shared_by_ - 1) / shared_by_ * shared_by_;
   const at::TensorOptions options = first->options().requires_grad(false).memory_format(std::nullopt);
   if (!options.device().is_cpu()) memory.home = current_stream(options.device());
   memory.flat = aligned_zeros(elements, options);
-  const bool compresses = wire_dtype && (first->scalar_type() == at::kFloat || first->scalar_type() == at::kDouble);
-  memory.wire = compresses ? aligned_zeros(elements, options.dtype(wire_dtype)) : memory.flat;
+  const bool compresses = wire_dtype_ && (first->scalar_type() == at::kFloat || first->scalar_type() == at::kDouble);
+  memory.wire = compresses ? aligned_zeros(elements, options.dtype(wire_dtype_)) : memory.flat;
   for (int64_t i = 0; i < bucket.count; ++i) {
-    views_.push_back(view_like(first[i], memory.flat, offsets[static_cast<size_t>(i)]));
-    wire_views_.push_back(compresses ? view_like(first[i], memory.wire, offsets[static_cast<size_t>(i)]) : views_.back());
+    const auto tensor = static_cast<size_t>(bucket.first + i);
+    views_[tensor] = view_like(first[i], memory.flat, offsets[static_cast<size_t>(i)]);
+    wire_views_[tensor] = compresses ? view_like(first[i], memory.wire, offsets[static_cast<size_t>(i)]) : views_[tensor];
   }
   return memory;
+}
+
+bool GradientBuckets::is_kept(size_t bucket) const {
+  const Bucket& tensors = plan_.buckets[bucket];
+  bool any_left = false;
+  for (auto tensor = static_cast<size_t>(tensors.first); tensor < static_cast<size_t>(tensors.first + tensors.count); ++tensor) {
+    const at::Tensor& view = views_[tensor];
+    if (parameters_[tensor].grad().is_same(view)) continue;
+    if (is_held(view.unsafeGetTensorImpl(), view.use_count(), wire_views_[tensor].is_same(view) ? size_t{2} : size_t{1})) return true;
+    any_left = true;
+  }
+  const Memory& memory = buckets_[bucket];
+  const c10::Storage& storage = memory.flat.storage();
+  return any_left && is_held(storage.unsafeGetStorageImpl(), storage.use_count(), memory.own_uses);
+}
+
+bool GradientBuckets::leave_kept_gradients() {
+  bool any = false;
+  for (size_t bucket = 0; bucket < buckets_.size(); bucket += static_cast<size_t>(plan_.buckets[bucket].parts)) {
+    if (!is_kept(bucket)) continue;
+    allocate(bucket);
+    any = true;
+  }
+  return any;
 }
 
 void GradientBuckets::place(int64_t tensor) {

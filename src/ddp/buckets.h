@@ -26,6 +26,11 @@ class GradientBuckets {
   GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale,
                   std::optional<at::ScalarType> wire_dtype = std::nullopt, int64_t shared_by = 0);
 
+  // Between steps: a bucket gets other memory where a program still holds a gradient that is no parameter's any more (it took it out of
+  // grad() and keeps it), or something that lies in its memory. A gradient that still is one goes on as it does without buckets: who holds
+  // it sees it accumulate. Returns whether any did. 10 ns a parameter.
+  bool leave_kept_gradients();
+
   const BucketPlan& plan() const { return plan_; }
   int64_t bucket_count() const { return static_cast<int64_t>(buckets_.size()); }
   // The bucket that holds the tensor; of a split one, the first; and all that hold a part of it.
@@ -71,8 +76,11 @@ class GradientBuckets {
     std::vector<at::Tensor> kept = {};     // on a device: gradients, until pack(), and
     std::vector<at::Tensor> places = {};   // where they go in `flat`
     std::optional<c10::Stream> home = {};  // on a device: the stream that it was allocated on, and goes back to
+    size_t own_uses = 0;                   // of the storage of `flat`
   };
-  Memory make_memory(const Bucket& bucket, std::optional<at::ScalarType> wire_dtype, int64_t shared_by);
+  Memory make_memory(const Bucket& bucket);
+  void allocate(size_t bucket);
+  bool is_kept(size_t bucket) const;
   void place_on_cpu(size_t tensor);
   void keep(size_t tensor);
 
@@ -82,6 +90,8 @@ class GradientBuckets {
   std::vector<at::Tensor> views_;       // per tensor, into flat
   std::vector<at::Tensor> wire_views_;  // per tensor, into wire
   std::vector<int64_t> bucket_of_;
+  std::optional<at::ScalarType> wire_dtype_;
+  int64_t shared_by_ = 0;
   double scale_ = 1;
   at::Tensor scale_tensor_;  // a wrapped number
 };

@@ -73,7 +73,6 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
                   .control = group,
                   .options = std::move(options),
                   .parameters = trainable_parameters(module),
-                  .buffers = module.buffers(),
                   .ready_order = {}};
   if (setup.options.timeout) setup.group.timeout = setup.options.timeout;
   if (setup.options.strategy.launch == Launch::kByTorch) {
@@ -88,7 +87,7 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
                                  parameter.tensor.device().str()));
   }
   if (setup.options.gradient_hook.comm_hook) check_comm_hook(setup.options);
-  if (setup.options.strategy.shards) check_sharded(setup.options);
+  if (setup.options.strategy.shards) check_sharded(setup.options, module);
   if (setup.options.buckets) check_automatic(setup.options, setup.parameters);
   setup.ready_order = reversed_order(setup.parameters.size());
   if (const std::vector<int64_t>& given = setup.options.ready_order; !given.empty()) {
@@ -106,8 +105,8 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
 // Rank 0's parameters and buffers to all. A rank that has no memory for it says so: the others would wait for their timeout.
 void broadcast_state(const ProcessGroup& group, const torch::nn::Module& module) {
   try {
-    broadcast_tensors(group, module.parameters(), 0);
-    broadcast_tensors(group, module.buffers(), 0);
+    broadcast_tensors(group, tensors_of(parameters_in(module)), 0);
+    broadcast_tensors(group, tensors_of(buffers_in(module)), 0);
   } catch (const GroupError&) {
     throw;
   } catch (const std::exception& error) {
@@ -199,7 +198,13 @@ void DataParallel::audit() {
 void DataParallel::audit_optimizer(const torch::optim::Optimizer& optimizer) {
   Synchronizer* synchronizer = parts_->synchronizer.get();
   if (synchronizer == nullptr) return;
-  synchronizer->audit_also(&optimizer, [synchronizer, &optimizer] { return state_of(optimizer, synchronizer->setup().parameters); });
+  synchronizer->audit_also(&optimizer, [synchronizer, &optimizer] {
+    std::vector<NamedTensor> audited = outside_of(*synchronizer->setup().module, optimizer);
+    std::vector<NamedTensor> stepped = synchronizer->setup().parameters;
+    stepped.insert(stepped.end(), audited.begin(), audited.end());
+    for (NamedTensor& state : state_of(optimizer, stepped)) audited.push_back(std::move(state));
+    return audited;
+  });
 }
 
 void DataParallel::audit_tensors(std::function<std::vector<NamedTensor>()> tensors) {
@@ -219,6 +224,10 @@ void DataParallel::step(torch::optim::Optimizer& optimizer, double clip_each_nor
 
 void DataParallel::drain() {
   if (parts_->first_use != nullptr) parts_->first_use->drain();
+}
+
+void DataParallel::receive_parameters(const torch::nn::Module& part) {
+  if (parts_->first_use != nullptr) parts_->first_use->receive_parameters(part);
 }
 
 Sharded& DataParallel::sharded() {

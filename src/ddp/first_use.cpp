@@ -71,11 +71,22 @@ void FirstUse::module_awaits(const torch::nn::Module& module) {
   const auto held = synchronizer_.lock();
   modules_->note(module, since_step_ended_s());
   synchronizer_.transport().settled().follow();
-  if (!anything_late_) return;
+  if (anything_late_) receive_in_forward(modules_->parameters_of(module));
+}
+
+void FirstUse::receive_in_forward(const std::vector<size_t>& parameters) {
   synchronizer_.throw_if_lost();
   const auto started = std::chrono::steady_clock::now();
-  synchronizer_.or_lose_group([&] { receive_for(module); });
+  synchronizer_.or_lose_group([&] { receive_those(parameters); });
   forward_wait_s_ += seconds_since(started);
+}
+
+// Whoever reads them need not be the one that learn() saw awaiting, and does not become it.
+void FirstUse::receive_parameters(const torch::nn::Module& part) {
+  if (!anything_late_) return;
+  const auto held = synchronizer_.lock();
+  synchronizer_.transport().settled().follow();
+  receive_in_forward(modules_->indices_in(part));
 }
 
 void FirstUse::drain() {

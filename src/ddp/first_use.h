@@ -22,10 +22,12 @@ class FirstUse : public StepExtension {
 
   // As DataParallel's.
   void drain();
+  void receive_parameters(const torch::nn::Module& part);
   void add_to(DataParallelStats& stats) const;
   // At the end of a step, before the optimiser's, or between steps: nothing is late afterwards, and the buckets may be replaced.
   virtual void receive_rest();
 
+  void before_comparison() override { receive_all(); }
   void gradient(size_t parameter) override;
   std::exception_ptr objection() const override;
   void dropped() override;
@@ -33,7 +35,7 @@ class FirstUse : public StepExtension {
 
  protected:
   virtual void receive_all() = 0;
-  virtual void receive_for(const torch::nn::Module& module) = 0;
+  virtual void receive_those(const std::vector<size_t>& parameters) = 0;
   // The step may end without what the bucket brings: every parameter in it is awaited by a module, in every forward.
   virtual bool may_be_late(int64_t bucket) const;
 
@@ -55,6 +57,7 @@ class FirstUse : public StepExtension {
 
  private:
   void module_awaits(const torch::nn::Module& module);
+  void receive_in_forward(const std::vector<size_t>& parameters);
 
   const char* unused_;
   std::chrono::steady_clock::time_point step_ended_;

@@ -17,6 +17,7 @@ namespace {
 
 using torch::autograd::Node;
 using torch::autograd::variable_list;
+using NodePointer = decltype(torch::autograd::impl::grad_accumulator({}));  // LibTorch 2.11 shares nodes otherwise than 2.13
 
 // Behind the node that accumulates.
 struct AccumulatedHook final : torch::autograd::FunctionPostHook {
@@ -29,32 +30,31 @@ struct AccumulatedHook final : torch::autograd::FunctionPostHook {
 };
 
 // Before it. Unlike that node, it stays with the tensor.
-struct ReplacedNodeHook final : torch::autograd::FunctionPreHook {
-  ReplacedNodeHook(const NamedTensor& parameter_in, const Node* node_in) : parameter(parameter_in), node(node_in) {}
+struct NewNodeHook final : torch::autograd::FunctionPreHook {
+  explicit NewNodeHook(std::function<void()> call_in) : call(std::move(call_in)) {}
   variable_list operator()(const variable_list& gradients) override {
-    if (torch::autograd::impl::try_get_grad_accumulator(parameter.tensor).get() == node) return gradients;
-    throw RuntimeError(fmt::format(
-        "DataParallel: the dtype, device or shape of {} changed after wrapping; expected the change before, or a new DataParallel",
-        parameter.name));
+    call();
+    return gradients;
   }
-  const NamedTensor& parameter;
-  const Node* node;
+  std::function<void()> call;
 };
 
-bool is_watched(const at::Tensor& tensor) {
-  const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor);
-  if (node == nullptr) return false;
-  return std::ranges::any_of(node->post_hooks(), [](const auto& hook) { return dynamic_cast<AccumulatedHook*>(hook.get()) != nullptr; });
-}
-
 }  // namespace
+
+std::vector<NamedTensor> parameters_in(const torch::nn::Module& module) {
+  std::vector<NamedTensor> result;
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().is_leaf()) result.push_back({item.key(), item.value()});
+  }
+  return result;
+}
 
 std::vector<NamedTensor> trainable_parameters(const torch::nn::Module& module) {
   std::vector<NamedTensor> result;
   std::unordered_set<const void*> seen;
-  for (const auto& item : module.named_parameters()) {
-    const at::Tensor& tensor = item.value();
-    if (tensor.requires_grad() && seen.insert(tensor.unsafeGetTensorImpl()).second) result.push_back({item.key(), tensor});
+  for (NamedTensor& parameter : parameters_in(module)) {
+    const at::Tensor& tensor = parameter.tensor;
+    if (tensor.requires_grad() && seen.insert(tensor.unsafeGetTensorImpl()).second) result.push_back(std::move(parameter));
   }
   return result;
 }
@@ -69,33 +69,73 @@ bool is_low_precision(const at::Tensor& parameter) {
   return parameter.is_floating_point() && static_cast<size_t>(parameter.element_size()) < sizeof(float);
 }
 
+bool is_hooked(const at::Tensor& parameter) {
+  if (!parameter.requires_grad()) return false;
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  const auto is_ours = [](const auto& hook) { return dynamic_cast<AccumulatedHook*>(hook.get()) != nullptr; };
+  const auto follows = [](const auto& hook) { return dynamic_cast<NewNodeHook*>(hook.get()) != nullptr; };
+  return (node != nullptr && std::ranges::any_of(node->post_hooks(), is_ours)) ||
+         std::ranges::any_of(torch::autograd::impl::hooks(parameter), follows);
+}
+
 void check_unhooked(const std::vector<NamedTensor>& parameters) {
   for (const NamedTensor& parameter : parameters) {
-    if (is_watched(parameter.tensor)) throw InputError(fmt::format("DataParallel: {} is wrapped already", parameter.name));
+    if (is_hooked(parameter.tensor)) throw InputError(fmt::format("DataParallel: {} is wrapped already", parameter.name));
   }
 }
 
 struct ParameterHooks::Watched {
-  Watched(NamedTensor watched, std::function<void()> on_gradient)
-      : parameter(std::move(watched)), node(torch::autograd::impl::grad_accumulator(parameter.tensor)) {
-    key = node->add_post_hook(std::make_unique<AccumulatedHook>(std::move(on_gradient)));
+  Watched(NamedTensor watched, std::function<void()> on_gradient_in)
+      : parameter(std::move(watched)),
+        options(parameter.tensor.options()),
+        sizes(parameter.tensor.sizes().vec()),
+        on_gradient(std::move(on_gradient_in)) {
+    hook(torch::autograd::impl::grad_accumulator(parameter.tensor));
+    auto follows = std::make_unique<NewNodeHook>([this] { follow(); });
+    new_node_hook = follows.get();
     // Not add_hook(), which expects that there is none yet.
-    torch::autograd::impl::hooks(parameter.tensor).push_back(std::make_unique<ReplacedNodeHook>(parameter, node.get()));
+    torch::autograd::impl::hooks(parameter.tensor).push_back(std::move(follows));
   }
   ~Watched() {
-    node->del_post_hook(key);
-    // By what it is: Python's first register_hook() frees all that is there, and its own may come to lie at the same address.
+    for (const Hooked& each : hooked) each.node->del_post_hook(each.key);
+    // By what it is, too: Python's first register_hook() frees all that is there, and its own may come to lie at the same address.
     std::erase_if(torch::autograd::impl::hooks(parameter.tensor), [this](const auto& hook) {
-      const auto* ours = dynamic_cast<const ReplacedNodeHook*>(hook.get());
-      return ours != nullptr && ours->node == node.get();
+      return hook.get() == new_node_hook && dynamic_cast<const NewNodeHook*>(hook.get()) != nullptr;
     });
   }
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
 
+  void hook(NodePointer node) {
+    const uintptr_t key = node->add_post_hook(std::make_unique<AccumulatedHook>(on_gradient));
+    hooked.push_back({.node = std::move(node), .key = key});
+  }
+
+  // A graph that was made before the last change still has the node of then, and its hook.
+  void follow() {
+    auto now = torch::autograd::impl::try_get_grad_accumulator(parameter.tensor);
+    if (now == nullptr || now == hooked.back().node) return;
+    const at::Tensor& tensor = parameter.tensor;
+    if (tensor.scalar_type() != options.dtype() || tensor.device() != options.device() || tensor.sizes() != sizes) {
+      throw RuntimeError(fmt::format(
+          "DataParallel: the dtype, device or shape of {} changed after wrapping; expected the change before, or a new DataParallel",
+          parameter.name));
+    }
+    std::erase_if(hooked, [](const Hooked& each) { return each.node.use_count() == 1; });
+    hook(std::move(now));
+  }
+
+  struct Hooked {
+    NodePointer node;  // the tensor itself does not keep it
+    uintptr_t key;
+  };
+
   const NamedTensor parameter;
-  const decltype(torch::autograd::impl::grad_accumulator({})) node;  // the tensor itself does not keep it
-  uintptr_t key = 0;
+  const at::TensorOptions options;  // when it was wrapped
+  const std::vector<int64_t> sizes;
+  const std::function<void()> on_gradient;
+  std::vector<Hooked> hooked;  // the one in use behind those of older graphs
+  const void* new_node_hook = nullptr;
 };
 
 ParameterHooks::ParameterHooks(std::vector<NamedTensor> parameters, std::function<void(size_t)> on_gradient) {
@@ -110,7 +150,10 @@ ParameterHooks::~ParameterHooks() = default;
 
 std::vector<const Node*> ParameterHooks::nodes() const {
   std::vector<const Node*> nodes;
-  for (const auto& each : watched_) nodes.push_back(each->node.get());
+  for (const auto& each : watched_) {
+    const auto now = torch::autograd::impl::try_get_grad_accumulator(each->parameter.tensor);
+    nodes.push_back(now != nullptr ? now.get() : each->hooked.back().node.get());
+  }
   return nodes;
 }
 

@@ -1,12 +1,13 @@
 #include "module_state.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/zeros.h>
 
 #include <map>
-#include <string>
 
+#include "agreement.h"
 #include "firkin/base/units.h"
 
 namespace firkin {
@@ -19,19 +20,39 @@ struct Registered : torch::nn::Module {
   }
 };
 
-// Calls visit(identity, is trained) for each parameter, and perhaps each module; ends when it returns false, and returns whether it never
-// did.
-template <typename Visit>
-bool visit_all(const torch::nn::Module& module, bool modules_too, Visit& visit) {
-  if (modules_too && !visit(&module, false)) return false;
+// Calls visit(place, tensor) for each parameter or what stands in its place, and perhaps visit(place, null) for each module that has some,
+// itself or in others; ends when it returns false, and returns whether it never did. tensors: counts them.
+template <typename Place, typename Visit>
+bool visit_all(const torch::nn::Module& module, bool modules_too, Visit& visit, size_t& tensors) {
+  const size_t before = tensors;
+  Place place{.module = &module};
   for (const auto& item : Registered::parameters_of(module)) {
-    const at::Tensor& tensor = item.value();
-    if (tensor.defined() && !visit(tensor.unsafeGetTensorImpl(), tensor.requires_grad())) return false;
+    ++place.index;
+    if (!item.value().defined()) continue;
+    ++tensors;
+    if (!visit(place, &item.value())) return false;
   }
   for (const auto& child : module.children()) {
-    if (!visit_all(*child, modules_too, visit)) return false;
+    if (!visit_all<Place>(*child, modules_too, visit, tensors)) return false;
   }
-  return true;
+  return !modules_too || tensors == before || visit(Place{.module = &module}, nullptr);
+}
+
+// Calls visit(name, buffer) for each buffer; the name may be the one within its module.
+template <typename Visit>
+void visit_buffers(const torch::nn::Module& module, Visit& visit) {
+  if (const auto* mirror = dynamic_cast<const MirrorModule*>(&module)) {
+    for (const auto& [name, buffer] : mirror->buffers_there()) visit(name, buffer);
+    return;
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    if (item.value().defined()) visit(item.key(), item.value());
+  }
+  for (const auto& child : module.children()) visit_buffers(*child, visit);
+}
+
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<uint32_t>(tensor._version());
 }
 
 constexpr int64_t kPartAlignment = 16;  // of every part: whole elements of any dtype
@@ -42,30 +63,49 @@ int64_t whole_parts(int64_t bytes) {
 
 }  // namespace
 
+std::vector<NamedTensor> buffers_in(const torch::nn::Module& module) {
+  if (const auto* mirror = dynamic_cast<const MirrorModule*>(&module)) return mirror->buffers_there();
+  std::vector<NamedTensor> result;
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) result.push_back({item.key(), item.value()});
+  }
+  return result;
+}
+
 void ParameterWatch::look() {
   seen_.clear();
-  const auto note = [this](const void* identity, bool is_trained) {
-    seen_.emplace_back(identity, is_trained);
+  const auto note = [this](const Place& place, const at::Tensor* tensor) {
+    if (tensor == nullptr) seen_.push_back({.place = place, .identity = place.module});
+    if (tensor != nullptr && tensor->is_leaf())
+      seen_.push_back({.place = place, .identity = tensor->unsafeGetTensorImpl(), .is_trained = tensor->requires_grad()});
     return true;
   };
-  visit_all(*module_, modules_too_, note);
+  size_t tensors = 0;
+  visit_all<Place>(*module_, modules_too_, note, tensors);
 }
 
 bool ParameterWatch::has_changed() const {
   size_t position = 0;
-  const auto compare = [&](const void* identity, bool is_trained) {
-    return position < seen_.size() && seen_[position++] == std::pair(identity, is_trained);
+  const auto compare = [&](const Place& place, const at::Tensor* tensor) {
+    const Seen* then = position < seen_.size() ? &seen_[position] : nullptr;
+    if (tensor == nullptr || !tensor->is_leaf()) {  // a module that is new, with parameters that are not, changes nothing
+      if (then != nullptr && then->place == place) ++position;
+      return true;
+    }
+    ++position;
+    return then != nullptr && then->identity == tensor->unsafeGetTensorImpl() && then->is_trained == tensor->requires_grad();
   };
-  return !visit_all(*module_, modules_too_, compare) || position < seen_.size();
+  size_t tensors = 0;
+  return !visit_all<Place>(*module_, modules_too_, compare, tensors) || position < seen_.size();
 }
 
-TensorBroadcast::Together TensorBroadcast::gather(const std::vector<at::Tensor>& tensors, const ProcessGroup& group) {
-  Together together{.bytes = {}, .parts = {}, .tensors = tensors, .group = group, .work = {}};
+TensorBroadcast::Together TensorBroadcast::gather(const std::vector<at::Tensor>& like, const ProcessGroup& group) {
+  Together together{.bytes = {}, .parts = {}, .tensors = {}, .group = group, .work = {}};
   int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += whole_parts(static_cast<int64_t>(tensor.nbytes()));
-  together.bytes = at::zeros({bytes}, at::TensorOptions(at::kByte).device(tensors[0].device()));
+  for (const at::Tensor& tensor : like) bytes += whole_parts(static_cast<int64_t>(tensor.nbytes()));
+  together.bytes = at::zeros({bytes}, at::TensorOptions(at::kByte).device(like[0].device()));
   int64_t offset = 0;
-  for (const at::Tensor& tensor : tensors) {
+  for (const at::Tensor& tensor : like) {
     const auto length = static_cast<int64_t>(tensor.nbytes());
     together.parts.push_back(together.bytes.narrow(0, offset, length).view(tensor.scalar_type()).view(tensor.sizes()));
     offset += whole_parts(length);
@@ -73,11 +113,11 @@ TensorBroadcast::Together TensorBroadcast::gather(const std::vector<at::Tensor>&
   return together;
 }
 
-TensorBroadcast::TensorBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, const std::vector<at::Tensor>& tensors)
+TensorBroadcast::TensorBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, const std::vector<at::Tensor>& like)
     : rank_(gradients.rank) {
   if (gradients.is_alone()) return;
   std::map<std::string, std::vector<at::Tensor>> by_device;
-  for (const at::Tensor& tensor : tensors) {
+  for (const at::Tensor& tensor : like) {
     if (tensor.numel() > 0) by_device[tensor.device().str()].push_back(tensor);
   }
   for (const auto& [device, on_device] : by_device) {
@@ -85,22 +125,90 @@ TensorBroadcast::TensorBroadcast(const ProcessGroup& beside, const ProcessGroup&
   }
 }
 
-void TensorBroadcast::launch(int root) {
+void TensorBroadcast::launch(int root, const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   root_ = root;
   for (Together& together : devices_) {
-    if (rank_ == root) at::_foreach_copy_(together.parts, together.tensors);
+    together.tensors.clear();
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.numel() > 0 && tensor.device() == together.bytes.device()) together.tensors.push_back(tensor);
+    }
+    if (rank_ == root && !tensors.empty()) at::_foreach_copy_(together.parts, together.tensors);
     together.work = start_broadcast(together.group, together.bytes, root);
   }
 }
 
 void TensorBroadcast::wait(bool keep) {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView uncounted;
   for (Together& together : devices_) {
     firkin::wait(together.group, together.work, "the broadcast of buffers");
     together.work.reset();
     if (keep && rank_ != root_) at::_foreach_copy_(together.tensors, together.parts);
+    together.tensors.clear();
   }
+}
+
+BufferBroadcast::BufferBroadcast(const torch::nn::Module& module, const ProcessGroup& control, const ProcessGroup& gradients)
+    : module_(&module), control_(control), gradients_(gradients) {
+  take_up();
+}
+
+bool BufferBroadcast::fits(size_t position, const std::string& name, const at::Tensor& buffer) const {
+  if (position >= seen_.size()) return false;
+  const Seen& seen = seen_[position];
+  return buffer.sizes() == seen.sizes && buffer.scalar_type() == seen.dtype && buffer.device() == seen.device && name == seen.name;
+}
+
+bool BufferBroadcast::look() {
+  buffers_.clear();
+  has_changed_ = false;
+  const auto compare = [this](const std::string& name, const at::Tensor& buffer) {
+    has_changed_ = has_changed_ || !fits(buffers_.size(), name, buffer);
+    buffers_.push_back(buffer);
+  };
+  visit_buffers(*module_, compare);
+  has_changed_ = has_changed_ || buffers_.size() != seen_.size();
+  return has_changed_;
+}
+
+void BufferBroadcast::take_up() {
+  seen_.clear();
+  const auto note = [this](const std::string& name, const at::Tensor& buffer) {
+    seen_.push_back({.name = name, .sizes = buffer.sizes().vec(), .dtype = buffer.scalar_type(), .device = buffer.device()});
+  };
+  visit_buffers(*module_, note);
+  look();
+  broadcast_.emplace(control_, gradients_, buffers_);
+}
+
+std::vector<std::string> BufferBroadcast::lines() const {
+  std::vector<std::string> lines;
+  for (const auto& [name, buffer] : buffers_in(*module_)) lines.push_back(describe_tensor("buffer", name, buffer.contiguous()));
+  return lines;
+}
+
+void BufferBroadcast::launch(int root) {
+  broadcast_->launch(root, has_changed_ ? std::vector<at::Tensor>{} : buffers_);
+}
+
+void BufferBroadcast::wait(bool keep) {
+  broadcast_->wait(keep);
+  left_.clear();
+  for (const at::Tensor& buffer : buffers_) {
+    if (keep) left_.push_back({.tensor = buffer.unsafeGetTensorImpl(), .version = version_of(buffer)});
+  }
+  buffers_.clear();
+}
+
+std::vector<NamedTensor> BufferBroadcast::untouched() const {
+  std::vector<NamedTensor> result;
+  for (const auto& [name, buffer] : buffers_in(*module_)) {
+    const size_t position = result.size();
+    const bool is_left =
+        position < left_.size() && left_[position].tensor == buffer.unsafeGetTensorImpl() && left_[position].version == version_of(buffer);
+    result.push_back({name, is_left ? buffer : at::Tensor()});
+  }
+  return result;
 }
 
 void broadcast_tensors(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root) {
@@ -109,7 +217,7 @@ void broadcast_tensors(const ProcessGroup& group, const std::vector<at::Tensor>&
   size_t bytes = 0;
   const auto send = [&] {
     TensorBroadcast broadcast(group, group, together);
-    broadcast.launch(root);
+    broadcast.launch(root, together);
     broadcast.wait(/*keep=*/true);
     together.clear();
     bytes = 0;

@@ -3,6 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,31 +14,57 @@
 
 namespace firkin {
 
+// A module that stands for one that is kept elsewhere: Python's.
+class MirrorModule : public torch::nn::Module {
+ public:
+  using Module::Module;
+  // Takes over what that one holds now; called before this one is looked at. What it throws fails the step.
+  virtual void look() = 0;
+  // Of that one, under full names; this one has none.
+  virtual const std::vector<NamedTensor>& buffers_there() const = 0;
+};
+
+// All buffers, under each of their names.
+std::vector<NamedTensor> buffers_in(const torch::nn::Module& module);
+
 // Whether a module trains the same parameters as when it was looked at last, and, where its modules are awaited, has them in the same ones.
 // Not thread-safe.
 class ParameterWatch {
  public:
   ParameterWatch(const torch::nn::Module& module, bool modules_too) : module_(&module), modules_too_(modules_too) {}
 
-  // Compares every parameter's identity and requires_grad: about 0.1 us each.
+  // Compares every parameter's identity and requires_grad: about 0.1 us each. A tensor that was computed is no parameter, and the one whose
+  // place it takes is still there: forwards put such tensors in and take them out again.
   bool has_changed() const;
   void look();
 
  private:
   const torch::nn::Module* module_;
   bool modules_too_;
-  std::vector<std::pair<const void*, bool>> seen_;  // in the order of the tree
+  struct Place {
+    const torch::nn::Module* module = nullptr;
+    size_t index = 0;  // of its parameters, from 1 on
+    bool operator==(const Place&) const = default;
+  };
+  struct Seen {
+    Place place;
+    const void* identity = nullptr;  // of a parameter or a module
+    bool is_trained = false;
+  };
+  std::vector<Seen> seen_;  // in the order of the tree
 };
 
 // All tensors of a device travel as bytes in one broadcast, whatever their dtypes. Not thread-safe.
 class TensorBroadcast {
  public:
-  // gradients: a group that carries every device. beside: the group for those that it carries.
-  TensorBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, const std::vector<at::Tensor>& tensors);
+  // gradients: a group that carries every device. beside: the group for those that it carries. like: of the sizes, dtypes and devices of
+  // all that are sent.
+  TensorBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, const std::vector<at::Tensor>& like);
 
-  // Starts sending the root's values. Collective.
-  void launch(int root);
-  // Waits, and keeps what came or not. Throws RuntimeError when the collective failed.
+  // Starts sending the root's values. tensors: none, where what travels will not be kept. Collective.
+  void launch(int root, const std::vector<at::Tensor>& tensors);
+  // Waits, and keeps what came or not: what autograd has saved of these tensors does not count as changed. Throws RuntimeError when the
+  // collective failed.
   void wait(bool keep);
 
  private:
@@ -46,11 +75,52 @@ class TensorBroadcast {
     ProcessGroup group;
     Work work;
   };
-  static Together gather(const std::vector<at::Tensor>& tensors, const ProcessGroup& group);
+  static Together gather(const std::vector<at::Tensor>& like, const ProcessGroup& group);
 
   int rank_ = 0;
   std::vector<Together> devices_;
   int root_ = 0;
+};
+
+// The buffers that a module has at the end of a step, to all ranks, whatever it had before. Not thread-safe.
+class BufferBroadcast {
+ public:
+  BufferBroadcast(const torch::nn::Module& module, const ProcessGroup& control, const ProcessGroup& gradients);
+
+  // Reads the module. True if there are other buffers than take_up() knew, by names, sizes, dtypes or devices; then nothing that is
+  // launched may be kept before all ranks have taken up theirs. About 0.2 us for each buffer.
+  bool look();
+  // On every rank, when all have the same lines().
+  void take_up();
+  std::vector<std::string> lines() const;
+
+  // As TensorBroadcast's.
+  void launch(int root);
+  void wait(bool keep);
+
+  // Those that nobody has written to, and that are in their places, since wait() kept what came: the others are undefined.
+  std::vector<NamedTensor> untouched() const;
+
+ private:
+  struct Seen {
+    std::string name;
+    std::vector<int64_t> sizes;
+    at::ScalarType dtype;
+    at::Device device;
+  };
+  struct Left {
+    const void* tensor;
+    uint32_t version;
+  };
+  bool fits(size_t position, const std::string& name, const at::Tensor& buffer) const;
+
+  const torch::nn::Module* module_;
+  ProcessGroup control_, gradients_;
+  std::vector<Seen> seen_;
+  std::vector<at::Tensor> buffers_;  // now
+  bool has_changed_ = false;
+  std::optional<TensorBroadcast> broadcast_;
+  std::vector<Left> left_;
 };
 
 // The root's values to all ranks, up to 64 MiB at a time, or one larger tensor. Collective. Throws GroupError when a collective failed.

@@ -8,6 +8,7 @@
 
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
+#include "sharded/sharded.h"
 #include "synchronizer.h"
 
 namespace firkin {
@@ -38,7 +39,7 @@ ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::
   };
   std::vector<std::string> lines;
   for (const auto& [name, tensor] : renewal.parameters) lines.push_back(describe_tensor("trainable parameter", name, tensor));
-  for (const auto& buffer : module.named_buffers()) lines.push_back(describe_tensor("buffer", buffer.key(), buffer.value()));
+  for (const auto& [name, buffer] : buffers_in(module)) lines.push_back(describe_tensor("buffer", name, buffer));
   renewal.sets_differ = difference_between_ranks(control, lines);
   if (!renewal.sets_differ.empty()) return renewal;
   std::vector<double> flags;  // of each: new here; then of each: known here
@@ -64,6 +65,9 @@ ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::
 std::string why_not_renewed(const StepSetup& setup, const ParameterRenewal& renewal) {
   if (!renewal.sets_differ.empty()) return renewal.sets_differ;
   if (renewal.parameters.empty()) return "the module has no trainable parameter left";
+  if (setup.options.strategy.shards) {
+    if (std::string twice = standing_twice(*setup.module); !twice.empty()) return twice;
+  }
   const bool is_planned = takes_plan(setup.options) || !setup.options.ready_order.empty();
   if (is_planned && renewal.parameters.size() != setup.parameters.size()) {
     return fmt::format("the module now trains {} parameters, but its plan or ready order covers {}", renewal.parameters.size(),
@@ -129,8 +133,9 @@ void Synchronizer::renew() {
 void Synchronizer::take_up(const ParameterRenewal& renewal) {
   const std::vector<NamedTensor> before = std::exchange(setup_.parameters, renewal.parameters);
   local_.clear();
+  checksum_.reset();
+  is_begun_ = false;
   transport_->release();
-  setup_.buffers = setup_.module->buffers();
   if (setup_.options.ready_order.empty()) setup_.ready_order = reversed_order(setup_.parameters.size());
   try {
     prepare_steps();
@@ -156,6 +161,7 @@ std::string Synchronizer::take_up_changes() {
 void Synchronizer::parameters_changed() {
   const auto held = enter();
   if (open_) throw RuntimeError("parameters_changed() called within a step; expected between steps");
+  if (auto* const mirror = dynamic_cast<MirrorModule*>(setup_.module)) mirror->look();
   const Call call(*this, "parameters_changed()");
   const std::string objection = or_lose_group([&] { return take_up_changes(); });
   if (!objection.empty()) throw RuntimeError("DataParallel: " + objection);

@@ -1,5 +1,6 @@
 #include "synchronizer.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,8 +17,9 @@ namespace firkin {
 namespace {
 
 constexpr const char* kSteppedByItself =
-    "the optimiser stepped {} on gradients that this rank accumulated under no_sync() and never synchronised, so ranks now differ; "
-    "expected a synchronising backward before every step of the optimiser";
+    "{} changed under gradients that this rank had accumulated under no_sync() and not synchronised, and ranks {}: if the optimiser "
+    "stepped it, expected a synchronising backward before every step of the optimiser";
+constexpr int64_t kMostPatience = 100;  // steps
 constexpr const char* kGraphOfGradient =
     "DataParallel: the gradient of {} has a graph (backward with create_graph), which averaging would lose; expected "
     "torch::autograd::grad(..., create_graph = true), with its result added to the loss before a single backward()";
@@ -45,7 +47,7 @@ StepError::StepError(StepFailure failure)
 Synchronizer::Synchronizer(StepSetup setup)
     : setup_(std::move(setup)),
       parameters_(*setup_.module, setup_.options.strategy.wait == Wait::kAtFirstUse),
-      audit_(setup_.options.audit_every, [this] { return audited_; }),
+      audit_(setup_.options.audit_every, [this] { return audited(); }),
       watch_({.ended = [this] { translated([this] { on_backward_ended(); }); },
               .failed = [this](const std::string& reason) { on_backward_failed(reason); }}) {
   prepare_steps();
@@ -54,10 +56,10 @@ Synchronizer::Synchronizer(StepSetup setup)
 // Of the setup's parameters.
 void Synchronizer::prepare_steps() {
   parameters_.look();
-  audited_.clear();
-  for (const auto& parameter : setup_.module->named_parameters()) audited_.push_back({parameter.key(), parameter.value()});
+  audited_ = parameters_in(*setup_.module);
+  audited_buffers_.clear();
   agreement_.emplace(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0);
-  buffers_.emplace(setup_.control, setup_.group, setup_.options.broadcast_buffers ? setup_.buffers : std::vector<at::Tensor>{});
+  if (setup_.options.broadcast_buffers) buffers_.emplace(*setup_.module, setup_.control, setup_.group);
   touched_.assign(setup_.parameters.size(), false);
   used_.assign(setup_.parameters.size(), false);
   transport_ = std::make_unique<BucketTransport>(setup_, extensions_, adopted_);  // last: may throw
@@ -67,7 +69,7 @@ Synchronizer::~Synchronizer() {
   remove_hooks();
   if (lost_) return;
   if (const std::string parameter = stepped_by_itself(); !parameter.empty()) {
-    TORCH_WARN("DataParallel: ", fmt::format(kSteppedByItself, parameter));
+    TORCH_WARN("DataParallel: ", fmt::format(kSteppedByItself, parameter, "may now differ"));
   }
 }
 
@@ -121,8 +123,54 @@ void Synchronizer::begin_step() {
     for (StepExtension* extension : extensions_) extension->begun();
     transport_->begin();
   });
-  if (const std::string parameter = stepped_by_itself(); !parameter.empty()) open_->failure = fmt::format(kSteppedByItself, parameter);
+  if (const std::string parameter = stepped_by_itself(); !parameter.empty()) {
+    open_->suspects = true;
+    suspicion_ = fmt::format(kSteppedByItself, parameter, "differ");
+  }
   local_.clear();
+}
+
+// In this step.
+bool Synchronizer::compares() const {
+  return audit_.is_due(step_) || (suspect_ && step_ >= compare_at_);
+}
+
+void Synchronizer::note_what_is_compared() {
+  if (std::exchange(is_begun_, true) || !compares()) return;
+  or_lose_group([&] {
+    for (StepExtension* extension : extensions_) extension->before_comparison();
+    checksum_ = audit_.checksum();
+  });
+}
+
+std::vector<NamedTensor> Synchronizer::audited() const {
+  std::vector<NamedTensor> all = audited_;
+  all.insert(all.end(), audited_buffers_.begin(), audited_buffers_.end());
+  return all;
+}
+
+// Those that are as a broadcast has left them: as numbers, because forwards write into buffers before the comparison.
+void Synchronizer::note_buffers() {
+  audited_buffers_.clear();
+  if (!buffers_) return;
+  for (const auto& [name, buffer] : buffers_->untouched()) {
+    at::Tensor number;
+    if (buffer.defined()) number = at::scalar_tensor(static_cast<int64_t>(checksum_of(buffer)), at::kLong);
+    audited_buffers_.push_back({"buffer " + name, std::move(number)});
+  }
+}
+
+// On any rank: there a forward has come between the last step and an audit. Collective.
+void Synchronizer::forget_buffers_that_moved() {
+  const auto count = static_cast<double>(audited_buffers_.size());
+  if (const auto counts = max_over_ranks(setup_.control, {count, -count}); counts[0] != -counts[1]) audited_buffers_.clear();
+  if (audited_buffers_.empty()) return;
+  std::vector<double> moved;
+  for (const NamedTensor& buffer : audited_buffers_) moved.push_back(buffer.tensor.defined() ? 0 : 1);
+  moved = max_over_ranks(setup_.control, moved);
+  for (size_t i = 0; i < moved.size(); ++i) {
+    if (moved[i] != 0) audited_buffers_[i].tensor.reset();
+  }
 }
 
 void Synchronizer::on_gradient(size_t parameter) {
@@ -142,12 +190,14 @@ void Synchronizer::on_gradient(size_t parameter) {
   has_gradient_since_failure_ = true;
   touched_[parameter] = true;
   if (!synchronizes_) {
+    note_what_is_compared();
     for (StepExtension* extension : extensions_) extension->gradient(parameter);
     if (!local_.contains(parameter)) local_.emplace(parameter, trace_of(which.tensor));
     return;
   }
   const bool begins = !open_;
   if (begins) begin_step();
+  note_what_is_compared();
   watch_.attach();
   if (!open_) return;  // this backward has failed meanwhile
   if (begins) skip_unreached();
@@ -257,15 +307,31 @@ bool Synchronizer::take_part_without_data() {
   return had_data_;
 }
 
+// What a mirror cannot take over fails the step.
+void Synchronizer::look_at_module() {
+  auto* const mirror = dynamic_cast<MirrorModule*>(setup_.module);
+  if (mirror == nullptr) return;
+  try {
+    mirror->look();
+  } catch (const std::exception& error) {
+    if (open_->failure) return;
+    open_->error = std::current_exception();
+    open_->failure = message_of(open_->error);
+  }
+}
+
 // Everything that this rank adds to the step is under way afterwards.
 void Synchronizer::send(RankState state) {
   wait_started_ = std::chrono::steady_clock::now();
   or_lose_group([&] {
+    look_at_module();
     open_->parameters_changed = parameters_.has_changed();
+    const bool buffers_changed = buffers_ && buffers_->look();
     if (state == RankState::kWithData) note_missing_gradients();
     if (state != RankState::kWithData) used_.assign(used_.size(), false);
     for (StepExtension* extension : extensions_) extension->sending();
-    open_->error = transport_->send(open_->failure ? RankState::kFailed : state, [this] { return where(); });
+    const std::exception_ptr error = transport_->send(open_->failure ? RankState::kFailed : state, [this] { return where(); });
+    if (!open_->error) open_->error = error;
     for (const StepExtension* extension : extensions_) {
       if (!open_->error) open_->error = extension->objection();
     }
@@ -273,11 +339,14 @@ void Synchronizer::send(RankState state) {
     RankReport report;
     report.state = open_->failure ? RankState::kFailed : state;
     report.parameters_changed = open_->parameters_changed;
+    report.buffers_changed = buffers_changed;
+    report.suspects = open_->suspects;
     report.step = static_cast<uint64_t>(step_);
     report.identity = hash_of(setup_.options.name);
-    if (audit_.is_due(step_)) report.checksum = audit_.checksum();
+    note_what_is_compared();  // where no gradient has come
+    report.checksum = checksum_.value_or(0);
     agreement_->launch(report, used_);
-    buffers_->launch(0);
+    if (buffers_) buffers_->launch(0);
   });
 }
 
@@ -324,14 +393,18 @@ void Synchronizer::complete() {
       const std::string reason = text_of_rank(setup_.control, ours, first_failed);
       fail({.rank = first_failed, .step = step_, .reason = reason}, open_->error);
       if (agreement_->any_parameters_changed()) take_up_changes();
-    } else if (!agreement_->are_checksums_equal()) {
-      const std::string difference = audit_.explain(setup_.control, step_);
-      fail({.rank = 0, .step = step_, .reason = difference}, std::make_exception_ptr(AuditError("DataParallel: " + difference)));
+    } else if (const std::optional<std::string> found = difference()) {
+      const bool is_of_audit = !agreement_->are_checksums_equal();
+      fail({.rank = 0, .step = step_, .reason = *found},
+           is_of_audit ? std::make_exception_ptr(AuditError("DataParallel: " + *found)) : nullptr);
     } else if (std::optional<StepFailure> failure = finish_comm_hook()) {
       fail(std::move(*failure), open_->error);
     } else {
-      if (audit_.is_due(step_)) audit_.note_equal(step_);
       succeed();
+    }
+    if (const int suspect = agreement_->first_that_suspects(); suspect < setup_.group.size && !suspect_) {
+      suspect_ = suspect;
+      compare_at_ = std::max(compare_at_ + patience_, step_ + 1);
     }
     exposed_wait_s_ = seconds_since(wait_started_);
     if (steps_finished_ > finished_before) {
@@ -342,7 +415,30 @@ void Synchronizer::complete() {
   used_.assign(used_.size(), false);
   touched_.assign(touched_.size(), false);
   local_.clear();
+  is_begun_ = false;
+  checksum_.reset();
   ++step_;
+  if (compares() && steps_finished_ > finished_before) note_buffers();
+}
+
+// Between ranks that have all come to the end of this step: of what it compares, and of their buffers. The same on every rank.
+std::optional<std::string> Synchronizer::difference() {
+  if (!agreement_->are_checksums_equal()) {
+    const std::string difference = audit_.explain(setup_.control, step_);
+    const std::optional<int> suspect = std::exchange(suspect_, {});
+    return suspect ? fmt::format("{}; on rank {} {}", difference, *suspect, text_of_rank(setup_.control, suspicion_, *suspect))
+                   : difference;
+  }
+  if (compares()) {
+    audit_.note_equal(step_);
+    if (suspect_) patience_ = std::min(2 * patience_, kMostPatience);
+    suspect_.reset();
+    compare_at_ = step_;
+  }
+  audited_buffers_.clear();
+  if (!buffers_ || !agreement_->any_buffers_changed()) return std::nullopt;
+  const std::string difference = difference_between_ranks(setup_.control, buffers_->lines());
+  return difference.empty() ? std::nullopt : std::optional(difference);
 }
 
 // A communication hook may fail on one rank long after it was called: no rank uses its result before all have one.
@@ -364,7 +460,7 @@ void Synchronizer::succeed() {
   if (root == setup_.group.size) {  // the end of a Join: no rank had anything to send
     transport_->drop([this] { return where(); });
     for (StepExtension* extension : extensions_) extension->dropped();
-    buffers_->wait(/*keep=*/false);
+    if (buffers_) buffers_->wait(/*keep=*/false);
     forget_failure();
     return forget_all_gradients();
   }
@@ -393,9 +489,12 @@ void Synchronizer::receive_means(bool all) {
 
 // Rank 0's are under way; where it has no data they are of no use.
 void Synchronizer::receive_buffers() {
+  if (!buffers_) return;
   const int root = agreement_->first_with_data();
-  buffers_->wait(/*keep=*/root == 0);
-  if (root == 0) return;
+  const bool is_as_sent = root == 0 && !agreement_->any_buffers_changed();
+  buffers_->wait(/*keep=*/is_as_sent);
+  if (is_as_sent) return;
+  if (buffers_->look()) buffers_->take_up();
   buffers_->launch(root);
   buffers_->wait(/*keep=*/true);
 }
@@ -404,7 +503,7 @@ void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
   const bool is_even = is_comm_hook_even();
   if (is_even) transport_->drop([this] { return where(); });
   for (StepExtension* extension : extensions_) extension->dropped();
-  buffers_->wait(/*keep=*/false);
+  if (buffers_) buffers_->wait(/*keep=*/false);
   forget_all_gradients();
   last_failure_ = std::move(failure);
   last_error_ = std::move(error);
@@ -449,6 +548,8 @@ void Synchronizer::audit() {
   if (open_) throw RuntimeError("audit() called within a step; expected between steps");
   const Call call(*this, "audit()");
   const std::string difference = or_lose_group([&] {
+    note_buffers();
+    forget_buffers_that_moved();
     const auto ranks = gather_hashes(setup_.control, {audit_.checksum()});
     const bool are_equal = std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
     return are_equal ? std::string() : audit_.explain(setup_.control, step_);

@@ -32,6 +32,7 @@ struct ParameterRenewal;  // renewal.cpp
 //                |  Synchronizer::begin_step
 //                |  |  BucketTransport::begin       all buckets empty
 //                |  BackwardWatch::attach           to its end and its exception
+//                |  Audit::checksum                 in every 100th step
 //                |  Synchronizer::skip_unreached    if find_unused_parameters
 //                |  BucketTransport::ready          counts; with the last gradient:
 //                |  |  BucketTransport::place       gradient / W into its bucket
@@ -48,9 +49,8 @@ struct ParameterRenewal;  // renewal.cpp
 //                |  |  ParameterWatch::has_changed  other parameters than before?
 //                |  |  note_missing_gradients                    v
 //                |  |  BucketTransport::send        the rest ->  all-reduces of what is left
-//                |  |  Audit::checksum              in every 100th step
 //                |  |  StepAgreement::launch ----------------->  24 bytes a rank, OR
-//                |  |  TensorBroadcast::launch --------------->  rank 0's buffers
+//                |  |  BufferBroadcast::launch --------------->  rank 0's buffers
 //                |  Synchronizer::complete
 //                |  |  StepAgreement::wait <-------------------  what every rank reports
 //                |  |  Synchronizer::finish_comm_hook              results, if options have one
@@ -68,11 +68,17 @@ struct ParameterRenewal;  // renewal.cpp
 // With finish_with_backward = false, send and complete run in the training thread (finish()). `ordered`, `sharded` and automatic buckets
 // see a step only through StepExtension.
 //
-// An agreement carries 24 bytes a rank: the step's number; the rank's state (with data, without data, failed) and whether its module
-// trains other parameters; which wrapped module it is; in a step with an audit, a checksum. Under find_unused_parameters a bit per
-// parameter follows. Every rank then decides alike: succeed; fail, if a rank reports a failure or checksums differ (Audit::explain finds
-// the tensor); renew, if parameters changed; lose_group, if a collective failed, which the others learn from the store. A rank whose
-// backward or forward threw calls send(kFailed) and sends what is left, so that nobody waits for a timeout.
+// An agreement carries 24 bytes a rank: the step's number; the rank's state (with data, without data, failed), whether its module trains
+// other parameters or has other buffers, and whether it may differ from the other ranks; which wrapped module it is; in a step with an
+// audit, a checksum. Under find_unused_parameters a bit per parameter follows. Every rank then decides alike: succeed; fail, if a rank
+// reports a failure or checksums differ (Audit::explain finds the tensor); renew, if parameters changed; lose_group, if a collective
+// failed, which the others learn from the store. A rank whose backward or forward threw calls send(kFailed) and sends what is left, so that
+// nobody waits for a timeout.
+//
+// A rank whose parameters changed under gradients of its own may have stepped its optimiser with them, or may climb and go back
+// (sharpness-aware minimisation): that it suspects makes all ranks compare in a later step, and only a difference fails that. Compared is
+// what a step's first gradient finds, synchronised or not: a program that moves its parameters by itself between backwards has them alike
+// on all ranks there.
 //
 // One mutex guards all of it: autograd may run hooks on several threads (the calling thread on a CPU, one per device on GPUs). It is taken
 // once per gradient, and a hook never waits for a collective, except the first hook of a step under `ordered`. The methods do what those
@@ -143,15 +149,23 @@ class Synchronizer {
   struct OpenStep {
     bool is_backward_over = false;
     bool parameters_changed = false;
+    bool suspects = false;               // that it differs from other ranks
     std::optional<std::string> failure;  // this rank's
     std::exception_ptr error;            // the same, where it is to come out of the step as it is
   };
+  void look_at_module();
   void on_gradient(size_t parameter);
   void on_backward_ended();
   void on_backward_failed(const std::string& reason);
   void begin_step();
   void skip_unreached();
   std::string stepped_by_itself() const;
+  bool compares() const;
+  void note_what_is_compared();
+  std::optional<std::string> difference();
+  std::vector<NamedTensor> audited() const;
+  void note_buffers();
+  void forget_buffers_that_moved();
   void send(RankState state);
   void note_missing_gradients();
   void complete();
@@ -181,9 +195,10 @@ class Synchronizer {
   AdoptedGradients adopted_;
   std::unique_ptr<BucketTransport> transport_;
   std::optional<StepAgreement> agreement_;
-  std::optional<TensorBroadcast> buffers_;
+  std::optional<BufferBroadcast> buffers_;  // if they are broadcast
   ParameterWatch parameters_;
-  std::vector<NamedTensor> audited_;  // frozen ones as well
+  std::vector<NamedTensor> audited_;          // frozen ones as well
+  std::vector<NamedTensor> audited_buffers_;  // in an audit: checksums of what a broadcast has left
   Audit audit_;
   BackwardWatch watch_;
   std::unique_ptr<ParameterHooks> hooks_;
@@ -194,6 +209,15 @@ class Synchronizer {
   std::vector<bool> touched_;      // has got a gradient since a step ended last
   std::vector<bool> used_;         // has something to add to the step that ends
   std::map<size_t, Trace> local_;  // of those that have gradients of this rank alone
+  bool is_begun_ = false;          // a gradient has come since a step ended last, synchronised or not
+
+  std::optional<uint64_t> checksum_;  // for this step's agreement
+  std::string suspicion_;             // this rank's last one
+  // Some rank suspects, and no comparison has followed. The same on every rank, as is when it follows: a program whose suspicions have all
+  // been unfounded is compared more and more seldom.
+  std::optional<int> suspect_;
+  int64_t compare_at_ = 0;  // step
+  int64_t patience_ = 1;    // steps
 
   bool had_data_ = false;                // some rank, in the step that ended last
   bool has_unreported_failure_ = false;  // a step failed since finish() was called last

@@ -84,6 +84,8 @@ void BucketTransport::begin() {
   if (buckets_ == nullptr) {
     build_buckets();
     settled_.set();
+  } else if (!setup_.options.strategy.shards && buckets_->leave_kept_gradients()) {  // sharded: no parameter's gradient ever lies there
+    settled_.set();
   }
   placed_.assign(placed_.size(), false);
   counter_.begin_step();

@@ -20,14 +20,13 @@
 
 namespace firkin {
 
-// What a wrapped module is stepped with. Of all that is here only `parameters`, `buffers` and `ready_order` ever change, between steps.
+// What a wrapped module is stepped with. Of all that is here only `parameters` and `ready_order` ever change, between steps.
 struct StepSetup {
   torch::nn::Module* module = nullptr;
   ProcessGroup group;    // carries the gradients, and nothing else
   ProcessGroup control;  // the same ranks over other connections, for all else: nothing small waits behind a bucket
   DataParallelOptions options;
   std::vector<NamedTensor> parameters;  // that are trained
-  std::vector<at::Tensor> buffers;
   std::vector<int64_t> ready_order;
 };
 
@@ -39,6 +38,7 @@ class StepExtension {
   virtual ~StepExtension() = default;
 
   virtual void begun() {}                         // a step, before anything is in a bucket
+  virtual void before_comparison() {}             // of all parameters between ranks: nothing of the last step is under way afterwards
   virtual void gradient(size_t /*parameter*/) {}  // one has come, to be synchronised or not
   virtual void placed(size_t /*parameter*/) {}    // it is complete and in its bucket, during backward
   virtual void launched(size_t /*buckets*/) {}    // because of it

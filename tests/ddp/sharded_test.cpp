@@ -506,6 +506,31 @@ TEST(Sharded, AParameterMayGetOtherMemory) {
   });
 }
 
+// That rank's step() throws; it still owes the others its parts, and its next step says so.
+TEST(Sharded, AParameterWhoseMemoryCannotBeFollowedFailsTheNextStepOnAllRanksAndHoldsUpNone) {
+  const std::vector<Tensors> ranks = run("sharded", [](Place& place) {
+    for (int step = 0; step < 3; ++step) place.train(step);
+    place.loss(3).backward();
+    Tensors parameters = place.training->ddp.module().parameters();
+    if (place.group.rank == 0) {
+      place.training->step();
+    } else {
+      Tensors whole;
+      for (at::Tensor& parameter : parameters) {
+        whole.push_back(parameter.variable_data());
+        parameter.set_data(at::zeros({1}, at::kDouble));
+      }
+      EXPECT_THROW(place.training->step(), c10::Error);
+      for (size_t i = 0; i < parameters.size(); ++i) parameters[i].set_data(whole[i]);
+    }
+    EXPECT_THAT(message_of<RuntimeError>([&] { place.loss(4).backward(); }), HasSubstr("expected ShardedOptimizer::step() on every rank"));
+    for (int step = 5; step < 7; ++step) place.train(step);
+    EXPECT_FALSE(place.training->ddp.last_failure());
+    place.training->ddp.audit();
+  });
+  EXPECT_TRUE(same_bits(ranks[0], ranks[1]));
+}
+
 TEST(Sharded, TheAuditFindsADamagedParameter) {
   run("sharded", [](Place& place) {
     for (int step = 0; step < 3; ++step) place.train(step);

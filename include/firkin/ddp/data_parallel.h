@@ -180,11 +180,12 @@ class DataParallel {
   // and throws a StepError on every rank, and the step after it works.
   void parameters_changed();
 
-  // Compares checksums of all parameters, of the states of audited optimisers, and of a ShardedOptimizer's options, across ranks; every
-  // options.audit_every steps this happens within a step. Buffers are not included; broadcast_buffers keeps them equal. Call between steps.
-  // Collective. Throws AuditError on every rank if any differ.
+  // Compares checksums across ranks: of all parameters; of buffers, if options.broadcast_buffers is on, as the last step has left them;
+  // of what audited optimisers keep; of a ShardedOptimizer's options. Every options.audit_every steps this happens within a step, which
+  // compares what the step's first gradient finds. Call between steps. Collective. Throws AuditError on every rank if any differ.
   void audit();
-  // Audits the optimiser's state too. It must outlive this object. (OverlappedOptimizer calls this for its own.)
+  // Audits the optimiser's state too, and tensors that it steps outside the module (those of another wrapped module excepted). It must
+  // outlive this object. (OverlappedOptimizer calls this for its own.)
   void audit_optimizer(const torch::optim::Optimizer& optimizer);
   // The same for state kept elsewhere: `tensors` returns it with the same names in the same order on every rank. An exception from it loses
   // the group.
@@ -194,6 +195,10 @@ class DataParallel {
   // (OverlappedOptimizer), their parameters are stepped too; otherwise they become the parameters' gradients. Strategy sharded: waits for
   // parameters in flight. Does nothing under other strategies. Not collective. Throws GroupError if a collective failed.
   void drain();
+
+  // The same for the parameters of one part of the module. Call it in a forward that reads them before it calls that part (a momentum
+  // encoder): that such a read finds an old value cannot be noticed.
+  void receive_parameters(const torch::nn::Module& part);
 
   // The wrapped module, after drain(): for evaluation, checkpoints, named_parameters().
   torch::nn::Module& module();

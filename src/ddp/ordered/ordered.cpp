@@ -186,9 +186,8 @@ void Ordered::receive_rest() {
   FirstUse::receive_rest();
 }
 
-// Its buckets, in launch order.
-void Ordered::receive_for(const torch::nn::Module& module) {
-  const std::vector<size_t>& parameters = modules_->parameters_of(module);
+// Their buckets, in launch order.
+void Ordered::receive_those(const std::vector<size_t>& parameters) {
   const BucketTransport& transport = synchronizer_.transport();
   std::vector<int64_t> buckets = transport.not_received();
   std::erase_if(buckets, [&](int64_t bucket) {

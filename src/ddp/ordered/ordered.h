@@ -92,6 +92,9 @@ class Ordered final : public FirstUse {
 
   void receive_rest() override;
   void begun() override;
+  void before_comparison() override {
+    if (!are_unclaimed_) receive_all();  // otherwise nobody has stepped with what is on its way
+  }
   bool may_arrive_later(int64_t bucket) const override { return may_be_late(bucket); }
   void received(const StepAgreement& agreement, bool is_first) override;
   void sending() override;
@@ -99,7 +102,7 @@ class Ordered final : public FirstUse {
 
  private:
   void receive_all() override;
-  void receive_for(const torch::nn::Module& module) override;
+  void receive_those(const std::vector<size_t>& parameters) override;
   bool may_be_late(int64_t bucket) const override;
   void check_unchanged() const;
   void receive_late(const std::vector<int64_t>& buckets);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include "comm/across_ranks.h"
@@ -40,12 +41,27 @@ at::Tensor first_run(const ParameterPart& part, const ShardedOptions& options) {
 
 }  // namespace
 
-void check_sharded(const DataParallelOptions& options) {
+void check_sharded(const DataParallelOptions& options, const torch::nn::Module& module) {
+  if (const std::string twice = standing_twice(module); !twice.empty()) throw InputError("DataParallel: " + twice);
   using Start = BucketReduction (*)(const ProcessGroup&, at::Tensor);
   const GradientHook plain = plain_all_reduce();
   const Start* start = options.gradient_hook.start.target<Start>();
   if (start != nullptr && *start == *plain.start.target<Start>() && !options.gradient_hook.wire_dtype) return;
   throw InputError("DataParallel: the strategy sharded takes no gradient hook, because it sums gradients itself; expected none");
+}
+
+std::string standing_twice(const torch::nn::Module& module) {
+  std::unordered_map<const torch::nn::Module*, std::string> first_names;
+  for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
+    const auto [first, is_new] = first_names.emplace(item.value().get(), item.key());
+    if (is_new || trainable_parameters(*item.value()).empty()) continue;
+    return fmt::format(
+        "the module {} is {} as well, and LibTorch's optimisers step its parameters twice, which the strategy sharded does not; expected "
+        "it "
+        "registered once",
+        item.key(), first->second);
+  }
+  return "";
 }
 
 Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicesOfBuckets> slices)
@@ -217,9 +233,10 @@ void Sharded::follow_parameters() {
 
 void Sharded::step() {
   const auto held = enter_after_step();
-  if (!std::exchange(has_gradients_, false)) return;
+  if (!has_gradients_) return;
   settled().follow();
-  follow_parameters();
+  follow_parameters();  // may throw: then the next step begins with the gather that this rank owes
+  has_gradients_ = false;
   std::vector<at::Tensor> gradients;  // hidden from the optimiser until it is their bucket's turn
   for (const ParameterPart& part : parts_) {
     gradients.push_back(std::exchange(part.run.tensor.mutable_grad(), {}));
@@ -291,9 +308,9 @@ void Sharded::receive_all() {
   for (const int64_t bucket : gather_order()) receive(bucket);
 }
 
-void Sharded::receive_for(const torch::nn::Module& module) {
+void Sharded::receive_those(const std::vector<size_t>& parameters) {
   RECORD_USER_SCOPE("forward waits");
-  for (const size_t parameter : modules_->parameters_of(module)) receive(parts_[parameter].bucket);
+  for (const size_t parameter : parameters) receive(parts_[parameter].bucket);
 }
 
 double Sharded::clip_gradients(double max_norm) {

@@ -18,8 +18,10 @@
 
 namespace firkin {
 
-// Throws InputError for options that the strategy does not support.
-void check_sharded(const DataParallelOptions& options);
+// Throws InputError for options and modules that the strategy does not support.
+void check_sharded(const DataParallelOptions& options, const torch::nn::Module& module);
+// What is wrong with a module that is registered under two names, in it or in several of its modules; empty: there is none.
+std::string standing_twice(const torch::nn::Module& module);
 
 // This rank's run of a parameter's elements: what its slice of the bucket has of them.
 struct ParameterPart {
@@ -51,7 +53,7 @@ struct ParameterPart {
 //   |  |  gather                         ----------------------> all-gather, in the bucket's own memory
 //   |  |  receive                        what nobody awaits  <-
 //   forward
-//   |  await_parameters: receive_for
+//   |  await_parameters: receive_those
 //   |  |  receive                        its buckets <---------- parameters
 //   backward() begins: Sharded::begun
 //   |  receive                           the rest <------------
@@ -102,7 +104,7 @@ class Sharded final : public FirstUse {
   void gather(int64_t bucket);
   void receive(int64_t bucket);
   void receive_all() override;
-  void receive_for(const torch::nn::Module& module) override;
+  void receive_those(const std::vector<size_t>& parameters) override;
   void gather_states(c10::function_ref<void(size_t part, State whole)> take);
   void regroup(const std::vector<ParameterPart>& parts);
   const BucketTransport& transport() const { return synchronizer_.transport(); }

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
@@ -57,8 +58,8 @@ at::Tensor gather_runs(const ProcessGroup& group, const at::Tensor& run, const P
 at::Tensor cut(const at::Tensor& tensor, const ParameterPart& part) {
   const at::Tensor& parameter = part.parameter;
   if (tensor.sizes() != parameter.sizes()) {
-    throw InputError(fmt::format("ShardedOptimizer: the state of {} has {} elements; expected {}, in the parameter's shape", part.run.name,
-                                 tensor.numel(), parameter.numel()));
+    throw InputError(fmt::format("ShardedOptimizer: the state of {} has the shape [{}]; expected the parameter's, [{}]", part.run.name,
+                                 fmt::join(tensor.sizes(), ", "), fmt::join(parameter.sizes(), ", ")));
   }
   at::Tensor laid_out = at::empty_strided(parameter.sizes(), parameter.strides(), part.run.tensor.options().requires_grad(false));
   return part.within(laid_out.copy_(tensor), part.begin).clone();
