@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ddp/backward_watch.h"
+#include "ddp/module_state.h"
 #include "ddp/optimizer_state.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
@@ -22,6 +23,7 @@
 #include "firkin/ddp/sharded_optimizer.h"
 
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/c10d/python_comm_hook.h>
 #include <torch/extension.h>
 #include <torch/optim/optimizer.h>
@@ -50,31 +52,130 @@ torch::nn::Module& make_path(torch::nn::Module& root, const std::string& path) {
   return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
 }
 
-// A LibTorch module in the shape of a Python one: under the same names, with the same tensors in the same order, which is what DataParallel
-// and await_parameters() need. Names are paths, "layers.0.weight"; tied tensors come under each of their names.
-class MirroredModule final : public torch::nn::Module {
+// The dictionaries of a Python module's parts as they were at watch(). The GIL is held.
+class Dictionaries {
  public:
-  using Module::Module;
+  void watch(const py::list& dictionaries) {
+    watched_.clear();
+    for (const py::handle each : dictionaries) {
+      Watched watched{.dictionary = py::reinterpret_borrow<py::dict>(each), .then = {}};
+      for_each(watched.dictionary, [&](PyObject* name, PyObject* value) {
+        watched.then.emplace_back(py::reinterpret_borrow<py::object>(name), py::reinterpret_borrow<py::object>(value));
+        return true;
+      });
+      watched_.push_back(std::move(watched));
+    }
+  }
 
-  // In the place of what it held; modules in it are new. LibTorch lets no buffer go: those of the module itself stay.
-  void hold(const NamedTensors& parameters, const NamedTensors& buffers) {
+  // Calls is_same(now) for values that are other objects than then; false where names differ, or it says so.
+  template <typename IsSame>
+  bool are_as_then(IsSame is_same) const {
+    for (const Watched& watched : watched_) {
+      size_t position = 0;
+      const bool is_as_then = for_each(watched.dictionary, [&](PyObject* name, PyObject* now) {
+        if (position == watched.then.size()) return false;
+        const auto& [name_then, then] = watched.then[position++];
+        return name == name_then.ptr() && (now == then.ptr() || is_same(now));
+      });
+      if (!is_as_then || position < watched.then.size()) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct Watched {
+    py::dict dictionary;
+    std::vector<std::pair<py::object, py::object>> then;  // which keeps the values: a new one never lies where an old one was
+  };
+
+  template <typename Visit>
+  static bool for_each(const py::dict& dictionary, Visit visit) {
+    PyObject* name = nullptr;
+    PyObject* value = nullptr;
+    for (Py_ssize_t position = 0; PyDict_Next(dictionary.ptr(), &position, &name, &value) != 0;) {
+      if (!visit(name, value)) return false;
+    }
+    return true;
+  }
+
+  std::vector<Watched> watched_;
+};
+
+PyObject* parameter_class() {
+  static PyObject* const kClass = py::module_::import("torch.nn").attr("Parameter").release().ptr();
+  return kClass;
+}
+
+// A forward puts computed tensors, or others that are no parameters, in the place of parameters, which are there all the same.
+bool is_no_parameter(PyObject* object) {
+  if (!THPVariable_Check(object)) return false;
+  return !THPVariable_Unpack(object).is_leaf() || PyObject_IsInstance(object, parameter_class()) == 0;
+}
+
+// How a mirror sees that the Python module holds others than it does.
+struct PythonModule {
+  Dictionaries structure;  // parts and parameters
+  Dictionaries buffers;
+  bool always_asks = false;  // there are parts that keep theirs elsewhere
+  py::object look;           // called with whether more than buffers' values has changed
+};
+
+// A LibTorch module in the shape of a Python one: under the same names, with the same parameters in the same order, which is what
+// DataParallel and await_parameters() need. Names are paths, "layers.0.weight"; tied tensors come under each of their names.
+class MirroredModule final : public MirrorModule {
+ public:
+  using MirrorModule::MirrorModule;
+
+  // In the place of what it held; modules in it are new.
+  void hold(const NamedTensors& parameters) {
     parameters_.clear();
     for (const auto& child : named_children()) unregister_module(child.key());
     for (const auto& [full_name, tensor] : parameters) {
       const auto [path, name] = split_path(full_name);
       make_path(*this, path).register_parameter(name, tensor, tensor.requires_grad());
     }
-    for (const auto& [full_name, tensor] : buffers) {
-      const auto [path, name] = split_path(full_name);
-      torch::nn::Module& part = make_path(*this, path);
-      if (!part.named_buffers(/*recurse=*/false).contains(name)) part.register_buffer(name, tensor);
-    }
   }
+  void hold_buffers(const NamedTensors& buffers) {
+    buffers_.clear();
+    for (const auto& [name, tensor] : buffers) buffers_.push_back({name, tensor});
+  }
+
+  // The GIL is held.
+  void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
+    python_ = {new PythonModule{.structure = {}, .buffers = {}, .always_asks = always_asks, .look = std::move(look)}, DeleteWithGil()};
+    python_->structure.watch(structure);
+    python_->buffers.watch(buffers);
+  }
+
+  void look() override {
+    const py::gil_scoped_acquire gil;
+    const std::shared_ptr<PythonModule> python = python_;  // look() may watch again
+    if (python == nullptr) return;
+    bool have_values_changed = python->always_asks;
+    const bool is_as_then = python->structure.are_as_then(is_no_parameter) && python->buffers.are_as_then([&](PyObject* /*now*/) {
+      have_values_changed = true;
+      return true;
+    });
+    if (!is_as_then || have_values_changed) python->look(!is_as_then);
+  }
+  const std::vector<NamedTensor>& buffers_there() const override { return buffers_; }
+
+ private:
+  struct DeleteWithGil {
+    void operator()(PythonModule* python) const {
+      const py::gil_scoped_acquire gil;
+      delete python;
+    }
+  };
+
+  std::vector<NamedTensor> buffers_;
+  std::shared_ptr<PythonModule> python_;
 };
 
 std::shared_ptr<MirroredModule> mirror_module(const NamedTensors& parameters, const NamedTensors& buffers) {
   auto root = std::make_shared<MirroredModule>("module");
-  root->hold(parameters, buffers);
+  root->hold(parameters);
+  root->hold_buffers(buffers);
   return root;
 }
 
@@ -137,10 +238,10 @@ class Engine : private Mirror, public DataParallel {
       : Mirror{mirror_module(parameters, buffers)}, DataParallel(*root, std::move(group), std::move(options)) {}
 
   // The Python module holds others now. Between steps, of which the next one notices; what awaited parameters is to be added anew.
-  void follow(const NamedTensors& parameters, const NamedTensors& buffers) {
+  void follow(const NamedTensors& parameters) {
     drain();
     awaiting_.clear();
-    root->hold(parameters, buffers);
+    root->hold(parameters);
     parts = root->named_modules();  // the old ones would keep dropped parameters in memory
   }
 
@@ -154,6 +255,14 @@ class Engine : private Mirror, public DataParallel {
   }
   void await_module(size_t index) const {
     for (const torch::nn::Module* part : awaiting_[index]) await_parameters(*part);
+  }
+  // The same for one who only reads them.
+  void receive_module(size_t index) {
+    for (const torch::nn::Module* part : awaiting_[index]) receive_parameters(*part);
+  }
+  void hold_buffers(const NamedTensors& buffers) { root->hold_buffers(buffers); }
+  void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
+    root->watch(std::move(look), structure, buffers, always_asks);
   }
   // A bucket's parameters, by name, in order; a tensor in parts is in each of its buckets.
   std::vector<std::vector<std::string>> bucket_names() const {
@@ -346,12 +455,17 @@ void bind_engine(py::module_& module) {
           },
           Released())
       .def("follow", &Engine::follow, Released())
+      .def("hold_buffers", &Engine::hold_buffers)
+      .def("watch", &Engine::watch)
+      .def("unwatch", [](Engine& engine) { engine.watch(py::none(), py::list(), py::list(), false); })
       .def("parameters_changed", &Engine::parameters_changed, Released())
       .def("audit", &Engine::audit, Released())
       .def("audit_tensors", &audit_tensors)
       .def("drain", &Engine::drain, Released())
+      .def("is_hooked", [](const Engine& /*engine*/, const at::Tensor& parameter) { return is_hooked(parameter); })
       .def("add_awaiting", &Engine::add_awaiting)
       .def("await_module", &Engine::await_module, Released())
+      .def("receive_module", &Engine::receive_module, Released())
       .def(
           "join", [](Engine& engine, const std::function<void()>& step) { engine.join().finish(step); }, Released())
       .def("stats", &Engine::stats, Released())
@@ -386,8 +500,8 @@ bool set_error(std::exception_ptr error) {
     raise("firkin._native", "GroupError", py::str(group.what()));
   } catch (const AuditError& audit) {
     raise("firkin._native", "AuditError", py::str(audit.what()));
-  } catch (py::error_already_set& python) {  // of a communication hook
-    python.restore();
+  } catch (py::error_already_set& python) {                      // of a communication hook, or of what the module holds
+    PyErr_SetObject(python.type().ptr(), python.value().ptr());  // not restore(): a failed step may throw it again
   } catch (...) {
     return false;
   }

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from firkin import _ddp
 from firkin._core import InputError
 from firkin._native import StepError, load_engine
-from firkin._ordered import Arrivals
+from firkin._ordered import Arrivals, is_scripted
 from firkin._plan import Plan
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
@@ -138,7 +138,7 @@ class DistributedDataParallel(torch.nn.Module):
         """Collective."""
         self._ranks = Ranks(self._group)
         group = dist.group.WORLD if self._group is None else self._group
-        parameters, buffers = _named_tensors(self.module)
+        parameters, buffers = _named_parameters(self.module), _Buffers(self.module).named()
         engine = load_engine().Engine(parameters, buffers, group, timeout_s=_timeout_s(group), **self._settings)
         self._listen(engine, parameters)
 
@@ -147,7 +147,33 @@ class DistributedDataParallel(torch.nn.Module):
         if self.strategy in _AWAITED:
             self._leave = weakref.finalize(self, running.install(self.module))
         self._running = running
-        self._held = _Held(self)
+        self._parameters_then = parameters
+        self._watch(engine)
+
+    def _watch(self, engine: Any) -> None:
+        """Lets the engine look at the module before it ends a step, and call _look() where anything is not as it was."""
+        self._buffers_there = _Buffers(self.module)
+        parts = list(self.module.modules())
+        structure = [held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict)]
+        buffers = [part._buffers for part in parts if isinstance(part._buffers, dict)]
+        look = weakref.WeakMethod(self._look)
+
+        def call(is_more_than_values: bool) -> None:
+            if method := look():
+                method(is_more_than_values)
+
+        engine.watch(call, structure, buffers, any(map(is_scripted, parts)))
+
+    def _look(self, is_more_than_values: bool) -> None:
+        """More than the values of buffers: parts, parameters, or names."""
+        if is_more_than_values:
+            parameters = _named_parameters(self.module)
+            then = self._parameters_then
+            if [name for name, _ in then] != [name for name, _ in parameters] or any(a is not b for (_, a), (_, b) in zip(then, parameters)):
+                self._follow_module(parameters)
+            else:
+                self._watch(self._engine)
+        self._engine.hold_buffers(self._buffers_there.named())
 
     @property
     def _arrivals(self) -> Arrivals:
@@ -165,7 +191,7 @@ class DistributedDataParallel(torch.nn.Module):
         if self._group not in (None, dist.group.WORLD):
             raise InputError("DataParallel: cannot copy with another process group; expected the default one, as in PyTorch, or a copy of .module")
         self.drain()
-        ours = ("_group", "_held", "_leave", "_ranks", "_running")
+        ours = ("_buffers_there", "_group", "_leave", "_parameters_then", "_ranks", "_running")
         kept = {name: value for name, value in self.__dict__.items() if name not in ours}
         return kept | {"_settings": self._settings | {"comm_hook": None}}  # as in PyTorch
 
@@ -179,26 +205,21 @@ class DistributedDataParallel(torch.nn.Module):
         running = self._arrivals if torch.is_grad_enabled() else self._running
         if running is None:
             return self.module(*args, **kwargs)
-        if torch.is_grad_enabled() and self._held.has_changed():
-            self._follow_module()
-            running = self._arrivals
         running.in_forward = True
         try:
+            running.await_root()
             return self.module(*args, **kwargs)
         finally:
             running.in_forward = False
 
-    def _follow_module(self) -> None:
+    def _follow_module(self, parameters: _NamedTensors) -> None:
         if self.strategy == "ordered":
-            reason = (
-                "the module holds other parameters than before, and strategy ordered cannot follow in Python; expected a new"
+            raise InputError(
+                "DataParallel: the module holds other parameters than before, and strategy ordered cannot follow in Python; expected a new"
                 " DistributedDataParallel and optimiser after such a change"
             )
-            error = InputError(f"DataParallel: {reason}")
-            self._abandon(reason, error)
-            raise error
-        engine, (parameters, buffers) = self._engine, _named_tensors(self.module)
-        engine.follow(parameters, buffers)
+        engine = self._engine
+        engine.follow(parameters)
         if self.strategy in _AWAITED:
             self._leave()
         self._listen(engine, parameters)
@@ -209,8 +230,6 @@ class DistributedDataParallel(torch.nn.Module):
         Without this call the next step notices; if values differ between ranks, it raises a StepError on all of them, and the step after it
         works; under "sharded" every change raises it. Raises InputError under "ordered" where the module holds other parameters than before.
         """
-        if self._held.has_changed():
-            self._follow_module()
         self._engine.parameters_changed()
 
     def audit(self) -> None:
@@ -219,12 +238,29 @@ class DistributedDataParallel(torch.nn.Module):
         self._engine.audit()
 
     def audit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Audits include this optimiser's state from now on; on every rank. Not for a ShardedOptimizer, whose state differs by design."""
-        names = {p: name for name, p in self.module.named_parameters()}
+        """Audits include this optimiser's state from now on, and tensors that it steps outside the module; on every rank.
+
+        Not for a ShardedOptimizer, whose state differs by design.
+        """
+
+        model = weakref.ref(self)
 
         def tensors() -> list[tuple[str, torch.Tensor]]:
-            states = [(names.get(p, "a parameter"), optimizer.state.get(p, {})) for group in optimizer.param_groups for p in group["params"]]
-            return [(f"{key} of {name}", value) for name, state in states for key, value in state.items() if torch.is_tensor(value)]
+            found: list[tuple[str, torch.Tensor]] = []
+            if (held := model()) is None:
+                return found
+            names = {p: name for name, p in reversed(held._parameters_then)}
+            ignored = _ddp.ignored(held.module)
+            left_alone = {p for name, p in held.module.named_parameters() if name in ignored} if ignored else set()
+            for i, group in enumerate(optimizer.param_groups):
+                for j, p in enumerate(group["params"]):
+                    if p in left_alone:
+                        continue
+                    name = names.get(p, f"tensor {j} of the optimiser's group {i}")
+                    if p not in names and not held._engine.is_hooked(p):
+                        found.append((name, p))
+                    found += [(f"{key} of {name}", value) for key, value in optimizer.state.get(p, {}).items() if torch.is_tensor(value)]
+            return found
 
         self._engine.audit_tensors(tensors)
 
@@ -343,26 +379,26 @@ def _checked(hook: Callable[..., Any], name: str) -> Callable[..., Any]:
     return checked
 
 
-class _Held:
-    """The modules and parameters in a module, by which to see that a program has added, replaced or removed some. Microseconds."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        of_each = [held for part in module.modules() for held in (part._parameters, part._modules)]
-        self._then: list[tuple[dict[str, Any], dict[str, Any]]] = [(held, dict(held)) for held in of_each]
-
-    def has_changed(self) -> bool:
-        return any(len(now) != len(then) or any(now.get(name) is not each for name, each in then.items()) for now, then in self._then)
-
-
 _NamedTensors: TypeAlias = "list[tuple[str, torch.Tensor]]"
 
 
-def _named_tensors(module: torch.nn.Module) -> tuple[_NamedTensors, _NamedTensors]:
-    """Parameters and buffers, under all their names."""
+def _named_parameters(module: torch.nn.Module) -> _NamedTensors:
+    """Under all their names. What was computed (weight dropping, old weight norm) is no parameter, wherever it stands."""
     ignored = _ddp.ignored(module)
-    named = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
-    parameters, buffers = ([(name, tensor) for name, tensor in each if name not in ignored] for each in named)
-    return parameters, buffers
+    return [(name, p) for name, p in module.named_parameters(remove_duplicate=False) if name not in ignored and p.is_leaf]
+
+
+class _Buffers:
+    """Where a module keeps its buffers, by which to read them again in 0.1 us each while names stay."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._ignored = _ddp.ignored(module)
+        self._parts = [(f"{path}." if path else "", part._buffers) for path, part in module.named_modules(remove_duplicate=False)]
+
+    def named(self) -> _NamedTensors:
+        """Under all their names."""
+        named = [(path + name, each) for path, held in self._parts for name, each in held.items() if each is not None]
+        return [(name, each) for name, each in named if name not in self._ignored] if self._ignored else named
 
 
 def _say(line: str) -> None:

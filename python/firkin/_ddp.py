@@ -44,7 +44,7 @@ def ignored(module: torch.nn.Module) -> set[str]:
 def reduced_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
     """The parameters that DistributedDataParallel reduces, in order of registration; named as without torch.compile."""
     left_alone = ignored(module)
-    parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad and name not in left_alone]
+    parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad and p.is_leaf and name not in left_alone]
     return [(name.replace("_orig_mod.", ""), p) for name, p in parameters]
 
 

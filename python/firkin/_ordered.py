@@ -17,6 +17,53 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 _engine_steps = threading.local()  # whether an optimiser steps on this thread because the engine says so
 
 
+class _Awaited(dict[str, Any]):
+    """The parameters of one part of a module: whoever looks one up waits for it, and whoever goes through them outside forward for all."""
+
+    __slots__ = ("_wait_for_all", "_wait_for_these")
+
+    def __init__(self, held: dict[str, Any], wait_for_these: Callable[[], None], wait_for_all: Callable[[], None]) -> None:
+        super().__init__(held)
+        self._wait_for_these, self._wait_for_all = wait_for_these, wait_for_all
+
+    def __getitem__(self, name: str) -> Any:
+        self._wait_for_these()
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._wait_for_these()
+        return super().get(name, default)
+
+    def pop(self, *args: Any) -> Any:
+        self._wait_for_these()
+        return super().pop(*args)
+
+    def items(self) -> Any:
+        self._wait_for_all()
+        return super().items()
+
+    def values(self) -> Any:
+        self._wait_for_all()
+        return super().values()
+
+    def __iter__(self) -> Iterator[str]:  # so that dict(this) looks up
+        return super().__iter__()
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        self._wait_for_all()
+        return dict, (_plain(self),)
+
+
+def _plain(held: dict[str, Any]) -> dict[str, Any]:
+    """Without waiting."""
+    return dict(dict.items(held))
+
+
+def is_scripted(part: torch.nn.Module) -> bool:
+    """It keeps what it has in C++, and takes no hooks."""
+    return isinstance(part, torch.jit.ScriptModule)
+
+
 class Arrivals:
     """A running engine, and everything that waits for it: forwards, copies, checkpoints, other optimisers, loops over parameters.
 
@@ -31,29 +78,39 @@ class Arrivals:
         self._parameters = [p for p in parameters if p.requires_grad]
         self._backward = -1  # the last one, as autograd numbers them
         self._hooks: set[int] = set()
+        self.await_root: Callable[..., None] = lambda *_: None  # before the module's forward, if it takes no hook
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
-        """Makes every module wait for its parameters before its forward. Returns a function that undoes this."""
+        """Makes every module wait for its parameters before its forward, and whoever reads them. Returns a function that undoes this.
+
+        A part that torch.jit.script has compiled is waited for by the one around it.
+        """
         names: dict[torch.nn.Module, list[str]] = {}
         for name, part in module.named_modules(remove_duplicate=False):
             names.setdefault(part, []).append(name)
-        parts = [part for part in names if next(part.parameters(), None) is not None]
+        parts = [part for part in names if not is_scripted(part) and next(part.parameters(), None) is not None]
+        if is_scripted(module):
+            self.await_root = self._waiter(self.engine.add_awaiting(names[module]))
         handles: list[Any] = [register_optimizer_step_pre_hook(self._before_step)]
         for p in self._parameters:
             handles.append(p.register_post_accumulate_grad_hook(self._gradient))  # type: ignore[no-untyped-call]
         for part in parts:
-            handles.append(part.register_forward_pre_hook(self._waiter(names[part])))
+            with_scripted = names[part] + [name for child in part.children() if is_scripted(child) for name in names[child]]
+            index = self.engine.add_awaiting(with_scripted)
+            handles.append(part.register_forward_pre_hook(self._waiter(index)))
+            part.__dict__["_parameters"] = self._awaited(part, index)
             handles.append(part.register_state_dict_pre_hook(self._drain))  # type: ignore[no-untyped-call]
             handles.append(part.register_load_state_dict_pre_hook(self._drain))  # type: ignore[no-untyped-call]
-            part.__dict__.update({name: types.MethodType(method, part) for name, method in self._shadows().items()})
+            part.__dict__["__reduce_ex__"] = types.MethodType(self._reduce_ex, part)
         self._hooks = {handle.id for handle in handles}
 
         def remove() -> None:
             for handle in handles:
                 handle.remove()
             for part in parts:
-                for name in self._shadows():
-                    part.__dict__.pop(name, None)
+                part.__dict__.pop("__reduce_ex__", None)
+                part.__dict__["_parameters"] = _plain(part._parameters)
+            self.engine.unwatch()
 
         return remove
 
@@ -70,31 +127,37 @@ class Arrivals:
     def _drain(self, *_: Any) -> None:
         self.engine.drain()
 
-    def _waiter(self, names: list[str]) -> Callable[[Any, Any], None]:
-        index = self.engine.add_awaiting(names)
+    def _awaited(self, part: torch.nn.Module, index: int) -> _Awaited:
+        engine = self.engine
 
-        def wait(_module: Any, _arguments: Any) -> None:
+        def wait_for_these() -> None:
+            engine.receive_module(index)
+
+        def wait_for_all() -> None:
+            if self.in_forward:
+                engine.receive_module(index)
+            else:
+                engine.drain()
+
+        return _Awaited(part._parameters, wait_for_these, wait_for_all)
+
+    def _waiter(self, index: int) -> Callable[..., None]:
+        def wait(*_: Any) -> None:
             self.engine.await_module(index)
 
         # Dynamo would look into the optimiser, which steps in here, and round otherwise on the rank where it does.
         reason = "firkin: a module waits here for its parameters (strategies ordered, sharded); expected another strategy for fullgraph=True"
         return torch.compiler.disable(wait, reason=reason)  # type: ignore[no-any-return, no-untyped-call]
 
-    def _shadows(self) -> dict[str, Callable[..., Any]]:
-        """Methods of a module in the place of its class's: for loops over its parameters, and for copy.deepcopy() and pickle."""
-        return {"named_parameters": self._named_parameters, "__reduce_ex__": self._reduce_ex}
-
-    def _named_parameters(self, part: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        self.drain_outside_forward()
-        return type(part).named_parameters(part, *args, **kwargs)
-
     def _reduce_ex(self, part: torch.nn.Module, protocol: Any) -> Any:
-        """All of the module but what is here."""
+        """For copy.deepcopy() and pickle, in the place of its class's: all of the module but what is here."""
         self.engine.drain()
         reduced: Any = type(part).__reduce_ex__(part, protocol)
         if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
             return reduced
-        state = {name: value for name, value in reduced[2].items() if name not in self._shadows()}
+        state = {name: value for name, value in reduced[2].items() if name != "__reduce_ex__"}
+        if isinstance(state.get("_parameters"), _Awaited):
+            state["_parameters"] = _plain(state["_parameters"])
         for name, hooks in state.items():
             if name.endswith("_pre_hooks"):
                 state[name] = type(hooks)((k, hook) for k, hook in hooks.items() if k not in self._hooks)
