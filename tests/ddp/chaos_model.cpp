@@ -4,6 +4,7 @@
 
 #include "checkpoint.h"
 #include "firkin/ddp/await_parameters.h"
+#include "firkin/ddp/module_parameters.h"
 #include "throw_in_backward.h"
 
 namespace firkin {
@@ -31,6 +32,20 @@ at::Tensor ChaosNormImpl::forward(const at::Tensor& x) {
   return at::batch_norm(x, weight, bias, mean, variance, /*training=*/true, kMomentum, kEpsilon, /*cudnn_enabled=*/false);
 }
 
+ChaosComputedImpl::ChaosComputedImpl(int64_t width, const at::TensorOptions& options) {
+  raw = register_parameter("raw", at::zeros({width, width}, options));
+}
+
+at::Tensor ChaosComputedImpl::forward(const at::Tensor& x) {
+  const at::Tensor weight = raw * 1.5;
+  if (parameters_.contains("weight")) {
+    parameters_["weight"] = weight;
+  } else {
+    parameters_.insert("weight", weight);
+  }
+  return at::linear(x, weight);
+}
+
 ChaosModel::ChaosModel(const ChaosModelSpec& spec, c10::Device device) : spec_(spec), device_(device) {
   const at::TensorOptions options = at::TensorOptions(device).dtype(at::kFloat);
   for (int i = 0; i < spec.depth; ++i) layers_.push_back(register_module(fmt::format("layer{}", i), make_layer()));
@@ -39,11 +54,26 @@ ChaosModel::ChaosModel(const ChaosModelSpec& spec, c10::Device device) : spec_(s
   if (spec.checkpointing != Checkpointing::kNone) inner_ = register_module("inner", ChaosLinear(spec.width, spec.width, options));
   if (spec.mixed_dtypes) wide_ = register_module("wide", ChaosLinear(spec.width, spec.width, options.dtype(at::kDouble)));
   if (spec.extra) extra_ = register_parameter("extra", at::zeros({spec.width}, options));
+  if (spec.computed) computed_ = register_module("computed", ChaosComputed(spec.width, options));
+  if (spec.bank) bank_ = register_buffer("bank", at::zeros({1, spec.width}, options));
   out_ = register_module("out", ChaosLinear(spec.width, 3, options));
 }
 
 ChaosLinear ChaosModel::make_layer() const {
   return ChaosLinear(spec_.width, spec_.width, at::TensorOptions(device_).dtype(at::kFloat));
+}
+
+std::vector<at::Tensor> ChaosModel::leaves() const {
+  return tensors_of(parameters_in(*this));
+}
+
+void ChaosModel::set_bank(int64_t rows, double value) {
+  bank_.set_data(at::full({rows, spec_.width}, value, bank_.options()));
+}
+
+void ChaosModel::halve_weight() {
+  const at::NoGradGuard no_grad;
+  layers_[0]->weight.mul_(0.5);
 }
 
 std::shared_ptr<torch::nn::Module> ChaosModel::add_layer() {
@@ -77,6 +107,10 @@ at::Tensor ChaosModel::loss(const at::Tensor& x, const ChaosPass& pass, const st
     if (i > 0) continue;
     if (norm_) h = norm_->forward(h);
     if (inner_) h = checkpointed(h, pass, text);
+    if (computed_) {
+      await_parameters(*computed_);
+      h = torch::tanh(computed_->forward(h));
+    }
     if (wide_) h = torch::tanh(wide_->forward(h.to(at::kDouble))).to(at::kFloat);
   }
   if (extra_.defined() && pass.uses_extra) h = h + extra_;

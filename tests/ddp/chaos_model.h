@@ -20,6 +20,8 @@ struct ChaosModelSpec {
   bool frozen = false;                                 // the second layer's weight
   bool extra = false;                                  // a parameter that a rank may leave out
   bool mixed_dtypes = false;                           // a layer in double among floats
+  bool bank = false;                                   // a buffer that may get other sizes
+  bool computed = false;                               // a layer that puts a computed tensor in a parameter's place
   Checkpointing checkpointing = Checkpointing::kNone;  // a layer whose forward runs again in a re-entrant backward
   bool shares_checkpointed = false;                    // and that is used outside as well
 };
@@ -53,10 +55,27 @@ struct ChaosNormImpl : public torch::nn::Module {
 };
 TORCH_MODULE(ChaosNorm);
 
+// Each forward computes its weight from the raw one.
+struct ChaosComputedImpl : public torch::nn::Module {
+  ChaosComputedImpl(int64_t width, const at::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x);
+
+  at::Tensor raw;
+};
+TORCH_MODULE(ChaosComputed);
+
 // Its parameters are zeros.
 class ChaosModel : public torch::nn::Module {
  public:
   ChaosModel(const ChaosModelSpec& spec, c10::Device device);
+
+  // Its parameters; computed tensors are none.
+  std::vector<at::Tensor> leaves() const;
+
+  // The buffer gets so many rows of this value.
+  void set_bank(int64_t rows, double value);
+  // Halves the first layer's weight, in place.
+  void halve_weight();
 
   // A layer of zeros before the last, "added0", "added1", ...; returns it.
   std::shared_ptr<torch::nn::Module> add_layer();
@@ -78,6 +97,8 @@ class ChaosModel : public torch::nn::Module {
   ChaosNorm norm_ = nullptr;
   ChaosLinear inner_ = nullptr;
   ChaosLinear wide_ = nullptr;
+  ChaosComputed computed_ = nullptr;
+  at::Tensor bank_;
   ChaosLinear out_ = nullptr;
   at::Tensor extra_;
   std::function<at::Tensor(const at::Tensor&)> inner_body_;

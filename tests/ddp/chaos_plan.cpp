@@ -48,6 +48,8 @@ ChaosModelSpec draw_model(Draw& draw) {
   spec.mixed_dtypes = draw.one_in(3);
   if (draw.one_in(3)) spec.checkpointing = draw.one_in(4) ? Checkpointing::kSometimes : Checkpointing::kAlways;
   spec.shares_checkpointed = draw.one_in(2);
+  spec.bank = draw.one_in(3);
+  spec.computed = draw.one_in(4);
   return spec;
 }
 
@@ -69,6 +71,7 @@ void draw_options(Draw& draw, ChaosPlan& plan) {
   if (draw.one_in(4)) plan.clip_norm = draw.one_in(2) ? 0.02 : 1.0;
   plan.clips_by_hand = !plan.clip_norm && draw.one_in(6);
   plan.keeps_average = draw.one_in(3);
+  plan.keeps_gradients = draw.one_in(3);
   plan.abandons_in_handlers = draw.one_in(2);
   if (plan.modules == 2 && draw.one_in(8)) plan.straying_rank = draw.below(plan.ranks);
   if (!find_strategy(plan.strategy).shards) return;
@@ -273,6 +276,14 @@ void StepDraw::foretell(ChaosStep& step) const {
   }
 }
 
+// More than one.
+bool have_equally_many_micro_batches(const ChaosStep& step) {
+  const int micro_batches = step.actions[0]->micro_batches;
+  return micro_batches > 1 && std::ranges::all_of(step.actions, [micro_batches](const auto& action) {
+           return action->micro_batches == micro_batches && !action->without_backward;
+         });
+}
+
 ChaosStep StepDraw::plain_step(ChaosOutcome outcome) {
   ChaosStep step;
   step.number = steps_++;
@@ -304,6 +315,9 @@ ChaosStep StepDraw::step(const std::vector<int>& with_data, bool joins, std::opt
     choose_faults(step, with_data);
   }
   foretell(step);
+  step.sets_bank = plan_.model.bank && !joins && draw_.one_in(2);
+  step.halves_weight = !joins && !step.change && step.outcome == ChaosOutcome::kSucceeds && have_equally_many_micro_batches(step);
+  if (step.halves_weight) step.knows_mean = false;
   last_may_have_failed_ = step.outcome != ChaosOutcome::kSucceeds;
   return step;
 }

@@ -56,6 +56,8 @@ struct ChaosStep {
   int module = 0;
   std::optional<ChaosChange> change;
   ZeroGrad zero_grad = ZeroGrad::kToNone;
+  bool sets_bank = false;                           // a buffer gets other sizes, and values of each rank's own
+  bool halves_weight = false;                       // after each micro-batch but the last, in place, on every rank
   std::vector<std::optional<ChaosAction>> actions;  // per rank; none: the rank has no batch left
   ChaosOutcome outcome = ChaosOutcome::kSucceeds;
   std::vector<int> culprits;         // the ranks that may be named when the step fails; empty: any
@@ -91,6 +93,7 @@ struct ChaosPlan {
   std::optional<double> clip_norm;  // by OverlappedOptions
   bool clips_by_hand = false;       // or after drain()
   bool keeps_average = false;       // of parameters, read after drain()
+  bool keeps_gradients = false;     // takes gradients out of the parameters, and looks at them again later
   std::vector<ChaosSection> sections;
   std::optional<int> straying_rank;  // in the end this rank steps module 1 while the others step module 0
 };

@@ -70,7 +70,7 @@ void ChaosRank::run_joined(const ChaosSection& section) {
   report.where = fmt::format("the join section that {} steps were expected in, {} came", section.steps.size(), next);
   report.after_join = true;
   report.last_failure = self.ddp().last_failure();
-  report.parameters = copies_of(self.model().parameters());
+  report.parameters = copies_of(self.model().leaves());
   report.gradients = self.gradients();
   meet(std::move(report));
 }
@@ -113,7 +113,7 @@ void ChaosRank::stray() {
   }
   if (std::chrono::steady_clock::now() - started > kPatience) throw std::logic_error("this took too long: " + report.error);
   for (const auto& each : trainees_) {
-    for (const at::Tensor& parameter : copies_of(each->model().parameters())) report.parameters.push_back(parameter);
+    for (const at::Tensor& parameter : copies_of(each->model().leaves())) report.parameters.push_back(parameter);
   }
   meet(std::move(report));
 }
@@ -122,6 +122,7 @@ bool ChaosRank::run_step(const ChaosStep& step) {
   ChaosTrainee& self = trainee(step.module);
   const ChaosAction& action = *step.actions[static_cast<size_t>(group_.rank)];
   self.zero_gradients(step.zero_grad);
+  if (step.sets_bank) self.model().set_bank(1 + step.number % 3, 10 * step.number + group_.rank);
   const std::optional<StepFailure> failure_before = self.ddp().last_failure();
   const std::vector<at::Tensor> before = self.gradients();
   std::vector<at::Tensor> alone;
@@ -136,6 +137,7 @@ bool ChaosRank::run_step(const ChaosStep& step) {
     recover(step, action, fate);
     self.ddp().drain();
   }
+  self.check_kept_gradients();
   ChaosReport report = report_on(step, succeeded);
   if (succeeded && self.leaves_late(step.number)) alone.clear();
   report.error = fate.error;
@@ -195,10 +197,14 @@ void ChaosRank::micro_batch(const ChaosStep& step, const ChaosAction& action, in
     const bool creates_graph = strikes && action.fault == ChaosFault::kCreateGraph;
     self.model().loss(self.input(step.number, micro), pass, fault_text(step)).backward({}, /*retain_graph=*/creates_graph, creates_graph);
   };
-  if (action.by_setter) self.ddp().set_gradient_synchronization(synchronizes);
-  if (action.by_setter || synchronizes) return forward_and_backward();
-  const auto scope = self.ddp().no_sync();
-  forward_and_backward();
+  if (action.by_setter || synchronizes) {
+    if (action.by_setter) self.ddp().set_gradient_synchronization(synchronizes);
+    forward_and_backward();
+  } else {
+    const auto scope = self.ddp().no_sync();
+    forward_and_backward();
+  }
+  if (step.halves_weight && !synchronizes) self.model().halve_weight();
 }
 
 // What the handler of an exception does: nothing, or abandon_step() once or more, whether that is needed or not.
@@ -253,7 +259,7 @@ ChaosReport ChaosRank::report_on(const ChaosStep& step, bool succeeded) {
   }
   report.gradients = succeeded ? self.stepped_gradients() : self.gradients();
   if (step.outcome == ChaosOutcome::kDrifts) return report;
-  report.parameters = copies_of(self.model().parameters());
+  report.parameters = copies_of(self.model().leaves());
   if (plan_.keeps_average && succeeded) self.update_average();
   report.average = self.average();
   return report;

@@ -52,7 +52,7 @@ ChaosTrainee::ChaosTrainee(const ChaosPlan& plan, int module, const ProcessGroup
   note_trainable();
   seed_parameters(*model_, 1000 * plan.seed + 100 * static_cast<uint64_t>(group.rank) + 50 * static_cast<uint64_t>(module));
   const bool shards = find_strategy(plan_.strategy).shards;
-  if (!shards) optimizer_ = make_optimizer(plan_, model_->parameters());
+  if (!shards) optimizer_ = make_optimizer(plan_, model_->leaves());
   ddp_ = std::make_unique<DataParallel>(*model_, group_, options());  // rank 0's parameters are broadcast
   if (shards) {
     sharded_ = std::make_unique<ShardedOptimizer>(
@@ -138,11 +138,25 @@ bool ChaosTrainee::leaves_late(int step) const {
 
 void ChaosTrainee::zero_gradients(ZeroGrad how) {
   if (how == ZeroGrad::kNever) return;
+  if (plan_.keeps_gradients && how == ZeroGrad::kToNone) {
+    kept_.clear();
+    for (const at::Tensor& parameter : trainable_) {
+      if (parameter.grad().defined()) kept_.push_back(parameter.grad());
+    }
+    kept_values_ = copies_of(kept_);
+  }
   if (sharded_) return model_->zero_grad(how == ZeroGrad::kToNone);
   if (plan_.seed % 2 == 0) {
     optimizer_->zero_grad(how == ZeroGrad::kToNone);
   } else {
     overlapped_->zero_grad(how == ZeroGrad::kToNone);
+  }
+}
+
+void ChaosTrainee::check_kept_gradients() const {
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    const bool is_same = at::allclose(kept_[i].cpu(), kept_values_[i], /*rtol=*/0, /*atol=*/0, /*equal_nan=*/true);
+    if (!is_same) throw std::logic_error(fmt::format("gradient {} that the program keeps has other values", i));
   }
 }
 
@@ -181,7 +195,8 @@ void ChaosTrainee::step_optimizer(int step) {
 
 void ChaosTrainee::update_average() {
   constexpr double kWeight = 0.1;  // of the newest
-  const std::vector<at::Tensor> parameters = copies_of(ddp_->module().parameters());
+  ddp_->drain();
+  const std::vector<at::Tensor> parameters = copies_of(model_->leaves());
   if (average_.size() != parameters.size()) {
     average_ = parameters;
     return;
@@ -199,7 +214,7 @@ std::vector<at::Tensor> ChaosTrainee::gradients() const {
 }
 
 std::vector<at::Tensor> ChaosTrainee::gradients_alone(const ChaosStep& step, const ChaosAction& action) {
-  copy_all(model_->parameters(), reference_->parameters());
+  copy_all(model_->leaves(), reference_->leaves());
   reference_->zero_grad();
   ChaosPass pass = action.pass;
   pass.checkpoints = false;
@@ -214,13 +229,15 @@ void ChaosTrainee::multiply_rate(double factor) {
 }
 
 std::vector<at::Tensor> ChaosTrainee::save() {
-  std::vector<at::Tensor> tensors = ddp_->module().parameters();
+  ddp_->drain();
+  std::vector<at::Tensor> tensors = model_->leaves();
   for (const at::Tensor& buffer : model_->buffers()) tensors.push_back(buffer);
   return copies_of(tensors);
 }
 
 void ChaosTrainee::restore(const std::vector<at::Tensor>& saved) {
-  std::vector<at::Tensor> tensors = ddp_->module().parameters();
+  ddp_->drain();
+  std::vector<at::Tensor> tensors = model_->leaves();
   for (const at::Tensor& buffer : model_->buffers()) tensors.push_back(buffer);
   copy_all(saved, tensors);
   optimizer_->state().clear();

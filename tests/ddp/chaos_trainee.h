@@ -33,6 +33,8 @@ class ChaosTrainee {
   // Under ordered and sharded, every other step leaves gradients or parameters on their way, and has nothing to compare yet.
   bool leaves_late(int step) const;
   void zero_gradients(ZeroGrad how);
+  // Throws std::logic_error if somebody has written to a gradient that was kept.
+  void check_kept_gradients() const;
   void step_optimizer(int step);
   void update_average();
 
@@ -66,6 +68,8 @@ class ChaosTrainee {
   std::vector<at::Tensor> reference_trainable_;
   std::vector<at::Tensor> stepped_gradients_;
   std::vector<at::Tensor> average_;
+  std::vector<at::Tensor> kept_;  // gradients of an earlier step, and
+  std::vector<at::Tensor> kept_values_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;  // goes last: it may be audited
   std::unique_ptr<DataParallel> ddp_;
   std::unique_ptr<OverlappedOptimizer> overlapped_;  // or

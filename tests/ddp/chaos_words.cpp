@@ -61,6 +61,8 @@ std::string describe(const ChaosPlan& plan) {
   add(model.frozen, "frozen");
   add(model.extra, "extra");
   add(model.mixed_dtypes, "double");
+  add(model.bank, "bank");
+  add(model.computed, "computed weight");
   add(model.checkpointing == Checkpointing::kAlways, "checkpoint");
   add(model.checkpointing == Checkpointing::kSometimes, "checkpoint sometimes");
   add(model.checkpointing != Checkpointing::kNone && model.shares_checkpointed, "shared with it");
@@ -80,6 +82,7 @@ std::string describe(const ChaosPlan& plan) {
   if (plan.clip_norm) text += fmt::format(", clip {}", *plan.clip_norm);
   add(plan.clips_by_hand, "clip by hand");
   add(plan.keeps_average, "average");
+  add(plan.keeps_gradients, "keeps gradients");
   if (plan.straying_rank) text += fmt::format("; in the end rank {} goes astray", *plan.straying_rank);
   return text;
 }
@@ -90,7 +93,9 @@ std::string describe(const ChaosStep& step) {
   for (size_t rank = 0; rank < step.actions.size(); ++rank) {
     ranks.push_back(fmt::format("rank {}: {}", rank, step.actions[rank] ? describe(*step.actions[rank]) : "has no batch"));
   }
-  const std::string change = step.change ? describe(*step.change) + "; " : "";
+  std::string change = step.change ? describe(*step.change) + "; " : "";
+  if (step.sets_bank) change += "sets the bank; ";
+  if (step.halves_weight) change += "halves a weight; ";
   return fmt::format("step {} of module {} ({}zero_grad {}; {})", step.number, step.module, change,
                      kZero[static_cast<size_t>(step.zero_grad)], fmt::join(ranks, "; "));
 }
