@@ -102,7 +102,7 @@ class Dictionaries {
 };
 
 PyObject* parameter_class() {
-  static PyObject* const kClass = py::module_::import("torch.nn").attr("Parameter").release().ptr();
+  static PyObject* const kClass = py::object(py::module_::import("torch.nn").attr("Parameter")).release().ptr();
   return kClass;
 }
 

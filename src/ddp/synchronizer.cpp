@@ -153,10 +153,12 @@ std::vector<NamedTensor> Synchronizer::audited() const {
 void Synchronizer::note_buffers() {
   audited_buffers_.clear();
   if (!buffers_) return;
-  for (const auto& [name, buffer] : buffers_->untouched()) {
+  const std::vector<NamedTensor> buffers = buffers_->untouched();
+  const std::vector<uint64_t> checksums = checksums_of(buffers);
+  for (size_t i = 0; i < buffers.size(); ++i) {
     at::Tensor number;
-    if (buffer.defined()) number = at::scalar_tensor(static_cast<int64_t>(checksum_of(buffer)), at::kLong);
-    audited_buffers_.push_back({"buffer " + name, std::move(number)});
+    if (buffers[i].tensor.defined()) number = at::scalar_tensor(static_cast<int64_t>(checksums[i]), at::kLong);
+    audited_buffers_.push_back({"buffer " + buffers[i].name, std::move(number)});
   }
 }
 

@@ -254,7 +254,7 @@ Tensors keeps_gradients(Trainee& trainee, FollowedNet& net, bool to_none, const 
     }
     for (size_t i = 0; i < trainee.leaves().size(); ++i) {
       at::Tensor leaf = trainee.leaves()[i];
-      leaf.mutable_grad() = (of_losses[0][i] - 0.5 * of_losses[1][i]).reshape(leaf.sizes());
+      leaf.mutable_grad() = (of_losses[0][i] - 0.5 * of_losses[1][i]).reshape(leaf.sizes()).clone();
       if (to_none) kept.insert(kept.end(), {of_losses[0][i], of_losses[1][i]});
     }
     trainee.step();
@@ -444,7 +444,9 @@ TEST_P(FollowedModules, AnAuditCoversBuffersAndWhateverAnAuditedOptimiserSteps) 
     FollowedNet net;
     const at::Tensor bank = net.register_buffer("bank", at::zeros({2}, doubles()));
     at::Tensor temperature = at::ones({}, doubles()).requires_grad_();
-    DataParallel ddp(net, group, {.audit_every = 2});
+    DataParallelOptions options;
+    options.audit_every = 2;
+    DataParallel ddp(net, group, options);
     Tensors stepped = net.parameters();
     stepped.push_back(temperature);
     torch::optim::SGD optimizer(stepped, 0.1);
