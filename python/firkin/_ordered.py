@@ -18,13 +18,30 @@ _engine_steps = threading.local()  # whether an optimiser steps on this thread b
 
 
 class _Awaited(dict[str, Any]):
-    """The parameters of one part of a module: whoever looks one up waits for it, and whoever goes through them outside forward for all."""
+    """The parameters of one part of a module: whoever looks one up waits for it, and whoever goes through them outside forward for all.
 
-    __slots__ = ("_wait_for_all", "_wait_for_these")
+    In the part's own forward, which has waited, a plain dictionary is in its place: torch.compile looks into no other.
+    """
+
+    __slots__ = ("_calls", "_wait_for_all", "_wait_for_these")
 
     def __init__(self, held: dict[str, Any], wait_for_these: Callable[[], None], wait_for_all: Callable[[], None]) -> None:
         super().__init__(held)
         self._wait_for_these, self._wait_for_all = wait_for_these, wait_for_all
+        self._calls = 0  # of the part's forward, one in another
+
+    def make_way(self, part: torch.nn.Module) -> None:
+        if self._calls == 0:
+            part.__dict__["_parameters"] = _plain(self)
+        self._calls += 1
+
+    def come_back(self, part: torch.nn.Module) -> None:
+        self._calls -= 1
+        if self._calls == 0:
+            now = part.__dict__["_parameters"]
+            self.clear()
+            self.update(now)
+            part.__dict__["_parameters"] = self
 
     def __getitem__(self, name: str) -> Any:
         self._wait_for_these()
@@ -57,6 +74,13 @@ class _Awaited(dict[str, Any]):
 def _plain(held: dict[str, Any]) -> dict[str, Any]:
     """Without waiting."""
     return dict(dict.items(held))
+
+
+def _ending(awaited: _Awaited) -> Callable[..., None]:
+    def end(part: torch.nn.Module, _arguments: Any, _result: Any) -> None:
+        awaited.come_back(part)
+
+    return torch.compiler.disable(end)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def is_scripted(part: torch.nn.Module) -> bool:
@@ -97,8 +121,9 @@ class Arrivals:
         for part in parts:
             with_scripted = names[part] + [name for child in part.children() if is_scripted(child) for name in names[child]]
             index = self.engine.add_awaiting(with_scripted)
-            handles.append(part.register_forward_pre_hook(self._waiter(index)))
-            part.__dict__["_parameters"] = self._awaited(part, index)
+            awaited = part.__dict__["_parameters"] = self._awaited(part, index)
+            handles.append(part.register_forward_pre_hook(self._waiter(index, awaited)))
+            handles.append(part.register_forward_hook(_ending(awaited), always_call=True))
             handles.append(part.register_state_dict_pre_hook(self._drain))  # type: ignore[no-untyped-call]
             handles.append(part.register_load_state_dict_pre_hook(self._drain))  # type: ignore[no-untyped-call]
             part.__dict__["__reduce_ex__"] = types.MethodType(self._reduce_ex, part)
@@ -141,9 +166,11 @@ class Arrivals:
 
         return _Awaited(part._parameters, wait_for_these, wait_for_all)
 
-    def _waiter(self, index: int) -> Callable[..., None]:
-        def wait(*_: Any) -> None:
+    def _waiter(self, index: int, awaited: _Awaited | None = None) -> Callable[..., None]:
+        def wait(*of_call: Any) -> None:
             self.engine.await_module(index)
+            if awaited is not None:
+                awaited.make_way(of_call[0])
 
         # Dynamo would look into the optimiser, which steps in here, and round otherwise on the rank where it does.
         reason = "firkin: a module waits here for its parameters (strategies ordered, sharded); expected another strategy for fullgraph=True"
@@ -159,7 +186,7 @@ class Arrivals:
         if isinstance(state.get("_parameters"), _Awaited):
             state["_parameters"] = _plain(state["_parameters"])
         for name, hooks in state.items():
-            if name.endswith("_pre_hooks"):
+            if "_hooks" in name and isinstance(hooks, dict):
                 state[name] = type(hooks)((k, hook) for k, hook in hooks.items() if k not in self._hooks)
         return (*reduced[:2], state, *reduced[3:])
 
