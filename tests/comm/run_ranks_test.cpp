@@ -67,7 +67,9 @@ TEST_F(RunRanks, StartsRanksFromAShellInsideASlurmJob) {
 TEST(LocalLaunch, DoesNotWaitForAProcessThatARankLeftBehind) {
   const auto started = std::chrono::steady_clock::now();
   run_ranks_in_processes(2, {}, [](const ProcessGroup& group) {
-    if (group.rank == 1) EXPECT_EQ(std::system("sleep 60 &"), 0);
+    if (group.rank == 1) {
+      EXPECT_EQ(std::system("sleep 60 &"), 0);
+    }
   });
   EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(50));
 }
