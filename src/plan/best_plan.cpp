@@ -108,7 +108,19 @@ class Recursion {
 BucketPlan runs_of_tensors(const TensorProfile& profile, const SearchOptions& options, int64_t most) {
   if (std::ssize(profile.bytes) <= most) return one_tensor_per_bucket(profile.bytes.size());
   const int64_t cap = std::clamp<int64_t>(2 * (profile.total_bytes() / most), 1, options.largest_bucket_bytes);
-  return assign_buckets(profile.bytes, {.cap_bytes = cap, .rule = CapRule::kAtMost});
+  const BucketPlan runs = assign_buckets(profile.bytes, {.cap_bytes = cap, .rule = CapRule::kAtMost});
+  const std::vector<int64_t> bytes = bucket_bytes(runs, profile.bytes);
+  BucketPlan result;
+  for (size_t k = 0; k < bytes.size(); ++k) {
+    const Bucket run = runs.buckets[k];
+    if (bytes[k] <= options.largest_bucket_bytes) {
+      result.buckets.push_back(run);
+      continue;
+    }
+    // A tensor that is larger than the limit, with empty ones: it has to travel alone.
+    for (int64_t i = 0; i < run.count; ++i) result.buckets.push_back({run.first + i, 1});
+  }
+  return result;
 }
 
 // With contention: the best of plans that are exact without, of everything slowed down as it is while both run, or by less, or not at all;
