@@ -228,8 +228,11 @@ struct Launch {
       const bool succeeded = WIFEXITED(status) && WEXITSTATUS(status) == 0;
       if (succeeded || ending) continue;
       const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-      const char* consequence = any_running() ? "; ending the other ranks" : "";
-      fmt::print(stderr, "firkin: rank {} {}{}\n", process.rank, describe_end(status), consequence);
+      constexpr int kBadInput = 2;  // the rank has said so itself, in one line
+      if (code != kBadInput) {
+        const char* consequence = any_running() ? "; ending the other ranks" : "";
+        fmt::print(stderr, "firkin: rank {} {}{}\n", process.rank, describe_end(status), consequence);
+      }
       end_others(code);
     }
   }
