@@ -44,7 +44,7 @@ class RunRanks : public testing::Test {
 
  private:
   static void clear() {
-    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"}) unsetenv(name);
+    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"}) unsetenv(name);
   }
 };
 
@@ -87,6 +87,7 @@ TEST_F(RunRanks, RejectsANumberOfRanksThatIsNone) {
 TEST_F(RunRanks, RejectsRanksThatTheLauncherContradicts) {
   setenv("RANK", "0", 1);
   setenv("WORLD_SIZE", "2", 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
   const Outcome outcome = run({"--ranks=3"});
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(outcome.world_size, 0);

@@ -103,9 +103,9 @@ class MeanHook : public c10d::CppCommHookInterface<ProcessGroup> {
     before();
     const auto sum = start_all_reduce(state_, bucket.getBufferRef())->getFuture();
     return sum->then(
-        [this](c10::ivalue::Future& future) -> c10::IValue {
+        [size = state_.size, after = after](c10::ivalue::Future& future) -> c10::IValue {  // may be called when the hook is gone
           after();
-          return c10d::detail::parseCppCommHookResult(future.value()) / state_.size;  // in memory of its own
+          return c10d::detail::parseCppCommHookResult(future.value()) / size;  // in memory of its own
         },
         c10::TensorType::get());
   }
@@ -132,6 +132,7 @@ struct Weights : torch::nn::Module {
 DataParallelOptions with_hook(const std::shared_ptr<MeanHook>& hook) {
   DataParallelOptions options;
   options.cap.cap_bytes = 32;
+  options.cap.rule = CapRule::kAtMost;
   options.gradient_hook = comm_hook("mean", hook);
   return options;
 }

@@ -674,7 +674,7 @@ TEST(Slices, OfALargeBucketTravelInPiecesAndAddUp) {
   });
 }
 
-// It sends nothing, but pays for it.
+// It sends nothing, and its parameters are all its own.
 TEST(Sharded, OneRankThatStandsForManyTrainsAsAlone) {
   for (const std::string& strategy : kSharded) {
     SCOPED_TRACE(strategy);
@@ -684,8 +684,7 @@ TEST(Sharded, OneRankThatStandsForManyTrainsAsAlone) {
     run_ranks_with(1, {.timeout = std::chrono::seconds(60), .link = parse_link(kSlowLink, 4)},
                    [&](const ProcessGroup& group) { of_many = train(group, strategy, setup); });
     EXPECT_TRUE(same_bits(of_many.parameters, alone.parameters));
-    EXPECT_EQ(alone.late, 0);
-    EXPECT_GT(of_many.late, 0);
+    EXPECT_EQ(of_many.late, 0);
   }
 }
 
