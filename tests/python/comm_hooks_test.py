@@ -1,5 +1,6 @@
 """register_comm_hook of firkin.DistributedDataParallel: PyTorch's own hooks against PyTorch's class, buckets, and failures."""
 
+import datetime
 import functools
 import unittest
 
@@ -104,7 +105,8 @@ def fails(rank):
     """Per case: what this rank raises, whether gradients are gone, what the next step raises, and whether it is right."""
 
     def broken(where, everywhere):
-        model = firkin.DistributedDataParallel(layers(), process_group=dist.new_group([0, 1]))
+        group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=15))  # until Gloo gives a call up that the other rank never made
+        model = firkin.DistributedDataParallel(layers(), process_group=group)
         step = 0
 
         def hook(state, bucket):
