@@ -69,10 +69,11 @@ def like_pytorch(rank, name):
 
 
 def like_pytorch_in_several_buckets(rank):
-    stock, expected = trained(functools.partial(DDP, bucket_cap_mb=0.01), low_rank(), powerSGD_hook.powerSGD_hook)
+    # Not PowerSGD: it chains collectives, which over Gloo start in another order on every rank where there are several buckets.
+    stock, expected = trained(functools.partial(DDP, bucket_cap_mb=0.01), None, bf16)
     live = firkin._ddp.live_buckets(stock)
     plan = firkin.Plan(live.names, {name: p.nbytes for name, p in stock.module.named_parameters()})
-    _, ours = trained(functools.partial(firkin.DistributedDataParallel, plan=plan), low_rank(), powerSGD_hook.powerSGD_hook)
+    _, ours = trained(functools.partial(firkin.DistributedDataParallel, plan=plan), None, bf16)
     return all(map(torch.equal, ours, expected)), len(live.names)
 
 

@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -37,6 +38,18 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::opti
   const c10::DeviceGuard guard(device_with_index(device));
   return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(c10::kPrivateUse1),
                                            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype.value_or(at::kFloat));
+}
+
+// LibTorch's own makes an empty tensor and resizes it, which this device's memory is not made for.
+at::Tensor arange(const at::Scalar& start, const at::Scalar& end, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
+                  std::optional<c10::Device> device, std::optional<bool> /*pinned*/) {
+  const c10::Device where = device_with_index(device);
+  begin_operation(where, "arange");
+  const at::Tensor values = at::arange(start, end, at::TensorOptions(dtype.value_or(at::kLong)));
+  at::Tensor result = empty(values.sizes(), values.scalar_type(), std::nullopt, where, std::nullopt, std::nullopt);
+  touch(result, /*writes=*/true);
+  alias_on_cpu(result).copy_(values);
+  return result;
 }
 
 at::Tensor on_cpu(const at::Tensor& tensor) {
@@ -164,6 +177,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", &empty);
   library.impl("empty_strided", &empty_strided);
+  library.impl("arange.start", &arange);
   library.impl("_copy_from", &copy_from);
   library.impl("_local_scalar_dense", &local_scalar);
 }
