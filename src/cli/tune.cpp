@@ -72,7 +72,7 @@ Run declare_tune(CLI::App& app) {
       "of backward to the last gradient.\n\n"
       "  firkin tune --ranks 2                     the demo model on this machine\n"
       "  firkin tune --ranks 2 --link 1gbit        over a modelled link\n"
-      "  firkin tune --link c.csv --world 128      as one rank of a cluster's 128, by its\n"
+      "  firkin tune --link c.csv --world 128      as one rank of 128, by a cluster's\n"
       "                                            all-reduce times (firkin import)\n"
       "  firkin tune --ranks 2 --data book.txt     on your own text\n"
       "  torchrun --nproc-per-node 2 --no-python firkin tune\n\n"
