@@ -68,7 +68,6 @@ std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::millis
   const auto sequence = std::make_shared<Sequence>(seed, timeout, make_group);
   ChaosPlan& plan = sequence->plan;
   if (on_devices) plan.straying_rank.reset();
-  if (on_devices && find_strategy(plan.strategy).shards) plan.strategy = "bucketed";
   std::vector<std::thread> threads;
   for (int rank = 0; rank < sequence->plan.ranks; ++rank) {
     threads.emplace_back([sequence, rank] { run_rank(*sequence, rank); });

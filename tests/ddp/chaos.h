@@ -34,8 +34,7 @@ uint64_t first_chaos_seed();
 // rank does not even come back after its collectives timed out, its thread is left behind.
 //
 // on_devices: no rank steps two modules in another order than the others, since these share a device's backend, as over NCCL: what that
-// does with buckets that don't belong together is its own affair. And bucketed stands in for sharded: under it a comparison of this harness
-// mixes devices, and a race is reported (seed 9) that is not understood yet.
+// does with buckets that don't belong together is its own affair.
 std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout,
                                               const MakeChaosGroup& make_group = chaos_group_on_cpu, bool on_devices = false);
 

@@ -175,7 +175,7 @@ std::vector<at::Tensor> ChaosTrainee::gathered_gradients() {
     all_reduce(group_, parts);
     gradients.push_back(parts.item<double>() > 0 ? whole : at::Tensor());
   }
-  return gradients;
+  return copies_of(gradients);
 }
 
 void ChaosTrainee::step_optimizer(int step) {
