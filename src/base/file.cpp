@@ -23,7 +23,8 @@ namespace {
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::filesystem::path& target) : target_(target) {
-    // Not mkstemp(), whose files are private: their mode could only be mended with the umask, which threads share.
+    // Not mkstemp(): its files are private, and giving them the usual mode needs the umask, which can only be read by
+    // setting it for all threads.
     std::random_device random;
     do {
       name_ = fmt::format("{}.{:08x}", target.string(), random());
@@ -48,7 +49,7 @@ class TemporaryFile {
   }
 
   void rename_to_target() {
-    if (fsync(descriptor_) != 0 && errno != EINVAL) fail();  // EINVAL: a file system that cannot
+    if (fsync(descriptor_) != 0 && errno != EINVAL) fail();  // EINVAL: this file system cannot sync
     const int closed = close(descriptor_);
     descriptor_ = -1;
     if (closed != 0 || std::rename(name_.c_str(), target_.c_str()) != 0) fail();
@@ -67,7 +68,8 @@ class TemporaryFile {
   bool renamed_ = false;
 };
 
-// The whole content, each piece of which must pass `check` before the next is read. expected: ends messages.
+// Reads a whole file in pieces and calls `check`, which may throw, on each before reading the next. `expected` ends
+// messages.
 template <typename Check>
 std::string read_pieces(const std::filesystem::path& path, const std::string& expected, const Check& check) {
   const auto fail = [&](const char* reason) { throw InputError(fmt::format("{}: cannot be read: {}{}", path.string(), reason, expected)); };
@@ -119,7 +121,7 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 void occupy_standard_descriptors() {
   int descriptor = 0;
   do {
-    descriptor = open("/dev/null", O_RDWR);  // always the lowest number that is free
+    descriptor = open("/dev/null", O_RDWR);  // gets the lowest free number
   } while (descriptor >= 0 && descriptor <= STDERR_FILENO);
   if (descriptor >= 0) close(descriptor);
 }

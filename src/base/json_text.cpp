@@ -15,7 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Calls `on_value()` where a value starts, with its path known, and fails with file and line.
+// Walks through JSON text and calls `on_value()` where each value starts, when its path is known. Errors name file and
+// line.
 class Scanner : public Json::json_sax_t {
  public:
   Scanner(std::string_view text, std::string file, std::string expected)
@@ -68,7 +69,7 @@ class Scanner : public Json::json_sax_t {
  private:
   struct Level {
     bool array = false;
-    int64_t index = -1;  // of the element that was read last
+    int64_t index = -1;  // of the element read last
     std::string key = {};
     std::set<std::string> keys = {};
   };
@@ -77,7 +78,7 @@ class Scanner : public Json::json_sax_t {
     throw InputError(fmt::format("{}:{}: {}; expected {}", file_, line, what, expected_));
   }
 
-  // The last character read belongs to the next token when that before was a number.
+  // After a number, the last character that the parser has read already belongs to the next token.
   int64_t line_after(size_t consumed) const {
     const size_t before = consumed > 0 ? std::min(consumed - 1, text_.size()) : 0;
     return 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(before), '\n');
@@ -125,7 +126,7 @@ class LineFinder : public Scanner {
 
  private:
   std::string_view wanted_;
-  std::optional<size_t> length_;  // of the path of what was found
+  std::optional<size_t> length_;  // of the path of the innermost value found so far
   int64_t line_ = 1;
 };
 

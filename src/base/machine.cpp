@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 // A control group (Linux; containers, job schedulers): where its limits can be read.
 struct ControlGroupFolder {
-  int version = 2;  // of the interface, which names the files in it
+  int version = 2;  // of the interface; determines the names of its files
   fs::path path;
 };
 
@@ -70,9 +70,10 @@ void add_folders(const Mount& mount, const fs::path& group, int version, std::ve
   folders.push_back({version, mount.folder});
 }
 
-// The folders of the groups that limit this process by `controller` ("cpu", "memory"): its own and those around it, innermost first, of
-// each version that is mounted. root: where proc/ and the mounted hierarchies are looked for, "/" but for tests. Empty where there are
-// none. A line of cgroup: "0::GROUP" (version 2) or "NUMBER:CONTROLLERS:GROUP" (version 1; cgroups(7)).
+// The folders of the control groups that limit this process's `controller` ("cpu", "memory"), of each version that is
+// mounted: the process's own group first, then those around it. Empty if there are none. root: where proc/ and the
+// mounted hierarchies are looked for, "/" except in tests. A line of proc/self/cgroup is "0::GROUP" (version 2) or
+// "NUMBER:CONTROLLERS:GROUP" (version 1; cgroups(7)).
 std::vector<ControlGroupFolder> control_group_folders(const std::string& controller, const fs::path& root) {
   std::vector<ControlGroupFolder> folders;
   std::ifstream in(root / "proc/self/cgroup");
@@ -88,7 +89,7 @@ std::vector<ControlGroupFolder> control_group_folders(const std::string& control
   return folders;
 }
 
-// What a file begins with, a number or a word; none when there is no such file, or no number in it ("max").
+// The number or word that a file begins with; none if there is no such file or it begins with something else ("max").
 template <typename Value>
 std::optional<Value> first_in_file(const fs::path& path) {
   std::ifstream in(path);
@@ -97,7 +98,7 @@ std::optional<Value> first_in_file(const fs::path& path) {
   return std::nullopt;
 }
 
-// The number in the line "KEY NUMBER" of a file. None when there is no such file or line.
+// The number in the line "KEY NUMBER" of a file; none if there is no such file or line.
 std::optional<int64_t> number_after(const fs::path& path, const std::string& key) {
   std::ifstream in(path);
   for (std::string word; in >> word; in.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
@@ -108,13 +109,13 @@ std::optional<int64_t> number_after(const fs::path& path, const std::string& key
   return std::nullopt;
 }
 
-// cpu.max: "150000 100000", microseconds per period, or "max 100000".
+// In CPUs. cpu.max holds "150000 100000", microseconds per period, or "max 100000".
 std::optional<double> quota_of(const ControlGroupFolder& group) {
   double quota = 0;
   double period = 0;
   if (group.version == 2) {
     std::ifstream(group.path / "cpu.max") >> quota >> period;
-  } else {  // a quota of -1 is none
+  } else {  // no quota is written as -1
     quota = static_cast<double>(first_in_file<int64_t>(group.path / "cpu.cfs_quota_us").value_or(-1));
     period = static_cast<double>(first_in_file<int64_t>(group.path / "cpu.cfs_period_us").value_or(0));
   }
@@ -133,7 +134,8 @@ int positive_number(const char* text) {
   return is_number ? number : 0;
 }
 
-// The text behind the colon of the first line that begins with `key`: "model name : Intel(R) ...", "Model: \t\t NVIDIA H100". Empty: none.
+// The text after the colon in the first line that begins with `key`: "model name : Intel(R) ...", "Model: \t\t NVIDIA
+// H100". Empty if there is no such line.
 std::string value_of(const std::string& key, const fs::path& file) {
   constexpr const char* kBlanks = " \t";
   std::ifstream in(file);
@@ -146,7 +148,7 @@ std::string value_of(const std::string& key, const fs::path& file) {
   return "";
 }
 
-// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 21 ...": the first word with a digit and two dots, or one.
+// The first word of digits and points in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 21 ...".
 std::string version_in(const fs::path& file) {
   std::ifstream in(file);
   std::string line;
@@ -165,7 +167,7 @@ std::optional<std::array<double, 3>> load_average(const fs::path& root) {
   return std::nullopt;
 }
 
-// What the group may use less what it uses and cannot drop.
+// Bytes that the group may still use: its limit less its usage, where files that the kernel can drop count as free.
 std::optional<int64_t> left_to(const ControlGroupFolder& group) {
   const bool v2 = group.version == 2;
   const auto limit = first_in_file<int64_t>(group.path / (v2 ? "memory.max" : "memory.limit_in_bytes"));
@@ -179,7 +181,8 @@ std::optional<int64_t> left_to(const ControlGroupFolder& group) {
 
 int allowed_cpus() {
   constexpr int kMostCpus = 1 << 20;
-  for (int cpus = CPU_SETSIZE; cpus <= kMostCpus; cpus *= 2) {  // the kernel refuses a mask that is smaller than its own
+  // The kernel refuses a mask that is smaller than its own.
+  for (int cpus = CPU_SETSIZE; cpus <= kMostCpus; cpus *= 2) {
     cpu_set_t* mask = CPU_ALLOC(cpus);
     if (mask == nullptr) break;
     const size_t bytes = CPU_ALLOC_SIZE(cpus);

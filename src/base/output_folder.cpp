@@ -30,18 +30,19 @@ bool is_there(const fs::path& path) {
   throw InputError(fmt::format("{} {}: {}", what, folder.string(), why));
 }
 
-// "results.json" as "results.2.json".
+// "results.json" becomes "results.2.json".
 fs::path numbered(const fs::path& file, int number) {
   return fmt::format("{}.{}{}", file.stem().string(), number, file.extension().string());
 }
 
 constexpr int kGone = -1, kHeldByAnother = -2;
 
-// The lock's open file, which holds it; kGone where its last holder has just removed it.
+// Opens and locks the lock file. Returns its descriptor, or kGone if its last holder has just removed it.
 int take_lock(const fs::path& lock) {
   const int file = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (file < 0) return errno == ENOENT ? kGone : kHeldByAnother;                  // perhaps by another user
-  const bool held = flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;  // other errors: a file system without locks
+  if (file < 0) return errno == ENOENT ? kGone : kHeldByAnother;  // it may belong to another user
+  // Other errors: a file system without locks.
+  const bool held = flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   struct stat opened {};
   struct stat named {};
   const bool is_named = fstat(file, &opened) == 0 && stat(lock.c_str(), &named) == 0 && opened.st_ino == named.st_ino;
@@ -59,9 +60,9 @@ void check_output_folder(const fs::path& folder, const std::string& what) {
   std::error_code ignored;
   if (!fs::is_directory(place, ignored)) refuse(what, folder, fmt::format("{} is not a folder", place.string()));
   std::string trial = (place / ".firkin-check-XXXXXX").string();
-  const std::string block(4096, '\n');  // more than what some file systems hold within the file's own entry
+  const std::string block(4096, '\n');  // more than some file systems store in the inode
   const int file = mkostemp(trial.data(), O_CLOEXEC);
-  if (file >= 0) errno = ENOSPC;  // if less is written than asked
+  if (file >= 0) errno = ENOSPC;  // the reason if write() writes less than asked
   const bool written = file >= 0 && write(file, block.data(), block.size()) == static_cast<ssize_t>(block.size());
   const int reason = errno;
   if (file >= 0) {
@@ -73,9 +74,9 @@ void check_output_folder(const fs::path& folder, const std::string& what) {
 
 OutputFolder::OutputFolder(const fs::path& folder, const std::string& what) : folder_(fs::absolute(folder)) {
   check_output_folder(folder, what);
-  if (!folder_.has_filename()) folder_ = folder_.parent_path();  // a slash behind the name
+  if (!folder_.has_filename()) folder_ = folder_.parent_path();  // drop a trailing slash
   for (fs::path place = folder_; !is_there(place); place = place.parent_path()) made_.push_back(place);
-  while (lock_ < 0) {  // again where a run that ends has just removed the folder or its lock
+  while (lock_ < 0) {  // again if a run that is ending has just removed the folder or its lock
     std::error_code error;
     fs::create_directories(folder_, error);
     if (!error) lock_ = take_lock(folder_ / kLockName);
@@ -93,7 +94,7 @@ OutputFolder::~OutputFolder() {
 }
 
 void OutputFolder::remove_what_it_made() {
-  for (const fs::path& folder : made_) rmdir(folder.c_str());  // fails where it holds something
+  for (const fs::path& folder : made_) rmdir(folder.c_str());  // fails, as it should, if the folder is not empty
 }
 
 std::vector<std::string> OutputFolder::set_aside(const std::vector<std::string>& files) {

@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr size_t kColumns = 80;  // where nothing says otherwise
+constexpr size_t kColumns = 80;  // if the terminal does not report its width
 
 // Characters in a row of the terminal.
 size_t columns_of(std::FILE* terminal) {

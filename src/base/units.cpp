@@ -22,7 +22,8 @@ struct Unit {
   double factor;
 };
 
-// A number with one of `units` behind it, in the unit of their factors; NaN where the text is none.
+// Parses a number that is directly followed by one of `units`, multiplied by the unit's factor; NaN if the text is
+// anything else.
 double in_units(std::string_view text, std::initializer_list<Unit> units, std::chars_format format = std::chars_format::general) {
   double number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, format);
@@ -34,7 +35,7 @@ double in_units(std::string_view text, std::initializer_list<Unit> units, std::c
 
 int64_t bytes_from_mib(double mib, const std::string& what) {
   constexpr auto kBytes = static_cast<double>(kMiB);
-  constexpr double kTooMany = 0x1p63;  // for int64_t
+  constexpr double kTooMany = 0x1p63;  // the first number that int64_t cannot hold
   if (!(mib > 0) || mib * kBytes >= kTooMany) {
     throw InputError(fmt::format("{}: {} is not a size; expected MiB, a positive number such as 25 or 0.5", what, mib));
   }

@@ -28,8 +28,9 @@ Bucket bucket_between(size_t i, size_t j) {
   return {static_cast<int64_t>(i), static_cast<int64_t>(j - i)};
 }
 
-// The recursion, by the number of buckets: cut j lies before tensor j, and ends[j][n] is the earliest end of the communication of the
-// tensors before it in n buckets. What more buckets do not reach earlier is left out: whatever follows would only be launched later.
+// The recursion, by the number of buckets: cut j lies before tensor j, and ends[j][n] is the earliest end of the
+// communication of the tensors before it in n buckets. Entries with more buckets that do not end earlier are left out:
+// they could only delay the launches that follow.
 class Recursion {
  public:
   Recursion(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options)
@@ -66,7 +67,8 @@ class Recursion {
     std::vector<End>& ends = ends_[j];
     for (size_t i = j; i-- > 0;) {
       const Bucket bucket = bucket_between(i, j);
-      if (bucket.count > 1 && simulator_.bytes(bucket) > options_.largest_bucket_bytes) break;  // and so are all larger buckets
+      // This bucket is too large, and so are all longer ones.
+      if (bucket.count > 1 && simulator_.bytes(bucket) > options_.largest_bucket_bytes) break;
       const CallCost cost = simulator_.cost(bucket);
       if (ends.size() < ends_[i].size() + 1) ends.resize(ends_[i].size() + 1);
       for (size_t n = 1; n <= ends_[i].size(); ++n) {
@@ -103,8 +105,8 @@ class Recursion {
   std::vector<std::vector<End>> ends_;  // [cut][buckets]
 };
 
-// Runs of neighbouring tensors, at most about `most` of them: tensors alone if there are no more, else of at most two `most`-ths of all
-// bytes (two neighbouring runs together are larger than that).
+// Groups neighbouring tensors into at most about `most` runs: each tensor alone if there are no more than that, else
+// runs of at most 2 / most of all bytes (any two neighbouring runs together exceed that).
 BucketPlan runs_of_tensors(const TensorProfile& profile, const SearchOptions& options, int64_t most) {
   if (std::ssize(profile.bytes) <= most) return one_tensor_per_bucket(profile.bytes.size());
   const int64_t cap = std::clamp<int64_t>(2 * (profile.total_bytes() / most), 1, options.largest_bucket_bytes);
@@ -117,14 +119,14 @@ BucketPlan runs_of_tensors(const TensorProfile& profile, const SearchOptions& op
       result.buckets.push_back(run);
       continue;
     }
-    // A tensor that is larger than the limit, with empty ones: it has to travel alone.
+    // A tensor larger than the limit has to travel alone, without the empty tensors in its run.
     for (int64_t i = 0; i < run.count; ++i) result.buckets.push_back({run.first + i, 1});
   }
   return result;
 }
 
-// With contention: the best of plans that are exact without, of everything slowed down as it is while both run, or by less, or not at all;
-// and of what uniform caps make.
+// With contention: the best of several plans. Some would be exact without contention, with everything slowed down fully
+// (as it is while both run), partly, or not at all; others are what uniform caps make.
 BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
   std::vector<BucketPlan> starts;
   for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
@@ -185,7 +187,8 @@ DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& opt
     return true;
   };
   DistinctPlans result;
-  // The plan of each cap from 1 on, each larger than the one before by at least the factor 1 + step; false when they hold too many buckets.
+  // Collects the plan of each cap from 1 on, each larger than the one before by at least the factor 1 + step. Returns
+  // false once they hold more than `most_buckets` buckets.
   const auto collect = [&](double step, int64_t most_buckets) {
     for (int64_t cap = 1, buckets = 0;;) {
       BucketPlan plan = assign_buckets(profile.bytes, with_cap(options, cap));
@@ -201,7 +204,8 @@ DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& opt
   result.exhaustive = collect(0, effort);
   if (!result.exhaustive) {
     result.plans.clear();
-    collect(2 * static_cast<double>(profile.bytes.size()) / static_cast<double>(effort), kAnyCap);  // about effort / 2 buckets
+    // This step makes about effort / 2 buckets.
+    collect(2 * static_cast<double>(profile.bytes.size()) / static_cast<double>(effort), kAnyCap);
   }
   if (!result.plans.empty()) return result;
   throw InputError(fmt::format("no uniform cap keeps all buckets of several tensors within {} bytes", search.largest_bucket_bytes));

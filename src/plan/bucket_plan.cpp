@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-// `part`: the part of tensor bucket.first that comes next.
+// `part` is the next part expected of tensor bucket.first; unless it is 0, the tensor has `parts` parts.
 void check_parts(const Bucket& bucket, size_t k, int64_t part, int64_t parts) {
   if (bucket.parts < 1 || bucket.parts > kMostParts) {
     throw InputError(fmt::format("bucket {} is one of {} parts; expected 1 to {}", k, bucket.parts, kMostParts));
@@ -44,7 +44,7 @@ void check_caps(std::span<const int64_t> sizes, const CapOptions& options) {
   }
 }
 
-// cap_of: of the bucket with this index.
+// cap_of(k) is the cap of bucket k.
 template <typename CapOf>
 BucketPlan filled_buckets(std::span<const int64_t> sizes, CapRule rule, const CapOf& cap_of) {
   BucketPlan plan;
@@ -66,7 +66,8 @@ BucketPlan filled_buckets(std::span<const int64_t> sizes, CapRule rule, const Ca
   return plan;
 }
 
-// A round number that a bucket of `bytes` reaches with its last tensor, of `last_bytes`, and not before; within a sixteenth of `bytes`.
+// A round cap that a bucket of `bytes` reaches with its last tensor (of `last_bytes`) and not before; within a
+// sixteenth of `bytes`.
 int64_t cap_that_closes(int64_t bytes, int64_t last_bytes) {
   const int64_t lowest = std::max(bytes - last_bytes + 1, bytes - bytes / 16);
   if (lowest > bytes || lowest < 1) return bytes;  // an empty tensor is last: nothing closes the bucket there
@@ -87,7 +88,8 @@ bool is_short_in_mib(int64_t cap_bytes) {
   return std::stod(fmt::format("{:.4g}", mib(cap_bytes))) == mib(cap_bytes);
 }
 
-// With the fewest decimals; of those with as many, a multiple of 5. PyTorch rounds its bytes down.
+// The cap from `low` to `high` with the fewest decimals in MiB, a multiple of 5 if possible. PyTorch rounds its bytes
+// down.
 std::optional<int64_t> shortest_in_mib(int64_t low, int64_t high) {
   constexpr double kMostPerMib = 1e6;
   for (double per_mib = 1; per_mib <= kMostPerMib; per_mib *= 10) {
@@ -125,8 +127,8 @@ BucketPlan one_bucket(size_t tensors) {
 
 void check_plan(const BucketPlan& plan, int64_t tensor_count) {
   int64_t next = 0;
-  int64_t part = 0;   // of tensor `next`
-  int64_t parts = 1;  // of which it is split into as many
+  int64_t part = 0;   // the part of tensor `next` that is expected
+  int64_t parts = 1;  // how many that tensor has
   for (size_t k = 0; k < plan.buckets.size(); ++k) {
     const Bucket& bucket = plan.buckets[k];
     if (bucket.first != next) {
@@ -196,12 +198,12 @@ CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOpti
     const auto end = first + static_cast<size_t>(plan.buckets[k].count);
     const bool last_bucket = k + 1 == bytes.size();
     if (options.rule == CapRule::kCloseWhenFull) {
-      // It was not full before its last tensor, and is full with it.
+      // The bucket was not full before its last tensor, and is full with it.
       interval.lowest_cap_bytes = std::max(interval.lowest_cap_bytes, bytes[k] - sizes[end - 1] + 1);
       if (!last_bucket) interval.highest_cap_bytes = std::min(interval.highest_cap_bytes, bytes[k]);
       continue;
     }
-    // It has room for what it holds, unless that is a single tensor, and none for the next one.
+    // The bucket has room for what it holds, unless that is a single tensor, and none for the next tensor.
     const auto not_empty = std::count_if(sizes.begin() + static_cast<std::ptrdiff_t>(first),
                                          sizes.begin() + static_cast<std::ptrdiff_t>(end), [](int64_t size) { return size > 0; });
     if (not_empty > 1) interval.lowest_cap_bytes = std::max(interval.lowest_cap_bytes, bytes[k]);
@@ -216,8 +218,9 @@ bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, co
 }
 
 int64_t roundest_cap(const CapInterval& interval) {
-  constexpr int64_t kSmallestTyped = 16 * kKiB;  // of less, no fraction of a MiB is short
-  const bool all_alone = interval.lowest_cap_bytes == 1 && interval.highest_cap_bytes != kNoLimit;  // only the upper end says something
+  constexpr int64_t kSmallestTyped = 16 * kKiB;  // below this, no fraction of a MiB is short
+  // Every tensor travels alone: only the upper end of the interval says something.
+  const bool all_alone = interval.lowest_cap_bytes == 1 && interval.highest_cap_bytes != kNoLimit;
   const int64_t low = all_alone ? (interval.highest_cap_bytes + 1) / 2 : interval.lowest_cap_bytes;
   const int64_t high = low > kNoLimit / 2 ? interval.highest_cap_bytes : std::min(interval.highest_cap_bytes, 2 * low);
   const int64_t cap = multiple_of_largest_power_of_two(low, high);
@@ -244,7 +247,8 @@ PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes)
   for (size_t k = 0; k < bytes_of.size(); ++k) {
     const Bucket& bucket = plan.buckets[k];
     caps_bytes.push_back(cap_that_closes(bytes_of[k], sizes[static_cast<size_t>(bucket.first + bucket.count - 1)]));
-    caps.mib.push_back(static_cast<double>(caps_bytes.back()) / static_cast<double>(kMiB));  // exact: MiB is a power of two
+    // Exact, because a MiB is a power of two.
+    caps.mib.push_back(static_cast<double>(caps_bytes.back()) / static_cast<double>(kMiB));
   }
   caps.reproduces_plan = !caps_bytes.empty() && assign_buckets_by_cap_list(sizes, caps_bytes).buckets == plan.buckets;
   return caps;

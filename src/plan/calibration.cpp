@@ -20,12 +20,12 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// One parameter in units in which 1 is large, searched from `least` to `limit`; 0 is none.
+// A fitted parameter, in units in which 1 is large. It is searched from `least` to `limit`; 0 means no effect.
 struct Parameter {
   const char* name;
-  const char* in_words;  // for those who do not know the model
+  const char* in_words;  // for readers who do not know the model
   double least, limit;
-  double unit;  // of its values; 0: they are factors, and the search runs over their logarithm
+  double unit;  // of its values; 0 if it is a factor, of which the logarithm is searched
   std::function<void(Calibration&, double)> assign;
 
   double value(double x) const { return unit > 0 ? x * unit : std::exp(x); }
@@ -69,7 +69,8 @@ struct Fit {
   }
 };
 
-// Pattern search (Hooke and Jeeves 1961): the loss has kinks, where a bucket starts to wait for another, so no derivatives.
+// Pattern search (Hooke and Jeeves 1961), without derivatives: the loss has kinks where a bucket starts to wait for
+// another.
 Vector descend(const Fit& fit, Vector x) {
   constexpr double kFirstStep = 0.2, kLastStep = 1e-7;
   double best = fit.loss(x);
@@ -104,9 +105,9 @@ Vector descend(const Fit& fit, Vector x) {
   return x;
 }
 
-// The best few points of a coarse grid, each descended from.
+// Descends from the best few points of a coarse grid.
 Vector minimize(const Fit& fit) {
-  constexpr std::array kGrid = {0.0, 0.05, 0.2, 0.6};  // of a parameter that may be below 0, the third is
+  constexpr std::array kGrid = {0.0, 0.05, 0.2, 0.6};  // a parameter that may be negative gets -0.6 instead of 0.2
   constexpr size_t kStarts = 3;
   std::vector<std::pair<double, Vector>> starts;
   size_t combinations = 1;
@@ -133,8 +134,8 @@ double norm(const Vector& v) {
   return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0));
 }
 
-// Per parameter, how the residuals change with it, less what the other parameters could do to them (Gram-Schmidt), as a length: 0 where the
-// runs do not determine it.
+// Per parameter, the length of its effect on the residuals beyond what the other parameters could do to them
+// (Gram-Schmidt); 0 if the runs do not determine it.
 Vector own_effects(const Fit& fit, const Vector& x) {
   constexpr double kStep = 1e-3, kNoEffect = 1e-3;
   const Vector base = fit.residuals(x);
@@ -149,7 +150,8 @@ Vector own_effects(const Fit& fit, const Vector& x) {
   Vector effects;
   for (size_t i = 0; i < x.size(); ++i) {
     std::vector<Vector> rest = columns;
-    std::rotate(rest.begin() + static_cast<std::ptrdiff_t>(i), rest.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest.end());  // i last
+    // Column i goes last, so that all others are taken out of it.
+    std::rotate(rest.begin() + static_cast<std::ptrdiff_t>(i), rest.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest.end());
     for (size_t c = 0; c < rest.size(); ++c) {
       const double length = norm(rest[c]);
       for (size_t later = c + 1; later < rest.size() && length >= kNoEffect; ++later) {
@@ -164,7 +166,7 @@ Vector own_effects(const Fit& fit, const Vector& x) {
   return effects;
 }
 
-// The residual, the standard errors and the warning. `residuals`: at `x`.
+// Sets the residual, the standard errors and the warning. `residuals` are those at `x`.
 void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, Calibration& result) {
   const Vector effects = own_effects(fit, x);
   std::vector<std::string> undetermined;
@@ -201,7 +203,8 @@ size_t check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& 
   return times;
 }
 
-// What the number of times can determine, with one left over. Throws InputError as calibrate().
+// The parameters that this many times can determine, with one time left over if there are several. Throws InputError as
+// calibrate().
 Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs, const Calibration& known) {
   const size_t times = check_runs(profile, runs);
 
@@ -253,8 +256,8 @@ BucketPlan plan_of(const Cuts& cuts) {
   return plan_of_counts(counts);
 }
 
-// `wanted`, or the plan that differs from it in the fewest cuts, for which `is_free` holds. Nothing when there is none (or, with more than
-// a dozen tensors, none among several thousand).
+// `wanted`, or the plan that differs from it in the fewest cuts, for which `is_free` holds. Nothing when there is none
+// (or, with more than a dozen tensors, none among several thousand).
 std::optional<BucketPlan> nearest_plan(const BucketPlan& wanted, const std::function<bool(const BucketPlan&)>& is_free) {
   constexpr size_t kMostTried = 5000;
   if (wanted.buckets.empty()) return std::nullopt;

@@ -23,9 +23,11 @@ void check_points(const std::vector<CostPoint>& points) {
   }
 }
 
-constexpr double kLeastPart = 0.1, kMostPart = 2;   // of what was measured at an end per byte, beyond it
-constexpr double kNearRatio = 1.5, kFarRatio = 16;  // between the largest size and those that its slope is taken from, and checked with
-constexpr double kSameSize = 1.01;                  // sizes closer than this are one: noise would make any slope between them
+// Limits on the time per byte beyond an end, relative to that at the end.
+constexpr double kLeastPart = 0.1, kMostPart = 2;
+// From the largest size down to those that its slope is taken from, and checked with.
+constexpr double kNearRatio = 1.5, kFarRatio = 16;
+constexpr double kSameSize = 1.01;  // sizes closer than this count as one: any slope between them would be noise
 
 double slope(const CostPoint& a, const CostPoint& b) {
   return (b.seconds - a.seconds) / static_cast<double>(b.bytes - a.bytes);
@@ -108,7 +110,8 @@ CommCosts scaled(const CommCosts& costs, double latency_factor, double byte_fact
 
 AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points) {
   check_points(points);
-  // Least squares of (alpha + bytes * beta) / seconds against 1, in units of the largest size so that the system is well scaled.
+  // Least squares of (alpha + bytes * beta) / seconds against 1, in units of the largest size so that the system is
+  // well scaled.
   double unit = 0;
   for (const CostPoint& point : points) unit = std::max(unit, static_cast<double>(point.bytes));
   double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;
@@ -125,7 +128,7 @@ AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points) {
   const bool one_size = determinant <= 1e-12 * uu * vv;
   double alpha = one_size ? 0 : (u1 * vv - v1 * uv) / determinant;
   double beta = one_size ? v1 / vv : (v1 * uu - u1 * uv) / determinant;
-  if (alpha < 0) {  // neither a latency nor a time per byte can be negative: the best fit is then on the boundary
+  if (alpha < 0) {  // neither a latency nor a time per byte can be negative, so the best fit is on the boundary
     alpha = 0;
     beta = v1 / vv;
   } else if (beta < 0) {

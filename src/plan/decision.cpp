@@ -22,19 +22,19 @@
 namespace firkin {
 namespace {
 
-constexpr double kNoDifference = 1e-3;  // of a step: less is not worth a bucket
-constexpr double kNoise = 0.03;         // of a block, as a share of a step, until blocks say otherwise
-constexpr double kNoiseBlocks = 4;      // as much as so many of them would
+constexpr double kNoDifference = 1e-3;  // of a step; a smaller gain is not worth a bucket
+constexpr double kNoise = 0.03;         // expected of a block, as a share of a step, before any is measured
+constexpr double kNoiseBlocks = 4;      // that this expectation counts as
 
-// By Outcome.
+// Indexed by Outcome.
 constexpr std::array<std::string_view, 7> kOutcomes = {
     "gain",          "gain not shown", "default not measured", "same buckets as the default", "communication hidden", "nothing to gain",
     "default faster"};
 
-// What blocks say of caps beside one another: means over the caps are 0.
+// What blocks say about the caps relative to one another: the means over the caps are 0.
 struct Measured {
   std::vector<double> log_s;
-  double variance = 0;  // of each
+  double variance = 0;  // of each entry
 };
 
 Measured measured_beside(const std::vector<std::vector<double>>& step_s) {
@@ -80,8 +80,8 @@ bool has_blocks(const std::vector<double>& a, const std::vector<double>& b) {
   return !a.empty() && a.size() == b.size();
 }
 
-// Of a step without communication, what is not backward: at least nothing, also where noise made the profiled backward longer than the
-// step.
+// The part of a step without communication that is not backward: at least 0, even if noise made the profiled backward
+// longer than the step.
 double rest_of_step_s(const StepModel& model, double backward_factor = 1) {
   return std::max(0.0, model.none_step_s - model.bare_backward_s * backward_factor);
 }
@@ -269,7 +269,7 @@ std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions&
     return static_cast<double>(std::max(a, b)) < kApart * static_cast<double>(std::min(a, b));
   };
   const auto lowest = [&](const PredictedCap& cap) { return std::max(cap.lowest_cap_bytes, options.smallest_cap_bytes); };
-  // By all caps that make their buckets: of two wide intervals the roundest caps may be neighbours.
+  // Judged by all caps that make their buckets, because the roundest caps of two wide intervals may be neighbours.
   const auto is_near = [&](const PredictedCap& a, const PredictedCap& b) {
     return within(lowest(a), lowest(b)) && within(a.highest_cap_bytes, b.highest_cap_bytes);
   };
@@ -299,8 +299,9 @@ bool keeps_default(Outcome outcome) {
 }
 
 Decision decide(const DecisionInputs& inputs, double none_predicted_s) {
-  constexpr double kHiddenPart = 1.02;        // of a step: what the default may take longer than none
-  constexpr double kWorthAnotherLook = 0.03;  // predicted, of a step
+  // The default's communication is hidden if its steps are at most this factor longer.
+  constexpr double kHiddenPart = 1.02;
+  constexpr double kWorthAnotherLook = 0.03;  // predicted gain, as a share of a step
   Decision decision{.standing = weigh(inputs.caps, inputs.race_s)};
   const size_t choice = decision.standing.choice;
   const auto& [none_s, default_s, choice_s] = inputs.confirmation;

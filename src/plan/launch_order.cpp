@@ -40,11 +40,11 @@ std::vector<int64_t> order_of_slack(const std::vector<double>& ready_s, const Ob
   return order;
 }
 
-// Backward, and the forward behind it. by_need: buckets in the order in which forward uses them.
+// The time of backward and the forward after it. by_need: buckets in the order in which forward uses them.
 double observed_period_s(const ObservedStep& step, const ObservedTraining& training, const std::vector<int64_t>& order,
                          const std::vector<size_t>& by_need, std::vector<double>& arrival_s) {
   double link_free = 0;
-  for (const int64_t bucket : order) {  // launched in this order, so not before any of those before it
+  for (const int64_t bucket : order) {  // launches keep this order, even if a later bucket is ready first
     const auto i = static_cast<size_t>(bucket);
     link_free = std::max(link_free, step.ready_s[i]) + training.transfer_s[i];
     arrival_s[i] = link_free;

@@ -30,13 +30,13 @@ constexpr int64_t kLargestTotal = int64_t{1} << 53;  // bytes; beyond it a doubl
 
 constexpr double kLongest = 1e9;  // seconds: 31 years
 
-// fail: throws, with where it is.
+// fail(message) throws an error that says where the value is.
 void check_time(const char* what, double seconds, const auto& fail) {
   if (!std::isfinite(seconds) || seconds < 0) fail(fmt::format("{} is {}; expected seconds, at least 0", what, seconds));
   if (seconds > kLongest) fail(fmt::format("{} is {}; expected seconds, at most {}", what, seconds, kLongest));
 }
 
-// Of tensor i, where those before it have been checked, and hold so many bytes.
+// Checks tensor i. Those before it have passed, and hold `total_before` bytes.
 void check_tensor(const TensorProfile& profile, size_t i, int64_t total_before, const auto& fail) {
   if (profile.bytes[i] < 0) fail(fmt::format("bytes is {}; expected at least 0", profile.bytes[i]));
   if (profile.bytes[i] > kLargestTotal - total_before) fail(fmt::format("the total exceeds {} bytes", kLargestTotal));

@@ -24,7 +24,8 @@ std::ptrdiff_t offset(size_t k) {
   return static_cast<std::ptrdiff_t>(k);
 }
 
-// The tensor of which bucket k is a part, or the only one, in so many parts.
+// The buckets with one tensor split into `parts` parts: the only tensor of bucket k, or the one that bucket k is a part
+// of.
 Buckets with_parts(Buckets buckets, size_t k, int64_t parts) {
   const int64_t tensor = buckets[k].first;
   const size_t first = k - static_cast<size_t>(buckets[k].part);
@@ -50,7 +51,7 @@ class OrderedSearch {
         bound_s_(pipeline_bound_s(profile, costs, options.pipeline)),
         run_(profile, costs, options.pipeline) {}
 
-  // Launched by need, patiently or not, or, if that is asked for, in ready order: what is best.
+  // The buckets in the best launch order: by need, patiently or not, or, if `try_ready_order`, as they become ready.
   OrderedCandidate launched(Buckets buckets, bool try_ready_order) {
     OrderedCandidate candidate{std::move(buckets), {}, std::numeric_limits<double>::infinity()};
     run_.set_buckets(candidate.buckets);
@@ -69,8 +70,8 @@ class OrderedSearch {
     return candidate;
   }
 
-  // Moves to better plans until no move improves or `effort` (of simulations, in buckets and tensors that they go over) is used up, and
-  // then to fewer buckets within the tolerance.
+  // Moves to better plans until no move improves or `effort` (the buckets and tensors that simulations go over) is used
+  // up, and then to fewer buckets within the tolerance.
   void improve(OrderedCandidate& candidate, int64_t effort) {
     effort_left_ = effort;
     while (!at_bound(candidate) && effort_left_ > 0 && improve_buckets(candidate)) {
@@ -85,7 +86,7 @@ class OrderedSearch {
   // Whether no plan is better by more than the tolerance.
   bool at_bound(const OrderedCandidate& candidate) const { return candidate.period_s <= bound_s_ * (1 + options_.tolerance); }
 
-  // Whether they are not too many, and no bucket of several tensors is too large.
+  // Whether the buckets are few enough, and no bucket of several tensors is too large.
   bool allowed(const Buckets& buckets) const {
     return few_enough(buckets) && std::ranges::all_of(buckets, [&](const Bucket& bucket) { return small_enough(bucket); });
   }
@@ -101,7 +102,7 @@ class OrderedSearch {
   bool few_enough(const Buckets& buckets) const { return static_cast<int64_t>(buckets.size()) <= options_.most_buckets; }
   bool small_enough(const Bucket& bucket) const { return bucket.count == 1 || run_.bytes(bucket) <= options_.largest_bucket_bytes; }
 
-  // Bucket k and the one behind it as one; no buckets where that may not be.
+  // Merges bucket k with the next one. Returns no buckets if that is not allowed.
   Buckets merged(Buckets buckets, size_t k) const {
     if (k + 1 >= buckets.size() || buckets[k].parts > 1 || buckets[k + 1].parts > 1) return {};
     buckets[k].count += buckets[k + 1].count;
@@ -118,7 +119,7 @@ class OrderedSearch {
     return true;
   }
 
-  // Moves 1, 2, 4, ... tensors over the boundary behind bucket k, to either side.
+  // Moves 1, 2, 4, ... tensors across the boundary after bucket k, in either direction.
   bool shift_once(OrderedCandidate& candidate, size_t k) {
     bool moved = false;
     for (int64_t count = 1; k + 1 < candidate.buckets.size(); count *= 2) {
@@ -241,11 +242,11 @@ void check_ordered(const OrderedSearchOptions& options) {
   check_at_least("the smallest part, bytes,", options.smallest_part_bytes, 1);
 }
 
-// Every tensor larger than the cap by itself, in parts.
+// Takes every tensor larger than the cap out of its bucket and splits it into parts.
 Buckets split_above(const Buckets& buckets, const TensorProfile& profile, const OrderedSearch& search, int64_t cap) {
   Buckets result;
   for (const Bucket& bucket : buckets) {
-    bool takes_more = false;  // the last of the result
+    bool takes_more = false;  // whether the last bucket of the result does
     for (int64_t tensor = bucket.first; tensor < bucket.first + bucket.count; ++tensor) {
       const int64_t parts = search.parts_for(profile.bytes[static_cast<size_t>(tensor)], cap);
       if (parts == 1 && takes_more) {
@@ -259,7 +260,7 @@ Buckets split_above(const Buckets& buckets, const TensorProfile& profile, const 
   return result;
 }
 
-// Caps from everything in one bucket down to the smallest part, about three for each factor of two.
+// Caps from all bytes down to a quarter of the mean tensor, about three for each factor of two.
 std::vector<int64_t> start_caps(int64_t total_bytes, int64_t tensors) {
   constexpr double kRatio = 0.8;
   std::vector<int64_t> caps;
@@ -301,7 +302,7 @@ Pipeline simulated(const TensorProfile& profile, const BucketPlan& plan, const I
   return simulate_pipeline(slowed(profile, draw.compute_factor), plan, draw.costs, pipeline_options(draw.costs, draw.simulation));
 }
 
-// Empty instead of the ready order.
+// Replaces the ready order with an empty one, which means the same.
 std::vector<int64_t> plan_order(std::vector<int64_t> order) {
   if (std::ranges::is_sorted(order)) order.clear();
   return order;

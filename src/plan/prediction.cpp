@@ -24,11 +24,11 @@ struct PredictionModel {
   SearchOptions search;
   double latency_factor = 1;
   std::optional<double> residual = {};
-  std::vector<InputDraw> draws = {};  // none where nothing is known of the inputs' errors
-  bool draws_growth = false;          // of a world that was not measured: forms of growth differ by more than the model errs
+  std::vector<InputDraw> draws = {};  // none if the inputs' errors are unknown
+  bool draws_growth = false;          // whether they are forms of growth, which differ by more than the model's error
   std::optional<CapOdds> odds = {};   // over all_draws()
 
-  // With what the model may be wrong in.
+  // The draws, with the model's own errors.
   std::vector<InputDraw> all_draws() const {
     const InputDraw nominal{.costs = costs, .simulation = search.simulation};
     return draws_growth ? draws : with_model_errors(draws, nominal, residual);
@@ -45,9 +45,9 @@ std::vector<int64_t> caps_of(const PredictionInputs& inputs, int64_t total_bytes
   return caps;
 }
 
-// A standard error of the slowest measured rank's time, as a fraction, from its steps.
+// The standard error of the slowest measured rank's time, as a fraction, from its steps.
 double compute_error(const std::vector<std::vector<double>>& rank_times) {
-  constexpr double kOfMedian = 1.2533;  // sqrt(pi / 2), over that of a mean
+  constexpr double kOfMedian = 1.2533;  // of a median's error over a mean's: sqrt(pi / 2)
   std::vector<double> slowest = rank_times[0];
   for (const std::vector<double>& times : rank_times) {
     for (size_t step = 0; step < slowest.size(); ++step) slowest[step] = std::max(slowest[step], times[step]);
@@ -56,8 +56,9 @@ double compute_error(const std::vector<std::vector<double>>& rank_times) {
   return kOfMedian * stdev(slowest) / std::sqrt(static_cast<double>(slowest.size())) / median(slowest);
 }
 
-// Draws of what the inputs may be; at a world that was not measured, of the forms of growth in equal shares. With more ranks than measured
-// times, every second draw has stragglers with an exponential tail. None where the all-reduces have no errors and nothing is extrapolated.
+// Draws of the inputs; at a world that was not measured, equal shares of the forms of growth. With more ranks than
+// measured times, every second draw has stragglers with an exponential tail. No draws if the all-reduce times have no
+// errors and nothing is extrapolated.
 std::vector<InputDraw> draws_of(const PredictionInputs& inputs, const std::optional<ScalingModel>& scaling, const PredictionModel& model,
                                 const std::optional<StragglerPrediction>& stragglers) {
   std::vector<CommCosts> costs;
@@ -76,7 +77,8 @@ std::vector<InputDraw> draws_of(const PredictionInputs& inputs, const std::optio
   return draws;
 }
 
-// The model's error and the inputs': `drawn` is what these alone make of the predicted time.
+// Combines the model's error with the inputs'. `drawn` is the range of the predicted time over draws of the inputs
+// alone.
 void set_interval(const PredictionModel& model, double predicted_s, const Interval& drawn, auto& row) {
   const double of_model = std::log(model_range(model.residual));
   const double below = std::max(0.0, std::log(predicted_s / drawn.low)), above = std::max(0.0, std::log(drawn.high / predicted_s));
@@ -93,7 +95,7 @@ PredictedCap bucketing(const BucketPlan& plan, const Timeline& timeline) {
   return {.buckets = std::ssize(plan.buckets), .time_s = timeline.end_s, .exposed_s = timeline.exposed_s};
 }
 
-// Of any plan.
+// The prediction for any plan, whether or not a cap makes it.
 PredictedCap predicted(const PredictionModel& model, const BucketPlan& plan) {
   PredictedCap row = bucketing(plan, simulate(model.profile, plan, model.costs, model.search.simulation));
   set_interval(model, plan, row.time_s, row);

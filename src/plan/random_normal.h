@@ -1,4 +1,4 @@
-// Normal noise, alike on every standard library, which std::normal_distribution is not. Internal to plan/.
+// Normal noise that is the same with every standard library, unlike std::normal_distribution. Internal to plan/.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace firkin {
 
-// Between 0 and 1, never either.
+// Uniform between 0 and 1, excluding both.
 inline double random_uniform(std::mt19937_64& random) {
   constexpr int kDropped = 11;  // a double holds 53 of the 64 bits
   constexpr double kUnit = 0x1p-53;

@@ -48,8 +48,9 @@ std::optional<std::vector<double>> solve(Matrix a, std::vector<double> b) {
   return b;
 }
 
-// The x >= 0 that minimises the sum over equations of (equation . x - 1)^2. Exact: every subset of the terms is solved without the bound,
-// and the best solution that respects it is taken. At most 8 terms. A term that no equation determines gets 0.
+// The x >= 0 that minimises the sum over equations of (equation . x - 1)^2. Exact: every subset of the terms is solved
+// without the bound, and the best solution that respects it is taken. At most 8 terms. A term that no equation
+// determines gets 0.
 std::vector<double> fit_nonnegative_to_one(const std::vector<std::vector<double>>& equations) {
   const size_t term_count = equations.empty() ? 0 : equations[0].size();
   std::vector<double> scale(term_count, 0);  // of each term, so that the normal equations have a unit diagonal
@@ -137,7 +138,7 @@ std::vector<int64_t> worlds_to_fit(const AllReduceTable& table, WorldRange range
   return worlds;
 }
 
-// What forms are fitted to.
+// The rows that forms are fitted to.
 AllReduceTable of_bucket_sizes(const AllReduceTable& rows) {
   AllReduceTable large = rows;
   std::erase_if(large, [](const AllReduceRow& row) { return row.bytes < kLeastBytes; });
@@ -148,7 +149,8 @@ FormFit fit_form(ScalingForm form, const AllReduceTable& rows, bool one_world) {
   std::vector<std::vector<double>> equations;  // relative: each row divided by its measured time
   for (const AllReduceRow& row : of_bucket_sizes(rows)) {
     equations.push_back(terms(form, row.world_size, static_cast<double>(row.bytes)));
-    if (one_world) equations.back()[0] = 0;  // one world cannot tell what is constant from what grows: all of it grows
+    // From one world, constant and growing parts cannot be told apart: all of it grows.
+    if (one_world) equations.back()[0] = 0;
     for (double& term : equations.back()) term /= row.median_s;
   }
   return {.form = form, .coefficients = fit_nonnegative_to_one(equations)};
@@ -158,7 +160,7 @@ double doublings(int64_t from, int64_t to) {
   return std::abs(std::log2(static_cast<double>(to) / static_cast<double>(from)));
 }
 
-// Of these bytes, the row whose world is nearest; null when there is none.
+// The row of this size whose world is nearest to `world`; null if there is none.
 const AllReduceRow* nearest_row(const AllReduceTable& rows, int64_t bytes, int64_t world) {
   const auto rank = [&](const AllReduceRow& row) {
     return std::tuple(row.bytes != bytes, doublings(row.world_size, world), -row.world_size);
@@ -192,7 +194,7 @@ double expected_max(const Matrix& rows, double draws_each) {
     for (const double time : rows[i]) sorted.emplace_back(time, i);
   }
   std::ranges::sort(sorted);
-  std::vector<double> up_to(rows.size(), 0);  // how many of each row
+  std::vector<double> up_to(rows.size(), 0);  // how many of each row are among the times so far
   size_t rows_begun = 0;
   double log_probability = 0;  // that all draws are among the times so far, once every row has one
   double below = 0;
@@ -241,7 +243,7 @@ WorldRange worlds_alike(int64_t world, int64_t ranks_per_node) {
 }
 
 ScalingModel::ScalingModel(const AllReduceTable& table, WorldRange range) : fitted_worlds_(worlds_to_fit(table, range)) {
-  std::map<int64_t, std::vector<double>> gap_ratios;  // as comm_costs() believes the gaps
+  std::map<int64_t, std::vector<double>> gap_ratios;  // of gaps limited as in comm_costs()
   std::vector<double> all_gap_ratios;
   for (const int64_t world : fitted_worlds_) {
     const CommCosts costs = comm_costs(table, world);
@@ -295,7 +297,7 @@ CommCosts ScalingModel::costs(int64_t world) const {
 Straggler expected_straggler(const Matrix& times_by_rank, int64_t ranks) {
   check_times(times_by_rank, ranks);
   const auto measured = static_cast<double>(times_by_rank.size());
-  // What the other ranks say of a step is noisy as well.
+  // The other ranks' estimate of a step is noisy as well, which adds to what is left of a rank's time.
   const double own_part = measured > 1 ? std::sqrt((measured - 1) / measured) : 1;
   Matrix typical;                    // [rank][step], without what slows all ranks of a step
   std::vector<double> levels, left;  // of each rank; what is left of each time, as a ratio

@@ -15,14 +15,14 @@
 namespace firkin {
 namespace {
 
-// Of a wide interval the upper half: a cap far below what it makes would be read as a wish for smaller buckets.
+// Uses the upper half of a wide interval: a cap far below the buckets it makes would suggest smaller buckets.
 int64_t cap_of(const CapInterval& caps) {
   const bool limited = caps.highest_cap_bytes != std::numeric_limits<int64_t>::max();
   return roundest_cap(
       {limited ? std::max(caps.lowest_cap_bytes, caps.highest_cap_bytes / 2 + 1) : caps.lowest_cap_bytes, caps.highest_cap_bytes});
 }
 
-// What a call costs the host is calibrated on all-reduces, and each of the two collectives is half of one.
+// The host's cost of a call is calibrated on all-reduces; each of the two collectives is half of one.
 PipelineOptions pipeline_options(const ShardedSearch& options) {
   PipelineOptions pipeline{.simulation = options.search.simulation, .agreement_s = options.agreement_s};
   pipeline.simulation.overhead_s /= 2;

@@ -1,5 +1,5 @@
-// The one simulation: a backward pass with its all-reduces, and the forward pass behind it. simulate(), simulate_pipeline() and every
-// search run it; of one profile and one set of costs it takes many plans.
+// The one simulation: a backward pass with its all-reduces, and the forward pass after it. simulate(),
+// simulate_pipeline() and every search run it; one Simulator runs many plans for the same profile and costs.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,14 +20,14 @@
 
 namespace firkin {
 
-// a(x) and g(x) of one size.
+// a(x) and g(x) for one size.
 struct CallCost {
   double isolated_s = 0;
   double gap_s = 0;
 };
 
-// Both curves; for many plans with a memory of sizes seen before: the tensors of a network have few distinct sizes, so a search meets the
-// same sums often.
+// Both curves; with a cache if many plans are to be simulated: a network's tensors have few distinct sizes, so a search
+// often meets the same bucket sizes.
 class CachedCosts {
  public:
   CachedCosts(const CommCosts& costs, bool many_plans);
@@ -52,12 +52,13 @@ class CachedCosts {
   }
 
   const CommCosts& costs_;
-  bool same_;  // g is a
+  bool same_;  // whether g(x) is a(x)
   std::vector<Entry> entries_;
 };
 
-// Three clocks: wall time; `host`, the work that the computation has done; and `comm`, on which an all-reduce takes what it takes alone.
-// While both run, the work advances at 1 / compute_slowdown and the all-reduces at 1 / comm_slowdown.
+// Three clocks: wall time; `host`, the work that the computation has done; and `comm`, on which an all-reduce takes
+// what it takes alone. While both run, the work advances at 1 / compute_slowdown and the all-reduces at 1 /
+// comm_slowdown.
 class Clock {
  public:
   explicit Clock(const SimulationOptions& options)
@@ -67,14 +68,16 @@ class Clock {
   double comm() const { return comm_; }
   double host() const { return host_; }
 
-  // Keeps both clocks whenever a rate changes, for wall_at().
+  // Records both clocks whenever a rate changes, for wall_at().
   void record() { recording_ = true; }
 
-  // Computes until the work is `host_s`, while all-reduces are in flight until `busy_until` (on the communication's clock).
+  // Computes until the work is `host_s`, while all-reduces are in flight until `busy_until` (on the communication's
+  // clock).
   void compute_to(double host_s, double busy_until) {
     const double work_s = host_s - host_;
     host_ = host_s;
-    if (!contended_) return advance_to(host_s + idle_, host_s + idle_);  // not summed up step by step: no rounding
+    // Computed anew instead of summed up, so that rounding errors do not accumulate.
+    if (!contended_) return advance_to(host_s + idle_, host_s + idle_);
     compute(work_s, busy_until);
   }
 
@@ -104,7 +107,8 @@ class Clock {
   std::vector<std::pair<double, double>> history_ = {{0, 0}};  // communication's clock and wall time
 };
 
-// Of the plans whose value is at most `limit`, the first with the fewest buckets; buckets_of(i): the number of plan i.
+// Of the plans whose value is at most `limit`, the first with the fewest buckets. buckets_of(i) is the number of plan
+// i's buckets.
 template <typename BucketsOf>
 size_t with_fewest_buckets(const std::vector<double>& values, double limit, const BucketsOf& buckets_of) {
   const auto rank = [&](size_t i) { return std::pair(values[i] > limit, buckets_of(i)); };
@@ -123,7 +127,7 @@ void check_at_least(const char* what, Number value, std::type_identity_t<Number>
   if (!std::isfinite(value) || value < least) throw InputError(fmt::format("{} is {}; expected at least {}", what, value, least));
 }
 
-// Of the caps within `tolerance` of the least time, one with the fewest buckets; seconds: of each cap.
+// Of the caps within `tolerance` of the least time, the one with the fewest buckets. seconds[i] is the time of caps[i].
 const UniformCap& best_of(const std::vector<UniformCap>& caps, const std::vector<double>& seconds, double tolerance);
 
 class Simulator {
@@ -136,7 +140,8 @@ class Simulator {
   int64_t bytes(const Bucket& bucket) const;
   CallCost cost(const Bucket& bucket) { return costs_(static_cast<double>(bytes(bucket))); }
 
-  // The end of backward with its communication, of buckets in ready order; when that is above `give_up_s`, anything above it.
+  // The end of backward with its communication, for buckets in ready order. Once that exceeds `give_up_s`, stops and
+  // returns some value above it.
   double end_s(std::span<const Bucket> buckets, double give_up_s = std::numeric_limits<double>::infinity());
 
   // Backward with its communication, launched in the plan's order.
@@ -145,14 +150,16 @@ class Simulator {
   // Describe a plan's buckets once, then run as many launch orders of it as wanted. They must have passed check_plan.
   void set_buckets(std::span<const Bucket> buckets);
 
-  // A launch order by need: whenever the link is free, of the buckets that are ready, the one whose tensors the next forward needs first.
-  // `patient`: rather waits for one that is needed earlier and will be ready before that has been sent.
+  // A launch order by need: whenever the link is free, of the buckets that are ready, the one whose tensors the next
+  // forward needs first. `patient`: waits instead for a bucket that is needed earlier and will be ready before the
+  // chosen one would be sent.
   void order_by_need(std::vector<int64_t>& order, bool patient);
 
-  // The period of the buckets in this launch order: backward, agreement, forward. With `pipeline`, it is filled as well, but for bytes.
+  // The period with these buckets in this launch order: backward, agreement, forward. Also fills `pipeline`, if given,
+  // except for bytes.
   double period_s(std::span<const int64_t> order, Pipeline* pipeline = nullptr);
 
-  // All of it, in the plan's order.
+  // The whole pipeline, launched in the plan's order.
   Pipeline pipeline(const BucketPlan& plan);
 
  private:
@@ -164,7 +171,7 @@ class Simulator {
   struct Unit {  // what the optimiser takes in one go: a bucket, or a split tensor
     double needed_s = 0;
     double update_s = 0;  // in forward
-    double step_s = 0;    // before it: `sharded`
+    double step_s = 0;    // `sharded`: before forward
     CallCost gather = {};
     size_t first_bucket = 0;
     size_t parts = 1;
@@ -186,9 +193,9 @@ class Simulator {
   const PipelineOptions options_;
   CachedCosts costs_;
   std::optional<CachedCosts> gather_costs_;  // `sharded`
-  double ranks_ = 1;                         // among which a step is divided
+  double ranks_ = 1;                         // `sharded` divides a step among them
   std::vector<int64_t> bytes_before_;        // of the tensors before tensor i
-  std::vector<double> update_before_;        // as well
+  std::vector<double> update_before_;        // update_s of the tensors before tensor i
   std::vector<double> needed_s_;             // zeros when the profile does not know it
   std::vector<size_t> tensors_by_need_;
   std::vector<Piece> pieces_;

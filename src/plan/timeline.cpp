@@ -23,12 +23,12 @@ std::vector<int64_t> order_of(const BucketPlan& plan) {
   return plan.launch_order.empty() ? ready_order(plan.buckets.size()) : plan.launch_order;
 }
 
-// ranks: among which the optimiser's step is divided.
+// ranks: the optimiser's step is divided among them.
 double computation_s(const TensorProfile& profile, const SimulationOptions& options, size_t calls, double ranks = 1) {
   return profile.forward_s + profile.backward_s + profile.updates_s() / ranks + options.overhead_s * static_cast<double>(calls);
 }
 
-// The least of a(x) / x for x up to `bytes`. Between the points and beyond them a line: the least is at a point or at the end.
+// The least of a(x) / x for x up to `bytes`. The curve consists of lines, so the least is at a point or at `bytes`.
 double least_s_per_byte(const CostCurve& curve, double bytes) {
   double least = curve(bytes) / bytes;
   for (const CostPoint& point : curve.points()) {
@@ -42,12 +42,12 @@ double least_s_per_byte(const CommCosts& costs, double bytes) {
   return std::min(least_s_per_byte(costs.isolated, bytes), least_s_per_byte(costs.gap, bytes));
 }
 
-// start_s and end_s are on the communication's clock for now: their wall time is known when it has passed.
+// start_s and end_s are on the communication's clock at first: their wall times are only known once they have passed.
 BucketSpan launched_now(const Clock& clock, double link_free, double end, double ready_s, int64_t bucket) {
   return {.ready_s = ready_s, .start_s = std::max(clock.comm(), link_free), .end_s = end, .launch_s = clock.wall(), .bucket = bucket};
 }
 
-// calls: what all bytes go through, one after another.
+// calls: the collectives that all bytes go through, one after another.
 double bound_s(const TensorProfile& profile, double computation_s, std::initializer_list<const CommCosts*> calls) {
   const auto bytes = static_cast<double>(profile.total_bytes());
   double s_per_byte = 0;
@@ -126,11 +126,13 @@ int64_t Simulator::bytes(const Bucket& bucket) const {
   return bucket.parts == 1 ? total : part_begin(total, bucket.part + 1, bucket.parts) - part_begin(total, bucket.part, bucket.parts);
 }
 
-// The backward pass. launched(position, end of the link's last call, end of this one), on the communication's clock, may end it by false.
-// Returns when the last all-reduce ends, on that clock.
+// Runs the backward pass and calls launched(position, end of the link's previous call, end of this one) for each
+// launch, with times on the communication's clock; if it returns false, the pass ends there. Returns when the last
+// all-reduce ends, on that clock.
 template <typename PieceAt, typename Launched>
 double Simulator::launch_all(size_t count, Clock& clock, const PieceAt& piece_at, const Launched& launched) const {
-  double busy_until = kLongAgo, latest_s = 0;  // launches keep their order: one whose bucket is not ready holds up those behind it
+  // Launches keep their order: a bucket that is not ready holds up those behind it.
+  double busy_until = kLongAgo, latest_s = 0;
   for (size_t position = 0; position < count; ++position) {
     const Piece& piece = piece_at(position);
     latest_s = std::max(latest_s, piece.ready_s);
@@ -147,7 +149,8 @@ double Simulator::launch_all(size_t count, Clock& clock, const PieceAt& piece_at
 double Simulator::end_s(std::span<const Bucket> buckets, double give_up_s) {
   Clock clock(options_.simulation);
   const auto piece = [&](size_t k) { return Piece{.cost = cost(buckets[k]), .ready_s = ready_s(buckets[k])}; };
-  const auto go_on = [&](size_t, double, double end) { return end <= give_up_s; };  // it never comes down again, nor is wall time earlier
+  // No later end is earlier, and neither is wall time.
+  const auto go_on = [&](size_t, double, double end) { return end <= give_up_s; };
   const double busy_until = launch_all(buckets.size(), clock, piece, go_on);
   if (busy_until > give_up_s) return busy_until;
   clock.wait_until(busy_until);
@@ -202,7 +205,7 @@ void Simulator::set_buckets(std::span<const Bucket> buckets) {
 
 void Simulator::order_by_need(std::vector<int64_t>& order, bool patient) {
   const SimulationOptions& simulation = options_.simulation;
-  // Of buckets that are needed at once, one with a long update first: it runs while the others arrive.
+  // Of buckets needed at the same time, the one with the longest update goes first: it runs while the others arrive.
   using Candidate = std::tuple<double, double, size_t>;
   const auto candidate = [&](size_t k) { return Candidate(units_[pieces_[k].unit].needed_s, -units_[pieces_[k].unit].update_s, k); };
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> ready;
@@ -240,7 +243,7 @@ void Simulator::update(Unit& unit, Clock& clock, double busy_until, Pipeline* pi
 void Simulator::await(Unit& unit, Clock& clock, double busy_until, Pipeline* pipeline) {
   while (unit.arrival > clock.comm()) {
     while (units_[arrivals_[next_arrival_]].updated) ++next_arrival_;
-    Unit& next = units_[arrivals_[next_arrival_]];  // this one at the latest
+    Unit& next = units_[arrivals_[next_arrival_]];  // at the latest `unit` itself
     if (next.arrival <= clock.comm()) {
       update(next, clock, busy_until, pipeline);
       continue;
@@ -251,7 +254,7 @@ void Simulator::await(Unit& unit, Clock& clock, double busy_until, Pipeline* pip
     const auto bucket = static_cast<int64_t>(unit.first_bucket);
     std::vector<PipelineSpan>& waits = pipeline->waits;
     if (!waits.empty() && waits.back().bucket == bucket && waits.back().end_s == start) {
-      waits.back().end_s = clock.wall();  // another bucket has come, and it takes no time to update
+      waits.back().end_s = clock.wall();  // another bucket has arrived whose update takes no time
     } else {
       waits.push_back({bucket, start, clock.wall()});
     }
@@ -318,7 +321,7 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
   const double period = clock.wall();
   if (pipeline == nullptr) return period;
 
-  // The cycle began with backward; the step begins with forward.
+  // The cycle that was simulated begins with backward; the step that is reported begins with forward.
   pipeline->period_s = period;
   pipeline->forward_end_s = period - forward_start;
   pipeline->backward_end_s = pipeline->forward_end_s + backward_s;

@@ -17,12 +17,13 @@ namespace firkin {
 namespace {
 
 constexpr int64_t kEffort = 4000000;          // buckets
-constexpr int64_t kContendedEffort = 400000;  // buckets of timelines
+constexpr int64_t kContendedEffort = 400000;  // buckets of contended timelines, which take longer
 
-// Of the logarithm of a row's median; 0 where nothing is known. Where the row does not say its error, samples are taken for independent and
-// log-normal: one call that took a hundred times as long as the others makes a wide interval, not one of many orders of magnitude.
+// The standard error of the logarithm of a row's median; 0 if nothing is known. If the row does not state its error,
+// samples count as independent and log-normal: then one call that took a hundred times as long as the others makes a
+// wide interval, but not one of many orders of magnitude.
 double standard_error(const AllReduceRow& row) {
-  constexpr double kOfMedian = 1.2533;  // sqrt(pi / 2), over that of a mean
+  constexpr double kOfMedian = 1.2533;  // a median's error over a mean's: sqrt(pi / 2)
   if (row.stderr_s) return std::log1p(*row.stderr_s / row.median_s);
   if (!row.stdev_s || !row.samples || *row.samples < 2) return 0;
   const double mean_s = row.mean_s.value_or(row.median_s);
@@ -31,7 +32,7 @@ double standard_error(const AllReduceRow& row) {
   return kOfMedian * std::sqrt(std::log1p(variation * variation) / static_cast<double>(*row.samples));
 }
 
-// A median as it might have come out; it lies among the samples.
+// A factor on the median, drawn from its errors; the redrawn median stays within the range of the samples.
 double redrawn_factor(const AllReduceRow& row, std::mt19937_64& random) {
   const double factor = std::exp(standard_error(row) * random_normal(random));
   const double least = row.min_s ? *row.min_s / row.median_s : 0;
@@ -93,7 +94,7 @@ std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_s
 }
 
 std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, double compute_error) {
-  std::mt19937_64 random(1);  // not the numbers that the costs were drawn from
+  std::mt19937_64 random(1);  // another seed than that of the costs
   std::vector<InputDraw> draws;
   for (CommCosts& drawn : costs) draws.push_back({std::exp(compute_error * random_normal(random)), std::move(drawn), simulation});
   return draws;
@@ -112,7 +113,7 @@ std::vector<ModelError> model_errors(const std::optional<double>& residual) {
 }
 
 double model_range(const std::optional<double>& residual) {
-  // Of 36 regimes of two studies, each judged by the others.
+  // Fitted to 36 regimes of two studies, each judged by a fit to the others.
   constexpr double kQuantile = 2.74, kFloor = 0.02, kUncalibrated = 0.06;
   return std::exp(kQuantile * std::hypot(kFloor, residual.value_or(kUncalibrated)));
 }
@@ -174,7 +175,7 @@ PlanOdds CapOdds::odds(const std::vector<double>& end_s) const {
     result.expected_regret += std::max(0.0, regret) / count;
     if (regret <= kNear) ++near;
   }
-  result.near_best = near / count;  // of whole numbers: a sum of shares can exceed 1
+  result.near_best = near / count;  // divided last: a sum of shares could exceed 1
   return result;
 }
 
@@ -227,7 +228,8 @@ std::vector<SensitivityPoint> sensitivity_table(const TensorProfile& profile, co
                                                 const SearchOptions& search) {
   check_options(search.simulation);
   const ScaledInputs inputs = {profile, costs, search.simulation};
-  const std::vector<UniformCap> plans = distinct_plans(profile, options, search).plans;  // they depend on the sizes alone
+  // Plans depend on the sizes alone, so all other influences can share them.
+  const std::vector<UniformCap> plans = distinct_plans(profile, options, search).plans;
   const CapOptions kept = with_cap(options, best_point(inputs, plans, search.tolerance).best.cap_bytes);
   std::vector<SensitivityPoint> points;
   for (const Influence influence : kInfluences) {

@@ -16,7 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-// ---- All-reduces: time over size, per call when many are queued, and the alpha-beta line; and the same data in chunks.
+// ---- All-reduces: time over size, per call when many are queued, and the alpha-beta line; and the same data in
+// chunks.
 
 constexpr const char* kIsolated = "one all-reduce, a(x)";
 constexpr const char* kGap = "queued back to back, g(x)";
@@ -177,7 +178,7 @@ std::optional<Chart> strategy_chart(const Results& results) {
 
 // ---- Step time of every setting in every configuration.
 
-// What tells the configurations of a run apart: without the model's name where all have the same.
+// Names that tell the configurations of a run apart: without the model's name if all have the same.
 std::string short_name(const std::vector<StepConfiguration>& all, const ModelDescription& model) {
   const bool one_model = std::ranges::all_of(all, [&model](const auto& other) { return other.model.name == model.name; });
   if (!one_model || !model.batch_size || !model.sequence_length) return name_of(model);
@@ -220,7 +221,8 @@ std::optional<Chart> step_matrix_chart(const Results& results) {
 
 // ---- Two runs compared: the time of B over that of A, setting by setting.
 
-constexpr std::array kVerdictWords = {"B is faster", "B is slower", "cannot be told apart", "unknown"};  // in the order of Verdict
+// In the order of Verdict.
+constexpr std::array kVerdictWords = {"B is faster", "B is slower", "cannot be told apart", "unknown"};
 
 using NameParts = std::vector<std::string>;
 
@@ -231,7 +233,7 @@ NameParts parts_of(const std::string& configuration) {
   return parts;
 }
 
-// What tells a setting from the others: without what all configurations have.
+// What tells a setting from the others: its name without the parts that all configurations share.
 std::string label_of(const ComparedSetting& setting, const NameParts& in_all) {
   NameParts parts = parts_of(setting.configuration);
   std::erase_if(parts, [&in_all](const std::string& part) { return std::ranges::count(in_all, part) > 0; });

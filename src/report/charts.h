@@ -1,6 +1,7 @@
 // The charts of a results.json as data: Vega-Lite specifications, computed by pure functions from templates.
 //
-// Colours in a specification are the page's CSS variables ("var(--chart-measured)"), so that one drawing serves light, dark and print.
+// Colours in a specification are the page's CSS variables ("var(--chart-measured)"), so that one drawing serves light,
+// dark and print.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -24,27 +25,29 @@ struct Chart {
 // Charts for all that `results` holds. Sections that are absent give no chart.
 std::vector<Chart> charts_for(const Results& results);
 
-// Some of them: times over bucket size, and what moves the best of a prediction.
+// Some of these charts: times by bucket size, and what changes the best cap of a prediction.
 std::optional<Chart> curve_chart(const Results& results);
 std::vector<Chart> prediction_charts(const Prediction& prediction);
 
-// The rows of the strategies' chart and table: as measured, and the best measured cap as one more when the results name it.
+// The rows of the strategies' chart and table: those measured, and one for the best measured cap if the results name
+// it.
 std::vector<StrategyRow> compared_strategies(const Results& results);
 
-// ---- Templates: the entries of charts.json, in the colours of the light page, with data sets that code fills; "config" is the look that
-// all share. tests/report/chart_examples.json has rows for each.
+// ---- Templates: the entries of charts.json, in the colours of the light page, with data sets that code fills;
+// "config" is the look that all share. tests/report/chart_examples.json has rows for each.
 //
-//   json spec = filled_chart("chunks", {{"chunks", rows}});  // rows: an array of objects, with the fields of the examples
+//   json spec = filled_chart("chunks", {{"chunks", rows}});  // rows: an array of objects with the examples' fields
 //   set_param(spec, "key", {"measured"});                    // a value that the template names among its "params"
 
 // The file as it stands: the templates by their names ("allreduce", "chunks", ...), and "config".
 const nlohmann::json& chart_templates();
 
-// The page's specification: the template with `datasets` (name -> array of objects), without the layers that would have nothing to draw.
-// Throws std::logic_error unless the data sets are exactly those of the template.
+// The page's specification: the template with `datasets` (name -> array of objects), without the layers that would have
+// nothing to draw. Throws std::logic_error unless the data sets are exactly those of the template.
 nlohmann::json filled_chart(const std::string& name, nlohmann::json datasets);
 
-// The chart of a template, whose name is its id, with the title and the caption that stand in the template's "usermeta".
+// The chart of a template, whose name is its id, with the title and the caption that stand in the template's
+// "usermeta".
 Chart chart_of(const std::string& name, nlohmann::json datasets, std::string summary);
 
 // Throws std::logic_error when the template has no such parameter.

@@ -1,4 +1,4 @@
-// The charts of `firkin tune` and `firkin predict` over bucket size, and what moves the best of them.
+// The charts of `firkin tune` and `firkin predict` over bucket size, and of what changes the best cap.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,7 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-// ---- Step time over bucket size: the predicted line, measured points with intervals, the other strategies as level lines, the best caps.
+// ---- Step time over bucket size: the predicted line, measured points with intervals, the other strategies as level
+// lines, the best caps.
 
 struct CurveRange {
   double low = HUGE_VAL;
@@ -87,7 +88,8 @@ json best_mark(const std::string& kind, double cap_mib, double time_s, int label
           {"label", fmt::format("{}: {} MiB", name, display_cap(cap_mib))}};
 }
 
-// Where both labels lie on the same side of their lines, the outer one's is written in the upper row, so that no line crosses a label.
+// If both labels are on the same side of their lines, the outer one is written in the upper row, so that no line
+// crosses a label.
 json best_marks(const TuneAnswer& answer, const CurveRange& caps) {
   const double chosen = answer.decision.cap_mib, measured = answer.best_measured.cap_mib;
   const bool both_right = std::min(chosen, measured) > std::sqrt(caps.low * caps.high);
@@ -134,7 +136,7 @@ std::string curve_summary(const std::vector<CurveRow>& rows, const std::optional
                             display_seconds(*answer->best_measured.measured_s));
 }
 
-// How far the prediction was off; nothing unless caps were both predicted and measured.
+// How far the prediction was off; empty unless caps were both predicted and measured.
 std::string error_text(const std::vector<CurveRow>& curve) {
   std::vector<double> errors;
   for (const CurveRow& row : curve) {
@@ -182,14 +184,15 @@ Chart predicted_chart(const Prediction& prediction) {
       std::move(spec)};
 }
 
-// ---- How the best cap moves with the inputs of a prediction: heat maps, one cell per factor of an input, darker for more.
+// ---- How the best cap moves with the inputs of a prediction: heat maps, one cell per factor of an input, darker for
+// more.
 
 // 0.125 -> "1/8", 4 -> "4"
 std::string factor_label(double factor) {
   return factor < 1 ? fmt::format("1/{:g}", 1 / factor) : fmt::format("{:g}", factor);
 }
 
-// shown: what a cell is shaded by, and its label.
+// shown(best) gives what a cell is shaded by, and its label.
 json by_influence(const SensitivityPrediction& sensitivity, std::pair<double, std::string> (*shown)(const PredictedCap& best)) {
   json cells = json::array();
   for (const SensitivityPoint& point : sensitivity.points) {

@@ -14,7 +14,7 @@
 namespace firkin {
 namespace {
 
-// As it can be typed: a rounder cap may make other buckets.
+// A cap as it can be typed: a rounder one may make other buckets.
 std::string exact_cap(double cap_mib) {
   return fmt::format("{:.6g}", cap_mib);
 }
@@ -49,7 +49,8 @@ std::string against(const Gain& gain, const std::string& other) {
                      other, display_percent(low), display_percent(high));
 }
 
-// "ordered (recommended), which also overlaps the next forward pass: 179 ms per step, 12.3 % less time than the best cap (...)"
+// "ordered (recommended), which also overlaps the next forward pass: 179 ms per step, 12.3 % less time than the best
+// cap (...)"
 std::string own_engine(const Results& results) {
   const TuneAnswer& answer = *results.answer;
   if (!answer.ordered_over_best_cap) return "";
@@ -131,7 +132,7 @@ std::string tune_certainty(const DecisionSection& decision) {
   return text;
 }
 
-// The cluster of the map whose all-reduces of a small and of a default bucket take most nearly as long: a sentence.
+// A sentence on the cluster of the map whose all-reduces of a small and of a default bucket take most nearly as long.
 std::string nearest_network(const AlphaBeta& fit) {
   constexpr double kNear = 2;  // times as long, or half as long
   const auto distance = [&fit](const MappedNetwork& network) {
@@ -149,9 +150,9 @@ std::string nearest_network(const AlphaBeta& fit) {
 
 // Which of three worlds a workload lies in (docs/where_it_matters.md), from a(x) as latency and bandwidth.
 std::string place_on_the_map(int64_t gradient_bytes, double backward_s, const AlphaBeta& fit) {
-  constexpr double kHidden = 0.1;   // of backward: all gradients at once
-  constexpr double kLatency = 0.5;  // of the rate of all gradients: a bucket's
-  constexpr double kBuckets = 4;    // fewer would not overlap much
+  constexpr double kHidden = 0.1;   // share of backward that all gradients at once take
+  constexpr double kLatency = 0.5;  // a bucket's rate, relative to that of all gradients
+  constexpr double kBuckets = 4;    // with fewer, little would overlap
   const auto bytes = static_cast<double>(gradient_bytes);
   const double all_s = fit.alpha_s + fit.beta_s_per_byte * bytes;
   if (!(bytes > 0) || !(backward_s > 0) || !(all_s > 0)) return "";
@@ -194,7 +195,7 @@ std::vector<PasteSetting> with_sharded(std::vector<PasteSetting> settings, const
   return settings;
 }
 
-// Instead of those that hold `left_out`.
+// Puts PyTorch's default in place of the settings that hold `left_out`.
 void put_default_first(std::vector<PasteSetting>& settings, std::string_view left_out) {
   std::erase_if(settings, [&](const PasteSetting& setting) { return setting.setting.find(left_out) != std::string::npos; });
   settings.insert(settings.begin(), {"PyTorch", "DistributedDataParallel(model)", "its default: 25 MiB after a first bucket of 1 MiB"});
@@ -223,7 +224,7 @@ std::string buckets_text(auto count) {
 
 constexpr double kLeastGainShown = 5e-4;
 
-// What was not measured.
+// Says what was extrapolated.
 void add_extrapolated(const Prediction& prediction, std::vector<std::string>& lead) {
   if (!prediction.workload.extrapolated) return;
   if (const auto& extrapolation = prediction.extrapolation) {
@@ -241,7 +242,7 @@ void add_extrapolated(const Prediction& prediction, std::vector<std::string>& le
   }
 }
 
-// What it comes to, intervals, what the cap may cost when model and inputs are wrong, and which caps are the same.
+// What the cap achieves, its interval, what it may cost if model and inputs are off, and which caps are the same.
 std::string prediction_certainty(const Prediction& prediction) {
   const PredictedCap& best = prediction.best_uniform;
   const double gain = prediction.best_plan.gain;
@@ -271,7 +272,7 @@ std::string allreduce_text(const AlphaBeta& fit) {
                      display_percent(fit.median_relative_error));
 }
 
-// What it was predicted from.
+// What the prediction was made from.
 std::string prediction_inputs(const Prediction& prediction) {
   const PredictedWorkload& workload = prediction.workload;
   std::vector<std::string> sentences = {
@@ -295,7 +296,7 @@ std::string prediction_inputs(const Prediction& prediction) {
   return fmt::format("{}", fmt::join(sentences, " "));
 }
 
-// What hiding communication behind the next forward pass as well is worth; the plan is in a table.
+// What it is worth to hide communication behind the next forward pass as well; the plan is in a table.
 std::string ordered_text(const PredictedOrdered& ordered) {
   const std::string spread =
       ordered.low_s && ordered.high_s ? fmt::format(" ({} to {})", display_seconds(*ordered.low_s), display_seconds(*ordered.high_s)) : "";
@@ -306,7 +307,7 @@ std::string ordered_text(const PredictedOrdered& ordered) {
       ordered.gain < kLeastGainShown ? "which gains nothing" : display_percent(ordered.gain) + " less", display_seconds(ordered.bound_s));
 }
 
-// Time and memory.
+// Time and memory under the strategy sharded.
 std::string sharded_text(const PredictedSharded& sharded) {
   const auto than = [](double gain) { return fmt::format("{} {}", display_percent(std::abs(gain)), gain < 0 ? "more" : "less"); };
   const std::string over_ordered = sharded.gain_over_ordered ? fmt::format(" ({} than ordered)", than(*sharded.gain_over_ordered)) : "";
@@ -319,7 +320,7 @@ std::string sharded_text(const PredictedSharded& sharded) {
       memory_sentence(sharded), sharded.halves ? fmt::format(" {} --collectives takes measured ones.", kHalves) : "");
 }
 
-// Of backward with its communication, over PyTorch's default; nothing where that was not predicted.
+// What backward with its communication gains over PyTorch's default; none if that was not predicted.
 std::optional<double> gain_over_default(const Prediction& prediction) {
   const auto by_default = std::ranges::find(prediction.baselines, "pytorch", &PredictedBaseline::name);
   if (by_default == prediction.baselines.end() || by_default->plan.time_s <= 0) return std::nullopt;

@@ -39,14 +39,15 @@ std::string escape_html(std::string_view text) {
   return with_replaced(text, kEntities);
 }
 
-// Of lines in large letters: "14.6 %" does not wrap.
+// For lines in large letters: "14.6 %" does not wrap.
 std::string heading_html(std::string_view text) {
   std::string html = escape_html(text);
   for (size_t at = 0; (at = html.find(" %", at)) != std::string::npos;) html.replace(at, 1, "&nbsp;");
   return html;
 }
 
-// JSON for a <script type="application/json"> element: no content can end the element. Strings that are not UTF-8 are repaired with U+FFFD.
+// JSON for a <script type="application/json"> element: no content can end the element. Strings that are not UTF-8 are
+// repaired with U+FFFD.
 std::string json_for_script(const nlohmann::json& value) {
   return with_replaced(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
                        {{'<', "\\u003c"}});  // JSON has it only within strings, where an escape means the same
@@ -56,7 +57,7 @@ std::string element(std::string_view name, std::string_view text) {
   return fmt::format("<{0}>{1}</{0}>", name, escape_html(text));
 }
 
-// The first cell of a row is its header. It scrolls sideways where the page is too narrow.
+// The first cell of a row is its header. The table scrolls sideways if the page is too narrow.
 std::string html_table(const Table& table) {
   const auto alignment = [&table](size_t column) { return table.columns[column].numeric ? " class=\"number\"" : ""; };
   const std::string caption = escape_html(table.caption);
@@ -112,7 +113,7 @@ std::string charts_html(const std::vector<Chart>& charts) {
   return html;
 }
 
-// Words for a shell: quoted where one would take them apart.
+// Joins words for a shell; those that it would split or expand are quoted.
 std::string shell_words(const std::vector<std::string>& words) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%";
   std::string line;
@@ -160,7 +161,7 @@ std::string warnings_html(const Answer& answer) {
   return html + "</aside>\n";
 }
 
-// The settings, one under another; report.js makes a menu of them, and shows the buttons.
+// The settings, one below another; report.js turns them into a menu and shows the buttons.
 std::string settings_html(const std::vector<PasteSetting>& settings) {
   if (settings.empty()) return "";
   std::string html =
@@ -174,7 +175,7 @@ std::string settings_html(const std::vector<PasteSetting>& settings) {
   return html + "</section>\n";
 }
 
-// What the answer says about a cap becomes a last column.
+// The curve's table with a last column for what the answer says about each cap.
 Table remarked_curve(const Results& results) {
   Table table = curve_table(results.curve, kPage);
   if (!results.answer) return table;

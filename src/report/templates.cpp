@@ -1,4 +1,4 @@
-// Templates of charts: what stands in charts.json, filled.
+// Templates of charts: loads charts.json and fills in data.
 #include "report/charts.h"
 
 #include <fmt/format.h>
@@ -19,8 +19,8 @@ using nlohmann::json;
 
 namespace {
 
-// Roles of colours. Blue, orange and green of the same order of lightness, which stay apart for colour-blind readers (Okabe and Ito,
-// "Color universal design", 2008).
+// Roles of colours. Blue, orange and green of the same order of lightness, which stay apart for colour-blind readers
+// (Okabe and Ito, "Color universal design", 2008).
 struct Role {
   const char* name;
   const char* light;
@@ -33,7 +33,7 @@ constexpr std::array kRoles = {
     Role{"gap", "#0a7f5f", "#3ecf9f"},     Role{"compute", "#9fb3c8", "#51657b"},
 };
 
-// Every colour of the light page becomes the variable of its role.
+// Replaces every colour of the light page by the variable of its role.
 json with_variables(json spec) {
   if (spec.is_structured()) {
     for (auto& child : spec) child = with_variables(std::move(child));
@@ -45,7 +45,7 @@ json with_variables(json spec) {
   return spec;
 }
 
-// Whether there is nothing to draw: no rows, or none with a field that a layer takes from them as they are.
+// Whether a layer would draw nothing: there are no rows, or none has a field that the layer takes from them directly.
 bool is_empty(const json& layer, const json& rows) {
   if (rows.empty()) return true;
   if (layer.contains("transform") || !layer.contains("encoding")) return false;
@@ -58,7 +58,8 @@ bool is_empty(const json& layer, const json& rows) {
   return false;
 }
 
-// Vega warns of the infinite extent of what is not there. `data`: the name of the data set that the layers of `spec` inherit.
+// Removes layers that have nothing to draw, because Vega warns of their infinite extent. `data`: the name of the data
+// set that the layers of `spec` inherit.
 void leave_out_empty_layers(json& spec, const json& datasets, const std::string& data) {
   if (!spec.contains("layer")) return;
   json layers = json::array();

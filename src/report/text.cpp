@@ -75,7 +75,7 @@ std::string chunks_heading(const std::vector<ChunksRow>& chunks) {
   return text + ".";
 }
 
-// Of the largest size: what the two that take an all-reduce's place take together.
+// For the largest size: what the two collectives that replace an all-reduce take together.
 std::string collectives_heading(const std::vector<CollectiveRow>& rows) {
   double seconds = 0, ratio = 0;
   for (const CollectiveRow& row : rows) {
@@ -161,7 +161,7 @@ Answer put_in_words(const Results& results) {
 
 namespace {
 
-// What is made with all columns of a table where the terminal is wide enough for it, otherwise with those that fit 80 characters.
+// The text with all columns of a table if the terminal is wide enough, otherwise with those that fit 80 characters.
 std::string as_wide_as_the_terminal(const std::function<std::string(unsigned shown)>& text_with) {
   constexpr size_t kOrdinary = 80;
   const size_t columns = terminal_columns();
@@ -175,7 +175,7 @@ std::string fitted(Table (*table)(const Rows& rows, unsigned shown), const Rows&
   return as_wide_as_the_terminal([&](unsigned shown) { return terminal_table(table(rows, shown), remarks); });
 }
 
-// Few letters: the widest rows leave a dozen columns.
+// Kept short: the widest rows leave a dozen columns.
 std::string short_remark(const TuneAnswer& answer, double cap_mib) {
   const std::string remark = remark_on(answer, cap_mib);
   if (remark.empty() || remark == "as good") return "";
@@ -188,7 +188,7 @@ std::string curve_in_text(const Results& results) {
   return fitted(curve_table, results.curve, remarks);
 }
 
-// How far predictions may be off; nothing where that is not known.
+// How far predictions may be off; empty if that is not known.
 std::string range_in_text(const std::vector<CurveRow>& curve) {
   if (curve.empty() || !curve[0].predicted_s || !curve[0].predicted_range_s) return "";
   return wrapped("", fmt::format("Interval of each prediction: {} to {}. {}",
@@ -214,7 +214,7 @@ std::vector<std::string> all_fitted(std::vector<Table> (*tables)(const Section& 
   return texts;
 }
 
-// What makes wide intervals narrow; nothing when they are.
+// How to make wide intervals narrow; empty if none is wide.
 std::string advice_on(const std::vector<StrategyRow>& rows) {
   constexpr double kWide = 1.25;  // upper over lower end
   const auto wide = std::ranges::count_if(
@@ -248,7 +248,7 @@ std::string comparison_in_text(const Comparison& comparison) {
   return text;
 }
 
-// What would take more blocks of steps, in the words of the front end that measured.
+// What makes a run take more blocks of steps, in the words of the front end that measured.
 std::string more_blocks(const RunHead& run) {
   if (run.command_line.empty()) return "a larger budget of time";  // a C++ program
   return run.command_line[0] == "firkin" ? "more --blocks" : "a larger time_budget_s";
@@ -302,7 +302,8 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
 }
 
 std::string results_in_text(const Results& results, bool with_settings) {
-  const std::string heading = wrapped("", put_in_words(results).heading);  // stands first and last, for either may have left the screen
+  // Printed first and last, since either may have scrolled off the screen.
+  const std::string heading = wrapped("", put_in_words(results).heading);
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "\n") + part; };
   if (results.answer) {

@@ -33,10 +33,11 @@ struct MeasuredSetting {
 
 using Samples = std::vector<std::vector<double>>;
 
-constexpr double kNormal95 = 1.959963984540054;       // a normal variable is within this many deviations in 95 %
-constexpr double kMedianToMean = 1.2533141373155003;  // standard error of the median over that of the mean, for normal samples
+constexpr double kNormal95 = 1.959963984540054;  // a normal variable is within this many deviations in 95 %
+// Standard error of the median over that of the mean, for normal samples.
+constexpr double kMedianToMean = 1.2533141373155003;
 
-// As the file states it.
+// A setting as the file states it.
 MeasuredSetting stated_setting(const std::string& configuration, const std::string& name, double median_s,
                                const std::optional<Interval>& interval) {
   if (interval && !(interval->low <= median_s && median_s <= interval->high)) {
@@ -70,7 +71,8 @@ std::vector<MeasuredSetting> settings_of_tune(const Results& run) {
   }
   if (!run.step_samples) return settings;
   const Samples& samples = run.step_samples->step_s;
-  const bool of_strategies = samples.size() == run.strategies.size();  // the caps of the curve were raced in other blocks
+  // The caps of the curve were raced in other blocks.
+  const bool of_strategies = samples.size() == run.strategies.size();
   add_samples(of_strategies ? std::span(settings).first(samples.size()) : std::span(settings), samples);
   return settings;
 }
@@ -113,7 +115,7 @@ std::vector<MeasuredSetting> settings_of(const Results& results) {
   throw InputError(fmt::format("results of \"{}\"; expected those of tune, bench-step or bench-allreduce", command));
 }
 
-// In the file's order, each once.
+// The settings in the file's order. Throws InputError if one appears twice.
 std::vector<MeasuredSetting> measured_settings(const Results& results, const std::filesystem::path& file) {
   try {
     std::vector<MeasuredSetting> settings = settings_of(results);
@@ -231,8 +233,10 @@ Comparison compare_files(const std::filesystem::path& a_file, const std::filesys
 
 namespace {
 
-constexpr std::array kEvidenceNames = {"samples", "stated intervals", "standard deviations", "none"};  // in the order of Evidence
-constexpr std::array kVerdictNames = {"faster", "slower", "same", "unknown"};                          // in the order of Verdict
+// In the order of Evidence.
+constexpr std::array kEvidenceNames = {"samples", "stated intervals", "standard deviations", "none"};
+// In the order of Verdict.
+constexpr std::array kVerdictNames = {"faster", "slower", "same", "unknown"};
 
 template <class Enum, size_t count>
 Enum named(const std::array<const char*, count>& names, const std::string& name, Enum otherwise) {

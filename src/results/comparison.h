@@ -1,7 +1,7 @@
 // Two results of the same subcommand, setting by setting.
 //
 //   const Comparison runs = compare_files("before/results.json", "after/results.json");
-//   runs.settings[0].verdict;  // Verdict::kFaster: the second takes less time, and the interval of the ratio excludes 1
+//   runs.settings[0].verdict;  // Verdict::kFaster: the second takes less time, by an interval that excludes 1
 #pragma once
 
 #include <filesystem>
@@ -57,16 +57,16 @@ struct Comparison {
   std::vector<std::string> only_b = {};
 };
 
-// Compares two independent runs of `tune`, `bench allreduce` or `bench step`, read from their results.json. Throws InputError when the runs
-// are of different subcommands; and, naming the file, when one cannot be read, is of another subcommand, states a setting twice, or has
-// samples of another number of settings.
+// Compares two independent runs of `tune`, `bench allreduce` or `bench step`, read from their results.json. Throws
+// InputError when the runs are of different subcommands; and, naming the file, when one cannot be read, is of another
+// subcommand, states a setting twice, or has samples of another number of settings.
 Comparison compare_files(const std::filesystem::path& a, const std::filesystem::path& b);
 
-// For field.h; read without raw samples.
+// For field.h. Reading leaves out the raw samples.
 void write_object(const Comparison& comparison, nlohmann::json& object);
 void read_object(const JsonFields& fields, Comparison& comparison);
 
-// The settings alone, configuration by configuration.
+// One comparison per configuration, with only its settings.
 std::vector<Comparison> by_configuration(const Comparison& comparison);
 
 // One row per setting, all of one configuration: both medians, their ratio and what it says.

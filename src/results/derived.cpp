@@ -1,4 +1,4 @@
-// What is made from results: choices in words of other tools, files of a course, ranks' times, what medians do not show.
+// What is derived from results: settings for other tools, files of a course, ranks' times, what medians do not show.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -35,7 +35,7 @@ Table profile_table(const TensorProfile& profile) {
 void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, ProfileSection& profile) {
   const double hooked_to_bare = paired_ratio(hooked_s, bare_s).ratio;
   profile.hook_perturbation = hooked_to_bare - 1;
-  profile.bare_backward_s = median(hooked_s) / hooked_to_bare;  // of the same moments, which two medians need not be
+  profile.bare_backward_s = median(hooked_s) / hooked_to_bare;  // paired, so both are of the same moments
 }
 
 std::string setting_name(const StrategyRow& row) {
@@ -291,10 +291,11 @@ std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_byte
   return settings;
 }
 
-// Sources: Megatron-LM, megatron/training/arguments.py and core/distributed/param_and_grad_buffer.py (parameters are gathered by the
-// buckets of the gradients); DeepSpeed 0.19.6, deepspeed/runtime/zero/config.py and stage_1_and_2.py (both sizes are elements, the gather's
-// even; stage 1 reduces after backward unless told to overlap; by default each bucket is all-reduced; the gather follows the step), and
-// runtime/utils.py (where torch has all_gather_into_tensor, one call gathers a whole group).
+// Sources: Megatron-LM, megatron/training/arguments.py and core/distributed/param_and_grad_buffer.py (parameters are
+// gathered by the buckets of the gradients); DeepSpeed 0.19.6, deepspeed/runtime/zero/config.py and stage_1_and_2.py
+// (both sizes are elements, the gather's even; stage 1 reduces after backward unless told to overlap; by default each
+// bucket is all-reduced; the gather follows the step), and runtime/utils.py (where torch has all_gather_into_tensor,
+// one call gathers a whole group).
 std::vector<PasteSetting> sharded_settings(const PredictedSharded& sharded, int64_t cap_bytes, int64_t element_bytes) {
   const std::string elements = fmt::format("elements of {} bytes", element_bytes);
   return {

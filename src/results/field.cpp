@@ -130,7 +130,7 @@ bool accepts(Unit unit, double value) {
   return std::isfinite(value) && (!positive || value > 0);
 }
 
-// As JSON has it: MiB where the struct has bytes.
+// `value` is as in JSON: in MiB where the struct has bytes.
 std::string text_of_number(double value, Unit unit) {
   switch (unit) {
     case Unit::kSeconds:
@@ -233,7 +233,8 @@ std::string expected_number(Unit unit) {
 }
 
 double read_plain(const json& value, const std::string& path, Unit unit, double) {
-  if (value.is_null() && accepts(unit, 0) && unit != Unit::kBytesAsMib) return HUGE_VAL;  // in a list
+  // Null in a list stands for infinity.
+  if (value.is_null() && accepts(unit, 0) && unit != Unit::kBytesAsMib) return HUGE_VAL;
   const double number = value.is_number() ? value.get<double>() : NAN;
   if (!accepts(unit, number)) fail_at(path, described(value), expected_number(unit));
   return unit == Unit::kBytesAsMib ? number * static_cast<double>(kMiB) : number;
@@ -261,7 +262,7 @@ std::string read_plain(const json& value, const std::string& path, Unit, const s
   return value.get<std::string>();
 }
 
-// Nothing for one without an end (of too few samples): there is nothing to show.
+// None for an interval without an end (from too few samples): there is nothing to show.
 std::optional<Interval> read_interval(const json& value, const std::string& path) {
   const JsonFields fields(value, path);
   const auto end = [&](const char* name) {

@@ -1,4 +1,5 @@
-// How a struct is written: one table of fields says how they are named in results.json, where they lie, and how they are shown.
+// How a struct is written: one table of fields says how they are named in results.json, where they lie, and how they
+// are shown.
 //
 //   template <>
 //   constexpr auto kFields<CurveRow> = std::tuple(Field("cap_mib", &CurveRow::cap_mib, Unit::kMib, "cap MiB"),
@@ -7,8 +8,8 @@
 //   from_json<CurveRow>(document, "")       // the row again, or a complaint that names what is wrong
 //   table_of(rows, kFirstTable, "By cap");  // for the terminal; csv_of(rows) for a file
 //
-// A member is a number, a text, an interval, another struct with a table, or a list or an optional of these. An optional may be absent from
-// JSON; so may a list, which is empty then. All others must be there.
+// A member is a number, a text, an interval, another struct with a table, or a list or an optional of these. An
+// optional may be absent from JSON; so may a list, which is empty then. All others must be there.
 #pragma once
 
 #include <algorithm>
@@ -60,13 +61,15 @@ struct Table {
   std::vector<Row> rows;
 };
 
-// Headings and rows in aligned columns, two spaces apart, each line ended. `remarks`: what stands behind the rows; one per row, or none.
+// Headings and rows in aligned columns, two spaces apart, each line ended. `remarks` follow the rows: one per row, or
+// none.
 std::string terminal_table(const Table& table, const std::vector<std::string>& remarks = {});
 
-// Of a text of several lines: characters in the longest.
+// The number of characters in the longest line of a text.
 size_t widest_line(const std::string& text);
 
-// Words on lines as wide as the terminal (text_columns()); the first starts with `head`, the others are indented as far.
+// Words on lines as wide as the terminal (text_columns()). The first starts with `head`; the others are indented by its
+// width.
 std::string wrapped(const std::string& head, const std::string& text);
 
 // A header line and the lines, fields joined by commas.
@@ -120,7 +123,7 @@ constexpr bool is_list<std::vector<T>> = true;
 template <class T>
 constexpr bool is_interval = std::is_same_v<T, Interval> || std::is_same_v<T, std::optional<Interval>>;
 
-// What a value means where nothing else is said: a count, a number or a text.
+// The unit of a value if the field names none: a count, a number or a text.
 template <class T>
 constexpr Unit unit_of() {
   if constexpr (is_optional<T> || is_list<T>) return unit_of<typename T::value_type>();
@@ -128,9 +131,10 @@ constexpr Unit unit_of() {
   return std::is_same_v<T, double> ? Unit::kPlain : Unit::kText;
 }
 
-// One field: a data member, or two functions of the row. Without `set` it is written and shown, but never read. Without a key it is only
-// shown; the fields of a struct without a key stand among those of the row. A key "samples.step_s" is that of a field in an object
-// "samples". Without a title it is headed by its key in words, an interval by "95 % interval".
+// One field: a data member, or two functions of the row. Without `set`, a computed field is written and shown, but
+// never read. Without a key, a field is only shown; but if it is a struct, its fields join those of the row. The key
+// "samples.step_s" means the field "step_s" of an object "samples". The default title is the key in words, for an
+// interval "95 % interval".
 template <class Row, class T>
 struct Field {
   const char* key;  // in JSON and CSV
@@ -138,7 +142,7 @@ struct Field {
   T (*get)(const Row&) = nullptr;
   void (*set)(Row&, const T&) = nullptr;
   Unit unit = unit_of<T>();
-  const char* title = nullptr;  // of a column; of a fact: its name
+  const char* title = nullptr;  // of a column or a fact
   unsigned shown = kEverywhere;
 
   // how: any of `set`, `unit`, `title` and `shown`.
@@ -163,28 +167,32 @@ struct Field {
 template <class T>
 constexpr auto kFields = nullptr;
 
-// What reading throws: "results: PATH: PROBLEM; expected EXPECTED". A caller that has the text can look up the line of the path.
+// What reading throws: "results: PATH: PROBLEM; expected EXPECTED". A caller that has the text can look up the line of
+// the path.
 struct FieldError : InputError {
   FieldError(const std::string& place, const std::string& message) : InputError(message), path(place) {}
   std::string path;
 };
 
-// A view of one JSON object, which must outlive it. Null counts as absent (a number that is not finite becomes null in JSON).
+// A view of one JSON object, which must outlive it. Null counts as absent (a number that is not finite becomes null in
+// JSON).
 class JsonFields {
  public:
-  // `path` as in a complaint, "" for the document itself. Throws FieldError unless `object` is one.
+  // `path` as messages name it, "" for the document itself. Throws FieldError unless `object` is a JSON object.
   JsonFields(const nlohmann::json& object, std::string path);
 
-  const nlohmann::json* find(const std::string& key) const;  // null when absent; "samples.step_s": in an object "samples"
+  // Null when absent. The key "samples.step_s" means "step_s" in an object "samples".
+  const nlohmann::json* find(const std::string& key) const;
   bool has(const std::string& name) const { return find(name) != nullptr; }
   const nlohmann::json& whole() const { return *object_; }
   std::string path_of(const std::string& name) const;
 
-  // An object of it, and the objects of a list. Throw FieldError where they are absent.
+  // The object under `key`, and the objects of the list under it. Throw FieldError if they are absent.
   JsonFields object(const std::string& key) const;
   std::vector<JsonFields> objects(const std::string& key) const;
 
-  // Throw FieldError for a field of another type; get() for one that is absent, too, but for a list, which is empty then.
+  // Throw FieldError if the field has another type. get() also throws if it is absent, except for a list, which is then
+  // empty.
   template <class T>
   std::optional<T> maybe(const std::string& name, Unit unit = Unit::kPlain) const;
   template <class T>
@@ -198,7 +206,8 @@ class JsonFields {
   std::string path_;
 };
 
-// What `read` makes of a text in JSON. Throws InputError with file and line; `file` and `expected`: what errors call the text.
+// Parses a JSON text and returns what `read` makes of it. Throws InputError with file and line; `file` and `expected`
+// are what messages call the text.
 template <class T>
 T parse_document(std::string_view text, const std::string& file, const char* expected, T (*read)(const nlohmann::json& document)) {
   const nlohmann::json document = parse_json(text, file, expected);
@@ -215,7 +224,7 @@ template <class T>
 constexpr bool has_fields =
     std::is_class_v<T> && !is_optional<T> && !is_list<T> && !std::is_same_v<T, Interval> && !std::is_same_v<T, std::string>;
 
-// Can be a cell of a table.
+// Whether a value can be a cell of a table.
 template <class T>
 constexpr bool is_shown = !has_fields<T>;
 template <class T>
@@ -235,7 +244,7 @@ void for_each_field(F f) {
   std::apply([&f](const auto&... field) { (f(field), ...); }, kFields<Row>);
 }
 
-// Of those that can be a cell, the fields that are shown in one of `shown`.
+// Calls f for those fields that can be a cell and are shown in one of `shown`.
 template <class Row, class F>
 void for_each_shown(unsigned shown, F f) {
   for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
@@ -256,7 +265,7 @@ std::optional<Interval> read_interval(const nlohmann::json& value, const std::st
 void require_array(const nlohmann::json& value, const std::string& path);
 std::string element_path(const std::string& path, size_t i);
 
-// An absent interval has no end.
+// What an absent interval reads as.
 inline constexpr Interval kUnbounded{0, HUGE_VAL};
 
 // "a positive number", "a string": what a value of the type must be.
@@ -271,7 +280,7 @@ std::string expected_of(Unit unit) {
   return "an object";
 }
 
-// For a person; nothing for null.
+// As text for a person; none for null.
 std::optional<std::string> text_of_json(const nlohmann::json& value, Unit unit);
 std::string csv_of_json(const nlohmann::json& value);
 void append_interval_names(const std::string& key, std::vector<std::string>& names);
@@ -279,14 +288,14 @@ void append_interval(const std::optional<Interval>& interval, std::vector<std::s
 
 }  // namespace field_details
 
-// Adds the fields of a row to a JSON object, and reads them: by the table. A struct with more than that has overloads, which may call these
-// as write_object<>() and read_object<>(), and complain by fields.fail().
+// Write the fields of a row to a JSON object, and read them, as its table says. A struct that needs more has overloads,
+// which may call these as write_object<>() and read_object<>(), and throw by fields.fail().
 template <class Row>
 void write_object(const Row& row, nlohmann::json& object);
 template <class Row>
 void read_object(const JsonFields& fields, Row& row);
 
-// A struct, or any value that a field can have. No value is null.
+// The JSON of a struct or of any value that a field can have; null for an optional without a value.
 template <class T>
 nlohmann::json json_of(const T& value, Unit unit = Unit::kPlain) {
   using namespace field_details;
@@ -310,7 +319,7 @@ nlohmann::json json_of(const T& value, Unit unit = Unit::kPlain) {
   }
 }
 
-// A field of a row. Null where there is nothing to write or to show.
+// The JSON of a row's field; null if there is nothing to write or to show.
 template <class Row, class T>
 nlohmann::json json_in(const Row& row, const Field<Row, T>& field) {
   const T value = field.value_in(row);
@@ -329,7 +338,8 @@ void write_object(const Row& row, nlohmann::json& object) {
   });
 }
 
-// Reads a struct, or any value that a field can have. `path`: as in a complaint, "" for the document itself. Throws FieldError.
+// Reads a struct, or any value that a field can have. `path` as messages name it, "" for the document itself. Throws
+// FieldError.
 template <class T>
 T from_json(const nlohmann::json& value, const std::string& path, Unit unit = Unit::kPlain);
 
@@ -400,7 +410,8 @@ T JsonFields::get(const std::string& name, Unit unit) const {
   return std::move(value).value_or(T());
 }
 
-// The rows as a table with the columns that are shown in one of `shown`. A column of which no row has a value is left out.
+// The rows as a table with the columns that are shown in one of `shown`. A column of which no row has a value is left
+// out.
 template <class Row>
 Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption = "") {
   Table table{std::move(caption), {}, std::vector<Table::Row>(rows.size())};
@@ -415,8 +426,8 @@ Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption
   return table;
 }
 
-// The columns of a CSV file, and one row's fields; absent values are empty. An interval has two: "measured_ci_s" gives measured_low_s and
-// measured_high_s.
+// The columns of a CSV file, and one row's fields; absent values are empty. An interval has two: "measured_ci_s" gives
+// measured_low_s and measured_high_s.
 template <class Row>
 std::vector<std::string> csv_names() {
   std::vector<std::string> names;

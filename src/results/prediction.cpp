@@ -22,12 +22,12 @@ constexpr auto kFields<PredictedWorkload> = std::tuple(
 
 namespace {
 
-// Nothing where it was not asked for.
+// None if it was not asked for.
 std::optional<Interval> spread(const PredictedCap& cap) {
   return cap.low_s > 0 && cap.high_s > 0 ? std::optional(Interval{cap.low_s, cap.high_s}) : std::nullopt;
 }
 
-// A column of the cap that stands in a row.
+// A column with a member of the PredictedCap that a row holds.
 template <auto kCap, auto kMember, class Row>
 constexpr auto of_cap_in(PredictedCap Row::*, Unit unit, const char* heading) {
   return Field(
@@ -141,7 +141,7 @@ static void read_object(const JsonFields& fields, SensitivityPoint& point) {
 template <>
 constexpr auto kFields<SensitivityPrediction> = std::tuple(Field("points", &SensitivityPrediction::points, kRequired));
 
-// Charts are drawn of it, so that it must be whole.
+// Charts are drawn from it, so the point they compare with must be there.
 static void read_object(const JsonFields& fields, SensitivityPrediction& sensitivity) {
   read_object<>(fields, sensitivity);
   if (std::ranges::find(sensitivity.points, 1.0, &SensitivityPoint::factor) == sensitivity.points.end())
@@ -160,7 +160,7 @@ std::string tensors_text(const PredictedOrderedBucket& bucket) {
   return first >= last ? fmt::format("{}", first) : fmt::format("{} – {}", first, last);
 }
 
-// The plan that the buckets are. Throws InputError when they are none.
+// The plan that these buckets make. Throws InputError if they make none.
 BucketPlan plan_of(const std::vector<PredictedOrderedBucket>& buckets) {
   BucketPlan plan;
   int64_t tensors = 0;
@@ -255,7 +255,7 @@ double cost_of_keeping(const SensitivityPoint& point) {
 
 namespace {
 
-// Of many rows the first six and the last four, with a row of "..." between.
+// Keeps the first six and the last four of many rows, with a row of "..." between.
 void keep_first_and_last(Table& table) {
   constexpr size_t kMost = 12, kFirst = 6, kLast = 4;
   if (table.rows.size() <= kMost) return;

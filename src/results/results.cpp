@@ -112,7 +112,7 @@ constexpr auto kFields<TuneAnswer> = std::tuple(
 
 namespace {
 
-// The times that an answer is made of.
+// Throws FieldError unless the row has the times that an answer needs.
 void require_times(const JsonFields& row) {
   row.get<double>("predicted_s", Unit::kSeconds);
   row.get<double>("measured_s", Unit::kSeconds);
@@ -154,7 +154,7 @@ static void write_object(const TensorProfile& profile, json& object) {
   }
 }
 
-// Checks check_profile's rules, at the place where they are broken.
+// Checks the rules of check_profile() as well, so that an error names the place.
 static void read_object(const JsonFields& fields, TensorProfile& profile) {
   read_object<>(fields, profile);
   std::set<std::string> seen;
@@ -188,8 +188,8 @@ constexpr auto kFields<ProfileSection> = std::tuple(Field("", &ProfileSection::t
 
 namespace {
 
-// Bytes per second of one rank's data, and what the links carry of it, as nccl-tests defines them. Figures that follow from others are
-// stated only where the row was measured by `firkin bench allreduce`.
+// algbw, bytes per second of one rank's data, and busbw, what the links carry of it, as nccl-tests defines them.
+// Derived figures are only stated for rows that `firkin bench allreduce` measured.
 std::optional<double> algorithm_bandwidth(const AllReduceRow& row) {
   return row.calls_per_sample ? std::optional(static_cast<double>(row.bytes) / row.median_s) : std::nullopt;
 }
@@ -256,7 +256,7 @@ constexpr auto kFields<CollectiveRow> = std::tuple(
     Field("outliers", &CollectiveRow::outliers, kPage), Field("modes_s", &CollectiveRow::modes_s, Unit::kSeconds, "two modes", kPage),
     Field("wrong", &CollectiveRow::wrong, "#wrong", kTables));
 
-// ---- Layers. Rows hold samples, which the document has apart from their medians.
+// ---- Layers. Rows hold samples; the document keeps these apart from their medians.
 
 template <>
 constexpr auto kFields<LayerRow> = std::tuple(Field("name", &LayerRow::name, "layer"), Field("parameters", &LayerRow::parameters),
@@ -286,7 +286,7 @@ static void read_object(const JsonFields& fields, LayersSection& section) {
   read_object<>(fields, section);
   const std::vector<JsonFields> samples = fields.objects("samples.layers");
   for (size_t i = 0; i < samples.size(); ++i) {
-    LayerRow unknown;  // samples beyond the layers are read, and complained of, as well
+    LayerRow unknown;  // takes samples beyond the layers, so that errors in them are found as well
     LayerRow& row = i < section.layers.size() ? section.layers[i] : unknown;
     samples[i].get<std::string>("name");
     row.forward_s = samples[i].get<std::vector<double>>("forward_s");
@@ -349,7 +349,7 @@ constexpr auto kFields<TraceRow> = std::tuple(
     Field("agreement_s", &TraceRow::agreement_s, Unit::kDifference, kPage), Field("ranks", &TraceRow::ranks, kIfAny),
     Field("timeline", &TraceRow::timeline, kRequired), Field("predicted_timeline", &TraceRow::predicted, kIfAny));
 
-// ---- All of it. What the document's samples are of depends on the command.
+// ---- All of it. What the document's samples belong to depends on the command.
 
 template <>
 constexpr auto kFields<Results> = std::tuple(

@@ -1,4 +1,5 @@
-// A results.json as structs: what a run of any subcommand measured, and its tables. A section that it did not measure is empty.
+// A results.json as structs: what a run of any subcommand measured, and its tables. A section that it did not measure
+// is empty.
 //
 //   const Results results = read_results("firkin-out/tune/results.json");
 //   results.answer->decision.cap_mib;
@@ -38,7 +39,7 @@ struct CurveRow {
   std::optional<double> error = {};                // predicted / measured - 1
   std::optional<Interval> predicted_range_s = {};  // the prediction's interval (PredictedCap)
   std::optional<int64_t> outliers = {};            // blocks that stand out
-  std::optional<Interval> modes_s = {};            // where the samples have two modes: those
+  std::optional<Interval> modes_s = {};            // the samples' two modes, if they have any
 };
 
 // One strategy, or one strategy under one cap. Seconds a step, and bytes a rank.
@@ -49,7 +50,8 @@ struct StrategyRow {
   double measured_s = 0;
   std::optional<Interval> measured_ci_s = {};
   std::optional<double> predicted_s = {};
-  std::optional<double> exposed_s = {};        // measured_s minus the step without communication; noise can make it negative
+  // measured_s minus the step without communication; noise can make it negative.
+  std::optional<double> exposed_s = {};
   std::optional<double> comm_s = {};           // from the end of backward to the last gradient
   std::optional<double> comm_share = {};       // comm_s / measured_s
   std::optional<double> rank_spread = {};      // slowest rank less fastest, as a fraction
@@ -68,8 +70,9 @@ struct StrategyRow {
 struct StepSamples {
   std::vector<std::string> settings = {};
   std::vector<std::vector<double>> step_s = {}, comm_s = {}, communication_s = {};
-  std::vector<std::vector<double>> calibration_step_s = {};  // of none and the calibration's runs, in blocks of their own
-  std::vector<std::vector<double>> race_step_s = {};         // of the caps that were raced, in blocks of their own
+  // Steps of `none` and of the runs for the calibration, in blocks of their own.
+  std::vector<std::vector<double>> calibration_step_s = {};
+  std::vector<std::vector<double>> race_step_s = {};  // of the caps that were raced, in blocks of their own
   std::vector<std::vector<std::vector<double>>> raw_step_s_by_rank = {};
 };
 
@@ -85,7 +88,7 @@ struct StepConfiguration {
 std::string setting_name(const StrategyRow& row);        // "bucketed 2.38 MiB"
 std::string exact_setting_name(const StrategyRow& row);  // "bucketed 2.375 MiB": tells settings apart
 
-// Strategies by name, and what stands beside them.
+// Names of strategies, and of settings beside them.
 inline constexpr const char* kTorchDefaultName = "torch default";  // c10d::Reducer, 1 MiB and then 25 MiB
 inline constexpr const char* kOrderedName = "ordered";
 inline constexpr const char* kShardedName = "sharded";
@@ -96,7 +99,7 @@ std::string steps_csv(const std::vector<StepConfiguration>& configurations);
 
 // ---- The answer of `firkin tune`.
 
-// A choice against another that was measured in the same blocks: its step over the other's.
+// A choice against another one that was measured in the same blocks: its step over the other's.
 struct Gain {
   double ratio = 1;
   Interval ratio_ci;
@@ -106,23 +109,25 @@ struct Gain {
 struct DecisionSection {
   std::string outcome = {};  // name_of(Outcome)
   double cap_mib = 0;
-  std::optional<double> lowest_cap_mib = {}, highest_cap_mib = {};  // make the same buckets
+  std::optional<double> lowest_cap_mib = {}, highest_cap_mib = {};  // the caps that make the same buckets
   std::optional<double> predicted_s = {}, measured_s = {};          // a step with it
-  std::optional<double> predicted_to_default = {};                  // that over one with PyTorch's default
+  std::optional<double> predicted_to_default = {};                  // that step over one with PyTorch's default
   std::optional<Gain> over_default = {};                            // the same, measured by blocks that did not choose
-  std::optional<double> expected_regret = {};                       // what the choice may cost over the best of the caps that were raced
-  std::vector<double> tied_mib = {};                                // caps that cannot be told from it, with it
-  std::optional<double> level = {};                                 // none measured over none predicted from
-  std::optional<std::string> options = {};                          // of DDP that won beside the cap: "gradient_as_bucket_view=True"
+  std::optional<double> expected_regret = {};                       // what it may cost over the best of the raced caps
+  // The caps that cannot be told apart from it, itself included.
+  std::vector<double> tied_mib = {};
+  // A step of `none`: as confirmed, over the one predicted from.
+  std::optional<double> level = {};
+  std::optional<std::string> options = {};  // of DDP that won besides the cap: "gradient_as_bucket_view=True"
 };
 DecisionSection decision_section(const Decision& decision, std::span<const PredictedCap> raced);
 bool has_outcome(const DecisionSection& decision, Outcome outcome);
-bool keeps_default(const DecisionSection& decision);  // as of its outcome
+bool keeps_default(const DecisionSection& decision);  // by its outcome
 
-// The best cap with gradients in another type on the wire, against the chosen cap.
+// The best cap for gradients that travel in another type, against the chosen cap.
 struct HookGain {
   std::string hook;
-  double cap_mib = 0;  // of the gradients, as all caps
+  double cap_mib = 0;  // in bytes of the gradients themselves, like all caps
   double predicted_s = 0;
   double measured_s = 0;
   double ratio = 1;  // of measured steps
@@ -143,7 +148,7 @@ struct TuneAnswer {
   std::optional<PredictedSharded> sharded = {};    // its periods are whole steps
   std::optional<Gain> sharded_over_best_cap = {};  // where it was measured
   std::vector<double> plan_mib = {};               // buckets of the best plan in launch order
-  std::vector<double> plan_caps_mib = {};          // bucket_cap_mb_list that gives them; empty where none does
+  std::vector<double> plan_caps_mib = {};          // bucket_cap_mb_list that gives them; empty if none does
 };
 
 // A run that the model was calibrated on.
@@ -169,11 +174,12 @@ std::string remark_on(const TuneAnswer& answer, double cap_mib);
 struct ProfileSection {
   TensorProfile tensors;
   std::optional<double> bare_backward_s = {};    // without hooks
-  std::optional<double> hook_perturbation = {};  // what looking on cost, as a fraction
+  std::optional<double> hook_perturbation = {};  // what observing cost, as a fraction
   std::optional<Interval> hook_perturbation_ci = {};
 };
 
-// Sets what looking on cost and what backward takes without it, from pairs of backward passes with hooks and without: seconds.
+// Sets what observing cost, and what backward takes without it, from pairs of backward passes with hooks and without:
+// seconds.
 void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, ProfileSection& profile);
 
 // ---- All-reduces: one of each size, and a fixed amount of data in chunks.
@@ -186,7 +192,7 @@ struct AllReduceSamples {
   std::vector<double> mixed_queue_ratios = {};
 };
 
-// Queues of calls of mixed sizes, measured over what a(x) and g(x) say.
+// Queues of calls of mixed sizes: measured times over what a(x) and g(x) predict.
 struct MixedQueuesSection {
   int64_t queues = 0;
   double ratio = 0;  // median
@@ -206,16 +212,16 @@ struct ChunksRow {
   std::optional<double> gap_s = {};         // per call
   std::optional<double> mean_s = {}, stdev_s = {}, min_s = {}, max_s = {};
   std::optional<int64_t> samples = {}, wrong = {};
-  std::optional<int64_t> outliers = {};  // samples that stand out
-  std::optional<Interval> modes_s = {};  // where they have two modes: those
+  std::optional<int64_t> outliers = {};  // number of outlying samples
+  std::optional<Interval> modes_s = {};  // the samples' two modes, if they have any
 };
 
 std::string chunks_csv(const std::vector<ChunksRow>& rows);
 
-// Of `firkin bench collectives` and `firkin tune --sharded`.
+// The file that `firkin bench collectives` and `firkin tune --sharded` write.
 std::string collectives_csv(const std::vector<CollectiveRow>& rows);
 
-// ---- Where a step's time goes, layer by layer; as CMSC 828G's files, too.
+// ---- Where a step's time goes, layer by layer; also as CMSC 828G's files.
 
 // One layer, or the whole model. Samples are seconds on the slowest rank, one per watched step.
 struct LayerRow {
@@ -231,22 +237,24 @@ struct LayersSection {
   std::vector<double> watched_step_s = {}, bare_step_s = {};              // per pair
 };
 
-// layer-sizes.csv, `,Name,No. Params`: a line for each layer with parameters, "Block 3" for "blocks.3". A tied weight is listed once.
+// layer-sizes.csv, `,Name,No. Params`: a line for each layer with parameters, "Block 3" for "blocks.3". A tied weight
+// is listed once.
 std::string layer_sizes_csv(const LayersSection& section);
 
-// layer-times.csv, `Name,min,max,mean,std,median` in seconds: "forward", "backward" and "step" (the optimiser's) as a whole, "block_3 grad"
-// for a layer's part of backward, and, which the assignment's file lacks, "block_3 forward".
+// layer-times.csv, `Name,min,max,mean,std,median` in seconds: "forward", "backward" and "step" (the optimiser's) as a
+// whole, "block_3 grad" for a layer's part of backward, and, which the assignment's file lacks, "block_3 forward".
 std::string layer_times_csv(const LayersSection& section);
 
 // ---- What ran when in a few steps.
 
-// What rank 0 was busy with, or stood still for.
+// What rank 0 was busy with or waited for.
 inline constexpr const char* kComputeActivity = "compute";
 inline constexpr const char* kCommunicationActivity = "communication";
-inline constexpr const char* kForwardWaitActivity = "forward waits";  // strategy ordered: a module awaited its parameters
+// Strategy ordered: a module awaited its parameters.
+inline constexpr const char* kForwardWaitActivity = "forward waits";
 inline constexpr const char* kOptimizerActivity = "optimiser";
 
-// A time of it, in seconds since the step began.
+// A period of one activity, in seconds since the step began.
 struct BusyPeriod {
   std::string activity;
   double start_s = 0;
@@ -263,15 +271,16 @@ struct TraceRow {
   std::string strategy;
   std::string name;  // "bucketed 4 MiB"
   std::optional<double> cap_mib = {};
-  std::string file;                        // the Chrome trace
-  std::optional<double> idle_share = {};   // of the last step's backward: the link idle though a bucket was ready
+  std::string file;  // the Chrome trace
+  // The share of the last step's backward in which the link idled although a bucket was ready.
+  std::optional<double> idle_share = {};
   std::optional<double> agreement_s = {};  // of the last step: from the start of the ranks' agreement to its end
   std::vector<TraceFigures> ranks = {};
   std::vector<BusyPeriod> timeline = {};   // of the last step
-  std::vector<BusyPeriod> predicted = {};  // the same plan as the model sees it; empty where nothing was predicted
+  std::vector<BusyPeriod> predicted = {};  // the same plan as the model predicts it; empty if it was not predicted
 };
 
-// Of rank 0's communication, how much overlaps computation; nothing where it did not communicate.
+// The share of rank 0's communication that overlaps computation; none if it did not communicate.
 std::optional<double> overlapped_share(const TraceRow& trace);
 
 // ---- All of it.
@@ -310,45 +319,49 @@ struct Results {
 
 nlohmann::json results_json(const Results& results);
 
-// Throws FieldError naming the field that is missing or malformed ("results: curve[2].measured_s: missing; expected a positive number");
-// the sections of an answer must be there when a complete run of `tune` is read.
+// Throws FieldError naming the field that is missing or malformed ("results: curve[2].measured_s: missing; expected a
+// positive number"); the sections of an answer must be there when a complete run of `tune` is read.
 Results results_from_json(const nlohmann::json& document);
 
 // The text of a results.json. Strings that are not UTF-8 are repaired with U+FFFD.
 std::string results_text(const Results& results);
 
-// Throws InputError with file and line when the text is no JSON, repeats a key, or a section is malformed. `file`: the name that errors
-// carry.
+// Throws InputError with file and line when the text is no JSON, repeats a key, or a section is malformed. `file`: the
+// name that errors carry.
 Results parse_results(std::string_view text, const std::string& file);
 Results read_results(const std::filesystem::path& path);
 
 // ---- Made from results.
 
-// How long ranks take for the same work, measured: what stragglers are predicted from.
+// Measured times of ranks for the same work, from which stragglers are predicted.
 using RankTimes = std::vector<std::vector<double>>;  // [rank][step], seconds; every step on every rank
 
 // From either of
-//   - a CSV file with a column `seconds`, and a column `rank` where there are several: a line per rank and step, the steps in order;
-//   - a results.json of `firkin tune` or `firkin bench step`: samples.raw_step_s_by_rank of the setting `none`, which is the work of a step
-//     without communication, so that no rank's time holds the waiting for another. A text that starts with { is taken for one.
+//   - a CSV file with a column `seconds`, and a column `rank` if there are several: a line per rank and step, the steps
+//     in order;
+//   - a results.json of `firkin tune` or `firkin bench step`: samples.raw_step_s_by_rank of the setting `none`, whose
+//     steps do not communicate, so that no rank's time includes waiting for another. A text that starts with { is taken
+//     for one.
 // Throws InputError, with file and line, for malformed input, a time that is not positive and finite, ranks with
 // different numbers of steps, and a file without any times.
 RankTimes parse_rank_times(std::string_view text, const std::string& file);
 RankTimes read_rank_times(const std::filesystem::path& path);
 
-// Sets `outliers` and `modes_s` of every row whose samples the result holds, and adds a note on each row with two modes. Samples in blocks
-// are polished first (fit_blocks), so that a slow stretch of the machine is no setting's outlier. Once per result.
+// Sets `outliers` and `modes_s` of every row whose samples the result holds, and adds a note on each row with two
+// modes. Samples in blocks are polished first (fit_blocks), so that a slow stretch of the machine counts as no
+// setting's outlier. Call it once per result.
 void mark_sample_shapes(Results& results);
 
-// A bucket size in the setting of one of the tools that people train with, in its own unit.
+// A bucket size as a setting of a training tool, in the tool's own unit.
 struct PasteSetting {
   std::string tool;     // "DeepSpeed"
   std::string setting;  // as it is pasted
   std::string note;     // what to know before: units, versions, what it does not reach
 };
 
-// cap_bytes: of a bucket, positive. element_bytes: of a gradient as it is reduced (4 for float32). plan_caps_mib: bucket_cap_mb_list of a
-// plan that is to be offered as well; may be empty. docs/frameworks.md names the sources and versions.
+// cap_bytes: of a bucket, positive. element_bytes: of a gradient as it is reduced (4 for float32). plan_caps_mib:
+// bucket_cap_mb_list of a plan that is to be offered as well; may be empty. docs/frameworks.md names the sources and
+// versions.
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib);
 
 // The same for the strategy `sharded`, in the tools that have it. cap_bytes: the best cap for all-reduces.
@@ -360,15 +373,16 @@ Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
 Table profile_table(const TensorProfile& profile);  // one row per tensor, with the bytes that are ready so far
 Table allreduce_table(const AllReduceTable& table, unsigned shown);
 
-// Of the sections that are shown alike everywhere, those that there are: traces (rank 0's medians), layers (then the whole model),
-// chunks, collectives.
+// The sections that look the same in every output, as far as the results have them: traces (rank 0's medians), layers
+// (then the whole model), chunks, collectives.
 std::vector<Table> section_tables(const Results& results, unsigned shown);
 
-// T(b), the best plan's buckets (in the terminal the first and the last of many), the ordered plan's, hooks, what the extrapolations
-// disagree on, baselines, sensitivity: those that there are. The cap to use has a row of T(b), the only one highlighted.
+// T(b), the best plan's buckets (in the terminal the first and the last of many), the ordered plan's, hooks, what the
+// extrapolations disagree on, baselines, sensitivity: those that the prediction has. The cap to use has a row of T(b),
+// the only one highlighted.
 std::vector<Table> prediction_tables(const Prediction& prediction, unsigned shown);
 
-// What staying with the cap that is best at factor 1 costs there, as a fraction.
+// What it costs at this point to keep the cap that is best at factor 1, as a fraction.
 double cost_of_keeping(const SensitivityPoint& point);
 
 // For field.h: structs that several sections hold.

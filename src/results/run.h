@@ -15,7 +15,7 @@
 
 namespace firkin {
 
-// Names that others than results/ write, too.
+// Names that other modules write, too.
 inline constexpr const char* kGradientBytesKey = "gradient_bytes";
 inline constexpr const char* kBackwardKey = "backward_s";
 inline constexpr const char* kCapKey = "cap_mib";
@@ -25,8 +25,8 @@ struct Host {
   std::string host;
   std::string cpu;
   std::string os;
-  int64_t cores = 0;                     // that there are
-  int64_t usable_cores = 0;              // that affinity leaves
+  int64_t cores = 0;                     // of the machine
+  int64_t usable_cores = 0;              // in the affinity mask
   std::optional<double> cpu_quota = {};  // of the control group, in cores
   std::optional<std::string> governor = {};
   std::optional<double> load = {};  // of the last minute
@@ -49,7 +49,7 @@ struct Environment {
   std::vector<Host> hosts = {};
 };
 
-// What was stepped. Sizes: by their names in a model file ("d_model").
+// What was trained. `sizes` have their names in a model file ("d_model").
 struct ModelDescription {
   std::string name;
   std::optional<std::string> family = {}, dtype = {}, text = {};
@@ -75,8 +75,8 @@ struct RunHead {
   std::vector<std::string> command_line = {};
   std::string started;  // UTC, when measuring began
   std::optional<int64_t> seed = {};
-  std::vector<std::string> files = {};          // written beside it, and itself
-  std::map<std::string, std::string> settings;  // every flag by its name, as it was in force
+  std::vector<std::string> files = {};          // that the run wrote, including this one
+  std::map<std::string, std::string> settings;  // every flag's name and its value in force
   Environment environment;
   std::optional<ModelDescription> model = {};
 };
@@ -84,7 +84,8 @@ struct RunHead {
 // The head of a result whose measuring begins now; `environment` holds Firkin's version only.
 RunHead begin_head(const std::string& command);
 
-// Every rank's machine, by rank -> every machine once, with its ranks. The first rank's figures count.
+// Turns the machines of all ranks, by rank, into a list with every machine once and its ranks. The first rank's figures
+// count.
 std::vector<Host> by_host(const std::vector<Host>& of_ranks);
 
 // For field.h. A head reads and writes its fields among those of the document.
@@ -93,7 +94,7 @@ void read_object(const JsonFields& document, RunHead& run);
 void write_object(const ModelDescription& model, nlohmann::json& object);
 void read_object(const JsonFields& fields, ModelDescription& model);
 
-// Its "model" is not one that was stepped.
+// The command whose "model" describes a predicted workload instead of a trained model.
 inline constexpr std::string_view kPredictCommand = "predict";
 
 // "demo, batch 4, sequence 128, float32"

@@ -12,7 +12,8 @@
 namespace firkin {
 namespace {
 
-// The standard deviation of normal noise, as a multiple of its median absolute deviation, 1 / 0.6745, and of its mean one, sqrt(pi / 2).
+// The standard deviation of normal noise as a multiple of its median absolute deviation (1 / 0.6745) and of its mean
+// absolute deviation (sqrt(pi / 2)).
 constexpr double kStdevPerMedianDeviation = 1.482602218505602;
 constexpr double kStdevPerMeanDeviation = 1.2533141373155003;
 
@@ -39,7 +40,7 @@ Matrix logarithms(const Matrix& settings_by_block) {
   return logs;
 }
 
-// Over the settings, but for `left_out`: how much longer block `block` takes them than a typical one.
+// How much longer `block` takes than a typical block, in logarithms: the median over all settings except `left_out`.
 double block_effect(const Matrix& logs, const std::vector<double>& effects, size_t block, size_t left_out) {
   std::vector<double> residuals;
   for (size_t setting = 0; setting < logs.size(); ++setting) {
@@ -48,8 +49,9 @@ double block_effect(const Matrix& logs, const std::vector<double>& effects, size
   return residuals.empty() ? 0 : median(residuals);
 }
 
-// Tukey's median polish: each setting's effect. What is added to all of them is free; it is chosen so that half of all samples lie below
-// their setting's effect, which makes the effect of settings that are alike the median of all their samples.
+// Tukey's median polish: each setting's effect. The effects are only determined up to a common constant. It is chosen
+// so that half of all samples lie below their setting's effect: if all settings are alike, the effect is the median of
+// all samples.
 std::vector<double> polish(const Matrix& logs) {
   constexpr int kSweeps = 20;
   constexpr double kSettled = 1e-9;
@@ -78,7 +80,7 @@ std::vector<double> polish(const Matrix& logs) {
   return effects;
 }
 
-// A setting's samples in a typical block, as all settings or those but one (`left_out`) see it.
+// A setting's samples as they would be in a typical block. Block effects come from all settings except `left_out`.
 std::vector<double> polished(const Matrix& logs, const std::vector<double>& effects, size_t setting, size_t left_out) {
   std::vector<double> samples;
   for (size_t b = 0; b < logs[setting].size(); ++b)
@@ -90,8 +92,9 @@ double width(const Interval& interval) {
   return interval.high - interval.low;
 }
 
-// The widest that the interval of a setting may be: as wide as the range of its samples, and kWidest times as wide as if blocks were known
-// from all settings. Of three or five settings that says little: the one in the middle of a block seems to have no noise there.
+// The widest that a setting's interval may be: as wide as the range of its samples, and kWidest times as wide as with
+// block effects from all settings. With three or five settings the latter says little: the setting in the middle of a
+// block seems to have no noise there.
 double widest(const std::vector<double>& samples, const Matrix& logs, const std::vector<double>& effects, size_t setting,
               double confidence) {
   constexpr double kWidest = 1.4;
@@ -101,14 +104,17 @@ double widest(const std::vector<double>& samples, const Matrix& logs, const std:
   return std::min(range, kWidest * width(median_interval(polished(logs, effects, setting, logs.size()), confidence)));
 }
 
-constexpr double kOneSided = 0.975;  // so that two equal settings, of which either may come out ahead, are told apart in 5 %
+// Two equal settings, either of which may come out ahead, are then told apart by mistake in 5 % of cases.
+constexpr double kOneSided = 0.975;
 constexpr int kShuffles = 1000;
 
-// What is left of the logarithms of each setting's times, [block][setting]; block effects stay in, for they cancel within a block.
+// What is left of the logarithms of each setting's times, [block][setting]. Block effects stay in: they cancel within a
+// block.
 std::vector<std::vector<double>> residuals_by_block(const std::vector<std::vector<double>>& settings_by_block,
                                                     std::span<const SettingFit> fit) {
   const auto blocks = static_cast<double>(settings_by_block.front().size());
-  const double fitted = std::sqrt(blocks / (blocks - 1));  // the medians have come closer to the samples than the truth is
+  // The fitted medians lie closer to the samples than the true ones.
+  const double fitted = std::sqrt(blocks / (blocks - 1));
   std::vector<std::vector<double>> residuals(settings_by_block.front().size());
   for (size_t s = 0; s < fit.size(); ++s) {
     for (size_t b = 0; b < residuals.size(); ++b) residuals[b].push_back(fitted * std::log(settings_by_block[s][b] / fit[s].median));
@@ -116,13 +122,14 @@ std::vector<std::vector<double>> residuals_by_block(const std::vector<std::vecto
   return residuals;
 }
 
-// How far above the luckiest of equal settings one of them lies at most, in 97.5 % of measurements with this noise. Natural logarithm.
+// How far above the luckiest of equal settings another one lies at most, in 97.5 % of measurements with this noise; a
+// natural logarithm.
 double luck(std::vector<std::vector<double>> residuals) {
   const size_t settings = residuals.front().size();
   std::mt19937_64 random(0);
   std::vector<double> distances;
   for (int shuffle = 0; shuffle < kShuffles; ++shuffle) {
-    // Fisher and Yates, alike on every standard library (std::shuffle is not).
+    // Fisher-Yates, written out because std::shuffle() differs between standard libraries.
     for (std::vector<double>& block : residuals) {
       for (size_t i = settings; i > 1; --i) std::swap(block[i - 1], block[static_cast<size_t>(((random() >> 32) * i) >> 32)]);
     }
@@ -168,7 +175,7 @@ std::optional<TwoModes> find_two_modes(std::span<const double> values) {
     if (gap_at(i) > gap_at(split)) split = i;
   }
   const double gap = gap_at(split);
-  // Of the places in that gap, the widest: a stray belongs to the mode that it lies near.
+  // Within the chosen gap, split at the widest place, so that a stray value joins the mode that it lies near.
   for (size_t i = split - strays, end = split + strays; i <= end; ++i) {
     if (sorted[i] - sorted[i - 1] > sorted[split] - sorted[split - 1]) split = i;
   }
@@ -185,7 +192,8 @@ BlockFit fit_blocks(const Matrix& settings_by_block, double confidence) {
   BlockFit fit;
   for (size_t s = 0; s < logs.size(); ++s) {
     SettingFit& setting = fit.emplace_back();
-    // What the others say of a block does not hold the setting's own noise, which would seem less than it is.
+    // Only the other settings tell what a block is like: with the setting itself included, its noise would look smaller
+    // than it is.
     setting.polished = polished(logs, effects, s, s);
     setting.median = median(setting.polished);
     setting.outliers = find_outliers(setting.polished);

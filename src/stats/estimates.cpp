@@ -32,8 +32,8 @@ void require_samples(std::span<const double> samples, double confidence) {
   if (!(confidence > 0 && confidence < 1)) throw std::invalid_argument("a confidence outside 0 to 1");
 }
 
-// How deep in n sorted samples, from either side, the ends of the interval lie: 1 is the outermost sample, 2.5 half way between the second
-// and the third. 0: the range does not suffice.
+// How deep in n sorted samples, from either side, the ends of the interval lie: 1 is the outermost sample, 2.5 half way
+// between the second and the third. 0 if even the whole range does not reach the confidence.
 double depth_of(size_t n, double confidence) {
   const auto count = static_cast<double>(n);
   double outside = 0;  // probability that at most d - 1 of n are on one side of the median
@@ -54,7 +54,7 @@ double depth_of(size_t n, double confidence) {
   return depth;
 }
 
-// The ends at a depth from 1 to (n + 1) / 2.
+// The interval whose ends lie at `depth`, from 1 to (n + 1) / 2.
 Interval at_depth(std::vector<double> values, double depth) {
   std::ranges::sort(values);
   const auto rank = static_cast<size_t>(depth) - 1;
@@ -69,10 +69,11 @@ Interval unbounded(std::span<const double> samples) {
   return {std::ranges::all_of(samples, [](double sample) { return sample > 0; }) ? 0 : -kInfinity, kInfinity};
 }
 
-// Of the ranks of neighbours, corrected for the bias of short series (Kendall 1954); from 0 to kLargestCorrelation.
+// The correlation between the ranks of neighbours, corrected for the bias of short series (Kendall 1954); from 0 to
+// kLargestCorrelation.
 double neighbour_correlation(const std::vector<double>& values) {
   const auto n = static_cast<double>(values.size());
-  std::vector<double> ranks;  // from the middle; of equal values the mean
+  std::vector<double> ranks;  // relative to the middle one; equal values share their mean rank
   for (const double value : values) {
     const auto below = std::ranges::count_if(values, [value](double other) { return other < value; });
     const auto above = std::ranges::count_if(values, [value](double other) { return other > value; });
@@ -84,9 +85,10 @@ double neighbour_correlation(const std::vector<double>& values) {
   return std::clamp((n * products / squares + 1) / (n - 3), 0.0, kLargestCorrelation);
 }
 
-// How many of the outermost pairwise means of n differences lie outside the interval on each side. None: its range does not suffice.
+// How many of the outermost pairwise means of n differences lie outside the interval on each side. 0 if even their
+// whole range does not reach the confidence.
 size_t means_outside(size_t n, double confidence) {
-  // probability[t]: that the ranks of the positive differences add up to t, when each sign is a toss.
+  // probability[t]: that the ranks of the positive differences add up to t, if each sign is a coin toss.
   std::vector<double> probability(n * (n + 1) / 2 + 1, 0);
   probability[0] = 1;
   for (size_t rank = 1; rank <= n; ++rank) {
@@ -183,7 +185,7 @@ Interval series_interval(std::span<const double> samples, double confidence) {
   const auto n = static_cast<double>(values.size());
   const double correlation = neighbour_correlation(values);
   const auto fewer = static_cast<size_t>(std::lround(n * (1 - correlation) / (1 + correlation)));
-  // The same fraction of the samples lies outside as would of so many independent ones.
+  // Leave the same fraction of samples outside as with `fewer` independent samples.
   const double depth = (depth_of(fewer, confidence) - 0.5) * n / static_cast<double>(std::max<size_t>(fewer, 1)) + 0.5;
   const Interval interval = at_depth(values, std::max(1.0, depth));
   const double middle = median(samples);
@@ -227,7 +229,7 @@ PairedRatio paired_ratio(std::span<const double> a, std::span<const double> refe
 PairedRatio ratio_of_stated(const StatedMedian& a, const StatedMedian& reference) {
   require_stated(a);
   require_stated(reference);
-  // An interval that reaches down to 0 is one without a lower end: log(median / 0) is infinite, and so is the result's distance.
+  // An interval that reaches down to 0 has no lower end: log(median / 0) is infinite, and so is the result's distance.
   const auto below = [](const StatedMedian& stated) { return std::log(stated.median / stated.interval.low); };
   const auto above = [](const StatedMedian& stated) { return std::log(stated.interval.high / stated.median); };
   const double ratio = a.median / reference.median;

@@ -52,7 +52,7 @@ int64_t element_count(const profiler::KinetoEvent& event) {
 // A phase of the program, drawn on the GPU as well. Kineto's ActivityType::GPU_USER_ANNOTATION.
 constexpr uint8_t kGpuUserAnnotation = 2;
 
-// Threads of a trace: those of streams come after those of the system.
+// Threads of a trace: numbers of streams come after those of the system's threads.
 constexpr uint64_t kFirstStream = uint64_t{1} << 40;
 
 Span span_on_gpu(const profiler::KinetoEvent& event) {
@@ -60,7 +60,8 @@ Span span_on_gpu(const profiler::KinetoEvent& event) {
             .thread = kFirstStream + static_cast<uint64_t>(event.deviceResourceId()),
             .start_ns = static_cast<int64_t>(event.startNs()),
             .end_ns = static_cast<int64_t>(event.endNs())};
-  for (const char* name : {"nccl", "modelled_link"}) {  // ncclDevKernel_AllReduce_..., or what stands for it (comm/device_timer.h)
+  // ncclDevKernel_AllReduce_..., or what stands for it (comm/device_timer.h).
+  for (const char* name : {"nccl", "modelled_link"}) {
     if (span.name.starts_with(name)) span.activity = Activity::kCollective;
   }
   return span;
@@ -125,7 +126,7 @@ class Events {
 
   static double microseconds(int64_t ns) { return static_cast<double>(ns) * 1e-3; }
 
-  // Several collectives may be under way at once, which events of one thread cannot.
+  // Several collectives may be under way at once, which events of one thread cannot show.
   void add_async(json event, const Span& span) {
     event["id"] = ++collectives_;
     event["ph"] = "b";
@@ -204,7 +205,7 @@ std::vector<Span> spans_cut_to(const std::vector<Span>& spans, int64_t start_ns,
 }
 
 TraceRecorder::TraceRecorder(c10::DeviceType device) : device_(device) {
-  setenv("KINETO_LOG_LEVEL", "6", /*overwrite=*/0);  // silent; it says on stderr that it starts and stops
+  setenv("KINETO_LOG_LEVEL", "6", /*overwrite=*/0);  // silent: Kineto reports its start and stop on stderr
   const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/true);
   std::set<ActivityType> activities{ActivityType::CPU};
   if (device_ == c10::kCUDA) activities.insert(ActivityType::CUDA);

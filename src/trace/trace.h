@@ -32,7 +32,8 @@ struct Span {
   int64_t elements = 0;  // of a collective's tensors; 0 for the others
 };
 
-// Seconds. Overlapped communication is not free communication: where the transport runs on the cores that compute, both get slower.
+// Seconds. Overlapped communication is not free communication: where the transport runs on the cores that compute, both
+// get slower.
 struct Overlap {
   double compute_s = 0;        // at least one operator ran
   double communication_s = 0;  // at least one collective was under way
@@ -41,10 +42,10 @@ struct Overlap {
 
 Overlap overlap_of(const std::vector<Span>& spans);
 
-// Those that start between start_ns (included) and end_ns (not included).
+// The spans that start between start_ns (included) and end_ns (not included).
 std::vector<Span> spans_between(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns);
 
-// What of each span lies between start_ns and end_ns: a collective may begin in one step and end in the next.
+// The part of each span between start_ns and end_ns: a collective may begin in one step and end in the next.
 std::vector<Span> spans_cut_to(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns);
 
 struct Period {
@@ -54,23 +55,26 @@ struct Period {
 
 double seconds_of(const Period& period);
 
-// The times at which at least one span of `activity` ran: in order, more than least_gap_ns apart; shorter gaps are closed.
+// The times at which at least one span of `activity` ran: in order, more than least_gap_ns apart; shorter gaps are
+// closed.
 std::vector<Period> busy_periods(const std::vector<Span>& spans, Activity activity, int64_t least_gap_ns = 0);
 
 // Records what LibTorch does, with Kineto, the profiler inside it.
 //
-// Records the thread that makes it, and the threads to which autograd carries its state: operators, autograd's nodes, the collectives that
-// c10d starts, and as phases what RECORD_USER_SCOPE names. One at a time in a process; stop() on the thread that made it. Recording takes
-// a few microseconds an operator. Sets KINETO_LOG_LEVEL in the environment, if it is not set, to silence Kineto's log.
+// Records the thread that creates it, and the threads to which autograd carries its profiling state: operators,
+// autograd's nodes, the collectives that c10d starts, and, as phases, what RECORD_USER_SCOPE names. Only one at a time
+// in a process; call stop() on the thread that created it. Recording takes a few microseconds per operator. Sets
+// KINETO_LOG_LEVEL in the environment, if it is not set, to silence Kineto's log.
 class TraceRecorder {
  public:
-  // device: on a GPU also what that runs; there it is the computation and the communication, and the CPU's operators are Activity::kHost.
+  // device: on a GPU, what it runs is recorded as computation and communication, and the CPU's operators as
+  // Activity::kHost.
   explicit TraceRecorder(c10::DeviceType device = c10::kCPU);
   ~TraceRecorder();
   TraceRecorder(const TraceRecorder&) = delete;
   TraceRecorder& operator=(const TraceRecorder&) = delete;
 
-  // By start. Every collective must be complete. Call it once.
+  // Ends the recording and returns its spans, sorted by start. Every collective must be complete. Call it once.
   std::vector<Span> stop();
 
  private:
@@ -78,9 +82,9 @@ class TraceRecorder {
   bool recording_ = true;
 };
 
-// Spans as a Chrome trace: the JSON that Perfetto (ui.perfetto.dev) and chrome://tracing show ("Trace Event Format", Google, 2016).
-// One process per rank: operators and phases on the threads that ran them, collectives as asynchronous events beside them.
-// Times are microseconds since the first span.
+// Spans as a Chrome trace: the JSON that Perfetto (ui.perfetto.dev) and chrome://tracing show ("Trace Event Format",
+// Google, 2016). One process per rank: operators and phases on the threads that ran them, collectives as asynchronous
+// events beside them. Times are microseconds since the first span.
 nlohmann::json chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank);
 
 }  // namespace firkin

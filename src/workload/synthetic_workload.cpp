@@ -40,7 +40,7 @@ std::chrono::nanoseconds nanoseconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-// Computation that takes its time: on a CPU the thread sleeps, on a device the current stream waits.
+// Stands for computation by letting its time pass: on a CPU the thread sleeps, on a device the current stream waits.
 class ReplayClock {
  public:
   // timer: null on a CPU.
@@ -53,7 +53,7 @@ class ReplayClock {
     if (timer_) from_ = timer_->note();
   }
 
-  // seconds: after begin(), never less than before.
+  // seconds: since begin(); never less than in the call before.
   void wait_until(double seconds) {
     if (!timer_) return std::this_thread::sleep_until(began_ + nanoseconds(seconds));
     const double rest_s = seconds - std::exchange(from_s_, seconds);
@@ -62,7 +62,7 @@ class ReplayClock {
     from_ = timer_->wait({from_, rest_s}, late);
   }
 
-  // What it takes delays all that follows.
+  // Runs `body`; the time that this takes delays all that follows.
   template <typename Body>
   void hold_up(Body body) {
     const auto before = Clock::now();
@@ -76,12 +76,12 @@ class ReplayClock {
   Clock::time_point began_;
   DeviceTimer::Moment from_ = 0;  // from_s_ after begin()
   double from_s_ = 0;
-  std::optional<DeviceTimer::Moment> held_up_;  // until then
+  std::optional<DeviceTimer::Moment> held_up_;  // when the last hold_up() ended
 };
 
-// Hands over one gradient when its time has come, then goes on to those behind it in gradient-ready order.
+// Hands over one gradient when its time has come, then passes on to the gradients that become ready after it.
 struct HandOver : torch::autograd::Function<HandOver> {
-  // clock: begins with the first.
+  // clock: started by the node of the first gradient.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& /*behind*/, const at::Tensor& tensor,
                             double ready_s, bool is_first, ReplayClock* clock) {
     context->saved_data["tensor"] = tensor.detach();
@@ -118,7 +118,7 @@ struct ReplayModule : torch::nn::Module {
   ReplayClock clock;
 
  private:
-  // What stands before and behind the last dot.
+  // The parts of a name before and after its last dot.
   static std::pair<std::string, std::string> split(const std::string& name) {
     const size_t dot = name.rfind('.');
     if (dot == std::string::npos) return {"", name};
@@ -143,7 +143,7 @@ struct ReplayModule : torch::nn::Module {
     }
   }
 
-  // Made on the way. The empty path is this module.
+  // The module at `path`, made with its parents if it is missing. The empty path is this module.
   torch::nn::Module& module_at(const std::string& path, const std::string& tensor) {
     if (path.empty()) return *this;
     const auto known = modules_.find(path);

@@ -1,6 +1,7 @@
-// Workloads without a model: equal tensors, all gradients and hardly any computation, where the cost of hooks and buckets shows; and
-// tensors of a profile, whose gradients become ready when the profile says. Its computation is slept through, so that the steps of a large
-// model on fast devices can be taken on any machine, with real gradients over a real or a modelled link.
+// Workloads without a model. Equal tensors have gradients and hardly any computation, which shows the cost of hooks and
+// buckets. A replayed profile has tensors whose gradients become ready when the profile says; it sleeps instead of
+// computing, so that the steps of a large model on fast devices can be run on any machine, with real gradients over a
+// real or a modelled link.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct SyntheticTensors {
   int64_t bytes = 10240;  // each, float32
 };
 
-// A module of equal tensors, each used once. Throws InputError unless count and bytes are positive and bytes a multiple of 4.
+// A module of equal tensors, each used once. Throws InputError unless count and bytes are positive and bytes a multiple
+// of 4.
 Workload make_synthetic_workload(const SyntheticTensors& tensors, c10::Device device = c10::kCPU);
 
 struct ReplayScale {
@@ -28,15 +30,17 @@ struct ReplayScale {
 // Throws InputError unless both factors are positive and finite.
 TensorProfile scaled(const TensorProfile& profile, const ReplayScale& scale);
 
-// A module with the tensors of the profile, named as there ("blocks.0.weight" is in the module "blocks.0"). In forward each module awaits
-// its parameters (firkin/ddp/await_parameters.h) at needed_s; what that takes delays all that follows. In backward one autograd node per
-// tensor hands over its gradient at ready_s, counted from the first node, and never before; all gradients are small and equal. What runs
-// beside it does not slow it down: contention for cores is not replayed. The optimiser, SGD, is real: update_s is not used.
+// A module with the tensors of the profile, named as there ("blocks.0.weight" is in the module "blocks.0"). In forward
+// each module awaits its parameters (firkin/ddp/await_parameters.h) at needed_s; waiting there delays all that follows.
+// In backward one autograd node per tensor hands over its gradient at ready_s, counted from the first node, and never
+// before; all gradients are small and equal. What runs beside it does not slow it down: contention for cores is not
+// replayed. The optimiser, SGD, is real: update_s is not used.
 //
-// On a CPU the thread sleeps; on a device its stream waits, by `timer`, or by default by make_device_timer(): a module that awaits its
-// parameters is later there by the few microseconds of a kernel.
+// On a CPU the thread sleeps. On a device its stream waits, by `timer` or, by default, make_device_timer(); a module
+// that awaits its parameters then gets there late by the few microseconds of a kernel.
 //
-// Throws InputError when the profile does not know its forward pass (with_forward()), or a name is one of a tensor and of a module.
+// Throws InputError when the profile does not know its forward pass (with_forward()), or a tensor and a module have the
+// same name.
 Workload make_replay_workload(const TensorProfile& profile, c10::Device device = c10::kCPU, std::shared_ptr<DeviceTimer> timer = nullptr);
 
 }  // namespace firkin

@@ -1,11 +1,13 @@
-// The kinds of errors in Firkin; the header of what throws it tells of others (data_parallel.h: StepError, AuditError).
+// Firkin's error types. Errors that only one component throws are declared beside it (data_parallel.h: StepError,
+// AuditError).
 #pragma once
 
 #include <stdexcept>
 
 namespace firkin {
 
-// The user's input or flags are wrong. The message is one line: where (file, line), what, what was expected. Exit code 2.
+// The user's input or flags are wrong. The message is one line: where (file, line), what, what was expected. Exit code
+// 2.
 class InputError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -17,9 +19,9 @@ class RuntimeError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A collective failed or timed out: the group is lost, on this rank and soon on all others. The one-line message names the missing ranks:
-// "rank 1 (gpu07) did not reach an all-reduce [Gloo: Timed out waiting 2000ms for recv operation to complete]". Later collectives of this
-// group throw the same error at once; create a new group to continue.
+// A collective failed or timed out: the group is lost, on this rank and soon on all others. The one-line message names
+// the missing ranks: "rank 1 (gpu07) did not reach an all-reduce [Gloo: Timed out waiting 2000ms for recv operation to
+// complete]". Later collectives of this group throw the same error at once; create a new group to continue.
 class GroupError : public RuntimeError {
  public:
   using RuntimeError::RuntimeError;

@@ -14,18 +14,21 @@
 namespace firkin {
 
 inline constexpr size_t kLongestJsonLine = size_t{32} << 20;  // bytes; a file without line breaks is one line
-inline constexpr size_t kDeepestJson = 64;  // arrays and objects within each other; nlohmann::json's own functions recurse
+// Arrays and objects within each other; limited because nlohmann::json's own functions recurse.
+inline constexpr size_t kDeepestJson = 64;
 
-// Throws InputError ("FILE:LINE: what; expected EXPECTED") if the text is not JSON, a number does not fit, an object repeats a key (of
-// which other parsers keep one), or values are nested too deeply. `file` is the name used in errors.
+// Throws InputError ("FILE:LINE: what; expected EXPECTED") if the text is not JSON, a number does not fit, an object
+// repeats a key (of which other parsers keep one), or values are nested too deeply. `file` is the name used in errors.
 nlohmann::json parse_json(std::string_view text, const std::string& file, const std::string& expected);
 
-// The line, from 1, on which the value at `path` starts: members by ".name" (the first without the point), elements by "[index]", "" for
-// the whole. Where there is no such value, the line of the innermost one around its place. The text must be what parse_json accepts.
+// The line, counted from 1, on which the value at `path` starts. A path names members by ".name" (the first without the
+// point) and elements by "[index]"; "" is the whole document. If there is no such value, the line of the innermost
+// value around its place. The text must be one that parse_json() accepts.
 int64_t json_line_of(std::string_view text, std::string_view path);
 
-// The text of `json` for a file or standard output. Bytes that are not UTF-8 (a path or a command-line argument may contain any) become
-// U+FFFD, where nlohmann::json's dump() throws. indent: spaces per level; -1 puts everything on one line.
+// The text of `json` for a file or standard output. Bytes that are not UTF-8 (a path or a command-line argument may
+// contain any) become U+FFFD, where nlohmann::json's dump() throws. indent: spaces per level; -1 puts everything on one
+// line.
 std::string dump_json(const nlohmann::json& json, int indent = -1);
 
 }  // namespace firkin

@@ -10,25 +10,25 @@
 
 namespace firkin {
 
-// Texts are empty, and other values none, if the kernel does not report them.
+// Fields keep their defaults if the kernel does not report them.
 struct MachineState {
   std::string host;
   std::string cpu;               // its model
   std::string operating_system;  // "Linux 6.8.0 x86_64"
-  int cpus = 0;                  // of the machine, online
+  int cpus = 0;                  // online CPUs of the machine
   int allowed_cpus = 0;          // in the affinity mask
   std::optional<double> cpu_quota;
-  std::string governor;                               // of the first CPU's clock: "performance", "powersave"; none in most virtual machines
-  std::optional<std::array<double, 3>> load_average;  // processes that run or wait, over 1, 5 and 15 minutes
+  std::string governor;                               // of the first CPU's clock; empty in most virtual machines
+  std::optional<std::array<double, 3>> load_average;  // running and waiting processes over 1, 5 and 15 minutes
   int64_t available_memory_bytes = 0;
 };
 
 // The machine's current state. root: where proc/ and sys/ lie, "/" except in tests.
 MachineState machine_state(const std::filesystem::path& root = "/");
 
-// Bytes that processes here can still allocate without swapping: the smaller of what the kernel reports as available and what this
-// process's control groups leave (versions 1 and 2, its own and those around it; files the kernel can drop count as free). On systems other
-// than Linux, or if the kernel does not say, the largest int64_t.
+// Bytes that processes here can still allocate without swapping: the smaller of what the kernel reports as available
+// and what this process's control groups leave (versions 1 and 2, its own and those around it; files the kernel can
+// drop count as free). On systems other than Linux, or if the kernel does not say, the largest int64_t.
 int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 
 // The CPUs this process may use: a container or a job scheduler may grant fewer than the machine has.
@@ -38,24 +38,24 @@ int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 // CPUs in this process's affinity mask (taskset, mpirun --bind-to, cpusets). At least 1.
 int allowed_cpus();
 
-// CPU time the control groups of this process grant it, in CPUs: the smallest of its own and those around it (version 2: cpu.max; version
-// 1: cpu.cfs_quota_us); none if they set no limit. root: as above.
+// CPU time the control groups of this process grant it, in CPUs: the smallest of its own and those around it (version
+// 2: cpu.max; version 1: cpu.cfs_quota_us); none if they set no limit. root: as above.
 std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
-// The smaller of the two, rounded down: one thread more than the quota allows makes all threads wait for the next period. At least 1.
+// The smaller of the two, rounded down: one thread more than the quota allows makes all threads wait for the next
+// period. At least 1.
 int usable_cpus();
 
-// Compute threads for each of `local_world_size` ranks on this machine: OMP_NUM_THREADS if that is a positive number (of a list, the
-// first), otherwise an equal share of usable_cpus(). If a launcher binds each rank to its own CPUs, set OMP_NUM_THREADS: a rank cannot tell
-// its own CPUs from shared ones. At least 1.
+// Compute threads for each of `local_world_size` ranks on this machine: OMP_NUM_THREADS if it is a positive number (the
+// first, if it is a list), otherwise an equal share of usable_cpus(). At least 1. If a launcher binds each rank to its
+// own CPUs, set OMP_NUM_THREADS: a rank cannot tell its own CPUs from shared ones.
 int threads_per_rank(int local_world_size);
 
-// The same for given values; omp_num_threads: null if it is not set.
+// The same for given values. omp_num_threads is null if the variable is not set.
 int threads_per_rank(int local_world_size, const char* omp_num_threads, int cpus);
 
-// The GPUs of this machine, as NVIDIA's driver names them; needs no CUDA header or library.
-
-// Empty if there is no driver or it does not say.
+// The GPUs of this machine as NVIDIA's driver reports them, read without any CUDA header or library. Empty without a
+// driver.
 struct GpuState {
   std::vector<std::string> models;  // one per GPU, in bus order, including those of other processes and containers
   std::string driver;               // its version

@@ -15,12 +15,13 @@ namespace firkin {
 
 inline constexpr const char* kResultsFile = "results.json";
 
-// Throws InputError ("WHAT FOLDER: ...") unless a file can be written into the folder, or into the nearest one around it that exists.
-// Leaves nothing behind.
+// Throws InputError ("WHAT FOLDER: ...") unless a file can be written into the folder, or into the nearest one around
+// it that exists. Leaves nothing behind.
 void check_output_folder(const std::filesystem::path& folder, const std::string& what);
 
-// Holds a folder against other processes for as long as it lives, across machines if the file system's locks do; without locks it protects
-// nothing. A hidden file in the folder is the lock; a killed run leaves nothing to clean up.
+// Locks a folder against other processes for this object's lifetime: across machines if the file system's locks reach
+// that far, and not at all on a file system without locks. The lock is a hidden file in the folder; a killed run leaves
+// nothing to clean up.
 class OutputFolder {
  public:
   // Makes a missing folder. Throws InputError as check_output_folder(), and if another process holds the folder.
@@ -32,9 +33,10 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  // Renames those of `files` that exist, NAME.EXTENSION to NAME.N.EXTENSION, with the first N that no name in `files` has yet (1 is the
-  // oldest run). So the newest result has the plain names and nothing is overwritten. Files in earlier calls of this object are its own,
-  // and stay. Returns the new names. Throws RuntimeError if one cannot be renamed; the new result should then not be written.
+  // Renames those of `files` that exist, NAME.EXTENSION to NAME.N.EXTENSION, with the first N that no name in `files`
+  // has yet (1 is the oldest run). So the newest result has the plain names and nothing is overwritten. Files named in
+  // earlier calls of this object belong to this run and stay. Returns the new names. Throws RuntimeError if a file
+  // cannot be renamed; the new result should then not be written.
   std::vector<std::string> set_aside(const std::vector<std::string>& files);
 
  private:
@@ -44,7 +46,7 @@ class OutputFolder {
   std::vector<std::filesystem::path> made_;  // innermost first
   int lock_ = -1;
   std::set<std::string> own_;
-  int number_ = 1;  // of the earlier run
+  int number_ = 1;  // what the earlier run's files get
 };
 
 }  // namespace firkin

@@ -14,9 +14,9 @@ size_t terminal_columns();
 // Columns for lines of text: the terminal's, but 40 to 120, because longer lines are hard to read.
 size_t text_columns();
 
-// One line rewritten in place on a terminal, cut to its width; elsewhere (a log file) a line every ten seconds. The line ends with the last
-// unit or with finish(), so later output starts on its own line. A disabled Progress does nothing, so ranks other than 0 run the same code.
-// Not thread-safe.
+// One line rewritten in place on a terminal, cut to its width; elsewhere (a log file) a line every ten seconds. The
+// line ends with the last unit or with finish(), so later output starts on its own line. A disabled Progress does
+// nothing, so ranks other than 0 run the same code. Not thread-safe.
 //
 //   Progress progress("measuring", 12, rank == 0);
 //   for (...) progress.advance("cap 4 MiB");
@@ -35,7 +35,7 @@ class Progress {
   // One of `total` units is done; `detail` says which.
   void advance(const std::string& detail);
 
-  // Ends the line, if one has begun, before something else is printed while units are left. advance() begins another.
+  // Ends an open line, so that something else can be printed before all units are done. advance() begins a new line.
   void finish();
 
  private:

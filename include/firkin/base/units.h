@@ -20,20 +20,21 @@ inline double mib(int64_t bytes) {
   return mib(static_cast<double>(bytes));
 }
 
-// Bytes in a size given in MiB, rounded to the nearest byte. Throws InputError unless mib is finite, positive and below 2^43 (8 EiB).
-// `what` names the value in the message ("cap_mib").
+// Bytes in a size given in MiB, rounded to the nearest byte. Throws InputError unless mib is finite, positive and below
+// 2^43 (8 EiB). `what` names the value in the message ("cap_mib").
 int64_t bytes_from_mib(double mib, const std::string& what);
 
-// Bytes in a size as nccl-tests takes it: a number with, directly after it, nothing or K, M or G for a power of 1024 ("4", "0.5K", "64M").
-// Throws InputError unless that is a whole, positive number of bytes below 2^53. `what` names the value in the message ("--begin").
+// Parses a size as nccl-tests takes it: a number, directly followed by nothing or by K, M or G for a power of 1024
+// ("4", "0.5K", "64M"). Throws InputError unless that is a whole, positive number of bytes below 2^53. `what` names the
+// value in the message ("--begin").
 int64_t parse_bytes(const std::string& text, const std::string& what);
 
-// Bytes in a size with its unit: B, KiB, MiB, GiB, TiB, or K, M, G, which are the same, and KB, MB, GB for powers of 1000 ("25MiB",
-// "0.5GiB"). Rounded to the nearest byte. Throws InputError unless that is at least one byte and below 2^53.
+// Parses a size with its unit: B; KiB, MiB, GiB, TiB or, meaning the same, K, M, G; KB, MB, GB for powers of 1000
+// ("25MiB", "0.5GiB"). Rounded to the nearest byte. Throws InputError unless that is at least one byte and below 2^53.
 int64_t parse_size(const std::string& text, const std::string& what);
 
-// Seconds in a time with its unit: us, ms, s, m or min, h; without one, seconds ("500ms", "5m", "90"). Throws InputError for what is
-// negative, above 1e9 or no number.
+// Parses a time with its unit: us, ms, s, m or min, h; seconds if it has none ("500ms", "5m", "90"). Throws InputError
+// if it is negative, above 1e9 or not a number.
 double parse_seconds(const std::string& text, const std::string& what);
 
 // Three significant digits and a binary unit: "512 B", "1.5 KiB", "25 MiB", "7.44 GiB".
@@ -47,8 +48,8 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// What a measured time should have been: nullptr if it is valid, else "seconds, more than 0" or, for values no clock measures and
-// arithmetic would not survive, "seconds, from 1e-12 to 1e9".
+// What a measured time should have been, for a message: nullptr if it is valid; "seconds, more than 0"; or, for values
+// that no clock measures and arithmetic would not survive, "seconds, from 1e-12 to 1e9".
 const char* expected_of_measured(double seconds);
 
 }  // namespace firkin

@@ -19,7 +19,7 @@ struct AllReduceRow {
   int64_t bytes = 0;
   int64_t world_size = 0;
   double median_s = 0;
-  std::optional<double> gap_s = std::nullopt;  // when queued back to back; none: not measured
+  std::optional<double> gap_s = std::nullopt;  // per call when queued back to back; none if not measured
   std::optional<double> mean_s = std::nullopt, stdev_s = std::nullopt, min_s = std::nullopt, max_s = std::nullopt;
   std::optional<int64_t> samples = std::nullopt;
   std::optional<double> stderr_s = std::nullopt, gap_stderr_s = std::nullopt;  // standard errors of median_s and gap_s
@@ -33,20 +33,23 @@ struct AllReduceRow {
 
 using AllReduceTable = std::vector<AllReduceRow>;
 
-// Summarises the samples of one size, in the order measured, with the median gap if it was measured. Neighbouring samples resemble each
-// other, so standard errors are those of a series (stats/interval.h). Throws std::invalid_argument without isolated_s.
+// Summarises the samples of one size, in the order measured, with the median gap if it was measured. Neighbouring
+// samples resemble each other, so standard errors are those of a series (stats/interval.h). Throws
+// std::invalid_argument without isolated_s.
 AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, std::span<const double> isolated_s, std::span<const double> gap_s);
 
-// Columns: bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples,stderr_s,gap_stderr_s. A file with only bytes, world_size and
-// one time column is accepted: median_s, or else the first present of time_s, mean_s, min_s, max_s. An empty field means not measured.
-// Throws InputError with file and line for every malformed input; nothing is dropped.
+// Columns: bytes,world_size,median_s,gap_s,mean_s,stdev_s,min_s,max_s,samples,stderr_s,gap_stderr_s. A file with only
+// bytes, world_size and one time column is accepted: median_s, or else the first present of time_s, mean_s, min_s,
+// max_s. An empty field means not measured. Throws InputError with file and line for every malformed input; nothing is
+// dropped.
 AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& file);  // `file`: the name used in errors
 AllReduceTable read_allreduce_csv(const std::filesystem::path& path);
 std::string allreduce_csv(const AllReduceTable& table);  // the content of such a file
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table);
 
-// g(x), the time of one more queued call, from `calls` (more than 1) queued together and one alone: (total_s - isolated_s) / (calls - 1),
-// since total_s / calls would include the first call's latency. Noise makes no call free: at least a hundredth of total_s / calls.
+// g(x), the time of one more queued call, from `calls` (more than 1) queued together and one alone: (total_s -
+// isolated_s) / (calls - 1). total_s / calls would include the first call's latency. At least a hundredth of total_s /
+// calls, so that noise never makes a call free.
 double queued_gap_s(double total_s, double isolated_s, double calls);
 
 // One collective of one size: a row of collectives.csv.
@@ -55,23 +58,23 @@ struct CollectiveRow {
   int64_t bytes = 0;                              // of the bucket: all ranks' slices together
   std::optional<int64_t> world_size = {};         // ranks
   double seconds = 0;                             // median of single calls
-  std::optional<double> gap_s = {};               // when queued back to back; none: not measured
-  std::optional<Interval> ci_s = {};              // of seconds, 95 %
+  std::optional<double> gap_s = {};               // per call when queued back to back; none if not measured
+  std::optional<Interval> ci_s = {};              // 95 % interval of `seconds`
   std::optional<double> ratio_to_allreduce = {};  // paired
   std::optional<Interval> ratio_to_allreduce_ci = {};
   std::optional<int64_t> samples = {}, calls_per_sample = {}, wrong = {};
-  std::optional<int64_t> outliers = {};  // samples that stand out
-  std::optional<Interval> modes_s = {};  // where they have two modes: those
+  std::optional<int64_t> outliers = {};  // number of outlying samples
+  std::optional<Interval> modes_s = {};  // the two modes of the samples, if they have any
 };
 
-// Sizes to measure: begin, begin * factor, ... up to `end`, like nccl-tests' -b, -e and -f. Throws InputError unless begin is a positive
-// multiple of 4 (float32 elements), not above end, and factor at least 2.
+// Sizes to measure: begin, begin * factor, ... up to `end`, like nccl-tests' -b, -e and -f. Throws InputError unless
+// begin is a positive multiple of 4 (float32 elements), not above end, and factor at least 2.
 std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor);
 
-// 4 B, 16 B, ... by factors of 4 up to `largest_bytes`, which is always the last; none between half of it and it.
+// 4 B, 16 B, ... by factors of 4, then `largest_bytes`; no other size is above half of it.
 std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
 
-// Throws InputError unless it is a positive multiple of 4.
+// Throws InputError unless `bytes` is a positive multiple of 4.
 void check_allreduce_size(int64_t bytes);
 
 // What the table lacks, or seems to state in a unit other than seconds: one sentence each. Empty for most tables.
@@ -80,13 +83,14 @@ std::vector<std::string> problems_of_table(const AllReduceTable& table);
 // The world sizes in the table, ascending.
 std::vector<int64_t> world_sizes(const AllReduceTable& table);
 
-// The curves at one world size; the gap curve from the rows with a gap, or equal to the isolated curve if there are none. A gap counts for
-// at most the slowest single call of that size or less (an idle queue whose transport threads compete for a core takes longer; a training
-// step does not), and at least half of its bytes' time at the best rate of any single call (on a busy machine a queue may seem to take no
-// longer than one call). Throws InputError if the table has no row for this world size.
+// The curves at one world size. The gap curve comes from the rows that have a gap; it is the isolated curve if there
+// are none. Gaps are limited on both sides. A gap is at most the slowest single call of that size or less: an idle
+// queue whose transport threads compete for a core takes longer, but a training step does not. It is at least half of
+// its bytes' time at the best rate of any single call: on a busy machine a queue may seem to take no longer than one
+// call. Throws InputError if the table has no row for this world size.
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size);
 
-// The same for reduce-scatter and all-gather. Throws InputError unless both have a row.
+// The curves of reduce-scatter and all-gather. Throws InputError unless each has a row.
 ShardedCosts sharded_costs(const std::vector<CollectiveRow>& rows);
 
 }  // namespace firkin

@@ -1,4 +1,5 @@
-// The best buckets of all plans in gradient-ready order, the best that a uniform cap makes, and the rules of other libraries and papers.
+// The best bucket plan in gradient-ready order, the best one that a uniform cap makes, and the rules of other libraries
+// and papers.
 //
 //   const BestPlan best = find_best_plan(profile, costs);
 //   best.timeline.exposed_s;    // no other plan of contiguous buckets exposes less in that order
@@ -18,14 +19,15 @@
 namespace firkin {
 
 struct SearchOptions {
-  // Plans whose time is within this fraction of the best count as equal; of those, one with the fewest buckets is returned.
+  // Plans whose time is within this fraction of the best count as equal; of those, one with the fewest buckets is
+  // returned.
   double tolerance = 1e-6;
   // No bucket holds more, unless it is a single tensor.
   int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();
   SimulationOptions simulation = {};
 };
 
-inline constexpr int64_t kMostExactTensors = 4096;  // half a second
+inline constexpr int64_t kMostExactTensors = 4096;  // takes half a second
 
 struct BestPlan {
   BucketPlan plan;
@@ -33,19 +35,21 @@ struct BestPlan {
   bool exact = false;  // the best of all plans in ready order; otherwise the best of a few
 };
 
-// Exact for any two curves without contention, among plans of whole tensors launched in ready order: with e(i, j) the bucket of tensors
-// i .. j - 1 and o the overhead per call, the earliest end of the communication of the first j tensors in n buckets is
+// Exact for any two curves without contention, among plans of whole tensors launched in ready order: with e(i, j) the
+// bucket of tensors i .. j - 1 and o the overhead per call, the earliest end of the communication of the first j
+// tensors in n buckets is
 //
 //   F(j, n) = min over i < j of max(ready_j + n o + a(e(i, j)), F(i, n - 1) + g(e(i, j)))
 //
-// That takes time in the square of the tensors. Beyond kMostExactTensors, runs of neighbours that hold about two kMostExactTensors-ths of
-// all bytes are kept together, which delays a bucket by at most the time of as many bytes.
+// That takes time quadratic in the number of tensors. Beyond kMostExactTensors, neighbours are kept together in runs of
+// up to about 2 / kMostExactTensors of all bytes, which delays a bucket by at most the time of that many bytes.
 //
-// With contention: the best of a few starts, judged by the simulation: plans that are exact for costs and ready times slowed down to
-// several degrees, and the best uniform caps. Throws InputError when the profile or the options do not pass their checks.
+// With contention: the best, by simulation, of a few candidates: plans that are exact for costs and ready times slowed
+// down to several degrees, and the best uniform caps. Throws InputError when the profile or the options do not pass
+// their checks.
 BestPlan find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
 
-// The plan that would be best without contention, where runs of neighbours stand for more than `most_tensors`. Checks nothing.
+// The best plan without contention. Beyond `most_tensors`, neighbours are kept together as above. Checks nothing.
 BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options,
                       int64_t most_tensors = kMostExactTensors);
 
@@ -57,15 +61,17 @@ struct UniformCap {
 
 struct DistinctPlans {
   std::vector<UniformCap> plans;  // by rising cap
-  bool exhaustive = true;         // else caps that differ by little were skipped
+  bool exhaustive = true;         // false if caps that differ by little were skipped
 };
 
-// Every distinct partition that a uniform cap can make: from each cap to the next at which a bucket changes. options.cap_bytes is ignored.
-// Partitions with a bucket of several tensors above search.largest_bucket_bytes are left out.
+// Every distinct partition that a uniform cap can make: from each cap to the next at which a bucket changes.
+// options.cap_bytes is ignored. Partitions with a bucket of several tensors above search.largest_bucket_bytes are left
+// out.
 //
-// There are at most L^2 / 2 partitions. When they hold more than `effort` buckets in all, caps that differ by less than a few per mille are
-// skipped; the default suffices for about 500 tensors of all different sizes, or thousands of a few sizes. Throws InputError when the
-// profile or the options do not pass their checks, or no partition respects the limit.
+// There are at most L^2 / 2 partitions. When they hold more than `effort` buckets in all, caps that differ by less than
+// a few per mille are skipped; the default suffices for about 500 tensors of all different sizes, or thousands of a few
+// sizes. Throws InputError when the profile or the options do not pass their checks, or no partition respects the
+// limit.
 DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search = {},
                              int64_t effort = 4000000);
 
@@ -74,7 +80,7 @@ struct BestUniformCap : UniformCap {
   bool exhaustive = true;  // as of DistinctPlans
 };
 
-// Of the distinct partitions within search.tolerance of the best, one with the fewest buckets.
+// Of the distinct partitions within search.tolerance of the best, the one with the fewest buckets.
 BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                      const SearchOptions& search = {}, int64_t effort = 4000000);
 
@@ -84,12 +90,13 @@ struct Baseline {
   BucketPlan plan;
 };
 
-// In this order: pytorch (25 MiB, close-when-full, first bucket 1 MiB), horovod (128 MiB, at-most: its fusion buffer, without its cycle
-// time), one_bucket, one_per_tensor, mg_wfbp.
+// In this order: pytorch (25 MiB, close-when-full, first bucket 1 MiB), horovod (128 MiB, at-most: its fusion buffer,
+// without its cycle time), one_bucket, one_per_tensor, mg_wfbp.
 std::vector<Baseline> baselines(const TensorProfile& profile, const CommCosts& costs);
 
-// MG-WFBP (Shi, Chu, Li: INFOCOM 2019): a bucket takes the next tensor too when that becomes ready less than one start-up time (the alpha
-// of fit_alpha_beta on a(x)) after the bucket could have been sent: waiting then costs less than a second start-up. O(n).
+// MG-WFBP (Shi, Chu, Li: INFOCOM 2019): a bucket also takes the next tensor if that becomes ready less than one
+// start-up time (the alpha of fit_alpha_beta on a(x)) after the bucket could have been sent, because waiting then costs
+// less than a second start-up. O(n).
 BucketPlan mg_wfbp_plan(const TensorProfile& profile, const CostCurve& isolated);
 
 }  // namespace firkin

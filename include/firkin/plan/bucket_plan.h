@@ -1,4 +1,5 @@
-// Bucket plans: which gradients travel together, in which order they are launched, and the rules that fill buckets up to a cap.
+// Bucket plans: which gradients travel together, in which order they are launched, and the rules that fill buckets up
+// to a cap.
 //
 //   BucketPlan plan = assign_buckets(sizes, {.cap_bytes = 25 * kMiB});
 //   plan.buckets[0];  // {first: 0, count: 3}: tensors 0, 1, 2 in gradient-ready order
@@ -16,8 +17,8 @@ namespace firkin {
 
 // A contiguous run of tensors in gradient-ready order, or a part of one large tensor.
 //
-// With parts > 1, count is 1 and the bucket holds part `part` of tensor `first`: of its N elements, those from part_begin(N, part, parts)
-// up to part_begin(N, part + 1, parts).
+// With parts > 1, count is 1 and the bucket holds part `part` of tensor `first`: of its N elements, those from
+// part_begin(N, part, parts) up to part_begin(N, part + 1, parts).
 struct Bucket {
   int64_t first = 0;
   int64_t count = 0;
@@ -39,11 +40,11 @@ struct BucketPlan {
   bool operator==(const BucketPlan&) const = default;
 };
 
-// Throws InputError unless the buckets are non-empty, contiguous and cover tensors 0..tensor_count-1 in order, the parts of a split tensor
-// are complete and in order, and launch_order is empty or a permutation.
+// Throws InputError unless the buckets are non-empty, contiguous and cover tensors 0..tensor_count-1 in order, the
+// parts of a split tensor are complete and in order, and launch_order is empty or a permutation.
 void check_plan(const BucketPlan& plan, int64_t tensor_count);
 
-// The plan of whole tensors with so many in each bucket. Not checked.
+// The plan of whole tensors whose k-th bucket holds counts[k] of them. Not checked.
 BucketPlan plan_of_counts(std::span<const int64_t> counts);
 BucketPlan one_tensor_per_bucket(size_t tensors);
 BucketPlan one_bucket(size_t tensors);
@@ -51,8 +52,8 @@ BucketPlan one_bucket(size_t tensors);
 // Whether a tensor is split over several buckets.
 bool has_parts(const BucketPlan& plan);
 
-// Bytes of each bucket. `sizes`: bytes per gradient in gradient-ready order. A split tensor's bytes are divided like its elements, so a
-// part is accurate to within one element. The plan must have passed check_plan.
+// Bytes of each bucket. `sizes`: bytes per gradient in gradient-ready order. A split tensor's bytes are divided like
+// its elements, so a part is accurate to within one element. The plan must have passed check_plan.
 std::vector<int64_t> bucket_bytes(const BucketPlan& plan, std::span<const int64_t> sizes);
 
 enum class CapRule {
@@ -65,7 +66,8 @@ std::string name_of(CapRule rule);  // "at-most", "close-when-full"
 struct CapOptions {
   int64_t cap_bytes = 25 * kMiB;  // PyTorch's default
   CapRule rule = CapRule::kCloseWhenFull;
-  std::optional<int64_t> first_cap_bytes = std::nullopt;  // cap of the first bucket, so that communication starts early (PyTorch: 1 MiB)
+  // Cap of the first bucket, so that communication starts early (PyTorch: 1 MiB).
+  std::optional<int64_t> first_cap_bytes = std::nullopt;
 };
 
 // The default of PyTorch's DistributedDataParallel (bucket_cap_mb=None).
@@ -74,8 +76,9 @@ inline constexpr CapOptions kTorchDefaultCaps = {.cap_bytes = 25 * kMiB, .rule =
 // The same rule with another cap.
 CapOptions with_cap(CapOptions rule, int64_t cap_bytes);
 
-// Groups tensors into buckets. sizes: bytes per gradient in gradient-ready order; zero is allowed and never closes a bucket. A tensor
-// larger than the cap gets a bucket of its own under kAtMost. O(n). Throws InputError if a cap is not positive or a size is negative.
+// Groups tensors into buckets. sizes: bytes per gradient in gradient-ready order; zero is allowed and never closes a
+// bucket. A tensor larger than the cap gets a bucket of its own under kAtMost. O(n). Throws InputError if a cap is not
+// positive or a size is negative.
 BucketPlan assign_buckets(std::span<const int64_t> sizes, const CapOptions& options);
 
 struct CapInterval {
@@ -89,21 +92,25 @@ CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOpti
 // Whether some cap, with the rule and the first cap of `rule`, makes exactly this plan. O(n).
 bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, const CapOptions& rule);
 
-// The number of the interval that is a multiple of the largest power of two, so 26 MiB rather than 25.39 MiB; at most twice the lowest.
-// Where that takes more than four digits in MiB, the one with the fewest decimals: 0.5005 MiB rather than 0.5009765625.
-// From 1 byte on, where every tensor is alone, at least half the highest instead, since 2 bytes would mean nothing to a reader.
+// The cap in the interval that is a multiple of the largest power of two, so 26 MiB rather than 25.39 MiB; at most
+// twice the lowest cap. If that takes more than four digits in MiB, the cap with the fewest decimals: 0.5005 MiB rather
+// than 0.5009765625. If the interval begins at 1 byte, where every tensor travels alone, at least half the highest cap,
+// because 2 bytes would mean nothing to a reader.
 int64_t roundest_cap(const CapInterval& interval);
 
-// PyTorch's own rule with a list: append, close bucket k once its size reaches caps_bytes[k]; the last cap is for all further buckets.
-// Throws InputError when the list is empty, or a cap or a size is negative.
+// PyTorch's own rule with a list: append, close bucket k once its size reaches caps_bytes[k]; the last cap is for all
+// further buckets. Throws InputError when the list is empty, or a cap or a size is negative.
 BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<const int64_t> caps_bytes);
 
 struct PyTorchCaps {
-  std::vector<double> mib;       // bucket_cap_mb_list: for each bucket a round cap that it reaches with its last tensor; whole bytes
-  bool reproduces_plan = false;  // PyTorch's rule makes exactly these buckets of it, unless one ends with tensors of zero bytes
+  // bucket_cap_mb_list: for each bucket a round cap, in whole bytes, that it reaches with its last tensor.
+  std::vector<double> mib;
+  // Whether PyTorch's rule makes exactly these buckets from `mib`, unless one ends with tensors of zero bytes.
+  bool reproduces_plan = false;
 };
 
-// Of the plan's buckets; its launch order has no counterpart in PyTorch. Throws InputError when the plan splits a tensor.
+// The caps that make the plan's buckets; its launch order has no counterpart in PyTorch. Throws InputError when the
+// plan splits a tensor.
 PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes);
 
 }  // namespace firkin

@@ -4,8 +4,8 @@
 //   if (!calibration.warning.empty()) fmt::print(stderr, "{}\n", calibration.warning);
 //   simulate(profile, plan, calibrated(costs, calibration), calibration.options);
 //
-// Calibrate on a few plans and predict others: a cap used for calibration does not test the model. Measure more times than there are
-// parameters; only then is there a residual that says how well the model fits.
+// Calibrate on a few plans and predict others: a cap used for calibration does not test the model. Measure more times
+// than there are parameters; only then is there a residual that says how well the model fits.
 #pragma once
 
 #include <optional>
@@ -19,32 +19,38 @@ namespace firkin {
 // One measured plan.
 struct MeasuredRun {
   BucketPlan plan;
-  // Median time from the start of backward to the last gradient: a step, less the step without communication, plus backward_s.
+  // Median time from the start of backward to the last gradient: a step, less the step without communication, plus
+  // backward_s.
   double end_s = 0;
   std::optional<double> compute_end_s = std::nullopt;  // median end of the backward computation, if measured
 };
 
 struct Calibration {
   SimulationOptions options = {};
-  double latency_factor = 1;                 // latency during backward over latency alone; may be below 1
-  double median_relative_error = 0;          // of the fitted times
-  double largest_relative_error = 0;         // the largest
-  std::vector<std::string> fitted = {};      // names of the fitted parameters, simplest first
-  std::optional<double> residual = {};       // standard deviation of log(predicted / measured); divisor: times less parameters
-  std::vector<double> standard_errors = {};  // of each of `fitted`, in its unit; empty without a residual, or if one is undetermined
-  std::string warning = {};                  // names those the runs do not determine, for which other values would fit as well; else empty
+  double latency_factor = 1;             // latency during backward over latency alone; may be below 1
+  double median_relative_error = 0;      // over the fitted times
+  double largest_relative_error = 0;     // over the fitted times
+  std::vector<std::string> fitted = {};  // names of the fitted parameters, simplest first
+  // Standard deviation of log(predicted / measured); divisor: times less parameters.
+  std::optional<double> residual = {};
+  // One per entry of `fitted`, in its unit; empty without a residual, or if a parameter is undetermined.
+  std::vector<double> standard_errors = {};
+  // Names parameters that the runs do not determine because other values would fit as well; else empty.
+  std::string warning = {};
 };
 
-// Least squares of log(predicted / measured). One or two measured times determine a slowdown common to computation and communication;
-// three, also the overhead per call; four or more, the slowdown of computation, a factor on the latency of all-reduces, and the overhead. A
-// parameter without influence on these runs stays at "none", others at `known`. Standard errors are those of the model linearised at the
-// fit. Deterministic. Throws InputError if there is no run, a plan does not fit the profile, or a time is not positive.
+// Least squares of log(predicted / measured). One or two measured times determine a slowdown common to computation and
+// communication; three, also the overhead per call; four or more, the slowdown of computation, a factor on the latency
+// of all-reduces, and the overhead. A fitted parameter without influence on these runs gets no effect; parameters that
+// are not fitted keep their values in `known`. Standard errors are those of the model linearised at the fit.
+// Deterministic. Throws InputError if there is no run, a plan does not fit the profile, or a time is not positive.
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
                       const SimulationOptions& known = {});
 
-// Four plans to calibrate on, one more than the parameters they determine: buckets of a sixtieth, a twentieth, a sixth and a third of all
-// bytes, adjusted as little as possible until no cap under `rule` makes them and `verified` does not contain them: nothing is calibrated on
-// and then measured. Where too few tensors allow no such plan, calibrated_on() tells.
+// Four plans to calibrate on, one more than the parameters they determine: buckets of a sixtieth, a twentieth, a sixth
+// and a third of all bytes, adjusted as little as possible until no cap under `rule` makes them and `verified` does not
+// contain them. So no plan is first calibrated on and then measured. With too few tensors there may be no such plan;
+// calibrated_on() tells.
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified);
 
 // The largest number of buckets in any calibration plan: beyond it the cost per call is extrapolated.
@@ -53,7 +59,7 @@ int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration);
 // Whether `plan` is one of `calibration`.
 bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan);
 
-// The costs during backward.
+// The costs as they are during backward, with the calibrated latency.
 CommCosts calibrated(const CommCosts& costs, const Calibration& calibration);
 
 }  // namespace firkin

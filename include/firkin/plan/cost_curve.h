@@ -14,16 +14,18 @@ struct CostPoint {
   bool operator==(const CostPoint&) const = default;
 };
 
-// A measured curve, linear between the points, because latency and bandwidth are linear in the size. Never assumed monotone or convex.
+// A measured curve, linear between the points, because latency and bandwidth are linear in the size. Never assumed
+// monotone or convex.
 //
-// The line continues beyond both ends, within bounds that keep one noisy point from making calls free or endless. Above the largest size it
-// is the line through that size and one of at most two thirds of it; a byte costs at least half of its cost from a sixteenth of that size
-// on, and between a tenth and twice the largest size's time per byte. Below the smallest, a time is at least a tenth of that size's and at
-// most equal to it. A single point extends as a constant below and proportionally above.
+// The line continues beyond both ends, within bounds that keep one noisy point from making calls free or endless. Above
+// the largest size it is the line through that size and one of at most two thirds of it; a byte costs at least half of
+// its cost from a sixteenth of that size on, and between a tenth and twice the largest size's time per byte. Below the
+// smallest, a time is at least a tenth of that size's and at most equal to it. A single point extends as a constant
+// below and proportionally above.
 class CostCurve {
  public:
-  // Points in any order; sizes within 1 % of one another are one, with the median of their times. Throws InputError when there is no point,
-  // or a point's bytes or seconds is not positive and finite.
+  // Points in any order; sizes within 1 % of one another are one, with the median of their times. Throws InputError
+  // when there is no point, or a point's bytes or seconds is not positive and finite.
   explicit CostCurve(std::vector<CostPoint> points);
 
   // Seconds for an all-reduce of `bytes` (at least 0).
@@ -37,15 +39,15 @@ class CostCurve {
   double high_slope_ = 0;  // and above the last
 };
 
-// a(x), one all-reduce on an idle link, and g(x), the time per call when many are queued (latency and gap of LogGP, Alexandrov et al.
-// 1995).
+// a(x), one all-reduce on an idle link, and g(x), the time per call when many are queued (latency and gap of LogGP,
+// Alexandrov et al. 1995).
 struct CommCosts {
   CostCurve isolated;  // a(x)
   CostCurve gap;       // g(x); equal to a(x) if it was not measured
 };
 
-// The same costs with latency multiplied by `latency_factor` and the time per byte by `byte_factor`. Bytes take the best rate of any point
-// of a(x); the rest of a(x) and g(x) is latency.
+// The same costs with latency multiplied by `latency_factor` and the time per byte by `byte_factor`. The bytes' part of
+// a time is what they take at the best rate of any point of a(x); the rest of a(x) and g(x) is latency.
 CommCosts scaled(const CommCosts& costs, double latency_factor, double byte_factor = 1);
 
 // The collectives of the strategy `sharded`, as functions of a whole bucket's bytes: the parts of all ranks together.
@@ -54,7 +56,8 @@ struct ShardedCosts {
   CommCosts all_gather;
 };
 
-// Half an all-reduce each, as of a ring (Thakur, Rabenseifner, Gropp 2005): an assumption, for where the two were not measured.
+// Half an all-reduce each, as in a ring (Thakur, Rabenseifner, Gropp 2005): an assumption, for when the two were not
+// measured.
 ShardedCosts halves_of(const CommCosts& all_reduce);
 
 // time = alpha_s + bytes * beta_s_per_byte, fitted with relative weights (an unweighted fit is far off at small sizes).
@@ -64,8 +67,8 @@ struct AlphaBeta {
   double median_relative_error = 0;
 };
 
-// Minimises the sum of ((alpha + bytes * beta) / seconds - 1)^2. Points of a single size are taken as proportional (alpha = 0).
-// Throws InputError as CostCurve's constructor.
+// Minimises the sum of ((alpha + bytes * beta) / seconds - 1)^2. Points of a single size are taken as proportional
+// (alpha = 0). Throws InputError as CostCurve's constructor.
 AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points);
 
 inline constexpr const char* kNoHook = "none";
@@ -74,14 +77,15 @@ inline constexpr const char* kBf16Hook = "bf16";
 struct Compression {
   std::string name;
   double wire_fraction = 1;          // bytes on the wire per byte of gradient (float32)
-  double conversion_s_per_byte = 0;  // of the gradient, there and back
+  double conversion_s_per_byte = 0;  // per byte of gradient, both conversions together
 };
 
-// "none" or "bf16". Throws InputError, which lists the names, for any other, and when the time is negative or not finite.
+// "none" or "bf16". Throws InputError, which lists the names, for any other, and when the time is negative or not
+// finite.
 Compression find_compression(const std::string& name, double conversion_s_per_byte);
 
-// Both curves as functions of the gradient's bytes: a(x) becomes a(x * wire_fraction) + x * conversion_s_per_byte, as if the conversion
-// occupied the link, which holds where it delays its own bucket and those behind it.
+// Both curves as functions of the gradient's bytes: a(x) becomes a(x * wire_fraction) + x * conversion_s_per_byte, as
+// if the conversion occupied the link. That is right if it delays its own bucket and those behind it.
 CommCosts compressed(const CommCosts& costs, const Compression& compression);
 
 }  // namespace firkin

@@ -1,11 +1,11 @@
-// Which cap to use, and what it gains: the one decision behind `firkin tune`, C++'s tune(), Python's firkin.tune() and automatic buckets;
-// and before it, what whole training steps are predicted to take.
+// Which cap to use, and what it gains: the one decision behind `firkin tune`, C++'s tune(), Python's firkin.tune() and
+// automatic buckets; and before it, what whole training steps are predicted to take.
 //
 //   const StepModel model{profile, costs, calibration.options, none_step_s, bare_backward_s, calibration.residual};
-//   predict_steps(model, rule, caps);                                       // one prediction for each cap
+//   predict_steps(model, rule, caps);                                      // one prediction for each cap
 //   const std::vector<PredictedCap> caps = caps_to_race(model, rule, {});  // the few best predicted
-//   while (!is_clear(weigh(caps, step_s))) ...                              // one more block of steps of each
-//   decide({.caps = caps, .race_s = step_s, .confirmation = ...});          // the gain, from blocks that did not choose
+//   while (!is_clear(weigh(caps, step_s))) ...                             // one more block of steps of each
+//   decide({.caps = caps, .race_s = step_s, .confirmation = ...});         // the gain, by blocks that did not choose
 //
 // Measures nothing. Deterministic; thread-safe.
 #pragma once
@@ -27,7 +27,8 @@
 
 namespace firkin {
 
-// A step is the step without communication, plus the excess of the simulated backward over the bare backward.
+// Predicts whole steps: the measured step without communication, plus what the simulated backward takes beyond the bare
+// one.
 struct StepModel {
   const TensorProfile& profile;
   const CommCosts& costs;  // calibrated
@@ -37,25 +38,29 @@ struct StepModel {
   std::optional<double> residual = {};  // of the calibration (calibration.h); none: not calibrated
 };
 
-// Seconds of a whole step under `plan`. Both throw std::invalid_argument if the step without communication is unknown: differences of
-// plans are judged as a share of a step, never of exposed communication, which may be close to zero.
+// Seconds of a whole step under `plan`. This and predict_steps() throw std::invalid_argument if the step without
+// communication is unknown: differences of plans are judged as a share of a step, never of exposed communication, which
+// may be close to zero.
 double predict_step(const StepModel& model, const BucketPlan& plan);
-// One per cap, in the order given: times of whole steps, and the expected regret over the best of these caps, as a share of a step.
-// rule.cap_bytes is not used.
+// One prediction per cap, in the order given: the time of a whole step, and the expected regret relative to the best of
+// these caps, as a share of a step. rule.cap_bytes is not used.
 std::vector<PredictedCap> predict_steps(const StepModel& model, const CapOptions& rule, std::span<const int64_t> caps);
 
 // Seconds of a whole step under the strategy ordered. The profile must know its forward pass.
 double predict_ordered_step(const StepModel& model, const BucketPlan& plan);
-// The same of a simulated steady step of `ordered` or `sharded`.
+// Seconds of a whole step of `ordered` or `sharded` whose simulated steady step takes `period_s`.
 double step_of_period(const StepModel& model, double period_s);
-// Its buckets worth racing, the best first: the plan of a search, and equal caps from 0.25 MiB on, as far as the simulation puts them
-// within 5 % of a step of the best. None has more than `most_buckets`; at most three. Each with a launch order by need.
+// Plans worth racing under `ordered`, the best first, at most three: the plan of a search, and uniform caps from 0.25
+// MiB on if the simulation puts them within 5 % of a step of the best. None has more than `most_buckets`; each has a
+// launch order by need.
 std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets);
 
-// Powers of two down from the one that holds everything: the seven largest with different buckets, or fewer. Ascending.
+// Powers of two, ascending, up to the one that holds everything: the seven largest (or fewer) that make different
+// buckets.
 std::vector<int64_t> default_caps(std::span<const int64_t> sizes, const CapOptions& rule);
 
-// Evenly on a logarithmic axis, eight to an octave, from a quarter of the smallest wanted cap to twice the gradients' size.
+// Caps spaced evenly on a logarithmic axis, eight to an octave, from a quarter of `smallest_cap` to twice the
+// gradients' size.
 std::vector<int64_t> dense_caps(int64_t smallest_cap, int64_t total_bytes);
 
 struct DistinctCaps {
@@ -74,28 +79,31 @@ BucketPlan best_plan(const StepModel& model);
 
 // ---- The decision
 
-// The standard error of a predicted difference between two caps, as a share of a step: with it choosing by ten blocks had the least regret
-// in two studies of 18 regimes (docs/validation.md).
+// The standard error of a predicted difference between two caps, as a share of a step. Of the values tried, this one
+// gave the least regret when ten blocks decided, in two studies of 18 regimes (docs/validation.md).
 inline constexpr double kPredictionError = 0.02;
 
 // What predictions and measurements together say about some caps.
 struct Standing {
-  size_t choice = 0;           // index of the cap
-  double expected_regret = 0;  // upper bound of the choice's expected cost over the best of these caps, as a share of a step
-  std::vector<size_t> tied;    // indices of the choice and of all caps indistinguishable from it; ascending
+  size_t choice = 0;  // index of the cap
+  // Upper bound of the choice's expected cost over the best of these caps, as a share of a step.
+  double expected_regret = 0;
+  std::vector<size_t> tied;  // indices of the choice and of all caps indistinguishable from it; ascending
 };
 
-// Predictions are a normal prior with error kPredictionError around PredictedCap::expected_regret. Blocks of steps correct it by each
-// cap's time over the others' in the block, weighted by the noise the blocks show. step_s: seconds, [cap][block]; empty: predictions alone.
-// Throws std::invalid_argument without caps, or if the series do not match them.
+// Predictions are a normal prior with error kPredictionError around PredictedCap::expected_regret. Blocks of steps
+// correct it by each cap's time over the others' in the block, weighted by the noise the blocks show. step_s: seconds,
+// [cap][block]; empty: predictions alone. Throws std::invalid_argument without caps, or if the series do not match
+// them.
 Standing weigh(std::span<const PredictedCap> caps, const std::vector<std::vector<double>>& step_s = {});
 
-// Whether another block would not be worth its cost.
+// Whether the standing is clear: another block would not be worth its cost.
 bool is_clear(const Standing& standing, size_t blocks);
 
-// The caps worth racing, ascending: at most `count` of least expected regret among all partitions a cap can make with at most
-// `most_buckets`, from `smallest_cap_bytes` on. Each is the roundest cap that makes its buckets; the smallest or the largest that does is a
-// fifth apart from that of every other. `wanted` caps are always included.
+// The caps worth racing, ascending: at most `count`, those of least expected regret among all partitions that a cap
+// from `smallest_cap_bytes` on makes with at most `most_buckets`. Each is the roundest cap that makes its buckets. For
+// any two of them, the smallest or the largest caps that make their buckets differ by a fifth. `wanted` caps are always
+// included.
 struct RaceOptions {
   size_t count = 4;
   int64_t most_buckets = 1 << 30;
@@ -105,8 +113,9 @@ struct RaceOptions {
 std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions& rule, const RaceOptions& options);
 
 enum class Outcome {
-  kGain,           // faster than PyTorch's default, by an interval that excludes 1
-  kNotShown,       // predicted to be faster, by more than the model's error; the measurement neither shows nor refutes it
+  kGain,  // faster than PyTorch's default, by an interval that excludes 1
+  // Predicted to be faster, by more than the model's error; the measurement neither shows nor refutes it.
+  kNotShown,
   kNotMeasured,    // the default was not measured
   kSameBuckets,    // the default makes the same buckets
   kHidden,         // the default's communication is hidden: its steps take as long as steps without communication
@@ -118,10 +127,11 @@ enum class Outcome {
 std::string_view name_of(Outcome outcome);
 std::optional<Outcome> outcome_named(std::string_view name);
 
-// Whether to keep the default: for all but the first three.
+// Whether the advice is to keep PyTorch's default: for all outcomes but the first three.
 bool keeps_default(Outcome outcome);
 
-// Steps in the same blocks, after the choice was made. Seconds, per block; default_s empty: not measured.
+// Steps of the same blocks, measured after the choice was made. Seconds, per block; default_s is empty if it was not
+// measured.
 struct Confirmation {
   std::vector<double> none_s, default_s, choice_s;
 };
@@ -139,8 +149,8 @@ struct Decision {
   Outcome outcome = Outcome::kNotMeasured;
   std::optional<double> predicted_to_default = {};  // step of the choice over the default's
   std::optional<PairedRatio> to_default = {};       // the same, measured by the confirmation
-  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed: predicted times may be
-  // off by up to about that factor. What was compared within blocks is not affected.
+  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed:
+  // predicted times may be off by up to about that factor. What was compared within blocks is not affected.
   std::optional<double> level = {};
 };
 

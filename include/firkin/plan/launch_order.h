@@ -1,8 +1,8 @@
 // The launch order of buckets if the next forward begins before all of them have arrived, chosen from observed steps.
 //
-// The order is fixed before the step, and equal on every rank. If it assumes ready times that are too early, a late bucket holds back
-// others that are ready; if too late, the link carries what forward needs last while what it needs first waits. Lateness varies from step
-// to step, so ready times get a slack, chosen by simulating every observed step.
+// The order is fixed before the step, and equal on every rank. If it assumes ready times that are too early, a late
+// bucket holds back others that are ready; if too late, the link carries what forward needs last while what it needs
+// first waits. Lateness varies from step to step, so ready times get a slack, chosen by simulating every observed step.
 #pragma once
 
 #include <cstdint>
@@ -28,20 +28,21 @@ struct LaunchOrder {
   double period_s = 0;         // of a step in this order: the mean over the observed steps
 };
 
-// One order for each of a range of slacks, ascending: from "what forward needs first, whenever it is ready" to "as they become ready". Each
-// is earliest due date among ready buckets (Jackson 1955): whenever the link is free, it takes, of the buckets whose median ready time
-// times the slack has passed, the one forward needs first. Throws InputError unless there is a step and sizes agree. O(n^2) each.
+// One order for each of a range of slacks, ascending: from "what forward needs first, whenever it is ready" to "as they
+// become ready". Each is earliest due date among ready buckets (Jackson 1955): whenever the link is free, it takes, of
+// the buckets whose median ready time times the slack has passed, the one forward needs first. Throws InputError unless
+// there is a step and sizes agree. O(n^2) each.
 std::vector<LaunchOrder> launch_orders(const ObservedTraining& training);
 
 // The order of one slack, at least 0. Throws like launch_orders().
 LaunchOrder launch_order_with_slack(const ObservedTraining& training, double slack);
 
-// The middle of the contiguous range of launch_orders() whose periods are within half a percent of the best: at an edge, a step slightly
-// slower than those observed would cost most.
+// The middle of the contiguous range of launch_orders() whose periods are within half a percent of the best: at an
+// edge, a step slightly slower than those observed would cost most.
 LaunchOrder robust_launch_order(const ObservedTraining& training);
 
-// Seconds of backward in which the link was idle although a bucket was ready and not launched. Per bucket: ready, launch and end, seconds
-// from the first gradient of backward.
+// Seconds of backward in which the link was idle although a bucket was ready and not launched. Per bucket: ready,
+// launch and end, seconds from the first gradient of backward.
 double idle_though_ready_s(const std::vector<double>& ready_s, const std::vector<double>& launch_s, const std::vector<double>& end_s,
                            double backward_s);
 

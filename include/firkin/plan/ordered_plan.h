@@ -1,4 +1,5 @@
-// Buckets, split tensors and launch order for the strategy `ordered`, which also hides communication behind the next forward pass.
+// Buckets, split tensors and launch order for the strategy `ordered`, which also hides communication behind the next
+// forward pass.
 //
 //   const OrderedPlan best = find_ordered_plan(profile, costs);
 //   best.plan.launch_order;      // of the ready buckets, the one forward needs first goes first
@@ -18,9 +19,10 @@
 
 namespace firkin {
 
-// The launch order by the rule: whenever the link is free, of the buckets that are ready, the one whose tensors the next forward needs
-// first (earliest due date; Jackson 1955). From simulated times, so that all ranks find the same. Empty when it is the ready order. The
-// profile and the plan must have passed their checks; plan.launch_order is ignored. O(n log n).
+// The launch order by need: whenever the link is free, of the buckets that are ready, the one whose tensors the next
+// forward needs first (earliest due date; Jackson 1955). It follows from simulated times, so that all ranks find the
+// same. Empty when it is the ready order. The profile and the plan must have passed their checks; plan.launch_order is
+// ignored. O(n log n).
 std::vector<int64_t> launch_order_by_need(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
                                           const PipelineOptions& options = {});
 
@@ -40,10 +42,11 @@ struct OrderedPlan {
   double bound_s = 0;  // pipeline_bound_s(): no plan is faster
 };
 
-// A search, not exact: starts are the partitions of uniform caps, whole or with what is larger than the cap split, and the best plan for a
-// single backward pass, each launched by need; the best are improved by local moves. Of 5,000 random instances of up to 5 tensors, 13 end
-// more than 0.1 % above the best of all partitions, splits in two and launch orders, the worst 2.5 %. 436 tensors take half a second at
-// most. Deterministic. Throws InputError if the profile or the options fail their checks, or no plan meets the limits.
+// A search, not exact. It starts from the partitions of uniform caps, whole or with tensors larger than the cap split,
+// and from the best plan for a single backward pass, each launched by need, and improves the best of them by local
+// moves. In 13 of 5,000 random instances of up to 5 tensors it ends more than 0.1 % above the best of all partitions,
+// splits in two and launch orders, at worst 2.5 % above. 436 tensors take half a second at most. Deterministic. Throws
+// InputError if the profile or the options fail their checks, or no plan meets the limits.
 OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const OrderedSearchOptions& options = {});
 
 // Seconds from the start of backward; what ends after the end of backward runs under the next forward pass.
@@ -66,24 +69,26 @@ struct PredictedOrdered {
   double waited_s = 0;
   double computation_s = 0;
   double communication_s = 0;
-  double agreement_s = 0;                         // after backward
-  std::optional<double> low_s = {}, high_s = {};  // 95 % of the draws of uncertain inputs; none where nothing is known of errors
-  std::vector<PredictedOrderedBucket> buckets;    // in launch order
-  BucketPlan plan;                                // the same as a plan to simulate or run
+  double agreement_s = 0;  // after backward
+  // Holds 95 % of the draws of uncertain inputs; none if no errors are known.
+  std::optional<double> low_s = {}, high_s = {};
+  std::vector<PredictedOrderedBucket> buckets;  // in launch order
+  BucketPlan plan;                              // the same as a plan to simulate or run
 };
 
-// The agreement after backward takes as long as an all-reduce of 64 bytes.
+// Options for simulate_pipeline(). The agreement after backward takes as long as an all-reduce of 64 bytes.
 PipelineOptions pipeline_options(const CommCosts& costs, const SimulationOptions& simulation);
 
 // Periods of the plan, one per draw.
 std::vector<double> drawn_periods(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws);
 
-// The plan with the launch order that ranks would choose in training (robust_launch_order()) had they seen the draws as steps, if its mean
-// period over them is less. Ready times that all err alike leave holes on the link in an order that is best for one of them.
+// The plan with the launch order that ranks would choose in training (robust_launch_order()) had they seen the draws as
+// steps, if its mean period over them is shorter. An order that is best for one draw leaves the link idle in draws
+// whose ready times are all too early or all too late.
 BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, const std::vector<InputDraw>& draws);
 
-// `bucketed_backward_s`: backward with its communication under the best uniform cap. The plan is find_ordered_plan()'s, in the order that
-// is robust in the draws. Throws InputError as find_ordered_plan().
+// `bucketed_backward_s`: backward with its communication under the best uniform cap. The plan is find_ordered_plan()'s,
+// in an order that is robust over the draws. Throws InputError as find_ordered_plan().
 PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& costs, double bucketed_backward_s,
                                  const SearchOptions& search = {}, const std::vector<InputDraw>& draws = {});
 

@@ -1,6 +1,8 @@
-// Everything the performance model says about one workload: T(b), the best uniform cap, the best plan, and how sure that is.
+// Everything the performance model says about one workload: T(b), the best uniform cap, the best plan, and how sure
+// that is.
 //
-//   const Prediction prediction = predict({.profile = read_tensors_csv("tensors.csv"), .table = read_allreduce_csv("allreduce.csv"),
+//   const Prediction prediction = predict({.profile = read_tensors_csv("tensors.csv"),
+//                                          .table = read_allreduce_csv("allreduce.csv"),
 //                                          .world_size = 8});
 //   prediction.best_uniform.cap_bytes;  // the cap to use
 //   prediction.best_plan.gain;          // over that
@@ -48,20 +50,21 @@ struct PredictedBucket {
   double ready_s = 0, start_s = 0, end_s = 0;
 };
 
-// The best buckets of any sizes.
+// The best plan, whose buckets may have any sizes.
 struct PredictedPlan {
   std::vector<PredictedBucket> buckets;  // in launch order
   double backward_s = 0;
   double exposed_s = 0;
   std::optional<double> low_s, high_s;
-  // Over the best uniform cap, as a fraction of its time, at least 0. (A plan with fewer buckets may be slower within the search's
-  // tolerance, and then counts as equal.)
+  // Over the best uniform cap, as a fraction of its time, at least 0. (A plan with fewer buckets may be slower within
+  // the search's tolerance, and then counts as equal.)
   double gain = 0;
   bool exact = false;  // of all plans in ready order
   PyTorchCaps pytorch;
 };
 
-// All ranks wait for the slowest, so predictions use the measured profile (that of the slowest measured rank) multiplied by `factor`.
+// All ranks wait for the slowest, so predictions use the measured profile (that of the slowest measured rank)
+// multiplied by `factor`.
 struct StragglerPrediction {
   int64_t samples = 0;
   int64_t measured_ranks = 1;
@@ -80,7 +83,7 @@ struct FormPrediction {
   double safest_backward_s = 0;  // with the cap predicted for all forms together
 };
 
-// A world that was not measured.
+// Extrapolation to a world size that was not measured.
 struct Extrapolation {
   std::vector<int64_t> fitted_worlds;
   std::vector<FormPrediction> forms;
@@ -93,7 +96,7 @@ struct SensitivityPrediction {
 // The same workload with another gradient type on the wire.
 struct PredictedHook {
   std::string name;
-  int64_t cap_bytes = 0;  // of the best uniform cap; of the gradient's bytes, as all caps
+  int64_t cap_bytes = 0;  // the best uniform cap, in bytes of the gradient like all caps
   int64_t buckets = 0;
   double backward_s = 0;
   double exposed_s = 0;
@@ -103,13 +106,15 @@ struct PredictedHook {
 struct PredictionInputs {
   TensorProfile profile;
   AllReduceTable table;
-  int64_t world_size = 0;      // ranks; extrapolated to when the table has other worlds only
-  int64_t ranks_per_node = 0;  // 0: unknown; else extrapolates only from worlds like world_size: within a node, or across nodes
-  CapOptions rule = {};        // its cap is ignored
+  int64_t world_size = 0;  // ranks; extrapolated to when the table has other worlds only
+  // 0 means unknown; else extrapolates only from worlds like world_size: within a node, or across nodes.
+  int64_t ranks_per_node = 0;
+  CapOptions rule = {};  // its cap is ignored
   SearchOptions search = {};
-  double latency_factor = 1;                      // of a calibration (calibration.h)
-  std::optional<double> residual = std::nullopt;  // of the same calibration: how well the model fits; none: not calibrated
-  std::vector<int64_t> caps = {};                 // of the curve, bytes; empty: powers of two
+  double latency_factor = 1;  // of a calibration (calibration.h)
+  // How well the model fits, by the same calibration; none if it was not calibrated.
+  std::optional<double> residual = std::nullopt;
+  std::vector<int64_t> caps = {};  // of the curve, bytes; empty: powers of two
   // Seconds of ranks, without communication, [rank][step]; empty: every rank is as fast as the profile's.
   std::vector<std::vector<double>> rank_times = {};
   std::vector<Compression> hooks = {};  // to compare
@@ -126,12 +131,14 @@ struct Prediction {
   PredictedPlan best_plan;
   std::vector<PredictedBaseline> baselines;
   std::optional<StragglerPrediction> stragglers;
-  std::optional<Extrapolation> extrapolation;  // none at a measured world; else costs are the weighted mean of its forms
+  // None at a measured world; else costs are the geometric mean of its forms.
+  std::optional<Extrapolation> extrapolation;
   std::optional<SensitivityPrediction> sensitivity;
   std::optional<PredictedOrdered> ordered;  // of a profile that knows its forward pass
   std::vector<PredictedHook> hooks;         // those asked for
   std::optional<PredictedSharded> sharded;  // if asked for
-  std::vector<std::string> notes;           // what the table and the profile cannot say, or may have in another unit, one line each
+  // What the table and the profile cannot say, or may have in another unit, one line each.
+  std::vector<std::string> notes;
 };
 
 // Throws InputError if the inputs fail the checks of the functions it combines, or take no time at all. Thread-safe.

@@ -20,7 +20,8 @@ enum class ScalingForm {
   kRing,           // c + l (P - 1) + b x (P - 1) / P: 2 (P - 1) steps, each with a latency and a P-th of the data
   kTree,           // c + l d + b x d: reduce and broadcast, whole messages up and down a binomial tree
   kPipelinedTree,  // c + l d + b x + m sqrt(d x): the same in chunks of the best size (Sanders, Speck, Traeff 2009)
-  kTwoTrees,  // c + l d + b x: two trees at once, of which each rank is a leaf in one (the same): full bandwidth on any number of ranks
+  // c + l d + b x: two trees at once, each rank a leaf in one of them (the same paper): full bandwidth for any P.
+  kTwoTrees,
 };
 inline constexpr std::array kScalingForms = {ScalingForm::kRing, ScalingForm::kTree, ScalingForm::kPipelinedTree, ScalingForm::kTwoTrees};
 
@@ -39,23 +40,24 @@ struct WorldRange {
   int64_t largest = kLargestWorld;
 };
 
-// Worlds that span the same network as `world`: all within one node of `ranks_per_node` ranks (0: unknown, so any world), or all across
-// nodes. Throws InputError if nodes would not be full.
+// Worlds that span the same network as `world`: all within one node of `ranks_per_node` ranks (0: unknown, so any
+// world), or all across nodes. Throws InputError if nodes would not be full.
 WorldRange worlds_alike(int64_t world, int64_t ranks_per_node);
 
 class ScalingModel {
  public:
-  // Fits each form by relative least squares to the three largest measured worlds in `range`; smaller ones tell less. Fits use calls of at
-  // least 4 KiB, if there are any: smaller ones are many in tables, all latency, and never buckets. Throws InputError if the table has no
-  // such world.
+  // Fits each form by relative least squares to the three largest measured worlds in `range`; smaller ones tell less.
+  // Fits use calls of at least 4 KiB if there are any: tables hold many smaller ones, which are all latency and never
+  // buckets. Throws InputError if the table has no such world.
   explicit ScalingModel(const AllReduceTable& table, WorldRange range = {});
 
   const std::vector<FormFit>& fits() const { return fits_; }
   const std::vector<int64_t>& fitted_worlds() const { return fitted_worlds_; }
 
-  // a(x) and g(x) at `world` ranks. A form states growth, not absolute times: at each measured size, the time of the nearest measured world
-  // (in doublings; the larger of two) is multiplied by the form's growth from there to `world`, so bends of the measured curve remain.
-  // The gap keeps its measured ratio to a(x). Throws InputError unless 2 <= world <= kLargestWorld.
+  // a(x) and g(x) at `world` ranks. A form states growth, not absolute times: at each measured size, the time of the
+  // nearest measured world (in doublings; the larger of two) is multiplied by the form's growth from there to `world`,
+  // so bends of the measured curve remain. The gap keeps its measured ratio to a(x). Throws InputError unless 2 <=
+  // world <= kLargestWorld.
   CommCosts costs(ScalingForm form, int64_t world) const;
 
   // The geometric mean of the forms, size by size.
@@ -73,23 +75,26 @@ class ScalingModel {
 };
 
 struct Straggler {
-  double expected_max_s = 0;      // of `ranks`, in a typical step
-  double factor = 1;              // expected_max_s over the same of the measured ranks
-  bool beyond_samples = false;    // more ranks than times: some are probably slower than any measured, so `factor` is too low
-  double tail_factor = 1;         // then with an exponential tail; otherwise `factor`
+  double expected_max_s = 0;  // of `ranks`, in a typical step
+  double factor = 1;          // expected_max_s over the same of the measured ranks
+  // More ranks than times: some are probably slower than any measured, so `factor` is too low.
+  bool beyond_samples = false;
+  double tail_factor = 1;         // with an exponential tail if beyond_samples; otherwise `factor`
   double slowest_rank_ratio = 1;  // median time of the slowest rank over that of the median rank
 };
 
 // E[max over P ranks] / E[max over the P0 measured ones], because a profile is already that of the slowest rank.
 //
-// Steps that are slow on all ranks make none wait and are taken out (fit_blocks). Each measured rank stands for P / P0 of the P ranks: with
-// F_i the distribution of rank i's times in a typical step, the maximum has the distribution prod F_i^(P / P0). Its expectation is never
-// above the largest measured time, so for more ranks than times a second figure treats the largest tenth of the residuals as the start of
-// an exponential tail (peaks over a threshold u with mean excess s: u + s (ln N + 0.577) for N draws above u). The two span a plausible
-// range, not a confidence interval.
+// Slowness that all ranks share in a step makes none of them wait, and is taken out (fit_blocks). Each measured rank
+// stands for P / P0 of the P ranks: with F_i the distribution of rank i's times in a typical step, the maximum has the
+// distribution prod F_i^(P / P0). Its expectation is never above the largest measured time, so for more ranks than
+// times a second figure treats the largest tenth of the residuals as the start of an exponential tail (peaks over a
+// threshold u with mean excess s: u + s (ln N + 0.577) for N draws above u). The two span a plausible range, not a
+// confidence interval.
 //
-// times_by_rank: seconds of a rank's backward or step, [rank][step], every step on every rank; of a single rank, its times alone.
-// Throws InputError when there is none, ranks differ in their number of steps, a time is not positive and finite, or ranks < 1.
+// times_by_rank: seconds of a rank's backward or step, [rank][step], every step on every rank; of a single rank, its
+// times alone. Throws InputError when there is none, ranks differ in their number of steps, a time is not positive and
+// finite, or ranks < 1.
 Straggler expected_straggler(const std::vector<std::vector<double>>& times_by_rank, int64_t ranks);
 
 }  // namespace firkin

@@ -16,21 +16,23 @@
 
 namespace firkin {
 
-// collectives.csv: `collective,bytes,seconds`, where collective is all_reduce, reduce_scatter, all_gather or copy (CollectiveRow), and
-// bytes are the whole bucket's, the parts of all ranks together. Optional are `gap_s`, seconds per queued call, and `world_size`, which
-// must be `ranks` in every row; other columns are ignored. Throws InputError with file and line for every malformed input, and unless both
-// reduce_scatter and all_gather are there.
-ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file, int64_t ranks);  // `file`: the name used in errors
+// collectives.csv: `collective,bytes,seconds`, where collective is all_reduce, reduce_scatter, all_gather or copy
+// (CollectiveRow), and bytes are the whole bucket's, the parts of all ranks together. Optional are `gap_s`, seconds per
+// queued call, and `world_size`, which must be `ranks` in every row; other columns are ignored. Throws InputError with
+// file and line for every malformed input, and unless both reduce_scatter and all_gather are there.
+// `file`: the name used in errors.
+ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file, int64_t ranks);
 ShardedCosts read_collectives_csv(const std::filesystem::path& path, int64_t ranks);
 
-// Latency during backward changes by the all-reduces' calibrated factor, and where queued calls were not measured they take less by as much
-// as queued all-reduces do (assumptions). all_reduce: calibrated.
+// The costs as they are during backward, on two assumptions: latency changes by the factor calibrated for all-reduces,
+// and queued calls that were not measured are faster than single ones by as much as queued all-reduces are. all_reduce:
+// calibrated.
 ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduce, double latency_factor);
 
 // ---- Memory.
 
-// The optimiser's numbers for each parameter: 2 for adam and adamw, 1 for sgd-momentum, rmsprop and adagrad, 0 for sgd. Throws InputError,
-// which lists the names, for any other.
+// The optimiser's numbers for each parameter: 2 for adam and adamw, 1 for sgd-momentum, rmsprop and adagrad, 0 for sgd.
+// Throws InputError, which lists the names, for any other.
 int64_t optimizer_states(std::string_view optimizer);
 
 struct TrainedMemory {
@@ -44,15 +46,16 @@ struct TrainedMemory {
 struct RankMemory {
   int64_t parameters = 0;
   int64_t gradients = 0;  // in their buckets
-  int64_t received = 0;   // during a step: slices from other ranks; later, where masters are stepped, the part's gradient in float32
+  // During a step: slices from other ranks; later, if masters are stepped, the part's gradient in float32.
+  int64_t received = 0;
   int64_t optimizer = 0;  // its state
   int64_t masters = 0;
 
   int64_t total() const { return parameters + gradients + received + optimizer + masters; }
 };
 
-// Without the strategy, whatever the number of ranks; and with it: what depends on the ranks is that of the largest part. Throws InputError
-// unless `ranks` is positive.
+// Memory without the strategy, for any number of ranks, and with it, on the rank with the largest part. Throws
+// InputError unless `ranks` is positive.
 RankMemory plain_memory(const TrainedMemory& trained);
 RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks);
 
@@ -62,23 +65,23 @@ struct ShardedSearch {
   int64_t ranks = 2;
   CapOptions rule = {};  // its cap is not used
   SearchOptions search = {};
-  double agreement_s = 0;  // as of PipelineOptions
+  double agreement_s = 0;  // as in PipelineOptions
   int64_t most_buckets = std::numeric_limits<int64_t>::max();
 };
 
 struct ShardedCap : UniformCap {
-  int64_t cap_bytes = 0;  // the roundest of those that make these buckets, of a wide interval of its upper half
+  int64_t cap_bytes = 0;  // the roundest that makes these buckets; if the interval is wide, from its upper half
   Pipeline pipeline;
 };
 
-// Simulates every distinct partition that a uniform cap can make (those of distinct_plans()), for both collectives at once. Of those within
-// a thousandth of the shortest period, one with the fewest buckets. Throws InputError if profile or options fail their checks, or no
-// cap meets the limits.
+// Simulates every distinct partition that a uniform cap can make (those of distinct_plans()), for both collectives at
+// once, and returns, of those within a thousandth of the shortest period, the one with the fewest buckets. Throws
+// InputError if profile or options fail their checks, or no cap meets the limits.
 ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options);
 
 struct PredictedSharded {
   int64_t cap_bytes = 0;
-  int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // make the same buckets
+  int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // range of caps that make the same buckets
   int64_t buckets = 0;
   double bucketed_period_s = 0;  // forward, backward with the best uniform cap, and the optimiser
   double period_s = 0;
@@ -91,14 +94,16 @@ struct PredictedSharded {
   double agreement_s = 0;
   bool halves = false;  // costs are halves_of() an all-reduce
 
-  // Elements. Megatron-LM's size, and DeepSpeed's for its gather, which follows the step with nothing to hide behind: all at once, rounded
-  // up to an even number, as it asks. Its `reduce_bucket_size` is the cap without the strategy, as it all-reduces buckets.
+  // Settings of other libraries, in elements: Megatron-LM's bucket size and DeepSpeed's all-gather bucket size.
+  // DeepSpeed gathers after the step, with nothing to hide behind, so it gathers all at once, rounded up to an even
+  // number, which it requires. Its `reduce_bucket_size` is the best cap without the strategy, because it all-reduces
+  // buckets.
   int64_t ddp_bucket_size = 0, allgather_bucket_size = 0;
   RankMemory plain, sharded;
 };
 
-// bucketed_backward_s: as of predict_ordered(). `trained`: only its number of elements is not used, which is the profile's. Leaves
-// gain_over_ordered and halves alone. Throws InputError as find_sharded_cap().
+// bucketed_backward_s: as for predict_ordered(). `trained`: its number of elements is ignored, since the profile has
+// it. Does not set gain_over_ordered and halves. Throws InputError as find_sharded_cap().
 PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,
                                  double bucketed_backward_s, TrainedMemory trained = {});
 

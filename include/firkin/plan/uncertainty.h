@@ -1,4 +1,5 @@
-// How cap times change if the model or its inputs err: inputs redrawn within their errors, or one input multiplied.
+// How the times of caps change if the model or its inputs are off: inputs redrawn within their errors, or one input
+// multiplied.
 //
 //   const CapOdds odds(profile, with_model_errors({}, {.costs = costs}), {.rule = CapRule::kAtMost});
 //   odds.least_regret().caps;  // the caps to use without knowing which draw is true
@@ -27,28 +28,30 @@ struct InputDraw {
 
 inline constexpr int kDraws = 200;
 
-// a(x) and g(x) of this world size, kDraws times: each size's median and gap with normal errors of their logarithms, of stderr_s and
-// gap_stderr_s. Where a table lacks these, 1.2533 stdev_s / sqrt(samples) (the standard error of a median of independent normal samples),
-// the same for a and g. Intervals of predictions are mostly the model's own error (model_range()), but for caps of many small calls over
-// slow links. Sizes with neither stay as they are. Empty if all are such. Deterministic.
+// a(x) and g(x) at this world size, kDraws times: each size's median and gap with normal errors of their logarithms,
+// taken from stderr_s and gap_stderr_s. If the table lacks these, both errors are 1.2533 stdev_s / sqrt(samples) (the
+// standard error of a median of independent normal samples). Sizes with neither do not vary; empty if none does.
+// Deterministic. The draws matter for caps of many small calls over slow links; otherwise a prediction's interval is
+// mostly the model's own error (model_range()).
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size);
 
-// A draw for each of `costs`. `compute_error`: the standard error of ready times and the end of backward together, as a fraction.
-// Deterministic.
+// A draw for each of `costs`. `compute_error`: the standard error of ready times and the end of backward together, as a
+// fraction. Deterministic.
 std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, double compute_error = 0);
 
-// Errors the model may have, one at a time: factors on the latency of a call, the time of its bytes, and backward; the first is none. Half
-// as large for a calibrated model.
+// Errors that the model may have, one at a time: factors on the latency of a call, the time of its bytes, and backward.
+// The first has no error. Half as large for a calibrated model.
 struct ModelError {
   double latency = 1, bytes = 1, compute = 1;
 };
 std::vector<ModelError> model_errors(const std::optional<double>& residual);
 
-// The prediction's interval is from step_s divided by this factor to step_s times it: exp(2.74 sqrt(0.02^2 + residual^2)), with a residual
-// of 6 % for a model that was not calibrated. Made to hold 95 % of measured caps in two studies; kRangeHeld says what it held since.
+// The prediction's interval is from step_s divided by this factor to step_s times it: exp(2.74 sqrt(0.02^2 +
+// residual^2)), with a residual of 6 % for a model that was not calibrated. Chosen to hold 95 % of measured caps in two
+// studies; kRangeHeld says what it has held since.
 double model_range(const std::optional<double>& residual);
 
-// Stands beside every such interval of a whole step. A test compares it with the kept study (docs/validation.md).
+// Printed beside every such interval of a whole step. A test compares it with the kept study (docs/validation.md).
 inline constexpr std::string_view kRangeHeld =
     "Such intervals held 95 % of caps in two earlier studies, 78 % in the next, whose machine changed its speed meanwhile, and 96 % in the "
     "newest (96 % where the machine kept its speed).";
@@ -65,18 +68,19 @@ struct PlanOdds {
   double expected_regret = 0;  // mean over the draws of T / (T of the best uniform cap) - 1, not below 0
 };
 
-// Every distinct partition that a uniform cap makes, in every draw. The draws are shared, so what plans have in common cancels when they
-// are compared. O(draws * partitions * buckets), cut to about four million buckets.
+// Simulates every distinct partition that a uniform cap makes, in every draw. All partitions meet the same draws, so
+// what they have in common cancels when they are compared. O(draws * partitions * buckets), cut to about four million
+// buckets.
 class CapOdds {
  public:
   // Throws InputError as distinct_plans() does, and when there is no draw.
   CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, const CapOptions& options, const SearchOptions& search = {});
 
-  // Of any plan of the profile.
+  // The odds of any plan of the profile.
   PlanOdds of(const BucketPlan& plan) const;
 
-  // The caps of least expected regret; of those within a thousandth of a step of it, or a quarter of it where that
-  // is more, the ones with the fewest buckets.
+  // The caps of least expected regret. Of those within a thousandth of a step of the least, or within a quarter of it
+  // if that is more, the ones with the fewest buckets.
   const UniformCap& least_regret() const;
 
   bool exhaustive() const { return caps_.exhaustive; }
@@ -91,19 +95,19 @@ class CapOdds {
   std::vector<double> best_s_;              // [draw]
 };
 
-// The buckets of a cap and what they are predicted to take. Times are seconds: of a whole step where predict_steps() says so, else of
-// backward with its communication. A time, cap or share that was not asked for is 0 or nothing.
+// The buckets of a cap and what they are predicted to take. Times are seconds: of a whole step where predict_steps()
+// says so, else of backward with its communication. A time, cap or share that was not asked for is 0 or nothing.
 struct PredictedCap {
-  int64_t cap_bytes = 0;                                // 0: buckets of no cap
-  int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // of the caps that make the same buckets; int64's largest: no cap changes anything
+  int64_t cap_bytes = 0;                                // 0 if the buckets do not come from a cap
+  int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // range of caps that make the same buckets
   int64_t buckets = 0;
   double time_s = 0;
   double exposed_s = 0;          // of it, what communication adds
-  double low_s = 0, high_s = 0;  // 95 % of measured times: the model's error, model_range(), and the inputs'
-  // Over errors of the model and of its inputs (PlanOdds). Next to a cliff the expected regret is more than time_s suggests, since one late
-  // large bucket costs more than one call too many.
+  double low_s = 0, high_s = 0;  // 95 % range, from the model's error (model_range()) and the inputs'
+  // Over errors of the model and of its inputs (PlanOdds). Next to a cliff the expected regret is more than time_s
+  // suggests, since one late large bucket costs more than one call too many.
   std::optional<double> near_best = {}, expected_regret = {};
-  std::optional<double> regret = {};    // over the best plan's time, less 1; at least 0
+  std::optional<double> regret = {};    // time over that of the best plan, less 1; at least 0
   std::optional<bool> exhaustive = {};  // whether the search for it skipped no cap
 };
 
@@ -137,8 +141,8 @@ struct SensitivityPoint {
   int64_t near_high_bytes = 0;
 };
 
-// Multiplies one input at a time by 1/8 to 8, in powers of two; contention only if there is any. Caps come from distinct_plans(), which
-// skips some if there are very many tensors (see UniformCap::exhaustive).
+// Multiplies one input at a time by 1/8 to 8, in powers of two; contention only if there is any. Caps come from
+// distinct_plans(), which skips some if there are very many tensors (see UniformCap::exhaustive).
 std::vector<SensitivityPoint> sensitivity_table(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                                 const SearchOptions& search = {});
 

@@ -12,7 +12,8 @@
 
 namespace firkin {
 
-// More blocks are condensed to the medians of so many stretches, since estimates from pairs of blocks take time by their square.
+// More blocks are condensed to the medians of this many stretches, because the estimate takes time quadratic in their
+// number.
 inline constexpr size_t kMostBlocks = 100;
 
 struct PairedRatio {
@@ -20,31 +21,35 @@ struct PairedRatio {
   Interval interval;
 };
 
-// The Hodges-Lehmann estimate (1963) of log(a / reference), exponentiated, with the interval of Wilcoxon's signed ranks (Tukey 1949).
-// Whatever affects both settings in a block cancels. Blocks run their settings in random order, so for two equal settings either sign of a
-// block's difference is as likely, and the interval excludes 1 in at most 5 %, whatever the noise.
+// The Hodges-Lehmann estimate (1963) of log(a / reference), exponentiated, with the interval of Wilcoxon's signed ranks
+// (Tukey 1949). Whatever affects both settings in a block cancels. Blocks run their settings in random order, so for
+// two equal settings either sign of a block's difference is equally likely, and the interval excludes 1 in at most 5 %
+// of cases, whatever the noise.
 //
-// a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both. At most kMostBlocks
-// are paired. With fewer than kFewestSamples blocks the 95 % interval is {0, infinity}.
-// Throws std::invalid_argument if they are empty or of different length, contain a value that is not positive and finite, or confidence is
-// not between 0 and 1.
+// a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both.
+// At most kMostBlocks are paired. With fewer than kFewestSamples blocks the 95 % interval is {0, infinity}. Throws
+// std::invalid_argument if they are empty or of different length, contain a value that is not positive and finite, or
+// confidence is not between 0 and 1.
 PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference, double confidence = 0.95);
 
-// The means of every two values, each with itself as well: their median is Hodges and Lehmann's estimate (1963) of the middle.
+// The means of all pairs of values, including each value with itself. Their median is Hodges and Lehmann's estimate
+// (1963) of the centre.
 std::vector<double> pairwise_means(std::span<const double> values);
 
-// A median and its interval as stated in a file without samples.
+// A median and its interval, as read from a file that has no samples.
 struct StatedMedian {
   double median = 0;
   Interval interval;
 };
 
-// The ratio and its interval from two stated intervals of the same confidence: the distances from the medians are added as squares, for
-// independent measurements (method of variance estimates recovery, Zou and Donner 2008), of the logarithms.
+// The ratio of two medians and its interval, from two intervals of the same confidence. The measurements count as
+// independent: the distances from the medians, as logarithms, add up as squares (method of variance estimates recovery,
+// Zou and Donner 2008).
 // Throws std::invalid_argument when a median is not positive and finite, or lies outside its interval.
 PairedRatio ratio_of_stated(const StatedMedian& a, const StatedMedian& reference);
 
-// The same of the medians of two series in the order measured, whose lengths may differ, with the intervals of series_interval().
+// The ratio of the medians of two series in the order measured, with the intervals of series_interval(). Their lengths
+// may differ.
 // Throws std::invalid_argument when one is empty or holds a value that is not positive and finite.
 PairedRatio unpaired_ratio(std::span<const double> a, std::span<const double> reference);
 
