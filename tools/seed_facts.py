@@ -1,31 +1,39 @@
 #!/usr/bin/env python3
-"""What the measured tables of the CS336 documents say about themselves: figures of docs/experiments.md.
+"""What the measured tables of CS336's answers say about themselves: figures of docs/experiments.md.
 
-Usage: seed_facts.py data/seed_step_times.csv
+Usage: seed_facts.py DATA      the folder with gpu_sweeps/ and seed_step_times.csv
 
-Only comparisons inside one document, or between documents of the same author and machine, are made.
+Documents 000, 003 and 004 are damek's, 001 is TianqGuo's. Only comparisons of one author, on one machine, are made.
 """
 
+import collections
 import csv
+import pathlib
 import sys
 
 CAPS = ["1", "10", "100", "1000"]
+XL_BYTES = [1600 * 1600 * 4] * 192 + [1600 * 6400 * 4] * 144 + [10000 * 1600 * 4] * 2 + [1600 * 4] * 97
 
 
-def read_steps(path: str) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
-    """{(batch, sequence): {strategy and cap: {"step_s", "comm_s"}}}; the document that states neither batch nor sequence is ("", "")."""
-    cells: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+def rows_of(path: pathlib.Path) -> list[dict[str, str]]:
     with open(path, newline="") as file:
-        for row in csv.DictReader(file):
-            if row["status"] != "ok":
-                continue
-            times = {name: float(row[name]) for name in ("step_s", "comm_s") if row[name]}
-            cells.setdefault((row["local_batch"], row["seq_len"]), {})[f"{row['strategy']} {row['bucket_mib']}".strip()] = times
-    return cells
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
-def percent(a: float, b: float) -> str:
-    return f"{100 * (a / b - 1):+.1f} %"
+def runs_of(rows: list[dict[str, str]], author: str) -> dict[tuple[str, str, str], list[float]]:
+    """{(batch, sequence, strategy and cap): ms of every run}"""
+    runs = collections.defaultdict(list)
+    for row in rows:
+        if row["source_repo"].startswith(author):
+            runs[row["local_batch"], row["seq_len"], f"{row['strategy']} {row['bucket_mb']}".strip()].append(1e3 * float(row["step_time_s"]))
+    return runs
+
+
+def interpolated(table: list[tuple[float, float]], x: float) -> float:
+    """Linear between the sizes that were measured, and beyond them."""
+    i = max(1, next((k for k, (size, _) in enumerate(table) if size >= x), len(table) - 1))
+    (x0, y0), (x1, y1) = table[i - 1], table[i]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
 def print_rows(title: str, header: list[str], rows: list[list[str]]) -> None:
@@ -36,57 +44,53 @@ def print_rows(title: str, header: list[str], rows: list[list[str]]) -> None:
     print()
 
 
-def difference(a: float, b: float) -> str:
-    return f"{1e3 * (a - b):+.1f} ms, {percent(a, b)}"
+def print_reruns(rows: list[dict[str, str]]) -> None:
+    lines = []
+    for document, author in (("000, 003, 004", "damek"), ("001", "TianqGuo")):
+        apart = collections.defaultdict(list)
+        for (_, _, setting), times in runs_of(rows, author).items():
+            if len(times) > 1:
+                apart[setting.split()[0]].append(max(times) - min(times))
+        lines += [[document, strategy, str(len(gaps)), f"{min(gaps):.1f} to {max(gaps):.1f} ms"] for strategy, gaps in apart.items()]
+    print_rows("Runs of one setting, apart", ["document", "strategy", "settings", "apart"], lines)
 
 
-def print_reruns(cells: dict) -> None:
-    rows = []
-    for (batch, sequence), steps in cells.items():
-        if not batch:
-            continue
-        step = {name: times["step_s"] for name, times in steps.items()}
+def print_effects(rows: list[dict[str, str]]) -> None:
+    runs = runs_of(rows, "damek")
+    lines = []
+    for batch, sequence in dict.fromkeys((batch, sequence) for batch, sequence, _ in runs):
+        step = {setting: times[-1] for (b, s, setting), times in runs.items() if (b, s) == (batch, sequence)}
         best = min(CAPS, key=lambda cap: step[f"bucketed {cap}"])
-        effect = difference(step["bucketed 100"], step["bucketed 1000"])
-        rows.append([batch, sequence, difference(step["bucketed 1"], step["overlap"]), effect, best])
-    header = ["batch", "sequence", "1 MiB less overlap", "100 less 1000 MiB", "best cap"]
-    print_rows("Step times: one bucket plan run twice, and the effect under discussion", header, rows)
+        pairs = [("bucketed 1", "overlap"), ("bucketed 1", "bucketed 100"), ("bucketed 100", "bucketed 1000")]
+        lines.append([batch, sequence, *(f"{step[a] - step[b]:+.1f} ms" for a, b in pairs), best])
+    header = ["batch", "sequence", "1 MiB - overlap", "1 - 100 MiB", "100 - 1000 MiB", "best"]
+    print_rows("Effects in one run (000; overlap: 003)", header, lines)
 
 
-def print_naive(cells: dict) -> None:
-    naive = [(int(batch) * int(sequence), batch, sequence, steps["naive"]) for (batch, sequence), steps in cells.items() if batch and "naive" in steps]
-    rows = [[str(tokens), batch, sequence, f"{1e3 * times['comm_s']:.0f}"] for tokens, batch, sequence, times in sorted(naive, key=lambda row: row[0])]
-    print_rows("'All-reduce time' of naive, ms, which always sends the same bytes", ["tokens", "batch", "sequence", "timer"], rows)
-
-
-def print_timers(cells: dict) -> None:
-    rows = []
-    for (batch, sequence), steps in cells.items():
-        if "naive" not in steps or not batch:
+def print_communication(data: pathlib.Path) -> None:
+    """How much of `naive` its all-reduces are, and what the timer says."""
+    measured = rows_of(data / "gpu_sweeps/allreduce_damek_nccl.csv")
+    table = [(float(row["MiB"]) * 2**20, float(row["time_s"])) for row in measured if row["ranks"] == "2"]
+    alone_ms = 1e3 * sum(interpolated(table, size) for size in XL_BYTES)
+    timers = {(row["local_batch"], row["seq_len"], row["strategy"], row["bucket_mib"]): row for row in rows_of(data / "seed_step_times.csv") if row["comm_s"]}
+    lines = []
+    for (batch, sequence, strategy, _), naive in timers.items():
+        if strategy != "naive":
             continue
-        naive, overlap, bucketed = steps["naive"], steps["overlap"], steps["bucketed 100"]
-        rest = [f"{1e3 * (times['step_s'] - times['comm_s']):.0f}" for times in (naive, overlap, bucketed)]
-        saved = [f"{1e3 * (naive[name] - overlap[name]):.0f}" for name in ("comm_s", "step_s")]
-        rows.append([batch, sequence, *rest, *saved])
-    header = ["batch", "sequence", "naive", "overlap", "100 MiB", "timer saved", "step saved"]
-    print_rows("Step less 'all-reduce time', ms, and what overlap saves against naive, ms", header, rows)
-
-
-def print_two_documents(cells: dict) -> None:
-    step = {name: times["step_s"] for name, times in cells[("", "")].items()}
-    bucketed = [step[f"bucketed {cap}"] for cap in CAPS]
-    print("The H100 document")
-    print(f"  slowest cap against fastest: {percent(max(bucketed), min(bucketed))}")
-    print(f"  1 MiB against overlap, the same bucket plan: {percent(step['bucketed 1'], step['overlap'])}")
-    print(f"  naive against flat: {percent(step['naive'], step['flat'])}")
+        overlap = timers[batch, sequence, "overlap", ""]
+        saved = [f"{1e3 * (float(naive[name]) - float(overlap[name])):.0f} ms" for name in ("comm_s", "step_s")]
+        step_ms, timer_ms = 1e3 * float(naive["step_s"]), 1e3 * float(naive["comm_s"])
+        lines.append([batch, sequence, f"{step_ms:.0f} ms", f"{timer_ms / step_ms:.0%}", f"{alone_ms / step_ms:.0%}", *saved])
+    header = ["batch", "sequence", "naive", "timer", "all-reduces", "timer saved", "step saved"]
+    print_rows(f"Naive (004): 435 all-reduces take {alone_ms:.0f} ms by that author's table. What overlap (003) saves", header, lines)
 
 
 def main() -> None:
-    cells = read_steps(sys.argv[1])
-    print_reruns(cells)
-    print_timers(cells)
-    print_naive(cells)
-    print_two_documents(cells)
+    data = pathlib.Path(sys.argv[1])
+    steps = rows_of(data / "gpu_sweeps/steps.csv")
+    print_reruns(steps)
+    print_effects(steps)
+    print_communication(data)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ INTRODUCTION = """\
 Third-party notices of Firkin
 =============================
 
-Firkin itself is under the Apache License 2.0 (LICENSE). It contains code of others, under the terms below.
+Copyright 2026 the authors of Firkin. Firkin itself is under the Apache License 2.0 (LICENSE). It contains code of others, under the terms
+below. The measurements of others in data/ (installed: share/firkin; in the Python package: firkin/data) have their terms in data/LICENSES.
 
   the program firkin, the installed libraries and the Python package, from headers:
 {program}
