@@ -1,0 +1,73 @@
+"""The notebook for CMSC 828G is executed, and prints what it was stored with; its model is that of `firkin predict`.
+
+FIRKIN names the binary, FIRKIN_SOURCE_DIR the repository. Needs nbclient and matplotlib: .venv-notebook, which tools/bootstrap test makes.
+`notebook_test.py --store` stores what it prints now.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(os.environ.get("FIRKIN_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+try:
+    import nbclient
+    import nbformat
+except ImportError:
+    python = ROOT / ".venv-notebook/bin/python"
+    if python.exists() and pathlib.Path(sys.prefix) != python.parents[1]:
+        os.execv(python, [str(python), *sys.argv])
+    print("no nbclient beside this Python, and no .venv-notebook; tools/bootstrap test makes it")
+    sys.exit(77)
+
+NOTEBOOK = ROOT / "examples/cmsc828g/assignment2.ipynb"
+COURSE = ["allreduce-times.csv", "layer-sizes-gpt2_large-bs4.csv", "layer-times-gpt2_large-bs4.csv"]
+
+
+def printed(notebook) -> list[str]:
+    return [output.text for cell in notebook.cells for output in cell.get("outputs", []) if output.output_type == "stream"]
+
+
+def executed():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", coalesce_streams=True, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # when each cell ran
+    return notebook
+
+
+class Notebook(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.stored, cls.now = nbformat.read(NOTEBOOK, as_version=4), executed()
+
+    def test_it_prints_what_is_stored(self):
+        self.assertGreater(len(printed(self.stored)), 3)
+        self.assertEqual(printed(self.now), printed(self.stored))
+
+    def test_it_draws_its_two_figures(self):
+        for notebook in (self.stored, self.now):
+            figures = [output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+            self.assertEqual(len(figures), 2)
+
+    def test_its_model_is_that_of_predict(self):
+        firkin = os.environ["FIRKIN"]
+        rows = re.findall(r"b = +(\d+) MiB: +(\d+) buckets, T = (\d+) ms", printed(self.now)[0])
+        self.assertGreaterEqual(len(rows), 5)
+        with tempfile.TemporaryDirectory() as folder:
+            files = [str(ROOT / "data/cmsc828g" / name) for name in COURSE]
+            subprocess.run([firkin, "import", "--out", folder, *files], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            predict = [firkin, "predict", "--tensors", f"{folder}/tensors.csv", "--allreduce", f"{folder}/allreduce.csv", "--cap"]
+            text = subprocess.run([*predict, ",".join(f"{mib}MiB" for mib, _, _ in rows)], check=True, stdout=subprocess.PIPE, text=True).stdout
+        for row in rows:
+            self.assertRegex(text, r"(?m)^ +{} +{} +{} ms".format(*row))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--store"]:
+        nbformat.write(executed(), NOTEBOOK)
+    else:
+        unittest.main()
