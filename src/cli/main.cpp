@@ -1,4 +1,4 @@
-// firkin: finds, predicts and proves the best gradient bucket size.
+// firkin: finds and predicts the best gradient bucket size, and checks it with real steps.
 #include <fmt/ranges.h>
 
 #include <array>

@@ -1,0 +1,161 @@
+"""Figures of the pages, computed again: from stored results, from the tables of data/, or from what a command prints.
+
+FIRKIN names the binary, FIRKIN_SOURCE_DIR the repository. A claim is a sentence with its figures filled in; it must stand on its page, wherever
+lines break. All figures of README.md are here.
+"""
+
+import gzip
+import html
+import json
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
+FIRKIN = os.environ["FIRKIN"]
+COURSE = [f"data/cmsc828g/{name}.csv" for name in ("allreduce-times", "layer-sizes-gpt2_large-bs4", "layer-times-gpt2_large-bs4")]
+sys.path.insert(0, str(ROOT / "tools"))
+import seed_facts  # noqa: E402
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def firkin(*arguments: str) -> str:
+    return subprocess.run([FIRKIN, *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
+
+
+def study(name: str) -> dict:
+    """A configuration of the validation study, as it is kept."""
+    return json.loads(gzip.open(ROOT / f"studies/validation/data/{name}/results.json.gz").read())
+
+
+def measured_ms(result: dict) -> dict[str, float]:
+    """By strategy, or by cap in MiB."""
+    rows = [(row["strategy"], row) for row in result["strategies"]] + [(f"{row['cap_mib']:g}", row) for row in result["curve"]]
+    return {name: 1e3 * row["measured_s"] for name, row in rows if row.get("measured_s") is not None}
+
+
+def map_cells() -> list[dict]:
+    return json.loads((ROOT / "studies/worth/results.json").read_text())["cells"]
+
+
+class Claims(unittest.TestCase):
+    def claim(self, page: str, *sentences: str):
+        text = one_line((ROOT / page).read_text(encoding="utf-8"))
+        for sentence in sentences:
+            with self.subTest(sentence=sentence):
+                self.assertTrue(one_line(sentence) in text, f"{page} does not say: {one_line(sentence)}")
+
+    def test_the_map(self):
+        cells = map_cells()
+        gains = [1 - cell["best_s"] / cell["rules_s"]["pytorch"] for cell in cells]
+        nothing, some, much = sum(gain < 0.005 for gain in gains), sum(gain >= 0.05 for gain in gains), sum(gain >= 0.2 for gain in gains)
+        self.claim("README.md", f"of {len(cells)} [predicted combinations]",
+                   f"{nothing} gain less than 0.5 % from another size, {some} gain 5 % or more, and {much} gain 20 % or more")  # fmt: skip
+        self.claim("docs/where_it_matters.md", f"Of {len(cells)} cells, {nothing} gain less than 0.5 %", f"{some} gain 5 % or more, and {much} gain 20 % or more")
+
+    def test_the_result_that_the_readme_shows(self):
+        result = study("1gbit-compute")
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "results.json").write_text(json.dumps(result))
+            firkin("report", folder, "--html", f"{folder}/page.html")
+            page = one_line(html.unescape(re.sub(r"<[^>]+>", " ", (pathlib.Path(folder) / "page.html").read_text())).replace("\N{NO-BREAK SPACE}", " "))
+        shown = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+        self.assertIn(one_line(shown).removesuffix("."), page)
+        ratio = result["decision"]["over_default"]
+        self.claim("README.md", f"steps take {100 * (1 - ratio['ratio']):.1f} % less time",
+                   f"interval {100 * (1 - ratio['ratio_ci']['high']):.1f} % to {100 * (1 - ratio['ratio_ci']['low']):.1f} %",
+                   f"of a {result['model']['gradient_bytes'] / 2**20:.0f} MiB model on two hosts", f"one of [{len(list((ROOT / 'studies/validation/data').iterdir()))} configurations]")  # fmt: skip
+
+    def test_every_figure_of_the_study_is_of_what_is_kept(self):
+        """The labels of the two best caps in the picture are those of the data beside it."""
+        for folder in sorted((ROOT / "studies/validation/data").iterdir()):
+            picture = one_line(re.sub(r"<[^>]+>", " ", (ROOT / f"docs/validation/{folder.name}/curve.svg").read_text()))
+            result = study(folder.name)
+            best, chosen = (f"{cap:.3g}" for cap in (result["best_measured"]["cap_mib"], result["decision"]["cap_mib"]))
+            with self.subTest(configuration=folder.name):
+                labels = {float(label) for label in re.findall(r"(?:measured best|chosen): ([\d.]+) MiB", picture)}
+                self.assertEqual(labels, {float(best), float(chosen)})  # a cap that is both has one label
+
+    def test_steps_of_cs336(self):
+        free, link = measured_ms(study("loopback-compute")), measured_ms(study("1gbit-compute"))
+        self.claim("docs/experiments.md", f"`none` | {free['none']:.0f} | {link['none']:.0f} |",
+                   *(f"| {free[name]:.0f}, +{free[name] - free['none']:.0f} | {link[name]:.0f}, +{link[name] - link['none']:.0f} |"
+                     for name in ("naive", "flat", "overlap", "1", "4", "32")),
+                   f"{link['4'] - link['1']:.0f} ms more on the link")  # fmt: skip
+
+    def test_buckets_of_cs336s_models(self):
+        counts = {model: json.loads(firkin("buckets", "--model", model, "--cap", "1MiB,10MiB,100MiB,1000MiB", "--rule", "at-most", "--json"))
+                  for model in ("xl", "medium", "large")}  # fmt: skip
+        xl = counts["xl"]
+        one, ten, hundred, thousand = xl["counts"]
+        size = xl["gradient_bytes"]
+        self.claim("docs/experiments.md", f"**xl has {size / 1e9:.2f} GB of gradients, not 1.7**: {size // 4:,} parameters",
+                   f"in {xl['tensors']} tensors", f"each travels alone ({one})", f"join a neighbour ({ten}); 100 MiB makes {hundred}, 1000 MiB {thousand}.",
+                   f"`medium` makes {counts['medium']['counts'][1]} and {counts['medium']['counts'][2]} buckets and `large` "
+                   f"{counts['large']['counts'][1]} and {counts['large']['counts'][2]}",
+                   f'001\'s "6x too many" is {hundred / (size / (100 * 2**20)):.1f}',
+                   f"takes at least {1e3 * size / 450e9:.1f} ms")  # fmt: skip
+        self.assertEqual(sum(seed_facts.XL_BYTES), size)
+
+    def test_effects_in_000(self):
+        rows = seed_facts.rows_of(ROOT / "data/gpu_sweeps/steps.csv")
+        runs = seed_facts.runs_of(rows, "damek")
+        cells = [(batch, sequence) for batch, sequence, setting in runs if setting == "bucketed 1"]
+
+        def apart(a, b, where=cells):
+            gaps = [runs[*cell, a][-1] - runs[*cell, b][-1] for cell in where]
+            return min(gaps), max(gaps)
+
+        reruns = max(max(times) - min(times) for times in runs.values())
+        slower, effect = apart("bucketed 1", "overlap"), apart("bucketed 1", "bucketed 100")
+        long = apart("bucketed 1000", "bucketed 100", [cell for cell in cells if cell[1] == "512"])
+        caps = [time for (_, _, setting), times in seed_facts.runs_of(rows, "TianqGuo").items() if setting.startswith("bucketed") for time in times[-1:]]
+        self.claim("docs/experiments.md", f"runs repeat within {reruns:.1f} ms", f"costs {effect[0]:.1f} to {effect[1]:.1f} ms over 100 in all {['', '', '', '', '', '', 'six'][len(cells)]}",
+                   f"(+{slower[0]:.1f} to +{slower[1]:.1f} ms)", f"gain for 100 ({long[0]:.1f} and {long[1]:.1f} ms)",
+                   f'"2-3 %": it is {100 * (max(caps) / min(caps) - 1):.1f} %')  # fmt: skip
+
+    def test_the_closed_form(self):
+        with tempfile.TemporaryDirectory() as folder:
+            firkin("import", "--out", folder, *COURSE)
+            files = ["--tensors", f"{folder}/tensors.csv", "--allreduce", f"{folder}/allreduce.csv"]
+            result = json.loads(firkin("predict", *files, "--json"))
+        o, per_byte = result["alpha_beta"]["alpha_s"], result["alpha_beta"]["beta_s_per_byte"]
+        s, backward = result["model"]["gradient_bytes"], result["model"]["backward_s"]
+        r = s / backward
+        b = math.sqrt(s * o / per_byte)
+        any_ratio = min(math.sqrt(s * o * r), o / (1 / r - per_byte))
+        self.claim("docs/experiments.md", f"sqrt(s o w) = {b / 2**20:.0f} MiB", f"backward takes {1e3 * backward:.0f} ms here and all bytes {1e3 * s * per_byte:.0f} ms",
+                   f"gives {any_ratio / 2**20:.0f} MiB", f"a(x) = {1e3 * o:.2f} ms + x / ({1e-9 / per_byte:.1f} GB/s), a line that misses the table by {100 * result['alpha_beta']['median_relative_error']:.0f} %",
+                   f"{b / 2**20:.0f} MiB in {s / b:.1f} buckets with {2e3 * math.sqrt(s * o * per_byte):.1f} ms left")  # fmt: skip
+
+    def test_what_the_notebook_says(self):
+        notebook = json.loads((ROOT / "examples/cmsc828g/assignment2.ipynb").read_text())
+        text = "".join("".join(output.get("text", [])) for cell in notebook["cells"] for output in cell.get("outputs", []))
+        low, high = re.search(r"every b from (\d+) to (\d+) MiB is within 1 %", text).groups()
+        cost = re.search(r"following the model costs ([\d.]+) %", text)[1]
+        self.claim("docs/experiments.md", f"everything from {low} to {high} MiB lies within 1 % of it", f"costs {cost} % over the best measured one")
+
+    def test_the_tutorials_table(self):
+        result = study("1gbit-communication")
+        step = measured_ms(result)
+        chosen = f"{result['decision']['cap_mib']:g}"
+        self.claim("docs/tutorial.md", f"no communication | {step['none']:.1f} ms", f"2 buckets | {step['torch default']:.1f} ms",
+                   f"the cap Firkin chose, {chosen} MiB: 19 buckets | {step[chosen]:.1f} ms", f"16 buckets | {step['ordered']:.1f} ms")  # fmt: skip
+
+    def test_the_pages_that_studies_write(self):
+        for name, command in (("docs/validation.md", ["studies/validation/study.py", "--page", "--docs"]),):
+            with self.subTest(page=name), tempfile.TemporaryDirectory() as folder:
+                subprocess.run([sys.executable, ROOT / command[0], *command[1:], folder], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+                self.assertEqual((pathlib.Path(folder) / pathlib.Path(name).name).read_text(), (ROOT / name).read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
