@@ -19,7 +19,7 @@
 namespace firkin {
 namespace {
 
-// All chunks, in order, at most kMostInFlight at a time. Seconds on this rank.
+// Seconds on this rank for all chunks, in order, at most kMostInFlight at a time.
 double time_chunks(const ProcessGroup& group, const std::vector<at::Tensor>& chunks) {
   std::vector<Work> flying(std::min(chunks.size(), kMostInFlight));
   barrier(group);
@@ -83,7 +83,8 @@ std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksB
     std::ranges::shuffle(order, random);
     for (const size_t index : order) {
       ChunksPoint& point = points[index];
-      const auto seconds_left = [&] { return of_rank_0(group, options.seconds - seconds_since(started)); };  // the same on every rank
+      // The same on every rank.
+      const auto seconds_left = [&] { return of_rank_0(group, options.seconds - seconds_since(started)); };
       if (!point.total_s.empty() && median(point.total_s) > seconds_left()) continue;
       any_fits = true;
       point.total_s.push_back(max_over_ranks(group, {time_chunks(group, chunks_of(point))})[0]);

@@ -9,8 +9,8 @@ namespace firkin {
 // The machine of this process, as it is now.
 Host this_host();
 
-// Everything of `environment` but Firkin's version: LibTorch, threads, the group's size, device, backend and link, and the machines of all
-// ranks. Collective.
+// Fills in everything of `environment` except Firkin's version: LibTorch, threads, the group's size, device, backend
+// and link, and the machines of all ranks. Collective.
 void add_ranks(const ProcessGroup& group, Environment& environment);
 
 }  // namespace firkin

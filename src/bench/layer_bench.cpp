@@ -45,7 +45,7 @@ WatchedStep run_watched_step(const ProcessGroup& group, Workload& workload, int6
 struct LayerMap {
   std::vector<LayerRow> layers;
   std::vector<size_t> layer_of_parameter;
-  size_t with_parameters = 0;  // the first so many layers
+  size_t with_parameters = 0;  // how many layers, the first ones, have some
 
   explicit LayerMap(const std::vector<NamedTensor>& parameters) {
     for (const NamedTensor& parameter : parameters) {
@@ -56,7 +56,7 @@ struct LayerMap {
     with_parameters = layers.size();
   }
 
-  // Adds the layer when it is new.
+  // Adds the layer if it is new.
   size_t index_of(const std::string& name) {
     const auto found = std::ranges::find(layers, name, &LayerRow::name);
     if (found != layers.end()) return static_cast<size_t>(found - layers.begin());
@@ -65,7 +65,8 @@ struct LayerMap {
   }
 };
 
-// Per layer with parameters, from when the layer before it was complete (or backward began) to when it is complete itself.
+// Per layer with parameters, the time from when the layer before it was complete (or backward began) until it is
+// complete itself.
 std::vector<double> backward_by_layer(const std::vector<double>& ready_s, const LayerMap& map) {
   std::vector<double> complete(map.with_parameters, 0.0);
   for (size_t i = 0; i < ready_s.size(); ++i) {
@@ -82,8 +83,8 @@ std::vector<double> backward_by_layer(const std::vector<double>& ready_s, const 
   return spent;
 }
 
-// What one watched step says, in one list that the ranks can compare: the whole step and its parts, the layers' backward, the ready times,
-// the marks.
+// A watched step as one list that ranks can exchange: the whole step and its parts, the layers' backward, the ready
+// times, the marks.
 constexpr size_t kWholes = 4;
 std::vector<double> flattened(const WatchedStep& step, const LayerMap& map) {
   const ProfiledStep& times = step.times;

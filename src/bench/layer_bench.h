@@ -25,26 +25,28 @@ struct LayerBenchOptions {
   int warmup_steps = 3;
   int steps = 20;     // of each kind: watched, and bare; in pairs whose order is random
   uint64_t seed = 0;  // of that order; the same on every rank
-  // Makes the model call an observer, or, given an empty one, no longer. Empty: forward is measured as a whole only.
+  // Makes the model call an observer, until it is given an empty one. If this is empty, forward is measured as a whole
+  // only.
   std::function<void(ForwardObserver)> observe_forward = {};
   std::function<void(const std::string& done)> on_progress = {};  // called after each pair; may be empty
 };
 
 struct LayerProfile {
-  // Layers in the order in which parameters are registered, then those without parameters. A layer's forward is from the end of the layer
-  // before, its backward from the last gradient of the layer that was ready before to the last of this one. The whole forward is with
-  // reading the batch, and with the loss.
+  // Layers in the order in which parameters are registered, then those without parameters. A layer's forward counts
+  // from the end of the layer before; its backward from the last gradient of the layer that was ready before it to its
+  // own last one. The whole forward includes reading the batch and the loss.
   LayersSection times;
-  TensorProfile tensors;        // ready means: autograd has finished the gradient; medians over steps, made non-decreasing
+  // Ready when autograd has finished the gradient; medians over steps, made non-decreasing.
+  TensorProfile tensors;
   PairedRatio watched_to_bare;  // time of a whole step with hooks and observer over that without
 };
 
-// The layer that a parameter belongs to, by its name: up to the first part that is a number ("blocks.3" for "blocks.3.attn.q.weight"), else
-// its first part ("lm_head" for "lm_head.weight").
+// The layer that a parameter belongs to, by its name: up to the first part that is a number ("blocks.3" for
+// "blocks.3.attn.q.weight"), else its first part ("lm_head" for "lm_head.weight").
 std::string layer_of(const std::string& parameter);
 
-// Steps the workload, gradients not communicated. Collective: every rank gets the same result.
-// Steps are those of measure_ready_profile(), with other eyes on them. Throws InputError for a model without trainable parameters, and for
+// Steps the workload without communicating gradients. Collective: every rank gets the same result. Steps are those of
+// measure_ready_profile(), observed differently. Throws InputError for a model without trainable parameters, and for
 // counts that are not positive.
 LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const LayerBenchOptions& options);
 

@@ -24,16 +24,16 @@
 namespace firkin {
 namespace {
 
-// ---- What looks on
+// ---- Observers
 
 std::unique_ptr<GradientBuckets> bucket_per_parameter(const std::vector<NamedTensor>& parameters) {
   constexpr double kAnyScale = 0.5;  // not 1, which would save the multiplication
   return std::make_unique<GradientBuckets>(tensors_of(parameters), one_tensor_per_bucket(parameters.size()), kAnyScale);
 }
 
-// Notes when autograd begins and ends to run backward passes that somebody else starts: those that the constructing thread calls, for as
-// long as it lives. One at a time per thread. Autograd's threads, which work for a device, have that thread's callbacks and debugging
-// information, and so find the way here.
+// Notes when backward passes that the constructing thread starts begin and end, for as long as it lives. One at a time
+// per thread. Autograd's threads, which work for a device, have that thread's callbacks and debugging information, and
+// so find the way here.
 class BackwardClock {
  public:
   explicit BackwardClock(c10::Device device)
@@ -44,15 +44,16 @@ class BackwardClock {
   BackwardClock(const BackwardClock&) = delete;
   BackwardClock& operator=(const BackwardClock&) = delete;
 
-  // Since the construction; those within another one (activation checkpointing) are a part of it.
+  // Passes since construction; one within another (activation checkpointing) is a part of that.
   int passes() const { return seen_->passes; }
-  // Of the first function of the first one.
+  // When the first function of the first pass began.
   const DeviceTime& began() const { return seen_->began; }
-  // Of the last one, gradients accumulated and hooks run.
+  // When the last pass ended, with gradients accumulated and hooks run.
   const DeviceTime& ended() const { return seen_->ended; }
 
  private:
-  static c10::DebugInfoKind kind() { return c10::DebugInfoKind::TEST_INFO; }  // the only one that LibTorch leaves to others
+  // The only kind that LibTorch leaves to others.
+  static c10::DebugInfoKind kind() { return c10::DebugInfoKind::TEST_INFO; }
 
   struct Seen : c10::DebugInfoBase {
     explicit Seen(c10::Device on) : device(on) {}
@@ -79,8 +80,8 @@ class BackwardClock {
   at::CallbackHandle callback_;
 };
 
-// Notes when the forward pass first uses each parameter: when a module that has it awaits it (firkin/ddp/await_parameters.h). Listens for
-// as long as it lives.
+// Notes when the forward pass first uses each parameter: when a module that has it awaits it
+// (firkin/ddp/await_parameters.h). Listens for as long as it lives.
 class ForwardRecorder {
  public:
   ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters)
@@ -88,14 +89,15 @@ class ForwardRecorder {
         parameter_count_(parameters.size()),
         listening_(module, [this](const torch::nn::Module& awaiting) { module_awaits(awaiting); }) {}
 
-  // A forward pass begins.
+  // Begins a forward pass.
   void begin(c10::Device device) {
     awaited_.clear();
     device_ = device;
     began_ = device_now(device);
   }
 
-  // Per parameter, seconds from the last begin(); 0 for one that no module awaits, which must be there before forward begins.
+  // Per parameter, seconds from the last begin(); 0 for one that no module awaits, which must be there before forward
+  // begins.
   std::vector<double> needed_s() {
     if (!modules_.has_learned()) modules_.learn();
     constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -129,7 +131,7 @@ class ForwardRecorder {
 
 // ---- Steps
 
-// What a step whose phases are known took, and when its backward began.
+// Times a step whose phases are known. Returns when its backward began.
 DeviceTime step_in_phases(const ProcessGroup& group, Workload& workload, int64_t step, ProfiledStep& times) {
   const c10::Device device = device_of(workload);
   const DeviceTime forward_started = device_now(device);
@@ -145,7 +147,7 @@ DeviceTime step_in_phases(const ProcessGroup& group, Workload& workload, int64_t
   return started;
 }
 
-// The same of a step that is one function; forward is all that comes before its backward.
+// The same for a step that is one function; forward is all that comes before its backward.
 DeviceTime step_as_a_whole(const ProcessGroup& group, Workload& workload, ProfiledStep& times) {
   const c10::Device device = device_of(workload);
   barrier(group);
@@ -161,7 +163,7 @@ DeviceTime step_as_a_whole(const ProcessGroup& group, Workload& workload, Profil
   return backward.began();
 }
 
-// Without a recorder its times are not known.
+// Without a recorder its ready and needed times stay empty.
 ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, const ReadyRecorder* ready,
                            ForwardRecorder* forward) {
   ProfiledStep times;
@@ -176,7 +178,7 @@ ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_
   return times;
 }
 
-// Why a step cannot be profiled; empty when it can.
+// Why a step cannot be profiled; empty if it can.
 std::string problem_of(const std::vector<NamedTensor>& parameters, const ProfiledStep& step) {
   if (step.backward_passes == 0) return "the training step ran no backward pass on the thread that called it; expected one";
   if (step.backward_passes > 1) return fmt::format("the training step ran {} backward passes; expected one", step.backward_passes);
@@ -188,7 +190,7 @@ std::string problem_of(const std::vector<NamedTensor>& parameters, const Profile
   return "";
 }
 
-// In one list that the ranks can compare: the wholes, ready times, needed times.
+// One list that ranks can exchange: whole phases, ready times, needed times.
 constexpr size_t kProfileWholes = 3;
 std::vector<double> flattened(const ProfiledStep& step) {
   std::vector<double> values = {step.backward_s, step.forward_s, step.update_s};
@@ -197,7 +199,7 @@ std::vector<double> flattened(const ProfiledStep& step) {
   return values;
 }
 
-// `needed_s`: per parameter, in registration order, as `ready_order`'s indices.
+// `needed_s`: per parameter, in registration order, like the indices in `ready_order`.
 void add_forward(const std::vector<int64_t>& ready_order, const std::vector<double>& needed_s, double forward_s, double update_s,
                  TensorProfile& profile) {
   const auto total_bytes = static_cast<double>(profile.total_bytes());
@@ -208,7 +210,7 @@ void add_forward(const std::vector<int64_t>& ready_order, const std::vector<doub
   profile.forward_s = std::max(forward_s, std::ranges::max(profile.needed_s));
 }
 
-// Throws, on every rank, the first rank's problem.
+// Throws the first rank's problem, if there is any, on every rank.
 void check_on_all_ranks(const ProcessGroup& group, const std::string& problem) {
   const std::vector<std::string> problems = gather_texts(group, "-" + problem);
   for (size_t rank = 0; rank < problems.size(); ++rank) {

@@ -1,4 +1,5 @@
-// When each gradient becomes ready in the backward pass, and when forward needs its parameter, measured on the real model.
+// When each gradient becomes ready in the backward pass, and when forward needs its parameter, measured on the real
+// model.
 #pragma once
 
 #include <functional>
@@ -16,28 +17,29 @@ namespace firkin {
 
 struct ReadyProfileOptions {
   int warmup_steps = 3;
-  int steps = 20;                                                 // of each kind, alternating: bare backward, and backward with hooks
+  int steps = 20;                                                 // pairs of steps: a bare backward, and one with hooks
   std::function<void(const std::string& done)> on_progress = {};  // may be empty
-  // Asked after each pair on every rank, which must all answer alike: whether so many suffice; may be empty.
+  // Asked after each pair whether that many suffice, on every rank; all must answer alike. May be empty.
   std::function<bool(int done)> is_enough = {};
 };
 
-// For medians and a ratio.
+// The fewest that give medians and a ratio.
 inline constexpr int kFewestProfileSteps = 4;
 
 struct ReadyProfile {
-  // Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order. Times are the median
-  // over steps of the slowest rank's, made non-decreasing. The forward pass is known where modules await their parameters; what the
-  // optimiser takes is shared out by bytes.
-  ProfileSection profile;            // looking on: hooks, and writing gradients into buckets
+  // Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order.
+  // Times are the median over steps of the slowest rank's, made non-decreasing. The forward pass is known if modules
+  // await their parameters; the optimiser's time is shared out by bytes.
+  ProfileSection profile;            // observing it: hooks, and writing gradients into buckets
   std::vector<int64_t> ready_order;  // the same order, as DataParallelOptions::ready_order takes it
 };
 
-// Collective: every rank gets rank 0's order and the same times. Steps the workload, optimiser included, without communicating gradients.
-// Throws InputError, on every rank, for a step without backward and for a trainable parameter that gets no gradient.
+// Collective: every rank gets rank 0's order and the same times. Steps the workload, optimiser included, without
+// communicating gradients. Throws InputError, on every rank, for a step without backward and for a trainable parameter
+// that gets no gradient.
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options);
 
-// ---- What looks on
+// ---- Observers
 
 enum class ReadyWhen {
   kAccumulated,  // autograd has finished the gradient
@@ -50,7 +52,7 @@ class ReadyRecorder {
   // Throws what ParameterHooks throws.
   ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when);
 
-  // Per parameter, of the last backward that reached it.
+  // Per parameter: when it was ready in the last backward that reached it.
   const std::vector<DeviceTime>& ready() const { return ready_; }
 
  private:
@@ -59,22 +61,22 @@ class ReadyRecorder {
   ParameterHooks hooks_;  // last, so that no hook runs when the rest is gone
 };
 
-// ---- A step that is looked at
+// ---- An observed step
 
-// What it took on this rank, in seconds.
+// What a step took on this rank, in seconds.
 struct ProfiledStep {
   int backward_passes = 1;
-  double forward_s = 0;  // with reading the batch, and with the loss
+  double forward_s = 0;  // includes reading the batch and the loss
   double backward_s = 0;
   double update_s = 0;
-  std::vector<double> ready_s;   // per parameter, from when backward began; empty where nobody looks on
-  std::vector<double> needed_s;  // per parameter, from when forward began; empty but in measure_ready_profile()
+  std::vector<double> ready_s;   // per parameter, from when backward began; empty without a recorder
+  std::vector<double> needed_s;  // per parameter, from when forward began; only in measure_ready_profile()
 
   double whole_s() const { return forward_s + backward_s + update_s; }
 };
 
-// Steps the workload, optimiser included, without communicating gradients, and a barrier before backward. Collective. recorder: null, or
-// what looks on.
+// Steps the workload, optimiser included, without communicating gradients, with a barrier before backward. Collective.
+// recorder: what observes the step, or null.
 ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, const ReadyRecorder* recorder);
 
 }  // namespace firkin

@@ -23,7 +23,8 @@ namespace {
 std::mutex mutex;
 int64_t live_bytes = 0;
 int64_t most_bytes = 0;
-std::unordered_map<void*, int64_t> sizes;  // LibTorch wants blocks whose context is their address, so their size cannot travel with them
+// LibTorch wants blocks whose context is their address, so their size cannot travel with them
+std::unordered_map<void*, int64_t> sizes;
 
 void free_block(void* data) {
   {
@@ -69,17 +70,18 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-// What lives as long as the workload.
+// Bytes that live as long as the workload.
 int64_t lasting_bytes(const Workload& workload) {
   return bytes_of(workload.parameters) + bytes_of(workload.module->buffers());
 }
 
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr || dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
-  return std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;  // LibTorch's CPU allocator
+  // LibTorch's CPU allocator
+  return std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
 }
 
-// What some rank needs beyond its limit, in words; empty: every rank has enough.
+// What some rank needs beyond its limit, in words; empty if every rank has enough.
 std::string excess_of_any_rank(const ProcessGroup& group, const char* what, int64_t needed_bytes, int64_t limit_bytes) {
   const auto needed = static_cast<double>(needed_bytes), limit = static_cast<double>(limit_bytes);
   const std::vector<double> most = max_over_ranks(group, {needed, -limit, needed - limit});

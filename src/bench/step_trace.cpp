@@ -72,8 +72,8 @@ std::vector<TracedStep> traced_steps(const std::vector<Span>& spans) {
 
 namespace {
 
-// The share of backward in which the link was idle although a bucket was ready and had not been launched: the price of a launch order that
-// expects gradients too early. Nothing where no bucket says when it was ready (the strategy torch).
+// The share of backward in which the link was idle although a bucket was ready and had not been launched: the price of
+// a launch order that expects gradients too early. None if no bucket says when it was ready (the strategy torch).
 std::optional<double> idle_though_ready(const std::vector<BucketStats>& buckets) {
   const auto times = [&](double BucketStats::*time) {
     std::vector<double> of_buckets;
@@ -86,7 +86,7 @@ std::optional<double> idle_though_ready(const std::vector<BucketStats>& buckets)
   return idle_though_ready_s(ready_s, times(&BucketStats::launch_s), times(&BucketStats::end_s), backward_s) / backward_s;
 }
 
-// Of the last step. Nothing where ranks have nothing to agree on: one rank, the strategy torch.
+// Seconds of the last step's agreement. None if ranks have nothing to agree on: one rank, the strategy torch.
 std::optional<double> agreement_of(const std::vector<Span>& spans) {
   const Period step = traced_steps(spans).back().period;
   std::optional<double> seconds;
@@ -107,8 +107,8 @@ TraceFigures figures_of(const std::vector<Span>& spans) {
   return figures;
 }
 
-// The last step: when it computed, communicated, waited in forward and ran the optimiser, in seconds since it began. Gaps too short to be
-// seen are closed.
+// The last step: when it computed, communicated, waited in forward and ran the optimiser, in seconds since it began.
+// Gaps too short to be seen are closed.
 std::vector<BusyPeriod> timeline_of(const std::vector<Span>& spans) {
   constexpr int64_t kGapsPerStep = 500;  // shorter ones are closed
   const Period step = traced_steps(spans).back().period;
@@ -161,7 +161,7 @@ BucketPlan plan_of(const TensorProfile& profile, const DataParallelOptions& opti
   return assign_buckets(profile.bytes, options.cap);
 }
 
-// Periods of one activity that overlap or touch become one.
+// Adds a period; periods of one activity that overlap or touch become one.
 void add_period(const char* activity, double start_s, double end_s, std::vector<BusyPeriod>& periods) {
   if (end_s <= start_s) return;
   if (!periods.empty() && periods.back().activity == activity && start_s <= periods.back().end_s) {
@@ -171,7 +171,7 @@ void add_period(const char* activity, double start_s, double end_s, std::vector<
   }
 }
 
-// What ends after the step has its end at the next one's start, and so at this one's.
+// A steady step: what ends after it ends in the next step, and so appears at the start of this one.
 std::vector<BusyPeriod> ordered_timeline(const TensorProfile& profile, const CommCosts& costs, BucketPlan plan) {
   const PipelineOptions options = pipeline_options(costs, {});
   plan.launch_order = launch_order_by_need(profile, plan, costs, options);

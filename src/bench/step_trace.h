@@ -27,9 +27,10 @@ struct StepTrace {
   std::vector<BucketStats> buckets;      // of the last step, on this rank
 };
 
-// Steps the workload under these options (StepRunner) and records the steps, a barrier before each. Every rank gets the spans of all. Ranks
-// on several machines differ by what their clocks differ. Recording makes steps slower: for times without it use measure_steps().
-// Collective. One at a time in a process. Throws what StepRunner throws.
+// Steps the workload under these options (StepRunner) and records the steps, a barrier before each. Every rank gets the
+// spans of all. Spans of ranks on several machines are off by as much as their clocks differ. Recording makes steps
+// slower: for times without it use measure_steps(). Collective. One at a time in a process. Throws what StepRunner
+// throws.
 StepTrace trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options, const StepTraceOptions& trace);
 
 // One recorded step of one rank.
@@ -38,7 +39,7 @@ struct TracedStep {
   Overlap overlap;
 };
 
-// In the order in which they ran. `spans`: of one rank, by start.
+// The steps in the order in which they ran. `spans`: of one rank, by start.
 std::vector<TracedStep> traced_steps(const std::vector<Span>& spans);
 
 // Every rank's figures, and the last step of rank 0; without a file, and without a prediction.
@@ -53,9 +54,9 @@ struct ModelInputs {
 // Steps the workload a few times and spends `seconds` on all-reduces. Collective: every rank gets the same.
 ModelInputs measure_model_inputs(const ProcessGroup& group, Workload& workload, double seconds, uint64_t seed);
 
-// When the step computes and communicates, in seconds since it began, whose backward begins when that of the last one traced did; of the
-// strategy ordered, forward is predicted as well. Uncalibrated: an idle processor beside an idle link. Nothing for the strategy sharded,
-// which sends no all-reduce.
+// When a step computes and communicates, in seconds since it began. Its backward begins when that of the last traced
+// step did; for the strategy ordered, forward is predicted as well. Not calibrated: an idle processor beside an idle
+// link. Empty for the strategy sharded, which sends no all-reduce.
 std::vector<BusyPeriod> predicted_timeline(const ModelInputs& inputs, int64_t world_size, const DataParallelOptions& options,
                                            const StepTrace& trace);
 

@@ -21,7 +21,7 @@ std::vector<at::Tensor> detached(const std::vector<at::Tensor>& tensors) {
   return result;
 }
 
-// As DistributedDataParallel does it, in pieces of its size.
+// Broadcasts in pieces of the size that DistributedDataParallel uses.
 void broadcast_from_rank_0(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
   if (!tensors.empty()) c10d::broadcast_coalesced(group.c10d, tensors, 250 * kMiB);
 }
@@ -47,7 +47,8 @@ std::shared_ptr<c10d::Reducer> make_reducer(const ProcessGroup& group, const std
   const std::vector<bool> dense(tensors.size(), false);
   const int64_t cap = options.cap.cap_bytes;
   const int64_t first_cap = options.cap.first_cap_bytes.value_or(cap);
-  // Caps are dealt out in the order of the tensors that are passed: gradient-ready order, so that the first bucket is the first to go.
+  // Caps are dealt out in the order of the tensors that are passed: gradient-ready order, so that the first bucket is
+  // the first to go.
   const std::vector<at::Tensor> in_ready_order(tensors.rbegin(), tensors.rend());
   std::vector<int64_t> indices(tensors.size());
   std::iota(indices.rbegin(), indices.rend(), 0);

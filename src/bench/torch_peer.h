@@ -22,18 +22,19 @@ namespace firkin {
 
 struct TorchPeerOptions {
   CapOptions cap;                         // the rule is always PyTorch's, close-when-full
-  std::vector<int64_t> ready_order = {};  // as DataParallelOptions has it; holds for the first step
+  std::vector<int64_t> ready_order = {};  // as in DataParallelOptions; for the first step
   bool gradient_as_bucket_view = true;    // false: a second copy of every gradient, as in PyTorch's default
   bool broadcast_parameters = true;       // rank 0's parameters and buffers to all at construction
-  bool broadcast_buffers = true;          // rank 0's buffers to all before every step, as DistributedDataParallel sends them
+  // Rank 0's buffers to all before every step, as DistributedDataParallel sends them.
+  bool broadcast_buffers = true;
 };
 
-// For one experiment: with none of the guarantees of DataParallel. A parameter without a gradient is an error of the next step, and a
-// backward that throws on one rank leaves the others waiting. Gradients that are views of the Reducer's buckets refuse detach_(): reset
-// them to undefined before a step.
+// For one experiment: with none of the guarantees of DataParallel. A parameter without a gradient is an error of the
+// next step, and a backward that throws on one rank leaves the others waiting. Gradients that are views of the
+// Reducer's buckets refuse detach_(): reset them to undefined before a step.
 //
-// Construction, prepare() and rebuild_buckets() are collective; errors are those of c10d. The destructor removes the Reducer's hooks. The
-// group and the module must outlive it.
+// Construction, prepare() and rebuild_buckets() are collective; errors are those of c10d. The destructor removes the
+// Reducer's hooks. The group and the module must outlive it.
 class TorchPeer {
  public:
   // Throws InputError when the module has no trainable parameter.
@@ -42,13 +43,14 @@ class TorchPeer {
   TorchPeer(const TorchPeer&) = delete;
   TorchPeer& operator=(const TorchPeer&) = delete;
 
-  // Before the forward of a step. A backward without it accumulates on this rank only.
+  // Call it before the forward of a step. A backward without it accumulates on this rank only.
   void prepare();
 
-  // After a step: lays the buckets out in the order in which gradients were ready. Does so once, and nothing from then on.
+  // Call it after a step: lays the buckets out in the order in which gradients were ready. Does so once, and nothing
+  // from then on.
   void rebuild_buckets();
 
-  // Of each bucket.
+  // The bytes of each bucket.
   std::vector<int64_t> bucket_bytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// All-reduce times of others as CSV: a column of sizes, one of times, and where it has one, of ranks, by whatever name.
+// Other people's all-reduce times as CSV: a column of sizes, one of times and perhaps one of ranks, by whatever name.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -52,7 +52,7 @@ std::vector<std::string> parts_of(std::string_view name) {
   return parts;
 }
 
-// Bytes in one of a column of sizes; nothing: it is another column.
+// Bytes per unit of a column of sizes; none if it is another column.
 std::optional<double> bytes_in(std::string_view column) {
   constexpr std::array<std::string_view, 7> kSizes = {"size", "message", "msg", "total", "bucket", "data", "buffer"};
   const std::vector<std::string> parts = parts_of(column);
@@ -65,7 +65,7 @@ std::optional<double> bytes_in(std::string_view column) {
   return unit ? unit->value : 1;
 }
 
-// How good a column of times is: 0 is the best; nothing: it is another column.
+// How good a column of times is, 0 being the best; none if it is another column.
 std::optional<size_t> time_rank(std::string_view column, bool in_place) {
   constexpr std::array<std::string_view, 12> kOthers = {"stdev", "std", "stddev", "stderr", "min", "max",
                                                         "gap",   "p50", "p90",    "p95",    "p99", "step"};
@@ -152,7 +152,8 @@ bool is_wanted(const CsvTable& table, size_t row, const ImportOptions& options) 
   });
 }
 
-// What a column of words says of the rows (a cluster, a backend, a setting) must be the same in all: times of two would mix.
+// A column of words (a cluster, a backend, a setting) must say the same in all rows: otherwise times of several
+// settings would mix.
 void check_one_setting(const CsvTable& table, const std::vector<size_t>& rows, const Source& source) {
   for (const std::string& column : table.columns()) {
     if (column == source.bytes || column == source.time || column == source.ranks || column == source.type) continue;
@@ -189,7 +190,7 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
   return result;
 }
 
-// With commas, where semicolons or tabs stand between the fields.
+// The text with commas in place of the semicolons or tabs between its fields.
 std::string with_commas(std::string_view text) {
   std::string result = undecorated(text);
   if (first_line(result).find(',') != std::string::npos) return result;

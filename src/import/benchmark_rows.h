@@ -1,4 +1,5 @@
-// What the readers of benchmarks' output share: lines without decoration, and the choice among the rows that they found.
+// What the readers of benchmarks' output share: lines without decoration, and the choice among the rows that they
+// found.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 
 namespace firkin {
 
-// Says "FILE:LINE", or "FILE:LINE: results[3]". A function, because the line of a JSON value takes a pass over the text.
+// Says "FILE:LINE", or "FILE:LINE: results[3]". A function, because finding the line of a JSON value takes a pass over
+// the text.
 using Where = std::function<std::string()>;
 Where at_line(const std::string& file, int64_t line);
 
@@ -44,10 +46,10 @@ struct BenchmarkRows {
   void skip(const std::string& what, const Where& where);
 };
 
-// The rows as a table: of one element type (the one that is asked for, float32, or the only one) and one operation (sum, or the only one),
-// with one note for each reason for which rows were left out. Throws InputError when no row is left (which names the reason), types or
-// operations would mix, a row lacks its number of ranks and `options` too, or a time or size is impossible.
-// `expected`: what the file should hold; `end`: where it ends.
+// The rows as a table: of one element type (the one that is asked for, float32, or the only one) and one operation
+// (sum, or the only one), with one note for each reason for which rows were left out. Throws InputError when no row is
+// left (which names the reason), types or operations would mix, neither a row nor `options` states the number of ranks,
+// or a time or size is impossible. `expected`: what the file should hold; `end`: where it ends.
 Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const Where& end);
 
 // The text without byte-order mark, terminal colours and carriage returns; line breaks stay where they are.
@@ -61,18 +63,18 @@ std::string shown(std::string_view text);
 
 std::vector<std::string_view> words_of(std::string_view line);
 
-// The number that the whole word is.
+// The word as a number; none unless all of it is one.
 std::optional<double> number_in(std::string_view word);
 
-// The whole number that the word is, behind the tag that mpirun may have put before the line: 8 for "[1,0]<stdout>:8".
+// The word as a whole number, without the tag that mpirun may have put before the line: 8 for "[1,0]<stdout>:8".
 std::optional<int64_t> tagged_integer(std::string_view word);
 
 // Whether a text is JSON as nccl-tests writes it (an object) or rccl-tests (an array of objects).
 bool begins_json_object(std::string_view text);
 bool begins_json_array(std::string_view text);
 
-// Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the title of one of OSU's, the header of a CSV file with a
-// column of sizes (or numbers alone).
+// Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the title of one of OSU's, the header
+// of a CSV file with a column of sizes (or numbers alone).
 bool belongs_to_nccl_tests(const std::vector<std::string_view>& words);
 bool belongs_to_osu(const std::vector<std::string_view>& words);
 bool belongs_to_allreduce_csv(std::string_view line);

@@ -1,4 +1,4 @@
-// Other people's measurements, as a profile and as all-reduce times. What a file is follows from what it holds.
+// Other people's measurements, as a profile and as all-reduce times. A file's format is recognised by its content.
 //
 //   const Imported imported = import_files({"layer-sizes.csv", "layer-times.csv", "allreduce.csv"});
 //   if (imported.profile) write_tensors_csv("tensors.csv", *imported.profile);
@@ -27,55 +27,59 @@ enum class ImportFormat {
 
 std::string name_of(ImportFormat format);  // "layer sizes of CMSC 828G", ...
 
-// By a table of nccl-tests or OSU anywhere in the text, JSON of these, or the header of a CSV file. Throws InputError, with file
-// and line, which lists what is read.
+// Recognises a table of nccl-tests or OSU anywhere in the text, JSON of these, or the header of a CSV file. Throws
+// InputError, with file and line, which lists the known formats.
 ImportFormat recognize_import(std::string_view text, const std::string& file);
 
 struct ImportOptions {
-  std::string model = {};  // of layer sizes and times: gpt2, gpt2-medium, gpt2-large or gpt2-xl; empty: the one with as many blocks
-  int64_t world_size = 0;  // of all-reduce times that do not say it; 0: such times are refused
-  bool in_place = false;   // the in-place times, where a file has both, rather than the out-of-place ones
-  std::string dtype = {};  // the rows of this element type, as the file names it; empty: float32, or the only one
-  std::string unit = {};   // of the times in CSV where the column's name does not say it: s, ms, us or ns
+  // For layer sizes and times: gpt2, gpt2-medium, gpt2-large or gpt2-xl; empty: the one with as many blocks.
+  std::string model = {};
+  int64_t world_size = 0;  // for all-reduce times that do not state it; 0: such times are refused
+  bool in_place = false;   // takes in-place times rather than out-of-place ones if a file has both
+  // Takes rows of this element type, as the file names it; empty: float32, or the only one.
+  std::string dtype = {};
+  std::string unit = {};                // of times in CSV if the column's name does not state it: s, ms, us or ns
   std::vector<std::string> where = {};  // COLUMN=VALUE, which the rows of a CSV file must have
 };
 
 struct Imported {
   std::optional<TensorProfile> profile = {};  // float32 gradients
   AllReduceTable table = {};                  // of all files that hold all-reduce times
-  std::string model = {};                     // whose tensors these are
-  std::vector<std::string> notes = {};        // what was taken for granted or left out, a sentence each
+  std::string model = {};                     // the model whose tensors these are
+  std::vector<std::string> notes = {};        // what was assumed or left out, a sentence each
   std::vector<ImportFormat> formats = {};     // of each file
 };
 
-// The files in any order. Throws InputError, as the functions below, and when layer sizes come without layer times or the contrary, or one
-// of them twice.
+// The files in any order. Throws InputError as the functions below, when layer sizes come without layer times or vice
+// versa, and when one of them comes twice.
 Imported import_files(const std::vector<std::filesystem::path>& files, const ImportOptions& options = {});
 
-// Sizes: a CSV file with the columns Name and "No. Params"; times: one with Name and mean (seconds). The model says which tensors a block
-// has (Radford et al. 2019, table 2).
+// Sizes: a CSV file with the columns Name and "No. Params"; times: one with Name and mean (seconds). The model says
+// which tensors a block has (Radford et al. 2019, table 2).
 //
-// Backward runs LM head, final layer norm, then the blocks from the last to the first, one after another. The mean time of each is spread
-// over its tensors by bytes, in reverse registration order. "Token embedding" and "LM head" are one tied tensor, counted once; its gradient
-// is complete only after its last use, at the end of backward, and so is that of the position embedding. The files of `firkin bench layers`
-// may lack the head, and have times of the embeddings.
+// Backward runs LM head, final layer norm, then the blocks from the last to the first, one after another. The mean time
+// of each is spread over its tensors by bytes, in reverse registration order. "Token embedding" and "LM head" are one
+// tied tensor, counted once; its gradient is complete only after its last use, at the end of backward, and so is that
+// of the position embedding. The files of `firkin bench layers` may lack the head, and have times of the embeddings.
 //
-// Throws InputError, with file and line, when an entry is missing, unknown or there twice, has another number of parameters than the model,
-// or a time is not positive and finite.
+// Throws InputError, with file and line, when an entry is missing, unknown or there twice, has another number of
+// parameters than the model, or a time is not positive and finite.
 Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& sizes_file, std::string_view times_text,
                                 const std::string& times_file, const std::string& model = {});
 
-// All-reduce times. The time, an average in most formats, stands in for the median; what is left out is said in the notes, with its first
-// line. All throw InputError, with file and line, where nothing is left, the number of ranks is not known, or a time or size is impossible.
+// All-reduce times. The time, an average in most formats, stands in for the median. What is left out is stated in the
+// notes, with the first such line. All throw InputError, with file and line, if nothing is left, the number of ranks is
+// not known, or a time or size is impossible.
 
-// Firkin's own allreduce.csv, strictly; any other CSV file by the names of its columns (bytes or size_mib; time_us, latency_ms or time with
-// a `unit`; ranks, world_size or n_gpus), or without a header as bytes and time. Commas, semicolons or tabs stand between the fields. Also
-// throws where a column of words has two values, unless `where` chooses.
+// Firkin's own allreduce.csv, strictly; any other CSV file by the names of its columns (bytes or size_mib; time_us,
+// latency_ms or time with a `unit`; ranks, world_size or n_gpus), or without a header as bytes and time. Fields are
+// separated by commas, semicolons or tabs. Also throws if a column of words has two values, unless `where` chooses one.
 Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options);
 
-// JSON as nccl-tests (format version 1 to 3) or rccl-tests writes it, or a log with one or more tables, whose headers say where
-// their columns are. The number of ranks is that of the devices which the log lists. Left out are other collectives (by their program's
-// name or the shape of their rows), other element types and operations, rows cut off by other lines, sizes of 0 bytes, and one rank alone.
+// JSON as nccl-tests (format version 1 to 3) or rccl-tests writes it, or a log with one or more tables, whose headers
+// say where their columns are. The number of ranks is that of the devices which the log lists. Left out are other
+// collectives (by their program's name or the shape of their rows), other element types and operations, rows cut off by
+// other lines, sizes of 0 bytes, and runs of a single rank.
 //
 // Also throws for wrong elements, and for bandwidths that contradict size and time, or the number of ranks.
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options);

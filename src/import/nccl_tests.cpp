@@ -1,8 +1,8 @@
 // The tables of nccl-tests and rccl-tests, anywhere in a log.
 //
-// A row is found by its shape: two whole numbers and the name of an element type (size, count, type), whatever stands before them. What
-// follows is read as the last header says. nccl-tests prints a row in pieces, between which other processes write lines of their own, so a
-// row stays open until its columns are complete or another row begins.
+// A row is found by its shape: two whole numbers and the name of an element type (size, count, type), whatever stands
+// before them. What follows is read as the last header says. nccl-tests prints a row in pieces, between which other
+// processes write lines of their own, so a row stays open until its columns are complete or another row begins.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ const ElementType* find_type(std::string_view name) {
   return found == kTypes.end() ? nullptr : &*found;
 }
 
-// The collective that it is, if it is no all-reduce; empty otherwise.
+// The collective of a result that is not of an all-reduce; empty if it is.
 std::string other_collective(const NcclResult& result) {
   if (!result.program.empty() && result.program != kAllReduceProgram) return result.program + "_perf";
   if (result.operation.empty() || result.operation == "none") {
@@ -54,7 +54,7 @@ std::string other_collective(const NcclResult& result) {
   return "";
 }
 
-// Whether printed numbers, rounded to two digits behind the point, or three in all, may stand for these.
+// Whether a printed number, rounded to two decimals or to three digits, may stand for this value.
 bool agrees(double printed, double value) {
   constexpr double kRounding = 0.0051, kRelative = 0.01;
   return std::abs(printed - value) <= kRounding + kRelative * value;
@@ -71,7 +71,8 @@ void check_bandwidths(const NcclResult& result, int64_t world_size) {
     fail(result.where, fmt::format("algbw is {} GB/s; expected {:.4g}, as size and time have it", result.algorithm_bandwidth, measured));
   }
   const double factor = 2 * static_cast<double>(world_size - 1) / static_cast<double>(world_size);
-  if (agrees(result.bus_bandwidth, factor * measured)) return;  // not of the printed algbw: each is rounded by itself
+  // Not compared with the printed algbw: each is rounded by itself.
+  if (agrees(result.bus_bandwidth, factor * measured)) return;
   fail(result.where, fmt::format("busbw is {:.4g} times algbw; expected {:.4g}, for an all-reduce of {} ranks",
                                  result.bus_bandwidth / result.algorithm_bandwidth, factor, world_size));
 }
@@ -101,7 +102,8 @@ namespace {
 
 // The printed table.
 
-// Where the words of a header start that name a row's first three columns; npos: nowhere. NCCL 1's own test called them otherwise.
+// The index of the header's words for a row's first three columns; npos if it has none. NCCL 1's own test named them
+// differently.
 size_t find_header(const Words& words) {
   for (size_t i = 2; i < words.size(); ++i) {
     if (words[i] != "type") continue;
@@ -111,7 +113,7 @@ size_t find_header(const Words& words) {
   return std::string_view::npos;
 }
 
-// Where a row starts; npos: nowhere.
+// The index at which a row starts; npos if there is none.
 size_t find_row(const Words& words) {
   for (size_t i = 2; i < words.size(); ++i) {
     if (find_type(words[i]) && tagged_integer(words[i - 2]) && tagged_integer(words[i - 1])) return i - 2;
@@ -123,14 +125,14 @@ bool is_wrong_column(std::string_view name) {
   return name == "#wrong" || name == "error" || name == "res";
 }
 
-// The columns behind the type. Those that are no numbers (timestamp) come last and are not needed.
+// The columns after the type. Those that are not numbers (timestamp) come last and are not needed.
 Words columns_in(std::span<const std::string_view> header) {
   Words columns(header.begin(), header.end());
   columns.erase(std::ranges::find(columns, "timestamp"), columns.end());
   return columns;
 }
 
-// For a table whose header is not in the text: as nccl-tests prints them since 2.11, and before.
+// The columns of a table whose header is not in the text: as nccl-tests prints them since 2.11, or as it did before.
 Words usual_columns(std::span<const std::string_view> values) {
   const bool has_root = values.size() > 1 && values[1].starts_with("-1");
   Words columns = {"redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong"};
@@ -144,7 +146,7 @@ struct OpenRow {
   Words columns, values;  // values: as many as were read
 };
 
-// Takes the words as the row's next values, as far as they are such.
+// Takes the words as the row's next values, as far as they fit its columns.
 void take_values(OpenRow& row, std::span<const std::string_view> words) {
   for (const std::string_view word : words) {
     if (row.values.size() == row.columns.size()) break;
@@ -157,7 +159,7 @@ void take_values(OpenRow& row, std::span<const std::string_view> words) {
         if (word != *operation) break;
         continue;
       }
-      row.values.emplace_back();  // nothing is printed where there is no operation
+      row.values.emplace_back();  // nothing is printed if there is no operation
       if (row.values.size() == row.columns.size()) break;
       column = row.columns[row.values.size()];
     }
@@ -174,7 +176,7 @@ void take_values(OpenRow& row, std::span<const std::string_view> words) {
   }
 }
 
-// Takes the rest of a row from a line of its own, where other lines stood between: whatever tag stands before the numbers.
+// Takes the rest of a row from a later line, after lines of other processes. Some tag may stand before the numbers.
 void continue_row(OpenRow& row, std::span<const std::string_view> words) {
   constexpr size_t kPiece = 4;  // nccl-tests prints time, bandwidths and errors at once
   if (row.values.size() >= row.columns.size() || row.columns[row.values.size()] != "time") return;
@@ -249,7 +251,7 @@ struct Run {
   }
 };
 
-// The collective whose program a line starts, as nccl-tests says it or as a command line with options; empty: none.
+// The collective whose program a line starts, as nccl-tests says it or as a command line with options; empty if none.
 std::string program_in(const Words& words) {
   for (size_t i = 0; i < words.size(); ++i) {
     std::string_view name = words[i].substr(words[i].find_last_of('/') + 1);

@@ -25,12 +25,12 @@ struct NcclResult {
   int64_t world_size = 0;  // 0: not stated
 };
 
-// Adds the all-reduce to the rows, or the reason for which it is left out. Throws InputError for wrong elements, and for bandwidths that
-// contradict size and time, or the number of ranks.
+// Adds the all-reduce to the rows, or the reason for which it is left out. Throws InputError for wrong elements, and
+// for bandwidths that contradict size and time, or the number of ranks.
 void add_result(BenchmarkRows& rows, const NcclResult& result, const ImportOptions& options);
 
-// The file that nccl-tests writes with -J, an object, and the records that rccl-tests writes, an array of objects, one for each size and
-// place.
+// The file that nccl-tests writes with -J, an object, and the records that rccl-tests writes, an array of objects, one
+// for each size and place.
 BenchmarkRows rows_of_json(std::string_view text, const std::string& file, const ImportOptions& options);
 BenchmarkRows rows_of_records(std::string_view text, const std::string& file, const ImportOptions& options);
 

@@ -1,4 +1,5 @@
-// osu_allreduce of the OSU micro-benchmarks: "# OSU MPI Allreduce Latency Test v7.3", "# Size  Avg Latency(us) ...", a row for each size.
+// osu_allreduce of the OSU micro-benchmarks: "# OSU MPI Allreduce Latency Test v7.3", "# Size  Avg Latency(us) ...", a
+// row for each size.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 namespace firkin {
 namespace {
 
-// The name of the benchmark in its title, "OSU MPI-CUDA Allreduce Latency Test v7.3": "Allreduce", "Non-blocking Allreduce"; "Latency"
-// alone for one between two ranks. Empty: the line is no title.
+// The name of the benchmark in its title, "OSU MPI-CUDA Allreduce Latency Test v7.3": "Allreduce", "Non-blocking
+// Allreduce"; "Latency" alone for one between two ranks. Empty: the line is no title.
 std::string title_in(const std::vector<std::string_view>& words) {
   const auto begin = std::ranges::find(words, "OSU");
   const auto end = std::find(begin, words.end(), "Test");
