@@ -6,9 +6,6 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-from render_charts import rendered  # noqa: E402
-
 CHARTS = json.loads((ROOT / "src/report/charts.json").read_text(encoding="utf-8"))
 NOTHING = 0.005  # less than half a percent is shown as 0, on grey
 DARKEST = 0.6
@@ -51,6 +48,10 @@ def heat_map(cells, value, title):
 
 
 def write(cells, folder):
+    """Needs vl-convert-python."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    from render_charts import rendered
+
     maps = {
         "worth_best_cap": (gain, "Step time that the best bucket cap saves over PyTorch's default, by ranks and model (predicted)"),
         "worth_ordered": (ordered_gain, "Step time that ordered communication saves over the best bucket cap (predicted)"),

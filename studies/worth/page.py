@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "validation
 from words import cap_text, percent, reflowed, table  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
+FAST = ("one NVLink machine", "2 x 8 A100, InfiniBand, EFA", "InfiniBand, 32 to 128")
 COURSE_BACKWARD_S = 0.829  # docs/experiments.md
 TEXT = (pathlib.Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
 
@@ -24,7 +25,9 @@ def group(cell):
         return title.split(",")[0].split(" ")[0]
     if title.startswith("Alps") and ranks > 4:
         return "Alps, 8 and 16" if ranks < 32 else "Alps, 32 to 2,048"
-    return "one NVLink machine" if ranks <= 8 else "InfiniBand, EFA, 16 to 128"
+    if ranks <= 8:
+        return "one NVLink machine"
+    return "2 x 8 A100, InfiniBand, EFA" if ranks == 16 else "InfiniBand, 32 to 128"
 
 
 def spread(values, digits=1):
@@ -36,7 +39,6 @@ def text(result):
     groups = {}
     for cell in cells:
         groups.setdefault(group(cell), []).append(cell)
-    trained = [cell for cell in cells if cell["model"] != "7B, LoRA"]
     gains = [gain(cell) for cell in cells]
 
     tables = {cluster.title: {ranks: dict(rows) for ranks, rows in cluster.table.items()} for cluster in clusters.all_clusters()}
@@ -49,9 +51,9 @@ def text(result):
     def regrets(name, rule):
         return [cell["rules_s"][rule] / cell["best_s"] - 1 for cell in groups[name]]
 
-    alps = [cell for cell in trained if group(cell) == "Alps, 32 to 2,048"]
-    tcp = [cell for cell in trained if group(cell) == "TCP, 10 and 25 Gbit/s"]
+    tcp = [cell for cell in cells if group(cell) == "TCP, 10 and 25 Gbit/s"]
     slow_lora = [cell for cell in groups["TCP, 1 Gbit/s"] if cell["model"] == "7B, LoRA"]
+    most_of_ordered = max(cells, key=ordered_gain)
     zaratan_large = next(cell for cell in groups["Zaratan"] if cell["model"] == "gpt2-large")
     h100 = [row for row in published if row["name"].startswith("TianqGuo")]
     errors = [error for row in published for error in row["errors"]]
@@ -66,9 +68,9 @@ def text(result):
     return reflowed(TEXT.format(
         cells=len(cells), nothing=sum(value < 0.005 for value in gains), some=sum(value >= 0.05 for value in gains),
         much=sum(value >= 0.2 for value in gains),
-        fast_most=percent(max(gain(cell) for name in ("one NVLink machine", "InfiniBand, EFA, 16 to 128") for cell in groups[name])),
-        fast_quarter=most("InfiniBand, EFA, 16 to 128", lambda cell: cell["gain_at_batch"]["0.25"]),
-        alps_median=percent(statistics.median(map(gain, alps)), 0), alps_most=percent(max(map(gain, alps)), 0), zaratan_most=most("Zaratan"),
+        fast_most=percent(max(gain(cell) for name in FAST for cell in groups[name])),
+        fast_quarter=percent(max(cell["gain_at_batch"]["0.25"] for name in FAST[1:] for cell in groups[name])),
+        alps_median=percent(statistics.median(map(gain, groups["Alps, 32 to 2,048"])), 0), alps_most=percent(max(map(gain, groups["Alps, 32 to 2,048"])), 0), zaratan_most=most("Zaratan"),
         alps_rate=percent(alps_s[64][GIB] / 32 / alps_s[64][32 * MIB], 0), zaratan_start=f"{1e3 * zaratan_s[8][4]:.1f} ms",
         alps_large=percent(statistics.median(cell["gain_at_batch"]["4"] for cell in groups["Alps, 32 to 2,048"])),
         least=percent(min(gains)), tcp_most=percent(max(map(gain, tcp))), faster=f"{COURSE_BACKWARD_S / zaratan_large['backward_s']:.1f}",
@@ -76,7 +78,8 @@ def text(result):
         fixed_worst=f"{1 + max(regrets('Alps, 32 to 2,048', 'pytorch')):.1f}",
         odd=f"{alps_s[128][256 * MIB] / alps_s[128][128 * MIB]:.1f}", even=f"{alps_s[64][256 * MIB] / alps_s[64][128 * MIB]:.1f}",
         lora_slow=f"{percent(min(map(gain, slow_lora)), 0)} to {percent(max(map(gain, slow_lora)), 0)}",
-        ordered_slingshot=percent(statistics.median(ordered_gain(cell) for cell in alps if cell["ranks"] >= 128), 0),
+        ordered_slingshot=percent(statistics.median(ordered_gain(cell) for cell in cells if group(cell) == "Alps, 32 to 2,048" and cell["ranks"] >= 128), 0),
+        ordered_most=f"{percent(ordered_gain(most_of_ordered))}, {most_of_ordered['model']} on {most_of_ordered['ranks']}",
         ordered_tcp=percent(statistics.median(map(ordered_gain, tcp)), 0),
         batch=table(["", "a quarter of the batch", "the map", "four times the batch", "above the bound"], batch),
         rules=table(["", *groups], [[title, *(spread(regrets(name, rule)) for name in groups)] for rule, title in rules.TITLES.items()] + [plan]),
