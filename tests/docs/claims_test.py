@@ -156,6 +156,16 @@ class Claims(unittest.TestCase):
             subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
             self.assertEqual((pathlib.Path(folder) / "validation.md").read_text(), (ROOT / "docs/validation.md").read_text())
 
+    def test_the_newest_study_beside_the_earlier_ones(self):
+        sys.path.insert(0, str(ROOT / "studies/validation"))
+        import figures
+
+        found = [figures.read_figures(ROOT / "studies/validation/data", folder.name) for folder in (ROOT / "studies/validation/data").iterdir()]
+        regrets = [max(0.0, these.regrets["chosen cap"].value) for these in found]
+        covered = [held for these in found for held in these.covered]
+        self.claim("docs/performance_model.md", f"mean {100 * sum(regrets) / len(regrets):.2f} %, worst {100 * max(regrets):.1f} %",
+                   f"newest study {100 * sum(covered) / len(covered):.0f} %")  # fmt: skip
+
     def test_the_page_of_the_map_is_that_of_the_kept_results(self):
         sys.path.insert(0, str(ROOT / "studies/worth"))
         import page
