@@ -1,4 +1,4 @@
-"""What PyTorch's DistributedDataParallel makes of its bucket arguments, and what it logs of it."""
+"""How PyTorch's DistributedDataParallel treats its bucket arguments, and what it logs about its buckets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def takes_lists() -> bool:
 
 
 def cuts_from_the_end() -> bool:
-    """Whether rebuilt buckets are filled from the last ready gradient to the first: so PyTorch reads its environment."""
+    """Whether PyTorch fills rebuilt buckets from the gradient that is ready last, as an environment variable says."""
     return os.environ.get("DDP_SET_LAST_BUCKET_CAP") == "1"
 
 
@@ -42,7 +42,7 @@ def ignored(module: torch.nn.Module) -> set[str]:
 
 
 def reduced_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
-    """The parameters that DistributedDataParallel reduces, in order of registration; named as without torch.compile."""
+    """The parameters that DistributedDataParallel reduces, in order of registration, named as without torch.compile."""
     left_alone = ignored(module)
     parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad and p.is_leaf and name not in left_alone]
     return [(name.replace("_orig_mod.", ""), p) for name, p in parameters]
@@ -50,10 +50,10 @@ def reduced_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Para
 
 @dataclass
 class LiveBuckets:
-    """The buckets that a DistributedDataParallel has in use, as it logged them."""
+    """The buckets that a DistributedDataParallel uses, as it logged them."""
 
-    bytes: list[int]  # of each bucket, in the order in which they are reduced
-    names: list[list[str]] | None  # of the parameters in each; None: not logged
+    bytes: list[int]  # the size of each bucket, in the order in which they are reduced
+    names: list[list[str]] | None  # the parameters of each bucket; None if that was not logged
 
 
 def _numbers(text: str) -> list[int]:
@@ -61,7 +61,10 @@ def _numbers(text: str) -> list[int]:
 
 
 def _runs(parameters: list[tuple[str, torch.nn.Parameter]], sizes: list[int]) -> list[list[str]] | None:
-    """The names in runs of these sizes, the last run first. None where the sizes do not fall between parameters."""
+    """Divides the parameters into runs of these sizes and returns their names, the last run first.
+
+    None if a size ends inside of a parameter.
+    """
     runs, left = [], list(parameters)
     for size in sizes:
         run = []
@@ -76,12 +79,12 @@ def _runs(parameters: list[tuple[str, torch.nn.Parameter]], sizes: list[int]) ->
 
 
 def without_init_sync() -> dict[str, bool]:
-    """For ranks that are alike already; nothing where this PyTorch has no such argument."""
+    """The argument that turns off the initial exchange between ranks; empty if this PyTorch has none."""
     return {"init_sync": False} if "init_sync" in inspect.signature(DDP.__init__).parameters else {}
 
 
 def remove_hooks(ddp: DDP) -> None:
-    """Those by which it hears of gradients: a module can be wrapped once more."""
+    """Removes the hooks by which `ddp` learns of gradients, so that its module can be wrapped again."""
     remove = getattr(ddp.reducer, "_remove_autograd_hooks", None)
     if remove is not None:
         remove()
@@ -90,7 +93,7 @@ def remove_hooks(ddp: DDP) -> None:
 
 
 def ddp_in(model: torch.nn.Module, what: str = "check") -> DDP:
-    """The DistributedDataParallel that `model` is, or has in it. Raises InputError where there is none."""
+    """The DistributedDataParallel that `model` is or contains. Raises InputError if there is none."""
     for part in model.modules() if isinstance(model, torch.nn.Module) else ():
         if isinstance(part, DDP):
             return part
@@ -98,7 +101,7 @@ def ddp_in(model: torch.nn.Module, what: str = "check") -> DDP:
 
 
 def wire_dtype(ddp: DDP, dtype: torch.dtype) -> torch.dtype | None:
-    """What gradients of `dtype` travel as, by the communication hook; None: its own affair."""
+    """The dtype in which gradients of `dtype` travel; None if an unknown communication hook decides that."""
     for hook, _ in getattr(ddp, "_comm_hooks", ()):
         name = getattr(hook, "__name__", "")
         compressed = torch.bfloat16 if "bf16_compress" in name else torch.float16 if "fp16_compress" in name else None
@@ -107,11 +110,14 @@ def wire_dtype(ddp: DDP, dtype: torch.dtype) -> torch.dtype | None:
 
 
 def live_buckets(model: torch.nn.Module) -> LiveBuckets:
-    """What `model` has logged. Raises InputError for what is no DistributedDataParallel, or has not stepped often enough to know."""
+    """The buckets that `model` has logged.
+
+    Raises InputError if it is no DistributedDataParallel, or has made too few steps.
+    """
     ddp = ddp_in(model)
     parameters = reduced_parameters(ddp.module)
     logged: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-    if ddp.find_unused_parameters and not ddp.static_graph:  # then they are never rebuilt
+    if ddp.find_unused_parameters and not ddp.static_graph:  # PyTorch never rebuilds these
         sizes = _numbers(logged["bucket_sizes"])
         return LiveBuckets(sizes, _runs(parameters, sizes[::-1]))
     if not logged.get("has_rebuilt_buckets"):

@@ -1,4 +1,4 @@
-"""The extension with the C++ engine, if it is there and was built for the PyTorch that is there, and its errors."""
+"""Loads the extension with the C++ engine, if it was built for this PyTorch; defines the errors of the engine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ _HOW = "FIRKIN_PYTHON_ENGINE=1 pip install --no-build-isolation . in Firkin's so
 
 
 class StepError(RuntimeError):
-    """A step failed on some rank. Every rank raises this error; no rank has a gradient of the step, and none may step its optimiser.
+    """A step failed on some rank.
 
-    rank: the first that failed. step: counted from 0, failed steps included. reason: on that rank.
+    Every rank raises this error; no rank has a gradient of the step, and none may step its optimiser.
+
+    rank: the first that failed. step: its number, counted from 0 with failed steps included. reason: what failed on
+    that rank.
     """
 
     def __init__(self, message: str, rank: int, step: int, reason: str) -> None:
@@ -26,15 +29,21 @@ class StepError(RuntimeError):
 
 
 class GroupError(RuntimeError):
-    """A collective failed and the process group is lost: create it, and everything made with it, again. Names the missing ranks."""
+    """A collective failed and the process group is lost. The message names the missing ranks.
+
+    To go on, create the group, and everything that was made with it, again.
+    """
 
 
 class AuditError(RuntimeError):
-    """Ranks hold different parameters or audited optimiser states. Raised by every rank; names the first tensor that differs."""
+    """Parameters or audited optimiser states differ between ranks.
+
+    Every rank raises it; it names the first tensor that differs.
+    """
 
 
 def check_built_for(built_for: str) -> None:
-    """Raises InputError unless the engine was built for this version of PyTorch, in any build."""
+    """Raises InputError unless the engine was built for this version of PyTorch; +cpu or +cu126 makes no difference."""
     if built_for.split("+")[0] != torch.__version__.split("+")[0]:
         raise InputError(f"DataParallel: the engine was built for torch {built_for}, but this is {torch.__version__}; expected a new build: {_HOW}")
 

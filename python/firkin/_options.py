@@ -1,4 +1,4 @@
-"""Options of DistributedDataParallel that change how long a step takes, not what it computes: those that a program permits race."""
+"""Races options of DistributedDataParallel that change the time of a step but not its result."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from firkin._measure import Samples, StepBench
 from firkin._tuner import Setting
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-_RACED = ("gradient_as_bucket_view", "batched_grad_copy", "static_graph")  # the second: torch 2.12
-_LEAST_GAIN = 0.005  # of a step: for less nobody writes a word
+_RACED = ("gradient_as_bucket_view", "batched_grad_copy", "static_graph")  # batched_grad_copy: from torch 2.12 on
+_LEAST_GAIN = 0.005  # as a share of a step: less is not worth an argument in the program
 
-BLOCKS = (6, 8)  # at least, for an interval, and at most
-MOST = len(_RACED) + 1  # settings
+BLOCKS = (6, 8)  # the fewest blocks, which an interval needs, and the most
+MOST = len(_RACED) + 1  # the most settings in a race
 
 
 @dataclass
 class OptionRace:
-    """Which options win beside a cap, and a sentence on each."""
+    """The options that win, and a sentence on each that was considered."""
 
     won: dict[str, bool] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
 def options_to_race(given: Mapping[str, object], *, compiled: bool) -> list[str]:
-    """Those of this PyTorch that the program has not set itself."""
+    """The options that this PyTorch has and that the program has not set itself."""
     known = [name for name in _RACED if name in inspect.signature(DDP.__init__).parameters and name not in given]
     is_other_graph = compiled or given.get("find_unused_parameters")
     return [name for name in known if not (name == "static_graph" and is_other_graph)]
@@ -36,7 +36,10 @@ def options_to_race(given: Mapping[str, object], *, compiled: bool) -> list[str]
 def race_options(
     bench: StepBench, setting: Setting, options: list[str], measured: Callable[[list[Setting]], Samples]
 ) -> OptionRace:
-    """Each option beside the setting, in the same blocks. measured: runs blocks of steps. Collective."""
+    """Measures the setting with and without each option, in the same blocks.
+
+    Collective. measured: runs blocks of steps.
+    """
     race, habits = OptionRace(), bench.habits(setting)
     reasons = {
         "gradient_as_bucket_view": "the program keeps gradients, which the next step would overwrite" if habits.keeps_gradients else "",

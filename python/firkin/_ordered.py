@@ -1,4 +1,4 @@
-"""Waiting for gradients and parameters in flight under the strategies "ordered" and "sharded"; the optimiser of "ordered"."""
+"""Waits for tensors in flight under the strategies "ordered" and "sharded"; has the optimiser of "ordered"."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from firkin._native import load_engine
 from firkin._torch import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-_engine_steps = threading.local()  # whether an optimiser steps on this thread because the engine says so
+_engine_steps = threading.local()  # `now`: whether the engine is running an optimiser's step on this thread
 
 
 class _Awaited(dict[str, Any]):
-    """The parameters of one part of a module: whoever looks one up waits for it, and whoever goes through them outside forward for all.
+    """The dictionary of one module's parameters, which waits for parameters in flight before it returns any.
 
-    In the part's own forward, which has waited, a plain dictionary is in its place: torch.compile looks into no other.
+    A look-up waits for the parameters of this module. Outside of forward, an iteration waits for those of all modules.
+    During the module's own forward, which has waited before it began, a plain dictionary takes its place, because
+    torch.compile looks into plain dictionaries only.
     """
 
     __slots__ = ("_calls", "_wait_for_all", "_wait_for_these")
@@ -28,7 +30,7 @@ class _Awaited(dict[str, Any]):
     def __init__(self, held: dict[str, Any], wait_for_these: Callable[[], None], wait_for_all: Callable[[], None]) -> None:
         super().__init__(held)
         self._wait_for_these, self._wait_for_all = wait_for_these, wait_for_all
-        self._calls = 0  # of the part's forward, one in another
+        self._calls = 0  # how many calls of the module's forward are running, one inside another
 
     def make_way(self, part: torch.nn.Module) -> None:
         if self._calls == 0:
@@ -63,7 +65,7 @@ class _Awaited(dict[str, Any]):
         self._wait_for_all()
         return super().values()
 
-    def __iter__(self) -> Iterator[str]:  # so that dict(this) looks up
+    def __iter__(self) -> Iterator[str]:  # with an __iter__ of the class's own, dict(self) goes through __getitem__()
         return super().__iter__()
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
@@ -72,7 +74,7 @@ class _Awaited(dict[str, Any]):
 
 
 def _plain(held: dict[str, Any]) -> dict[str, Any]:
-    """Without waiting."""
+    """A plain copy, made without waiting."""
     return dict(dict.items(held))
 
 
@@ -84,30 +86,35 @@ def _ending(awaited: _Awaited) -> Callable[..., None]:
 
 
 def is_scripted(part: torch.nn.Module) -> bool:
-    """It keeps what it has in C++, and takes no hooks."""
+    """Whether torch.jit.script has compiled the module, which then has its parameters in C++ and takes no hooks."""
     return isinstance(part, torch.jit.ScriptModule)
 
 
 class Arrivals:
-    """A running engine, and everything that waits for it: forwards, copies, checkpoints, other optimisers, loops over parameters.
+    """Makes all that read parameters wait for the engine: forwards, copies, checkpoints, optimisers, loops.
 
-    Gradients stay in flight when backward() returns only if OverlappedOptimizers hold every parameter.
+    When backward() returns, gradients are still in flight only if OverlappedOptimizers hold every parameter.
     """
 
     def __init__(self, engine: Any, parameters: list[torch.Tensor]) -> None:
         self.engine = engine
-        self.is_stepped = True  # since the last backward
-        self.in_forward = False  # where modules that look at their parameters (for a dtype, say) are not to wait for all of them
+        self.is_stepped = True  # whether step() was called since the last backward
+        # During forward a module that looks at its parameters, for their dtype say, does not wait for those of other
+        # modules.
+        self.in_forward = False
         self.optimizers: weakref.WeakSet[OverlappedOptimizer] = weakref.WeakSet()
         self._parameters = [p for p in parameters if p.requires_grad]
-        self._backward = -1  # the last one, as autograd numbers them
+        self._backward = -1  # autograd's number of the last backward
         self._hooks: set[int] = set()
-        self.await_root: Callable[..., None] = lambda *_: None  # before the module's forward, if it takes no hook
+        # To be called before the root module's forward, in case that module takes no hooks.
+        self.await_root: Callable[..., None] = lambda *_: None
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
-        """Makes every module wait for its parameters before its forward, and whoever reads them. Returns a function that undoes this.
+        """Makes every module, and everyone who reads its parameters, wait for them.
 
-        A part that torch.jit.script has compiled is waited for by the one around it.
+        Returns a function that undoes this.
+
+        A module that torch.jit.script has compiled takes no hooks: the module around it waits for its parameters.
         """
         names: dict[torch.nn.Module, list[str]] = {}
         for name, part in module.named_modules(remove_duplicate=False):
@@ -144,7 +151,7 @@ class Arrivals:
             self.engine.drain()
 
     def drain_unless_overlapped(self) -> None:
-        """At the end of a backward."""
+        """Waits at the end of a backward for all gradients, unless OverlappedOptimizers hold every parameter."""
         late = {id(p) for each in self.optimizers for group in each.optimizer.param_groups for p in group["params"]}
         if any(p.requires_grad and id(p) not in late for p in self._parameters):
             self.engine.drain()
@@ -172,12 +179,13 @@ class Arrivals:
             if awaited is not None:
                 awaited.make_way(of_call[0])
 
-        # Dynamo would look into the optimiser, which steps in here, and round otherwise on the rank where it does.
+        # The optimiser steps in here. Dynamo would compile that on the ranks where it steps, and these would then round
+        # differently.
         reason = "firkin: a module waits here for its parameters (strategies ordered, sharded); expected another strategy for fullgraph=True"
         return torch.compiler.disable(wait, reason=reason)  # type: ignore[no-any-return, no-untyped-call]
 
     def _reduce_ex(self, part: torch.nn.Module, protocol: Any) -> Any:
-        """For copy.deepcopy() and pickle, in the place of its class's: all of the module but what is here."""
+        """Replaces the module's __reduce_ex__(), so that copies and pickles lack what install() has added."""
         self.engine.drain()
         reduced: Any = type(part).__reduce_ex__(part, protocol)
         if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
@@ -196,7 +204,8 @@ class Arrivals:
             return
         self._backward, self.is_stepped = task, False
         queue = torch.autograd.Variable._execution_engine.queue_callback
-        queue(lambda: queue(self.drain_unless_overlapped))  # the second time, it is behind what the engine has queued
+        # Queued twice, so that it runs after the engine's own callback.
+        queue(lambda: queue(self.drain_unless_overlapped))
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if getattr(_engine_steps, "now", False) or isinstance(optimizer, OverlappedOptimizer):
@@ -209,7 +218,7 @@ class Arrivals:
 
 
 class _LiveGroup(collections.UserDict[str, Any]):
-    """The optimiser's group as it is now, because load_state_dict() replaces groups."""
+    """A group of the optimiser's, looked up at each use because load_state_dict() replaces groups."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, index: int) -> None:
         self._optimizer, self._index = optimizer, index
@@ -233,7 +242,7 @@ def as_the_engine_sees_it(optimizer: torch.optim.Optimizer) -> types.SimpleNames
 
 
 class OverlappedOptimizer(torch.optim.Optimizer):
-    """The optimiser for the strategy "ordered": steps each parameter when its gradient has arrived, behind the next forward.
+    """The optimiser for the strategy "ordered": steps parameters once their gradients are there, during forward.
 
         model = firkin.DistributedDataParallel(Net(), strategy="ordered", cap_mib=1)
         optimizer = firkin.OverlappedOptimizer(model, torch.optim.AdamW(model.parameters()))
@@ -241,13 +250,15 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         loss(model(x), y).backward()
         optimizer.step()
 
-    Every module waits for its own parameters when its forward is called, so the model needs no change; parameters used outside any
-    module's forward are complete when the step ends. Groups and state are those of `optimizer`: schedulers and checkpoints take either
-    object, step() and GradScaler take this one. Parameters and gradients obtained from parameters(), state_dict() or a copy of the model are
-    complete, and until step() those of param_groups; call drain() before you read, clip or change others. Under other strategies step() is
-    optimizer.step().
+    Every module waits for its own parameters when its forward is called, so the model needs no change; parameters used
+    outside of any module's forward are complete when the step ends. Groups and state are those of `optimizer`:
+    schedulers and checkpoints take either object; call step() of this one, and pass this one to GradScaler.
 
-    optimizer: any that skips parameters without a gradient; its groups must be complete. Raises InputError for L-BFGS.
+    Parameters and gradients are complete when you get them from parameters(), from state_dict() or from a copy of the
+    model, and until step() also from param_groups. Call drain() before you read, clip or change any that you got in
+    another way. Under other strategies step() is optimizer.step().
+
+    optimizer: one that skips parameters without a gradient; its groups must be complete. Raises InputError for L-BFGS.
     """
 
     def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
@@ -257,13 +268,16 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self._arrivals: Arrivals = model._arrivals
         self._native = load_engine().EngineOptimizer(self._arrivals.engine, as_the_engine_sees_it(optimizer))
         self._groups = len(optimizer.param_groups)
-        super().__setstate__({})  # what an Optimizer has beside parameters
+        super().__setstate__({})  # makes what every Optimizer has besides its parameters
         self._arrivals.optimizers.add(self)
         for register in (optimizer.register_state_dict_pre_hook, optimizer.register_load_state_dict_pre_hook):
             weakref.finalize(self, register(self._arrivals._drain).remove)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Steps the parameters whose gradients have arrived; the others when they are needed, with the options of this moment."""
+        """Steps the parameters whose gradients have arrived.
+
+        The others are stepped when they are needed, with the options of now.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -283,12 +297,16 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self._native.drain()
 
     def clip_grad_norm_(self, max_norm: float) -> float:
-        """torch.nn.utils.clip_grad_norm_ between backward() and step(). Waits for all gradients, so nothing overlaps; warns once."""
+        """Does what torch.nn.utils.clip_grad_norm_ does, and returns the norm.
+
+        To be called between backward() and step(). Waits for all gradients, so that nothing overlaps any more, and
+        warns of that once.
+        """
         norm: float = self._native.clip_gradients(max_norm)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state_dict(), complete."""
+        """The optimiser's state_dict(), once the last step is complete."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -297,13 +315,16 @@ class OverlappedOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The optimiser's groups. Between backward() and step() this waits for all gradients, since code may read them there."""
+        """The optimiser's groups.
+
+        Between backward() and step() this waits for all gradients, since code may read them there.
+        """
         self._before_gradients_are_seen()
         return self.optimizer.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The optimiser's state, complete."""
+        """The optimiser's state, once the last step is complete."""
         self.drain()
         return self.optimizer.state
 

@@ -28,7 +28,7 @@ def _described(bucket: tuple[int, list[str]] | None) -> str:
 class Plan:
     """Buckets in the order in which they are reduced, each with the names of its parameters.
 
-    buckets: contiguous in gradient-ready order. bytes: of every gradient, by name.
+    buckets: contiguous in gradient-ready order. bytes: the size of every gradient, by name.
     """
 
     buckets: tuple[tuple[str, ...], ...]
@@ -49,7 +49,10 @@ class Plan:
 
     @classmethod
     def of_counts(cls, profile: Profile, counts: Sequence[int]) -> Plan:
-        """The plan with this many tensors per bucket, in the profile's gradient-ready order. Raises InputError unless they add up."""
+        """The plan with this many tensors per bucket, in the profile's gradient-ready order.
+
+        Raises InputError unless the counts add up to the profile's tensors.
+        """
         if any(count < 1 for count in counts) or sum(counts) != len(profile):
             raise InputError(f"plan: {list(counts)} tensors per bucket; expected positive numbers that add up to {len(profile)}")
         names = iter(profile.names)
@@ -57,17 +60,20 @@ class Plan:
 
     @property
     def bucket_bytes(self) -> list[int]:
-        """Bytes of each bucket."""
+        """The size of each bucket."""
         return [sum(self.bytes[name] for name in bucket) for bucket in self.buckets]
 
     def ddp_kwargs(self, model: torch.nn.Module, *, find_unused_parameters: bool = False, static_graph: bool = False) -> dict[str, Any]:
         """bucket_cap_mb_list, and the arguments given here, for DistributedDataParallel(model, **...).
 
-        PyTorch fills a list's buckets in gradient-ready order once it rebuilds them (before the second step; static_graph: the third), from
-        the last ready gradient if DDP_SET_LAST_BUCKET_CAP=1, and with find_unused_parameters (without static_graph) always in reverse order
-        of registration; the list is made for the case that applies. Raises InputError if PyTorch has no such list, the plan is for another
-        model, or no list makes these buckets: parameters of several dtypes or devices (they share one list), or, under
-        find_unused_parameters, buckets that are not contiguous in order of registration.
+        The order in which PyTorch fills the buckets of such a list depends on its settings, and the list is made for
+        those that apply. Usually it is gradient-ready order, once PyTorch rebuilds its buckets (before the second step;
+        with static_graph before the third). With DDP_SET_LAST_BUCKET_CAP=1 it starts from the gradient that is ready
+        last. With find_unused_parameters (and no static_graph) it is always the reverse order of registration.
+
+        Raises InputError if this PyTorch has no such list, if the plan is for another model, or if no list makes these
+        buckets: with parameters of several dtypes or devices, which would share one list, and, under
+        find_unused_parameters, with buckets that are not contiguous in order of registration.
         """
         order = self.order_in_model(model)
         (first_name, first), *others = _ddp.reduced_parameters(model)
@@ -81,7 +87,10 @@ class Plan:
         return {"bucket_cap_mb_list": self.caps_mib(order, **flags)} | {name: True for name, on in flags.items() if on}
 
     def caps_mib(self, registration: Sequence[str], *, find_unused_parameters: bool = False, static_graph: bool = False) -> list[float]:
-        """Only the bucket_cap_mb_list. registration: parameter names in order of registration. Raises InputError like ddp_kwargs()."""
+        """The bucket_cap_mb_list alone. registration: the parameters' names in order of registration.
+
+        Raises InputError if this PyTorch has no such list, or if no list makes these buckets.
+        """
         if not _ddp.takes_lists():
             raise InputError(f"torch {torch.__version__} has no bucket_cap_mb_list; expected 2.11 or later")
         buckets = self.buckets
@@ -95,9 +104,10 @@ class Plan:
         return caps
 
     def check(self, model: torch.nn.Module) -> None:
-        """Raises InputError that names the first bucket of `model`, a DistributedDataParallel after some steps, that is another one.
+        """Compares the plan with the buckets of `model`, a DistributedDataParallel that has made some steps.
 
-        Reads what PyTorch logged, so it needs three training steps (static_graph: four).
+        Raises an InputError that names the first bucket that differs. Reads what PyTorch logged, which takes three
+        training steps (with static_graph four).
         """
         live = _ddp.live_buckets(model)
         self.order_in_model(_ddp.ddp_in(model).module)
@@ -109,7 +119,10 @@ class Plan:
                 raise InputError(f"check: bucket {k} {is_there}; expected {_described(our)}")
 
     def order_in_model(self, model: torch.nn.Module) -> list[str]:
-        """The parameters in order of registration. Raises InputError when the plan is of another model."""
+        """The names of the model's parameters in order of registration.
+
+        Raises InputError if the plan is for another model.
+        """
         sizes = {name: parameter.nbytes for name, parameter in _ddp.reduced_parameters(model)}
         planned = dict.fromkeys(name for bucket in self.buckets for name in bucket)
         for name, size in sizes.items():

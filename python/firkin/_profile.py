@@ -19,14 +19,14 @@ from firkin._torch import dist, torch
 from torch.distributed.utils import _to_kwargs
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-_WARMUP_SHARE = 0.2  # of the time, at most
+_WARMUP_SHARE = 0.2  # the largest share of the time that goes to warm-up
 
 Step = Callable[[torch.nn.Module], Any]
 Parameters = list[tuple[str, torch.nn.Parameter]]
 
 
 class Clock:
-    """Marks on the CPU's clock or, for gradients on a GPU, events on its current stream (not run yet: no GPU was at hand)."""
+    """Takes times: from the CPU's clock or, on a GPU (not run yet: no GPU was at hand), by events on its stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -40,7 +40,7 @@ class Clock:
         return event
 
     def seconds(self, start: Any, end: Any) -> float:
-        """From one mark to another. On a GPU both must have passed: synchronize() before."""
+        """The time from one mark to another. On a GPU both must have passed: call synchronize() first."""
         return float(start.elapsed_time(end)) * 1e-3 if self._on_gpu else float(end - start)
 
     def synchronize(self) -> None:
@@ -49,7 +49,7 @@ class Clock:
 
 
 class CountedStep:
-    """The user's step, which says how often it was called, and what a loader that ends lacks."""
+    """The user's step, counted. If its loader ends, the error says how many batches are needed."""
 
     def __init__(self, step: Step, most: int | None = None) -> None:
         if not callable(step):
@@ -74,9 +74,10 @@ class CountedStep:
 
 
 class Unsynced(DDP):
-    """What a step gets where nothing is to be communicated: a DistributedDataParallel that reduces nothing.
+    """A DistributedDataParallel that reduces nothing, for steps that are to be measured without communication.
 
-    options: of the program's DistributedDataParallel; those count that say how it is called.
+    options: the arguments of the program's DistributedDataParallel, of which only those matter that change how it is
+    called.
     """
 
     def __init__(self, module: torch.nn.Module, ranks: Ranks, options: Mapping[str, Any]) -> None:
@@ -97,7 +98,7 @@ class Unsynced(DDP):
 
 
 def _group_of_one() -> dist.ProcessGroup:
-    """Without init_process_group()."""
+    """A process group of this rank alone, which needs no init_process_group()."""
     group = dist.ProcessGroup(dist.HashStore(), 0, 1)
     backend = dist.ProcessGroupGloo(dist.HashStore(), 0, 1)  # type: ignore[attr-defined]
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
@@ -105,11 +106,16 @@ def _group_of_one() -> dist.ProcessGroup:
 
 
 class Watch:
-    """Backward passes of a step without communication, the outermost ones, and when gradients were accumulated in the last that counts.
+    """Records the outermost backward passes of a step without communication, and when gradients became ready.
 
-    Ranks stay alike: gradients are zero when a backward ends, since each rank has its own, and gradient scalers and closures look at them
-    before an optimiser steps. `still_s`: what that took, to be taken off a measured step.
-    model: says which passes count; None: all. zeroed: parameters. ready: those whose marks are wanted; hooks of the user's stay.
+    If several passes count, ready times are those of the last.
+
+    Without communication every rank has gradients of its own. They are set to zero when a backward ends, not only
+    before the optimiser steps, because gradient scalers and closures look at them in between: so ranks stay alike.
+    `still_s` is the time that this took, to be subtracted from a measured step.
+
+    model: says which passes count; None counts all. zeroed: the parameters whose gradients are set to zero. ready: the
+    parameters whose gradients are to be timed. Hooks that the user has registered stay in place.
     """
 
     def __init__(
@@ -121,7 +127,8 @@ class Watch:
         self.marks: dict[int, Any] = {}  # index in `ready` -> mark, in the order in which gradients became ready
         self.still_s = 0.0
         self._marking = False
-        self._depth = 0  # of passes in passes: reentrant checkpointing, also on autograd's own thread
+        # Reentrant checkpointing runs backward passes inside of others, also on autograd's own thread.
+        self._depth = 0
 
     def __enter__(self) -> Watch:
         self._original = torch.autograd.backward
@@ -171,14 +178,17 @@ class Watch:
     def _marker(self, index: int) -> Callable[[torch.Tensor], None]:
         def ready(_: torch.Tensor) -> None:
             if self._marking:
-                self.marks.pop(index, None)  # the last time counts
+                self.marks.pop(index, None)  # a gradient is ready when it was accumulated for the last time
                 self.marks[index] = self._clock.mark()
 
         return ready
 
 
 def trainable_parameters(model: torch.nn.Module) -> Parameters:
-    """In order of registration. Raises InputError unless there are some, all on one device, in a module not wrapped yet."""
+    """The parameters that need a gradient, in order of registration.
+
+    Raises InputError if there are none, if they are on several devices, or if the module is wrapped already.
+    """
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     if isinstance(_ddp.without_compile(model), DDP):
@@ -205,7 +215,7 @@ def check_same_model(ranks: Ranks, model: torch.nn.Module, parameters: Parameter
 
 
 class _Watched:
-    """Steps without communication. zeroed: whose gradients are zero after every backward."""
+    """Steps without communication, timed. zeroed: parameters whose gradients are set to zero after every backward."""
 
     def __init__(
         self, model: Unsynced, step: Step, parameters: Parameters, find_unused_parameters: bool, zeroed: Sequence[torch.Tensor]
@@ -216,14 +226,14 @@ class _Watched:
         self._clock = Clock(self._tensors[0].device)
 
     def bare(self) -> float:
-        """Seconds of backward."""
+        """The seconds of a step's backward without hooks on gradients."""
         return self._clock.seconds(*self._watch().passes[0])
 
     def hooked(self) -> tuple[list[float], list[int]]:
-        """Seconds: the end of backward, then when each parameter was ready; and the order in which they were."""
+        """Seconds from backward's start to its end, then to each gradient's readiness; and the order of readiness."""
         watch = self._watch(self._tensors)
         start, end = watch.passes[0]
-        unused = [i for i in range(len(self._tensors)) if i not in watch.marks]  # ready at the start
+        unused = [i for i in range(len(self._tensors)) if i not in watch.marks]  # these count as ready at the start
         if unused and not self._find_unused_parameters:
             raise InputError(
                 f"step: parameter '{self._names[unused[0]]}' got no gradient ({len(unused)} in all); expected every parameter to get one,"
@@ -257,13 +267,17 @@ def profile(
     warmup: int = 3,
     find_unused_parameters: bool = False,
 ) -> Profile:
-    """Records when each gradient becomes ready in backward: medians over `steps` steps, seconds from the start of backward.
+    """Records when each gradient becomes ready, in seconds from the start of backward: medians over `steps` steps.
 
-    model: the module itself, not wrapped. step(model): forward, one backward (others under `with model.no_sync():`), optimiser. Steps are
-    real, except that gradients are zero when backward ends, which keeps ranks equal. After `warmup` steps, steps without and with hooks
-    alternate. Collective if there is a process group: every rank gets rank 0's order and the slowest rank's times.
-    Raises InputError, on every rank, for a model without parameters, different models, a step without exactly one backward and, unless
-    find_unused_parameters is set, a parameter without a gradient.
+    model: the module itself, not wrapped. step(model): one training step: forward, one backward (others under
+    `with model.no_sync():`), optimiser. Steps are real, except that gradients are set to zero when backward ends, which
+    keeps ranks equal. After `warmup` steps, steps without and with hooks alternate.
+
+    Collective if there is a process group: every rank gets rank 0's order and the slowest rank's times.
+
+    Raises InputError, on every rank, for a model without parameters, for models that differ between ranks, for a step
+    that does not run exactly one backward, and, unless find_unused_parameters is set, for a parameter that gets no
+    gradient.
     """
     if steps < 1 or warmup < 0:
         raise InputError(f"profile: {steps} steps, {warmup} of warm-up; expected at least 1 and 0")
@@ -276,8 +290,12 @@ def measured_profile(
     options: Mapping[str, Any] = MappingProxyType({}), zeroed: Sequence[torch.Tensor] = (),
     before_step: Callable[[], None] = lambda: None, on_progress: Callable[[str], None] = lambda _: None,
 ) -> Profile:  # fmt: skip
-    """As profile(). seconds: fewer steps, at least one, where all would take longer. options: of the program's DistributedDataParallel.
-    zeroed: whose gradients are zero after a backward. before_step: local work."""
+    """profile() with more arguments, for firkin.tune.
+
+    seconds: limits the time: then fewer steps are run, but at least one. options: the arguments of the program's
+    DistributedDataParallel. zeroed: parameters whose gradients are set to zero after every backward. before_step: work
+    to do before every step; it may not communicate.
+    """
 
     def checked() -> Parameters:
         CountedStep(step)
@@ -287,7 +305,8 @@ def measured_profile(
     ranks.check_same("profile", {"steps": steps, "warmup": warmup, "find_unused_parameters": find_unused_parameters})
     check_same_model(ranks, model, parameters)
     watched = _Watched(Unsynced(model, ranks, options), step, parameters, find_unused_parameters, zeroed)
-    compiled = _ddp.is_compiled(model)  # then gradients would all be ready at the end of a graph
+    # A compiled graph returns all of its gradients at its end, so ready times are taken in eager mode and scaled.
+    compiled = _ddp.is_compiled(model)
     bare: list[float] = []
     rows: list[list[float]] = []
     order: list[int] = []
@@ -319,7 +338,8 @@ def measured_profile(
     order = ranks.all(order)[0]
     in_order = [parameters[i] for i in order]
     backward_s, *medians = (statistics.median(times) for times in zip(*rows))
-    ready_s = list(itertools.accumulate((medians[i] for i in order), max))  # made non-decreasing
+    # Medians over steps may be out of rank 0's order.
+    ready_s = list(itertools.accumulate((medians[i] for i in order), max))
     names, sizes = [name for name, _ in in_order], [p.nbytes for _, p in in_order]
     hooked = Profile(names, sizes, ready_s, max(backward_s, ready_s[-1]))
     return with_bare_backward(hooked, [row[0] for row in rows], bare)

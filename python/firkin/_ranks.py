@@ -1,4 +1,4 @@
-"""Ranks that agree: what is wrong on one rank is raised on all of them."""
+"""Agreement between ranks: an error on one rank is raised on all of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """The ranks of a process group. Methods are collective where they do not say otherwise."""
+    """The ranks of a process group. Methods are collective unless they say otherwise."""
 
     def __init__(self, group: dist.ProcessGroup | None, *, may_be_alone: bool = False) -> None:
-        """group: None is the default group. Raises InputError where there is none, unless this rank may be alone."""
+        """group: None is the default group. Raises InputError if there is none, unless this rank may be alone."""
         if may_be_alone and group is None and not dist.is_initialized():
             self.rank, self.size = 0, 1
             return
@@ -30,7 +30,8 @@ class Ranks:
             raise InputError("this rank is not in the process group; expected only its members to call")
         self.backend = dist.get_backend(group)
         self._backends = str(dist.get_backend_config(group))  # "cpu:gloo,cuda:nccl", also where there is no GPU
-        self.device = torch.device("cpu") if "cpu:" in self._backends else self._gpu()  # of what ranks tell each other
+        # Where the tensors lie by which ranks exchange values.
+        self.device = torch.device("cpu") if "cpu:" in self._backends else self._gpu()
 
     @staticmethod
     def _gpu() -> torch.device:
@@ -43,8 +44,10 @@ class Ranks:
     def all(self, value: T) -> list[T]:
         """Every rank's value, by rank."""
         if self.size == 1:
-            return [value]  # a program that drops its group right after a collective can hang in PyTorch 2.6, whose threads wait for the GIL
-        mine = pickle.dumps(value)  # not all_gather_object(), which needs NumPy
+            # No collective: in PyTorch 2.6 a program that drops its group right after one can hang, since PyTorch's
+            # threads wait for the GIL.
+            return [value]
+        mine = pickle.dumps(value)  # all_gather_object() would need NumPy
         longest = int(self.max([len(mine)])[0])
         padded = torch.frombuffer(bytearray(mine.ljust(longest, b"\0")), dtype=torch.uint8).to(self.device)
         everyone = [torch.empty_like(padded) for _ in range(self.size)]
@@ -53,7 +56,7 @@ class Ranks:
         return [pickle.loads(ctypes.string_at(theirs.data_ptr(), longest)) for theirs in on_cpu]
 
     def max(self, values: Sequence[float]) -> list[float]:
-        """The largest of every entry over ranks; also a barrier."""
+        """The maximum over ranks, entry by entry. No rank returns before all have called."""
         if self.size == 1:
             return [float(value) for value in values]
         tensor = torch.tensor(list(values), dtype=torch.float64, device=self.device)
@@ -64,9 +67,10 @@ class Ranks:
         self.max([0.0])
 
     def attempt(self, work: Callable[[], T]) -> T:
-        """Does local work. Where it fails on one rank, all of them raise: the rank itself its own error, others one that names it.
+        """Does local work, and raises on every rank if it fails on one.
 
-        InputErrors are the same everywhere. Nothing may be communicated in `work`.
+        The rank that failed raises its own error, the others one that names the rank; an InputError is the same on
+        every rank. `work` may not communicate.
         """
         value, error = None, None
         try:
@@ -86,14 +90,14 @@ class Ranks:
         raise RuntimeError(f"rank {rank} failed: {described.splitlines()[0]}")
 
     def check_measurable(self, time_budget_s: float) -> None:
-        """Raises InputError for one rank, and for no time. Not collective."""
+        """Raises InputError if there is only one rank, or no time. Not collective."""
         if self.size < 2:
             raise InputError("only one rank; expected at least 2: torchrun --nproc-per-node 2")
         if not time_budget_s > 0:
             raise InputError(f"time_budget_s {time_budget_s}; expected more than 0")
 
     def check_same(self, what: str, arguments: Mapping[str, Any]) -> None:
-        """Raises InputError on every rank unless all have the same arguments: with others, ranks would wait for each other for ever."""
+        """Raises InputError on every rank unless all have the same arguments, since ranks could wait for ever."""
         mine = {name: repr(value) for name, value in arguments.items()}
         for rank, theirs in enumerate(everyone := self.all(mine)):
             for name, value in theirs.items():
@@ -102,7 +106,7 @@ class Ranks:
                     raise InputError(f"{what}: {name} is {value} on rank {rank}, {first} on rank 0; expected the same everywhere")
 
     def on_rank_0(self, work: Callable[[], T]) -> T:
-        """What rank 0 computes, on every rank: pickled there, so that nobody rounds otherwise. The others get a copy."""
+        """The result of rank 0's work, on every rank: the others get a copy, so that no rank rounds differently."""
         mine = self.attempt(lambda: pickle.dumps(work()) if self.rank == 0 else b"")
         value: T = pickle.loads(self.all(mine)[0])
         return value

@@ -1,4 +1,7 @@
-"""Tensors that a step, or a module, can reach outside of parameters and buffers: in closures, globals, attributes and containers."""
+"""Finds tensors, other than parameters and buffers, that a step or a module can reach.
+
+They may be in closures, globals, attributes and containers.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,18 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-_MOST_OBJECTS = 100_000  # that are looked into: beyond is data, not state
+_MOST_OBJECTS = 100_000  # how many objects a walk looks into: what has more is data, not state
 _OF_MODULES = frozenset(vars(torch.nn.Module()))
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
-_LIBRARIES = ("builtins", "numpy", "torch", "firkin")  # whose objects hold no state of the step's, but for containers and functions
+# Objects of these packages hold no state of the step's, apart from containers and functions.
+_LIBRARIES = ("builtins", "numpy", "torch", "firkin")
 _NOTHING = object()
 
 Put = Callable[[], Any]
 
 
 def _holds_tensors(value: Any) -> bool:
-    """A tensor, or a container with one."""
+    """Whether this is a tensor, or a container with one."""
     if isinstance(value, torch.Tensor):
         return True
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, collections.deque)) else ()
@@ -35,16 +39,20 @@ def _short(key: Any) -> str:
 
 
 class Reached:
-    """What was found. tensors: with a name for people, the nearest first. places: each puts its tensors back where they were, by identity."""
+    """What was found.
+
+    tensors: each with a name that people understand, the nearest first. places: functions that put the same tensor
+    objects back where they were.
+    """
 
     def __init__(self) -> None:
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.places: list[Put] = []
         self._seen: set[int] = set()
-        self._kept: list[Any] = []  # so that no id comes twice
+        self._kept: list[Any] = []  # keeps objects alive, so that no other object gets their id
 
     def walk(self, name: str, thing: Any) -> None:
-        """Breadth first, from thing."""
+        """Searches breadth first from `thing`."""
         queue = collections.deque([(name, thing)])
         most = len(self._seen) + _MOST_OBJECTS
         while queue and len(self._seen) < most:
@@ -59,7 +67,7 @@ class Reached:
                 queue.extend(self._held_by(here, each))
 
     def walk_module(self, module: torch.nn.Module) -> None:
-        """What it holds itself, beside the modules in it."""
+        """Searches what the module itself holds; modules in it are not searched."""
         held = vars(module)
         for name in ("_parameters", "_buffers"):
             if isinstance(held.get(name), dict):
@@ -71,7 +79,7 @@ class Reached:
 
     def _held_by(self, name: str, thing: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(thing, (torch.nn.Module, Optimizer, LRScheduler, GradScaler, type)):
-            return  # these are kept as what they are
+            return  # State restores these
         if isinstance(thing, dict):
             self._add_dict(thing)
             yield from ((f"{name}[{_short(key)}]", value) for key, value in list(thing.items()))
@@ -95,12 +103,12 @@ class Reached:
                 yield f"{name}.{slot}", getattr(thing, slot, None)
 
     def _held_by_function(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-        """In cells, defaults, attributes, and in those globals that its code names."""
+        """What is in the function's closure, defaults and attributes, and in those globals that its code names."""
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             self._add_cell(cell)
             try:
                 yield name, cell.cell_contents
-            except ValueError:  # it is empty yet
+            except ValueError:  # the cell is still empty
                 pass
         for part in (function.__defaults__, function.__kwdefaults__, vars(function)):
             yield function.__name__, part
@@ -114,7 +122,7 @@ class Reached:
             value = function.__globals__[name]
             modules += [value] if isinstance(value, types.ModuleType) else []
             yield name, value
-        for module in modules:  # a module of the program's: state.bank
+        for module in modules:  # the program's own, where the step uses, say, state.bank
             if module.__name__.partition(".")[0] not in _LIBRARIES:
                 within = sorted(names & vars(module).keys())
                 self._add_names(vars(module), within)
@@ -136,7 +144,7 @@ class Reached:
         self._add_place(content, functools.partial(setattr, cell), functools.partial(delattr, cell))
 
     def _add_place(self, now: Callable[[], dict[Any, Any]], put: Callable[[Any, Any], Any], remove: Callable[[Any], Any]) -> None:
-        """Names that hold tensors, or come to hold them. Others, such as counters, are left alone."""
+        """Remembers names that hold tensors now, or will: put_back() leaves others, such as counters, alone."""
         before = now()
 
         def put_back() -> None:

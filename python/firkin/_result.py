@@ -26,7 +26,7 @@ _log = logging.getLogger("firkin")
 
 
 class Speedup(float):
-    """PyTorch's default step time over this one; low and high are the 95 % interval."""
+    """How many times as fast as PyTorch's default buckets the chosen ones are; low and high are the 95 % interval."""
 
     low: float
     high: float
@@ -38,8 +38,8 @@ class Speedup(float):
 
     @classmethod
     def of_gain(cls, gain: Mapping[str, Any]) -> Speedup:
-        """gain: the step over the default's, as in a results.json."""
-        low, high = gain["ratio_ci"]["low"], gain["ratio_ci"]["high"]  # null: from too few blocks
+        """gain: as in a results.json, whose ratio is this step's time over the default's."""
+        low, high = gain["ratio_ci"]["low"], gain["ratio_ci"]["high"]  # null if there were too few blocks
         return cls(1 / gain["ratio"], 1 / high if high else 0.0, 1 / low if low else float("inf"))
 
     def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
@@ -55,8 +55,8 @@ class AtScale:
     """The prediction for more ranks than were measured, under each form in which all-reduce time may grow."""
 
     world_size: int
-    cap_mib: float  #: the uniform cap of least expected regret
-    expected_regret: float  #: its expected cost over the best cap's backward, given what is uncertain
+    cap_mib: float  #: the uniform cap with the least expected regret
+    expected_regret: float  #: its expected cost over the best cap, as a share of backward, given what is uncertain
     caps_mib: Mapping[str, float]  #: the best cap under each form of growth; empty if this world was measured
     prediction: Prediction
 
@@ -74,13 +74,16 @@ class AtScale:
 
 @dataclass(frozen=True, repr=False)
 class TuneResult:
-    """The chosen buckets, their gain, and the measurements behind them. The same on every rank. Pickles, except for the process group."""
+    """The chosen buckets, their gain, and the measurements behind them.
+
+    The same on every rank. Pickles, except for the process group.
+    """
 
     choice: str  #: "cap" or "torch default"
     plan: Plan  #: the buckets of the choice, as DistributedDataParallel made them
     cap_mib: float  #: the best bucket_cap_mb, even if the choice is PyTorch's default
-    step_s: float  #: a training step with the choice: median, of the slowest rank
-    predicted_s: float  #: the same, predicted
+    step_s: float  #: a training step with the choice: the median, on the slowest rank
+    predicted_s: float  #: the prediction for step_s
     speedup: Speedup  #: over PyTorch's default: PyTorch's step over this one; .low and .high are its 95 % interval
     notes: tuple[str, ...]  #: remarks, such as what could not be measured
     profile: Profile  #: when each gradient was ready
@@ -94,7 +97,7 @@ class TuneResult:
     def of(
         cls, results_json: str, choice: str, plan: Plan, ddp_options: Mapping[str, Any], group: dist.ProcessGroup | None = None
     ) -> TuneResult:
-        """From a results.json and what it does not hold."""
+        """Makes the result from the text of a results.json and from what that does not hold."""
         results = json.loads(results_json)
         keeps = choice == "torch default"
         (chosen,) = (row for row in results["strategies"] if row["strategy"] == ("torch default" if keeps else "chosen cap"))
@@ -122,7 +125,7 @@ class TuneResult:
         return f"DistributedDataParallel({', '.join(['model', *words])})"
 
     def summary(self) -> str:
-        """Three lines: the gain, how sure it is, and the line to write."""
+        """Three lines: the gain, how certain it is, and the line to write into the program."""
         results = json.loads(self.results_json)
         decision, blocks = results["decision"], len(results["samples"]["step_s"][0])
         others = [f"{cap:.6g}" for cap in decision["tied_mib"] if cap != decision["cap_mib"]]
@@ -130,17 +133,18 @@ class TuneResult:
         return f"{self._sentence()}\n{decision['outcome']}, from {blocks} blocks of steps that had no part in the choice{tied}\n{self.line()}"
 
     def wrap(self, model: torch.nn.Module, **others: Any) -> DDP:
-        """DistributedDataParallel(model, **ddp_kwargs(**others)). Raises InputError if `model` is not the tuned model."""
+        """DistributedDataParallel(model, **ddp_kwargs(**others)). Raises InputError if `model` was not tuned."""
         self.plan.order_in_model(model)
         if (here := dist.get_world_size(others.get("process_group", self._group))) != self.world_size:
             _log.warning("tuned with %d ranks, but there are %d here: result.at(%d) predicts for these", self.world_size, here, here)
         return DDP(model, **self.ddp_kwargs(**others))
 
     def for_(self, framework: str) -> dict[str, Any]:
-        """The choice as keyword arguments of "transformers" (TrainingArguments), "accelerate" (DistributedDataParallelKwargs), "lightning"
-        (DDPStrategy) or "torch" (DistributedDataParallel); for "deepspeed", "megatron-lm" and "horovod" under their settings' names.
+        """The choice as keyword arguments of a framework.
 
-        Raises InputError for any other name.
+        These are "transformers" (TrainingArguments), "accelerate" (DistributedDataParallelKwargs), "lightning"
+        (DDPStrategy) and "torch" (DistributedDataParallel). For "deepspeed", "megatron-lm" and "horovod" they have the
+        names of the framework's settings. Raises InputError for any other name.
         """
         kwargs = self.ddp_kwargs()
         if framework in ("torch", "lightning"):
@@ -150,7 +154,7 @@ class TuneResult:
             kept = {name: kwargs[name] for name in _OF_ACCELERATE if name in kwargs} | cap
             if framework == "accelerate":
                 return kept
-            kept.pop("gradient_as_bucket_view", None)  # not known there
+            kept.pop("gradient_as_bucket_view", None)  # TrainingArguments has no such argument
             return {f"ddp_{name}": value for name, value in ({"find_unused_parameters": False} | kept).items()}
         size = round(self.cap_mib * _ddp.MIB)
         elements = max(1, size // getattr(torch, json.loads(self.results_json)["model"]["dtype"]).itemsize)
@@ -164,9 +168,12 @@ class TuneResult:
         return of_others[framework]
 
     def check(self, model: torch.nn.Module, strict: bool = False) -> str:
-        """Compares the buckets of `model`, a DistributedDataParallel, with the chosen ones; the line names the first that differs.
+        """Compares the buckets of `model`, a DistributedDataParallel, with the chosen ones.
 
-        Reads what PyTorch logged, so it needs three training steps (static_graph: four). strict: raises a difference as an InputError.
+        Returns a line, which names the first bucket that differs.
+
+        Reads what PyTorch logged, which takes three training steps (with static_graph four). strict: raise an
+        InputError if the buckets differ.
         """
         try:
             self.plan.check(model)
@@ -178,8 +185,11 @@ class TuneResult:
         return f"check: {len(self.plan.buckets)} buckets, as tuned: {sizes} MiB"
 
     def at(self, world_size: int, curve: AllReduceTable | None = None) -> AtScale:
-        """The prediction for another number of ranks. curve: all-reduce times measured there (or at several numbers of ranks), which
-        replace extrapolation. Raises InputError like firkin.predict()."""
+        """The prediction for another number of ranks. Raises InputError like firkin.predict().
+
+        curve: all-reduce times measured with that number of ranks, or with several others; they replace the
+        extrapolation from one.
+        """
         fitted = json.loads(self.results_json).get("calibration", {})
         names = ("overhead_s", "compute_slowdown", "comm_slowdown", "latency_factor", "residual")
         options = {name: fitted[name] for name in names if name in fitted}
@@ -191,15 +201,18 @@ class TuneResult:
         return AtScale(world_size, named["cap_mib"], named["expected_regret"], caps, prediction)
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes a page with the measurements, the predictions and the answer; it opens without a network."""
+        """Writes an HTML page with the measurements, the predictions and the answer; viewing it needs no network."""
         _core.write_report(self.results_json, os.fspath(path))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes the file that load() reads, results.json, report.html, tensors.csv and allreduce.csv. What was there becomes results.1.json and the like."""
+        """Writes the file that load() reads, and results.json, report.html, tensors.csv and allreduce.csv.
+
+        Files that were there are renamed, to results.1.json and the like.
+        """
         _core.write_run(self.results_json, os.fspath(folder), json.dumps(self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types, without the process group and DistributedDataParallel arguments that JSON cannot hold."""
+        """The result in types of JSON, without the process group and arguments that JSON cannot hold."""
         options = {name: value for name, value in self._ddp_options.items() if isinstance(value, (bool, int, float, str, type(None)))}
         named = {name: getattr(self, name) for name in ("choice", "cap_mib", "step_s", "predicted_s", "world_size")}
         speedup = [float(self.speedup), self.speedup.low, self.speedup.high]
@@ -216,10 +229,13 @@ class TuneResult:
         return TuneResult.from_dict, (self.to_dict(),)
 
     def __deepcopy__(self, _memo: Any) -> TuneResult:
-        return self  # nothing of it changes
+        return self  # it is immutable
 
     def plot(self) -> Any:
-        """Step time by bucket cap, measured and predicted: an Altair chart if Altair is installed, else Vega-Lite that notebooks draw."""
+        """A chart of step time by bucket cap, measured and predicted.
+
+        It is Altair's if that is installed, else Vega-Lite that notebooks draw.
+        """
         measured, predicted, default = _points(json.loads(self.results_json))
         x = {"field": "cap", "type": "quantitative", "scale": {"type": "log"}, "title": "bucket cap, MiB"}
         y = {"field": "ms", "type": "quantitative", "scale": {"zero": False}, "title": "step, ms"}
@@ -248,7 +264,7 @@ class TuneResult:
         return _core.results_in_words(self.results_json)
 
     def _repr_html_(self) -> str:
-        """For notebooks: a sentence, the table, the chart."""
+        """What a notebook shows: a sentence, a table and a chart."""
         results = json.loads(self.results_json)
         rows = [(f"{row['cap_mib']:.3g} MiB", row) for row in results["curve"]]
         rows += [(row["strategy"], row) for row in results["strategies"]]
@@ -267,13 +283,16 @@ class TuneResult:
 
 
 def _typed(cap_mib: float) -> float:
-    """As a person writes it, where that is the same number of bytes."""
+    """The cap with six digits, as a person would write it, if that is the same number of bytes."""
     short = float(f"{cap_mib:.6g}")
     return short if round(short * _ddp.MIB) == round(cap_mib * _ddp.MIB) else cap_mib
 
 
 def _points(results: Mapping[str, Any]) -> tuple[list[dict[str, float]], ...]:
-    """Milliseconds a step by cap: measured, with its interval (from too few blocks none), and predicted; and with PyTorch's default."""
+    """Milliseconds a step by cap, measured and predicted, and with PyTorch's default.
+
+    Measured points have an interval, which is empty if there were too few blocks.
+    """
     measured = []
     for row in results["curve"]:
         ms, interval = row["measured_s"] * 1e3, row["measured_ci_s"]
@@ -311,14 +330,17 @@ def _drawn(results: Mapping[str, Any], width: int = 480, height: int = 200) -> s
 
 
 class VegaLite(dict[str, Any]):
-    """A Vega-Lite chart, as a notebook takes it."""
+    """A Vega-Lite chart that notebooks draw."""
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return {"application/vnd.vegalite.v5+json": dict(self), "text/plain": str(self.get("title", ""))}
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> TuneResult:
-    """Reads what TuneResult.save(folder) wrote; None: the folder in the variable FIRKIN_TUNED. Raises InputError if it is missing."""
+    """Reads what TuneResult.save(folder) wrote. Raises InputError if it is missing.
+
+    folder: None is the folder that the environment variable FIRKIN_TUNED names.
+    """
     place = folder if folder is not None else os.environ.get(_FOLDER)
     if place is None:
         raise InputError(f"load: no folder, and {_FOLDER} is not set; expected the folder of a saved result")

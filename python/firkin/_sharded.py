@@ -1,4 +1,4 @@
-"""The strategy "sharded" in Python: each rank holds its part of the optimiser."""
+"""The strategy "sharded" in Python: each rank holds a part of the optimiser's state."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from firkin._native import load_engine
 from firkin._ordered import as_the_engine_sees_it
 from firkin._torch import dist, torch
 
-_COUNTED = "step"  # the one tensor in an optimiser's state that may have a parameter's shape and is none of its elements
+# The one tensor in an optimiser's state that may have a parameter's shape without having a value for each of its
+# elements.
+_COUNTED = "step"
 _BY_PARAMETER = tuple(getattr(torch.optim, name) for name in ("Adafactor", "Muon") if hasattr(torch.optim, name))
-_MASTER = "master"  # in a whole state: what the parameter is the rounding of
+_MASTER = "master"  # its key in a whole state: the float32 values that the parameter rounds
 
 
 class _Part(NamedTuple):
     parameter: torch.Tensor
-    run: torch.Tensor  # this rank's elements: of one dimension, or in the parameter's shape; with a master a copy of them in float32
-    begin: int  # of the run in the parameter's memory, in elements
-    whole: torch.Tensor  # what an optimiser without ranks has in its place: the parameter, or a tensor of its shape without memory
+    # This rank's elements, 1-d or in the parameter's shape. With master weights they are a float32 copy.
+    run: torch.Tensor
+    begin: int  # where the run begins in the parameter's memory, in elements
+    # What stands for the parameter in an optimiser without ranks: itself, or with master weights a float32 tensor of
+    # its shape that takes no memory.
+    whole: torch.Tensor
 
     @property
     def has_master(self) -> bool:
         return self.run.dtype != self.parameter.dtype
 
     def within(self, memory: torch.Tensor) -> torch.Tensor:
-        """The run's elements in a tensor that has all of the parameter's, laid out like it; a view."""
+        """A view of the run's elements in a tensor that has all of the parameter's elements, laid out like them."""
         return memory.as_strided(self.run.shape, self.run.stride(), memory.storage_offset() + self.begin)
 
     def elements(self) -> torch.Tensor:
@@ -36,7 +41,7 @@ class _Part(NamedTuple):
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
-    """The optimiser for the strategy "sharded": each of P ranks steps its part of every bucket and holds 1/P of the state (ZeRO, stage 1).
+    """The optimiser for the strategy "sharded" (ZeRO stage 1): each of P ranks has, and steps with, 1/P of the state.
 
         model = firkin.DistributedDataParallel(Net(), strategy="sharded")
         optimizer = firkin.ShardedOptimizer(model, torch.optim.AdamW, lr=1e-3)
@@ -44,31 +49,41 @@ class ShardedOptimizer(torch.optim.Optimizer):
         loss(model(x), y).backward()
         optimizer.step()
 
-    Backward sums each part on the rank that steps it; the new parameters travel behind the next forward, in which every module waits for its
-    own. On two ranks parameters equal those of "bucketed" to the last bit. Every rank must call step() after every successful backward.
-    Parameters have no grad afterwards, so torch.nn.utils.clip_grad_norm_ finds nothing to clip: use clip_grad_norm_() of this class.
+    Backward sums the gradients of each part on the rank that steps it. The new parameters travel during the next
+    forward, in which every module waits for its own. On two ranks parameters equal those of "bucketed" to the last bit.
+    Every rank must call step() after every successful backward. Parameters have no grad after backward, so
+    torch.nn.utils.clip_grad_norm_ finds nothing to clip: use clip_grad_norm_() of this class.
 
-    model: a firkin.DistributedDataParallel before its first backward; one ShardedOptimizer per model. optimizer_class: constructed with
-    **options over views of this rank's parts (see param_groups), for which it must be written: not LBFGS, which looks at all of them at once.
-    whole_parameters: False divides every bucket evenly, and an optimiser gets 1-d views of elements: for those that work element by element,
-    as SGD, Adam(W), RMSprop and Adagrad do. True gives every parameter to one rank, in its shape: for all others, such as LAMB. Ranks' shares
-    are then as even as whole parameters allow, and large buckets travel in one piece. None: True for PyTorch's Adafactor and Muon only.
-    params: the parameters or groups to step, as optimizer_class takes them; frozen ones are stepped once they are thawed. None: all trained
-    parameters, and those that are trained later, behind the others of the first group.
-    master_weights: steps parameters in low precision (bf16) on float32 copies of this rank's part, with float32 state: 4 bytes a parameter
-    for the copies, divided by the number of ranks. state_dict() has them as "master". Without them, updates below half the distance to a
-    parameter's next value are lost.
+    model: a firkin.DistributedDataParallel before its first backward. A model takes one ShardedOptimizer.
 
-    Collective. After parameters were thawed, frozen, added or replaced, call the model's parameters_changed(): states go where their elements
-    go, those of frozen ones are kept, and what has left the module leaves the groups. Without it the next step fails on every rank.
+    optimizer_class: constructed with **options over views of this rank's parts (see param_groups). It must be able to
+    step these alone: LBFGS, which looks at all parameters at once, cannot.
 
-    Each rank sees only its own gradients, so loss scaling needs PyTorch's torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler, and
-    scaler.unscale_(optimizer) before scaler.step(optimizer).
+    whole_parameters: False divides every bucket evenly, and the optimiser gets 1-d views, which suits optimisers that
+    work element by element: SGD, Adam(W), RMSprop, Adagrad. True gives every parameter to one rank, in its shape, which
+    suits all others, such as LAMB. Ranks' shares are then as even as whole parameters allow, and large buckets travel
+    in one piece. None: True for PyTorch's Adafactor and Muon, False for all others.
+
+    params: the parameters or groups to step, as optimizer_class takes them. Frozen ones are stepped once they are
+    thawed. None: all trained parameters; parameters that are trained later join the first group, behind the others.
+
+    master_weights: steps parameters of low precision (bf16) on float32 copies of this rank's part, with float32 state.
+    The copies take 4 bytes per parameter, divided by the number of ranks; state_dict() has them as "master". Without
+    them, updates smaller than half the distance to a parameter's next value are lost.
+
+    Collective. After parameters were thawed, frozen, added or replaced, call the model's parameters_changed(): states
+    follow their elements to other ranks, states of frozen parameters are kept, and parameters that have left the module
+    leave the groups. Without that call the next step fails on every rank.
+
+    Each rank sees only its own gradients, so loss scaling needs PyTorch's
+    torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler, and scaler.unscale_(optimizer) before
+    scaler.step(optimizer).
 
     Raises InputError for parameters that are not the model's.
     """
 
-    _step_supports_amp_scaling = True  # so a scaler leaves the decision to step(), which must know of it on every rank
+    # Tells a scaler to leave the decision to skip a step to step(), since all ranks must decide alike.
+    _step_supports_amp_scaling = True
     optimizer: torch.optim.Optimizer  # over this rank's parts
     _parts: list[_Part]
     _groups: list[dict[str, Any]]
@@ -97,19 +112,21 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self.optimizer = self._make(self._over_runs(self._groups))
             _check_fits(self.optimizer, whole_parameters)
             seen = as_the_engine_sees_it(self.optimizer)
-            divide = weakref.WeakMethod(self._divide)  # the engine's part of this object would keep it alive
+            # The engine, which this object owns, would keep it alive otherwise.
+            divide = weakref.WeakMethod(self._divide)
             seen.divide = lambda parts: divide()(parts)  # type: ignore[misc]
             return seen
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, whole_parameters)
-        super().__setstate__({})  # what an Optimizer has beside parameters
+        super().__setstate__({})  # makes what every Optimizer has besides its parameters
         groups = self.optimizer.param_groups
         self._engine.audit_tensors(lambda: _audited(groups))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Collective. Returns the result of closure(). Does nothing after a failed step; skips one that overflowed, by the scaler's count.
+        """Steps this rank's parts and returns the result of closure(). Collective.
 
-        Raises InputError if a scaler has not unscaled the gradients, or not with those of all ranks.
+        Does nothing after a failed step, and skips a step in which the gradient scaler has found an overflow. Raises
+        InputError if the scaler has not unscaled the gradients, or has not looked at those of all ranks.
         """
         loss = None
         if closure is not None:
@@ -121,7 +138,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return loss
 
     def clip_grad_norm_(self, max_norm: float) -> float:
-        """Between backward() and step(): scales all gradients so that their global norm is at most max_norm. Collective. Returns the norm."""
+        """Scales all gradients so that their global norm is at most max_norm, and returns the norm. Collective.
+
+        To be called between backward() and step().
+        """
         norm: float = self._native.clip_gradients(max_norm)
         return norm
 
@@ -133,9 +153,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._engine.drain()
 
     def state_dict(self, to: int | None = None) -> dict[str, Any]:
-        """The whole state, as a plain optimizer_class would hold it: on every rank, or on rank `to` alone. Collective.
+        """The whole state, as a plain optimizer_class would hold it, on every rank or only on rank `to`. Collective.
 
-        The other ranks then hold one tensor of it at a time, and return a state_dict without state.
+        With `to`, the other ranks hold one tensor of the state at a time, and return a state_dict without state.
         """
         self.drain()
         group = self._model._group
@@ -147,7 +167,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return whole.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads the state of a ShardedOptimizer (of any number of ranks) or of a plain optimizer_class with the same parameter groups.
+        """Loads the state of a ShardedOptimizer (on any number of ranks) or optimizer_class with the same groups.
 
         Raises InputError for the state of a parameter that has been frozen from the start.
         """
@@ -170,7 +190,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups of this rank's parts."""
+        """The optimiser's groups; their parameters are this rank's parts."""
         return self.optimizer.param_groups
 
     @property
@@ -183,7 +203,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return self.optimizer.defaults
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters of the model that are in no group yet, trained or not. Raises InputError for others. On every rank."""
+        """Adds parameters of the model, frozen or not, that are in no group yet. To be called on every rank.
+
+        Raises InputError for other parameters.
+        """
         known = {id(p) for group in self._groups for p in group["params"]}
         [group] = self._as_groups([param_group])
         if any(id(p) in known for p in group["params"]):
@@ -206,20 +229,26 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return groups
 
     def _over_runs(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Of what is trained, this rank's part."""
+        """The groups with this rank's runs in the place of parameters.
+
+        Frozen parameters, which have none, are left out.
+        """
         runs = {id(part.parameter): part.run for part in self._parts}
         return [{**group, "params": [runs[id(p)] for p in group["params"] if id(p) in runs]} for group in groups]
 
     def _parts_of(self, runs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[_Part]:
-        """Of each parameter and this rank's run. Collective."""
+        """Makes a _Part of each (parameter, this rank's run). Collective."""
         group = self._model._group
         counts: list[list[int]] = [[]] * dist.get_world_size(group)
         dist.all_gather_object(counts, [run.numel() for _, run in runs], group=group)
-        before = counts[: dist.get_rank(group)]  # parts are in the order of ranks
+        before = counts[: dist.get_rank(group)]  # a parameter's runs are in the order of ranks
         return [_part(parameter, run, sum(of_rank[i] for of_rank in before)) for i, (parameter, run) in enumerate(runs)]
 
     def _whole_states(self, mine: list[dict[str, Any]]) -> Iterator[tuple[_Part, str, Any]]:
-        """(part, key, value of the whole parameter) wherever some rank has a state. mine: of each part. Collective."""
+        """Yields (part, key, value for the whole parameter) where any rank has a state. Collective.
+
+        mine: this rank's state of each part.
+        """
         group = self._model._group
         copies: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(copies, [_described(state, part) for state, part in zip(mine, self._parts)], group=group)
@@ -230,7 +259,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _divide(self, divided: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:
-        """By the engine, before runs get other elements. divided: each parameter, its run, and a tensor like what that will be. Collective."""
+        """Moves states to the ranks that will have their elements. Collective.
+
+        The engine calls this before it changes the elements of runs. divided: each parameter, its run, and a tensor
+        with the shape and layout that the run will have.
+        """
         state = self.optimizer.state
         before = {id(part.parameter): part for part in self._parts}
         now = {id(part.parameter): part for part in self._parts_of([(parameter, then) for parameter, _, then in divided])}
@@ -248,7 +281,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._groups[0]["params"] += [p for p in new if id(p) not in known]
         joined = {id(p) for p in new}
         of_joined = [{**group, "params": [p for p in group["params"] if id(p) in joined]} for group in self._groups]
-        if any(group["params"] for group in of_joined):  # what the optimiser makes when it is constructed
+        if any(group["params"] for group in of_joined):  # some optimisers make their state when they are constructed
             moved.update(self._make(self._over_runs([group for group in of_joined if group["params"]])).state)
         for part in before.values():
             state.pop(part.run, None)
@@ -257,7 +290,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
             mine["params"] = its["params"]
 
     def _overflowed(self) -> bool:
-        """By what a scaler sets before step()."""
+        """Whether gradients overflowed on any rank, from the attributes that a scaler sets before it calls step().
+
+        Collective.
+        """
         found, scale = self.__dict__.get("found_inf"), self.__dict__.get("grad_scale")
         if found is None:
             return False
@@ -275,7 +311,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         raise InputError("ShardedOptimizer: cannot be copied or pickled; expected its state_dict()")
 
     def _whole(self) -> torch.optim.Optimizer:
-        """A plain optimizer_class, in whose format checkpoints are: no state, current options."""
+        """A plain optimizer_class over whole parameters, with the current options and no state.
+
+        Checkpoints have its format.
+        """
         wholes = {id(part.parameter): part.whole for part in self._parts}
         whole = self._make([{**group, "params": [wholes.get(id(p), p) for p in group["params"]]} for group in self._groups])
         whole.state.clear()
@@ -284,7 +323,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return whole
 
     def _state_of(self, part: _Part) -> dict[str, Any]:
-        """Of this rank, with the master where it is more than its parameter says."""
+        """This rank's state of the part, with the master weights if they hold more than the rounded parameter."""
         state = dict(self.optimizer.state.get(part.run, {}))
         if part.has_master and (state or not torch.equal(part.run, part.elements().to(part.run.dtype))):
             state[_MASTER] = part.run
@@ -309,9 +348,12 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _audited(groups: list[dict[str, Any]]) -> list[tuple[str, torch.Tensor]]:
-    """Options: ranks step different parts, so that parameters would not differ."""
+    """The options of groups, as tensors for the audit.
+
+    If options differ between ranks, parameters do not show it, since each rank steps other parts.
+    """
     options = [(f"{key} of group {i}", value) for i, group in enumerate(groups) for key, value in _options(group).items()]
-    known = (bool, int, float, str, tuple, list, type(None))  # which are written alike on every rank
+    known = (bool, int, float, str, tuple, list, type(None))  # equal values of these have the same repr() on every rank
     tensors = [(name, value) for name, value in options if isinstance(value, torch.Tensor)]
     return tensors + [(name, torch.tensor(list(repr(value).encode()))) for name, value in options if isinstance(value, known)]
 
@@ -321,14 +363,20 @@ def _is_run(key: str, value: Any, shape: torch.Size) -> bool:
 
 
 def _described(state: dict[str, Any], part: _Part) -> dict[str, Any]:
-    """With a dtype in the place of what each rank has its elements of. A rank that steps none of them knows nothing."""
+    """The part's state for other ranks: a tensor with a value per element is replaced by its dtype.
+
+    Empty on a rank that has no elements of the parameter.
+    """
     if part.run.numel() == 0:
         return {}
     return {key: value.dtype if _is_run(key, value, part.run.shape) else value for key, value in state.items()}
 
 
 def _gathered(mine: torch.Tensor | None, dtype: torch.dtype, part: _Part, group: Any) -> torch.Tensor:
-    """Exact: the bytes of one rank are added to zeros of the others."""
+    """The whole tensor from the ranks' runs. Collective.
+
+    The sum is exact, since it adds the bytes of one rank to zeros of all others.
+    """
     whole = torch.zeros(part.parameter.numel(), dtype=dtype, device=part.parameter.device)
     if mine is not None and mine.numel() > 0:
         part.within(whole).copy_(mine)

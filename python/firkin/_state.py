@@ -1,4 +1,4 @@
-"""What training steps change, found, kept on the host, put back, and compared between ranks."""
+"""Finds what training steps change, copies it to the host, restores it, and compares it between ranks."""
 
 from __future__ import annotations
 
@@ -20,41 +20,44 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-_LOOSE_BYTES = 256 << 20  # of tensors outside modules that are copied: a data set that lies in memory is no state
+# How much is copied of tensors outside of modules: a data set in memory is larger, and is no state.
+_LOOSE_BYTES = 256 << 20
 _Put = Callable[[], Any]
 
 
 def _alive(*classes: type) -> list[list[Any]]:
-    """Objects of each class in this process."""
+    """All objects of each class in this process."""
     gc.collect()
     things = gc.get_objects()
     return [[thing for thing in things if issubclass(type(thing), kind)] for kind in classes]
 
 
 class State:
-    """Of this process: every module, every optimiser with its parameters, learning-rate schedules, gradient scalers, the random numbers of
-    Python, NumPy, the CPU and the GPUs; and the tensors that a step, or a module, holds outside of parameters and buffers.
+    """The training state of this process.
 
-    Other things that a step changes (loaders, its own counters) are not found.
+    It consists of every module, every optimiser with its parameters, learning-rate schedules, gradient scalers, the
+    random numbers of Python, NumPy, the CPU and the GPUs, and the tensors besides parameters and buffers that a step or
+    a module holds. Other things that a step changes (loaders, its own counters) are not found.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         optimizers, self._schedules, self._scalers, averages, self._modules = _alive(
             Optimizer, LRScheduler, GradScaler, AveragedModel, torch.nn.Module
         )
-        self._optimizers = [o for o in optimizers if isinstance(vars(o).get("state"), dict)]  # not what only wraps one
+        # An object that only wraps an optimiser has no state of its own.
+        self._optimizers = [o for o in optimizers if isinstance(vars(o).get("state"), dict)]
         self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
         self._add_modules([("", model), *((f"averaged model {i}: ", average) for i, average in enumerate(averages))])
         for i, optimizer in enumerate(self._optimizers):
             for j, tensor in enumerate(p for group in optimizer.param_groups for p in group["params"]):
                 self._add(f"parameter {j} of optimiser {i}", tensor)
-        self._trained = list(self._tensors.values())  # of which ranks agree
+        self._trained = list(self._tensors.values())  # ranks must agree on these
         self.parameters = [t for _, t in self._trained if t.requires_grad]
         children = {id(child) for module in self._modules for child in vars(module).get("_modules", {}).values()}
         roots = [module for module in self._modules if id(module) not in children]
         self._add_modules([(f"{type(module).__name__} {i}: ", module) for i, module in enumerate(roots)])
         self._places: list[_Put] = []
-        self._watched: list[tuple[str, torch.Tensor, int]] = []  # found, and too large to be copied
+        self._watched: list[tuple[str, torch.Tensor, int]] = []  # found but too large to be copied; with their versions
         self._digests: dict[str, int] = {}
         self._all: list[_Put] = []
         self._schedule: list[_Put] = []
@@ -67,13 +70,16 @@ class State:
         for prefix, root in named:
             try:
                 tensors = [*root.named_parameters(), *root.named_buffers()]
-            except (AttributeError, RuntimeError):  # it is half made, or what is scripted in it has gone
+            except (AttributeError, RuntimeError):  # its constructor has not finished, or a scripted part of it is gone
                 continue
             for name, tensor in tensors:
                 self._add(prefix + name.replace("_orig_mod.", ""), tensor)
 
     def reach(self, step: Any, also: Sequence[Any] = ()) -> None:
-        """Finds what `step` and modules hold outside of parameters and buffers. also: what is to be kept as well, of any size. Local."""
+        """Finds the tensors besides parameters and buffers that `step` and modules hold. Not collective.
+
+        also: what is to be kept as well, whatever its size.
+        """
         reached = Reached()
         for i, thing in enumerate(also):
             reached.walk(f"also[{i}]", thing)
@@ -89,11 +95,11 @@ class State:
             if i < wanted or tensor.nbytes <= left:
                 left -= tensor.nbytes if i >= wanted else 0
                 self._add(name, tensor)
-            elif not tensor.is_inference():  # which has no version
+            elif not tensor.is_inference():  # inference tensors have no version
                 self._watched.append((name, tensor, tensor._version))
 
     def bytes_by_kind(self) -> dict[str, int]:
-        """What keep() copies to the host."""
+        """How many bytes keep() copies to the host, by kind of tensor."""
         tensors = [tensor for _, tensor in self._tensors.values()]
         states = [value for o in self._optimizers for state in o.state.values() if isinstance(state, dict) for value in state.values()]
         kinds = {
@@ -105,7 +111,7 @@ class State:
         return {kind: sum(tensor.nbytes for tensor in held) for kind, held in kinds.items()}
 
     def keep(self) -> None:
-        """Copies all of it to the host. Raises InputError for a tensor of which there can be no copy. Local."""
+        """Copies the state to the host. Raises InputError for a tensor that cannot be copied. Not collective."""
         puts = {key: _put_tensor(tensor, name) for key, (name, tensor) in self._tensors.items()}
         known: dict[int, _Put] = {key: (lambda t=t: t) for key, (_, t) in self._tensors.items()}  # type: ignore[misc]
         self._all = [*self._places, *puts.values()]
@@ -117,12 +123,16 @@ class State:
         self._digests = dict(self._digested())
 
     def put_back(self, *, schedules_only: bool = False) -> None:
-        """All that was kept, if anything, or learning rates and what moves them: tuning is not to run through a schedule that has an end."""
+        """Restores what keep() has copied, if it was called.
+
+        schedules_only: restores only learning rates and their schedules. Without that, tuning's steps could run through
+        a schedule that has an end.
+        """
         for put in self._schedule if schedules_only else self._all:
             put()
 
     def check_watched(self) -> None:
-        """Raises InputError when a tensor was changed that was found and not copied. Local."""
+        """Raises InputError if a tensor has changed that was found but not copied. Not collective."""
         for name, tensor, version in self._watched:
             if tensor._version != version:
                 raise InputError(
@@ -131,12 +141,12 @@ class State:
                 )
 
     def unlike(self, ranks: Ranks) -> set[str]:
-        """Names of parameters and of optimisers' states that ranks do not have in common now. Collective."""
+        """Names of parameters and optimiser states that now differ between ranks. Collective."""
         everyone = ranks.all(dict(self._digested(trained_only=True)))
         return {name for theirs in everyone for name, digest in theirs.items() if everyone[0].get(name) != digest}
 
     def check_put_back(self, ranks: Ranks) -> None:
-        """Raises RuntimeError, on every rank, that names a tensor which is not as it was kept. Collective."""
+        """Raises a RuntimeError on every rank if a tensor differs from its copy, and names it. Collective."""
         now = dict(self._digested())
         wrong = [name for name in {**self._digests, **now} if self._digests.get(name) != now.get(name)]
         wrong += [name for name, tensor, version in self._watched if tensor._version != version]
@@ -175,7 +185,7 @@ def _put_tensor(tensor: torch.Tensor, name: str) -> _Put:
 
     def put() -> torch.Tensor:
         if tensor.data_ptr() != memory.data_ptr() or tensor.shape != memory.shape:
-            tensor.data = memory  # it was given another's memory, perhaps
+            tensor.data = memory  # a step may have given the tensor other memory
         with torch.inference_mode(tensor.is_inference()):
             tensor.detach().copy_(kept)
         return tensor
@@ -196,7 +206,10 @@ def _put_gradient(p: torch.Tensor, name: str) -> _Put:
 
 
 def _put(value: Any, known: dict[int, _Put]) -> _Put:
-    """What puts everything in dicts, lists and tuples back in place, tensors with their contents; other objects are left as they are."""
+    """Returns a function that restores what is in dicts, lists and tuples, in place, and tensors with their contents.
+
+    Other objects are left as they are.
+    """
     if id(value) in known:
         return known[id(value)]
     if isinstance(value, torch.Tensor):

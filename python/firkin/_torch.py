@@ -1,4 +1,4 @@
-"""PyTorch, or one line that says why not."""
+"""Imports PyTorch, or raises an error of one line that says why that is not possible."""
 
 from __future__ import annotations
 

@@ -29,10 +29,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
-_PROFILE_SHARE, _CALIBRATION_SHARE, _RACE_SHARE, _OPTION_SHARE = 0.2, 0.33, 0.4, 0.25  # of the time that there is, or that is left then
-_RACE_BLOCKS, _GAIN_BLOCKS = (3, 10), (2, 20)  # at least and at most
-_INTERVAL_BLOCKS = 6  # fewer have no interval of 95 %
-_SLACK_S = 10.0  # over time_budget_s, of which nothing is said
+# The shares of time that a phase may take: profiling of time_budget_s, the others of what is left when they begin.
+_PROFILE_SHARE, _CALIBRATION_SHARE, _RACE_SHARE, _OPTION_SHARE = 0.2, 0.33, 0.4, 0.25
+_RACE_BLOCKS, _GAIN_BLOCKS = (3, 10), (2, 20)  # the fewest and the most
+_INTERVAL_BLOCKS = 6  # a 95 % interval needs that many
+_SLACK_S = 10.0  # how much later than time_budget_s tuning may end without a warning
 _LINES_EVERY_S = 10.0
 _GIB = 1 << 30
 
@@ -43,11 +44,12 @@ class _Calibration(NamedTuple):
     blocks: int
 
 
-_CALIBRATIONS = (_Calibration(2, 4, 4), _Calibration(1, 4, 2), _Calibration(1, 4, 1), _Calibration(1, 2, 1))  # the first that fits, or the last
+# The first that fits into its share of the time is chosen, or else the last.
+_CALIBRATIONS = (_Calibration(2, 4, 4), _Calibration(1, 4, 2), _Calibration(1, 4, 1), _Calibration(1, 2, 1))
 
 
 class Progress:
-    """Progress of a tuning: tqdm's bar with the time left on a terminal, otherwise lines."""
+    """Shows the progress of a tuning: on a terminal as tqdm's bar with the time left, otherwise as lines."""
 
     def __init__(self, expected_s: float, shown: bool) -> None:
         self._started = time.perf_counter()
@@ -63,11 +65,11 @@ class Progress:
             self._bar = tqdm(total=100, desc="firkin.tune", bar_format=form, file=sys.stderr, leave=False)
 
     def expect(self, seconds: float) -> None:
-        """All of it takes that long at least."""
+        """Tells that tuning will take at least that long."""
         self._expected_s = max(self._expected_s, seconds)
 
     def at(self, what: str) -> None:
-        """what: it does now."""
+        """Shows how far tuning is. what: what it does now."""
         if not self._shown:
             return
         done_s = time.perf_counter() - self._started
@@ -103,7 +105,7 @@ class _Job:
     seed: int
     restore: bool
     progress: Progress
-    compiled: bool = False  # the model, or what wraps it
+    compiled: bool = False  # whether torch.compile is used, for the model or for what wraps it
 
     def check(self) -> None:
         self.ranks.check_measurable(self.time_budget_s)
@@ -111,13 +113,13 @@ class _Job:
         trainable_parameters(self.model)
 
     def agreed(self) -> dict[str, Any]:
-        """What ranks decide by, each for itself."""
+        """The arguments and settings that must be the same on every rank, since each rank acts on its own."""
         return {
             "caps_mib": self.caps_mib,
             "time_budget_s": self.time_budget_s,
             "seed": self.seed,
             "restore": self.restore,
-            # Others are each rank's own (device_ids) or of types that cannot be compared.
+            # Values other than bool may differ between ranks (device_ids), or are of types that cannot be compared.
             "ddp_kwargs": {name: value if isinstance(value, bool) else "..." for name, value in sorted(self.options.items())},
             "torch": torch.__version__,
             "DDP_SET_LAST_BUCKET_CAP=1": _ddp.cuts_from_the_end(),
@@ -125,7 +127,7 @@ class _Job:
         }
 
     def calls(self, settings: int, blocks: int, timed_steps: int, *, with_none: bool = True) -> int:
-        """How often blocks of steps call step."""
+        """How often that many blocks call step. with_none: whether they include the setting without communication."""
         return blocks * (settings * (timed_steps + warmup_steps(self.options)) + (1 + timed_steps if with_none else 0))
 
     def most_calls(self) -> int:
@@ -156,22 +158,32 @@ def tune(
 ) -> TuneResult:
     """Finds the fastest gradient buckets for this model on these ranks. Collective: every rank gets the same result.
 
-    model: the module itself, not wrapped. step(model): one training step with the model it is given: forward, backward, optimiser. With
-    gradient accumulation, all but the last backward run under `with model.no_sync():`. It is called some hundred times, with
-    DistributedDataParallel or a module that is called the same way.
-    process_group: None is the default group, or that of ddp_kwargs' device_mesh. ddp_kwargs: the other arguments of your
-    DistributedDataParallel. wrap(model, **kwargs): how you wrap the model if you do more, such as registering a communication hook or
-    compiling. caps_mib: bucket caps to measure besides the best predicted ones. time_budget_s: approximate total; slow steps run fewer times,
-    result.notes says what that cannot show, and the logger "firkin" warns if even the fewest take longer.
-    restore: afterwards, even after an error, all is as before: parameters, buffers and gradients of every module in this process, the state
-    of optimisers, schedules and gradient scalers, random numbers, and other tensors that step reaches by its closure, globals, attributes or
-    containers. The copy on the host is the only memory beyond that of training; from 1 GiB on, a line says its size before the first step.
-    Loaders, counters, and what only C++ or a generator holds have moved on. False: nothing is copied, and training continues from the tuned
-    steps; those without communication have zero gradients. also: modules, tensors or what holds them, that are kept too: of what step reaches
-    outside of modules and optimisers only 256 MiB are. progress: a bar on rank 0, and the answer in three lines.
+    model: the module itself, not wrapped.
 
-    Raises InputError, on every rank, for a model, step, arguments or group that cannot be tuned, if a node has no memory for the copy, and if
-    the batches run out; RuntimeError if something could not be restored or ranks drifted apart.
+    step(model): one training step with the model that it is given: forward, backward, optimiser. With gradient
+    accumulation, all but the last backward run under `with model.no_sync():`. It is called some hundred times, with a
+    DistributedDataParallel or with a module that is called in the same way.
+
+    process_group: None is the default group, or that of ddp_kwargs' device_mesh. ddp_kwargs: the other arguments of
+    your DistributedDataParallel. wrap(model, **kwargs): how you wrap the model if you do more, such as registering a
+    communication hook or compiling. caps_mib: bucket caps to measure besides those with the best predictions.
+
+    time_budget_s: the approximate time in all. Slow steps are run fewer times. Then result.notes says what that cannot
+    show, and the logger "firkin" warns if even the fewest steps take longer.
+
+    restore: afterwards, even after an error, everything is as it was: parameters, buffers and gradients of every module
+    in this process, the state of optimisers, schedules and gradient scalers, random numbers, and other tensors that
+    step reaches through its closure, globals, attributes or containers. Only loaders, counters, and what C++ code or a
+    generator holds have moved on. The copy on the host is the only memory that tuning needs beyond that of training;
+    from 1 GiB on, a line says its size before the first step. False: nothing is copied, and training continues from
+    where tuning's steps have left it; in those without communication gradients were zero.
+
+    also: more to be restored: modules, tensors, or objects that hold them. Of what step reaches outside of modules and
+    optimisers, only 256 MiB are restored otherwise. progress: shows a bar on rank 0, and the answer in three lines.
+
+    Raises InputError, on every rank, if the model, step, arguments or group cannot be tuned, if a node has no memory
+    for the copy, or if the batches run out; RuntimeError if something could not be restored, or ranks have drifted
+    apart.
     """
     options = dict(ddp_kwargs or {})
     process_group = options.pop("process_group", process_group)
@@ -209,7 +221,10 @@ def tune(
 
 
 def _say_copy(job: _Job, state: State) -> None:
-    """What restoring takes, before it is taken. Raises InputError, on every rank, where a node has less memory free. Collective."""
+    """Says how much memory the copy for restoring takes, before it is made. Collective.
+
+    Raises InputError, on every rank, if a node has less memory free.
+    """
     kinds = state.bytes_by_kind()
     everyone = job.ranks.all((socket.gethostname(), sum(kinds.values()), available_memory_bytes()))
     for host in sorted({host for host, _, _ in everyone}):
@@ -230,7 +245,7 @@ def _say_copy(job: _Job, state: State) -> None:
 
 
 def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tuple[TuneResult, set[str]]:
-    """What was found, and what ranks did not have in common at the start."""
+    """The result, and the names of tensors that differed between ranks at the start."""
     ranks, started = job.ranks, time.perf_counter()
     parameters = trainable_parameters(job.model)
     wire, profiled = wrapping.alike(parameters[0][1].dtype)
@@ -272,7 +287,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
             on_block=lambda done: job.progress.at(f"{phase}: block {done}"),
         )  # fmt: skip
 
-    # A step with all of its communication exposed: by how much it is hidden is not known yet.
+    # The time of a step, from above: it is not known yet how much of the communication backward hides.
     step_s = ranks.max([step.seconds / step.calls])[0] + table.rows[-1].median_s
     effort = _calibration(job, step_s, left_s(), notes)
     steps = StepBench(ranks, wrapping, step, profile, state, effort.timed_steps)
@@ -283,7 +298,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
             smallest_cap_mib=1.0 if job.compiled else 0.0, caps_mib=job.caps_mib,
         )  # fmt: skip
 
-    tuner: Any = ranks.attempt(lambda: new_tuner() if ranks.rank == 0 else None)  # which decides for all
+    tuner: Any = ranks.attempt(lambda: new_tuner() if ranks.rank == 0 else None)  # rank 0 decides for all
     calls, before_s = step.calls, left_s()
     samples = measured("calibrating", [None, *ranks.on_rank_0(lambda: tuner.calibration_settings)], (effort.blocks, effort.blocks))
     step_s = (before_s - left_s()) / (step.calls - calls)
@@ -317,7 +332,8 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
 
     def decided() -> tuple[Setting, dict[str, bool], str]:
         tuner.decide(gain)
-        is_measured_with = tuner.choice.counts == tuner.gain_settings[1].counts  # the default may have the chosen cap's buckets
+        # Options were measured with the chosen cap's buckets, which the default may have too.
+        is_measured_with = tuner.choice.counts == tuner.gain_settings[1].counts
         won = options.won if is_measured_with else {}
         return tuner.choice, won, _with_facts(tuner.results(), job, notes, won)
 
@@ -330,7 +346,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
 
 
 def _calibration(job: _Job, step_s: float, left_s: float, notes: list[str]) -> _Calibration:
-    """Less if steps are slow; warns if even the least takes too long."""
+    """How much to measure for the calibration: less if steps are slow. Warns if even the least takes too long."""
     share_s = _CALIBRATION_SHARE * left_s
     effort = next((e for e in _CALIBRATIONS if job.calls(e.settings, e.blocks, e.timed_steps) * step_s <= share_s), _CALIBRATIONS[-1])
     if effort.settings < _CALIBRATIONS[0].settings:
@@ -346,7 +362,7 @@ def _calibration(job: _Job, step_s: float, left_s: float, notes: list[str]) -> _
 
 
 def _lists_possible(job: _Job, profile: Profile) -> bool:
-    """Whether DistributedDataParallel can be made to have any plan's buckets here."""
+    """Whether a list of caps can give this model's DistributedDataParallel the buckets of any plan."""
     parameters = _ddp.reduced_parameters(job.model)
     by_registration = job.unused_allowed and not job.options.get("static_graph")
     in_order = not by_registration or profile.names == [name for name, _ in parameters][::-1]
@@ -354,7 +370,7 @@ def _lists_possible(job: _Job, profile: Profile) -> bool:
 
 
 def _with_facts(results_json: str, job: _Job, notes: list[str], won: dict[str, bool]) -> str:
-    """A results.json, with what only PyTorch knows of the run."""
+    """Adds to a results.json the facts of this run that only PyTorch knows."""
     results, parameters = json.loads(results_json), [p for _, p in _ddp.reduced_parameters(job.model)]
     results["command_line"] = sys.argv
     results["notes"] = [*notes, *results.get("notes", ())]

@@ -3,8 +3,9 @@
     trainer.add_callback(firkin.integrations.for_transformers(trainer))    # Transformers' Trainer, also with PEFT
     Trainer(callbacks=[firkin.integrations.for_lightning()])               # Lightning
 
-Arguments are firkin.tune's (time_budget_s, caps_mib, ...); the callback's `result` holds the outcome. Training then starts as it would
-have: all state is restored, and the callback reads loaders through its own iterator.
+Both take the arguments of firkin.tune (time_budget_s, caps_mib, ...); the callback's `result` holds the outcome.
+Training then starts as it would have without them: all state is restored, and the callback reads loaders through an
+iterator of its own.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from firkin._torch import torch
 from firkin._tune import tune
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-_BATCHES = 16  # that are read, and used again and again
+_BATCHES = 16  # how many batches are read, and then used again and again
+# Arguments that are taken over from the program's DistributedDataParallel, with PyTorch's defaults.
 _KEPT = {"find_unused_parameters": False, "broadcast_buffers": True, "gradient_as_bucket_view": False, "static_graph": False,
-         "device_ids": None, "output_device": None}  # and what PyTorch takes them to be  # fmt: skip
+         "device_ids": None, "output_device": None}  # fmt: skip
 
 _log = logging.getLogger("firkin")
 
 
 def tune_wrapped(ddp: DDP, step: Step, **arguments: Any) -> TuneResult:
-    """firkin.tune for the model in a DistributedDataParallel that has not stepped yet, and then gives it the chosen buckets."""
+    """Runs firkin.tune for the model in `ddp`, which has not stepped yet, and gives `ddp` the chosen buckets."""
     options = {name: value for name, default in _KEPT.items() if (value := getattr(ddp, name, default)) != default}
     hooks = list(ddp._comm_hooks)
     ddp.reducer._remove_autograd_hooks()
@@ -38,7 +40,8 @@ def tune_wrapped(ddp: DDP, step: Step, **arguments: Any) -> TuneResult:
         if into is None:
             into = DDP(module, **kwargs)
         else:
-            into.__init__(module, **kwargs)  # type: ignore[misc]  # who holds it keeps it
+            # In place, since the framework holds this object.
+            into.__init__(module, **kwargs)  # type: ignore[misc]
         for hook, state in hooks:
             into.register_comm_hook(state, hook)
         return into
@@ -73,7 +76,7 @@ def for_transformers(trainer: Any, **arguments: Any) -> Any:
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if (ddp := _wrapped("for_transformers", trainer.model_wrapped)) is None or self.result is not None:
                 return
-            trainer.current_gradient_accumulation_steps = 1  # the loop sets it with every batch
+            trainer.current_gradient_accumulation_steps = 1  # the Trainer's loop sets it again with every batch
             loader = kwargs["train_dataloader"]
             batches = _again_and_again(loader, getattr(loader, "end", lambda: None))
 
@@ -114,7 +117,7 @@ def for_lightning(**arguments: Any) -> Any:
                 scaler.step(optimizer)
                 scaler.update()
 
-            module.log = module.log_dict = lambda *_, **__: None  # these steps are not the training's
+            module.log = module.log_dict = lambda *_, **__: None  # what tuning's steps log is not training's
             try:
                 self.result = tune_wrapped(ddp, step, **arguments)
             finally:

@@ -1,9 +1,10 @@
 """`torchrun --nproc-per-node N -m firkin.tune my_script.py:build`: firkin.tune for a script's model.
 
-build() returns the model and the step, and, if wanted, other arguments of DistributedDataParallel: `model, step, {"static_graph": True}`.
-It is called on every rank, when the process group is there: the script's own, if importing it makes one, else NCCL where there is a GPU
-(with LOCAL_RANK's set, before the script is imported), or Gloo; init_process_group() in build() is left out. What follows `--` is the
-script's: `... -m firkin.tune my_script.py:build -- --layers 12`.
+build() returns the model and the step and, optionally, other arguments of DistributedDataParallel, for example
+`model, step, {"static_graph": True}`. It is called on every rank once there is a process group: the one that the script
+makes when it is imported, else one of NCCL if there is a GPU, or of Gloo. The GPU, that of LOCAL_RANK, is set before
+the script is imported. An init_process_group() in build() does nothing. Arguments after `--` are the script's:
+`... -m firkin.tune my_script.py:build -- --layers 12`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if __name__ != "__main__":
 
 
 def load_builder(target: str) -> Callable[[], Any]:
-    """The function of FILE.py:FUNCTION. Raises InputError where there is none."""
+    """The function that FILE.py:FUNCTION names. Raises InputError if there is none."""
     file, _, name = target.rpartition(":")
     path = pathlib.Path(file)
     if not name or path.suffix != ".py" or not path.is_file():
@@ -54,7 +55,7 @@ def built(builder: Callable[[], Any]) -> tuple[Any, Any, dict[str, Any]]:
 
 def run(arguments: argparse.Namespace) -> None:
     if "RANK" not in os.environ:
-        load_builder(arguments.target)  # what is wrong with it comes first
+        load_builder(arguments.target)  # an error in the target is more urgent than missing ranks
         raise firkin.InputError("no ranks; expected a start by torchrun: torchrun --nproc-per-node 2 -m firkin.tune FILE.py:FUNCTION")
     from firkin._ranks import Ranks
     from firkin._torch import dist, torch
@@ -69,7 +70,8 @@ def run(arguments: argparse.Namespace) -> None:
         with mock.patch.object(dist, "init_process_group"):
             model, step, ddp_kwargs = Ranks(None).attempt(lambda: built(builder))
         asked = {"caps_mib": arguments.cap_mib, "time_budget_s": arguments.time_budget_s, "seed": arguments.seed}
-        result = firkin.tune(model, step, ddp_kwargs=ddp_kwargs, restore=False, **asked)  # nobody trains on
+        # Nothing is trained afterwards.
+        result = firkin.tune(model, step, ddp_kwargs=ddp_kwargs, restore=False, **asked)
         if dist.get_rank() == 0:
             result.save(arguments.out)
             print(result.results_json if arguments.json else f"{result}\n{result.line()}\nwrote {arguments.out}", end="\n")
@@ -88,7 +90,8 @@ def main() -> int:
     words, of_script = sys.argv[1:], []
     if "--" in words:
         words, of_script = words[: words.index("--")], words[words.index("--") + 1 :]
-    targets = [word for word in words if re.search(r"\.py:\w+$", word)][:1]  # also behind --cap-mib 1 2
+    # Taken out first, because --cap-mib would take a target that follows its numbers for another number.
+    targets = [word for word in words if re.search(r"\.py:\w+$", word)][:1]
     arguments = parser.parse_args(targets + [word for word in words if word not in targets])
     sys.argv = [arguments.target.rpartition(":")[0], *of_script]
     try:
@@ -101,9 +104,11 @@ def main() -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process, and not the interpreter before it: a thread of Gloo that still has a tensor to let go of would abort it.
+    """Ends the process without shutting down the interpreter first.
 
-    DistributedDataParallel keeps these threads, also after destroy_process_group() (PyTorch 2.13; pytorch/pytorch issue 190489).
+    A thread of Gloo's that still has to release a tensor would abort the process while the interpreter shuts down.
+    DistributedDataParallel keeps these threads even after destroy_process_group() (PyTorch 2.13; pytorch/pytorch issue
+    190489).
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()
