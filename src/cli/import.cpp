@@ -38,7 +38,7 @@ nlohmann::json write_imported(const ImportFlags& flags, const Imported& imported
   return result;
 }
 
-// With --world, what other numbers of ranks took is left out.
+// With --world, drops the times of other numbers of ranks.
 void keep_world(Imported& imported, int64_t world_size) {
   if (world_size == 0 || imported.table.empty()) return;
   const std::vector<int64_t> worlds = world_sizes(imported.table);

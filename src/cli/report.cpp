@@ -20,7 +20,8 @@ struct ReportFlags {
 
 constexpr const char* kFolderOfSeveral = "firkin-out/report";
 
-// --html, or report.html in --out, or else beside the results; of several in a folder of its own, where none of them has its page.
+// --html, or report.html in --out, or else beside the results; for several results in a folder of its own, which is
+// none of theirs.
 std::filesystem::path page_path(const ReportFlags& flags, const std::vector<std::filesystem::path>& results) {
   if (!flags.html.empty()) return flags.html;
   const std::string folder = flags.out.empty() && results.size() > 1 ? kFolderOfSeveral : flags.out;

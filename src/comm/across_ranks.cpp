@@ -25,7 +25,7 @@ double of_rank_0(const ProcessGroup& group, double value) {
 
 namespace {
 
-// The root's text, of so many bytes.
+// The root's text, which has `length` bytes, on every rank.
 std::string broadcast_text(const ProcessGroup& group, const std::string& text, double length, int root) {
   if (length == 0) return "";
   at::Tensor bytes = at::empty({static_cast<int64_t>(length)}, at::kByte);

@@ -14,7 +14,8 @@
 
 namespace firkin {
 
-// Every rank's values, by rank, on every rank. Every rank gives as many. dtype: of the values; a sum of one and zeros is exact. Collective.
+// Every rank's values, by rank, on every rank. Every rank gives the same number of values of type `dtype`. The
+// all-reduce underneath is exact, because it adds one rank's value to zeros. Collective.
 template <typename Value>
 std::vector<std::vector<Value>> gather_rows(const ProcessGroup& group, const std::vector<Value>& values, at::ScalarType dtype) {
   const auto count = static_cast<int64_t>(values.size());
@@ -27,12 +28,12 @@ std::vector<std::vector<Value>> gather_rows(const ProcessGroup& group, const std
   return rows;
 }
 
-// Element by element, over the ranks: of times, those of the slowest. Every rank gives as many values, and gets the same result.
-// Collective.
+// The maximum and the sum over the ranks, the former element by element: for times, those of the slowest rank. Every
+// rank gives as many values and gets the same result. Collective.
 std::vector<double> max_over_ranks(const ProcessGroup& group, const std::vector<double>& values);
 double sum_over_ranks(const ProcessGroup& group, double value);
 
-// Rank 0's value, on every rank: what follows from a clock must be decided once. Collective.
+// Rank 0's value, on every rank: what depends on a clock must be decided by one rank. Collective.
 double of_rank_0(const ProcessGroup& group, double value);
 
 inline std::vector<std::vector<uint64_t>> gather_hashes(const ProcessGroup& group, const std::vector<uint64_t>& hashes) {
@@ -42,7 +43,7 @@ inline std::vector<std::vector<uint64_t>> gather_hashes(const ProcessGroup& grou
 // The text of rank `root`, on every rank. Collective.
 std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root);
 
-// The values of rank `root`, on every rank, which may have given other ones, and more or fewer. Collective.
+// The values of rank `root`, on every rank. Other ranks may give other values, and more or fewer. Collective.
 template <typename Value>
 std::vector<Value> list_of_rank(const ProcessGroup& group, const std::vector<Value>& values, int root) {
   static_assert(std::is_trivially_copyable_v<Value>);

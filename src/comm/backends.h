@@ -1,4 +1,5 @@
-// The backends of c10d that gradients travel by, whose headers stay inside one source file each; and which of them a rank takes.
+// The c10d backends that carry gradients, and which of them a rank takes. Each backend's headers stay inside one source
+// file.
 #pragma once
 
 #include <chrono>
@@ -10,19 +11,20 @@ namespace firkin {
 
 // Gloo, the backend for CPU tensors. Its headers stay inside gloo_backend.cpp: the wheel does not ship them.
 
-// address: of the meeting point; a loopback address keeps the ranks' connections on loopback as well. Otherwise Gloo uses the interface
-// that GLOO_SOCKET_IFNAME names, or the one of this machine's host name.
+// address: of the meeting point; a loopback address keeps the ranks' connections on loopback as well. Otherwise Gloo
+// uses the interface that GLOO_SOCKET_IFNAME names, or the one of this machine's host name.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     const std::string& address, std::chrono::milliseconds timeout);
 
-// NCCL, the backend for tensors on GPUs. Its headers and CUDA's stay inside nccl_backend.cpp and cuda_timer.cpp, which are compiled where
-// LibTorch is a CUDA build; elsewhere no_nccl_backend.cpp stands in for both. It has has_nccl() as well (device.h).
+// NCCL, the backend for tensors on GPUs. Its headers and CUDA's stay inside nccl_backend.cpp and cuda_timer.cpp, which
+// are compiled where LibTorch is a CUDA build; elsewhere no_nccl_backend.cpp stands in for both. It has has_nccl() as
+// well (device.h).
 
 // "2.29.7"; empty without NCCL.
 std::string nccl_version();
 
-// What tells this GPU from every other one of this and other machines: its UUID, and NCCL_HOSTID where that is set, by which NCCL itself
-// tells machines apart. Throws RuntimeError without NCCL.
+// Tells this GPU from every other one, also of other machines: its UUID, and NCCL_HOSTID if that is set, by which NCCL
+// itself tells machines apart. Throws RuntimeError without NCCL.
 std::string gpu_identity(c10::Device device);
 
 // Communicators are made by the first collective. Throws InputError without NCCL, c10::Error without a GPU.
@@ -32,32 +34,35 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
 // Whether the current stream of this device records a graph; false without CUDA.
 bool is_cuda_capturing(c10::Device device);
 
-// ---- What GroupOptions ask for, as far as one rank can tell: which device it is on, and what shall carry that device's tensors.
+// ---- What GroupOptions ask for, as far as one rank can tell: which device it is on, and what shall carry that
+// device's tensors.
 
 // Tensors on the CPU go over Gloo in any case.
 enum class DeviceBackend {
-  kBest,  // NCCL where every rank has it and a GPU of its own; otherwise Gloo
+  kBest,  // NCCL if every rank has it and a GPU of its own; otherwise Gloo
   kGloo,
   kNccl,
 };
 
-// The device of this rank: options.device, or the GPU of its local rank where there is one. Throws InputError for a GPU that is not here.
+// The device of this rank: options.device, or the GPU of its local rank if there is one. Throws InputError for a GPU
+// that is not here.
 c10::Device choose_device(const GroupOptions& options, int local_rank);
 
-// What options.backend says, for a rank on this device: never kBest where NCCL cannot be had. Throws InputError for an unknown backend, for
-// nccl without NCCL, without a GPU or beside a modelled link.
+// What options.backend means for a rank on this device: never kBest if NCCL is not available. Throws InputError for an
+// unknown backend, and for nccl without NCCL, without a GPU or with a modelled link.
 DeviceBackend choose_backend(const GroupOptions& options, c10::Device device);
 
-// Throws InputError for a modelled link for fewer ranks than the group has, and for several ranks on devices, of which none can tell when
-// the last one joins a collective.
+// Throws InputError for a modelled link for fewer ranks than the group has, and for several ranks on devices, because
+// none of them can tell when the last one joins a collective.
 void check_link(const std::optional<ModelledLink>& link, int size, c10::Device device);
 
 inline constexpr const char* kGlooAndNccl = "cpu:gloo,cuda:nccl";  // GroupOptions::backend in full
 
 // ---- What LibTorch's own log writes to standard error, in programs whose ranks Firkin runs.
 
-// As TORCH_CPP_LOG_LEVEL says, where it is set; by itself LibTorch reads that only under Python. Otherwise errors alone: when a rank has
-// gone, c10d warns on every other one, with backtraces between which the line that names the rank is hard to find.
+// The level that TORCH_CPP_LOG_LEVEL states, which LibTorch itself reads only under Python; without it, errors alone.
+// When a rank is gone, c10d warns on every other one, with backtraces among which the line that names the rank is hard
+// to find.
 void set_torch_log_level();
 
 }  // namespace firkin

@@ -45,12 +45,12 @@ void LosableGroup::set_backends(const c10::intrusive_ptr<c10d::Backend>& gloo, c
   }
 }
 
-// NCCL's own threads want to be told that the group ends, and not only that it is gone.
+// NCCL has threads of its own: it is shut down before the group goes, not only destroyed.
 void LosableGroup::shut_nccl_down() {
   if (!owns_nccl || state_->lost()) return;
   try {
     getBackend(c10::kCUDA)->shutdown();
-  } catch (...) {  // the communicators are beyond help
+  } catch (...) {  // the communicators are broken already
   }
 }
 
@@ -66,13 +66,13 @@ void LosableGroup::leave_backends() {
       }
     }).detach();
   } catch (...) {
-    // No thread to be had: the destructor waits here.
+    // No thread could be started: the destructor waits here.
   }
 }
 
 namespace {
 
-// The first that is free on every rank; null where there is none. Collective.
+// The first place that is free on every rank; null if there is none. Collective.
 std::shared_ptr<ConnectionPlace> first_free(const ProcessGroup& group, const std::vector<std::shared_ptr<ConnectionPlace>>& places) {
   if (places.empty()) return nullptr;
   std::vector<double> taken;
@@ -130,7 +130,7 @@ Connections::~Connections() {
 }
 
 void Connections::abandon() {
-  // Not closed: another rank may not have ended yet what it has under way there.
+  // Not closed: another rank may still have something in flight there.
   if (place_) std::exchange(place_, nullptr)->set->leave();
 }
 

@@ -1,4 +1,5 @@
-// A c10d group that can be left behind, the further sets of connections that are kept with it, and start_or() over one of them.
+// A c10d group that can be left behind, the further sets of connections that are kept with it, and start_or() over one
+// of them.
 #pragma once
 
 #include <atomic>
@@ -20,22 +21,22 @@ inline constexpr const char* kAgreementCollective = "gloo:or";  // how a trace n
 
 // start_or() over one set of connections: the bitwise OR of every rank's bytes, in ceil(log2 W) hops.
 //
-// Dissemination (Hensgen, Finkel, Manber 1988): in round k every rank sends all that it has to rank + 2^k and takes in what comes from
-// rank - 2^k. An OR may take in a rank twice, so any number of ranks will do. Each rank sends ceil(log2 W) messages of all bytes, one after
-// another; Gloo's all-reduce is a ring of 2(W-1) messages of bytes / W.
+// Dissemination (Hensgen, Finkel, Manber 1988): in round k every rank sends all that it has to rank + 2^k and takes in
+// what comes from rank - 2^k. An OR may take in a rank twice, so this works for any number of ranks. Each rank sends
+// ceil(log2 W) messages of all bytes, one after another; Gloo's all-reduce is a ring of 2(W-1) messages of bytes / W.
 //
-// On a thread of its own, which the first call starts: waiting for a message with a short timeout would close Gloo's connections, so
-// somebody has to wait for long. One thread at a time may use this.
+// Runs on a thread of its own, which the first call starts: a wait with a short timeout would close Gloo's connections,
+// so some thread has to wait for long. One thread at a time may use this.
 class OrRounds {
  public:
   OrRounds(c10::intrusive_ptr<c10d::Backend> backend, std::optional<ModelledLink> link);
-  // Never waits for another rank: what is under way fails.
+  // Never waits for another rank: what is in flight fails.
   ~OrRounds();
   OrRounds(const OrRounds&) = delete;
   OrRounds& operator=(const OrRounds&) = delete;
 
   Work start(at::Tensor bytes, std::chrono::milliseconds timeout);
-  // The thread ends by itself, and nobody waits for it.
+  // Lets the thread end by itself, and does not wait for it.
   void leave();
 
  private:
@@ -44,8 +45,8 @@ class OrRounds {
   std::thread thread_;
 };
 
-// Gloo's destructor waits for the collectives under way, which in a lost group end with their timeout only. A group that is lost, or was
-// left, hands its backends to a thread of its own.
+// Gloo's destructor waits for the collectives in flight, which in a lost group only end with their timeout. So a group
+// that is lost, or was left, hands its backends to another thread to destroy.
 class LosableGroup final : public c10d::ProcessGroup {
  public:
   LosableGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::shared_ptr<const GroupState> state);
@@ -53,16 +54,16 @@ class LosableGroup final : public c10d::ProcessGroup {
 
   void release_resources() override;
 
-  // `gloo` carries tensors on the CPU, and those on the devices whose tensors go over Gloo in `other`; other backends are those of `other`,
-  // but for devices that this group has a backend for already.
+  // `gloo` carries tensors on the CPU, and on the devices whose tensors go over Gloo in `other`. Other devices take the
+  // backend of `other`, unless this group has one for them already.
   void set_backends(const c10::intrusive_ptr<c10d::Backend>& gloo, c10d::ProcessGroup& other);
-  // From now on its end waits for nothing, lost or not.
+  // From now on the destructor waits for nothing, whether or not the group is lost.
   void leave() { left_ = true; }
 
-  // Made at the first call.
+  // Created by the first call.
   OrRounds& or_rounds();
 
-  bool owns_nccl = false;                                          // and not another group
+  bool owns_nccl = false;                                          // whether its NCCL backend is not another group's
   std::map<int64_t, c10::intrusive_ptr<LosableGroup>> companions;  // of companion(), kept as long as this group
   std::vector<std::shared_ptr<ConnectionPlace>> places;            // of take_connections()
 
@@ -75,14 +76,15 @@ class LosableGroup final : public c10d::ProcessGroup {
   std::unique_ptr<OrRounds> or_rounds_;
 };
 
-// A set of take_connections(). A place is there before its set is connected, so that the ranks count alike when connecting fails on some of
-// them. One that is not free is lent, or was abandoned.
+// The place of a set for take_connections(). It exists before its set is connected, so that all ranks count alike if
+// connecting fails on some of them. A place that is not free is lent, or was abandoned.
 struct ConnectionPlace {
   c10::intrusive_ptr<LosableGroup> set;
   std::atomic<bool> is_free = false;
 };
 
-// The same ranks over connections of their own, in a part of the group's store. Collective. Throws RuntimeError as connect() does.
+// The same ranks over connections of their own, in a part of the group's store. Collective. Throws RuntimeError as
+// connect() does.
 c10::intrusive_ptr<LosableGroup> connect_again(const ProcessGroup& group, const std::string& part);
 
 }  // namespace firkin

@@ -18,7 +18,7 @@ namespace {
 
 #if CUDART_VERSION >= 12080  // which loads kernels from text
 
-// In C++ these are
+// In CUDA C++ these are
 //
 //   __global__ void NAME_note(u64* at) { *at = globaltimer(); }
 //   __global__ void NAME_wait(u64* first, u64 first_ns, u64* second, u64 second_ns, u64* end) {
@@ -26,7 +26,7 @@ namespace {
 //     while (globaltimer() < until) __nanosleep(100);
 //   }
 //
-// and here in PTX, which the driver translates for its GPU, so that the build needs no compiler of CUDA's.
+// They are written in PTX, which the driver translates for its GPU, so that the build needs no CUDA compiler.
 constexpr const char* kKernels = R"(
 .version 7.0
 .target sm_70
@@ -76,11 +76,12 @@ class CudaTimer final : public DeviceTimer {
     std::string text = kKernels;
     for (size_t at = text.find(kName); at != std::string::npos; at = text.find(kName, at)) text.replace(at, kName.size(), name);
     moments_ = at::empty({kMoments}, at::TensorOptions(at::kLong).device(device_));
-    cudaLibrary_t kernels{};  // for good: the process may end after the driver
+    cudaLibrary_t kernels{};  // never unloaded: the process may end after the driver
     C10_CUDA_CHECK(cudaLibraryLoadData(&kernels, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
     C10_CUDA_CHECK(cudaLibraryGetKernel(&note_, kernels, (name + "_note").c_str()));
     C10_CUDA_CHECK(cudaLibraryGetKernel(&wait_, kernels, (name + "_wait").c_str()));
-    // As large matrix products have it: a kernel that wants another division of a multiprocessor's memory waits until that is idle.
+    // Large matrix products ask for the same. A kernel that wants another division of a multiprocessor's memory waits
+    // until it is idle.
     C10_CUDA_CHECK(cudaFuncSetAttribute(wait_, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
   }
 

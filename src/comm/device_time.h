@@ -1,4 +1,4 @@
-// When work was done: on a CPU as its clock says; on a device when it was queued then, and has run, as events say.
+// When work was done: on a CPU by its clock; on a device by events that are queued behind the work.
 //
 //   const DeviceTime started = device_now(device);
 //   work();
@@ -18,7 +18,7 @@ struct DeviceTime {
   std::shared_ptr<c10::Event> event = nullptr;  // on the device's stream; none for a CPU
 };
 
-// Behind all that is queued on the current stream. Waits for nothing.
+// The time at which all that is queued on the current stream has run. Waits for nothing.
 inline DeviceTime device_now(c10::Device device) {
   DeviceTime now{.host = std::chrono::steady_clock::now()};
   if (device.is_cpu()) return now;
@@ -27,7 +27,7 @@ inline DeviceTime device_now(c10::Device device) {
   return now;
 }
 
-// Both of one device. Waits until it has come to both.
+// Both must be of one device. Waits until the device has come to both.
 inline double seconds_between(const DeviceTime& from, const DeviceTime& to) {
   if (to.event == nullptr) return std::chrono::duration<double>(to.host - from.host).count();
   constexpr double kMillisecond = 1e-3;

@@ -26,7 +26,8 @@ bool is_loopback(const std::string& address) {
 
 using Devices = std::vector<std::shared_ptr<gloo::transport::Device>>;
 
-// As PyTorch chooses them: GLOO_SOCKET_IFNAME names one interface or, separated by commas, several, which take turns.
+// Gloo's devices, chosen as PyTorch does: GLOO_SOCKET_IFNAME names one interface or, separated by commas, several,
+// which take turns.
 Devices make_devices(const std::string& address) {
   const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
   if (interfaces == nullptr || *interfaces == '\0') {
@@ -41,8 +42,9 @@ Devices make_devices(const std::string& address) {
 
 // ---- Gloo's descriptors, which no other process may hold.
 //
-// A rank that dies is noticed by its connections, which the kernel closes unless a child process still has them. Gloo lets every child
-// inherit its sockets. So they are closed on exec, and a child that goes on without one (a data loader's worker) gets /dev/null instead.
+// A rank that dies is noticed by its connections, which the kernel closes unless a child process still has them. Gloo
+// lets every child inherit its sockets. So they are closed on exec, and a child that goes on without one (a data
+// loader's worker) gets /dev/null instead.
 
 std::set<int> open_descriptors() {
   std::set<int> result;
@@ -57,11 +59,11 @@ std::set<int> open_descriptors() {
 
 struct OwnSocket {
   int descriptor;
-  ino_t inode;  // by which it is known from a later file with the same number
+  ino_t inode;  // tells it from a later file with the same number
 };
 
 std::mutex own_sockets_mutex;
-std::vector<OwnSocket> own_sockets;  // of all groups, those that were closed meanwhile included
+std::vector<OwnSocket> own_sockets;  // of all groups; some may be closed by now
 int null_descriptor = -1;
 
 bool is_still_open(const OwnSocket& socket) {
@@ -76,7 +78,8 @@ void replace_sockets_in_child() {
   own_sockets_mutex.unlock();
 }
 
-// before: what was open before Gloo opened its own. What other threads opened meanwhile is closed on exec as well.
+// before: the descriptors that were open before Gloo opened its own. Those that other threads opened meanwhile are
+// closed on exec as well.
 void keep_from_children(const std::set<int>& before) {
   const std::lock_guard lock(own_sockets_mutex);
   if (null_descriptor < 0) {
@@ -92,7 +95,8 @@ void keep_from_children(const std::set<int>& before) {
   }
 }
 
-// Gloo writes to a peer's socket as if it could not be closed: a rank that dies would take the others with it, without a word.
+// Gloo does not guard writes to a socket whose peer is gone: by SIGPIPE, a rank that dies would take the others with
+// it, without a word.
 void ignore_sigpipe() {
   struct sigaction action = {};
   if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);

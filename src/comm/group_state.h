@@ -1,5 +1,5 @@
-// What the handles of one group share beside its backend: the way to its store after a failure, whether the group is lost, and what is
-// said of that.
+// What the handles of one group share besides its backend: the way to its store after a failure, whether the group is
+// lost, and the message about that.
 #pragma once
 
 #include <atomic>
@@ -63,13 +63,13 @@ class GroupState {
     begun_[wrapper] = step;
   }
 
-  // Wrapper -> its last step. Nothing where several threads step: one may begin what another waits for.
+  // The last step of each wrapper. None if several threads step: one may begin what another waits for.
   std::optional<std::map<int64_t, int64_t>> steps_begun() const {
     const std::lock_guard lock(mutex_);
     return several_steppers_ ? std::nullopt : std::optional(begun_);
   }
 
-  // See firkin::processes_nearby(); asks the store once. Nothing where it does not answer.
+  // See firkin::processes_nearby(); asks the store once. Empty if it does not answer.
   std::map<int, std::string> processes_nearby(int size) {
     constexpr std::chrono::milliseconds kAnswer{2000};
     const std::lock_guard lock(nearby_mutex_);
@@ -77,7 +77,7 @@ class GroupState {
     return nearby_.value_or(std::map<int, std::string>{});
   }
 
-  // Of a set of connections: see Connections::number().
+  // The number of a new set of connections: see Connections::number().
   int64_t take_number() { return taken_++; }
 
   BoundedStore store;
@@ -100,32 +100,32 @@ class GroupState {
   std::atomic<int64_t> taken_ = 0;
 };
 
-// An error text of LibTorch or Gloo, as one line of ours quotes it: the first line, without the place in the other project's sources before
-// it, the advice after it, and a full stop at its end:
-// "[.../pair.cc:547] Connection closed by peer [127.0.0.1]:1234" -> "Connection closed by peer [127.0.0.1]:1234".
+// An error text of LibTorch or Gloo, as one line of ours quotes it: the first line, without the place in the other
+// project's sources before it, the advice after it, and a full stop at its end: "[.../pair.cc:547] Connection closed by
+// peer [127.0.0.1]:1234" -> "Connection closed by peer [127.0.0.1]:1234".
 std::string shorten_backend_text(std::string_view text);
 
 // Throws GroupError with the first loss's message when the group is lost.
 void throw_if_lost(const ProcessGroup& group);
 
-// What a rank that waits looks for in the group's store: whether another has given up, and whether two ranks wait for each other in
-// different wrapped modules, which neither would notice before its timeout.
+// What a rank that waits looks for in the group's store: whether another has given up, and whether two ranks wait for
+// each other in different wrapped modules, which neither would notice before its timeout.
 //
 // Keys, below the group's prefix, beside those of group_store.h:
 //   at/R     where rank R waits, once it has waited for long, and which steps it has begun
 //   crossed  what the rank that found crossed waits said of them
 
-// at/R.
+// The value of at/R.
 struct WaitNote {
   WaitPlace place;
   std::map<int64_t, int64_t> begun;  // wrapper -> its last step that this rank has begun
 };
 
 std::string to_text(const WaitNote& note);
-std::optional<WaitNote> parse_wait_note(const std::string& text);  // nothing: it is none
+std::optional<WaitNote> parse_wait_note(const std::string& text);  // none if the text is no note
 
-// Whether neither wait can end: each rank waits in a step that the other has not begun. A note stays true while that holds, even if it is
-// old: the other's wait cannot have ended without a step of this rank.
+// Whether neither wait can end: each rank waits in a step that the other has not begun. A note stays true while that
+// holds, even if it is old: the other's wait cannot have ended without a step of this rank.
 bool are_crossed(const WaitNote& one, const WaitNote& other);
 
 }  // namespace firkin

@@ -159,8 +159,9 @@ std::string describe_end(int status) {
   return fmt::format("failed with exit code {}", WEXITSTATUS(status));
 }
 
-// Signals that end the launch or report a rank's end, as a file descriptor to read them from. Handlers, because blocking a signal
-// for a signalfd works per thread, and LibTorch has threads of its own. One at a time; restores the handlers when it goes.
+// Signals that end the launch or report a rank's end, as a file descriptor to read them from. It uses handlers, because
+// blocking a signal for a signalfd works per thread, and LibTorch has threads of its own. Only one at a time; the
+// destructor restores the handlers that were there before.
 class LaunchSignals {
  public:
   LaunchSignals() {
@@ -273,7 +274,8 @@ int launch_local_ranks(int ranks, std::span<const std::string> arguments) {
       launch.kill_at = Clock::time_point::max();
     }
   }
-  // What the ranks have written, and not until the pipes end: a process that a rank left behind may hold them open for long.
+  // Prints what the ranks have written, but does not wait until the pipes end: a process that a rank left behind may
+  // hold them open for long.
   for (RankProcess& process : launch.processes) {
     while (process.output >= 0 && forward_output(process)) continue;
     if (process.output >= 0) close_output(process);

@@ -26,7 +26,8 @@ std::string gpu_identity(c10::Device device) {
   for (const char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes) {
     identity += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   }
-  const char* machine = std::getenv("NCCL_HOSTID");  // NCCL takes ranks with different ones for ranks on different machines
+  // NCCL takes ranks with different values for ranks on different machines
+  const char* machine = std::getenv("NCCL_HOSTID");
   return machine == nullptr ? identity : identity + "@" + machine;
 }
 

@@ -18,8 +18,9 @@
 namespace firkin {
 namespace {
 
-// Gloo ends the process when a message is longer than what waits for it. So the first message of a round has room for any of them, says how
-// long its sender's bytes are, and holds them unless they are many; those that do not fit follow when the lengths are known to be equal.
+// Gloo ends the process when a message is longer than what waits for it. So there is room for the longest first message
+// of a round, which says how many bytes its sender has, and holds as many as fit. The rest follows once the lengths are
+// known to be equal.
 struct MessageHead {
   uint64_t call = 0;
   uint64_t bytes = 0;
@@ -28,7 +29,7 @@ struct MessageHead {
 constexpr size_t kFirstMessage = 4096;
 constexpr size_t kRoomInFirst = kFirstMessage - sizeof(MessageHead);
 
-// Of Gloo's messages: a number from 0 to 2^31 - 1, the same on both sides.
+// Tags of Gloo's messages: numbers from 0 to 2^31 - 1, the same on both sides.
 constexpr int kTagsOfCall = 64;
 constexpr uint64_t kCallsBeforeTagsRepeat = uint64_t{1} << 24;
 
@@ -72,11 +73,11 @@ class OrRounds::Rounds {
     const std::lock_guard lock(mutex_);
     closing_ = true;
     changed_.notify_one();
-    if (awaited_) awaited_->abort();  // also when the thread only begins to wait for it
+    if (awaited_) awaited_->abort();  // even if the thread is only about to wait for it
   }
 
   void run() noexcept {
-    const at::DisableRecordFunctionGuard unrecorded;  // the trace shows the whole, not its messages
+    const at::DisableRecordFunctionGuard unrecorded;  // the trace shows the agreement, not its messages
     for (;;) {
       Call call;
       {
@@ -100,7 +101,7 @@ class OrRounds::Rounds {
     std::exception_ptr error;
   };
 
-  // After the first error all later calls have the same.
+  // After an error, all later calls fail with the same.
   void run_call(const Call& call) noexcept {
     if (error_) return;
     try {
@@ -115,8 +116,9 @@ class OrRounds::Rounds {
 
   Expected& expected_of(uint64_t number) { return expected_[number % expected_.size()]; }
 
-  // Gloo sends a message at once that is expected already, and otherwise asks first: so those of a call are expected while the call before
-  // is under way. That may fail when a rank has gone that needs nothing more, which concerns only the later call.
+  // Gloo sends a message at once if it is expected already, and otherwise asks first: so a call's messages are expected
+  // while the call before is under way. That may fail when a rank has gone that needs nothing more, which concerns only
+  // the later call.
   void expect(uint64_t number) noexcept {
     Expected& call = expected_of(number);
     try {
@@ -172,7 +174,7 @@ class OrRounds::Rounds {
                                    theirs.bytes, theirs.call, rank_, ours.bytes, ours.call));
   }
 
-  // Over a modelled link: its time for one round of as many as there are here.
+  // Over a modelled link: waits for the link's time for one round.
   void travel(const Call& call) {
     if (!link_) return;
     const auto bytes = static_cast<int64_t>(call.bytes.nbytes() + sizeof(MessageHead));
@@ -181,7 +183,7 @@ class OrRounds::Rounds {
     if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return closing_; })) throw_gone();
   }
 
-  // Sliced nowhere: see above. close() ends it.
+  // Not in short slices, see OrRounds. close() ends it.
   void await(const Work& work, std::chrono::milliseconds timeout) {
     {
       const std::lock_guard lock(mutex_);
@@ -221,7 +223,7 @@ class OrRounds::Rounds {
   const int rank_;
   const int size_;
 
-  // Of the thread alone.
+  // Used by the thread alone.
   uint64_t number_ = 0;  // of the call
   std::exception_ptr error_;
   std::vector<at::Tensor> sent_;  // by round

@@ -20,18 +20,19 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Of GroupOptions::look_every, until which all ranks that wait have seen a failure. The rank that hosts the store stays longer: with it
-// goes the others' answer.
+// How long a rank looks for the others' marks, in units of GroupOptions::look_every: by then all ranks that wait have
+// seen a failure. The rank that hosts the store stays longer, because the others get no answer without it.
 constexpr double kLooksOfASurvey = 2;
 constexpr double kLooksOfTheHostsSurvey = 2.8;
-constexpr milliseconds kPatience{500};        // of one more question
+constexpr milliseconds kPatience{500};        // for one more question
 constexpr milliseconds kStorePatience{2000};  // for the answer to such a look
-constexpr milliseconds kTimeoutGrace{1000};   // the backend's own timeout comes first where it can: it says more
+constexpr milliseconds kTimeoutGrace{1000};   // lets the backend's own timeout come first, because it says more
 
 constexpr const char* kCrossed = "crossed";
 constexpr int kRanksPerLook = 8;
 
-// "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] " at the start; an address in brackets, "[::1]:1234", is none.
+// Drops "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] " from the start. An address in brackets,
+// "[::1]:1234", stays.
 std::string_view without_source_place(std::string_view text) {
   const size_t end = text.find("] ");
   if (!text.starts_with('[') || end == std::string_view::npos) return text;
@@ -57,9 +58,10 @@ std::string describe(const ProcessGroup& group, const std::optional<Survey>& sur
   return fmt::format("no rank is missing: all gave up at {}", what);
 }
 
-// Records the loss.
+// Records that the group is lost, and throws the message of the first loss.
 [[noreturn]] void lose_group_as(const ProcessGroup& group, const std::string& message) {
-  const bool has_nccl_queue = group.state->device_backend == DeviceBackend::kNccl;  // what was queued behind the failure has run, or will
+  // Then what was queued behind the failure has run, or will.
+  const bool has_nccl_queue = group.state->device_backend == DeviceBackend::kNccl;
   group.state->lose(has_nccl_queue ? message + "; parameters may hold partial sums: load a checkpoint" : message);
   throw GroupError(group.state->loss());
 }
@@ -90,13 +92,13 @@ std::string describe_crossed(PlacedRank one, PlacedRank other) {
 struct LookOptions {
   int rank = 0;
   int size = 1;
-  std::optional<WaitNote> note = std::nullopt;  // of this rank; without: only failures are looked for
-  int64_t turn = 0;                             // how many looks came before, in this wait
+  std::optional<WaitNote> note = std::nullopt;  // this rank's; without it only failures are looked for
+  int64_t turn = 0;                             // how many looks this wait has taken before
 };
 
 struct Look {
   bool failed = false;  // a rank has given up
-  std::string crossed;  // what is to be said of crossed waits; empty: there are none
+  std::string crossed;  // the message about crossed waits; empty if there are none
 };
 
 std::string find_crossed(c10d::Store& store, const LookOptions& options) {
@@ -114,12 +116,12 @@ std::string told_crossed(c10d::Store& store) {
   return store.check({kCrossed}) ? store.get_to_str(kCrossed) : "";
 }
 
-// Leaves this rank's note at the first turn. Of many ranks a few are looked at in each turn.
+// Leaves this rank's note in the first turn. Each turn looks at a few of many ranks.
 Look look(c10d::Store& store, const LookOptions& options) {
   if (options.note && options.turn == 0) store.set(note_key(options.rank), to_text(*options.note));
   if (someone_failed(store)) {
     const std::string told = told_crossed(store);
-    if (!told.empty()) set_mark(store, options.rank, told);  // this rank goes too, and is not missing
+    if (!told.empty()) set_mark(store, options.rank, told);  // this rank gives up as well, and is not missing
     return {true, told};
   }
   if (!options.note) return {};
@@ -130,8 +132,9 @@ Look look(c10d::Store& store, const LookOptions& options) {
   return {true, crossed};
 }
 
-// A collective of this rank has failed at `what` ("an all-reduce"). Finds out which ranks are missing, within the time that wait() promises
-// (see group_store.h). backend_text: its raw error; empty: another rank gave up first. backend: whose error, for people.
+// A collective of this rank has failed at `what` ("an all-reduce"). Finds out which ranks are missing, within the time
+// that wait() promises (see group_store.h). backend_text: its raw error; empty: another rank gave up first. backend:
+// the name that the message gives it.
 [[noreturn]] void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text,
                              const char* backend = "Gloo") {
   throw_if_lost(group);  // a failure after the first is its consequence
@@ -139,14 +142,14 @@ Look look(c10d::Store& store, const LookOptions& options) {
   const double looks = state.store_host == StoreHost::kThisRank ? kLooksOfTheHostsSurvey : kLooksOfASurvey;
   const auto window = std::chrono::duration_cast<milliseconds>(looks * state.options.look_every);
   const auto survey = survey_ranks(state.store, {.rank = group.rank, .size = group.size, .where = what, .window = window});
-  // Ranks that have found this out are gone, and their connections with them.
+  // Ranks that found crossed waits are gone, and their connections with them: the message is theirs.
   if (const auto crossed = state.store.ask(kPatience, told_crossed); crossed && !crossed->empty()) lose_group_as(group, *crossed);
   std::string message = describe(group, survey, what);
   if (!backend_text.empty()) message += fmt::format(" [{}: {}]", backend, shorten_backend_text(backend_text));
   lose_group_as(group, message);
 }
 
-// Whether the work has completed by then; false: an error, or not yet, and `error` says it.
+// Whether the work completes within `limit`. If not, `error` says what failed, or that it has not completed yet.
 bool completes(const Work& work, milliseconds limit, std::string& error) {
   try {
     work->wait(limit);
@@ -157,8 +160,8 @@ bool completes(const Work& work, milliseconds limit, std::string& error) {
   }
 }
 
-// A collective of NCCL. A wait with a timeout would block the calling thread there, and could abort the communicator: it is never one,
-// whoever asks. Known by its backend's name, so that it does not matter what Firkin was built with.
+// An NCCL collective. wait() never passes a timeout on, whoever asks: NCCL would block the calling thread and could
+// abort the communicator. Recognised by its backend's name, so that it does not matter what Firkin was built with.
 class StreamWork final : public c10d::Work {
  public:
   explicit StreamWork(firkin::Work inner) : inner_(std::move(inner)) {}
@@ -180,7 +183,8 @@ class StreamWork final : public c10d::Work {
   firkin::Work inner_;
 };
 
-// start(backend), of the tensor's own backend and not through the dispatcher's operator: a few microseconds less for each call.
+// Starts a collective directly on the tensor's backend instead of through the dispatcher, which saves a few
+// microseconds per call.
 template <typename Start>
 Work start_on(const ProcessGroup& group, c10::DeviceType device, Start start) {
   throw_if_lost(group);
@@ -190,7 +194,7 @@ Work start_on(const ProcessGroup& group, c10::DeviceType device, Start start) {
   return c10::make_intrusive<StreamWork>(std::move(work));
 }
 
-// Of a collective of c10d.
+// Options of a c10d collective, with the timeout of this handle.
 template <typename Options>
 Options with_timeout(const ProcessGroup& group) {
   Options options;
@@ -310,13 +314,13 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
   const milliseconds timeout = group.timeout.value_or(group.state->options.timeout);
   const milliseconds limit = timeout + kTimeoutGrace;
   int64_t looks = 0;
-  std::set<int> ended;  // at the look before
+  std::set<int> ended;  // local ranks whose processes had ended at the last look
   for (milliseconds waited{0}; waited < limit;) {
     const milliseconds slice =
         group.state->lost() ? milliseconds(1) : std::min(std::max(milliseconds(1), group.state->options.look_every), limit - waited);
     if (completes(work, slice, error)) return;
     if (work->isCompleted()) {
-      if (completes(work, kNoTimeout, error)) return;  // just now
+      if (completes(work, kNoTimeout, error)) return;  // it has just succeeded
       lose_group(group, what(), error);
     }
     waited += slice;
@@ -327,7 +331,7 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
     if (!seen.crossed.empty()) lose_group_as(group, seen.crossed);
     if (seen.failed) lose_group(group, what(), "");
     if (!group.place) continue;  // a rank may have ended after its part in something else
-    // Within a step every rank is needed to the end. What an ended rank had sent before has arrived a slice later.
+    // Within a step every rank is needed to the end. What a rank sent before it ended has arrived one slice later.
     const std::set<int> ended_before = std::exchange(ended, ended_nearby(group));
     if (std::ranges::any_of(ended, [&](int rank) { return ended_before.contains(rank); })) lose_group(group, what(), "");
   }

@@ -33,7 +33,7 @@ constexpr std::array kLaunchers = {
     Launcher{"flux run", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""},
 };
 
-// The launcher of MPICH and Intel MPI. After Slurm, whose PMI plugins set the first two variables as well.
+// The launcher of MPICH and Intel MPI. Tried after Slurm, whose PMI plugins set the first two variables as well.
 constexpr Launcher kHydra{"mpiexec (Hydra)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 
 // Ranks of launchers that do not tell the number of ranks in the environment.

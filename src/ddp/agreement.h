@@ -1,5 +1,5 @@
-// What all ranks must know of each other: before anything is sent, whether they mean the same by it; in every step, before any of them may
-// step its optimiser, whether it is good.
+// What all ranks must agree on: before anything is sent, that they mean the same by it; in every step, before any of
+// them may step its optimiser, that the step is good.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,47 +17,48 @@ namespace firkin {
 // FNV-1a, 64 bit: http://www.isthe.com/chongo/tech/comp/fnv/
 uint64_t hash_of(std::string_view text);
 
-// One line for each thing that ranks must agree on: options (all but the timeout, and what only rank 0 uses), then every parameter and
-// buffer of the module.
+// One line for each thing that ranks must agree on: options (all but the timeout, and what only rank 0 uses), then
+// every parameter and buffer of the module.
 std::vector<std::string> describe(const DataParallelOptions& options, const torch::nn::Module& module);
 // "parameter blocks.0.w1 [64, 64] Float strides [64, 1] on cpu"
 std::string describe_tensor(const char* kind, const std::string& name, const at::Tensor& tensor);
 
-// Empty when all ranks have the same lines. Otherwise, on every rank alike, the first that differs from rank 0's, and both versions.
-// Collective.
+// Empty if all ranks have the same lines. Otherwise the first line that differs from rank 0's, in both versions; the
+// same text on every rank. Collective.
 std::string difference_between_ranks(const ProcessGroup& group, const std::vector<std::string>& lines);
 
-// A rank that cannot go on gives its reason as `problem`, the others nothing: then it throws that as InputError, and every other rank a
-// RuntimeError that names it. Collective.
+// A rank that cannot go on gives its reason as `problem`, the others an empty text. The former then throws its reason
+// as InputError, and every other rank a RuntimeError that names it. Collective.
 void agree_to_begin(const ProcessGroup& group, const std::string& problem);
 
 enum class RankState : uint64_t { kWithoutData, kWithData, kFailed };
 
-// What a rank says of itself in a step, as it travels.
+// What a rank reports in a step, in the form in which it travels.
 struct RankReport {
   RankState state : 2 = RankState::kWithoutData;
-  uint64_t parameters_changed : 1 = 0;  // its module trains others than it did
-  uint64_t buffers_changed : 1 = 0;     // its module has others, or of other sizes, than it had
-  uint64_t suspects : 1 = 0;            // it may differ from the others: all compare in a step to come
+  uint64_t parameters_changed : 1 = 0;  // its module trains other parameters than it did
+  uint64_t buffers_changed : 1 = 0;     // its module has other buffers, or of other sizes, than it had
+  uint64_t suspects : 1 = 0;            // it may differ from the others: all compare in a later step
   uint64_t step : 59 = 0;
-  uint64_t identity = 0;  // of what is stepped, the same on every rank
+  uint64_t identity = 0;  // of what is trained; must be the same on every rank
   uint64_t checksum = 0;  // of its parameters, in a step that compares them
 };
 static_assert(sizeof(RankReport) == 24);
 
 // Once a step: launch() with the last bucket, wait(), then the questions. Not thread-safe.
 //
-// The bytes that travel, 24 for each rank and one bit for each parameter where unused ones are allowed, are combined by OR, in ceil(log2 W)
+// 24 bytes for each rank, and one bit for each parameter if unused ones are allowed, are combined by OR in ceil(log2 W)
 // hops: every rank writes its own part. Always on the CPU.
 class StepAgreement {
  public:
-  // group: connections of their own, which must outlive this. parameters: 0 when all parameters are used anyway.
+  // group: connections that nothing else uses, which must outlive this. parameters: how many; 0 if all are used anyway.
   StepAgreement(const ProcessGroup& group, size_t parameters);
 
   // Collective. used: per parameter; not read when `parameters` is 0.
   void launch(const RankReport& ours, const std::vector<bool>& used);
 
-  // Throws RuntimeError when the collective failed, or the ranks are in different steps, naming two that differ: the group is lost then.
+  // Throws RuntimeError when the collective failed, or the ranks are in different steps, naming two that differ: the
+  // group is lost then.
   void wait(c10::function_ref<std::string()> what);
 
   bool has_data(int rank) const { return reports_[static_cast<size_t>(rank)].state == RankState::kWithData; }

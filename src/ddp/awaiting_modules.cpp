@@ -85,7 +85,7 @@ void AwaitingModules::learn() {
   for (size_t i = 0; i < is_awaited_.size(); ++i) is_awaited_[i] = is_awaited_[i] && !owners_of_[i].empty();
 }
 
-// innermost: of the modules around this one that were seen.
+// innermost: the innermost of the modules around this one that were seen awaiting.
 void AwaitingModules::learn(const torch::nn::Module& module, Owner* innermost) {
   if (const auto own = owners_.find(&module); own != owners_.end() && own->second.was_seen) innermost = &own->second;
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
@@ -105,7 +105,7 @@ void AwaitingModules::learn(const torch::nn::Module& module, Owner* innermost) {
 double AwaitingModules::first_use_s(size_t parameter) const {
   if (!is_awaited_[parameter]) return 0;
   double first = std::numeric_limits<double>::infinity();
-  double any = 0;  // a module that has not awaited this time
+  double any = 0;  // for when no owner has awaited this time
   for (const Owner* owner : owners_of_[parameter]) {
     if (owner->has_awaited) first = std::min(first, owner->awaited_s);
     any = std::max(any, owner->awaited_s);

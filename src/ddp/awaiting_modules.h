@@ -13,8 +13,9 @@
 
 namespace firkin {
 
-// While it lives, `listener` is told of every await_parameters() of the module and of its submodules: on the thread that runs the forward,
-// without a lock. Thread-safe; a forward of the module must not run while it is made or destroyed.
+// While it lives, `listener` is told of every await_parameters() of the module and of its submodules: on the thread
+// that runs the forward, without a lock. Thread-safe; a forward of the module must not run while it is made or
+// destroyed.
 class ForwardListening {
  public:
   using Listener = std::function<void(const torch::nn::Module& module)>;
@@ -29,15 +30,17 @@ class ForwardListening {
   Listener listener_;
 };
 
-// Learned from the first forward: a parameter belongs to the innermost module that awaits and has it, itself or in a submodule. A tied
-// parameter belongs to several, and one that no module awaits, or that is reached past all that do, belongs to nobody. Not thread-safe.
+// Learns from the first forward which module a parameter belongs to: the innermost one that awaits and has it, itself
+// or in a submodule. A tied parameter belongs to several. One that no module awaits, or that is reached past all that
+// do, belongs to none. Not thread-safe.
 class AwaitingModules {
  public:
   AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters);
 
-  // A module awaits, for learn(), or in a forward after it, this many seconds after it began, without waits.
+  // Notes that a module awaits its parameters, for learn() or in a later forward, so many seconds after the forward
+  // began, without waits.
   void note(const torch::nn::Module& module, double seconds);
-  // From what was noted so far: the module is as it was.
+  // Learns from what was noted so far. The module must not have changed since.
   void learn();
   bool has_learned() const { return has_learned_; }
 
@@ -46,13 +49,14 @@ class AwaitingModules {
   // Parameters, by index, that belong to the module. Empty for one that was not seen awaiting.
   const std::vector<size_t>& parameters_of(const torch::nn::Module& module) const;
   bool is_awaited(size_t parameter) const { return is_awaited_[parameter]; }
-  // When the last forward used the parameter first, seconds as in note(). 0 where nobody awaits it: it must be there when backward ends.
+  // When the last forward first used the parameter, seconds as in note(). 0 if no module awaits it: it must be there
+  // when backward ends.
   double first_use_s(size_t parameter) const;
 
-  // A forward begins: nobody has awaited in it.
+  // Begins a forward: no module has awaited in it yet.
   void begin_forward();
-  // Of a gradient whose parameter was on its way when the forward began. Throws RuntimeError naming a module that the parameter belongs to
-  // and that has not awaited it in this forward: it has used an old value.
+  // Call it for a gradient whose parameter was in flight when the forward began. Throws RuntimeError naming a module
+  // that the parameter belongs to and that has not awaited it in this forward: it has used an old value.
   void check_awaited(size_t parameter, const std::string& name) const;
 
  private:

@@ -1,4 +1,5 @@
-// Tells when the backward that runs has ended, and whether it threw; and what leaves backward() when we throw.
+// Tells when the running backward has ended and whether it threw, and which exception leaves backward() when Firkin
+// throws.
 #pragma once
 
 #include <exception>
@@ -13,13 +14,14 @@ struct Node;
 
 namespace firkin {
 
-// Keyed by autograd's graph tasks: a re-entrant backward (activation checkpointing) is a graph task within another one, and only the
-// outermost counts. `ended` is one of autograd's final callbacks, so that what it throws comes out of backward(); `failed` comes while the
-// exception is on its way out of backward(), so it must not throw. Both have the streams as current ones that the caller of backward() has.
-// A backward that throws before the first attach() is not noticed.
+// Keyed by autograd's graph tasks: a re-entrant backward (activation checkpointing) is a graph task within another one,
+// and only the outermost counts. `ended` is one of autograd's final callbacks, so that what it throws comes out of
+// backward(); `failed` comes while the exception is on its way out of backward(), so it must not throw. Both run with
+// the current streams of backward()'s caller. A backward that throws before the first attach() is not noticed.
 //
-// Which thread calls them is autograd's choice: where gradients lie on a GPU, `failed` comes from the thread of that GPU. backward() throws
-// after it, unless its own thread was busy with nodes on the CPU: settle() is for that.
+// Autograd chooses the thread that calls them: with gradients on a GPU, `failed` comes from the thread of that GPU.
+// backward() throws after `failed` has run, unless its own thread was busy with nodes on the CPU: that is what settle()
+// is for.
 class BackwardWatch {
  public:
   struct Callbacks {
@@ -28,29 +30,30 @@ class BackwardWatch {
   };
   explicit BackwardWatch(Callbacks callbacks);
   ~BackwardWatch();
-  // Settles, and waits until a callback that runs in another thread is over; afterwards none is called.
+  // Calls settle(), then waits for a callback that runs in another thread; afterwards none is called.
   void close();
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
-  // From a hook: watches the backward that calls it. Cheap when that is watched already. Not thread-safe.
+  // From a hook: watches the backward that calls it. Cheap if that is watched already. Not thread-safe.
   void attach();
 
   // From a hook: the backward that calls it has failed, in another thread.
   bool has_failed() const;
 
-  // From a hook: whether the backward that calls it may come to these nodes, per node. Exact where it consists of autograd's own functions;
-  // where it has others, which may begin a backward within it (activation checkpointing), and within such a one, all count as reached.
+  // From a hook: whether the backward that calls it may come to these nodes, per node. Exact if it consists of
+  // autograd's own functions. If it has others, which may begin a backward within it (activation checkpointing), or is
+  // such an inner backward, all count as reached.
   static std::vector<bool> may_reach(const std::vector<const torch::autograd::Node*>& nodes);
 
-  // A backward runs on this thread, and not within another one (activation checkpointing).
+  // Whether this thread runs a backward that is not within another one (activation checkpointing).
   static bool is_in_outermost();
 
-  // Stands for the thread that called the backward that runs; null outside of one.
+  // An address that stands for the thread that called the running backward; null outside of one.
   static const void* caller();
 
-  // First in whatever the caller of backward() may do next, and in a hook: when a backward that was watched has thrown, `failed` has run
-  // afterwards. Thread-safe; not to be called with a lock that `failed` takes.
+  // On return, `failed` has run for every watched backward that has thrown. Call it first in whatever the caller of
+  // backward() may do next, and in a hook. Thread-safe; do not call it with a lock that `failed` takes.
   void settle() const;
 
  private:
@@ -61,8 +64,9 @@ class BackwardWatch {
   std::shared_ptr<State> state_;
 };
 
-// Called where an error is about to leave, within its catch block: may throw another one instead. Python needs this, which would see every
-// error as a RuntimeError. Without: errors leave as they are. Set it before any module is wrapped.
+// `translate` is called within the catch block of an error that is about to leave, and may throw another one instead.
+// Python needs this, because it would see every error as a RuntimeError. By default errors leave as they are. Set it
+// before any module is wrapped.
 void set_autograd_error_translation(void (*translate)());
 
 // Within a catch block: rethrows what is caught, translated.
@@ -77,7 +81,7 @@ void translated(Body body) {
   }
 }
 
-// What an error says, as one line: LibTorch's bring a backtrace after it.
+// An error's message as one line: LibTorch's have a backtrace behind it.
 inline std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }

@@ -25,18 +25,19 @@ at::Tensor aligned_zeros(int64_t elements, const at::TensorOptions& options) {
   return memory.narrow(0, beyond == 0 ? 0 : (kAlignment - beyond) / element_bytes, elements);
 }
 
-// A view of `parameter`'s shape at `offset` elements into `flat`. The strides are the parameter's own where it fills its memory without
-// gaps (channels-last convolutions, transposed weights), so that optimisers read both in memory order.
+// A view of `parameter`'s shape at `offset` elements into `flat`. The strides are the parameter's own where it fills
+// its memory without gaps (channels-last convolutions, transposed weights), so that optimisers read both in memory
+// order.
 at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset) {
   at::Tensor view = parameter.is_non_overlapping_and_dense()
                         ? flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + offset)
                         : flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
-  // Not a view in autograd's books: torch::optim::Optimizer::zero_grad() calls detach_(), which views refuse.
+  // Autograd must not know this as a view: torch::optim::Optimizer::zero_grad() calls detach_(), which views refuse.
   return view.variable_data();
 }
 
-// Somebody beside the `ours` holds a tensor or a storage. Its Python object, if it has one, is one use, and is held itself where it has
-// more references than that from here.
+// Whether anybody holds a tensor or a storage besides our `ours` uses. Its Python object, if it has one, is one use,
+// and is held itself if it has more references.
 template <typename Object>
 bool is_held(const Object* object, size_t uses, size_t ours) {
   if (object == nullptr || uses <= ours) return false;
@@ -67,7 +68,7 @@ GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan 
   }
 }
 
-// Of a bucket, or of all parts of a split tensor from the first on.
+// Allocates a bucket, or all parts of a split tensor, of which `bucket` is the first.
 void GradientBuckets::allocate(size_t bucket) {
   const at::NoGradGuard no_grad;
   const Bucket& tensors = plan_.buckets[bucket];
@@ -87,7 +88,7 @@ void GradientBuckets::allocate(size_t bucket) {
   buckets_[bucket].own_uses = buckets_[bucket].flat.storage().use_count();
 }
 
-// Of all tensors of the bucket; with the first part of a split one, of the whole tensor.
+// Memory for all tensors of the bucket; for the first part of a split tensor, for all of it.
 GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket) {
   const auto first = parameters_.begin() + bucket.first;
   const int64_t alignment = kAlignment / first->element_size();
@@ -153,7 +154,8 @@ void GradientBuckets::place(int64_t tensor) {
   gradient.reset();
 }
 
-// A gradient that is to travel in a smaller dtype is divided first: its sum may fit where its parts do not.
+// A gradient that travels in a smaller dtype is divided before it is converted: the mean may fit where the gradient
+// does not.
 void GradientBuckets::place_on_cpu(size_t tensor) {
   const at::Tensor& gradient = parameters_[tensor].grad();
   at::Tensor& view = views_[tensor];

@@ -18,7 +18,7 @@ void FirstUse::renewed() {
   listening_.emplace(*setup.module, [this](const torch::nn::Module& module) { module_awaits(module); });
 }
 
-// The forward that led to this gradient must have waited for the parameter, or it has used an old one.
+// The forward that led to this gradient must have waited for the parameter, or it has used an old value.
 void FirstUse::gradient(size_t parameter) {
   if (const std::exception_ptr problem = objection()) std::rethrow_exception(problem);
   if (is_late_[parameter]) modules_->check_awaited(parameter, synchronizer_.setup().parameters[parameter].name);
@@ -81,7 +81,7 @@ void FirstUse::receive_in_forward(const std::vector<size_t>& parameters) {
   forward_wait_s_ += seconds_since(started);
 }
 
-// Whoever reads them need not be the one that learn() saw awaiting, and does not become it.
+// The reader need not be the module that learn() saw awaiting them, and does not become it.
 void FirstUse::receive_parameters(const torch::nn::Module& part) {
   if (!anything_late_) return;
   const auto held = synchronizer_.lock();
@@ -91,14 +91,14 @@ void FirstUse::receive_parameters(const torch::nn::Module& part) {
 
 void FirstUse::drain() {
   const auto held = synchronizer_.enter();
-  if (synchronizer_.is_step_open()) return;  // what is under way is this step's
+  if (synchronizer_.is_step_open()) return;  // what is in flight is this step's
   synchronizer_.transport().settled().follow();
   synchronizer_.or_lose_group([&] { receive_rest(); });
 }
 
 void FirstUse::receive_rest() {
   receive_all();
-  is_late_.assign(is_late_.size(), false);  // nothing that could be used too early
+  is_late_.assign(is_late_.size(), false);  // nothing is left that could be used too early
 }
 
 void FirstUse::add_to(DataParallelStats& stats) const {

@@ -17,9 +17,10 @@ namespace {
 
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-using NodePointer = decltype(torch::autograd::impl::grad_accumulator({}));  // LibTorch 2.11 shares nodes otherwise than 2.13
+// LibTorch 2.11 and 2.13 share nodes differently.
+using NodePointer = decltype(torch::autograd::impl::grad_accumulator({}));
 
-// Behind the node that accumulates.
+// Runs behind the node that accumulates a gradient.
 struct AccumulatedHook final : torch::autograd::FunctionPostHook {
   explicit AccumulatedHook(std::function<void()> call_in) : call(std::move(call_in)) {}
   variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
@@ -29,7 +30,7 @@ struct AccumulatedHook final : torch::autograd::FunctionPostHook {
   std::function<void()> call;
 };
 
-// Before it. Unlike that node, it stays with the tensor.
+// Runs before that node. Unlike the node, it stays with the tensor.
 struct NewNodeHook final : torch::autograd::FunctionPreHook {
   explicit NewNodeHook(std::function<void()> call_in) : call(std::move(call_in)) {}
   variable_list operator()(const variable_list& gradients) override {
@@ -98,7 +99,8 @@ struct ParameterHooks::Watched {
   }
   ~Watched() {
     for (const Hooked& each : hooked) each.node->del_post_hook(each.key);
-    // By what it is, too: Python's first register_hook() frees all that is there, and its own may come to lie at the same address.
+    // The type is checked as well: Python's first register_hook() frees all hooks, and its own may come to lie at the
+    // same address.
     std::erase_if(torch::autograd::impl::hooks(parameter.tensor), [this](const auto& hook) {
       return hook.get() == new_node_hook && dynamic_cast<const NewNodeHook*>(hook.get()) != nullptr;
     });
@@ -111,7 +113,7 @@ struct ParameterHooks::Watched {
     hooked.push_back({.node = std::move(node), .key = key});
   }
 
-  // A graph that was made before the last change still has the node of then, and its hook.
+  // A graph that was made before the last change still has the old node, and its hook.
   void follow() {
     auto now = torch::autograd::impl::try_get_grad_accumulator(parameter.tensor);
     if (now == nullptr || now == hooked.back().node) return;
@@ -134,7 +136,7 @@ struct ParameterHooks::Watched {
   const at::TensorOptions options;  // when it was wrapped
   const std::vector<int64_t> sizes;
   const std::function<void()> on_gradient;
-  std::vector<Hooked> hooked;  // the one in use behind those of older graphs
+  std::vector<Hooked> hooked;  // the last is in use; the others are of older graphs
   const void* new_node_hook = nullptr;
 };
 

@@ -12,7 +12,7 @@
 
 namespace firkin {
 
-// Options that are kept elsewhere than in LibTorch's classes: a Python optimiser's.
+// Options that are kept outside LibTorch's classes: a Python optimiser's.
 class ForeignOptions : public torch::optim::OptimizerOptions {
  public:
   // from: a clone() of these.
@@ -26,26 +26,27 @@ class ForeignOptimizer : public torch::optim::Optimizer {
 
   struct Part {
     at::Tensor parameter;
-    at::Tensor run;      // what it steps, from before or new
-    at::Tensor divided;  // of the shape and strides that the run is given next
+    at::Tensor run;      // what the optimiser steps, new or from before
+    at::Tensor divided;  // has the shape and strides that the run is given next
   };
-  // Sharded parameters are divided again, into these parts: states go where their elements go, and the groups lose what is no longer there.
-  // On every rank.
+  // Sharded parameters are divided again, into these parts: states move with their elements, and the groups lose what
+  // is no longer there. Called on every rank.
   virtual void divide(const std::vector<Part>& parts) = 0;
 };
 
-// In place: the program may hold references to an optimiser's options. Of an optimiser that LibTorch does not have, the learning rate.
+// Copies in place, because the program may hold references to an optimiser's options. For an optimiser that LibTorch
+// does not have, only the learning rate.
 void assign(torch::optim::OptimizerOptions& to, const torch::optim::OptimizerOptions& from);
 
-// References into a state of SGD, Adam, AdamW, RMSprop or Adagrad; nothing of another's. Tensors are of the parameter's shape; those that
-// the optimiser has not made, or does not need with its options, are undefined.
+// References into a state of SGD, Adam, AdamW, RMSprop or Adagrad; empty for another optimiser's. Tensors have the
+// parameter's shape; those that the optimiser has not made, or does not need with its options, are undefined.
 struct OptimizerStateFields {
-  int64_t* step = nullptr;  // null: it counts none
+  int64_t* step = nullptr;  // null: it does not count steps
   std::vector<std::pair<const char*, at::Tensor*>> tensors = {};
 };
 OptimizerStateFields fields_of(torch::optim::OptimizerParamState& state);
 
-// A state with nothing in it, of the optimiser with these options; null where that is none of these five.
+// An empty state of the optimiser with these options; null unless it is one of these five.
 std::unique_ptr<torch::optim::OptimizerParamState> make_state(const torch::optim::OptimizerOptions& options);
 
 }  // namespace firkin

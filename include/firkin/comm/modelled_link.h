@@ -1,4 +1,5 @@
-// A modelled network link: collectives move their data through Gloo, and complete no earlier than they would over this link.
+// A modelled network link: collectives move their data through Gloo, and complete no earlier than they would over this
+// link.
 //
 //   ProcessGroup group = connect(info, {.link = parse_link("1gbit", info.world_size)});
 //
@@ -6,12 +7,12 @@
 //
 //   end_k = max(j_k + a(x), end_{k-1} + g(x))
 //
-// (latency and gap, as in LogGP; Alexandrov et al. 1995), and never before its data have arrived. Work on the hosts takes its real time:
-// launching, threads, copies, sums. Only the wire is modelled.
+// (latency and gap, as in LogGP; Alexandrov et al. 1995), and never before its data have arrived. Work on the hosts
+// takes its real time: launching, threads, copies, sums. Only the wire is modelled.
 //
-// Every all-reduce, broadcast, all-to-all and all-gather takes link time, and so does every round of an agreement (start_or()), which
-// begins when the message of the round before has arrived and bypasses the queue of large messages. Barriers are free, because Firkin
-// places them outside of what it times.
+// Every all-reduce, broadcast, all-to-all and all-gather takes link time, and so does every round of an agreement
+// (start_or()), which begins when the message of the round before has arrived and bypasses the queue of large messages.
+// Barriers are free, because Firkin places them outside of what it times.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,9 @@ struct ModelledLink {
 // Default latency: one way through switched Ethernet.
 inline constexpr double kDefaultLinkLatency = 50e-6;
 
-// text: "RATE[,LATENCY]", such as "1gbit" or "200mbit,1ms" (units bit, kbit, mbit, gbit, tbit and us, ms, s), or the name of an
-// allreduce.csv (ending in ".csv"). Throws InputError naming --link for anything else, and for a table without `world` ranks.
+// text: "RATE[,LATENCY]", such as "1gbit" or "200mbit,1ms" (units bit, kbit, mbit, gbit, tbit and us, ms, s), or the
+// name of an allreduce.csv (ending in ".csv"). Throws InputError naming --link for anything else, and for a table
+// without `world` ranks.
 ModelledLink parse_link(const std::string& text, int64_t world);
 
 // "1 Gbit/s, 50 us, 2 ranks" or "allreduce.csv, 2048 ranks".
@@ -46,23 +48,26 @@ struct LinkTime {
   double gap_s = 0;    // g(x): from the end of the previous collective, if queued behind it
 };
 
-// With rate and latency: a ring over n ranks, 2(n-1) steps of x / n bytes and one latency each. Gloo runs two collectives at a time, so the
-// latencies of one overlap the bytes of the other: the gap is the time of the bytes, at least half a collective.
+// With rate and latency: a ring over n ranks, 2(n-1) steps of x / n bytes and one latency each. Gloo runs two
+// collectives at a time, so the latencies of one overlap the bytes of the other: the gap is the time of the bytes, at
+// least half a collective.
 //
-// 1448 of 1514 bytes on the wire are payload: TCP over Ethernet in full frames of 1500 bytes, with headers of 14 (Ethernet), 20 (IP) and 32
-// (TCP with timestamps), as counted by tc and by cloud limits. A cable carries another 24 (preamble, checksum, gap).
+// 1448 of 1514 bytes on the wire are payload: TCP over Ethernet in full frames of 1500 bytes, with headers of 14
+// (Ethernet), 20 (IP) and 32 (TCP with timestamps), as counted by tc and by cloud limits. A cable carries another 24
+// (preamble, checksum, gap).
 LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes);
 
-// With rate and latency: Gloo's binomial tree, ceil(log2 n) steps of all bytes each. With a table: the time of an all-reduce, an upper
-// bound.
+// With rate and latency: Gloo's binomial tree, ceil(log2 n) steps of all bytes each. With a table: the time of an
+// all-reduce, an upper bound.
 LinkTime broadcast_time(const ModelledLink& link, int64_t bytes);
 
-// Of an all-to-all or an all-gather of `bytes` on every rank in all. With rate and latency: n-1 steps of x / n bytes and one latency each.
-// With a table: half the time of an all-reduce, which consists of the two, as the planner takes it.
+// The time of an all-to-all or an all-gather with `bytes` in all on every rank. With rate and latency: n-1 steps of x /
+// n bytes and one latency each. With a table: half the time of an all-reduce, which consists of the two; the planner
+// assumes the same.
 LinkTime share_time(const ModelledLink& link, int64_t bytes);
 
-// Seconds for an agreement of all ranks (start_or()): ceil(log2 n) hops of all bytes and one latency each; with a table, the time of an
-// all-reduce.
+// Seconds for an agreement of all ranks (start_or()): ceil(log2 n) hops of all bytes and one latency each; with a
+// table, the time of an all-reduce.
 double agreement_time(const ModelledLink& link, int64_t bytes);
 
 }  // namespace firkin

@@ -22,29 +22,31 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// All parameters, under each of their names. A tensor that was computed (weight dropping, normalised weights) is none, wherever it stands.
+// All parameters, under each of their names. A computed tensor (weight dropping, normalised weights) is not a
+// parameter, even in a parameter's place.
 std::vector<NamedTensor> parameters_in(const torch::nn::Module& module);
 
-// Trainable parameters in registration order; a tensor registered under several names (tied weights) once, under its first.
+// Trainable parameters in registration order; a tensor registered under several names (tied weights) once, under its
+// first.
 std::vector<NamedTensor> trainable_parameters(const torch::nn::Module& module);
 
 // The tensors alone, in the same order.
 std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 
-// Of a floating-point type shorter than float32.
+// Whether the parameter has a floating-point type shorter than float32.
 bool is_low_precision(const at::Tensor& parameter);
 
-// ParameterHooks watch it.
+// Whether ParameterHooks watch the parameter.
 bool is_hooked(const at::Tensor& parameter);
 
 // Throws InputError naming the first parameter that ParameterHooks already watches.
 void check_unhooked(const std::vector<NamedTensor>& parameters);
 
-// Hooks behind the nodes that accumulate gradients, as in c10d::Reducer; the destructor removes them. Other hooks stay in place and run
-// first, both those on a parameter's gradient and those after its accumulation.
+// Hooks that run after the nodes that accumulate gradients, as in c10d::Reducer; the destructor removes them. Other
+// hooks stay in place and run first, both those on a parameter's gradient and those after its accumulation.
 //
-// A parameter may get a new node (torch::load() gives it one): the hook follows in the backward that comes to it. If its dtype, device or
-// shape has changed, that backward() throws a RuntimeError naming the parameter.
+// A parameter may get a new node (torch::load() gives it one): the hook follows in the backward that comes to it. If
+// its dtype, device or shape has changed, that backward() throws a RuntimeError naming the parameter.
 class ParameterHooks {
  public:
   // on_gradient: receives the index into `parameters`, on the thread that runs backward. Throws like check_unhooked().

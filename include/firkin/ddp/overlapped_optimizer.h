@@ -1,4 +1,5 @@
-// An optimiser that steps each parameter when its gradient has arrived: behind the next forward, under the strategy `ordered`.
+// An optimiser that steps each parameter when its gradient has arrived: behind the next forward, under the strategy
+// `ordered`.
 //
 //   DataParallel ddp(*net, group, {.strategy = find_strategy("ordered")});
 //   torch::optim::AdamW optimizer(net->parameters(), 1e-3);
@@ -20,18 +21,20 @@ namespace firkin {
 
 // Gradient clipping under an OverlappedOptimizer.
 struct OverlappedOptions {
-  // step() clips all gradients by their global norm, as clip_gradients() does; 0: no clipping. The norm needs every gradient, so nothing is
-  // left to hide behind the next forward, and `ordered` gains nothing over `bucketed`.
+  // step() clips all gradients by their global norm, as clip_gradients() does; 0: no clipping. The norm needs every
+  // gradient, so nothing is left to hide behind the next forward, and `ordered` gains nothing over `bucketed`.
   double clip_norm = 0;
-  // Clips each parameter's gradient to this norm by itself, on arrival; 0: no clipping. Needs no wait, but is another algorithm than
-  // clipping by the global norm: directions of steps change. Equal to the last bit under every strategy. Excludes clip_norm.
+  // Clips each parameter's gradient to this norm by itself, on arrival; 0: no clipping. Needs no wait, but is another
+  // algorithm than clipping by the global norm: directions of steps change. Equal to the last bit under every strategy.
+  // Excludes clip_norm.
   double clip_each_norm = 0;
 };
 
-// Works with every LibTorch optimiser except L-BFGS, and with any other that skips parameters without gradient and keeps its state per
-// parameter (from such a one, a late step uses only the learning rate among its options). There is one optimiser with one state: after
-// drain(), torch::save(optimizer) holds what it would hold under another strategy, and parameters are equal to the last bit. Under other
-// strategies step() is optimizer.step(), and the rest does nothing.
+// Works with every LibTorch optimiser except L-BFGS, and with any other that skips parameters without gradient and
+// keeps its state per parameter (a late step of such an optimiser uses only the learning rate among its options). There
+// is one optimiser with one state: after drain(), torch::save(optimizer) holds what it would hold under another
+// strategy, and parameters are equal to the last bit. Under other strategies step() is optimizer.step(), and the rest
+// does nothing.
 //
 // The optimiser and the DataParallel object must outlive this one. Not thread-safe.
 class OverlappedOptimizer {
@@ -43,13 +46,13 @@ class OverlappedOptimizer {
   OverlappedOptimizer(const OverlappedOptimizer&) = delete;
   OverlappedOptimizer& operator=(const OverlappedOptimizer&) = delete;
 
-  // Steps the parameters whose gradients have arrived; the others are stepped when they are awaited, with the options the optimiser has
-  // now. Throws InputError for L-BFGS, GroupError if the group is lost, and RuntimeError if gradients were changed since backward while
-  // others were still in flight (a clip_grad_norm_() would miss those).
+  // Steps the parameters whose gradients have arrived; the others are stepped when they are awaited, with the options
+  // the optimiser has now. Throws InputError for L-BFGS, GroupError if the group is lost, and RuntimeError if gradients
+  // were changed since backward while others were still in flight (a clip_grad_norm_() would miss those).
   void step();
 
-  // Waits for all gradients in flight. After step(), also steps their parameters; before it, they become readable as under any other
-  // strategy. Throws GroupError if a collective failed.
+  // Waits for all gradients in flight. After step(), also steps their parameters; before it, they become readable as
+  // under any other strategy. Throws GroupError if a collective failed.
   void drain() { ddp_->drain(); }
 
   // Drains, then calls optimizer.zero_grad(): gradients in flight are used first.
@@ -58,8 +61,9 @@ class OverlappedOptimizer {
   // The optimiser, after drain(): for schedulers, options and torch::save().
   torch::optim::Optimizer& optimizer();
 
-  // torch::nn::utils::clip_grad_norm_() over the optimiser's parameters, between backward() and step(). It needs all gradients and
-  // therefore drains: nothing is left to hide behind the next forward, and one warning says how long that took. Returns the norm.
+  // torch::nn::utils::clip_grad_norm_() over the optimiser's parameters, between backward() and step(). It needs all
+  // gradients and therefore drains: nothing is left to hide behind the next forward, and one warning says how long that
+  // took. Returns the norm.
   double clip_gradients(double max_norm);
 
  private:

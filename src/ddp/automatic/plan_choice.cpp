@@ -22,11 +22,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kWorthOverCap = 1e-3;            // of a step
+constexpr double kWorthOverCap = 1e-3;            // of a step: gain over the best cap that is worth a plan without one
 constexpr size_t kMostTensorsWithLaunches = 400;  // the exact search is cubic when a launch takes time
 constexpr int64_t kMostBuckets = 256;
 
-// One way to cut, with its profile in that order: what the model predicts from.
+// Predicts steps of this training under any plan, by the performance model.
 class Predictor {
  public:
   Predictor(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
@@ -35,7 +35,7 @@ class Predictor {
         times_(times),
         is_ordered_(options.strategy.wait == Wait::kAtFirstUse),
         costs_(comm_costs(table, world_size)) {
-    none_step_s_ = times.step_s;  // then what is predicted of the plan in use is by how much it is too long
+    none_step_s_ = times.step_s;  // so the first prediction for the plan in use is too long by exactly what it exposes
     const double exposed_s = step_s(in_use) - times.step_s;
     none_step_s_ = std::max(times.step_s - exposed_s, times.backward_s);
   }
@@ -58,7 +58,7 @@ class Predictor {
     const TensorProfile in_order = profile(plan.order);
     return is_ordered_ ? predict_ordered_step(model(in_order), plan.plan) : predict_step(model(in_order), plan.plan);
   }
-  // What forward needs first goes first.
+  // Launches first what forward needs first.
   void set_launch_order(CommunicationPlan& plan) const {
     if (!is_ordered_) return;
     const TensorProfile in_order = profile(plan.order);
@@ -109,7 +109,8 @@ PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOpti
   const bool is_known = !predictor.is_ordered() && is_of_one_kind(parameters);
   for (size_t i = 0; i < caps.size(); ++i) {
     predictions[i].buckets = std::ssize(plans[i].plan.buckets);
-    // Of several kinds of gradients, buckets are cut apart: predict_steps() does not know. Nor does it know of the strategy ordered.
+    // predict_steps() knows neither that buckets are cut apart between several kinds of gradients, nor the strategy
+    // ordered.
     if (!is_known) predictions[i].expected_regret = step_s[i] / best_s - 1;
   }
   const size_t best = weigh(predictions).choice;
@@ -119,7 +120,7 @@ PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOpti
 constexpr const char* kFormat = "firkin bucket plan 2";
 constexpr const char* kExpected = "a plan file written by DataParallel";
 
-// Frozen parameters are not among them, so that what is trainable counts as well.
+// Frozen parameters are left out, so that the text also tells what is trainable.
 std::string describe_parameters(const std::vector<NamedTensor>& parameters) {
   std::string all;
   int64_t bytes = 0;

@@ -1,4 +1,5 @@
-// The buckets that are predicted to be best, from what a training has shown of itself, and the file that keeps them for the next run.
+// Chooses the buckets that are predicted to be best, from what was observed in training, and keeps them in a file for
+// the next run.
 #pragma once
 
 #include <cstdint>
@@ -15,43 +16,47 @@ namespace firkin {
 
 // Seconds. Times of backward count from its first gradient, without what launching the buckets took.
 struct TrainingTimes {
-  std::vector<double> ready_s;   // per parameter: in its bucket
-  std::vector<double> needed_s;  // per parameter, under the strategy ordered: forward uses it, from the end of the step before; otherwise 0
-  double backward_s = 0;         // the last gradient is there
-  double forward_s = 0;          // under the strategy ordered: from the end of the step before to the first gradient, without waits
-  double launch_s = 0;           // what one launch takes of backward's thread
-  double step_s = 0;             // a whole step, with the plan in use
+  std::vector<double> ready_s;  // per parameter: when it is in its bucket
+  // Per parameter, under the strategy ordered: when forward uses it, from the end of the step before; otherwise 0.
+  std::vector<double> needed_s;
+  double backward_s = 0;  // when the last gradient is there
+  // Under the strategy ordered: from the end of the step before to the first gradient, without waits.
+  double forward_s = 0;
+  double launch_s = 0;  // what one launch takes of backward's thread
+  double step_s = 0;    // a whole step, with the plan in use
 };
 
 struct PlanChoice {
   CommunicationPlan plan;
   std::string name;     // "3 MiB caps", "best plan"
   double step_s = 0;    // predicted
-  double in_use_s = 0;  // predicted of the plan in use: as measured, unless that is less than the model holds possible
+  double in_use_s = 0;  // predicted for the plan in use: as measured, unless the model holds that impossible
 };
 
-// Every uniform cap under the rule of options.cap, and, where all parameters are of one dtype and device, the best plan of all
-// (find_best_plan; under the strategy ordered find_ordered_plan, and all with a launch order by need). The order is options.ready_order,
-// or else that of the ready times. Of choices within a thousandth of a step, a cap. The step without communication is taken to be
-// times.step_s, less what the model says that `in_use` exposes. Throws InputError when the measurements are no input for the model.
+// Compares every uniform cap under the rule of options.cap and, if all parameters are of one dtype and device, the best
+// plan of all (find_best_plan; under the strategy ordered find_ordered_plan, and all with a launch order by need). The
+// order is options.ready_order, or else that of the ready times. Prefers a cap to a plan that is better by less than a
+// thousandth of a step. The step without communication is taken to be times.step_s, less what the model says that
+// `in_use` exposes. Throws InputError when the measurements are no input for the model.
 PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
                        const AllReduceTable& table, int64_t world_size, const CommunicationPlan& in_use);
 
 // "7 buckets (largest 2.4 MiB)"
 std::string describe_buckets(const std::vector<NamedTensor>& parameters, const CommunicationPlan& plan);
 
-// What a plan was chosen for: names and values, in words. Under any other it may be a bad one, or none at all.
+// What a plan was chosen for: names and values, in words. For anything else the plan may be bad, or not fit.
 using PlanKey = std::vector<std::pair<std::string, std::string>>;
 PlanKey plan_key(const StepSetup& setup);
 
-// Throws InputError, "FILE: ...; expected ...", when it cannot be read, is no plan file, was made for another key (naming the first
-// difference and both values), or its plan does not cover the parameters.
+// Throws InputError, "FILE: ...; expected ...", when it cannot be read, is no plan file, was made for another key
+// (naming the first difference and both values), or its plan does not cover the parameters.
 CommunicationPlan read_plan_file(const std::filesystem::path& path, const PlanKey& key, const std::vector<NamedTensor>& parameters);
 
-// why: a sentence in the file, for its reader. Throws RuntimeError when the file cannot be written; it is then unchanged.
+// why: a sentence in the file, for its reader. Throws RuntimeError when the file cannot be written; it is then
+// unchanged.
 void write_plan_file(const std::filesystem::path& path, const PlanKey& key, const CommunicationPlan& plan, const std::string& why);
 
-// Rank 0's plan, on every rank; nothing where it has none. Collective.
+// Rank 0's plan, on every rank; none if it has none. Collective.
 std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours);
 
 }  // namespace firkin
