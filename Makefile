@@ -1,4 +1,4 @@
-# The daily commands. `make help` lists them.
+# The commands for daily work. `make help` lists them.
 
 BUILD := build
 

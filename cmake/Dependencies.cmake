@@ -1,7 +1,8 @@
-# Libraries from the system's packages (tools/bootstrap installs them; CONTRIBUTING.md lists them). Of those that are headers alone a source
-# distribution has copies (tools/package), for where the system has none.
+# Libraries from the system's packages (tools/bootstrap installs them; CONTRIBUTING.md lists them). A source
+# distribution has copies of the header-only ones (tools/package), for systems that lack them.
 
-# firkin_find(fmt 9 libfmt-dev fmt::fmt-header-only): find_package() whose failure is one line that says what to install.
+# firkin_find(fmt 9 libfmt-dev fmt::fmt-header-only): find_package(), which fails with one line that says what to
+# install.
 macro(firkin_find package version debian target)
   find_package(${package} ${version} QUIET)
   if(NOT TARGET ${target} AND EXISTS ${PROJECT_SOURCE_DIR}/third_party/include)
@@ -22,8 +23,8 @@ if(FIRKIN_BUILD_TESTS)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
 endif()
 
-# fmt, header-only. LibTorch ships its own copy; with LibTorch in the process that one is used, so that there is only one version.
-# A link to fmt/ alone, so that the modules without LibTorch cannot see the rest of its headers.
+# fmt, header-only. LibTorch ships a copy of its own. A build with LibTorch uses that one, so that a process has only
+# one version. A symbolic link to fmt/ hides the rest of LibTorch's headers from the modules that do not use LibTorch.
 add_library(firkin_fmt INTERFACE)
 if(FIRKIN_WITH_TORCH)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/fmt_only)

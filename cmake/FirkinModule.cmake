@@ -1,4 +1,4 @@
-# How a module (a folder of src/) becomes a target; its tests: FirkinTest.cmake.
+# Makes a target of a module (a folder of src/). Its tests: FirkinTest.cmake.
 #
 #   firkin_module(plan SOURCES cost_curve.cpp timeline.cpp DEPENDS base)        -> target firkin_plan, alias firkin::plan
 #   firkin_module(ddp TORCH SOURCES ... DEPENDS plan comm)                      -> also sees LibTorch, precompiled
@@ -17,7 +17,7 @@ function(firkin_module name)
   cmake_parse_arguments(arg "TORCH" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(firkin_${name} STATIC ${arg_SOURCES})
   add_library(firkin::${name} ALIAS firkin_${name})
-  # include/: the public headers, firkin/MODULE/FILE.h. src/: those of modules that are not installed, MODULE/FILE.h.
+  # include/ has the public headers, firkin/MODULE/FILE.h; src/ has the headers that are not installed, MODULE/FILE.h.
   target_include_directories(firkin_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   target_compile_features(firkin_${name} PUBLIC cxx_std_20)
   target_link_libraries(firkin_${name} PRIVATE firkin_warnings firkin_fmt)

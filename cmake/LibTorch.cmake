@@ -1,8 +1,9 @@
 # LibTorch as one target, firkin_libtorch, from the Python wheel or from an unpacked LibTorch.
 #
-# Looked for in this order: -DFIRKIN_LIBTORCH=DIR (holds include/ and lib/), the Python in $FIRKIN_PYTHON, .venv of the project.
-# Not find_package(Torch): the CUDA wheels' package file asks for a whole CUDA toolkit, which Firkin does not need.
-# Installed with the package: a project that uses Firkin finds LibTorch through this file as well.
+# It is searched in this order: -DFIRKIN_LIBTORCH=DIR (with include/ and lib/), the Python in $FIRKIN_PYTHON, the
+# project's .venv. find_package(Torch) would not do, because the CUDA wheels' package file asks for a whole CUDA
+# toolkit, which Firkin does not need. This file is installed with the package, so that projects that use Firkin find
+# LibTorch too.
 
 if(NOT FIRKIN_TORCH_VERSIONS)
   set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13)
@@ -36,7 +37,7 @@ target_include_directories(firkin_libtorch SYSTEM INTERFACE
   ${FIRKIN_LIBTORCH}/include ${FIRKIN_LIBTORCH}/include/torch/csrc/api/include)
 target_link_directories(firkin_libtorch INTERFACE ${FIRKIN_LIBTORCH}/lib)
 target_link_options(firkin_libtorch INTERFACE -Wl,-rpath,${FIRKIN_LIBTORCH}/lib)
-# Backends register themselves in static initialisers, so the linker must keep the libraries that nothing names.
+# Backends register themselves in static initialisers, so the linker must keep libraries of which no symbol is used.
 set(FIRKIN_TORCH_LIBRARIES torch torch_cpu c10)
 foreach(library torch_cuda c10_cuda)
   if(EXISTS ${FIRKIN_LIBTORCH}/lib/lib${library}.so)
@@ -46,14 +47,15 @@ endforeach()
 target_link_libraries(firkin_libtorch INTERFACE -Wl,--no-as-needed ${FIRKIN_TORCH_LIBRARIES} -Wl,--as-needed)
 target_compile_definitions(firkin_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
 
-# firkin_nccl: what the one file that names NCCL is compiled with; only beside a CUDA build of LibTorch. Headers come from the wheels that the
-# CUDA build of torch brings, which lack two parts (crt/ and cccl/), or from a CUDA toolkit. Without them everything but NCCL is built.
+# firkin_nccl: headers and definitions for the one file that uses NCCL, if LibTorch is a CUDA build. The headers come
+# from the wheels that the CUDA build of torch depends on, except for two parts that these lack (crt/ and cccl/), or
+# from a CUDA toolkit. If some are missing, everything but NCCL is built.
 if(EXISTS ${FIRKIN_LIBTORCH}/lib/libtorch_cuda.so)
   unset(nccl_lacks)
   get_filename_component(torch_site ${FIRKIN_LIBTORCH} DIRECTORY)
   file(GLOB nvidia_folders ${torch_site}/nvidia/cu[0-9]* ${torch_site}/nvidia/cuda_runtime)
   file(GLOB nvidia_libraries ${torch_site}/nvidia/*/lib)
-  foreach(folder IN LISTS nvidia_libraries)  # what LibTorch's libraries need themselves
+  foreach(folder IN LISTS nvidia_libraries)  # LibTorch's own libraries depend on these
     target_link_options(firkin_libtorch INTERFACE -Wl,-rpath-link,${folder})
   endforeach()
   list(TRANSFORM nvidia_folders APPEND /include OUTPUT_VARIABLE nvidia_headers)

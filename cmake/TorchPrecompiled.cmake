@@ -1,7 +1,8 @@
 # One precompiled header for every module that uses LibTorch: target firkin_torch_pch.
 #
-# Of the headers given, those that take long and that most modules include. Every file that uses a precompiled header instantiates its
-# templates: those of torch/torch.h for twice as long as those of the two that modules need.
+# It has only headers that take long to compile and that most modules include, because every file that uses a
+# precompiled header instantiates its templates: with torch/torch.h that takes twice as long as with the two that
+# modules need.
 file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/torch_pch.cpp CONTENT "// Only the precompiled header of this target is used.\n")
 function(firkin_torch_precompiled target)
   add_library(${target} OBJECT ${PROJECT_BINARY_DIR}/torch_pch.cpp)

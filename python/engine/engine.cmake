@@ -1,5 +1,5 @@
-# firkin._engine: the modules comm and ddp for one PyTorch. An extension over PyTorch's own pybind11 and not over nanobind: tensors and process
-# groups pass through it as they are.
+# firkin._engine: the modules comm and ddp, for one version of PyTorch. It uses PyTorch's pybind11 and not nanobind, so
+# that tensors and process groups pass through without conversion.
 
 if(NOT EXISTS ${FIRKIN_LIBTORCH}/version.py OR NOT EXISTS ${FIRKIN_LIBTORCH}/lib/libtorch_python.so)
   message(STATUS "firkin.DataParallel is not built: ${FIRKIN_LIBTORCH} is no PyTorch, only LibTorch")
