@@ -1,4 +1,4 @@
-"""firkin.DistributedDataParallel: Firkin's C++ engine around a module, with PyTorch's own process group."""
+"""firkin.DistributedDataParallel: Firkin's C++ engine for a module, over a process group of PyTorch's."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.utils import _sync_module_states, _to_kwargs
 
 _AWAITED = ("ordered", "sharded")  # strategies under which modules wait for their parameters
-_MOST_BYTES = 1 << 62  # a cap that nothing reaches
-_Device: TypeAlias = "int | str | torch.device"  # a string: the site reads this module without PyTorch
+_MOST_BYTES = 1 << 62  # no bucket reaches this cap
+_Device: TypeAlias = "int | str | torch.device"  # as a string, because the documentation imports this without PyTorch
 _COMPRESSIONS = {"none": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
-_INSTEAD = {  # of arguments of PyTorch's
+_INSTEAD = {  # what to write instead of an argument of PyTorch's class
     "bucket_cap_mb_list": "plan=, as in plan=result.plan",
     "device_mesh": "process_group=mesh.get_group()",
     "forward_sync_buffers": "broadcast_buffers=",
@@ -39,27 +39,35 @@ _log = logging.getLogger("firkin")
 class DistributedDataParallel(torch.nn.Module):
     """A drop-in for PyTorch's DistributedDataParallel that takes any bucket plan and Firkin's strategies.
 
-        model = firkin.DistributedDataParallel(Net(), plan=result.plan)  # or cap_mib=4; collective, after init_process_group("gloo")
+        # Collective, after init_process_group("gloo"). Instead of a plan: cap_mib=4.
+        model = firkin.DistributedDataParallel(Net(), plan=result.plan)
         optimizer = torch.optim.AdamW(model.parameters())
         for x, y in my_part_of_the_data:
             optimizer.zero_grad()
-            loss(model(x), y).backward()                        # all-reduces overlap backward; on return gradients are averaged
+            loss(model(x), y).backward()    # all-reduces overlap backward; on return gradients are averaged
             optimizer.step()
 
-    Parameters have PyTorch's names and order. Gradients are views into the buckets; your own gradient hooks see this rank's gradient. A
-    parameter without a gradient raises an error naming it, unless find_unused_parameters is set. If a rank's backward() raises, every other
-    rank raises a StepError with that rank and its reason, and no rank has a gradient. If a collective fails, a GroupError names the missing
-    ranks. A copy (copy.deepcopy, torch.save) connects at its first forward with gradients, which is collective.
+    Parameters have PyTorch's names and order. Gradients are views into the buckets; your own gradient hooks see the
+    gradient of this rank. If a parameter gets no gradient, an error names it, unless find_unused_parameters is set. If
+    backward() raises on one rank, every other rank raises a StepError with that rank and its reason, and no rank has a
+    gradient. If a collective fails, a GroupError names the missing ranks. A copy (copy.deepcopy, torch.save) connects
+    at its first forward with gradients, which is collective.
 
-    device_ids: the module's one GPU, to which inputs are moved, or None. cap_mib or bucket_cap_mb: the bucket cap in MiB, 25 by default;
-    first_cap_mib: the cap of the first bucket. plan: a Plan (TuneResult.plan) instead of caps. buckets: "automatic" starts with cap_mib,
-    measures during training (about 3 s and 92 steps) and keeps the fastest buckets; the logger "firkin" says which and why. plan_file: where
-    rank 0 saves that choice; later runs start with it if it fits. strategy: "bucketed" (with a plan, "planned"), "ordered" (see
-    OverlappedOptimizer) or "sharded" (see ShardedOptimizer). compression: the type on the wire for float32 gradients, "none", "bf16" or
-    "fp16". process_group: None is the default group. The engine's own messages use Gloo, which it connects itself if the group has only NCCL
-    (not run on a GPU). finish_with_backward: False leaves the end of a step to finish_gradient_synchronization(). audit_every: steps between
-    audits, which compare all ranks' parameters and raise an AuditError; 0 for none. experiment: for experiments only:
-    {"link": "200mbit,1ms"} models that link, and the other strategies of docs/data_parallel.md are accepted.
+    device_ids: the module's one GPU, to which inputs are moved, or None.
+
+    cap_mib or bucket_cap_mb: the bucket cap in MiB, 25 by default; first_cap_mib: the cap of the first bucket. plan: a
+    Plan (TuneResult.plan) instead of caps. buckets: "automatic" starts with cap_mib, measures during training (about
+    3 s and 92 steps) and keeps the fastest buckets; the logger "firkin" says which and why. plan_file: where rank 0
+    saves that choice; later runs start with it if it fits.
+
+    strategy: "bucketed" (with a plan, "planned"), "ordered" (see OverlappedOptimizer) or "sharded" (see
+    ShardedOptimizer). compression: the type of float32 gradients on the wire, "none", "bf16" or "fp16".
+
+    process_group: None is the default group. The engine's own messages use Gloo; if the group has only NCCL, the engine
+    connects Gloo itself (not run on a GPU). finish_with_backward: False leaves the end of a step to
+    finish_gradient_synchronization(). audit_every: the number of steps between audits, which compare the parameters of
+    all ranks and raise an AuditError; 0 turns them off. experiment: for experiments only. {"link": "200mbit,1ms"}
+    models that link, and the other strategies of docs/data_parallel.md are accepted.
 
     Raises InputError, on every rank, for unsupported arguments, modules or groups, and if these differ between ranks.
     """
@@ -135,7 +143,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._start()
 
     def _start(self) -> None:
-        """Collective."""
+        """Makes the engine. Collective."""
         self._ranks = Ranks(self._group)
         group = dist.group.WORLD if self._group is None else self._group
         parameters, buffers = _named_parameters(self.module), _Buffers(self.module).named()
@@ -151,7 +159,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._watch(engine)
 
     def _watch(self, engine: Any) -> None:
-        """Lets the engine look at the module before it ends a step, and call _look() where anything is not as it was."""
+        """Has the engine check the module before it ends a step, and call _look() if something has changed."""
         self._buffers_there = _Buffers(self.module)
         parts = list(self.module.modules())
         structure = [held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict)]
@@ -165,7 +173,7 @@ class DistributedDataParallel(torch.nn.Module):
         engine.watch(call, structure, buffers, any(map(is_scripted, parts)))
 
     def _look(self, is_more_than_values: bool) -> None:
-        """More than the values of buffers: parts, parameters, or names."""
+        """Follows a change of the module. is_more_than_values: modules, parameters or names have changed."""
         if is_more_than_values:
             parameters = _named_parameters(self.module)
             then = self._parameters_then
@@ -177,7 +185,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     @property
     def _arrivals(self) -> Arrivals:
-        """A copy starts when it is needed."""
+        """The running engine; a copy starts its own when it needs it first."""
         if self._running is None:
             self._start()
         assert self._running is not None
@@ -193,7 +201,7 @@ class DistributedDataParallel(torch.nn.Module):
         self.drain()
         ours = ("_buffers_there", "_group", "_leave", "_parameters_then", "_ranks", "_running")
         kept = {name: value for name, value in self.__dict__.items() if name not in ours}
-        return kept | {"_settings": self._settings | {"comm_hook": None}}  # as in PyTorch
+        return kept | {"_settings": self._settings | {"comm_hook": None}}  # PyTorch's copies have no hook either
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -225,22 +233,26 @@ class DistributedDataParallel(torch.nn.Module):
         self._listen(engine, parameters)
 
     def parameters_changed(self) -> None:
-        """After parameters were thawed, frozen, added or replaced, on every rank alike: new ones get rank 0's values. Collective.
+        """Follows a change of parameters: new ones get rank 0's values. Collective.
 
-        Without this call the next step notices; if values differ between ranks, it raises a StepError on all of them, and the step after it
-        works; under "sharded" every change raises it. Raises InputError under "ordered" where the module holds other parameters than before.
+        To be called after parameters were thawed, frozen, added or replaced, alike on every rank. Without this call the
+        next step notices the change. If values differ between ranks, or under "sharded" in any case, that step raises a
+        StepError on every rank, and the step after it works. Raises InputError under "ordered" if the module has other
+        parameters than before.
         """
         self._engine.parameters_changed()
 
     def audit(self) -> None:
-        """Between steps: raises an AuditError on every rank if parameters, audited optimisers' states, or the options of a ShardedOptimizer
-        differ between ranks. Collective."""
+        """Compares ranks between steps, and raises an AuditError on every rank if they differ. Collective.
+
+        Parameters are compared, the states of audited optimisers, and the options of a ShardedOptimizer.
+        """
         self._engine.audit()
 
     def audit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Audits include this optimiser's state from now on, and tensors that it steps outside the module; on every rank.
+        """Adds an optimiser to audits: its state, and tensors outside of the module that it steps.
 
-        Not for a ShardedOptimizer, whose state differs by design.
+        To be called on every rank, and not for a ShardedOptimizer, whose state differs by design.
         """
 
         model = weakref.ref(self)
@@ -267,13 +279,15 @@ class DistributedDataParallel(torch.nn.Module):
     def register_comm_hook(self, state: Any, hook: Callable[..., Any]) -> None:
         """Reduces every bucket by hook(state, bucket), as PyTorch's DistributedDataParallel does. Collective.
 
-        The bucket is PyTorch's: buffer(), gradients(), parameters(), index(), is_last(), set_buffer(); its gradients are this rank's, not
-        divided. The tensor in the Future that the hook returns becomes the gradients. An exception in the hook, or in what it chains to its
-        Future, fails the step: this rank raises it, the others a StepError. If the hook fails on some ranks only, and before it has sent what
-        the others wait for, the step after that raises a GroupError.
-        Under "bucketed" or "planned"; PyTorch's allreduce_hook, fp16_compress_hook and bf16_compress_hook also under the other strategies,
-        as compression="none", "fp16" or "bf16". Raises InputError for another hook there, with buckets="automatic", after the first step,
-        and once an OverlappedOptimizer exists.
+        The bucket has the methods of PyTorch's: buffer(), gradients(), parameters(), index(), is_last(), set_buffer().
+        Its gradients are those of this rank, not divided. The tensor in the Future that the hook returns becomes the
+        gradients. An exception in the hook, or in what it chains to its Future, fails the step: this rank raises it,
+        the others raise a StepError. If the hook fails on some ranks only, before it has sent what the others wait for,
+        the next step raises a GroupError.
+
+        Hooks work under "bucketed" and "planned". PyTorch's allreduce_hook, fp16_compress_hook and bf16_compress_hook
+        also work under the other strategies, as compression="none", "fp16" or "bf16". Raises InputError for another
+        hook there, with buckets="automatic", after the first step, and once an OverlappedOptimizer exists.
         """
         if not callable(hook):
             raise InputError(f"register_comm_hook: the hook is a {type(hook).__name__}; expected a function hook(state, bucket) -> Future")
@@ -287,7 +301,7 @@ class DistributedDataParallel(torch.nn.Module):
             chosen = {"compression": "none", "comm_hook": (state, _checked(hook, name), name)}
         if self.strategy in _AWAITED:
             self._leave()
-        before, self._running = self._settings, None  # and with it the engine
+        before, self._running = self._settings, None  # drops the engine
         try:
             self._settings = before | chosen
             self._start()
@@ -297,7 +311,7 @@ class DistributedDataParallel(torch.nn.Module):
             raise
 
     def finish_gradient_synchronization(self) -> None:
-        """Ends the step. With finish_with_backward=False, call it after every synchronising backward(); otherwise it does nothing."""
+        """Ends the step after a synchronising backward(), with finish_with_backward=False; otherwise does nothing."""
         self._engine.finish()
         self._arrivals.drain_unless_overlapped()
 
@@ -312,14 +326,14 @@ class DistributedDataParallel(torch.nn.Module):
 
     @contextlib.contextmanager
     def join(self, step: Callable[[], Any] | None = None) -> Iterator[None]:
-        """For ranks with different numbers of batches: a rank that has run out takes part in the others' steps until all have.
+        """Lets ranks have different numbers of batches: one that has run out takes part in the others' steps.
 
             with model.join(optimizer.step):
                 for batch in my_batches: ...
 
-        Gradients are averaged over the ranks that have a batch. step: called on the other ranks after each such step, with the averaged
-        gradients, so that parameters and optimiser state stay equal everywhere. None: afterwards all ranks get the parameters and buffers of
-        the rank that trained longest.
+        Gradients are averaged over the ranks that have a batch. step: called on the other ranks after each such step,
+        with the averaged gradients, so that parameters and optimiser state stay equal everywhere. None: in the end, all
+        ranks get the parameters and buffers of the rank that trained longest.
         """
         yield
         mine = self._engine.stats().steps * self._ranks.size + self._ranks.rank
@@ -329,46 +343,49 @@ class DistributedDataParallel(torch.nn.Module):
             _sync_module_states(self.module, self._group or dist.group.WORLD, 250 * _ddp.MIB, longest, _ddp.ignored(self.module))
 
     def drain(self) -> None:
-        """Strategies "ordered" and "sharded": waits for everything in flight, as state_dict(), parameters() and copies do."""
+        """Waits for everything in flight, as state_dict(), parameters() and copies do ("ordered" and "sharded")."""
         if self._running is not None:
             self._running.engine.drain()
 
     def abandon_step(self, reason: str = "the step was abandoned") -> None:
-        """Call it if this rank cannot do the others' step, for example because its forward raised: every rank raises a StepError.
+        """Fails the step on every rank, with a StepError, if this rank cannot do it: say because its forward raised.
 
-        Called in the handler itself (inside except) and for every exception that a step raises, it does nothing where the step has failed
-        already, and tells of two bad batches in a row.
+        Call it inside of `except`, for every exception that a step raises: then it does nothing if the step has failed
+        already, and can tell two bad batches in a row apart.
         """
         self._abandon(reason, sys.exc_info()[1])
 
     def _abandon(self, reason: str, error: BaseException | None) -> None:
         is_another = error is not None and not isinstance(error, StepError) and getattr(error, "_firkin_abandoned_by", None) != id(self)
-        with contextlib.suppress(AttributeError):  # of an exception that takes none, or of None
+        with contextlib.suppress(AttributeError):  # some exceptions take no attributes, nor does None
             error._firkin_abandoned_by = id(self)  # type: ignore[union-attr]
         self._engine.abandon(reason, is_another)
 
     def stats(self) -> Any:
-        """Statistics of the last finished step: buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s, steps,
-        forward_wait_s, awaited_bytes, and automatic (a phase). Times are seconds."""
+        """Statistics of the last finished step. Times are in seconds.
+
+        They are: buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s, steps, forward_wait_s,
+        awaited_bytes, and automatic (a phase).
+        """
         return self._engine.stats()
 
     def buckets(self) -> list[list[str]]:
-        """The parameter names in each bucket now in use; in gradient-ready order once a step has observed it."""
+        """The names of the parameters in each bucket in use, in gradient-ready order once a step has observed that."""
         names: list[list[str]] = self._engine.bucket_names()
         return names
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        running: Arrivals | None = self.__dict__.get("_running")  # not while it is made
+        running: Arrivals | None = self.__dict__.get("_running")  # missing during construction
         if running is not None:
             running.drain_outside_forward()
         return super().named_parameters(*args, **kwargs)
 
 
-DataParallel = DistributedDataParallel  # reads as nn.DataParallel
+DataParallel = DistributedDataParallel  # a shorter name, like that of nn.DataParallel
 
 
 def _checked(hook: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A hook whose result PyTorch's C++ can take: None would end the process."""
+    """Checks a hook's result before PyTorch's C++ code gets it, where None would end the process."""
 
     def checked(state: Any, bucket: Any) -> Any:
         future = hook(state, bucket)
@@ -383,30 +400,33 @@ _NamedTensors: TypeAlias = "list[tuple[str, torch.Tensor]]"
 
 
 def _named_parameters(module: torch.nn.Module) -> _NamedTensors:
-    """Under all their names. What was computed (weight dropping, old weight norm) is no parameter, wherever it stands."""
+    """Parameters, under all of their names.
+
+    A computed tensor (weight dropping, the old weight norm) is no parameter, even in the place of one.
+    """
     ignored = _ddp.ignored(module)
     return [(name, p) for name, p in module.named_parameters(remove_duplicate=False) if name not in ignored and p.is_leaf]
 
 
 class _Buffers:
-    """Where a module keeps its buffers, by which to read them again in 0.1 us each while names stay."""
+    """Where a module keeps its buffers, so that they are read again in 0.1 us each while their names stay."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._ignored = _ddp.ignored(module)
         self._parts = [(f"{path}." if path else "", part._buffers) for path, part in module.named_modules(remove_duplicate=False)]
 
     def named(self) -> _NamedTensors:
-        """Under all their names."""
+        """The buffers, under all of their names."""
         named = [(path + name, each) for path, held in self._parts for name, each in held.items() if each is not None]
         return [(name, each) for name, each in named if name not in self._ignored] if self._ignored else named
 
 
 def _say(line: str) -> None:
-    _log.warning("%s", line.removeprefix("firkin: "))  # a warning is shown where logging is not set up
+    _log.warning("%s", line.removeprefix("firkin: "))  # warnings are shown even if the program has not set up logging
 
 
 def _check_of_pytorch(arguments: Mapping[str, Any]) -> None:
-    """Accepts PyTorch's other arguments at their defaults only."""
+    """Raises an error unless every other argument of PyTorch's class has its default value."""
     theirs = inspect.signature(torch.nn.parallel.DistributedDataParallel.__init__).parameters
     for name, value in arguments.items():
         if name not in theirs:
@@ -416,7 +436,7 @@ def _check_of_pytorch(arguments: Mapping[str, Any]) -> None:
 
 
 def _input_device(module: torch.nn.Module, ids: Sequence[_Device] | None, output: _Device | None) -> torch.device | None:
-    """The device PyTorch's class moves inputs to."""
+    """The device to which PyTorch's class moves inputs."""
     wanted = [each for each in (*(ids or []), output) if each is not None]
     given = {torch.device("cuda", each) if isinstance(each, int) else torch.device(each) for each in wanted}
     devices = {p.device for p in module.parameters()}
@@ -433,7 +453,7 @@ def _bytes(name: str, mib: float) -> int:
 
 
 def _positions(plan: Plan, module: torch.nn.Module, strategy: str) -> tuple[list[int], list[int]]:
-    """How many tensors each bucket has, and which, counted in order of registration."""
+    """The number of tensors in each bucket, and all tensors' positions in order of registration."""
     if strategy not in ("planned", "ordered"):
         raise InputError(f"DataParallel: strategy {strategy} with a plan; expected planned or ordered")
     order = plan.order_in_model(module)
@@ -442,8 +462,8 @@ def _positions(plan: Plan, module: torch.nn.Module, strategy: str) -> tuple[list
 
 
 def _timeout_s(group: Any) -> float:
-    """Of the group's collectives."""
+    """The timeout of the group's collectives."""
     try:
         return float(group._get_backend(torch.device("cpu")).options._timeout.total_seconds())
-    except (AttributeError, RuntimeError):  # the engine says what is wrong with the group
+    except (AttributeError, RuntimeError):  # the engine will say what is wrong with the group
         return 1800.0
